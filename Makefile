@@ -1,0 +1,57 @@
+# Needs python3 (3.11 to 3.13) and make. Everything else is installed into .venv, or built into your cache, by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: up
+up: $(READY) ## start a Kubernetes cluster with Skysail on this machine
+	$(BIN)/skysail up
+
+.PHONY: down
+down: $(READY) ## stop it; the data stay (.venv/bin/skysail down --purge deletes them)
+	$(BIN)/skysail down
+
+.PHONY: test
+test: $(READY) ## check, then every test, against a real control plane
+	@$(MAKE) --no-print-directory check
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+.PHONY: check
+check: $(READY) ## style, types, import law, generated files, promises; below a minute
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/generate.py --check
+	$(BIN)/python scripts/promises.py
+
+.PHONY: bench
+bench: $(READY) ## measure, beside Kopf doing the same work
+	$(BIN)/uv pip install -q --require-hashes -r requirements-bench.lock
+	$(BIN)/python -m bench
+
+.PHONY: format
+format: $(READY) ## put the code into shape
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+.PHONY: generate
+generate: $(READY) ## write the generated files: CRDs, rights, reference pages
+	$(BIN)/python scripts/generate.py
+
+.PHONY: lock
+lock: $(READY) ## resolve the dependencies anew, with hashes
+	$(BIN)/uv pip compile -q --universal --generate-hashes pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile -q --universal --generate-hashes pyproject.toml --group dev -o requirements-dev.lock
+	$(BIN)/uv pip compile -q --universal --generate-hashes pyproject.toml --group dev --group bench -o requirements-bench.lock
+
+$(READY): requirements-dev.lock pyproject.toml scripts/bootstrap
+	scripts/bootstrap "$(PYTHON)" $(VENV)
+	@touch $@

@@ -1,0 +1,7 @@
+"""`python -m skysail` is `skysail`."""
+
+from __future__ import annotations
+
+from skysail.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""One file per process. Builds everything once; nothing else constructs clients."""

@@ -1,0 +1,48 @@
+"""Put Skysail's kinds and rights into a cluster. What `skysail up` does before it starts the operator."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from skysail.app import manifests
+from skysail.kube import kubeconfig
+from skysail.kube.client import Client, Manifest
+from skysail.kube.discovery import Definition
+from skysail.kube.errors import Conflict
+from skysail.kube.http import HttpTransport
+from skysail.kube.objects import Object
+from skysail.kube.resources import CRD
+
+_PATIENCE_SECONDS = 30
+_POLL_SECONDS = 0.05
+
+
+async def install(path: Path) -> None:
+    """Apply everything with this kubeconfig, and wait until the kinds are served. May be called at every start."""
+    transport = HttpTransport(kubeconfig.from_file(path))
+    try:
+        client = Client(transport)
+        definitions = [*manifests.definitions(), *manifests.compatible_definitions()]
+        await _apply(client, manifests.namespace())
+        await asyncio.gather(*(_apply(client, manifest) for manifest in (*definitions, *manifests.rules())))
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            await asyncio.gather(*(_established(client, definition) for definition in definitions))
+    finally:
+        await transport.close()
+
+
+async def _apply(client: Client, manifest: Manifest) -> None:
+    try:
+        await client.apply(manifests.RESOURCES[manifest["kind"]], manifest, Object)
+    except Conflict:
+        # The API server itself writes into a definition while it begins to serve it: once more settles it.
+        await client.apply(manifests.RESOURCES[manifest["kind"]], manifest, Object)
+
+
+async def _established(client: Client, manifest: Manifest) -> None:
+    while True:
+        definition = await client.get(CRD, "", manifest["metadata"]["name"], Definition)
+        if definition.is_established:
+            return
+        await asyncio.sleep(_POLL_SECONDS)

@@ -1,0 +1,71 @@
+"""Everything that an installation consists of, in the order in which it is applied. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
+from skysail.base.names import Label
+from skysail.kinds.awaiting.observe import rights
+from skysail.kube import crd, discovery, events, lease, rbac, webhooks
+from skysail.kube.resources import (
+    CLUSTER_ROLE,
+    CLUSTER_ROLE_BINDING,
+    CRD,
+    NAMESPACE,
+    ROLE,
+    ROLE_BINDING,
+    SERVICE_ACCOUNT,
+    Resource,
+)
+
+Manifest = dict[str, Any]
+
+NAME = "skysail"
+OPERATOR_NAMESPACE = "skysail-system"
+RESOURCES: dict[str, Resource] = {
+    resource.kind: resource
+    for resource in (NAMESPACE, CRD, SERVICE_ACCOUNT, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING)
+}
+_LABELS: dict[str, str] = {Label.MANAGED_BY.value: NAME}
+
+
+def namespace(name: str = OPERATOR_NAMESPACE) -> Manifest:
+    """The operator's own pods keep to the strictest of Kubernetes' pod security standards."""
+    labels = {**_LABELS, "pod-security.kubernetes.io/enforce": "restricted"}
+    return {"apiVersion": "v1", "kind": NAMESPACE.kind, "metadata": {"name": name, "labels": labels}}
+
+
+def definitions() -> list[Manifest]:
+    return [crd.manifest(kind) for kind in ALL_KINDS]
+
+
+def compatible_definitions() -> list[Manifest]:
+    """Kinds of other projects, for a cluster that has none of them. Marked as ours, so that we know to work on them."""
+    return [_marked(crd.manifest(kind)) for kind in COMPATIBLE_KINDS]
+
+
+def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
+    """The service account and exactly the rights that the code declares."""
+    account = (operator_namespace, NAME)
+    everywhere = [
+        *(right for kind in (*ALL_KINDS, *COMPATIBLE_KINDS) for right in rights(kind)),
+        *discovery.RIGHTS,
+        *events.RIGHTS,
+        *webhooks.RIGHTS,
+    ]
+    at_home = [*lease.OWN_NAMESPACE_RIGHTS, *webhooks.OWN_NAMESPACE_RIGHTS]
+    roles = [
+        rbac.cluster_role(NAME, everywhere, _LABELS),
+        rbac.role(operator_namespace, NAME, at_home, _LABELS),
+    ]
+    service_account = {
+        "apiVersion": "v1",
+        "kind": SERVICE_ACCOUNT.kind,
+        "metadata": {"name": NAME, "namespace": operator_namespace, "labels": _LABELS},
+    }
+    return [service_account, *roles, *(rbac.binding(role, account) for role in roles)]
+
+
+def _marked(manifest: Manifest) -> Manifest:
+    return {**manifest, "metadata": {**manifest["metadata"], "labels": _LABELS}}

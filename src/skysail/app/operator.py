@@ -1,0 +1,289 @@
+"""The operator's process: builds everything once, runs it, and ends in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
+from skysail.base import clock, health
+from skysail.base.errors import UserError
+from skysail.base.metrics import Metrics
+from skysail.base.names import Label, Metric
+from skysail.base.settings import Settings
+from skysail.core.act import Caches, Performer
+from skysail.core.actions import Note
+from skysail.core.fence import Fenced
+from skysail.core.loop import RESYNC_SECONDS, Loop
+from skysail.kinds.awaiting.observe import Awaiting
+from skysail.kinds.offload.admit import HOOKS
+from skysail.kube import admission, kubeconfig
+from skysail.kube.audit import Finding
+from skysail.kube.cache import Cache
+from skysail.kube.client import Client
+from skysail.kube.collector import Collector
+from skysail.kube.crd import CustomKind
+from skysail.kube.discovery import Definition
+from skysail.kube.errors import Forbidden, KubeError, NotFound
+from skysail.kube.events import Broadcaster, Event
+from skysail.kube.http import HttpTransport
+from skysail.kube.informers import Informers
+from skysail.kube.lease import Elector
+from skysail.kube.objects import Key, Object
+from skysail.kube.resources import Resource
+from skysail.kube.transport import Transport
+from skysail.kube.webhooks import Keeper
+
+_LEASE = "skysail-operator"
+_WEBHOOK_SECRET = "skysail-webhook"  # noqa: S105 (a name)
+_HEARTBEAT_SECONDS = 1.0
+# Rules in definitions (CEL) and the label with a pod's completion index are there from this version on.
+OLDEST_KUBERNETES = (1, 29)
+
+log = logging.getLogger(__name__)
+
+
+class CannotStart(UserError):
+    """Something outside is not as the operator needs it; the message says what."""
+
+
+async def run(settings: Settings) -> int:
+    """Until SIGTERM or SIGINT (0), or until the lease is lost (1). Raises `CannotStart` or `ConfigError`."""
+    access = kubeconfig.find(Path(settings.kubeconfig) if settings.kubeconfig else None, settings.context)
+    transport = HttpTransport(access)
+    try:
+        await _check_server(Client(transport), access.server)
+        return await Operator(settings, transport).run()
+    finally:
+        await transport.close()
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    major: str
+    minor: str
+    git_version: str
+
+
+async def _check_server(client: Client, server: str) -> None:
+    try:
+        version = await client.read("/version", _Version)
+    except KubeError as error:
+        raise CannotStart(
+            f"The API server {server} does not answer: {error}. Is the cluster up, and does the kubeconfig name it?"
+        ) from error
+    if (int(version.major), int(version.minor.rstrip("+"))) < OLDEST_KUBERNETES:
+        oldest = ".".join(map(str, OLDEST_KUBERNETES))
+        raise CannotStart(f"This cluster runs Kubernetes {version.git_version}; Skysail needs {oldest} or newer.")
+
+
+class _Ended(Exception):
+    """No error: it ends the task group."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class Operator:
+    """All parts of the process, joined."""
+
+    def __init__(self, settings: Settings, transport: Transport) -> None:
+        self._settings = settings
+        self._rng = random.Random()  # noqa: S311 (jitter, no secret)
+        self._identity = settings.identity or f"{socket.gethostname()}_{os.getpid()}"
+        self._client = Client(transport)
+        self._metrics = Metrics()
+        self._informers = Informers(self._client, namespaces=settings.namespaces, gate=Collector(), rng=self._rng)
+        self._broadcaster = Broadcaster(self._client, instance=self._identity, now=clock.now)
+        self._elector = Elector(
+            self._client,
+            Key(settings.operator_namespace, _LEASE),
+            self._identity,
+            now=clock.now,
+            rng=self._rng,
+        )
+        self._caches = Caches()
+        self._performer = Performer(self._client, self._caches, self)
+        self._loops: list[Loop[Any]] = []
+        for kind in ALL_KINDS:
+            self._add(kind)
+        for kind in COMPATIBLE_KINDS:
+            self._add(kind, only_ours=True)
+        self._keeper = Keeper(
+            self._client,
+            secret=Key(settings.operator_namespace, _WEBHOOK_SECRET),
+            address=_address(settings),
+            names=_webhook_names(settings),
+            now=clock.now,
+        )
+        self._lag = 0.0
+        self._differences: dict[str, float] = {}
+        self._register_metrics()
+
+    async def run(self) -> int:
+        code = 0
+        try:
+            async with self._servers(), asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._until_signal())
+                tasks.create_task(self._informers.run())
+                tasks.create_task(self._broadcaster.run())
+                tasks.create_task(self._lead(tasks))
+                tasks.create_task(self._heartbeat())
+                tasks.create_task(self._audit_for_ever())
+                if self._settings.webhooks:
+                    tasks.create_task(self._keeper.run(self._announce))
+        except* _Ended as ended:
+            code = max(end.code for end in ended.exceptions if isinstance(end, _Ended))
+        await self._elector.release()
+        log.info("stopped", extra={"identity": self._identity})
+        return code
+
+    def check(self) -> None:
+        """The fence: a process that was paused must look at the clock before it changes anything."""
+        if not self._elector.leads:
+            raise Fenced
+
+    def record(self, resource: Resource, object_: Object, note: Note) -> None:
+        self._broadcaster.tell(
+            Event(resource=resource, object=object_, reason=note.reason, note=note.message, warning=note.warning)
+        )
+
+    def _add(self, kind: CustomKind, *, only_ours: bool = False) -> None:
+        cache: Cache[Any] = Cache(kind.resource, kind.struct)
+        self._caches.add(cache)
+        self._informers.add(cache, _is_ours if only_ours else lambda _: True)
+        loop = Loop(Awaiting(kind, cache, clock.now), self._performer, self, rng=self._rng, meter=self._metrics)
+        cache.subscribe(loop.changed)
+        self._loops.append(loop)
+
+    @contextlib.asynccontextmanager
+    async def _servers(self) -> AsyncIterator[None]:
+        """Health on its ports and admission on its own, on every replica whether or not it leads."""
+        async with contextlib.AsyncExitStack() as stack:
+            pages = health.Health(self._metrics, unready=self._unready, audit=self._audit)
+            for port in self._settings.health_ports:
+                await self._serve(stack, pages.application(), port)
+            if self._settings.webhooks:
+                await self._load_certificate()
+                hooks = admission.application(HOOKS)
+                await self._serve(stack, hooks, self._settings.webhook_port, ssl_context=self._keeper.tls)
+            yield
+
+    async def _serve(self, stack: contextlib.AsyncExitStack, app: web.Application, port: int, **options: Any) -> None:
+        try:
+            runner = await health.serve(app, port, **options)
+        except OSError as error:
+            raise CannotStart(f"Port {port} cannot be opened: {error.strerror}. Choose another one.") from error
+        stack.push_async_callback(runner.cleanup)
+
+    async def _load_certificate(self) -> None:
+        try:
+            await self._keeper.load()
+        except Forbidden as error:
+            raise CannotStart(f"The rights of Skysail are not installed: {error.message}.") from error
+        except NotFound as error:
+            namespace = self._settings.operator_namespace
+            raise CannotStart(f"Namespace {namespace} is missing: install Skysail first ({error.message}).") from error
+
+    async def _until_signal(self) -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await stop.wait()
+        raise _Ended(0)
+
+    async def _lead(self, tasks: asyncio.TaskGroup) -> None:
+        """Campaign; act once elected; end the process when the lease is lost, for a clean start is the safest one."""
+        campaign = tasks.create_task(self._elector.campaign())
+        await self._elector.elected.wait()
+        log.info("leading", extra={"identity": self._identity})
+        for loop in self._loops:
+            tasks.create_task(loop.run())
+        if self._settings.webhooks:
+            tasks.create_task(self._announce_soon())
+        await campaign
+        log.error("lease lost, ending so that a clean process takes over", extra={"identity": self._identity})
+        raise _Ended(1)
+
+    async def _announce_soon(self) -> None:
+        try:
+            await self._announce()
+        except KubeError as error:
+            log.warning("webhooks not announced, tried again in a minute", extra={"why": str(error)})
+
+    async def _announce(self) -> None:
+        if self._elector.leads:
+            await self._keeper.announce(HOOKS, ("kube-system", self._settings.operator_namespace))
+
+    async def _heartbeat(self) -> None:
+        clock_ = asyncio.get_running_loop().time
+        while True:
+            due = clock_() + _HEARTBEAT_SECONDS
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+            self._lag = max(0.0, clock_() - due)
+
+    async def _audit_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(RESYNC_SECONDS * self._rng.uniform(0.9, 1.1))
+            try:
+                await self._audit()
+            except KubeError as error:
+                log.info("caches not audited", extra={"why": str(error)})
+
+    async def _audit(self) -> list[Finding]:
+        findings = await self._informers.audit()
+        for finding in findings:
+            wrong = finding.missing + finding.stale + finding.extra
+            self._differences[finding.kind] = self._differences.get(finding.kind, 0) + wrong
+            if finding.differs:
+                log.warning("cache differed and is filled anew", extra=msgspec.structs.asdict(finding))
+        return findings
+
+    def _unready(self) -> list[str]:
+        if not self._informers.discovery.cache.synced.is_set():
+            return ["the list of kinds"]
+        return self._informers.waiting_for
+
+    def _register_metrics(self) -> None:
+        read = self._metrics.read
+        read(Metric.WORKQUEUE_DEPTH, "name", lambda: {loop.kind: len(loop.queue) for loop in self._loops})
+        read(Metric.EFFECTS, "", lambda: {"": self._performer.effects})
+        read(Metric.CACHED_OBJECTS, "kind", lambda: {c.resource.crd_name: len(c) for c in self._informers.caches})
+        read(Metric.LISTS, "kind", lambda: self._watch_counts("lists"))
+        read(Metric.WATCHES, "kind", lambda: self._watch_counts("watches"))
+        read(Metric.AUDIT_DIFFERENCES, "kind", lambda: self._differences)
+        read(Metric.LOOP_LAG, "", lambda: {"": self._lag})
+        read(Metric.LEADER, "", lambda: {"": float(self._elector.leads)})
+
+    def _watch_counts(self, what: str) -> dict[str, float]:
+        return {
+            kind: sum(getattr(reflector, what) for reflector in reflectors)
+            for kind, reflectors in self._informers.reflectors.items()
+        }
+
+
+def _is_ours(definition: Definition) -> bool:
+    """Another project's kind is ours to work on only where its definition is our stand-in."""
+    return (definition.metadata.labels or {}).get(Label.MANAGED_BY) == "skysail"
+
+
+def _address(settings: Settings) -> admission.Address:
+    if settings.webhook_host:
+        return admission.Address(url=f"https://{settings.webhook_host}:{settings.webhook_port}")
+    return admission.Address(service=(settings.operator_namespace, settings.webhook_service))
+
+
+def _webhook_names(settings: Settings) -> tuple[str, ...]:
+    service = f"{settings.webhook_service}.{settings.operator_namespace}.svc"
+    return (service, settings.webhook_host) if settings.webhook_host else (service,)

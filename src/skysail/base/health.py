@@ -1,0 +1,64 @@
+"""What the world may ask a process: does it live, is it ready, what has it counted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from skysail.base.metrics import Metrics
+
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Health:
+    """The same pages on every port: each of the operators that Skysail replaces had its own."""
+
+    def __init__(
+        self, metrics: Metrics, *, unready: Callable[[], list[str]], audit: Callable[[], Awaitable[list[Any]]]
+    ) -> None:
+        self._metrics = metrics
+        self._unready = unready
+        self._audit = audit
+        self._is_auditing = False
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/healthz", self._live)
+        app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/metrics", self._count)
+        app.router.add_post("/audit", self._compare)
+        return app
+
+    async def _live(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        waiting = self._unready()
+        if waiting:
+            return web.Response(status=503, text="".join(f"waiting for {what}\n" for what in waiting))
+        return web.Response(text="ok\n")
+
+    async def _count(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.page(), headers={"Content-Type": _METRICS})
+
+    async def _compare(self, _: web.Request) -> web.Response:
+        """Numbers only: whoever reaches this port learns no name. One at a time, because it reads everything."""
+        if self._is_auditing:
+            return web.Response(status=429, headers={"Retry-After": "5"}, text="an audit is running\n")
+        self._is_auditing = True
+        try:
+            findings = await self._audit()
+        finally:
+            self._is_auditing = False
+        return web.Response(body=msgspec.json.encode(findings), content_type="application/json")
+
+
+async def serve(application: web.Application, port: int, **arguments: Any) -> web.AppRunner:
+    """Listen on every address. The runner's `cleanup` ends it."""
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=5.0)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", port, **arguments).start()
+    return runner

@@ -1,0 +1,67 @@
+"""What the operator counts. The first names are controller-runtime's, with its meaning, so that dashboards compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from skysail.base.names import Metric
+
+_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+Reading = Callable[[], Mapping[str, float]]
+
+
+class Metrics:
+    """One registry per process, made by whoever builds the process."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._wait = self._histogram(Metric.WORKQUEUE_WAIT, "name")
+        self._time = self._histogram(Metric.RECONCILE_TIME, "controller")
+        self._passes = Counter(
+            Metric.RECONCILES.removesuffix("_total"),
+            Metric.RECONCILES.about,
+            ("controller", "result"),
+            registry=self._registry,
+        )
+        self._active = Gauge(
+            Metric.ACTIVE_WORKERS, Metric.ACTIVE_WORKERS.about, ("controller",), registry=self._registry
+        )
+
+    def began(self, kind: str, waited: float) -> None:
+        self._wait.labels(kind).observe(waited)
+        self._active.labels(kind).inc()
+
+    def ended(self, kind: str, result: str, seconds: float) -> None:
+        self._active.labels(kind).dec()
+        self._passes.labels(kind, result).inc()
+        self._time.labels(kind).observe(seconds)
+
+    def read(self, metric: Metric, label: str, reading: Reading) -> None:
+        """A metric whose owner counts anyway: asked when somebody scrapes. Without a label, its key is empty."""
+        self._registry.register(_Reader(metric, label, reading))
+
+    def page(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def _histogram(self, name: Metric, label: str) -> Histogram:
+        return Histogram(name, name.about, (label,), registry=self._registry, buckets=_SECONDS)
+
+
+class _Reader:
+    def __init__(self, metric: Metric, label: str, reading: Reading) -> None:
+        self._metric = metric
+        self._labels = [label] if label else []
+        self._reading = reading
+
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        is_counter = self._metric.endswith("_total")
+        family = (CounterMetricFamily if is_counter else GaugeMetricFamily)(
+            self._metric.value, self._metric.about, labels=self._labels
+        )
+        for label, value in self._reading().items():
+            family.add_metric([label] if self._labels else [], value)
+        yield family

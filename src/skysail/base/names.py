@@ -1,0 +1,174 @@
+"""Every label, annotation, finalizer, condition, reason, event and metric: once, with its sentence.
+
+The reference page is made from this file, and a reason that is not here cannot be written.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+
+class Named(StrEnum):
+    """A closed list of strings, each with the sentence that explains it to a reader of the reference page."""
+
+    about: str
+
+    def __new__(cls, value: str, about: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.about = about
+        return member
+
+
+class Label(Named):
+    """Labels that Skysail writes, or chooses objects by."""
+
+    MANAGED_BY = "app.kubernetes.io/managed-by", "`skysail` on everything that Skysail made and keeps."
+    COMPONENT = "app.kubernetes.io/component", "`vgpu-controllers` on the operator's own pods."
+    CONTROL_PLANE = "control-plane", "`controller-manager` on the operator's own pods."
+    WORKER = "trainingjob.ml.example.com/worker", "On each pod of a TrainingJob; its value is the role."
+    MODEL = "model", "Name of the ModelDeployment that a child belongs to."
+    MODAL_FUNCTION = "modal-operator.io/function", "Name of the ModalFunction that a Service leads to."
+    MODAL_MANAGED = "modal-operator.io/managed", "`true` on a Service that leads to Modal."
+    MODAL_ORIGINAL_POD = "modal-operator.io/original-pod", "Name of the pod that a ModalJob was made for."
+    MODAL_WORKLOAD_TYPE = "modal-operator.io/workload-type", "`job` or `function`; also read as an annotation."
+    RUNPOD_MANAGED = "runpod.io/managed", "`true` on a Job that may go to RunPod, and on pods that run there."
+    RUNPOD_POD_ID = "runpod.io/pod-id", "Id at RunPod, on a pod that runs there."
+    RUNPOD_VIRTUAL = "runpod.io/virtual", "`true` on the node that stands for RunPod; also its taint."
+    TYPE = "type", "`inference` or `validation` on a ModelDeployment's child; `virtual-kubelet` on a cloud's node."
+    NO_LOAD_BALANCER = (
+        "node.kubernetes.io/exclude-from-external-load-balancers",
+        "On a node that stands for a cloud, because no load balancer reaches it.",
+    )
+
+
+class Annotation(Named):
+    """Annotations that people write, or that Skysail writes for them to read."""
+
+    APPLIED = "skysail.dev/applied", "Hash of the manifest that was last applied; equal hash, no write."
+    OFFLOAD = "skysail.dev/offload", "Asks for a cloud: the name of a provider, or `cheapest`."
+    NOT_RUN = "skysail.dev/not-run", "On a DaemonSet's pod on a virtual node: shown as running, not run, and free."
+    RUNTIME_IMAGE = "skysail.dev/runtime-image", "Image of the model server in place of the runtime's own."
+    MODAL_OFFLOAD = "modal-operator.io/offload", "`true` sends the pod to Modal."
+    MODAL_USE = (
+        "modal-operator.io/use-modal",
+        "`true` runs the container that the other annotations describe, at Modal.",
+    )
+    MODAL_IMAGE = "modal-operator.io/image", "Image to run at Modal in place of the container's."
+    MODAL_COMMAND = "modal-operator.io/command", "Command to run at Modal; after `-c` the rest is one argument."
+    MODAL_CPU = "modal-operator.io/cpu", "Cores at Modal."
+    MODAL_MEMORY = "modal-operator.io/memory", "Memory at Modal."
+    MODAL_GPU = "modal-operator.io/gpu", "GPU type and count at Modal, such as `T4:1`."
+    MODAL_GPU_TYPE = "modal-operator.io/gpu-type", "GPU type at Modal; the count is the container's."
+    MODAL_TIMEOUT = "modal-operator.io/timeout", "Seconds after which Modal ends the pod."
+    MODAL_RETRIES = "modal-operator.io/retries", "How often a failed run is started anew."
+    MODAL_REPLICAS = "modal-operator.io/replicas", "Containers that run together at Modal."
+    MODAL_I6PN = "modal-operator.io/enable-i6pn", "`true` gives the containers a private network."
+    MODAL_HANDLER = "modal-operator.io/handler", "Python function that answers, as module.function."
+    MODAL_WORKLOAD_TYPE = "modal-operator.io/workload-type", "`job` or `function`; also read as a label."
+    MODAL_ENV = "modal-operator.io/env-", "Prefix: `env-NAME` sets the environment variable NAME."
+    MODAL_TUNNEL = "modal-operator.io/tunnel", "`true` makes a port of the pod reachable."
+    MODAL_TUNNEL_PORT = "modal-operator.io/tunnel-port", "The port that the tunnel leads to; 8000 by default."
+    MODAL_TUNNEL_URL = "modal-operator.io/tunnel-url", "Written: where the tunnel can be reached."
+    MODAL_LOG_URL = "modal-operator.io/log-url", "Written: where Modal shows the log."
+    MODAL_APP_ID = "modal-operator.io/app-id", "Written: id of the app at Modal."
+    MODAL_FUNCTION_ID = "modal-operator.io/function-id", "Written: id of the function or sandbox at Modal."
+    MODAL_FUNCTION_URL = "modal-operator.io/function-url", "Written on a Service: where its function answers."
+    MODAL_ENABLED = "modal.com/enabled", "`true` on a TrainJob sends its pods to Modal."
+    RUNPOD_MANAGED = "runpod.io/managed", "`true` lets a Job that waits go to RunPod; also read as a label."
+    RUNPOD_OFFLOAD = "runpod.io/offload", "`true` sends a Job to RunPod at once."
+    RUNPOD_GPU_MEMORY = "runpod.io/required-gpu-memory", "Least GPU memory, in GB; 16 by default."
+    RUNPOD_CLOUD_TYPE = "runpod.io/cloud-type", "`SECURE` (the default) or `COMMUNITY`."
+    RUNPOD_TEMPLATE = "runpod.io/templateId", "Template at RunPod."
+    RUNPOD_REGISTRY_AUTH = "runpod.io/container-registry-auth-id", "Registry credentials at RunPod."
+    RUNPOD_DATACENTERS = "runpod.io/datacenter-ids", "Data centers that may be used, separated by commas."
+    RUNPOD_PORTS = "runpod.io/ports", "Ports to open, such as `8080/tcp,9000/http`."
+    RUNPOD_MAX_PRICE = "runpod.io/max-price", "Most US dollars an hour for one GPU."
+    RUNPOD_POD_ID = "runpod.io/pod-id", "Written: id at RunPod; several are separated by commas."
+    RUNPOD_OFFLOADED = "runpod.io/offloaded", "Written: `true` on a Job that went to RunPod."
+    RUNPOD_COST = "runpod.io/cost-per-hr", "Written: US dollars an hour; several are separated by commas."
+
+
+class Finalizer(Named):
+    """Finalizers that Skysail adds."""
+
+    CLAIM = "skysail.dev/claim", "On a CloudInstance until the cloud has confirmed its end."
+    REMOTE = "skysail.dev/remote", "On a ModalEndpoint or ModalFunction until its app at Modal is gone."
+
+
+class ForeignFinalizer(Named):
+    """Finalizers of operators that Skysail replaces. They are removed on deletion, or taken-over objects would hang."""
+
+    TRAINING_JOB = "trainingjob.ml.example.com/finalizer", "Added to TrainingJobs by the operator of the lab."
+    MODEL_DEPLOYMENT = "mlops.sathvik.dev/finalizer", "Added to ModelDeployments by the Model Operator."
+    ML_MODEL = "mlmodel.finalizer", "Added to MLModels by the MLModel operator."
+    KOPF = "kopf.zalando.org/KopfFinalizerMarker", "Added by Kopf, in which the Modal Operator was written."
+
+
+class Condition(Named):
+    """Condition types in the status of our kinds."""
+
+    ACCEPTED = "Accepted", "Whether a controller works on this object."
+    READY = "Ready", "The summary of what serves: whether it answers."
+    SUCCEEDED = "Succeeded", "The summary of what ends: whether it ended well."
+    DEPLOYED = "Deployed", "Whether a ModalFunction can be called."
+
+
+class Reason(Named):
+    """Reasons in conditions: why, as one word for programs."""
+
+    NOT_IMPLEMENTED_YET = "NotImplementedYet", "The object is valid and stored; its controller is not built yet."
+    RECONCILE_FAILED = "ReconcileFailed", "A pass over the object failed and will be tried again."
+    HANDLER_NOT_FOUND = "HandlerNotFound", "The handler could not be imported from the image or the code."
+    ENTRYPOINT_UNKNOWN = "EntrypointUnknown", "The pod names no command and the image's own could not be read."
+    GANG_UNAVAILABLE = "GangUnavailable", "The gang scheduler that was asked for is not installed."
+    STALLED = "Stalled", "The training reported progress once and has been silent for too long."
+    IMAGE_PULL_FAILED = "ImagePullFailed", "The image cannot be pulled."
+    INSUFFICIENT_RESOURCES = "InsufficientResources", "No node has room for the pod."
+    VALIDATION_FAILED = "ValidationFailed", "The validation script failed; the message ends with its log."
+
+
+class Event(Named):
+    """Reasons of events, beside those of conditions."""
+
+    WORKERS_CREATED = "WorkersCreated", "`Created %d worker pods`."
+    TRAINING_COMPLETED = "TrainingCompleted", "`Training job completed successfully`."
+    WORKER_FAILED = "WorkerFailed", "`Worker %d failed`."
+    WORLD_SIZE_CHANGED = "WorldSizeChanged", "The number of workers was changed, so a new attempt begins."
+    GANG_NOT_OFFLOADED = "GangNotOffloaded", "Pods that must reach each other were not sent to a cloud one by one."
+    RUNTIME_UNMAINTAINED = "RuntimeUnmaintained", "The chosen model server is no longer maintained."
+
+
+class Metric(Named):
+    """Metrics with their labels. Those of the operators that Skysail replaces keep their names."""
+
+    MODAL_JOBS = "modal_jobs_total", "Jobs at Modal, by `status` (created, completed, failed), `gpu_type`, `replicas`."
+    MODAL_JOBS_ACTIVE = "modal_jobs_active", "Jobs that run at Modal now, by `gpu_type`."
+    MODAL_JOB_DURATION = "modal_job_duration_seconds", "How long jobs ran at Modal, by `status`, `gpu_type`."
+    MODAL_GPU_UTILIZATION = "modal_gpu_utilization", "GPU use, by `job_name`, `gpu_type`; absent where unknown."
+    MODAL_COST = "modal_cost_estimate_usd", "What jobs at Modal cost, by `job_name`, `gpu_type`, `time_period`."
+    MODEL_DEPLOYMENTS = "model_deployments_created_total", "ModelDeployments that were created, each counted once."
+    MODEL_VALIDATIONS = "model_validations_total", "Validations, by `status` (started, success, failure)."
+    TRAINING_JOBS_CREATED = "trainingjob_created_total", "TrainingJobs that were created, by `namespace`."
+    TRAINING_JOBS_COMPLETED = "trainingjob_completed_total", "TrainingJobs that succeeded, by `namespace`."
+    TRAINING_JOBS_FAILED = "trainingjob_failed_total", "TrainingJobs that failed, by `namespace`, `reason`."
+    TRAINING_JOB_STATE = "trainingjob_state", "State of each TrainingJob, by `namespace`, `name`, `state`."
+    TRAINING_JOB_GPUS = "trainingjob_allocated_gpus", "GPUs that TrainingJobs hold."
+    TRAINING_JOB_WORKERS = "trainingjob_allocated_workers", "Workers that TrainingJobs have."
+    WORKQUEUE_DEPTH = "workqueue_depth", "Keys that wait for a worker, by `name` of the controller."
+    WORKQUEUE_WAIT = "workqueue_queue_duration_seconds", "How long keys waited for a worker, by `name`."
+    RECONCILES = "controller_runtime_reconcile_total", "Passes, by `controller` and `result`."
+    RECONCILE_TIME = "controller_runtime_reconcile_time_seconds", "How long passes took, by `controller`."
+    ACTIVE_WORKERS = "controller_runtime_active_workers", "Workers that are in a pass, by `controller`."
+    EFFECTS = "skysail_effects_total", "Effects: writes to the API server and calls to providers."
+    CACHED_OBJECTS = "skysail_cache_objects", "Objects in the cache, by `kind`."
+    LISTS = "skysail_watch_lists_total", "Full lists, by `kind`; one is the first sync."
+    WATCHES = "skysail_watch_streams_total", "Watches that were opened, by `kind`."
+    AUDIT_DIFFERENCES = "skysail_cache_audit_differences_total", "Objects that the cache had wrong, by `kind`."
+    LOOP_LAG = "skysail_event_loop_lag_seconds", "How late the event loop was at its last heartbeat."
+    LEADER = "skysail_leader", "1 in the replica that leads, 0 in the others."
+    TRAINING_JOB_PROGRESS = "trainingjob_progress_percent", "How far each TrainingJob is."
+
+
+ALL: tuple[type[Named], ...] = (Label, Annotation, Finalizer, ForeignFinalizer, Condition, Reason, Event, Metric)

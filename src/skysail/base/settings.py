@@ -1,0 +1,90 @@
+"""Every setting of the operator, once. Filled by flags, environment, file and defaults, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from skysail.base.errors import UserError
+
+_PREFIX = "SKYSAIL_"
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class SettingsError(UserError):
+    """A setting has a value that cannot be used; the message names it and where it came from."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the operator can be told. A name here is a key of the file, and `SKYSAIL_` + NAME in the environment."""
+
+    kubeconfig: Annotated[str | None, Meta(description="The kubeconfig to use; by default as kubectl finds it.")] = None
+    context: Annotated[str | None, Meta(description="The context in it; by default the current one.")] = None
+    namespaces: Annotated[
+        tuple[str, ...], Meta(description="Work on objects of these namespaces only; by default on all.")
+    ] = ()
+    operator_namespace: Annotated[str, Meta(description="Where the operator's own Lease and Secret are.")] = (
+        "skysail-system"
+    )
+    identity: Annotated[str | None, Meta(description="Name of this replica; by default the host's name.")] = None
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="What is logged.")] = "info"
+    log_format: Annotated[
+        Literal["auto", "json", "text"], Meta(description="auto: text on a terminal, JSON elsewhere.")
+    ] = "auto"
+    health_ports: Annotated[
+        tuple[Port, ...], Meta(description="Ports of /healthz, /readyz and /metrics; all serve the same.")
+    ] = (8080, 8081)
+    webhook_port: Annotated[Port, Meta(description="Port of the admission server.")] = 9443
+    webhook_host: Annotated[
+        str | None, Meta(description="Address at which the API server reaches this process without a Service.")
+    ] = None
+    webhook_service: Annotated[str, Meta(description="Service in front of the admission server, in a cluster.")] = (
+        "skysail-webhook"
+    )
+    webhooks: Annotated[bool, Meta(description="Whether to serve admission at all.")] = True
+
+
+def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None) -> Settings:
+    """Flags win over the environment, which wins over the file. A flag that is None was not given."""
+    merged: dict[str, Any] = {}
+    for source, values in (
+        (str(file), _from_file(file) if file else {}),
+        ("the environment", _from_environment(environment)),
+        ("the command line", {name: value for name, value in flags.items() if value not in (None, (), [])}),
+    ):
+        merged.update(_checked(source, values))
+    return msgspec.convert(merged, Settings, strict=False)
+
+
+def _checked(source: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"A setting from {source} cannot be used: {error}. See `skysail run --help`.") from error
+    return values
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Settings):
+        value = environment.get(_PREFIX + field.name.upper())
+        if value is not None:
+            found[field.name] = value.split(",") if isinstance(field.default, tuple) else value
+    return found
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        values = msgspec.yaml.decode(file.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"Cannot read the settings file {file}: {error.strerror}.") from error
+    except msgspec.MsgspecError as error:
+        raise SettingsError(f"{file} is no YAML: {error}.") from error
+    if not isinstance(values, dict):
+        raise SettingsError(f"{file} must hold `name: value` lines.")
+    return values

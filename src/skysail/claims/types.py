@@ -1,0 +1,111 @@
+"""CloudInstance: one paid thing at a cloud. Written before the cloud is called, gone only after the end is confirmed.
+
+It has no owner reference: an owner in a namespace cannot be named from a cluster-scoped object, and the claim must
+outlive what it is for. Tenants have no rights on it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from skysail.kube import fields
+from skysail.kube.crd import Column, CustomKind
+from skysail.kube.objects import Object
+from skysail.kube.resources import Resource
+from skysail.kube.schema import Rule
+
+State = Literal["Claimed", "Launching", "Unknown", "Running", "Terminating", "Terminated"]
+
+
+class Beneficiary(fields.Part, frozen=True):
+    """The object that the instance works for."""
+
+    kind: Annotated[fields.ShortText, Meta(description="Its kind.")]
+    name: Annotated[fields.Name, Meta(description="Its name.")]
+    uid: Annotated[fields.Uid, Meta(description="Its UID. An object of the same name with another one is a stranger.")]
+    namespace: Annotated[fields.ShortText, Meta(description="Its namespace.")] = ""
+
+
+class Gpu(fields.Part, frozen=True):
+    """GPUs of the instance."""
+
+    type: Annotated[fields.ShortText, Meta(description="Type, as the cloud names it.")]
+    count: Annotated[int, Meta(ge=1, le=1024, description="How many, for each member.")] = 1
+
+
+class CloudInstanceSpec(fields.Part, frozen=True, kw_only=True):
+    """What was asked of the cloud. Never changes."""
+
+    provider: Annotated[
+        str,
+        Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", description="The cloud."),
+    ]
+    for_: Annotated[Beneficiary, Meta(description="The object that the instance works for.")] = field(name="for")
+    launch: Annotated[
+        fields.Count, Meta(description="Counts the launches for that object from 0. Each restart is a new one.")
+    ] = 0
+    members: Annotated[int, Meta(ge=1, le=10000, description="Containers that are launched together.")] = 1
+    gpu: Annotated[Gpu | None, Meta(description="GPUs of each member.")] = None
+    deadline_time: Annotated[
+        fields.Time | None, Meta(description="When the cloud itself ends the instance, whatever happens here.")
+    ] = None
+    port: Annotated[
+        Annotated[int, Meta(ge=1, le=65535)] | None,
+        Meta(description="Port of the bridge that leads to this instance and to no other."),
+    ] = None
+
+
+class Launching(fields.Part, frozen=True, kw_only=True):
+    """Who is calling the cloud. Written before the call, so that two operators never both call."""
+
+    by: Annotated[fields.ShortText, Meta(description="The operator that calls.")]
+    nonce: Annotated[fields.ShortText, Meta(description="Marks this call.")]
+    at: Annotated[fields.Time, Meta(description="When it was written.")]
+
+
+class CloudInstanceStatus(fields.Part, frozen=True, kw_only=True):
+    """What is known about the instance."""
+
+    state: Annotated[
+        State | None,
+        Meta(description="Unknown means that the cloud's answer was lost, and that nothing is done about it."),
+    ] = None
+    launching: Annotated[Launching | None, Meta(description="Who is calling the cloud.")] = None
+    instance_id: Annotated[fields.ShortText, Meta(description="Id at the cloud.")] = ""
+    usd_per_hour: Annotated[fields.Usd | None, Meta(description="Price of all members, in US dollars an hour.")] = None
+    start_time: Annotated[fields.Time | None, Meta(description="When the cloud began to charge.")] = None
+    end_time: Annotated[fields.Time | None, Meta(description="When its end was confirmed.")] = None
+    usd_total: Annotated[fields.Usd | None, Meta(description="What it has cost in all. Written once, at the end.")] = (
+        None
+    )
+    conditions: fields.Conditions = ()
+    observed_generation: fields.ObservedGeneration = 0
+
+
+class CloudInstance(Object, frozen=True, gc=False, rename="camel"):
+    """One paid thing at a cloud: where, for whom, in which state, at which price. Made by Skysail only."""
+
+    spec: CloudInstanceSpec
+    status: CloudInstanceStatus = field(default_factory=CloudInstanceStatus)
+
+
+CLOUD_INSTANCE = CustomKind(
+    resource=Resource("skysail.dev", "v1alpha1", "cloudinstances", "CloudInstance", namespaced=False),
+    struct=CloudInstance,
+    short_names=("ci",),
+    columns=(
+        Column("Provider", ".spec.provider"),
+        Column("GPU", ".spec.gpu.type"),
+        Column("State", ".status.state"),
+        Column("USD/h", ".status.usdPerHour", "number"),
+        Column("Namespace", ".spec.for.namespace"),
+        Column("For", ".spec.for.name"),
+        Column("Id", ".status.instanceId", priority=1),
+    ),
+    rules=(Rule("self == oldSelf", "a claim cannot be changed: Skysail makes a new CloudInstance for each launch"),),
+    kept_names=frozenset({"at"}),
+)
+
+KINDS = (CLOUD_INSTANCE,)

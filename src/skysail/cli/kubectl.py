@@ -1,0 +1,24 @@
+"""`skysail kubectl`: the cluster's own kubectl with its kubeconfig. Reads and writes nothing in ~/.kube."""
+
+from __future__ import annotations
+
+import typer
+
+PASS_EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def kubectl(context: typer.Context) -> None:
+    """Run kubectl on the cluster of this machine; all arguments are kubectl's."""
+    import os
+
+    import msgspec
+
+    from skysail.local.errors import NotRunning
+    from skysail.local.home import Home
+
+    home = Home.of(None, os.environ)
+    if not home.is_taken() or not home.kubectl.exists():
+        raise NotRunning(f"No cluster runs in {home.root}: `skysail up` starts one.")
+    argv = [*msgspec.json.decode(home.kubectl.read_bytes(), type=list[str]), *context.args]
+    env = {**os.environ, "KUBECONFIG": str(home.kubeconfig), "KUBECACHEDIR": str(home.kubectl_cache), "KUBERC": "off"}
+    os.execve(argv[0], argv, env)  # noqa: S606 (kubectl takes our place: signals and exit code are its own)

@@ -1,0 +1,53 @@
+"""`skysail run`: the operator, in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def run(
+    kubeconfig: Annotated[str | None, typer.Option(help="The kubeconfig; by default as kubectl finds it.")] = None,
+    context: Annotated[str | None, typer.Option(help="The context in it; by default the current one.")] = None,
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="Work on objects of this namespace only; may be given several times.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A file with settings, as `name: value` lines.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="auto, json or text.")] = None,
+    operator_namespace: Annotated[str | None, typer.Option(help="Where the operator's own objects are.")] = None,
+    identity: Annotated[str | None, typer.Option(help="Name of this replica.")] = None,
+    health_port: Annotated[
+        list[int] | None, typer.Option(help="Port of /healthz, /readyz and /metrics; may be given several times.")
+    ] = None,
+    webhook_port: Annotated[int | None, typer.Option(help="Port of the admission server.")] = None,
+    webhook_host: Annotated[
+        str | None, typer.Option(help="Address at which the API server reaches this process without a Service.")
+    ] = None,
+    webhooks: Annotated[bool | None, typer.Option(help="Whether to serve admission at all.")] = None,
+) -> None:
+    """Run the operator. Every option is also read from the environment, as SKYSAIL_NAME."""
+    import asyncio
+    import os
+
+    from skysail.app import operator
+    from skysail.base import logs, settings
+
+    flags = {
+        "kubeconfig": kubeconfig,
+        "context": context,
+        "namespaces": namespace,
+        "log_level": log_level,
+        "log_format": log_format,
+        "operator_namespace": operator_namespace,
+        "identity": identity,
+        "health_ports": health_port,
+        "webhook_port": webhook_port,
+        "webhook_host": webhook_host,
+        "webhooks": webhooks,
+    }
+    loaded = settings.load(flags, os.environ, config)
+    logs.configure(loaded.log_level, loaded.log_format)
+    raise typer.Exit(asyncio.run(operator.run(loaded)))

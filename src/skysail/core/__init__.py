@@ -1,0 +1,1 @@
+"""The loop that every controller runs in: observe, plan, act, report. Knows no kind."""

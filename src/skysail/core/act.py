@@ -1,0 +1,213 @@
+"""The only performer of actions: ask the fence, number the effect, do it, remember the server's answer."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Iterator
+from typing import Any, assert_never
+
+import msgspec
+
+from skysail.base.names import Annotation, Label
+from skysail.core.actions import Action, Apply, Delete, Owner, SetFinalizers
+from skysail.core.fence import Fence
+from skysail.kube.cache import Cache
+from skysail.kube.client import FIELD_MANAGER, Client, Manifest
+from skysail.kube.errors import NotFound, ReplyLost
+from skysail.kube.objects import Key, Object
+from skysail.kube.resources import Resource
+
+log = logging.getLogger(__name__)
+
+
+class NameTaken(Exception):
+    """A child's name belongs to an object that is not ours. Only a person can decide which of the two should go."""
+
+
+class Caches:
+    """The caches of this process by kind, so that an effect's answer is known to the next plan."""
+
+    def __init__(self, *caches: Cache[Any]) -> None:
+        self._by_resource: dict[Resource, Cache[Any]] = {cache.resource: cache for cache in caches}
+
+    def get(self, resource: Resource) -> Cache[Any] | None:
+        return self._by_resource.get(resource)
+
+    def __iter__(self) -> Iterator[Cache[Any]]:
+        return iter(self._by_resource.values())
+
+    def add(self, cache: Cache[Any]) -> None:
+        self._by_resource[cache.resource] = cache
+
+
+class Performer:
+    """Shared by all loops of a process."""
+
+    def __init__(self, client: Client, caches: Caches, fence: Fence) -> None:
+        self._client = client
+        self._caches = caches
+        self._fence = fence
+        self._doubts: dict[Key, set[tuple[Resource, Key]]] = {}
+        self.effects = 0
+
+    async def settle(self, root: Key) -> None:
+        """Look at every object of this root whose last write was never answered, so that the plan knows."""
+        for resource, key in list(self._doubts.get(root, ())):
+            await self._look(resource, key)
+            self._doubts[root].discard((resource, key))
+        self._doubts.pop(root, None)
+
+    async def perform(self, root: Key, action: Action) -> Object | None:
+        """Do one action. Returns the object as it is now, None where nothing was written or nothing is left."""
+        match action:
+            case Apply():
+                return await self._apply(root, action)
+            case Delete():
+                return await self._delete(root, action)
+            case SetFinalizers():
+                return await self._set_finalizers(root, action)
+            case _:
+                assert_never(action)
+
+    async def report(self, resource: Resource, object_: Object, status: msgspec.Struct) -> Object:
+        """Write the whole status of an object that has not changed since it was seen."""
+        metadata = object_.metadata
+        manifest = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {
+                "name": metadata.name,
+                "namespace": metadata.namespace,
+                "uid": metadata.uid,
+                "resourceVersion": metadata.resource_version,
+            },
+            "status": msgspec.to_builtins(status),
+        }
+        self._begin("status", resource, metadata.key)
+        with self._doubting(metadata.key, resource, metadata.key):
+            return self._remember(
+                resource,
+                await self._client.replace(resource, manifest, self._type(resource), subresource="status"),
+            )
+
+    async def _apply(self, root: Key, action: Apply) -> Object | None:
+        resource = action.resource
+        manifest = finished(action.manifest, action.owner)
+        key = Key(manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"])
+        cache = self._caches.get(resource)
+        existing = cache.get(key) if cache else None
+        if existing is None:
+            existing = await self._look(resource, key)
+        if existing is not None:
+            _refuse_foreign(resource, existing, action.owner)
+            if _applied(existing) == manifest["metadata"]["annotations"][Annotation.APPLIED]:
+                return None
+            manifest["metadata"]["uid"] = existing.metadata.uid
+        self._begin("apply", resource, key)
+        with self._doubting(root, resource, key):
+            return self._remember(resource, await self._client.apply(resource, manifest, self._type(resource)))
+
+    async def _delete(self, root: Key, action: Delete) -> Object | None:
+        resource, key = action.resource, action.object.metadata.key
+        options = {} if action.grace_seconds is None else {"gracePeriodSeconds": action.grace_seconds}
+        self._begin("delete", resource, key)
+        try:
+            with self._doubting(root, resource, key):
+                left = await self._client.delete(resource, action.object, self._type(resource), options)
+        except NotFound:
+            left = None
+        if left is not None:
+            return self._remember(resource, left)
+        if cache := self._caches.get(resource):
+            cache.remove(action.object)
+        return None
+
+    async def _set_finalizers(self, root: Key, action: SetFinalizers) -> Object | None:
+        resource, metadata = action.resource, action.object.metadata
+        patch = {
+            "metadata": {
+                "uid": metadata.uid,
+                "resourceVersion": metadata.resource_version,
+                "finalizers": list(action.finalizers),
+            }
+        }
+        self._begin("finalizers", resource, metadata.key)
+        with self._doubting(root, resource, metadata.key):
+            written = await self._client.merge_patch(
+                resource, metadata.namespace, metadata.name, patch, self._type(resource)
+            )
+        return self._remember(resource, written)
+
+    async def _look(self, resource: Resource, key: Key) -> Object | None:
+        """A live read. Its answer is as good as a watch event, so the cache takes it."""
+        try:
+            found = await self._client.get(resource, key.namespace, key.name, self._type(resource))
+        except NotFound:
+            cache = self._caches.get(resource)
+            if cache and (gone := cache.get(key)):
+                cache.remove(gone)
+            return None
+        return self._remember(resource, found)
+
+    def _begin(self, verb: str, resource: Resource, key: Key) -> None:
+        self._fence.check()
+        self.effects += 1
+        log.info(verb, extra={"kind": resource.kind, "object": str(key), "effect": self.effects})
+
+    @contextlib.contextmanager
+    def _doubting(self, root: Key, resource: Resource, key: Key) -> Iterator[None]:
+        """A write without an answer may have happened: note it, so that the next pass looks before it plans."""
+        try:
+            yield
+        except ReplyLost:
+            self._doubts.setdefault(root, set()).add((resource, key))
+            raise
+
+    def _remember(self, resource: Resource, written: Object) -> Object:
+        if cache := self._caches.get(resource):
+            cache.wrote(written)
+        return written
+
+    def _type(self, resource: Resource) -> type[Object]:
+        cache = self._caches.get(resource)
+        return cache.type if cache else Object
+
+
+def finished(manifest: Manifest, owner: Owner) -> Manifest:
+    """The manifest as it is sent: with its kind, its owner, our label, and the hash that tells whether it changed."""
+    metadata = {
+        **manifest["metadata"],
+        "labels": {**manifest["metadata"].get("labels", {}), Label.MANAGED_BY: FIELD_MANAGER},
+        "ownerReferences": [_reference(owner)],
+    }
+    complete = {**manifest, "metadata": metadata}
+    digest = hashlib.sha256(msgspec.json.encode(complete, order="sorted")).hexdigest()[:16]
+    metadata["annotations"] = {**metadata.get("annotations", {}), Annotation.APPLIED: digest}
+    return complete
+
+
+def _reference(owner: Owner) -> Manifest:
+    return {
+        "apiVersion": owner.resource.api_version,
+        "kind": owner.resource.kind,
+        "name": owner.object.metadata.name,
+        "uid": owner.object.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _applied(existing: Object) -> str | None:
+    return (existing.metadata.annotations or {}).get(Annotation.APPLIED)
+
+
+def _refuse_foreign(resource: Resource, existing: Object, owner: Owner) -> None:
+    controller = existing.metadata.controller
+    if controller is None or controller.uid != owner.object.metadata.uid:
+        whose = f"belongs to {controller.kind} {controller.name}" if controller else "was made by somebody else"
+        raise NameTaken(
+            f"{resource.kind} {existing.metadata.name} {whose}, so Skysail leaves it alone. Delete or rename it, or "
+            f"rename this {owner.resource.kind}."
+        )

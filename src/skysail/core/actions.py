@@ -1,0 +1,69 @@
+"""What a plan may ask for: one closed union. `core/act.py` is the only performer.
+
+Each action is one effect: the process may die right after it, and the next plan must come to the same end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from skysail.kube.objects import Object
+from skysail.kube.resources import Resource
+
+Manifest = dict[str, Any]
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The object that a child belongs to and is collected with."""
+
+    resource: Resource
+    object: Object
+
+
+class Apply(msgspec.Struct, frozen=True):
+    """Make a child look like this. No write where it was applied from the same manifest already."""
+
+    resource: Resource
+    manifest: Manifest
+    owner: Owner
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """End exactly this object, known by its UID."""
+
+    resource: Resource
+    object: Object
+    grace_seconds: int | None = None
+
+
+class SetFinalizers(msgspec.Struct, frozen=True):
+    """Replace the finalizers of an object that has not changed since it was seen."""
+
+    resource: Resource
+    object: Object
+    finalizers: tuple[str, ...]
+
+
+Action = Apply | Delete | SetFinalizers
+
+
+class Note(msgspec.Struct, frozen=True):
+    """An event for people, told after the status it speaks of was written."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from one snapshot: actions in order, the status to show, what to tell, when to look again.
+
+    `status` is the whole status; None leaves it alone. `look_again` is in seconds; None means at the next resync.
+    """
+
+    actions: tuple[Action, ...] = ()
+    status: msgspec.Struct | None = None
+    notes: tuple[Note, ...] = ()
+    look_again: float | None = None

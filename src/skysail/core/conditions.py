@@ -1,0 +1,26 @@
+"""Conditions: one per type, and the time of a transition moves only with its status."""
+
+from __future__ import annotations
+
+from skysail.kube.fields import Condition, Conditions
+
+
+def with_condition(conditions: Conditions, new: Condition) -> Conditions:
+    """These conditions with `new` among them, in its old place. `new` carries the present as its transition time."""
+    old = find(conditions, new.type)
+    if old is None:
+        return (*conditions, new)
+    if old.status == new.status:
+        new = Condition(
+            type=new.type,
+            status=new.status,
+            last_transition_time=old.last_transition_time,
+            reason=new.reason,
+            message=new.message,
+            observed_generation=new.observed_generation,
+        )
+    return tuple(new if condition.type == new.type else condition for condition in conditions)
+
+
+def find(conditions: Conditions, type_: str) -> Condition | None:
+    return next((condition for condition in conditions if condition.type == type_), None)

@@ -1,0 +1,194 @@
+"""The loop: take a key, observe, plan, act, report. The same for every kind.
+
+Decisions are in `plan`, which is pure; here is only the order of things and what to do when one fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Generic, Protocol, TypeVar
+
+from skysail.base.names import Reason
+from skysail.core.act import NameTaken, Performer
+from skysail.core.actions import Note, Plan
+from skysail.core.fence import Fenced
+from skysail.core.queue import Queue
+from skysail.kube.errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotFound,
+    Terminating,
+    Throttled,
+)
+from skysail.kube.objects import Key, Object
+from skysail.kube.resources import Resource
+
+log = logging.getLogger(__name__)
+
+# How often everything is looked at again although nothing happened, in seconds.
+RESYNC_SECONDS = 600.0
+# How soon to try again what was refused. A person has to change something first.
+REFUSED_SECONDS = 10.0
+
+
+class Snapshot(Protocol):
+    """What one plan is made from: frozen, complete, without a way to ask for more."""
+
+    @property
+    def object(self) -> Object:
+        """The object that the plan is about."""
+        ...
+
+
+S = TypeVar("S", bound=Snapshot)
+
+
+class Controller(Protocol[S]):
+    """One kind. Holds no state; may be called for any key at any time, also for one that never existed."""
+
+    @property
+    def resource(self) -> Resource: ...
+
+    async def observe(self, key: Key) -> S | None:
+        """One frozen snapshot, or None where the object is gone. May read outside facts; writes nothing."""
+        ...
+
+    def plan(self, snapshot: S) -> Plan:
+        """Pure: the same snapshot gives the same plan."""
+        ...
+
+
+class Recorder(Protocol):
+    def record(self, resource: Resource, object_: Object, note: Note) -> None:
+        """Tell an event about an object. Never blocks and never fails: an event is for people."""
+        ...
+
+
+class Meter(Protocol):
+    """Counts passes; the operator's speaks Prometheus."""
+
+    def began(self, kind: str, waited: float) -> None: ...
+
+    def ended(self, kind: str, result: str, seconds: float) -> None: ...
+
+
+class Loop(Generic[S]):
+    """The workers of one controller."""
+
+    def __init__(
+        self,
+        controller: Controller[S],
+        performer: Performer,
+        recorder: Recorder,
+        *,
+        rng: random.Random,
+        meter: Meter,
+        workers: int = 16,
+    ) -> None:
+        self._controller = controller
+        self._performer = performer
+        self._recorder = recorder
+        self._rng = rng
+        self._meter = meter
+        self._workers = workers
+        self.kind = controller.resource.kind
+        self.queue: Queue[Key] = Queue(rng=rng)
+
+    def changed(self, old: Object | None, new: Object | None) -> None:
+        """An object of this kind changed: look at it. Given to the kind's cache as a listener."""
+        object_ = new or old
+        assert object_ is not None, "a change has a before or an after"
+        self.queue.add(object_.metadata.key)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(self._workers):
+                    tasks.create_task(self._work())
+        finally:
+            self.queue.close()
+
+    async def _work(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            key, waited = await self.queue.get()
+            self._meter.began(self.kind, waited)
+            start = clock()
+            try:
+                result = await self._pass(key)
+            finally:
+                self.queue.done(key)
+            self._meter.ended(self.kind, result, clock() - start)
+
+    async def _pass(self, key: Key) -> str:
+        """One look at one key, with every way that it can end. The only broad `except` of the process."""
+        try:
+            return await self._reconcile(key)
+        except (Fenced, Terminating) as end:
+            # Another process does it; or the namespace ends, nothing can be made there, and its objects go anyway.
+            return type(end).__name__.lower()
+        except (Conflict, AlreadyExists, NotFound) as error:
+            log.debug("changed meanwhile", extra={"kind": self.kind, "object": str(key), "why": str(error)})
+            self.queue.retry(key)
+            return "requeue"
+        except Throttled as error:
+            self.queue.retry(key, at_least=error.retry_after or 0.0)
+            return "throttled"
+        except KubeError as error:
+            self._interrupted(key, error)
+            return "error"
+        except Exception:
+            delay = self.queue.retry(key)
+            log.exception("pass failed", extra={"kind": self.kind, "object": str(key), "retry_in": round(delay, 1)})
+            return "error"
+
+    async def _reconcile(self, key: Key) -> str:
+        await self._performer.settle(key)
+        snapshot = await self._controller.observe(key)
+        if snapshot is None:
+            self.queue.forget(key)
+            return "gone"
+        plan = self._controller.plan(snapshot)
+        try:
+            await self._carry_out(key, snapshot.object, plan)
+        except Terminating:
+            raise
+        except (Invalid, Forbidden, NameTaken) as error:
+            self._refused(key, snapshot.object, error)
+            return "refused"
+        self.queue.forgive(key)
+        self.queue.add_after(key, self._next_look(plan))
+        return "success"
+
+    async def _carry_out(self, key: Key, root: Object, plan: Plan) -> None:
+        """Actions in order, then one status write, then the events that speak of it."""
+        for action in plan.actions:
+            written = await self._performer.perform(key, action)
+            if written is not None and written.metadata.uid == root.metadata.uid:
+                root = written
+        if plan.status is not None and plan.status != getattr(root, "status", None):
+            root = await self._performer.report(self._controller.resource, root, plan.status)
+        for note in plan.notes:
+            self._recorder.record(self._controller.resource, root, note)
+
+    def _next_look(self, plan: Plan) -> float:
+        resync = RESYNC_SECONDS * self._rng.uniform(0.9, 1.1)
+        return resync if plan.look_again is None else min(plan.look_again, resync)
+
+    def _interrupted(self, key: Key, error: KubeError) -> None:
+        delay = self.queue.retry(key)
+        extra = {"kind": self.kind, "object": str(key), "why": str(error), "retry_in": round(delay, 1)}
+        log.warning("pass interrupted", extra=extra)
+
+    def _refused(self, key: Key, root: Object, error: Exception) -> None:
+        """The server or an owner said no, and will again: say it to the people who can change that, and try rarely."""
+        self._recorder.record(self._controller.resource, root, Note(Reason.RECONCILE_FAILED, str(error), warning=True))
+        delay = self.queue.retry(key, at_least=REFUSED_SECONDS)
+        extra = {"kind": self.kind, "object": str(key), "why": str(error), "retry_in": round(delay, 1)}
+        log.warning("pass refused", extra=extra)

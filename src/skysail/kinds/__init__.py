@@ -1,0 +1,1 @@
+"""What people write, and what becomes of it: one package per engine, none imports another."""

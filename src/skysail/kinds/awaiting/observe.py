@@ -1,0 +1,45 @@
+"""What is known of an object that nobody works on yet: the object, from the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from skysail.base.clock import timestamp
+from skysail.core.actions import Plan
+from skysail.kinds.awaiting.plan import Snapshot, plan
+from skysail.kube.cache import Cache
+from skysail.kube.crd import CustomKind
+from skysail.kube.objects import Key
+from skysail.kube.rbac import Right, reading
+from skysail.kube.resources import Resource
+
+
+class Awaiting:
+    """The controller of one such kind."""
+
+    def __init__(self, kind: CustomKind, cache: Cache[Any], now: Callable[[], datetime]) -> None:
+        self._kind = kind
+        self._cache = cache
+        self._now = now
+
+    @property
+    def resource(self) -> Resource:
+        return self._kind.resource
+
+    async def observe(self, key: Key) -> Snapshot | None:
+        object_ = self._cache.get(key)
+        return None if object_ is None else Snapshot(self._kind, object_, timestamp(self._now()))
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return plan(snapshot)
+
+
+def rights(kind: CustomKind) -> tuple[Right, ...]:
+    """Read it, tell its status, and let go of finalizers that other operators left."""
+    return (
+        reading(kind.resource),
+        Right(kind.resource, ("patch",)),
+        Right(kind.resource, ("update",), subresource="status"),
+    )

@@ -1,0 +1,56 @@
+"""What to do with an object that nobody works on yet: say so. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from skysail.base.names import Condition as Type
+from skysail.base.names import ForeignFinalizer, Reason
+from skysail.core import conditions
+from skysail.core.actions import Plan, SetFinalizers
+from skysail.kube.crd import CustomKind
+from skysail.kube.fields import Condition
+from skysail.kube.objects import Object
+
+_FOREIGN = frozenset(ForeignFinalizer)
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The object as it is, and the present."""
+
+    kind: CustomKind
+    object: Any
+    now: str
+
+
+def plan(snapshot: Snapshot) -> Plan:
+    if snapshot.object.metadata.is_deleting:
+        return Plan(actions=_let_go(snapshot.kind, snapshot.object))
+    return Plan(status=_status(snapshot))
+
+
+def _let_go(kind: CustomKind, object_: Object) -> tuple[SetFinalizers, ...]:
+    """An operator that is no longer there left its finalizer; without us the object would stay for ever."""
+    kept = tuple(finalizer for finalizer in object_.metadata.finalizers if finalizer not in _FOREIGN)
+    return () if kept == object_.metadata.finalizers else (SetFinalizers(kind.resource, object_, kept),)
+
+
+def _status(snapshot: Snapshot) -> msgspec.Struct:
+    kind, object_ = snapshot.kind.resource.kind, snapshot.object
+    message = f"This {kind} is valid and stored, but this version of Skysail does nothing with a {kind} yet."
+    new = Condition(
+        type=Type.ACCEPTED,
+        status="False",
+        last_transition_time=snapshot.now,
+        reason=Reason.NOT_IMPLEMENTED_YET,
+        message=message,
+        observed_generation=object_.metadata.generation,
+    )
+    status: msgspec.Struct = msgspec.structs.replace(
+        object_.status,
+        conditions=conditions.with_condition(object_.status.conditions, new),
+        observed_generation=object_.metadata.generation,
+    )
+    return status

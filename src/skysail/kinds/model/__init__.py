@@ -1,0 +1,1 @@
+"""Serving: ModelDeployment and MLModel are two spellings of one engine."""

@@ -1,0 +1,1 @@
+"""Who may send what to which cloud, at which price."""

@@ -1,0 +1,79 @@
+"""OffloadPolicy, as an administrator writes it. Without one nothing leaves the cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from skysail.kube import fields
+from skysail.kube.crd import Column, CustomKind
+from skysail.kube.objects import Object
+from skysail.kube.resources import Resource
+from skysail.kube.schema import UNIQUE
+
+Provider = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+GpuType = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class Budget(fields.Part, frozen=True):
+    """Money that one namespace may spend in a period."""
+
+    amount: Annotated[fields.Usd, Meta(description="US dollars.")]
+    period: Annotated[Literal["Day", "Week", "Month"], Meta(description="The calendar period, in UTC.")] = "Month"
+
+
+class OffloadPolicySpec(fields.Part, frozen=True):
+    """Which namespaces may use which cloud, and how much of it."""
+
+    namespace_selector: Annotated[
+        fields.LabelSelector, Meta(description="The namespaces that this policy is for. Empty: all of them.")
+    ]
+    providers: Annotated[
+        tuple[Provider, ...],
+        Meta(min_length=1, max_length=32, description="Clouds that may be used.", extra_json_schema=UNIQUE),
+    ]
+    gpu_types: Annotated[
+        tuple[GpuType, ...],
+        Meta(max_length=256, description="GPU types that may be used. Empty: any.", extra_json_schema=UNIQUE),
+    ] = ()
+    max_instances: Annotated[
+        int, Meta(ge=0, le=100_000, description="Most paid instances that one namespace has at one time.")
+    ] = 10
+    max_price: Annotated[fields.Usd | None, Meta(description="Most US dollars an hour for one GPU.")] = None
+    max_duration_seconds: Annotated[
+        Annotated[int, Meta(ge=1, le=2**31 - 1)] | None,
+        Meta(description="Seconds after which an instance is ended, whatever it does."),
+    ] = None
+    budget: Annotated[Budget | None, Meta(description="Money that each namespace may spend. Absent: no limit.")] = None
+
+
+class OffloadPolicyStatus(fields.Part, frozen=True, kw_only=True):
+    """What the operator says about the policy."""
+
+    conditions: fields.Conditions = ()
+    observed_generation: fields.ObservedGeneration = 0
+
+
+class OffloadPolicy(Object, frozen=True, gc=False, rename="camel"):
+    """Which namespaces may use which cloud, which GPUs, at which price and for how much money.
+
+    Without a policy for its namespace no pod leaves the cluster.
+    """
+
+    spec: OffloadPolicySpec
+    status: OffloadPolicyStatus = field(default_factory=OffloadPolicyStatus)
+
+
+OFFLOAD_POLICY = CustomKind(
+    resource=Resource("skysail.dev", "v1alpha1", "offloadpolicies", "OffloadPolicy", namespaced=False),
+    struct=OffloadPolicy,
+    columns=(
+        Column("Providers", ".spec.providers"),
+        Column("Instances", ".spec.maxInstances", "integer", "Most paid instances that one namespace has at one time."),
+        Column("Price", ".spec.maxPrice", "number", "Most US dollars an hour for one GPU."),
+        Column("Budget", ".spec.budget.amount", "number", "US dollars that each namespace may spend."),
+    ),
+)
+
+KINDS = (OFFLOAD_POLICY,)

@@ -1,0 +1,1 @@
+"""What answers requests from a cloud: ModalEndpoint and ModalFunction."""

@@ -1,0 +1,1 @@
+"""Training: TrainingJob, ModalJob and TrainJob are three spellings of one engine."""

@@ -1,0 +1,127 @@
+"""Certificates of our own: an authority that signs, and what it signed. Used for webhooks and for the local plane.
+
+Elliptic curves, because a key is made in a millisecond. Everything is PEM bytes at the border.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+# A machine whose clock is a little behind must accept a certificate that was made just now.
+_CLOCK_SKEW = timedelta(minutes=10)
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A certificate and its private key."""
+
+    certificate: bytes
+    key: bytes
+
+    def expires_at(self) -> datetime:
+        return x509.load_pem_x509_certificate(self.certificate).not_valid_after_utc
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether two thirds of its life are over: the time to make a new one, long before anybody notices."""
+        certificate = x509.load_pem_x509_certificate(self.certificate)
+        life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+        return now > certificate.not_valid_before_utc + life * 2 / 3
+
+
+def authority(name: str, *, now: datetime, valid: timedelta) -> Pair:
+    """A new certificate authority. It may sign leaves and nothing else."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = _builder(subject, subject, key.public_key(), now, valid)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    return _pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def server(ca: Pair, names: Iterable[str], *, now: datetime, valid: timedelta) -> Pair:
+    """A certificate for a server that is reached by these host names or addresses."""
+    names = list(names)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    alternatives = x509.SubjectAlternativeName([_alternative(name) for name in names])
+    return _signed(ca, subject, ExtendedKeyUsageOID.SERVER_AUTH, now=now, valid=valid, alternatives=alternatives)
+
+
+def client(ca: Pair, user: str, groups: Iterable[str] = (), *, now: datetime, valid: timedelta) -> Pair:
+    """A certificate by which Kubernetes knows a user (common name) and its groups (organisations)."""
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, user, _validate=False)])
+    return _signed(ca, subject, ExtendedKeyUsageOID.CLIENT_AUTH, now=now, valid=valid)
+
+
+def _signed(
+    ca: Pair,
+    subject: x509.Name,
+    purpose: x509.ObjectIdentifier,
+    *,
+    now: datetime,
+    valid: timedelta,
+    alternatives: x509.SubjectAlternativeName | None = None,
+) -> Pair:
+    issuer = x509.load_pem_x509_certificate(ca.certificate)
+    issuer_key = serialization.load_pem_private_key(ca.key, password=None)
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder(subject, issuer.subject, key.public_key(), now, valid)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    if alternatives:
+        builder = builder.add_extension(alternatives, critical=False)
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    builder = builder.add_extension(identifier, critical=False)
+    return _pair(builder.sign(issuer_key, hashes.SHA256()), key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, valid: timedelta
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + valid)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+    return Pair(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )

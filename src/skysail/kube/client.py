@@ -1,0 +1,146 @@
+"""The verbs of the API, typed. Answers an HTTP error with the exception that says what the caller can do.
+
+It waits by itself only where the server asks for it (429, or 503 with Retry-After): such a request was not executed.
+Everything else is the caller's decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from skysail.kube import errors
+from skysail.kube.errors import Throttled
+from skysail.kube.objects import Object
+from skysail.kube.resources import Resource
+from skysail.kube.transport import APPLY_PATCH, JSON, MERGE_PATCH, NO_MAPPING, Reply, Request, Stream, Transport
+
+FIELD_MANAGER = "skysail"
+
+_PATIENCE = 4
+_LONGEST_WAIT = 30.0
+_OK = range(200, 300)
+
+Manifest = dict[str, Any]
+T = TypeVar("T")
+
+
+class _Kind(msgspec.Struct):
+    kind: str = ""
+
+
+class Client:
+    """Stateless over its transport, so that many tasks share one."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def get(self, resource: Resource, namespace: str, name: str, type_: type[T]) -> T:
+        reply = await self._send(Request(method="GET", path=resource.path(namespace, name)))
+        return msgspec.json.decode(reply.body, type=type_)
+
+    async def list_page(
+        self, resource: Resource, namespace: str, query: Mapping[str, str], headers: Mapping[str, str] = NO_MAPPING
+    ) -> bytes:
+        """One page as it came. The reflector decodes it with a decoder that it made once."""
+        request = Request(method="GET", path=resource.path(namespace), query=query, headers=headers)
+        return (await self._send(request)).body
+
+    async def watch(self, resource: Resource, namespace: str, query: Mapping[str, str]) -> Stream:
+        """An open stream of events. Raises what the server answered if it did not open one."""
+        stream = await self._transport.open(
+            Request(method="GET", path=resource.path(namespace), query={**query, "watch": "true"})
+        )
+        if stream.status in _OK:
+            return stream
+        async with stream:
+            body = b"".join([chunk async for chunk in stream])
+        raise errors.from_reply(stream.status, body)
+
+    async def create(self, resource: Resource, manifest: Manifest, type_: type[T], *, subresource: str = "") -> T:
+        metadata = manifest.get("metadata", {})
+        name = metadata.get("name", "") if subresource else ""
+        path = resource.path(metadata.get("namespace", ""), name, subresource)
+        return await self._write("POST", path, manifest, type_, query={"fieldManager": FIELD_MANAGER})
+
+    async def apply(self, resource: Resource, manifest: Manifest, type_: type[T]) -> T:
+        """Server-side apply: what we name is ours, what we no longer name is removed, the rest is not touched."""
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self._write(
+            "PATCH", resource.path_of(manifest), manifest, type_, query=query, content_type=APPLY_PATCH
+        )
+
+    async def replace(self, resource: Resource, manifest: Manifest, type_: type[T], *, subresource: str = "") -> T:
+        """PUT with the resourceVersion in the manifest: refused with Conflict if the object moved on."""
+        metadata = manifest["metadata"]
+        path = resource.path(metadata.get("namespace", ""), metadata["name"], subresource)
+        return await self._write("PUT", path, manifest, type_, query={"fieldManager": FIELD_MANAGER})
+
+    async def merge_patch(self, resource: Resource, namespace: str, name: str, patch: Manifest, type_: type[T]) -> T:
+        """Put `metadata.uid` and `metadata.resourceVersion` into the patch to make them preconditions."""
+        query = {"fieldManager": FIELD_MANAGER}
+        path = resource.path(namespace, name)
+        return await self._write("PATCH", path, patch, type_, query=query, content_type=MERGE_PATCH)
+
+    async def delete(
+        self, resource: Resource, object_: Object, type_: type[T], options: Mapping[str, Any] = NO_MAPPING
+    ) -> T | None:
+        """Delete exactly this object: one of the same name that came later is left alone.
+
+        Returns the object where it stays for a while (finalizers, grace), and None where it is gone.
+        """
+        metadata = object_.metadata
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": metadata.uid},
+            **options,
+        }
+        left = await self._write("DELETE", resource.path(metadata.namespace, metadata.name), body, msgspec.Raw)
+        if msgspec.json.decode(left, type=_Kind).kind == "Status":
+            return None
+        return msgspec.json.decode(left, type=type_)
+
+    async def read(self, path: str, type_: type[T], headers: Mapping[str, str] = NO_MAPPING) -> T:
+        """Any path that is no resource: discovery, version, readiness."""
+        reply = await self._send(Request(method="GET", path=path, headers=headers))
+        return msgspec.json.decode(reply.body, type=type_)
+
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        type_: type[T],
+        *,
+        query: Mapping[str, str] = NO_MAPPING,
+        content_type: str = JSON,
+    ) -> T:
+        request = Request(
+            method=method,
+            path=path,
+            query=query,
+            headers={"Content-Type": content_type},
+            body=msgspec.json.encode(body),
+        )
+        return msgspec.json.decode((await self._send(request)).body, type=type_)
+
+    async def _send(self, request: Request) -> Reply:
+        for attempt in range(1, _PATIENCE + 1):
+            reply = await self._transport.send(request)
+            if reply.status in _OK:
+                return reply
+            error = errors.from_reply(reply.status, reply.body, _retry_after(reply))
+            if not isinstance(error, Throttled) or attempt == _PATIENCE:
+                raise error
+            await asyncio.sleep(min(error.retry_after or float(attempt), _LONGEST_WAIT))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _retry_after(reply: Reply) -> float | None:
+    value = reply.headers.get("retry-after", "")
+    return float(value) if value.isdigit() else None

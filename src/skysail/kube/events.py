@@ -1,0 +1,142 @@
+"""Events (events.k8s.io/v1) for people: created once, then counted.
+
+Best effort by nature: told by a task of its own, so that no controller waits for it; dropped when the server refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from skysail.kube.client import Client
+from skysail.kube.errors import ApiError, KubeError, NotFound
+from skysail.kube.objects import Key, Object
+from skysail.kube.rbac import Right
+from skysail.kube.resources import EVENT, Resource
+
+_MOST_WAITING = 1000
+_MOST_KNOWN = 4096
+_LONGEST_NOTE = 1024
+# The same thing said again within this time is counted on the first event, as kubectl shows it: "x3 over 10m".
+_SERIES_SECONDS = 360.0
+# A series is written at most this often, so that a tight loop does not become a stream of writes.
+_SERIES_PAUSE = 30.0
+
+log = logging.getLogger(__name__)
+
+RIGHTS = (Right(EVENT, ("create", "patch")),)
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    resource: Resource
+    object: Object
+    reason: str
+    note: str
+    warning: bool
+
+
+class _Series:
+    """One thing that was said about one object."""
+
+    def __init__(self, key: Key, at: float) -> None:
+        self.key = key
+        self.count = 1
+        self.last = at
+        self.written = at
+
+
+class Broadcaster:
+    """Takes events from anywhere, writes them in the background."""
+
+    def __init__(self, client: Client, *, instance: str, now: Callable[[], datetime]) -> None:
+        self._client = client
+        self._instance = instance
+        self._now = now
+        self._waiting: asyncio.Queue[Event] = asyncio.Queue(_MOST_WAITING)
+        self._known: dict[tuple[str, str, str], _Series] = {}
+
+    def tell(self, event: Event) -> None:
+        """Never blocks; where more are waiting than anybody will read, the newest is dropped."""
+        try:
+            self._waiting.put_nowait(event)
+        except asyncio.QueueFull:
+            log.debug("event dropped", extra={"reason": event.reason})
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            event = await self._waiting.get()
+            try:
+                await self._write(event)
+            except ApiError as error:
+                # Most often a namespace that is being deleted: there is nobody left to read it.
+                log.debug("event refused", extra={"reason": event.reason, "why": str(error)})
+            except KubeError as error:
+                log.info("event lost", extra={"reason": event.reason, "why": str(error)})
+
+    async def _write(self, event: Event) -> None:
+        at = asyncio.get_running_loop().time()
+        identity = (event.object.metadata.uid, event.reason, event.note)
+        series = self._known.get(identity)
+        if series is None or at - series.last > _SERIES_SECONDS:
+            await self._create(event, identity, at)
+            return
+        series.count += 1
+        series.last = at
+        if at - series.written < _SERIES_PAUSE:
+            return
+        series.written = at
+        patch = {"series": {"count": series.count, "lastObservedTime": micro_time(self._now())}}
+        try:
+            await self._client.merge_patch(EVENT, series.key.namespace, series.key.name, patch, Object)
+        except NotFound:
+            await self._create(event, identity, at)
+
+    async def _create(self, event: Event, identity: tuple[str, str, str], at: float) -> None:
+        manifest = self._manifest(event)
+        await self._client.create(EVENT, manifest, Object)
+        metadata = manifest["metadata"]
+        self._known[identity] = _Series(Key(metadata["namespace"], metadata["name"]), at)
+        if len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def _manifest(self, event: Event) -> dict[str, Any]:
+        metadata, now = event.object.metadata, self._now()
+        unique = hashlib.sha256(f"{metadata.uid}{event.reason}{event.note}{now.timestamp()}".encode()).hexdigest()[:16]
+        return {
+            "apiVersion": EVENT.api_version,
+            "kind": EVENT.kind,
+            # Events of cluster-scoped objects live in `default`, where kubectl looks for them.
+            "metadata": {"name": f"{metadata.name[:200]}.{unique}", "namespace": metadata.namespace or "default"},
+            "eventTime": micro_time(now),
+            "reportingController": "skysail.dev/operator",
+            "reportingInstance": self._instance[:128],
+            "action": "Reconcile",
+            "reason": event.reason,
+            "note": _shortened(event.note),
+            "type": "Warning" if event.warning else "Normal",
+            "regarding": {
+                "apiVersion": event.resource.api_version,
+                "kind": event.resource.kind,
+                "namespace": metadata.namespace or None,
+                "name": metadata.name,
+                "uid": metadata.uid,
+                "resourceVersion": metadata.resource_version,
+            },
+        }
+
+
+def micro_time(moment: datetime) -> str:
+    """Kubernetes' MicroTime: six digits, always, and a Z."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _shortened(note: str) -> str:
+    encoded = note.encode()
+    return note if len(encoded) <= _LONGEST_NOTE else encoded[: _LONGEST_NOTE - 3].decode(errors="ignore") + "…"

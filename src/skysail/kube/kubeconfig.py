@@ -1,0 +1,217 @@
+"""How to reach an API server and who we are there: from a kubeconfig file, or from inside a pod."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from skysail.base.errors import UserError
+
+_POD_SECRETS = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+Row = TypeVar("Row")
+TokenSource = Callable[[], str | None]
+
+
+class ConfigError(UserError):
+    """The configuration cannot be used; the message says which part and what to do."""
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a transport needs. The token is asked for at each request, because it rotates."""
+
+    server: str
+    tls: ssl.SSLContext
+    token: TokenSource
+    namespace: str = "default"
+
+
+class _Cluster(msgspec.Struct, rename="kebab"):
+    server: str = ""
+    certificate_authority: str | None = None
+    certificate_authority_data: str | None = None
+    insecure_skip_tls_verify: bool = False
+    proxy_url: str | None = None
+    tls_server_name: str | None = None
+
+
+class _User(msgspec.Struct, rename="kebab"):
+    client_certificate: str | None = None
+    client_certificate_data: str | None = None
+    client_key: str | None = None
+    client_key_data: str | None = None
+    token: str | None = None
+    token_file: str | None = msgspec.field(default=None, name="tokenFile")
+    username: str | None = None
+    exec: dict[str, object] | None = None
+    auth_provider: dict[str, object] | None = None
+
+
+class _Context(msgspec.Struct):
+    cluster: str
+    user: str
+    namespace: str | None = None
+
+
+class _NamedCluster(msgspec.Struct):
+    name: str
+    cluster: _Cluster
+
+
+class _NamedUser(msgspec.Struct):
+    name: str
+    user: _User | None = None
+
+
+class _NamedContext(msgspec.Struct):
+    name: str
+    context: _Context
+
+
+class _Config(msgspec.Struct, rename="kebab"):
+    clusters: list[_NamedCluster] | None = None
+    users: list[_NamedUser] | None = None
+    contexts: list[_NamedContext] | None = None
+    current_context: str = ""
+
+
+def find(path: Path | None = None, context: str | None = None) -> Access:
+    """The named file, else what KUBECONFIG names, else the pod's own service account, else `~/.kube/config`."""
+    if path is not None:
+        return from_file(path, context)
+    if named := os.environ.get("KUBECONFIG"):
+        return from_file(Path(named.split(os.pathsep)[0]), context)
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return from_pod(os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443"))
+    return from_file(Path.home() / ".kube" / "config", context)
+
+
+def from_file(path: Path, context: str | None = None) -> Access:
+    try:
+        config = msgspec.yaml.decode(path.read_bytes(), type=_Config)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot read the kubeconfig {path}: {error.strerror}. Name another with --kubeconfig, or start a cluster "
+            "on this machine with `skysail up`."
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{path} is no kubeconfig: {error}.") from error
+    chosen = _named(path, "context", context or config.current_context, config.contexts, lambda row: row.name).context
+    cluster = _named(path, "cluster", chosen.cluster, config.clusters, lambda row: row.name).cluster
+    user = _named(path, "user", chosen.user, config.users, lambda row: row.name).user or _User()
+    _refuse_unsupported(path, cluster, user)
+    return Access(
+        server=cluster.server.rstrip("/"),
+        tls=_tls(path, cluster, user),
+        token=_token_source(path, user),
+        namespace=chosen.namespace or "default",
+    )
+
+
+def from_pod(host: str, port: str, secrets: Path = _POD_SECRETS) -> Access:
+    """The service account that Kubernetes mounts into every pod. Its token file is read anew when it changes."""
+    try:
+        namespace = (secrets / "namespace").read_text().strip()
+        tls = ssl.create_default_context(cafile=str(secrets / "ca.crt"))
+    except OSError as error:
+        raise ConfigError(
+            f"This pod has no usable service account at {secrets}: {error.strerror}. Give it one with "
+            "`automountServiceAccountToken: true`, or name a kubeconfig with --kubeconfig."
+        ) from error
+    address = f"[{host}]" if ":" in host else host
+    return Access(server=f"https://{address}:{port}", tls=tls, token=TokenFile(secrets / "token"), namespace=namespace)
+
+
+class TokenFile:
+    """A token in a file that somebody else rotates. Read again only when the file changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int] | None = None
+        self._token = ""
+
+    def __call__(self) -> str:
+        try:
+            stat = self._path.stat()
+            stamp = (stat.st_mtime_ns, stat.st_ino)
+            if stamp != self._stamp:
+                self._token = self._path.read_text().strip()
+                self._stamp = stamp
+        except OSError as error:
+            # A rotation may be half done: the old token stays good for minutes, so it is the better answer than none.
+            if not self._token:
+                raise ConfigError(f"Cannot read the token file {self._path}: {error.strerror}.") from error
+        return self._token
+
+
+def _named(path: Path, what: str, name: str, rows: list[Row] | None, name_of: Callable[[Row], str]) -> Row:
+    for row in rows or ():
+        if name_of(row) == name:
+            return row
+    known = ", ".join(sorted(name_of(row) for row in rows or ())) or "none"
+    raise ConfigError(f"The kubeconfig {path} has no {what} {name!r}; it has: {known}.")
+
+
+def _refuse_unsupported(path: Path, cluster: _Cluster, user: _User) -> None:
+    if not cluster.server.startswith("https://"):
+        raise ConfigError(f"{path} names the server {cluster.server!r}; Skysail speaks only https.")
+    if cluster.insecure_skip_tls_verify:
+        raise ConfigError(
+            f"{path} sets insecure-skip-tls-verify; Skysail verifies always. Put the cluster's CA in "
+            "certificate-authority-data instead."
+        )
+    if cluster.proxy_url or cluster.tls_server_name:
+        raise ConfigError(f"{path} sets proxy-url or tls-server-name, which Skysail does not support.")
+    if user.exec or user.auth_provider or user.username:
+        raise ConfigError(
+            f"{path} logs in with a plugin or a password. Make a token instead: `kubectl create token skysail -n "
+            "skysail-system`, and put it in `users[].user.token`."
+        )
+
+
+def _token_source(path: Path, user: _User) -> TokenSource:
+    if user.token_file:
+        return TokenFile(path.parent / user.token_file)
+    token = user.token
+    return lambda: token
+
+
+def _tls(path: Path, cluster: _Cluster, user: _User) -> ssl.SSLContext:
+    authority = _material(path, cluster.certificate_authority_data, cluster.certificate_authority)
+    certificate = _material(path, user.client_certificate_data, user.client_certificate)
+    key = _material(path, user.client_key_data, user.client_key)
+    try:
+        tls = ssl.create_default_context(cadata=authority.decode() if authority else None)
+        if certificate and key:
+            load_certificate(tls, certificate, key)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"{path} holds a certificate or key that cannot be read: {error}.") from error
+    return tls
+
+
+def load_certificate(tls: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Give a context its own certificate without leaving the key on a disk: OpenSSL reads files only."""
+    file = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    try:
+        os.write(file, certificate.rstrip() + b"\n" + key)
+        tls.load_cert_chain(f"/proc/self/fd/{file}")
+    finally:
+        os.close(file)
+
+
+def _material(path: Path, data: str | None, file: str | None) -> bytes | None:
+    try:
+        if data:
+            return base64.b64decode(data, validate=True)
+        return (path.parent / file).read_bytes() if file else None
+    except binascii.Error as error:
+        raise ConfigError(f"{path} holds data that is not base64: {error}.") from error
+    except OSError as error:
+        raise ConfigError(f"{path} names {file}, which cannot be read: {error.strerror}.") from error

@@ -1,0 +1,66 @@
+"""Objects as the cache holds them: slim, typed, read once.
+
+A field that nobody reads is not kept, which is what makes 20,000 pods fit in 100 MB. `gc=False` keeps these structs out
+of the collector's sight; they form no cycles. No `msgspec.Raw` here: it would keep the whole reply alive.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class OwnerReference(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+
+
+class Meta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """ObjectMeta, without managedFields."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return Key(self.namespace, self.name)
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        return next((owner for owner in self.owner_references if owner.controller), None)
+
+    @property
+    def is_deleting(self) -> bool:
+        return self.deletion_timestamp is not None
+
+
+class Key(msgspec.Struct, frozen=True, gc=False, order=True):
+    """Where an object is. Names are for people and paths; identity is the UID."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Object(msgspec.Struct, frozen=True, gc=False):
+    """Any object, as far as its metadata. Every cached type has this shape first."""
+
+    metadata: Meta
+
+
+def version(object_: Object) -> int:
+    """The resourceVersion as a number: since Kubernetes 1.35 the API promises that they compare as such."""
+    return int(object_.metadata.resource_version or 0)

@@ -1,0 +1,66 @@
+"""A kind of object as the API server knows it: group, version, plural, kind, scope; and the paths that follow."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """One row of discovery. Equal rows are the same resource, so it can be a key."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def crd_name(self) -> str:
+        """`plural.group`: the name of its CustomResourceDefinition and of its row in quotas and audit logs."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The path of a collection, of one object, or of a part of it. Without a namespace: over all of them."""
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        parts += [part for part in (self.plural, name, subresource) if part]
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+
+    def path_of(self, manifest: dict[str, Any]) -> str:
+        metadata = manifest["metadata"]
+        return self.path(metadata.get("namespace", ""), metadata["name"])
+
+
+POD = Resource("", "v1", "pods", "Pod")
+NODE = Resource("", "v1", "nodes", "Node", namespaced=False)
+NAMESPACE = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+SECRET = Resource("", "v1", "secrets", "Secret")
+CONFIG_MAP = Resource("", "v1", "configmaps", "ConfigMap")
+SERVICE = Resource("", "v1", "services", "Service")
+SERVICE_ACCOUNT = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+JOB = Resource("batch", "v1", "jobs", "Job")
+DEPLOYMENT = Resource("apps", "v1", "deployments", "Deployment")
+LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+EVENT = Resource("events.k8s.io", "v1", "events", "Event")
+CRD = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
+CLUSTER_ROLE = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
+CLUSTER_ROLE_BINDING = Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+)
+ROLE = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
+ROLE_BINDING = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+MUTATING_WEBHOOK = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)

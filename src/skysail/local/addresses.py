@@ -1,0 +1,19 @@
+"""Where things are inside the hull. Its network is its own, so every hull has the same addresses and ports."""
+
+from __future__ import annotations
+
+BRIDGE = "skysail0"
+# The hull's own address. Not loopback: the API server refuses loopback in endpoints, and pods must reach it.
+HULL = "10.244.0.1"
+POD_RANGE = "10.244.0.0/16"
+SERVICE_RANGE = "10.96.0.0/16"
+API_SERVICE = "10.96.0.1"
+API_PORT = 6443
+API_URL = f"https://{HULL}:{API_PORT}"
+OPERATOR_HEALTH_PORT = 8080
+# On the hull's own tmpfs: etcd has no password, so it has no address that a pod could dial either.
+RUN_FOLDER = "/run/skysail"
+ETCD_SOCKET = f"unix://{RUN_FOLDER}/etcd.sock"
+# It has neither peers nor clients that look it up, but it does not start without addresses to tell them.
+ETCD_CLIENT_URL = "http://127.0.0.1:2379"
+ETCD_PEER_URL = "http://127.0.0.1:2380"

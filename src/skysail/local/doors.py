@@ -1,0 +1,66 @@
+"""Carries connections from the machine into the hull: bytes only, TLS passes through untouched."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+
+from skysail.local.errors import LocalError
+
+Dialler = Callable[[], Awaitable[socket.socket]]
+
+_CHUNK = 256 * 1024
+
+
+def open_listener(preferred: int) -> socket.socket:
+    """A listener on loopback at the preferred port, or at a free one where that is taken."""
+    for port in (preferred, 0):
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            listener.close()
+            if port == 0:
+                raise
+            continue
+        listener.listen(128)
+        return listener
+    raise AssertionError("port 0 is always tried")
+
+
+async def serve(listener: socket.socket, dial: Dialler) -> asyncio.Server:
+    """Answer every connection with one that is dialled inside. Where nothing answers there, it is closed."""
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            try:
+                inner_reader, inner_writer = await asyncio.open_connection(sock=await dial(), limit=_CHUNK)
+            except (LocalError, OSError):
+                return
+            with contextlib.closing(inner_writer):
+                await _carry_both_ways((reader, writer), (inner_reader, inner_writer))
+
+    return await asyncio.start_server(carry, sock=listener, limit=_CHUNK)
+
+
+async def _carry_both_ways(
+    outside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    inside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+) -> None:
+    try:
+        async with asyncio.TaskGroup() as ways:
+            ways.create_task(_pump(outside[0], inside[1]))
+            ways.create_task(_pump(inside[0], outside[1]))
+    except* OSError:
+        pass  # one side broke off: the caller closes the other
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy until one side ends; then say so to the other, which may still have something to say."""
+    while chunk := await reader.read(_CHUNK):
+        writer.write(chunk)
+        await writer.drain()
+    writer.write_eof()

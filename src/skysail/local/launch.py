@@ -1,0 +1,95 @@
+"""Starts a hull's process detached from whoever asks, and follows it until it is ready."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from skysail.local.control import Control, HullStatus
+from skysail.local.errors import NamespacesForbidden, NotRunning, StartFailed
+from skysail.local.home import Home
+from skysail.local.plane.binaries import Binaries
+from skysail.local.plane.flags import PlaneOptions
+
+# By name: the process joins this package with the operator, so it lies above this package.
+_PROGRAM = "skysail.app.hull"
+_SECONDS = 300.0
+_PAUSE = 0.05
+
+
+class HullSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a hull is told. It travels as one argument on the command line."""
+
+    home: str
+    binaries: Binaries
+    plane: PlaneOptions = PlaneOptions()
+    with_operator: bool = True
+
+
+def start(settings: HullSettings, say: Callable[[str], None]) -> HullStatus:
+    """Returns when the hull of this home is ready, whoever started it: asking twice makes one hull."""
+    home = Home(Path(settings.home))
+    home.prepare()
+    process = None if home.is_taken() else _spawn(home, settings)
+    control = Control(home.control)
+    deadline = time.monotonic() + _SECONDS
+    said = 0
+    while time.monotonic() < deadline:
+        status = _status(control)
+        for step in status.steps[said:] if status else ():
+            say(step)
+        said = len(status.steps) if status else said
+        if status and status.is_ready:
+            return status
+        if (process is None or process.poll() is not None) and not home.is_taken():
+            forbidden = process is not None and process.returncode == NamespacesForbidden.exit_code
+            raise (NamespacesForbidden if forbidden else StartFailed)(_why(home))
+        time.sleep(_PAUSE)
+    raise StartFailed(f"The hull was not ready after {_SECONDS:.0f} s: see {home.logs}.")
+
+
+def stop(home: Home, seconds: float = 60.0) -> bool:
+    """End the hull and return when its last process is gone. False if there was none."""
+    if not home.is_taken():
+        return False
+    with contextlib.suppress(NotRunning):  # on its way down already, or not yet up: the lock tells
+        Control(home.control).stop()
+    home.wait_until_free(seconds)
+    return True
+
+
+def _spawn(home: Home, settings: HullSettings) -> subprocess.Popen[bytes]:
+    home.failure.unlink(missing_ok=True)
+    log = home.logs / "hull.log"
+    if log.exists():
+        log.replace(home.logs / "hull.log.1")
+    with log.open("wb") as output:
+        return subprocess.Popen(  # noqa: S603 (our own program)
+            [sys.executable, "-m", _PROGRAM, msgspec.json.encode(settings)],
+            cwd=home.root,
+            env={**os.environ, "SKYSAIL_HOME": str(home.root)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def _status(control: Control) -> HullStatus | None:
+    try:
+        return control.status()
+    except NotRunning:
+        return None
+
+
+def _why(home: Home) -> str:
+    if home.failure.exists():
+        return home.failure.read_text()
+    return f"The hull ended before it was ready: see {home.logs / 'hull.log'}."

@@ -1,0 +1,39 @@
+"""Kubeconfig files with everything inside them, so that one file is one identity and can be copied."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import yaml
+
+from skysail.local.plane.pki import Pair
+
+
+def render(*, server: str, authority: bytes, login: Pair) -> str:
+    """A kubeconfig with one cluster, one user and one context, all named `skysail`."""
+    cluster = {"server": server, "certificate-authority-data": _base64(authority)}
+    user = {"client-certificate-data": _base64(login.certificate), "client-key-data": _base64(login.key)}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "skysail", "cluster": cluster}],
+            "users": [{"name": "skysail", "user": user}],
+            "contexts": [{"name": "skysail", "context": {"cluster": "skysail", "user": "skysail"}}],
+            "current-context": "skysail",
+        },
+        sort_keys=False,
+    )
+
+
+def write(path: Path, text: str) -> None:
+    """Readable for the owner only, and never half written."""
+    half = path.with_name(f".{path.name}.new")
+    half.touch(mode=0o600)
+    half.write_text(text)
+    half.replace(path)
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()

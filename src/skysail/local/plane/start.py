@@ -1,0 +1,85 @@
+"""Starts the control plane inside a hull and waits until it really serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from skysail.kube import kubeconfig
+from skysail.kube.errors import KubeError
+from skysail.kube.http import HttpTransport
+from skysail.kube.transport import Request
+from skysail.local.errors import StartFailed
+from skysail.local.home import Home
+from skysail.local.plane import credentials, flags
+from skysail.local.plane.binaries import Binaries
+from skysail.local.plane.flags import Component, PlaneOptions
+from skysail.local.supervisor import Supervisor, Unit
+
+# Who did what to which object, after it was done; no bodies, so no secrets.
+_AUDIT_POLICY = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+"""
+_SECONDS = 120.0
+_PAUSE = 0.05
+_CRASHES = 3
+# /readyz says ok before these two exist, and an apply in between fails with: namespaces "default" not found.
+_REALLY_READY = ("/readyz", "/api/v1/namespaces/default", "/api/v1/namespaces/default/services/kubernetes")
+
+
+def units(home: Home, binaries: Binaries, options: PlaneOptions) -> dict[Component, Unit]:
+    """The servers of the plane, in the order of their start."""
+    return {
+        component: Unit(name=component, argv=(*binaries.commands[component], *flags.of(component, home, options)))
+        for component in Component
+        if component is not Component.KUBECTL and component in binaries.commands
+    }
+
+
+async def start(supervisor: Supervisor, home: Home, planned: dict[Component, Unit], say: Callable[[str], None]) -> None:
+    """Returns when namespace `default` and Service `kubernetes` are there. Raises StartFailed."""
+    home.audit_policy.write_text(_AUDIT_POLICY)
+    say("starting etcd and the API server")
+    await supervisor.start(planned[Component.ETCD])
+    await supervisor.start(planned[Component.API_SERVER])
+    await _wait_for(credentials.inside_path(home, "admin"), supervisor)
+    say("the API server is ready")
+    for component in (Component.CONTROLLER_MANAGER, Component.SCHEDULER):
+        if component in planned:
+            await supervisor.start(planned[component])
+
+
+async def _wait_for(admin: Path, supervisor: Supervisor) -> None:
+    transport = HttpTransport(kubeconfig.from_file(admin))
+    try:
+        for path in _REALLY_READY:
+            await until(partial(_answers, transport, path), f"the API server's {path}", supervisor)
+    finally:
+        await transport.close()
+
+
+async def until(check: Callable[[], Awaitable[bool]], what: str, supervisor: Supervisor) -> None:
+    """Ask until it is so. Raises StartFailed when time is up, or as soon as a unit crashes again and again."""
+    deadline = asyncio.get_running_loop().time() + _SECONDS
+    while not await check():
+        for unit in supervisor.status():
+            if unit.crash is not None and unit.restarts >= _CRASHES:
+                ends = f"{unit.name} ended {unit.restarts + 1} times ({unit.crash.cause})"
+                raise StartFailed(f"{ends}, at last with:\n{unit.crash.log_tail}")
+        if asyncio.get_running_loop().time() > deadline:
+            raise StartFailed(f"Waited {_SECONDS:.0f} s in vain for {what}: the logs of all units are in the home.")
+        await asyncio.sleep(_PAUSE)
+
+
+async def _answers(transport: HttpTransport, path: str) -> bool:
+    try:
+        reply = await transport.send(Request(method="GET", path=path))
+    except KubeError:
+        return False
+    return reply.status == 200  # noqa: PLR2004 (HTTP OK)

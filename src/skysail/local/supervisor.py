@@ -1,0 +1,214 @@
+"""Runs units (long-lived processes) and keeps them running: restart with back-off, the end of the log of each crash.
+
+Knows nothing of Kubernetes. A unit's output goes straight to its log file, so a busy unit costs the supervisor nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from skysail.local.errors import Refused
+
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
+_HEALTHY_AFTER = 60.0
+_TAIL_LINES = 20
+_TAIL_BYTES = 8192
+_LARGEST_LOG = 20_000_000
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run. `env` is added to the supervisor's own environment."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = {}
+    restart: bool = True
+    grace: float = 10.0
+
+
+class Crash(msgspec.Struct, frozen=True, kw_only=True):
+    """An end that nobody asked for. `code` is negative for a signal."""
+
+    at: float
+    code: int
+    log_tail: str
+
+    @property
+    def cause(self) -> str:
+        return f"exit code {self.code}" if self.code >= 0 else f"signal {signal.Signals(-self.code).name}"
+
+
+class UnitStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What `skysail status` shows of a unit."""
+
+    name: str
+    state: str  # running, waiting (for its restart), stopped
+    pid: int | None = None
+    started: float | None = None
+    restarts: int = 0
+    crash: Crash | None = None
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a supervisor needs from outside: time, pauses, and somebody to tell."""
+
+    now: Callable[[], float]
+    pause: Callable[[float], Awaitable[None]]
+    tell: Callable[[str], None]
+
+
+class Supervisor:
+    """Owns its units' processes. All methods belong to one event loop."""
+
+    def __init__(self, logs: Path, surroundings: Surroundings) -> None:
+        self._logs = logs
+        self._surroundings = surroundings
+        self._units: dict[str, _Supervised] = {}
+
+    async def start(self, unit: Unit) -> None:
+        """Start a unit, or replace the one of its name. Returns when the process exists, not when it is ready."""
+        known = self._units.get(unit.name)
+        if known is not None:
+            await known.stop()
+        supervised = _Supervised(unit, self._logs / f"{unit.name}.log", self._surroundings)
+        self._units[unit.name] = supervised
+        await supervised.start()
+
+    async def resume(self, name: str) -> None:
+        """Start a stopped unit again as it was. A running one is left alone."""
+        known = self._known(name)
+        if not known.is_supervised:
+            await known.start()
+
+    async def stop(self, name: str) -> None:
+        """TERM, and KILL after its grace. Stopping a stopped unit is fine."""
+        await self._known(name).stop()
+
+    async def stop_all(self) -> None:
+        """The last started first: nothing outlives what it stands on."""
+        for supervised in reversed(self._units.values()):
+            await supervised.stop()
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal. An end that it causes counts as a crash."""
+        self._known(name).signal(number)
+
+    def status(self) -> tuple[UnitStatus, ...]:
+        return tuple(supervised.status() for supervised in self._units.values())
+
+    def _known(self, name: str) -> _Supervised:
+        if name not in self._units:
+            raise Refused(f"There is no unit {name} here, only {', '.join(self._units) or 'none at all'}.")
+        return self._units[name]
+
+
+class _Supervised:
+    """One unit: its process, and the task that watches it."""
+
+    def __init__(self, unit: Unit, log: Path, surroundings: Surroundings) -> None:
+        self._unit = unit
+        self._log = log
+        self._surroundings = surroundings
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._log_start = 0
+        self._started: float | None = None
+        self._restarts = 0
+        self._crash: Crash | None = None
+
+    @property
+    def is_supervised(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    async def start(self) -> None:
+        self._process = await self._spawn()
+        self._task = asyncio.create_task(self._watch(), name=f"unit {self._unit.name}")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            await self._end(process)
+
+    def signal(self, number: int) -> None:
+        if self._process is None or self._process.returncode is not None:
+            raise Refused(f"Unit {self._unit.name} does not run at the moment.")
+        self._process.send_signal(number)
+
+    def status(self) -> UnitStatus:
+        runs = self._process is not None and self._process.returncode is None
+        waits = not runs and self.is_supervised
+        return UnitStatus(
+            name=self._unit.name,
+            state="running" if runs else "waiting" if waits else "stopped",
+            pid=self._process.pid if runs and self._process else None,
+            started=self._started if runs else None,
+            restarts=self._restarts,
+            crash=self._crash,
+        )
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        if self._log.exists() and self._log.stat().st_size > _LARGEST_LOG:
+            self._log.replace(self._log.with_suffix(".log.1"))
+        with self._log.open("ab") as log:
+            self._log_start = log.tell()
+            process = await asyncio.create_subprocess_exec(
+                *self._unit.argv,
+                env={**os.environ, **self._unit.env},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._started = self._surroundings.now()
+        return process
+
+    async def _watch(self) -> None:
+        pause = _FIRST_PAUSE
+        while self._process is not None:
+            code = await self._process.wait()
+            lived = self._surroundings.now() - (self._started or 0.0)
+            self._report(code)
+            if not self._unit.restart:
+                return
+            pause = _FIRST_PAUSE if lived > _HEALTHY_AFTER else pause
+            await self._surroundings.pause(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+            try:
+                self._process = await self._spawn()
+            except OSError as error:
+                self._surroundings.tell(f"{self._unit.name} cannot be started again: {error}")
+                return
+            self._restarts += 1
+
+    def _report(self, code: int) -> None:
+        self._crash = Crash(at=self._surroundings.now(), code=code, log_tail=_tail(self._log, self._log_start))
+        self._surroundings.tell(
+            f"{self._unit.name} ended ({self._crash.cause}), its last words:\n{self._crash.log_tail}"
+        )
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), self._unit.grace)
+        except TimeoutError:
+            self._surroundings.tell(f"{self._unit.name} did not end within {self._unit.grace:.0f} s and is killed")
+            process.kill()
+            await process.wait()
+
+
+def _tail(log: Path, start: int) -> str:
+    """The last lines that were written since `start`, without reading the rest."""
+    with log.open("rb") as file:
+        file.seek(max(start, log.stat().st_size - _TAIL_BYTES))
+        return "\n".join(file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:])

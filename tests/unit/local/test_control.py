@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from skysail.local import control
+from skysail.local.control import Answer, Control, HullStatus
+from skysail.local.control_server import ControlServer
+from skysail.local.errors import NotRunning, Refused
+from skysail.local.supervisor import Unit
+
+STATUS = HullStatus(is_ready=True, pid=7, started=1.0, url="https://x", steps=("one",), units=())
+
+
+class Hull:
+    """Remembers what it was asked; answers as a hull would."""
+
+    def __init__(self) -> None:
+        self.asked: list[control.Request] = []
+
+    async def perform(self, request: control.Request) -> Answer | socket.socket:
+        self.asked.append(request)
+        match request:
+            case control.AskStatus():
+                return Answer(status=STATUS)
+            case control.Listen(host, port):
+                listener = socket.socket()
+                listener.bind((host, port))
+                listener.listen()
+                return listener
+            case control.Dial():
+                raise ConnectionRefusedError(111, "nobody there")
+            case control.StopUnit(name):
+                raise Refused(f"no {name}")
+        return Answer()
+
+
+@pytest.fixture
+async def served(tmp_path):
+    # Deeper than the 107 bytes that a socket's name may have.
+    folder = tmp_path / ("deep" * 30)
+    folder.mkdir()
+    hull = Hull()
+    task = asyncio.create_task(ControlServer(folder / "control.sock", hull.perform).serve())
+    yield hull, Control(folder / "control.sock"), folder / "control.sock"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_question_gets_its_answer(served):
+    _, client, _ = served
+    assert await asyncio.to_thread(client.status) == STATUS
+
+
+async def test_requests_arrive_whole(served):
+    hull, client, _ = served
+    unit = Unit(name="operator", argv=("python", "-m", "x"), env={"A": "b"}, restart=False)
+    await asyncio.to_thread(client.start_unit, unit)
+    await asyncio.to_thread(client.signal_unit, "operator", 9)
+    await asyncio.to_thread(client.resume_unit, "operator")
+    await asyncio.to_thread(client.stop)
+    assert hull.asked == [
+        control.StartUnit(unit),
+        control.SignalUnit("operator", 9),
+        control.ResumeUnit("operator"),
+        control.StopHull(),
+    ]
+
+
+async def test_a_socket_that_is_handed_out_is_the_one_that_was_made_inside(served):
+    _, client, _ = served
+    with await asyncio.to_thread(client.listen, "127.0.0.1") as listener:
+        with socket.create_connection(listener.getsockname()) as caller:
+            accepted, _ = listener.accept()
+            with accepted:
+                caller.sendall(b"ahoy")
+                assert accepted.recv(10) == b"ahoy"
+
+
+async def test_what_cannot_be_done_is_told_and_the_server_goes_on(served):
+    _, client, _ = served
+    with pytest.raises(Refused, match="no operator"):
+        await asyncio.to_thread(client.stop_unit, "operator")
+    with pytest.raises(Refused, match="nobody there"):
+        await asyncio.to_thread(client.dial, "127.0.0.1", 1)
+    assert await asyncio.to_thread(client.status) == STATUS
+
+
+async def test_nonsense_and_callers_who_hang_up_do_no_harm(served):
+    _, client, path = served
+    for words in (b"{}", b"not json"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line, control.reachable(path) as name:
+            line.connect(name)
+            line.send(words)
+    assert await asyncio.to_thread(client.status) == STATUS
+
+
+async def test_only_the_owner_may_speak(served):
+    _, _, path = served
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_where_no_hull_is_the_fix_is_told(tmp_path):
+    with pytest.raises(NotRunning, match="`skysail up` starts one"):
+        Control(tmp_path / "control.sock").status()

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contract.servers import ModelServer, PlaneServer
+pytest.register_assert_rewrite("tests.contract.cases", "tests.contract.speech")
+
+from tests.contract.servers import ModelServer, PlaneServer  # noqa: E402 (after the rewriting is arranged)
 
 if TYPE_CHECKING:
     from tests.contract.servers import Server

@@ -81,6 +81,9 @@ class History:
         change = Change(resource, before, after, gone, by)
         self.journal.append(change)
         self._recent[resource].append(change)
+        self.tell(resource, change)
+
+    def tell(self, resource: Resource, change: Change) -> None:
         for watch in self._watches[resource]:
             watch.tell(change)
 

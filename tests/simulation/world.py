@@ -43,7 +43,7 @@ class World:
         self.objects: dict[Resource, dict[Key, Object]] = {}
         self.kinds: dict[Resource, Kind] = {}
         self._random = random.Random(seed)
-        self._janitor = Janitor(self)
+        self.janitor = Janitor(self)
         self._uids = 0
         for kind in [*kinds.built_in(), *map(kinds.of, resources)]:
             self.serve(kind)
@@ -206,7 +206,7 @@ class World:
         else:
             self.objects[kind.resource][key] = obj
         self.history.add(kind.resource, before, obj, gone=after is None, by=by)
-        self._janitor.noticed(obj, gone=after is None)
+        self.janitor.noticed(obj, gone=after is None)
         return obj
 
     def timestamp(self, seconds: float = 0) -> str:

@@ -20,7 +20,7 @@ import msgspec
 
 from skysail.app.install import install
 from skysail.kube.errors import KubeError
-from skysail.local import control, doors, hull
+from skysail.local import control, doors, hull, syscalls
 from skysail.local.addresses import API_PORT, HULL, OPERATOR_HEALTH_PORT
 from skysail.local.control import Answer, Control, HullStatus, Request
 from skysail.local.control_server import ControlServer
@@ -36,8 +36,11 @@ _DIAL_SECONDS = 5.0
 def main(argument: str) -> int:
     """Run until stopped. Returns the exit code; why it failed is left in the home for the one who asked."""
     settings = msgspec.json.decode(argument, type=HullSettings)
+    if settings.tied:
+        syscalls.die_with_parent()
     home = Home(Path(settings.home))
     home.prepare()
+    os.chdir(home.root)
     if home.lock() is None:
         return 0  # another `up` was faster: there is one hull per home
     door = doors.open_listener(_last_port(home))

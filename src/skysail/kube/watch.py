@@ -19,6 +19,7 @@ from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.errors import Expired, Forbidden, KubeError, NotFound
 from skysail.kube.objects import Key, Object
+from skysail.kube.transport import Stream
 
 _CHUNK = "500"
 # The server sends a bookmark about every minute. A stream that says nothing for longer is dead: some load balancer
@@ -79,6 +80,7 @@ class Reflector(Generic[T]):
         self._rng = rng or random.Random()  # noqa: S311 (jitter, no secret)
         self._backoff = Backoff(first=0.5, longest=30.0, rng=self._rng)
         self._stale = asyncio.Event()
+        self._deadline: asyncio.Timeout | None = None
         self.lists = 0
         self.watches = 0
         self._page_decoder = msgspec.json.Decoder(_page_type(cache.type))
@@ -97,14 +99,18 @@ class Reflector(Generic[T]):
                 resource_version = ""
                 await self._pause()
             except (KubeError, TimeoutError, msgspec.MsgspecError) as error:
+                if self._stale.is_set():
+                    continue
                 self._complain(error)
                 if isinstance(error, (Forbidden, NotFound, msgspec.MsgspecError)):
                     resource_version = ""
                 await self._pause()
 
     def relist(self) -> None:
-        """Compare with the server at the next chance: an audit found that this cache differs."""
+        """Leave the watch and list anew: an audit found that this cache differs."""
         self._stale.set()
+        if self._deadline is not None:
+            self._deadline.reschedule(asyncio.get_running_loop().time())
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._backoff.next())
@@ -160,18 +166,21 @@ class Reflector(Generic[T]):
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(self._rng.randint(*_WATCH_SECONDS)),
         }
+        try:
+            async with asyncio.timeout(_SILENCE_SECONDS) as self._deadline:
+                async with await self._client.watch(self._cache.resource, self._namespace, query) as stream:
+                    return await self._follow(stream, self._deadline, resource_version)
+        finally:
+            self._deadline = None
+
+    async def _follow(self, stream: Stream, deadline: asyncio.Timeout, resource_version: str) -> str:
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(_SILENCE_SECONDS) as deadline:
-            stream = await self._client.watch(self._cache.resource, self._namespace, query)
-            async with stream:
-                rest = b""
-                async for chunk in stream:
-                    deadline.reschedule(loop.time() + _SILENCE_SECONDS)
-                    *lines, rest = (rest + chunk).split(b"\n") if rest else chunk.split(b"\n")
-                    for line in lines:
-                        resource_version = self._take(line) or resource_version
-                    if self._stale.is_set():
-                        return ""
+        rest = b""
+        async for chunk in stream:
+            deadline.reschedule(loop.time() + _SILENCE_SECONDS)
+            *lines, rest = (rest + chunk).split(b"\n") if rest else chunk.split(b"\n")
+            for line in lines:
+                resource_version = self._take(line) or resource_version
         return resource_version
 
     def _take(self, line: bytes) -> str:

@@ -33,12 +33,13 @@ class ControlServer:
         self._listener.listen(64)
 
     async def serve(self) -> None:
-        """Serve until cancelled."""
+        """Serve until cancelled; then nobody listens any more."""
         loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as lines:
-            while True:
-                line, _ = await loop.sock_accept(self._listener)
-                lines.create_task(self._answer(line))
+        with self._listener:
+            async with asyncio.TaskGroup() as lines:
+                while True:
+                    line, _ = await loop.sock_accept(self._listener)
+                    lines.create_task(self._answer(line))
 
     async def _answer(self, line: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -31,6 +30,8 @@ class HullSettings(msgspec.Struct, frozen=True, kw_only=True):
     binaries: Binaries
     plane: PlaneOptions = PlaneOptions()
     with_operator: bool = True
+    # Whether the hull ends with the process that started it, however that ends. For tests.
+    tied: bool = False
 
 
 def start(settings: HullSettings, say: Callable[[str], None]) -> HullStatus:
@@ -48,9 +49,10 @@ def start(settings: HullSettings, say: Callable[[str], None]) -> HullStatus:
         said = len(status.steps) if status else said
         if status and status.is_ready:
             return status
-        if (process is None or process.poll() is not None) and not home.is_taken():
-            forbidden = process is not None and process.returncode == NamespacesForbidden.exit_code
-            raise (NamespacesForbidden if forbidden else StartFailed)(_why(home))
+        code = _exit_code(process)
+        if code is not None and not home.is_taken():
+            raise (NamespacesForbidden if code == NamespacesForbidden.exit_code else StartFailed)(_why(home))
+        process = process if code is None else None
         time.sleep(_PAUSE)
     raise StartFailed(f"The hull was not ready after {_SECONDS:.0f} s: see {home.logs}.")
 
@@ -65,21 +67,31 @@ def stop(home: Home, seconds: float = 60.0) -> bool:
     return True
 
 
-def _spawn(home: Home, settings: HullSettings) -> subprocess.Popen[bytes]:
+def _spawn(home: Home, settings: HullSettings) -> int:
+    """The pid of a process that owes nothing to us: own session, own output, no parent that must look after it."""
     home.failure.unlink(missing_ok=True)
     log = home.logs / "hull.log"
     if log.exists():
         log.replace(home.logs / "hull.log.1")
-    with log.open("wb") as output:
-        return subprocess.Popen(  # noqa: S603 (our own program)
-            [sys.executable, "-m", _PROGRAM, msgspec.json.encode(settings)],
-            cwd=home.root,
-            env={**os.environ, "SKYSAIL_HOME": str(home.root)},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", _PROGRAM, msgspec.json.encode(settings).decode()],
+        {**os.environ, "SKYSAIL_HOME": str(home.root)},
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+
+
+def _exit_code(process: int | None) -> int | None:
+    """None while it runs. A hull that somebody else started has no exit code for us but its lock."""
+    if process is None:
+        return 0
+    pid, status = os.waitpid(process, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if pid else None
 
 
 def _status(control: Control) -> HullStatus | None:

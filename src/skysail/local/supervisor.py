@@ -190,6 +190,7 @@ class _Supervised:
                 self._surroundings.tell(f"{self._unit.name} cannot be started again: {error}")
                 return
             self._restarts += 1
+            self._surroundings.tell(f"{self._unit.name} was started again")
 
     def _report(self, code: int) -> None:
         self._crash = Crash(at=self._surroundings.now(), code=code, log_tail=_tail(self._log, self._log_start))
@@ -203,7 +204,7 @@ class _Supervised:
             await asyncio.wait_for(process.wait(), self._unit.grace)
         except TimeoutError:
             self._surroundings.tell(f"{self._unit.name} did not end within {self._unit.grace:.0f} s and is killed")
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own: its children go with it
             await process.wait()
 
 

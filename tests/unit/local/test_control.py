@@ -71,12 +71,10 @@ async def test_requests_arrive_whole(served):
 
 async def test_a_socket_that_is_handed_out_is_the_one_that_was_made_inside(served):
     _, client, _ = served
-    with await asyncio.to_thread(client.listen, "127.0.0.1") as listener:
-        with socket.create_connection(listener.getsockname()) as caller:
-            accepted, _ = listener.accept()
-            with accepted:
-                caller.sendall(b"ahoy")
-                assert accepted.recv(10) == b"ahoy"
+    listener = await asyncio.to_thread(client.listen, "127.0.0.1")
+    with listener, socket.create_connection(listener.getsockname()) as caller, listener.accept()[0] as accepted:
+        caller.sendall(b"ahoy")
+        assert accepted.recv(10) == b"ahoy"
 
 
 async def test_what_cannot_be_done_is_told_and_the_server_goes_on(served):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 
@@ -14,16 +15,23 @@ from skysail.local.supervisor import Supervisor, Surroundings, Unit
 FOREVER = ("sh", "-c", "echo alive; exec sleep 1000")
 
 
+def fifo(folder: Path) -> Path:
+    """Who reads it waits until a unit has written to it."""
+    path = folder / "ready"
+    os.mkfifo(path)
+    return path
+
+
 class Stage:
     """A supervisor whose pauses and clock belong to the test."""
 
     def __init__(self, folder: Path) -> None:
         self.now = 1000.0
-        self.told: list[str] = []
+        self.told: asyncio.Queue[str] = asyncio.Queue()
         self.paused: asyncio.Queue[float] = asyncio.Queue()
         self.go_on = asyncio.Semaphore(0)
         self.supervisor = Supervisor(
-            folder, Surroundings(now=lambda: self.now, pause=self.pause, tell=self.told.append)
+            folder, Surroundings(now=lambda: self.now, pause=self.pause, tell=self.told.put_nowait)
         )
 
     async def pause(self, seconds: float) -> None:
@@ -65,7 +73,7 @@ async def test_a_crash_is_reported_with_the_end_of_its_log(stage):
     await stage.pauses(1)
     crash = stage.only_unit().crash
     assert (crash.code, crash.cause, crash.log_tail) == (37, "exit code 37", "last words")
-    assert stage.told == ["server ended (exit code 37), its last words:\nlast words"]
+    assert await stage.told.get() == "server ended (exit code 37), its last words:\nlast words"
     assert stage.only_unit().state == "waiting"
 
 
@@ -87,10 +95,9 @@ async def test_back_off_begins_anew_after_healthy_time(stage, tmp_path):
         stage.now += lived
         stage.supervisor.signal("server", signal.SIGKILL)
         assert await stage.paused.get() == want
-        restarts = stage.only_unit().restarts
         stage.go_on.release()
-        while stage.only_unit().restarts == restarts:
-            await asyncio.sleep(0)
+        assert (await stage.told.get()).startswith("server ended")
+        assert await stage.told.get() == "server was started again"
 
 
 async def test_a_killed_unit_names_the_signal(stage):
@@ -102,9 +109,8 @@ async def test_a_killed_unit_names_the_signal(stage):
 
 async def test_a_unit_that_shall_not_be_restarted_is_not(stage):
     await stage.supervisor.start(Unit(name="once", argv=("false",), restart=False))
-    while stage.only_unit().state != "stopped":
-        await asyncio.sleep(0)
-    assert stage.only_unit().crash.code == 1
+    await stage.told.get()
+    assert (stage.only_unit().state, stage.only_unit().crash.code) == ("stopped", 1)
     assert stage.paused.empty()
 
 
@@ -122,29 +128,28 @@ async def test_starting_a_unit_again_replaces_it(stage):
     first = stage.only_unit().pid
     await stage.supervisor.start(Unit(name="server", argv=FOREVER))
     assert stage.only_unit().pid != first
-    assert not Path(f"/proc/{first}").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
 
 
 async def test_a_unit_that_ignores_its_end_is_killed_after_its_grace(stage, tmp_path):
-    stubborn = ("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1000; done")
+    ready = fifo(tmp_path)
+    stubborn = ("sh", "-c", f"trap '' TERM; echo > {ready}; while :; do sleep 0.01; done")
     await stage.supervisor.start(Unit(name="server", argv=stubborn, grace=0))
-    while not (tmp_path / "server.log").read_text():
-        await asyncio.sleep(0)
+    await asyncio.to_thread(ready.read_text)
     await stage.supervisor.stop("server")
     assert stage.only_unit().state == "stopped"
-    assert stage.told == ["server did not end within 0 s and is killed"]
+    assert await stage.told.get() == "server did not end within 0 s and is killed"
 
 
 async def test_all_are_stopped_the_last_first(stage, tmp_path):
-    say_when_ended = "trap 'echo {0} >> {1}; exit' TERM; echo ready; while :; do sleep 0.01; done"
+    ready, order = fifo(tmp_path), tmp_path / "order"
     for name in ("first", "second", "third"):
-        await stage.supervisor.start(
-            Unit(name=name, argv=("sh", "-c", say_when_ended.format(name, tmp_path / "order")))
-        )
-        while not (tmp_path / f"{name}.log").read_text():
-            await asyncio.sleep(0)
+        script = f"trap 'echo {name} >> {order}; exit' TERM; echo > {ready}; while :; do sleep 0.01; done"
+        await stage.supervisor.start(Unit(name=name, argv=("sh", "-c", script)))
+        await asyncio.to_thread(ready.read_text)
     await stage.supervisor.stop_all()
-    assert (tmp_path / "order").read_text().split() == ["third", "second", "first"]
+    assert order.read_text().split() == ["third", "second", "first"]
 
 
 async def test_an_unknown_unit_is_refused_with_the_known_ones(stage):

@@ -1,0 +1,1 @@
+"""What Skysail costs and how fast it is, beside Kopf doing the same work. Measures and prints; asserts nothing."""

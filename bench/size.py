@@ -1,0 +1,33 @@
+"""How much of everything: one size for all contestants of a run."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import msgspec
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """`plane_jobs` is smaller than `jobs`, because a real API server has to write each of them to its disk."""
+
+    jobs: int = 10_000
+    pods: int = 20_000
+    rate: int = 1_000
+    seconds: float = 10.0
+    plane_jobs: int = 1_500
+
+    @classmethod
+    def scaled(cls, scale: float) -> Self:
+        """Fewer objects for a shorter time; events come as fast as ever."""
+        full = cls()
+        return cls(
+            jobs=max(10, round(full.jobs * scale)),
+            pods=max(20, round(full.pods * scale)),
+            rate=full.rate,
+            seconds=max(1.0, full.seconds * scale),
+            plane_jobs=max(10, round(full.plane_jobs * scale)),
+        )
+
+    @property
+    def events(self) -> int:
+        return round(self.rate * self.seconds)

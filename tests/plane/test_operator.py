@@ -1,0 +1,256 @@
+"""The operator as a process, under the generated rights, on the real API server."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SAMPLES = "config/samples"
+
+
+def conditions(cluster, kind: str, name: str, namespace: str = "default") -> dict:
+    done = cluster.kubectl("get", kind, name, "-n", namespace, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    status = json.loads(done.stdout).get("status", {})
+    return {row["type"]: row for row in status.get("conditions", [])}
+
+
+def apply(cluster, manifest: dict) -> None:
+    done = cluster.kubectl("apply", "--validate=strict", "-f", "-", stdin=json.dumps(manifest))
+    assert done.returncode == 0, done.stderr
+
+
+def modal_job(name: str, **spec) -> dict:
+    return {
+        "apiVersion": "modal-operator.io/v1alpha1",
+        "kind": "ModalJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"image": "python:3.11-slim", **spec},
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "namespace"),
+    [
+        ("trainingjob", "pytorch-mnist", "ml-jobs"),
+        ("modaljob", "training-job", "default"),
+        ("modalendpoint", "inference-api", "default"),
+        ("modalfunction", "data-processor", "default"),
+        ("modeldeployment", "dummy-model", "default"),
+        ("mlmodel", "mlmodel-sample", "default"),
+        ("trainjob", "pytorch-distributed", "default"),
+    ],
+)
+def test_every_kind_is_told_honestly_that_its_controller_is_not_built_yet(cluster, operator, kind, name, namespace):
+    done = cluster.kubectl("apply", "-k", SAMPLES)
+    assert done.returncode == 0, done.stderr
+    cluster.until(lambda: "Accepted" in conditions(cluster, kind, name, namespace), f"{kind} {name} to have a condition")
+    accepted = conditions(cluster, kind, name, namespace)["Accepted"]
+    assert (accepted["status"], accepted["reason"]) == ("False", "NotImplementedYet")
+    assert accepted["observedGeneration"] == 1
+
+
+def test_a_gpu_pod_of_the_modal_operator_is_made_valid_on_its_way_in(cluster, operator):
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "gpu", "namespace": "default"},
+        "spec": {
+            "containers": [
+                {"name": "c", "image": "x", "resources": {"requests": {"nvidia.com/gpu": 1}}},
+                {"name": "d", "image": "x"},
+            ]
+        },
+    }
+    apply(cluster, pod)
+    shown = json.loads(cluster.kubectl("get", "pod", "gpu", "-o", "json").stdout)
+    assert shown["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    for kind, group in (("Job", "batch/v1"), ("Deployment", "apps/v1"), ("StatefulSet", "apps/v1")):
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": pod["spec"] | {"restartPolicy": "Always"}}
+        spec: dict = {"template": template, "selector": {"matchLabels": {"a": "b"}}, "replicas": 0}
+        if kind == "Job":
+            template["spec"]["restartPolicy"] = "Never"
+            spec = {"template": template, "suspend": True}
+        if kind == "StatefulSet":
+            spec["serviceName"] = "x"
+        apply(cluster, {"apiVersion": group, "kind": kind, "metadata": {"name": "gpu"}, "spec": spec})
+        limits = cluster.kubectl(
+            "get", kind, "gpu", "-o", "jsonpath={.spec.template.spec.containers[0].resources.limits}"
+        )
+        assert json.loads(limits.stdout) == {"nvidia.com/gpu": "1"}
+    job = {"template": {"spec": pod["spec"] | {"restartPolicy": "Never"}}}
+    cron = {"schedule": "0 0 1 1 *", "suspend": True, "jobTemplate": {"spec": job}}
+    apply(cluster, {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "gpu"}, "spec": cron})
+
+
+def test_pods_that_need_no_limit_do_not_travel_to_us_and_an_absent_operator_stops_nobody(cluster, operator):
+    cluster.signal("operator", signal.SIGSTOP)
+    try:
+        done = cluster.kubectl("run", "plain", "--image=x", "--restart=Never", "--request-timeout=4s")
+        assert done.returncode == 0, done.stderr
+    finally:
+        cluster.signal("operator", signal.SIGCONT)
+
+
+def test_finalizers_of_the_operators_before_us_do_not_hold_a_deleted_object(cluster, operator):
+    manifest = modal_job("taken-over")
+    manifest["metadata"]["finalizers"] = ["kopf.zalando.org/KopfFinalizerMarker"]
+    apply(cluster, manifest)
+    done = cluster.kubectl("delete", "modaljob", "taken-over", "--timeout=20s")
+    assert done.returncode == 0, done.stderr
+
+
+def test_steady_state_means_no_write_but_leases(cluster, operator):
+    apply(cluster, modal_job("steady"))
+    cluster.until(lambda: "Accepted" in conditions(cluster, "modaljob", "steady"), "the first condition")
+    seen = len(cluster.audit())
+    renewals = 0
+
+    def renewed() -> bool:
+        nonlocal renewals
+        renewals = sum(1 for row in cluster.audit()[seen:] if is_write(row) and "/leases/" in row["requestURI"])
+        return renewals >= 3
+
+    cluster.until(renewed, "three renewals of the lease")
+    others = [row["requestURI"] for row in cluster.audit()[seen:] if is_write(row) and "/leases/" not in row["requestURI"]]
+    assert others == []
+
+
+def is_write(row: dict) -> bool:
+    return row["user"]["username"] == "system:serviceaccount:skysail-system:skysail" and row["verb"] in {
+        "create",
+        "update",
+        "patch",
+        "delete",
+    }
+
+
+def test_nothing_that_the_operator_asked_for_was_forbidden(cluster, operator):
+    refused = [
+        (row["verb"], row["requestURI"])
+        for row in cluster.audit()
+        if row["user"]["username"].startswith("system:serviceaccount:skysail-system")
+        and row.get("responseStatus", {}).get("code") in {401, 403}
+    ]
+    assert refused == []
+
+
+def test_health_readiness_and_metrics(cluster, operator):
+    assert cluster.get("/healthz") == (200, "ok\n")
+    assert cluster.get("/readyz") == (200, "ok\n")
+    code, page = cluster.get("/metrics")
+    assert code == 200
+    assert "skysail_leader 1.0" in page
+    for name in ("workqueue_depth", "controller_runtime_reconcile_total", "skysail_event_loop_lag_seconds"):
+        assert name in page
+
+
+def test_a_kind_that_is_removed_and_comes_back_is_watched_again(cluster, operator):
+    name = "modalfunctions.modal-operator.io"
+    definition = cluster.kubectl("get", "crd", name, "-o", "json").stdout
+    kept = json.loads(definition)
+    kept = {"apiVersion": kept["apiVersion"], "kind": kept["kind"], "metadata": {"name": name}, "spec": kept["spec"]}
+    assert cluster.kubectl("delete", "crd", name, "--timeout=60s").returncode == 0
+    cluster.until(lambda: name not in cluster.get("/metrics")[1], "the kind to be let go")
+    assert cluster.get("/readyz")[0] == 200
+    apply(cluster, kept)
+    cluster.until(
+        lambda: cluster.kubectl("get", "modalfunctions").returncode == 0 and name in cluster.get("/metrics")[1],
+        "the kind to be watched again",
+    )
+    function = {
+        "apiVersion": "modal-operator.io/v1alpha1",
+        "kind": "ModalFunction",
+        "metadata": {"name": "again", "namespace": "default"},
+        "spec": {"image": "x", "handler": "a.b"},
+    }
+    apply(cluster, function)
+    cluster.until(lambda: "Accepted" in conditions(cluster, "modalfunction", "again"), "a condition")
+
+
+def test_a_second_replica_waits_warm_and_takes_over_when_the_first_is_stopped(cluster, operator):
+    cluster.start_operator("standby", flags=("--webhook-port=9444", "--identity=standby"), health_port=8090)
+    try:
+        assert "skysail_leader 0.0" in cluster.get("/metrics", 8090)[1]
+        apply(cluster, modal_job("before"))
+        cluster.until(lambda: "Accepted" in conditions(cluster, "modaljob", "before"), "the first to act")
+        cluster.stop("operator")
+        # Released on SIGTERM: the successor need not wait until the lease runs out.
+        holder = ("get", "lease", "skysail-operator", "-n", "skysail-system", "-o", "jsonpath={.spec.holderIdentity}")
+        cluster.until(lambda: cluster.kubectl(*holder).stdout == "standby", "the standby to lead")
+        apply(cluster, modal_job("after"))
+        cluster.until(lambda: "Accepted" in conditions(cluster, "modaljob", "after"), "the second to act")
+    finally:
+        cluster.stop("standby")
+        cluster.resume("operator")
+        cluster.until(lambda: ready(cluster), "the first to be back")
+
+
+def ready(cluster) -> bool:
+    try:
+        return cluster.get("/readyz")[0] == 200
+    except Exception:  # noqa: BLE001 (not listening yet has many faces)
+        return False
+
+
+def run_skysail(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "skysail", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--kubeconfig=/nowhere/config",), ["/nowhere/config", "--kubeconfig", "skysail up"]),
+        (("--log-level=loud",), ["log_level", "loud"]),
+        (("--config=/nowhere/settings",), ["/nowhere/settings"]),
+    ],
+)
+def test_a_wrong_start_is_one_sentence_and_exit_code_2(arguments, words):
+    done = run_skysail("run", *arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_a_cluster_that_does_not_answer_is_one_sentence_and_exit_code_2(cluster, tmp_path):
+    text = cluster.kubeconfig.read_text()
+    port = next(part for part in text.split("https://127.0.0.1:")[1].split())
+    (tmp_path / "config").write_text(text.replace(f"127.0.0.1:{port}", "127.0.0.1:1"))
+    done = run_skysail("run", f"--kubeconfig={tmp_path / 'config'}")
+    assert done.returncode == 2
+    assert "does not answer" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_without_rights_the_operator_says_so_and_ends(cluster):
+    stranger = cluster.user("stranger")
+    done = run_skysail("run", f"--kubeconfig={stranger}", "--health-port=0", "--webhook-port=0")
+    assert done.returncode == 2
+    assert "rights" in done.stderr
+    assert "stranger" in done.stderr
+
+
+def test_only_the_named_namespaces_are_worked_on(cluster, operator):
+    cluster.kubectl("create", "namespace", "mine")
+    cluster.stop("operator")
+    cluster.start_operator("narrow", flags=("--namespace=mine",), health_port=8091)
+    try:
+        elsewhere = modal_job("elsewhere")
+        mine = modal_job("mine")
+        mine["metadata"]["namespace"] = "mine"
+        apply(cluster, elsewhere)
+        apply(cluster, mine)
+        cluster.until(lambda: "Accepted" in conditions(cluster, "modaljob", "mine", "mine"), "the condition in mine")
+        assert conditions(cluster, "modaljob", "elsewhere") == {}
+    finally:
+        cluster.stop("narrow")
+        cluster.resume("operator")
+        cluster.until(lambda: ready(cluster), "the first to be back")

@@ -1,0 +1,196 @@
+"""Trouble on the wire: a transport around another one, in which one request or one watch event goes wrong.
+
+The trouble is named and numbered before the run, so that each run is a plan and not a chance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Literal, Self
+
+import msgspec
+
+from skysail.kube.errors import ReplyLost, Unreachable
+from skysail.kube.transport import Reply, Request, Stream, Transport
+from tests.simulation.statuses import failure
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from types import TracebackType
+
+On = Literal["effect", "read", "event"]
+
+REFUSALS: dict[str, tuple[int, str]] = {
+    "conflict": (409, "Conflict"),
+    "already exists": (409, "AlreadyExists"),
+    "forbidden": (403, "Forbidden"),
+    "not found": (404, "NotFound"),
+    "invalid": (422, "Invalid"),
+    "throttled": (429, "TooManyRequests"),
+    "server error": (500, "InternalError"),
+    "unavailable": (503, "ServiceUnavailable"),
+}
+LOST = ("reply lost, done", "reply lost, not done", "unreachable")
+OTHERS = ("crash", "twin", "pause")
+EFFECT_TROUBLES = (*OTHERS, *LOST, *REFUSALS)
+READ_TROUBLES = ("reply lost, not done", "unreachable", "throttled", "server error", "expired")
+EVENT_TROUBLES = ("drop", "repeat", "swap", "delay", "replay", "end", "break", "expire", "silence", "deafness")
+
+_GONE = failure(410, "Expired", "too old resource version: 1 (2)")
+_PAUSE_SECONDS = 300.0
+_DELAY_SECONDS = 30.0
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """What goes wrong, at the n-th effect (mutating request), read or watch event of a process."""
+
+    on: On
+    at: int
+    what: str
+
+
+class Effect(msgspec.Struct, frozen=True):
+    method: str
+    path: str
+
+
+class FaultyTransport:
+    """The connection of one process. `crash` ends that process; `twin` starts another one beside it."""
+
+    def __init__(
+        self, inner: Transport, trouble: Trouble | None, *, crash: Callable[[], None], twin: Callable[[], None]
+    ) -> None:
+        self._inner = inner
+        self._trouble = trouble
+        self._crash = crash
+        self._twin = twin
+        self.effects: list[Effect] = []
+        self.reads = 0
+        self.events = 0
+        self.struck = False
+
+    async def send(self, request: Request) -> Reply:
+        if request.is_mutating:
+            self.effects.append(Effect(request.method, request.path))
+            what = self.strikes("effect", len(self.effects))
+        else:
+            self.reads += 1
+            what = self.strikes("read", self.reads)
+        return await self._send_into(request, what) if what else await self._inner.send(request)
+
+    async def open(self, request: Request) -> Stream:
+        return FaultyStream(await self._inner.open(request), self)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def strikes(self, on: On, number: int) -> str | None:
+        if self._trouble is None or (self._trouble.on, self._trouble.at) != (on, number):
+            return None
+        self.struck = True
+        return self._trouble.what
+
+    async def _send_into(self, request: Request, what: str) -> Reply:
+        match what:
+            case "crash":
+                await self._inner.send(request)
+                self._crash()
+                await asyncio.Event().wait()
+            case "twin":
+                self._twin()
+            case "pause":
+                reply = await self._inner.send(request)
+                self._twin()
+                await asyncio.sleep(_PAUSE_SECONDS)
+                return reply
+            case "reply lost, done":
+                await self._inner.send(request)
+                raise ReplyLost(what)
+            case "reply lost, not done":
+                raise ReplyLost(what)
+            case "unreachable":
+                raise Unreachable(what)
+            case "expired":
+                return _reply(410, "Expired")
+            case _:
+                return _reply(*REFUSALS[what])
+        return await self._inner.send(request)
+
+
+class FaultyStream:
+    """A watch that lies about one event."""
+
+    def __init__(self, inner: Stream, transport: FaultyTransport) -> None:
+        self._inner = inner
+        self._transport = transport
+        self._oldest = b""
+        self._held = b""
+
+    @property
+    def status(self) -> int:
+        return self._inner.status
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._inner.__aexit__(kind, error, trace)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        is_deaf = False
+        async for line in self._inner:
+            what = self._trouble_with(line)
+            if what in {"end", "expire"}:
+                if what == "expire":
+                    yield _line({"type": "ERROR", "object": _GONE})
+                return
+            is_deaf = is_deaf or what == "deafness"
+            if is_deaf and not _is_bookmark(line):
+                continue
+            for told in await self._distorted(line, what):
+                yield told
+
+    def _trouble_with(self, line: bytes) -> str | None:
+        if _is_bookmark(line):
+            return None
+        self._transport.events += 1
+        return self._transport.strikes("event", self._transport.events)
+
+    async def _distorted(self, line: bytes, what: str | None) -> list[bytes]:
+        """What is told instead of this line."""
+        self._oldest = self._oldest or line
+        held, self._held = self._held, b""
+        match what:
+            case "drop":
+                return []
+            case "repeat":
+                return [line, line]
+            case "swap":
+                self._held = line
+                return []
+            case "replay":
+                return [line, self._oldest]
+            case "delay":
+                await asyncio.sleep(_DELAY_SECONDS)
+            case "silence":
+                await asyncio.Event().wait()
+            case "break":
+                raise ReplyLost(what)
+        return [line, held] if held else [line]
+
+
+def _reply(code: int, reason: str) -> Reply:
+    headers = {"retry-after": "1"} if code in {429, 503} else {}
+    return Reply(status=code, body=_line(failure(code, reason, "trouble")), headers=headers)
+
+
+def _line(content: object) -> bytes:
+    return json.dumps(content).encode() + b"\n"
+
+
+def _is_bookmark(line: bytes) -> bool:
+    return line.startswith(b'{"type":"BOOKMARK"')

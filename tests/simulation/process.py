@@ -1,0 +1,93 @@
+"""An operator process, joined from the real parts, on any transport. Everything in it dies with it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+from skysail.core.act import Caches, Performer
+from skysail.core.fence import Open
+from skysail.core.loop import RESYNC_SECONDS, Loop
+from skysail.kube.audit import audit
+from skysail.kube.cache import Cache
+from skysail.kube.client import Client
+from skysail.kube.errors import KubeError
+from skysail.kube.objects import Key
+from skysail.kube.watch import Reflector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from datetime import datetime
+
+    from skysail.core.actions import Note
+    from skysail.core.loop import Controller
+    from skysail.kube.cache import Index
+    from skysail.kube.objects import Object
+    from skysail.kube.resources import Resource
+    from skysail.kube.transport import Transport
+
+
+class Process:
+    """What a scenario builds its controllers in. Its fence is open: two processes must be right side by side."""
+
+    def __init__(self, transport: Transport, *, now: Callable[[], datetime], seed: int) -> None:
+        self.client = Client(transport)
+        self.now = now
+        self._rng = random.Random(seed)
+        self._caches = Caches()
+        self._performer = Performer(self.client, self._caches, Open())
+        self._reflectors: list[tuple[Cache[Any], Reflector[Any]]] = []
+        self._loops: list[Loop[Any]] = []
+
+    def cache(
+        self, resource: Resource, type_: type[Object], indexes: Mapping[str, Index[Any]] | None = None
+    ) -> Cache[Any]:
+        cache: Cache[Any] = Cache(resource, type_, indexes)
+        self._caches.add(cache)
+        self._reflectors.append((cache, Reflector(self.client, cache, rng=self._rng)))
+        return cache
+
+    def control(self, controller: Controller[Any], own: Cache[Any], children: Iterable[Cache[Any]] = ()) -> None:
+        """Look at an object when it changes, and when something that it controls does."""
+        loop = Loop(controller, self._performer, self, rng=self._rng, meter=self, workers=2)
+        own.subscribe(loop.changed)
+        for cache in children:
+            cache.subscribe(lambda old, new: _add_owner(loop, old or new))
+        self._loops.append(loop)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for _, reflector in self._reflectors:
+                tasks.create_task(reflector.run())
+            for cache, _ in self._reflectors:
+                await cache.synced.wait()
+            for loop in self._loops:
+                tasks.create_task(loop.run())
+            tasks.create_task(self._audit_for_ever())
+
+    def record(self, resource: Resource, object_: Object, note: Note) -> None:
+        """Events are for people; nobody is here."""
+
+    def began(self, kind: str, waited: float) -> None: ...
+
+    def ended(self, kind: str, result: str, seconds: float) -> None: ...
+
+    async def _audit_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(RESYNC_SECONDS * self._rng.uniform(0.9, 1.1))
+            for cache, reflector in self._reflectors:
+                try:
+                    finding = await audit(self.client, cache)
+                except KubeError:
+                    continue
+                if finding.differs:
+                    reflector.relist()
+
+
+def _add_owner(loop: Loop[Any], child: Object | None) -> None:
+    assert child is not None, "a change has a before or an after"
+    owner = child.metadata.controller
+    if owner is not None and owner.kind == loop.kind:
+        loop.queue.add(Key(child.metadata.namespace, owner.name))

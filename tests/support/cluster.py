@@ -1,0 +1,182 @@
+"""A real control plane for tests: a hull of its own in a temporary home, with our kinds installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.parse
+from datetime import UTC, datetime
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from skysail.kube import kubeconfig
+from skysail.local import addresses, launch
+from skysail.local.control import Control
+from skysail.local.errors import Refused
+from skysail.local.home import Home
+from skysail.local.launch import HullSettings
+from skysail.local.plane import binaries, build, credentials, pki
+from skysail.local.plane.flags import Component, PlaneOptions
+from skysail.local.supervisor import Unit, UnitStatus
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+_PATIENCE_SECONDS = 60.0
+_COMPACTION = Path(__file__).with_name("compaction.py")
+
+
+class Cluster:
+    """Starts when entered; leaves no process when left. `extra` shortens upstream's long waits, by component."""
+
+    def __init__(self, root: Path, *, extra: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        self.home = Home(root)
+        self.control = Control(self.home.control)
+        self.binaries = binaries.locate(
+            build.Surroundings(env=os.environ, cache=build.cache_folder(os.environ), say=print, pause=time.sleep)
+        )
+        self._settings = HullSettings(
+            home=str(root),
+            binaries=self.binaries,
+            plane=PlaneOptions(audit=True, durable=False, extra=extra or {}),
+            with_operator=False,
+            tied=True,
+        )
+
+    def __enter__(self) -> Self:
+        launch.start(self._settings, say=lambda _: None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        launch.stop(self.home)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The admin's, through the door."""
+        return self.home.kubeconfig
+
+    def kubectl(
+        self, *arguments: str, stdin: str | None = None, as_user: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the cluster's kubectl. The caller looks at its exit code."""
+        env = {
+            **os.environ,
+            "KUBECONFIG": str(as_user or self.kubeconfig),
+            "KUBECACHEDIR": str(self.home.kubectl_cache),
+        }
+        command = [*self.binaries.commands[Component.KUBECTL], *arguments]
+        return subprocess.run(command, env=env, input=stdin, capture_output=True, text=True, check=False)
+
+    def user(self, name: str, *groups: str, inside: bool = False) -> Path:
+        """A kubeconfig of a real user with a certificate; RBAC says what they may. `inside` is for units."""
+        path = self.home.credentials / f"user-{name.replace(':', '-')}{'-inside' if inside else ''}.kubeconfig"
+        server = addresses.API_URL if inside else kubeconfig.from_file(self.kubeconfig).server
+        now = datetime.now(UTC)
+        credentials.write(path, self._pki(), pki.Identity(name, groups), server=server, now=now)
+        return path
+
+    @property
+    def operator_kubeconfig(self) -> Path:
+        """The operator's identity under the generated RBAC, from inside the hull."""
+        return credentials.inside_path(self.home, "operator")
+
+    def start_operator(
+        self,
+        name: str = "operator",
+        *,
+        kubeconfig: Path | None = None,
+        flags: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+        health_port: int = addresses.OPERATOR_HEALTH_PORT,
+    ) -> None:
+        """The operator as a process under the generated RBAC. Returns when it is ready; it is not restarted."""
+        run = (
+            sys.executable,
+            "-m",
+            "skysail",
+            "run",
+            f"--kubeconfig={kubeconfig or self.operator_kubeconfig}",
+            f"--webhook-host={addresses.HULL}",
+            f"--health-port={health_port}",
+            *flags,
+        )
+        self.control.start_unit(Unit(name=name, argv=run, env=env or {}, restart=False))
+        self.until(lambda: self._is_ready(name, health_port), f"{name} to be ready")
+
+    def stop(self, name: str) -> None:
+        """TERM a unit, and wait until it is gone."""
+        self.control.stop_unit(name)
+
+    def resume(self, name: str) -> None:
+        self.control.resume_unit(name)
+
+    def signal(self, name: str, number: int = signal.SIGKILL) -> None:
+        self.control.signal_unit(name, number)
+
+    def unit(self, name: str) -> UnitStatus:
+        return next(unit for unit in self.control.status().units if unit.name == name)
+
+    def log(self, name: str) -> str:
+        return (self.home.logs / f"{name}.log").read_text()
+
+    def dial(self, port: int, host: str = addresses.HULL) -> socket.socket:
+        return self.control.dial(host, port)
+
+    def listen(self, port: int = 0, host: str = addresses.HULL) -> socket.socket:
+        return self.control.listen(host, port)
+
+    def get(self, path: str, port: int = addresses.OPERATOR_HEALTH_PORT) -> tuple[int, str]:
+        """An HTTP request to something inside the hull: status and body."""
+        connection = HTTPConnection(addresses.HULL, port)
+        connection.sock = self.dial(port)
+        try:
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+        finally:
+            connection.close()
+
+    def certificate(self, name: str, *names: str) -> pki.Pair:
+        """A server's certificate that everybody in the cluster trusts."""
+        return self._pki().cluster.server(name, names, datetime.now(UTC))
+
+    def audit(self) -> list[dict[str, Any]]:
+        """Every request that the API server finished, in order."""
+        return [json.loads(line) for line in self.home.audit_log.read_text().splitlines()]
+
+    def compact(self) -> None:
+        """Make etcd forget its past."""
+        socket_path = urllib.parse.urlsplit(addresses.ETCD_SOCKET).path
+        argv = (sys.executable, str(_COMPACTION), socket_path)
+        self.control.start_unit(Unit(name="compaction", argv=argv, restart=False))
+        self.until(lambda: self.unit("compaction").state == "stopped", "etcd to compact")
+        crash = self.unit("compaction").crash
+        assert crash is not None, "a unit that ended by itself has a record of it"
+        assert crash.code == 0, crash.log_tail
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        """Look until it is so: the other side is another process, so nobody here can be woken."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not is_so():
+            assert time.monotonic() < deadline, f"waited {_PATIENCE_SECONDS:.0f} s in vain for {what}"
+            time.sleep(0.02)
+
+    def _is_ready(self, name: str, port: int) -> bool:
+        unit = self.unit(name)
+        assert unit.state == "running", f"{name} ended: {unit.crash and unit.crash.log_tail}"
+        try:
+            return self.get("/readyz", port)[0] == 200
+        except (Refused, OSError):
+            return False
+
+    def _pki(self) -> pki.Pki:
+        return pki.ensure(self.home.pki, datetime.now(UTC))

@@ -1,0 +1,54 @@
+import pytest
+
+from skysail.base.settings import Settings, SettingsError, load
+
+
+def test_without_anything_the_defaults_hold():
+    assert load({}, {}) == Settings()
+
+
+def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("log_level: debug\nidentity: from-file\nwebhook_port: 1111\nnamespaces: [f]\n")
+    env = {"SKYSAIL_IDENTITY": "from-env", "SKYSAIL_WEBHOOK_PORT": "2222", "OTHER": "x"}
+    flags = {"webhook_port": 3333, "context": None, "namespaces": None, "health_ports": []}
+    settings = load(flags, env, file)
+    assert (settings.log_level, settings.identity, settings.webhook_port) == ("debug", "from-env", 3333)
+    assert settings.namespaces == ("f",)
+    assert settings.health_ports == (8080, 8081)
+
+
+def test_lists_in_the_environment_are_separated_by_commas():
+    settings = load({}, {"SKYSAIL_NAMESPACES": "a,b", "SKYSAIL_HEALTH_PORTS": "1,2", "SKYSAIL_WEBHOOKS": "false"})
+    assert settings.namespaces == ("a", "b")
+    assert settings.health_ports == (1, 2)
+    assert settings.webhooks is False
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "words"),
+    [
+        ({"log_level": "loud"}, {}, ["command line", "loud"]),
+        ({}, {"SKYSAIL_WEBHOOK_PORT": "70000"}, ["environment", "65535", "webhook_port"]),
+        ({}, {"SKYSAIL_WEBHOOKS": "maybe"}, ["environment", "webhooks"]),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_name_and_its_source(flags, env, words):
+    with pytest.raises(SettingsError) as caught:
+        load(flags, env)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("surprise: 1", ["surprise"]), ("[1]", ["name: value"]), ("{", ["no YAML"]), (None, ["Cannot read"])],
+)
+def test_a_wrong_file_is_told(tmp_path, text, words):
+    file = tmp_path / "settings.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load({}, {}, file)
+    for word in words:
+        assert word in str(caught.value)

@@ -1,0 +1,75 @@
+import pytest
+
+from skysail.kinds.offload.admit import HOOKS, is_extended, set_limits
+
+
+def pod(*containers: dict, init: tuple[dict, ...] = ()) -> dict:
+    return {"spec": {"containers": list(containers), "initContainers": list(init)}}
+
+
+GPU = {"name": "gpu", "resources": {"requests": {"nvidia.com/gpu": 1, "cpu": "2"}}}
+
+
+def test_a_requested_gpu_without_a_limit_gets_the_limit():
+    assert set_limits("/spec")(pod(GPU)).patch == (
+        {"op": "add", "path": "/spec/containers/0/resources/limits", "value": {"nvidia.com/gpu": 1}},
+    )
+
+
+def test_limits_that_are_there_are_kept():
+    container = {"resources": {"requests": {"nvidia.com/gpu": 2}, "limits": {"memory": "1Gi"}}}
+    (patch,) = set_limits("/spec")(pod(container)).patch
+    assert patch["value"] == {"memory": "1Gi", "nvidia.com/gpu": 2}
+
+
+def test_init_containers_and_templates_are_seen_too():
+    job = {"spec": {"template": pod({"name": "plain"}, GPU, init=(GPU,))}}
+    assert [p["path"] for p in set_limits("/spec/template/spec")(job).patch] == [
+        "/spec/template/spec/containers/1/resources/limits",
+        "/spec/template/spec/initContainers/0/resources/limits",
+    ]
+
+
+@pytest.mark.parametrize(
+    "object_",
+    [
+        {},
+        {"spec": None},
+        {"spec": {"containers": None}},
+        pod({"name": "a"}),
+        pod({"resources": None}),
+        pod({"resources": {"requests": {"cpu": "1"}}}),
+        pod({"resources": {"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 1}}}),
+    ],
+)
+def test_what_needs_no_limit_is_left_alone(object_):
+    verdict = set_limits("/spec")(object_)
+    assert verdict.patch == ()
+    assert verdict.refused is None
+
+
+def test_admitting_twice_changes_nothing_more():
+    first = pod(GPU)
+    (patch,) = set_limits("/spec")(first).patch
+    first["spec"]["containers"][0] = {**GPU, "resources": {**GPU["resources"], "limits": patch["value"]}}
+    assert set_limits("/spec")(first).patch == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        ("nvidia.com/gpu", True),
+        ("amd.com/gpu", True),
+        ("cpu", False),
+        ("hugepages-2Mi", False),
+        ("requests.kubernetes.io/x", False),
+        ("kubernetes.io/batch-cpu", False),
+    ],
+)
+def test_extended_resources_are_those_with_a_foreign_domain(name, want):
+    assert is_extended(name) is want
+
+
+def test_every_hook_asks_only_for_objects_that_lack_a_limit():
+    assert {hook.name for hook in HOOKS} == {"pods", "templates", "cronjobs"}
+    assert all(hook.match_conditions for hook in HOOKS)

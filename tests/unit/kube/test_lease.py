@@ -1,0 +1,113 @@
+"""Leader election on the simulated API server, under virtual time."""
+
+import asyncio
+import random
+from datetime import timedelta
+
+from skysail.kube.client import Client
+from skysail.kube.errors import Unreachable
+from skysail.kube.lease import Elector, Lease
+from skysail.kube.objects import Key
+from skysail.kube.resources import LEASE
+from tests.simulation.api import ApiModel
+from tests.simulation.world import EPOCH, World
+from tests.support import virtual_time
+
+KEY = Key("default", "the-lease")
+
+
+class Line:
+    """A transport that can be cut."""
+
+    def __init__(self, world: World) -> None:
+        self._model = ApiModel(world)
+        self.is_cut = False
+
+    async def send(self, request):
+        if self.is_cut:
+            raise Unreachable("cut")
+        return await self._model.send(request)
+
+
+def elector(line: Line, name: str) -> Elector:
+    loop = asyncio.get_running_loop()
+    return Elector(Client(line), KEY, name, now=lambda: EPOCH + timedelta(seconds=loop.time()), rng=random.Random(name))
+
+
+async def lease(world: World) -> Lease:
+    return await Client(ApiModel(world)).get(LEASE, KEY.namespace, KEY.name, Lease)
+
+
+def test_one_of_two_leads_and_the_other_waits():
+    async def main():
+        world = World()
+        electors = [elector(Line(world), name) for name in "ab"]
+        tasks = [asyncio.create_task(e.campaign()) for e in electors]
+        seen = set()
+        for _ in range(600):
+            await asyncio.sleep(0.1)
+            seen.add(tuple(e.leads for e in electors))
+        for task in tasks:
+            task.cancel()
+        return seen
+
+    seen = virtual_time.run(main())
+    assert (True, True) not in seen
+    assert len(seen - {(False, False)}) == 1
+
+
+def test_a_leader_that_is_cut_off_stops_leading_before_anybody_else_starts():
+    async def main():
+        world = World()
+        lines = [Line(world) for _ in "ab"]
+        first, second = (elector(line, name) for line, name in zip(lines, "ab", strict=True))
+        campaign = asyncio.create_task(first.campaign())
+        await first.elected.wait()
+        rival = asyncio.create_task(second.campaign())
+        await asyncio.sleep(5)
+        lines[0].is_cut = True
+        both = False
+        while not second.leads:
+            await asyncio.sleep(0.05)
+            both = both or (first.leads and second.leads)
+        await campaign  # returns because the lease was lost
+        rival.cancel()
+        return both, asyncio.get_running_loop().time(), (await lease(world)).spec
+
+    both, at, spec = virtual_time.run(main())
+    assert not both
+    assert 15 < at < 30
+    assert (spec.holder_identity, spec.lease_transitions) == ("b", 2)
+
+
+def test_a_released_lease_is_taken_at_the_next_try():
+    async def main():
+        world = World()
+        first, second = elector(Line(world), "a"), elector(Line(world), "b")
+        campaign = asyncio.create_task(first.campaign())
+        await first.elected.wait()
+        rival = asyncio.create_task(second.campaign())
+        await asyncio.sleep(5)
+        campaign.cancel()
+        await first.release()
+        released = asyncio.get_running_loop().time()
+        await second.elected.wait()
+        rival.cancel()
+        return asyncio.get_running_loop().time() - released, first.leads
+
+    waited, leads = virtual_time.run(main())
+    assert waited < 5
+    assert not leads
+
+
+def test_a_paused_process_knows_that_its_lease_ran_out():
+    async def main():
+        line = Line(World())
+        e = elector(line, "a")
+        campaign = asyncio.create_task(e.campaign())
+        await e.elected.wait()
+        campaign.cancel()
+        asyncio.get_running_loop().jump(60)
+        return e.leads
+
+    assert virtual_time.run(main()) is False

@@ -1,0 +1,55 @@
+"""Laws of the tree that the import linter cannot see."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "skysail"
+PURE = sorted((*SOURCE.rglob("plan.py"), *SOURCE.rglob("render.py"), *SOURCE.rglob("admit.py")))
+# What a decision must not reach for: the clock, chance, the disk, the network, other tasks.
+IMPURE = {"aiohttp", "asyncio", "os", "pathlib", "random", "secrets", "socket", "subprocess", "time", "uuid"}
+OURS_IMPURE = ("skysail.kube.client", "skysail.kube.http", "skysail.kube.cache", "skysail.base.clock")
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_decision_reads_nothing_but_its_arguments(path):
+    names = imports(path)
+    assert not {name for name in names if name.split(".")[0] in IMPURE}
+    assert not {name for name in names if name.startswith(OURS_IMPURE)}
+
+
+def test_there_are_decisions_to_look_at():
+    assert len(PURE) >= 2
+
+
+def test_one_broad_except_in_the_loop_that_owns_its_tasks():
+    broad = []
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ExceptHandler):
+                named = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)} if node.type else {"Exception"}
+                if named & {"Exception"}:
+                    broad.append(str(path.relative_to(SOURCE)))
+    assert broad == ["core/loop.py"]
+
+
+def test_nobody_asks_whether_this_is_a_laptop():
+    asks = [
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if "local" not in path.relative_to(SOURCE).parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.If) and "is_local" in ast.dump(node.test)
+    ]
+    assert asks == []

@@ -29,8 +29,8 @@ check: $(READY) ## style, types, import law, generated files, promises; below a 
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python scripts/generate.py --check
-	$(BIN)/python scripts/promises.py
+	$(BIN)/python -m scripts.generate --check
+	$(BIN)/python -m scripts.promises
 
 .PHONY: bench
 bench: $(READY) ## measure, beside Kopf doing the same work
@@ -44,7 +44,7 @@ format: $(READY) ## put the code into shape
 
 .PHONY: generate
 generate: $(READY) ## write the generated files: CRDs, rights, reference pages
-	$(BIN)/python scripts/generate.py
+	$(BIN)/python -m scripts.generate
 
 .PHONY: lock
 lock: $(READY) ## resolve the dependencies anew, with hashes

@@ -13,6 +13,7 @@ import msgspec
 import yaml
 
 from scripts import reference
+from skysail.app import manifests
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.kube import crd
 
@@ -30,10 +31,12 @@ def rows() -> Iterator[Row]:
         text = manifest_text(crd.manifest(kind))
         yield Row(f"config/crd/bases/{kind.file_name}", text)
         yield Row(f"charts/skysail/crds/{kind.file_name}", text)
-    for kind in COMPATIBLE_KINDS:
-        yield Row(f"config/crd/compat/{kind.file_name}", manifest_text(crd.manifest(kind)))
+    for kind, definition in zip(COMPATIBLE_KINDS, manifests.compatible_definitions(), strict=True):
+        yield Row(f"config/crd/compat/{kind.file_name}", manifest_text(definition))
+    yield Row("config/rbac/role.yaml", manifest_text(*manifests.rules()))
     yield Row("docs/reference/api.md", reference.api_page((*ALL_KINDS, *COMPATIBLE_KINDS)))
     yield Row("docs/reference/names.md", reference.names_page())
+    yield Row("docs/reference/settings.md", reference.settings_page())
 
 
 def manifest_text(*manifests: crd.Manifest) -> str:
@@ -57,9 +60,9 @@ def main(arguments: list[str]) -> int:
             sys.stderr.write(f"{path} is not what the types say: run `make generate`.\n")
         return 1 if found else 0
     for row in rows():
-        path = ROOT / row.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(row.text)
+        file = ROOT / row.path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(row.text)
     return 0
 
 

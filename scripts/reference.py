@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import typing
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from skysail.base import names
+from skysail.base.settings import Settings
 from skysail.kube import crd
 from skysail.kube.conventions import walk
 from skysail.kube.crd import CustomKind
@@ -93,3 +97,20 @@ def _rules(node: Schema, path: str) -> list[str]:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def settings_page() -> str:
+    lines = [
+        "# Settings of the operator\n",
+        "Each can come from a flag of `skysail run`, from the environment, or from a file (`--config settings.yaml`,",
+        "`name: value` lines). Flags win over the environment, which wins over the file. A list is separated by commas",
+        "in the environment; its flag, which is in the singular, is given several times.\n",
+        "| name | environment | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    hints = typing.get_type_hints(Settings, include_extras=True)
+    for field in msgspec.structs.fields(Settings):
+        about = next(meta.description for meta in hints[field.name].__metadata__ if meta.description)
+        default = "" if field.default in (None, ()) else f"`{json.dumps(field.default)}`"
+        lines.append(f"| `{field.name}` | `SKYSAIL_{field.name.upper()}` | {default} | {about} |")
+    return _HEADER + "\n".join([*lines, ""])

@@ -98,7 +98,10 @@ class WithKopf:
                 registry=self._registry(), settings=settings, standalone=True, clusterwide=True, stop_flag=self._stop
             )
         )
-        await self._synced.wait()
+        synced = asyncio.create_task(self._synced.wait())
+        await asyncio.wait({synced, self._operator}, return_when=asyncio.FIRST_COMPLETED)
+        if self._operator.done():
+            raise RuntimeError("Kopf ended before it had listed everything") from self._operator.exception()
         self._gate.ended()
 
     async def work(self) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from bench import workload
 from bench.size import Size
 from skysail.kinds.run.types import TRAINING_JOB
-from skysail.kube.resources import CRD, POD, Resource
+from skysail.kube.resources import CRD, NAMESPACE, POD, Resource
 
 Manifest = dict[str, Any]
 Edit = Callable[[Manifest], Manifest]
@@ -33,8 +33,10 @@ class World:
     def __init__(self) -> None:
         self.version = 1
         self.counts: Counter[str] = Counter()
-        self.jobs, self.pods, definitions = (Collection(self, row) for row in (TRAINING_JOB.resource, POD, CRD))
-        self.collections = (self.jobs, self.pods, definitions)
+        self.jobs = Collection(self, TRAINING_JOB.resource)
+        self.pods = Collection(self, POD)
+        # Kopf does not start without these two kinds; nothing of them is needed.
+        self.collections = (self.jobs, self.pods, Collection(self, NAMESPACE), Collection(self, CRD))
 
     def fill(self, size: Size) -> None:
         self.jobs.add(workload.stored_job(number) for number in range(size.jobs))

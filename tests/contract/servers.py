@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from skysail.kube.resources import Resource
 
-Case = "Callable[[Api], Awaitable[None]]"
 _PATIENCE_SECONDS = 60.0
 
 
@@ -96,7 +95,7 @@ async def _prepare(api: Api) -> None:
         assert answer.status == 201 or answer.body["reason"] == "AlreadyExists", answer.body
         await api.until(CRD, resource.crd_name, _is_established)
         # A moment passes between "Established" and the first answer.
-        while (await api.list(resource)).status == 404:
+        while (await api.list(resource)).status == 404:  # noqa: ASYNC110 (the server tells nobody)
             await asyncio.sleep(0.05)
     (await api.create(NAMESPACE, {"metadata": {"name": api.namespace}})).ok  # noqa: B018 (asserts)
 
@@ -115,7 +114,10 @@ def _definition(resource: Resource) -> dict[str, Any]:
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],
     }
-    schema = {"type": "object", "properties": {"spec": free, "status": {**free, "properties": {"conditions": conditions}}}}
+    schema = {
+        "type": "object",
+        "properties": {"spec": free, "status": {**free, "properties": {"conditions": conditions}}},
+    }
     version = {"name": resource.version, "served": True, "storage": True, "subresources": {"status": {}}}
     return {
         "metadata": {"name": resource.crd_name},

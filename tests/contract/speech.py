@@ -58,9 +58,7 @@ class Api:
         path = self._path(resource, manifest["metadata"]["name"], subresource)
         return await self.send("PUT", path, manifest, query=query)
 
-    async def merge(
-        self, resource: Resource, name: str, patch: Object, subresource: str = "", **query: str
-    ) -> Answer:
+    async def merge(self, resource: Resource, name: str, patch: Object, subresource: str = "", **query: str) -> Answer:
         path = self._path(resource, name, subresource)
         return await self.send("PATCH", path, patch, query=query, content_type=MERGE_PATCH)
 

@@ -48,7 +48,9 @@ def modal_job(name: str, **spec) -> dict:
 def test_every_kind_is_told_honestly_that_its_controller_is_not_built_yet(cluster, operator, kind, name, namespace):
     done = cluster.kubectl("apply", "-k", SAMPLES)
     assert done.returncode == 0, done.stderr
-    cluster.until(lambda: "Accepted" in conditions(cluster, kind, name, namespace), f"{kind} {name} to have a condition")
+    cluster.until(
+        lambda: "Accepted" in conditions(cluster, kind, name, namespace), f"{kind} {name} to have a condition"
+    )
     accepted = conditions(cluster, kind, name, namespace)["Accepted"]
     assert (accepted["status"], accepted["reason"]) == ("False", "NotImplementedYet")
     assert accepted["observedGeneration"] == 1
@@ -116,7 +118,9 @@ def test_steady_state_means_no_write_but_leases(cluster, operator):
         return renewals >= 3
 
     cluster.until(renewed, "three renewals of the lease")
-    others = [row["requestURI"] for row in cluster.audit()[seen:] if is_write(row) and "/leases/" not in row["requestURI"]]
+    others = [
+        row["requestURI"] for row in cluster.audit()[seen:] if is_write(row) and "/leases/" not in row["requestURI"]
+    ]
     assert others == []
 
 

@@ -18,8 +18,6 @@ from skysail.kube.schema import RULES
 from skysail.kube.transport import Request
 from tests.support import schemas
 
-pytestmark = pytest.mark.plane
-
 KINDS = {kind.resource.kind: kind for kind in (*ALL_KINDS, *COMPATIBLE_KINDS)}
 STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
 

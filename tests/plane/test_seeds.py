@@ -18,17 +18,15 @@ from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.kube import crd
 from tests.support import schemas
 
-pytestmark = pytest.mark.plane
-
 KINDS = {(kind.resource.api_version, kind.resource.kind): kind for kind in (*ALL_KINDS, *COMPATIBLE_KINDS)}
 SAMPLES = ROOT / "config" / "samples"
+FILES = [path for path in sorted(SAMPLES.glob("*.yaml")) if path.name != "kustomization.yaml"]
 TEXTS = ROOT.parent / "shared" / "seeds"
 FENCE = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def manifests():
-    files = [path for path in sorted(SAMPLES.glob("*.yaml")) if path.name != "kustomization.yaml"]
-    blocks = [(path.stem, path.read_text()) for path in (*files, ROOT / "example-cr.yaml")]
+    blocks = [(path.stem, path.read_text()) for path in (*FILES, ROOT / "example-cr.yaml")]
     for path in sorted(TEXTS.glob("*.txt")):
         blocks += [(path.stem, block) for block in FENCE.findall(path.read_text()) if "kind:" in block]
     for source, text in blocks:
@@ -64,9 +62,12 @@ def applied(cluster, document):
     text = json.dumps(document)
     done = cluster.kubectl("apply", "--validate=strict", "-f", "-", stdin=text)
     assert done.returncode == 0, done.stderr
-    read = cluster.kubectl("get", "-o", "json", "-f", "-", stdin=text)
+    metadata = document["metadata"]
+    where = ("-n", metadata.get("namespace", "default"))
+    read = cluster.kubectl("get", document["kind"].lower(), metadata["name"], *where, "-o", "json")
     yield json.loads(read.stdout)
-    cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=text)
+    done = cluster.kubectl("delete", "--wait", "-f", "-", stdin=text)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("document", OURS)
@@ -101,10 +102,18 @@ def missing(sent, stored, path=""):
 
 def test_every_sample_is_listed_for_kustomize(cluster):
     listed = yaml.safe_load((SAMPLES / "kustomization.yaml").read_text())["resources"]
-    assert sorted(listed) == sorted(path.name for path in SAMPLES.glob("*.yaml") if path.name != "kustomization.yaml")
+    assert sorted(listed) == [path.name for path in FILES]
     built = cluster.kubectl("kustomize", str(SAMPLES))
     assert built.returncode == 0, built.stderr
     assert len(list(yaml.safe_load_all(built.stdout))) == len(listed)
+
+
+def test_all_samples_are_applied_at_once(cluster, operator):
+    done = cluster.kubectl("apply", "--validate=strict", "-k", str(SAMPLES))
+    assert done.returncode == 0, done.stderr
+    files = [argument for path in FILES if path.name != "namespace.yaml" for argument in ("-f", str(path))]
+    done = cluster.kubectl("delete", "--wait", *files)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_manifest_in_the_documents_is_among_the_samples():
@@ -121,3 +130,22 @@ def test_workers_are_changed_by_patch_and_by_scale(cluster, document, applied):
         assert done.returncode == 0, done.stderr
     read = cluster.kubectl("get", "trainingjob", name, "-n", namespace, "-o", "jsonpath={.spec.workers}")
     assert read.stdout == "3"
+
+
+COLUMNS = {
+    "TrainingJob": ["FRAMEWORK", "WORKERS", "PHASE"],
+    "TrainJob": ["RUNTIME"],
+    "ModelDeployment": ["RUNTIME", "VERSION", "PHASE", "URL"],
+    "MLModel": ["FRAMEWORK", "PHASE"],
+    "ModalJob": ["GPU", "PHASE"],
+    "ModalEndpoint": ["GPU", "PHASE", "URL"],
+    "ModalFunction": ["GPU", "PHASE", "URL"],
+}
+
+
+@pytest.mark.parametrize("document", {case.values[0]["kind"]: case for case in OURS}.values())
+def test_get_shows_what_people_look_for(cluster, document, applied):
+    kind = KINDS[document["apiVersion"], document["kind"]]
+    for name in (kind.resource.plural, *kind.short_names):
+        shown = cluster.kubectl("get", name, "-n", document["metadata"].get("namespace", "default"))
+        assert shown.stdout.splitlines()[0].split() == ["NAME", *COLUMNS[document["kind"]], "AGE"], shown.stderr

@@ -79,27 +79,27 @@ class ApiModel:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         match request.method, bool(target.name):
             case "GET", True:
-                return 200, _as_wanted(request, self.world.get(target.kind, target.namespace, target.name))
+                answer = 200, _as_wanted(request, self.world.get(target.kind, target.namespace, target.name))
             case "GET", False:
-                return 200, self._list(target, request)
+                answer = 200, self._list(target, request)
             case "POST", False:
-                return 201, self._create(target, request)
+                answer = 201, self._create(target, request)
             case "PUT", True:
-                return 200, self._put(target, request)
+                answer = 200, self._put(target, request)
             case "PATCH", True:
-                return self._patch(target, request)
+                answer = self._patch(target, request)
             case "DELETE", True:
-                return 200, self._delete(target, request)
-        raise statuses.not_allowed()
+                answer = 200, self._delete(target, request)
+            case _:
+                raise statuses.not_allowed()
+        return answer
 
     def _create(self, target: Target, request: Request) -> Object:
         manifest = _body(request)
         metadata = manifest.setdefault("metadata", {})
-        if target.kind.resource.namespaced:
-            if metadata.setdefault("namespace", target.namespace) != target.namespace:
-                raise statuses.bad_request(
-                    "the namespace of the provided object does not match the namespace sent on the request"
-                )
+        if target.kind.resource.namespaced and metadata.setdefault("namespace", target.namespace) != target.namespace:
+            why = "the namespace of the provided object does not match the namespace sent on the request"
+            raise statuses.bad_request(why)
         return self.world.create(target.kind, manifest, self._write(target, request))
 
     def _put(self, target: Target, request: Request) -> Object:

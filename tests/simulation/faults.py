@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import msgspec
 
@@ -16,7 +16,7 @@ from skysail.kube.transport import Reply, Request, Stream, Transport
 from tests.simulation.statuses import failure
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from types import TracebackType
 
 On = Literal["effect", "read", "event"]
@@ -55,16 +55,26 @@ class Effect(msgspec.Struct, frozen=True):
     path: str
 
 
-class FaultyTransport:
-    """The connection of one process. `crash` ends that process; `twin` starts another one beside it."""
+class Fate(Protocol):
+    """What can befall the process at the other end of a transport."""
 
-    def __init__(
-        self, inner: Transport, trouble: Trouble | None, *, crash: Callable[[], None], twin: Callable[[], None]
-    ) -> None:
+    def crash(self) -> None:
+        """End it; another one starts later."""
+
+    def twin(self) -> None:
+        """Start another one beside it."""
+
+    def depose(self) -> None:
+        """Let its lease run out: it may not act any more."""
+
+
+class FaultyTransport:
+    """The connection of one process."""
+
+    def __init__(self, inner: Transport, trouble: Trouble | None, fate: Fate) -> None:
         self._inner = inner
         self._trouble = trouble
-        self._crash = crash
-        self._twin = twin
+        self._fate = fate
         self.effects: list[Effect] = []
         self.reads = 0
         self.events = 0
@@ -95,13 +105,14 @@ class FaultyTransport:
         match what:
             case "crash":
                 await self._inner.send(request)
-                self._crash()
+                self._fate.crash()
                 await asyncio.Event().wait()
             case "twin":
-                self._twin()
+                self._fate.twin()
             case "pause":
                 reply = await self._inner.send(request)
-                self._twin()
+                self._fate.depose()
+                self._fate.twin()
                 await asyncio.sleep(_PAUSE_SECONDS)
                 return reply
             case "reply lost, done":
@@ -111,6 +122,10 @@ class FaultyTransport:
                 raise ReplyLost(what)
             case "unreachable":
                 raise Unreachable(what)
+            case "not found" if request.method == "DELETE":
+                # The server does not lie: who is told that there is nothing to delete was only not the first.
+                await self._inner.send(request)
+                return _reply(*REFUSALS[what])
             case "expired":
                 return _reply(410, "Expired")
             case _:

@@ -82,9 +82,7 @@ def _claim(snapshot: Snapshot) -> tuple[Action, ...]:
 
 def _launch(snapshot: Snapshot) -> tuple[Action, ...]:
     fleet = snapshot.object
-    return tuple(
-        Apply(CONFIG_MAP, _ship(fleet, number), Owner(FLEET, fleet)) for number in range(fleet.spec.size)
-    )
+    return tuple(Apply(CONFIG_MAP, _ship(fleet, number), Owner(FLEET, fleet)) for number in range(fleet.spec.size))
 
 
 def _scrap(snapshot: Snapshot) -> tuple[Action, ...]:

@@ -57,7 +57,7 @@ class Janitor:
             self._delete(kind, obj)
 
     def _lives(self, obj: Object, reference: Object) -> bool:
-        """An owner that cannot be looked up is taken for alive: the real collector deletes nothing that it cannot judge."""
+        """An owner that cannot be looked up is taken for alive: the collector deletes nothing that it cannot judge."""
         kind = self._kind(reference)
         namespace = obj["metadata"].get("namespace", "")
         if kind is None or (kind.resource.namespaced and not namespace):

@@ -60,7 +60,7 @@ class Manager(msgspec.Struct, frozen=True):
 Owners = dict[Manager, Fields]
 
 
-class FieldConflict(Exception):  # noqa: N818 (becomes a refusal where the resource is known)
+class FieldConflict(Exception):
     def __init__(self, owners: list[tuple[str, str]]) -> None:
         super().__init__(str(owners))
         self.owners = owners

@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from skysail.core.act import Caches, Performer
-from skysail.core.fence import Open
+from skysail.core.fence import Fenced
 from skysail.core.loop import RESYNC_SECONDS, Loop
 from skysail.kube.audit import audit
 from skysail.kube.cache import Cache
@@ -29,14 +29,18 @@ if TYPE_CHECKING:
 
 
 class Process:
-    """What a scenario builds its controllers in. Its fence is open: two processes must be right side by side."""
+    """What a scenario builds its controllers in.
+
+    It acts without a lease, because two processes must be right side by side, until somebody deposes it.
+    """
 
     def __init__(self, transport: Transport, *, now: Callable[[], datetime], seed: int) -> None:
         self.client = Client(transport)
         self.now = now
         self._rng = random.Random(seed)
         self._caches = Caches()
-        self._performer = Performer(self.client, self._caches, Open())
+        self._performer = Performer(self.client, self._caches, self)
+        self._is_deposed = False
         self._reflectors: list[tuple[Cache[Any], Reflector[Any]]] = []
         self._loops: list[Loop[Any]] = []
 
@@ -66,6 +70,14 @@ class Process:
             for loop in self._loops:
                 tasks.create_task(loop.run())
             tasks.create_task(self._audit_for_ever())
+
+    def depose(self) -> None:
+        self._is_deposed = True
+
+    def check(self) -> None:
+        """The fence."""
+        if self._is_deposed:
+            raise Fenced
 
     def record(self, resource: Resource, object_: Object, note: Note) -> None:
         """Events are for people; nobody is here."""

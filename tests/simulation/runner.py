@@ -57,7 +57,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     resources: tuple[Resource, ...]
-    build: Callable[[Process], None]
+    build: Callable[[Process], object]
     steps: tuple[Callable[[Api], Awaitable[None]], ...]
     is_race: bool = False
 
@@ -105,9 +105,11 @@ def complaints(scenario: Scenario, expected: Outcome, found: Outcome) -> list[st
     wrong = [f"ERROR logged: {line}" for line in found.errors]
     if not found.struck:
         wrong.append("the trouble never came")
-    for name in sorted(expected.end.keys() | found.end.keys()):
-        if expected.end.get(name) != found.end.get(name):
-            wrong.append(f"{name} ended as {found.end.get(name)}, expected {expected.end.get(name)}")
+    wrong += [
+        f"{name} ended as {found.end.get(name)}, expected {expected.end.get(name)}"
+        for name in sorted(expected.end.keys() | found.end.keys())
+        if expected.end.get(name) != found.end.get(name)
+    ]
     for deed in sorted(expected.history.keys() | found.history.keys()):
         often, usual = found.history[deed], expected.history[deed]
         if often > max(usual, 1) if scenario.is_race else often != usual:
@@ -137,7 +139,7 @@ class _Stage:
         user = Api(ApiModel(self._world, "user"), "stage", self._nothing)
         (await user.create(NAMESPACE, {"metadata": {"name": "stage"}})).ok  # noqa: B018 (asserts)
         with self._errors:
-            self._start(self._trouble)
+            self.start(self._trouble)
             for step in self._scenario.steps:
                 await step(user)
                 await self._rest(_RESYNC_SECONDS)
@@ -147,18 +149,14 @@ class _Stage:
             await asyncio.gather(*(task for task, _ in self._processes), return_exceptions=True)
         return self._outcome()
 
-    def _start(self, trouble: Trouble | None = None) -> None:
-        transport = FaultyTransport(
-            ApiModel(self._world, "skysail"), trouble, crash=lambda: self._crash(task), twin=self._start
-        )
+    def start(self, trouble: Trouble | None = None) -> None:
+        life = _Life(self)
+        transport = FaultyTransport(ApiModel(self._world, "skysail"), trouble, life)
         process = Process(transport, now=self._now, seed=len(self._processes))
         self._scenario.build(process)
-        task = asyncio.get_running_loop().create_task(process.run(), name=f"operator {len(self._processes)}")
-        self._processes.append((task, transport))
-
-    def _crash(self, task: asyncio.Task[None]) -> None:
-        task.cancel()
-        asyncio.get_running_loop().call_later(_RESTART_SECONDS, self._start)
+        life.process = process
+        life.task = asyncio.get_running_loop().create_task(process.run(), name=f"operator {len(self._processes)}")
+        self._processes.append((life.task, transport))
 
     async def _rest(self, seconds: float) -> None:
         """Until nothing was written for so long."""
@@ -207,6 +205,25 @@ class _Stage:
         return EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
 
     async def _nothing(self) -> None: ...
+
+
+class _Life:
+    """One process of the operator, and what trouble does to it."""
+
+    def __init__(self, stage: _Stage) -> None:
+        self._stage = stage
+        self.process: Process
+        self.task: asyncio.Task[None]
+
+    def crash(self) -> None:
+        self.task.cancel()
+        asyncio.get_running_loop().call_later(_RESTART_SECONDS, self._stage.start)
+
+    def twin(self) -> None:
+        self._stage.start()
+
+    def depose(self) -> None:
+        self.process.depose()
 
 
 class _Errors(logging.Handler):

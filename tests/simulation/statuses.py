@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from skysail.kube.resources import Resource
 
 
-class Refusal(Exception):  # noqa: N818 (the server's answer, not a fault of the model)
+class Refusal(Exception):
     """A request that is answered with an error. `status` is the body."""
 
     def __init__(self, code: int, reason: str, message: str, **details: Any) -> None:

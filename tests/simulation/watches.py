@@ -10,7 +10,7 @@ import msgspec
 from tests.simulation.statuses import failure
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from types import TracebackType
 
     from skysail.kube.resources import Resource
@@ -105,7 +105,7 @@ class Watch:
 
     status = 200
 
-    def __init__(self, world: World, resource: Resource, selector: Selector, query: dict[str, str]) -> None:
+    def __init__(self, world: World, resource: Resource, selector: Selector, query: Mapping[str, str]) -> None:
         self.resource = resource
         self._world = world
         self._selector = selector

@@ -123,7 +123,8 @@ class World:
         _set_collectors_finalizer(metadata, policy)
         grace = _grace(kind, live, options)
         if not self.is_held(new) and grace == 0:
-            return self._remove(kind, live, write)
+            self._remove(kind, live, write)
+            return None
         began_before = "deletionTimestamp" in metadata
         if not began_before or grace < metadata["deletionGracePeriodSeconds"]:
             metadata["deletionTimestamp"] = self.timestamp(grace)
@@ -261,7 +262,7 @@ class World:
             raise statuses.invalid(
                 kind.resource, "", "metadata.name", "Required value: name or generateName is required"
             )
-        return metadata["generateName"] + "".join(self._random.choices(_SUFFIX_LETTERS, k=5))
+        return f"{metadata['generateName']}{''.join(self._random.choices(_SUFFIX_LETTERS, k=5))}"
 
     def _check_namespace(self, kind: Kind, metadata: Object) -> None:
         if not kind.resource.namespaced:

@@ -310,9 +310,9 @@ class Proxy:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         url = URL(server + request.raw_path, encoded=True)
         for _ in range(fault.sends - 1):
-            async with session.request(request.method, url, headers=headers, data=body) as first:
+            async with session.request(request.method, url, headers=headers, data=body or None) as first:
                 await first.read()
-        async with session.request(request.method, url, headers=headers, data=body) as upstream:
+        async with session.request(request.method, url, headers=headers, data=body or None) as upstream:
             seen.status = upstream.status
             response = web.StreamResponse(status=upstream.status)
             response.headers.update(

@@ -100,7 +100,8 @@ class _Inside:
             _log("stopping")
         except* (LocalError, KubeError, OSError) as failures:
             code = 1
-            self._home.failure.write_text("\n".join(str(failure) for failure in failures.exceptions))
+            reasons = (str(failure) or type(failure).__name__ for failure in failures.exceptions)
+            self._home.failure.write_text("\n".join(reasons))
         finally:
             self._home.control.unlink(missing_ok=True)
             await self._supervisor.stop_all()

@@ -207,6 +207,7 @@ class Operator:
         """Campaign; act once elected; end the process when the lease is lost, for a clean start is the safest one."""
         campaign = tasks.create_task(self._elector.campaign())
         await self._elector.elected.wait()
+        await self._informers.wait_until_synced()
         log.info("leading", extra={"identity": self._identity})
         for loop in self._loops:
             tasks.create_task(loop.run())

@@ -59,6 +59,18 @@ class Performer:
             self._doubts[root].discard((resource, key))
         self._doubts.pop(root, None)
 
+    def moved_on(self, resource: Resource, root: Object) -> bool:
+        """Whether the object that a plan was made for is known to be gone, replaced or being deleted since.
+
+        A pass may last: what it was about can end between two of its effects, and the rest would be leftovers.
+        """
+        cache = self._caches.get(resource)
+        if cache is None:
+            return False
+        now = cache.get(root.metadata.key)
+        was = root.metadata
+        return now is None or (now.metadata.uid, now.metadata.is_deleting) != (was.uid, was.is_deleting)
+
     async def perform(self, root: Key, action: Action) -> Object | None:
         """Do one action. Returns the object as it is now, None where nothing was written or nothing is left."""
         match action:
@@ -97,7 +109,7 @@ class Performer:
         manifest = finished(action.manifest, action.owner)
         key = Key(manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"])
         cache = self._caches.get(resource)
-        existing = cache.get(key) if cache else None
+        existing = None if cache is None else cache.get(key)
         if existing is None:
             existing = await self._look(resource, key)
         if existing is not None:
@@ -120,7 +132,8 @@ class Performer:
             left = None
         if left is not None:
             return self._remember(resource, left)
-        if cache := self._caches.get(resource):
+        cache = self._caches.get(resource)
+        if cache is not None:
             cache.remove(action.object)
         return None
 
@@ -146,7 +159,7 @@ class Performer:
             found = await self._client.get(resource, key.namespace, key.name, self._type(resource))
         except NotFound:
             cache = self._caches.get(resource)
-            if cache and (gone := cache.get(key)):
+            if cache is not None and (gone := cache.get(key)):
                 cache.remove(gone)
             return None
         return self._remember(resource, found)
@@ -166,13 +179,14 @@ class Performer:
             raise
 
     def _remember(self, resource: Resource, written: Object) -> Object:
-        if cache := self._caches.get(resource):
+        cache = self._caches.get(resource)
+        if cache is not None:
             cache.wrote(written)
         return written
 
     def _type(self, resource: Resource) -> type[Object]:
         cache = self._caches.get(resource)
-        return cache.type if cache else Object
+        return Object if cache is None else cache.type
 
 
 def finished(manifest: Manifest, owner: Owner) -> Manifest:

@@ -169,6 +169,8 @@ class Loop(Generic[S]):
     async def _carry_out(self, key: Key, root: Object, plan: Plan) -> None:
         """Actions in order, then one status write, then the events that speak of it."""
         for action in plan.actions:
+            if self._performer.moved_on(self._controller.resource, root):
+                return
             written = await self._performer.perform(key, action)
             if written is not None and written.metadata.uid == root.metadata.uid:
                 root = written

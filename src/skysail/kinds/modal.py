@@ -44,7 +44,6 @@ AppId = Annotated[fields.ShortText, Meta(description="Id of the app at Modal.")]
 # These were never checked, so that what an earlier operator wrote stays readable.
 WrittenTime = Annotated[str, Meta(max_length=64)]
 Simulated = Annotated[bool, Meta(description="True where no cloud was called and the outcome was made up.")]
-ObservedGeneration = fields.ObservedGeneration
 
 KEPT_NAMES = frozenset(
     {

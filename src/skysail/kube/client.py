@@ -80,7 +80,7 @@ class Client:
         return await self._write("PUT", path, manifest, type_, query={"fieldManager": FIELD_MANAGER})
 
     async def merge_patch(self, resource: Resource, namespace: str, name: str, patch: Manifest, type_: type[T]) -> T:
-        """Put `metadata.uid` and `metadata.resourceVersion` into the patch to make them preconditions."""
+        """Put `metadata.uid` and `metadata.resourceVersion` into the patch to make them preconditions (Conflict)."""
         query = {"fieldManager": FIELD_MANAGER}
         path = resource.path(namespace, name)
         return await self._write("PATCH", path, patch, type_, query=query, content_type=MERGE_PATCH)

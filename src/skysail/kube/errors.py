@@ -75,6 +75,7 @@ class ServerFault(ApiError): ...
 
 class _Cause(msgspec.Struct):
     reason: str = ""
+    field: str = ""
 
 
 class _Details(msgspec.Struct):
@@ -125,6 +126,9 @@ def from_status(status: Status, *, http_status: int = 0, retry_after: float | No
     kind = _BY_REASON.get(status.reason) or _BY_STATUS.get(code, ServerFault)
     if kind is Forbidden and any(cause.reason == "NamespaceTerminating" for cause in details.causes or ()):
         kind = Terminating
+    if kind is Invalid and any(cause.field == "metadata.uid" for cause in details.causes or ()):
+        # A patch meant for an object that was replaced under its name: PUT and DELETE answer 409 to the same.
+        kind = Conflict
     if kind is ServerFault and retry_after is not None:
         kind = Throttled
     return kind(code, status.reason, status.message[:_LONGEST_MESSAGE], retry_after)

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -19,6 +20,8 @@ from skysail.local.supervisor import Unit, UnitStatus
 
 LARGEST_MESSAGE = 200_000
 _PATIENCE = 30.0
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
 class AskStatus(msgspec.Struct, frozen=True, tag="status"): ...
@@ -44,21 +47,21 @@ class StopUnit(msgspec.Struct, frozen=True, tag="stop-unit"):
 
 class SignalUnit(msgspec.Struct, frozen=True, tag="signal-unit"):
     name: str
-    number: int
+    number: Annotated[int, msgspec.Meta(ge=1, le=64)]
 
 
 class Listen(msgspec.Struct, frozen=True, tag="listen"):
     """Hand out a socket that listens inside the hull. Port 0 lets the kernel choose."""
 
     host: str
-    port: int
+    port: Port
 
 
 class Dial(msgspec.Struct, frozen=True, tag="dial"):
     """Hand out a socket that is connected to something inside the hull."""
 
     host: str
-    port: int
+    port: Port
 
 
 Request = AskStatus | StopHull | StartUnit | ResumeUnit | StopUnit | SignalUnit | Listen | Dial
@@ -116,6 +119,8 @@ class Control:
     def _socket(self, request: Request) -> socket.socket:
         _, handed = self._ask(request)
         assert handed is not None, "listen and dial are answered with a socket or with an error"
+        # Whether a socket blocks is a property of the open file, and the hull's event loop had switched that off.
+        handed.setblocking(True)
         return handed
 
     def _ask(self, request: Request) -> tuple[Answer, socket.socket | None]:

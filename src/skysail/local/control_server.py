@@ -49,14 +49,14 @@ class ControlServer:
                 answer, handed = await self._ask(body)
                 with handed or socket.socket() as given:
                     socket.send_fds(line, [msgspec.json.encode(answer)], [given.fileno()] if handed else [])
-            except ConnectionError:
+            except OSError:
                 return  # who asked has gone: there is nobody to tell
 
     async def _ask(self, body: bytes) -> tuple[Answer, socket.socket | None]:
         try:
             result = await self._perform(msgspec.json.decode(body, type=Request))
-        except (LocalError, OSError, msgspec.MsgspecError) as error:
-            return Answer(error=str(error)), None
+        except (LocalError, OSError, ValueError) as error:  # a message that cannot be read is a ValueError too
+            return Answer(error=str(error) or type(error).__name__), None
         if isinstance(result, socket.socket):
             return Answer(), result
         return result, None

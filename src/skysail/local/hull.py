@@ -32,6 +32,7 @@ _WAYS_OUT = (
     "or, in a container, start it with --privileged"
 )
 _READY = b"ready"
+_ENDINGS = (signal.SIGTERM, signal.SIGINT)
 
 
 def launch(payload: Payload) -> int:
@@ -42,10 +43,12 @@ def launch(payload: Payload) -> int:
     """
     heard, told = os.pipe()
     lifeline = _Lifeline()
+    _hold_endings()
     entry = os.fork()
     if entry == 0:
         os.close(heard)
         _run(lambda: _enter(payload, told, lifeline), told)
+    _take_endings()
     os.close(told)
     with os.fdopen(heard, "rb") as report:
         said = report.read()
@@ -129,6 +132,7 @@ def _init(payload: Payload, told: int, lifeline: _Lifeline) -> int:
     if child == 0:
         os.write(told, _READY)
         os.close(told)
+        _take_endings()
         _run(payload, None)
     os.close(told)
     return _wait_for(child)
@@ -163,10 +167,20 @@ def _wait_for(child: int) -> int:
     def pass_on(number: int, _frame: FrameType | None) -> None:
         os.kill(child, number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _ENDINGS:
         signal.signal(number, pass_on)
+    _take_endings()
     while True:
         pid, status = os.wait()
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
+
+
+def _hold_endings() -> None:
+    """A wish to end waits until there is somebody to pass it on to: PID 1 would lose it. Forks inherit this."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+
+
+def _take_endings() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)

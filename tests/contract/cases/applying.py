@@ -47,7 +47,9 @@ async def an_owned_map_that_becomes_empty_is_null(api: Api) -> None:
 
 async def what_others_wrote_stays(api: Api) -> None:
     await api.apply(WIDGET, widget(spec={"mine": 1}), "me")
-    await api.merge(WIDGET, "one", {"metadata": {"labels": {"theirs": "1"}}, "spec": {"theirs": 1}}, fieldManager="them")
+    await api.merge(
+        WIDGET, "one", {"metadata": {"labels": {"theirs": "1"}}, "spec": {"theirs": 1}}, fieldManager="them"
+    )
     answer = await api.apply(WIDGET, widget(spec={"mine": 2}), "me")
     assert answer.ok["spec"] == {"mine": 2, "theirs": 1}
     assert answer.ok["metadata"]["labels"] == {"theirs": "1"}
@@ -112,7 +114,7 @@ async def managed_fields_tell_who_owns_what(api: Api) -> None:
 
 async def a_plain_write_owns_the_maps_that_it_makes(api: Api) -> None:
     (row,) = (await api.widget(spec={"a": {"b": 1}}, labels={"l": "1"}))["metadata"]["managedFields"]
-    labels = {"f:labels": {".": {}, "f:l": {}}}
+    labels: Object = {"f:labels": {".": {}, "f:l": {}}}
     assert row["fieldsV1"] == {"f:metadata": labels, "f:spec": {".": {}, "f:a": {".": {}, "f:b": {}}}}
 
 
@@ -213,4 +215,7 @@ def _conditions(**conditions: str) -> Object:
 def _deployment(image: str) -> Object:
     labels = {"app": "one"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "web", "image": image}]}}
-    return {"metadata": {"name": "one"}, "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}}
+    return {
+        "metadata": {"name": "one"},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }

@@ -174,7 +174,9 @@ async def a_new_pod_is_pending_and_has_a_generation(api: Api) -> None:
 
 async def _pod(api: Api, **spec: object) -> Object:
     containers = [{"name": "main", "image": "example/none:1"}]
-    created: Object = (await api.create(POD, {"metadata": {"name": "one"}, "spec": {"containers": containers, **spec}})).ok
+    created: Object = (
+        await api.create(POD, {"metadata": {"name": "one"}, "spec": {"containers": containers, **spec}})
+    ).ok
     return created
 
 

@@ -17,6 +17,7 @@ def status(**fields) -> bytes:
         (410, status(reason="Expired"), errors.Expired),
         (410, status(reason="Gone"), errors.Expired),
         (422, status(reason="Invalid"), errors.Invalid),
+        (422, status(reason="Invalid", details={"causes": [{"field": "metadata.uid"}]}), errors.Conflict),
         (400, status(reason="BadRequest"), errors.Invalid),
         (401, status(reason="Unauthorized"), errors.Forbidden),
         (403, status(reason="Forbidden"), errors.Forbidden),

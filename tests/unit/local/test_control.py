@@ -30,8 +30,10 @@ class Hull:
                 listener.bind((host, port))
                 listener.listen()
                 return listener
-            case control.Dial():
+            case control.Dial(port=1):
                 raise ConnectionRefusedError(111, "nobody there")
+            case control.Dial():
+                raise TimeoutError
             case control.StopUnit(name):
                 raise Refused(f"no {name}")
         return Answer()
@@ -83,6 +85,10 @@ async def test_what_cannot_be_done_is_told_and_the_server_goes_on(served):
         await asyncio.to_thread(client.stop_unit, "operator")
     with pytest.raises(Refused, match="nobody there"):
         await asyncio.to_thread(client.dial, "127.0.0.1", 1)
+    with pytest.raises(Refused, match="TimeoutError"):
+        await asyncio.to_thread(client.dial, "127.0.0.1", 2)
+    with pytest.raises(Refused, match="65535"):
+        await asyncio.to_thread(client.dial, "127.0.0.1", 70_000)
     assert await asyncio.to_thread(client.status) == STATUS
 
 

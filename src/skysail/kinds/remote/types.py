@@ -71,7 +71,7 @@ class ModalEndpointStatus(modal.ModalPart, frozen=True, kw_only=True):
     ready_replicas: Annotated[fields.Count, Meta(description="Containers that answer.")] = 0
     simulated: modal.Simulated = False
     conditions: fields.Conditions = ()
-    observed_generation: modal.ObservedGeneration = field(default=0, name="observedGeneration")
+    observed_generation: fields.ObservedGeneration = field(default=0, name="observedGeneration")
 
 
 class ModalEndpoint(Object, frozen=True, gc=False, rename="camel"):
@@ -110,7 +110,7 @@ class ModalFunctionStatus(modal.ModalPart, frozen=True, kw_only=True):
     deployed_at: Annotated[modal.WrittenTime, Meta(description="When it was deployed.")] = ""
     simulated: modal.Simulated = False
     conditions: fields.Conditions = ()
-    observed_generation: modal.ObservedGeneration = field(default=0, name="observedGeneration")
+    observed_generation: fields.ObservedGeneration = field(default=0, name="observedGeneration")
 
 
 class ModalFunction(Object, frozen=True, gc=False, rename="camel"):

@@ -53,7 +53,7 @@ class ModalJobStatus(modal.ModalPart, frozen=True, kw_only=True):
     finished_at: Annotated[modal.WrittenTime, Meta(description="When it ended.")] = ""
     simulated: modal.Simulated = False
     conditions: fields.Conditions = ()
-    observed_generation: modal.ObservedGeneration = field(default=0, name="observedGeneration")
+    observed_generation: fields.ObservedGeneration = field(default=0, name="observedGeneration")
 
 
 class ModalJob(Object, frozen=True, gc=False, rename="camel"):

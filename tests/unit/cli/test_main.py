@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from skysail.cli import main
+
+
+def test_help_lists_every_command_with_a_line():
+    shown = CliRunner().invoke(main.application(), ["--help"])
+    assert shown.exit_code == 0
+    for command in ("up", "down", "status", "kubectl", "run", "audit-cache"):
+        assert f"\n  {command} " in shown.stdout
+
+
+def test_help_loads_nothing_that_only_a_command_needs():
+    script = """
+import sys
+from skysail.cli import main
+sys.argv = ["skysail", "--help"]
+try:
+    main.main()
+except SystemExit:
+    pass
+print("loaded:", *sorted({name.split(".")[0] for name in sys.modules}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert loaded & {"aiohttp", "asyncio", "cryptography", "msgspec", "rich", "yaml"} == set()
+    assert "typer" in loaded
+
+
+@pytest.mark.parametrize("command", ["status", "kubectl"])
+def test_a_command_that_needs_a_cluster_says_how_to_get_one(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "argv", ["skysail", command])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    want = f"skysail: No cluster runs in {tmp_path}/home: `skysail up` starts one.\n"
+    assert capsys.readouterr().err == want
+
+
+def test_a_wrong_flag_is_misuse():
+    assert CliRunner().invoke(main.application(), ["up", "--no-such-flag"]).exit_code == 2

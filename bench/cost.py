@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import msgspec
 
 from bench.clients.__main__ import CONTESTANTS
-from bench.clients.measure import Figures
+from bench.clients.measure import Answers, Figures
 from bench.size import Size
 from bench.table import Row
 
@@ -34,9 +34,11 @@ def rows(size: Size, found: dict[str, Figures]) -> list[Row]:
         Row("  processor time, s", [each.sync.cpu for each in figures]),
         Row(f"write {size.jobs:,} statuses, s", [each.write.seconds for each in figures]),
         Row("  processor time, s", [each.write.cpu for each in figures]),
-        Row(f"event to decision at {size.rate:,}/s, p50, ms", [each.p50 * 1000 for each in figures]),
-        Row("  p99, ms", [each.p99 * 1000 for each in figures]),
-        Row("  processor time for 1,000 events, s", [each.stream.cpu / each.events * 1000 for each in figures]),
+        Row(f"event to decision at {size.rate:,}/s, p50, ms", [each.steady.p50 * 1000 for each in figures]),
+        Row("  p99, ms", [each.steady.p99 * 1000 for each in figures]),
+        Row("  processor time for 1,000 events, s", [_per_thousand(each.steady) for each in figures]),
+        Row(f"answer {size.burst:,} events at once, s", [each.burst.cost.seconds for each in figures]),
+        Row("  processor time for 1,000 events, s", [_per_thousand(each.burst) for each in figures]),
         Row("memory at the end, MB", [each.memory for each in figures]),
         Row("  at its highest, MB", [each.highest_memory for each in figures]),
     ]
@@ -44,13 +46,17 @@ def rows(size: Size, found: dict[str, Figures]) -> list[Row]:
 
 def remarks(found: dict[str, Figures]) -> Iterator[str]:
     """What a reader has to know before he believes the table."""
-    late = max(figures.server_late for figures in found.values())
-    yield f"The replay server itself was at most {late * 1000:.0f} ms behind its timetable."
+    late = max(figures.steady.late for figures in found.values())
+    yield f"At the steady rate the replay server itself was at most {late * 1000:.0f} ms behind its timetable."
     for contestant, figures in found.items():
-        if figures.answered < figures.events:
-            yield f"{contestant} had answered {figures.answered:,} of {figures.events:,} events when time was up."
-        if figures.stream.cpu > figures.stream.seconds * 0.9:
-            yield f"{contestant} was saturated: its latencies grow with the length of the run."
+        if figures.steady.answered < figures.steady.events:
+            yield f"{contestant} had answered {figures.steady.answered:,} of the steady events when time was up."
+        if figures.steady.is_saturated:
+            yield f"{contestant} was saturated at the steady rate: its latencies grow with the length of the run."
+
+
+def _per_thousand(answers: Answers) -> float:
+    return answers.cost.cpu / answers.events * 1000
 
 
 @contextmanager

@@ -30,4 +30,10 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def events(self) -> int:
+        """At the steady rate."""
         return round(self.rate * self.seconds)
+
+    @property
+    def burst(self) -> int:
+        """Events that come at once, after the steady ones."""
+        return self.events // 2

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from skysail.kube import kubeconfig
+from skysail.kube.certificates import Pair
 from skysail.local import addresses, launch
 from skysail.local.control import Control
 from skysail.local.errors import Refused
@@ -145,9 +146,9 @@ class Cluster:
         finally:
             connection.close()
 
-    def certificate(self, name: str, *names: str) -> pki.Pair:
+    def certificate(self, *names: str) -> Pair:
         """A server's certificate that everybody in the cluster trusts."""
-        return self._pki().cluster.server(name, names, datetime.now(UTC))
+        return self._pki().cluster.server(names, datetime.now(UTC))
 
     def audit(self) -> list[dict[str, Any]]:
         """Every request that the API server finished, in order."""

@@ -259,7 +259,7 @@ class Proxy:
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
             return await self._handle(request, session, access.server)
 
-        runner = web.ServerRunner(web.Server(handle), shutdown_timeout=0)
+        runner = web.ServerRunner(web.Server(handle), shutdown_timeout=0.1)
         await runner.setup()
         await web.SockSite(runner, listener, ssl_context=self._tls()).start()
 
@@ -271,7 +271,7 @@ class Proxy:
         self._cleanup = cleanup
 
     def _tls(self) -> ssl.SSLContext:
-        pair = self._cluster.certificate("proxy", addresses.HULL)
+        pair = self._cluster.certificate(addresses.HULL)
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         load_certificate(tls, pair.certificate, pair.key)
         return tls

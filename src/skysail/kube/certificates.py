@@ -25,21 +25,26 @@ class Pair(msgspec.Struct, frozen=True):
     certificate: bytes
     key: bytes
 
-    def expires_at(self) -> datetime:
-        return x509.load_pem_x509_certificate(self.certificate).not_valid_after_utc
+    @property
+    def parsed(self) -> x509.Certificate:
+        """Raises ValueError where this is no certificate."""
+        return x509.load_pem_x509_certificate(self.certificate)
+
+    @property
+    def ends(self) -> datetime:
+        return self.parsed.not_valid_after_utc
 
     def is_due(self, now: datetime) -> bool:
         """Whether two thirds of its life are over: the time to make a new one, long before anybody notices."""
-        certificate = x509.load_pem_x509_certificate(self.certificate)
-        life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-        return now > certificate.not_valid_before_utc + life * 2 / 3
+        begins = self.parsed.not_valid_before_utc
+        return now > begins + (self.ends - begins) * 2 / 3
 
 
 def authority(name: str, *, now: datetime, valid: timedelta) -> Pair:
     """A new certificate authority. It may sign leaves and nothing else."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    builder = _builder(subject, subject, key.public_key(), now, valid)
+    builder = _builder(subject, subject, key.public_key(), now, now + valid)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
     return _pair(builder.sign(key, hashes.SHA256()), key)
@@ -69,11 +74,12 @@ def _signed(
     valid: timedelta,
     alternatives: x509.SubjectAlternativeName | None = None,
 ) -> Pair:
-    issuer = x509.load_pem_x509_certificate(ca.certificate)
+    issuer = ca.parsed
     issuer_key = serialization.load_pem_private_key(ca.key, password=None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(subject, issuer.subject, key.public_key(), now, valid)
+    # Nobody believes a certificate that outlives its authority.
+    builder = _builder(subject, issuer.subject, key.public_key(), now, min(now + valid, ca.ends))
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
@@ -85,7 +91,7 @@ def _signed(
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, valid: timedelta
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, end: datetime
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -94,7 +100,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + valid)
+        .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
@@ -121,7 +127,10 @@ def _alternative(name: str) -> x509.GeneralName:
 
 
 def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
-    return Pair(
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    return Pair(certificate.public_bytes(serialization.Encoding.PEM), private_bytes(key))
+
+
+def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

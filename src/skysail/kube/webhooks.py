@@ -193,7 +193,7 @@ def _read(secret: Secret) -> Keys | None:
     try:
         values = [base64.b64decode((secret.data or {}).get(field, ""), validate=True) for field in _FIELDS]
         keys = Keys(Pair(*values[0:2]), Pair(*values[2:4]), values[4])
-        keys.authority.expires_at(), keys.server.expires_at()
+        _ = keys.authority.parsed, keys.server.parsed
     except ValueError:
         return None
     return keys

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from skysail.local.plane.pki import Pair
+from skysail.kube.certificates import Pair
 
 
 def render(*, server: str, authority: bytes, login: Pair) -> str:

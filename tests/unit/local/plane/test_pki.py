@@ -6,7 +6,7 @@ import pytest
 from cryptography import x509
 
 from skysail.local.plane import pki
-from skysail.local.plane.pki import Authority, Identity, Pair
+from skysail.local.plane.pki import Authority, Identity
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LEAVES = ("apiserver", "apiserver-kubelet-client", "front-proxy-client")
@@ -17,7 +17,7 @@ def snapshot(folder):
 
 
 def authority_of(folder, name):
-    return Pair.read(folder, name).parsed
+    return pki.read(folder, name).parsed
 
 
 def test_a_second_start_changes_no_byte(tmp_path):
@@ -42,7 +42,7 @@ def test_an_authority_that_could_not_outlive_its_certificates_is_renewed_with_th
     pki.ensure(tmp_path, NOW + timedelta(days=3000))
     after = snapshot(tmp_path)
     assert {name for name in after if after[name] == before[name]} == {"sa.key", "sa.pub"}
-    Pair.read(tmp_path, "apiserver").parsed.verify_directly_issued_by(authority_of(tmp_path, "ca"))
+    pki.read(tmp_path, "apiserver").parsed.verify_directly_issued_by(authority_of(tmp_path, "ca"))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_api_server_is_known_by_every_name_that_people_and_pods_use(tmp_path
 
 def test_a_certificate_for_other_names_is_replaced(tmp_path):
     cluster = pki.ensure(tmp_path, NOW).cluster
-    cluster.server("kube-apiserver", ("localhost",), NOW).write(tmp_path, "apiserver")
+    pki.write(tmp_path, "apiserver", cluster.server(("localhost",), NOW))
     pki.ensure(tmp_path, NOW)
     names = authority_of(tmp_path, "apiserver").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "kubernetes.default.svc" in names.get_values_for_type(x509.DNSName)

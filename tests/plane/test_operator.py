@@ -106,22 +106,34 @@ def test_finalizers_of_the_operators_before_us_do_not_hold_a_deleted_object(clus
     assert done.returncode == 0, done.stderr
 
 
-def test_steady_state_means_no_write_but_leases(cluster, operator):
-    apply(cluster, modal_job("steady"))
-    cluster.until(lambda: "Accepted" in conditions(cluster, "modaljob", "steady"), "the first condition")
-    seen = len(cluster.audit())
-    renewals = 0
+def test_over_three_resyncs_nothing_is_written_but_leases(cluster, operator):
+    cluster.stop("operator")
+    cluster.start_operator("steady", flags=("--resync-seconds=0.5",))
+    try:
+        apply(cluster, modal_job("steady"))
+        cluster.until(lambda: "Accepted" in conditions(cluster, "modaljob", "steady"), "the first condition")
+        cluster.until(lambda: passes(cluster) > 0, "the first passes")
+        seen, before, objects = len(cluster.audit()), passes(cluster), cached_jobs(cluster)
+        cluster.until(lambda: passes(cluster) >= before + 4 * objects, "each object to be looked at three times more")
+        writes = [row["requestURI"] for row in cluster.audit()[seen:] if is_write(row)]
+        assert [uri for uri in writes if "/leases/" not in uri] == []
+    finally:
+        cluster.stop("steady")
+        cluster.resume("operator")
+        cluster.until(lambda: ready(cluster), "the operator to be back")
 
-    def renewed() -> bool:
-        nonlocal renewals
-        renewals = sum(1 for row in cluster.audit()[seen:] if is_write(row) and "/leases/" in row["requestURI"])
-        return renewals >= 3
 
-    cluster.until(renewed, "three renewals of the lease")
-    others = [
-        row["requestURI"] for row in cluster.audit()[seen:] if is_write(row) and "/leases/" not in row["requestURI"]
-    ]
-    assert others == []
+def passes(cluster) -> int:
+    return metric(cluster, 'controller_runtime_reconcile_total{controller="ModalJob",result="success"}')
+
+
+def cached_jobs(cluster) -> int:
+    return metric(cluster, 'skysail_cache_objects{kind="modaljobs.modal-operator.io"}')
+
+
+def metric(cluster, name: str) -> int:
+    lines = [line for line in cluster.get("/metrics")[1].splitlines() if line.startswith(name)]
+    return int(float(lines[0].split()[-1])) if lines else 0
 
 
 def is_write(row: dict) -> bool:
@@ -143,10 +155,11 @@ def test_nothing_that_the_operator_asked_for_was_forbidden(cluster, operator):
     assert refused == []
 
 
-def test_health_readiness_and_metrics(cluster, operator):
-    assert cluster.get("/healthz") == (200, "ok\n")
-    assert cluster.get("/readyz") == (200, "ok\n")
-    code, page = cluster.get("/metrics")
+@pytest.mark.parametrize("port", [8080, 8081])
+def test_health_readiness_and_metrics_on_both_ports(cluster, operator, port):
+    assert cluster.get("/healthz", port) == (200, "ok\n")
+    assert cluster.get("/readyz", port) == (200, "ok\n")
+    code, page = cluster.get("/metrics", port)
     assert code == 200
     assert "skysail_leader 1.0" in page
     for name in ("workqueue_depth", "controller_runtime_reconcile_total", "skysail_event_loop_lag_seconds"):

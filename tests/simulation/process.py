@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from skysail.core.act import Caches, Performer
 from skysail.core.fence import Fenced
-from skysail.core.loop import RESYNC_SECONDS, Loop
+from skysail.core.loop import Loop
 from skysail.kube.audit import audit
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from skysail.kube.objects import Object
     from skysail.kube.resources import Resource
     from skysail.kube.transport import Transport
+
+_RESYNC_SECONDS = 600.0
 
 
 class Process:
@@ -88,7 +90,7 @@ class Process:
 
     async def _audit_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(RESYNC_SECONDS * self._rng.uniform(0.9, 1.1))
+            await asyncio.sleep(_RESYNC_SECONDS * self._rng.uniform(0.9, 1.1))
             for cache, reflector in self._reflectors:
                 try:
                     finding = await audit(self.client, cache)

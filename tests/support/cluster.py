@@ -97,7 +97,7 @@ class Cluster:
         kubeconfig: Path | None = None,
         flags: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
-        health_port: int = addresses.OPERATOR_HEALTH_PORT,
+        health_port: int | None = None,
     ) -> None:
         """The operator as a process under the generated RBAC. Returns when it is ready; it is not restarted."""
         run = (
@@ -107,11 +107,12 @@ class Cluster:
             "run",
             f"--kubeconfig={kubeconfig or self.operator_kubeconfig}",
             f"--webhook-host={addresses.HULL}",
-            f"--health-port={health_port}",
+            *([f"--health-port={health_port}"] if health_port else []),
             *flags,
         )
         self.control.start_unit(Unit(name=name, argv=run, env=env or {}, restart=False))
-        self.until(lambda: self._is_ready(name, health_port), f"{name} to be ready")
+        port = health_port or addresses.OPERATOR_HEALTH_PORT
+        self.until(lambda: self._is_ready(name, port), f"{name} to be ready")
 
     def stop(self, name: str) -> None:
         """TERM a unit, and wait until it is gone."""

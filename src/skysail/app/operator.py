@@ -25,7 +25,7 @@ from skysail.base.settings import Settings
 from skysail.core.act import Caches, Performer
 from skysail.core.actions import Note
 from skysail.core.fence import Fenced
-from skysail.core.loop import RESYNC_SECONDS, Loop
+from skysail.core.loop import Loop
 from skysail.kinds.awaiting.observe import Awaiting
 from skysail.kinds.offload.admit import HOOKS
 from skysail.kube import admission, kubeconfig
@@ -162,7 +162,14 @@ class Operator:
         cache: Cache[Any] = Cache(kind.resource, kind.struct)
         self._caches.add(cache)
         self._informers.add(cache, _is_ours if only_ours else lambda _: True)
-        loop = Loop(Awaiting(kind, cache, clock.now), self._performer, self, rng=self._rng, meter=self._metrics)
+        loop = Loop(
+            Awaiting(kind, cache, clock.now),
+            self._performer,
+            self,
+            rng=self._rng,
+            meter=self._metrics,
+            resync=self._settings.resync_seconds,
+        )
         cache.subscribe(loop.changed)
         self._loops.append(loop)
 
@@ -236,7 +243,7 @@ class Operator:
 
     async def _audit_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(RESYNC_SECONDS * self._rng.uniform(0.9, 1.1))
+            await asyncio.sleep(self._settings.resync_seconds * self._rng.uniform(0.9, 1.1))
             try:
                 await self._audit()
             except KubeError as error:

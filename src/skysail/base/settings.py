@@ -46,6 +46,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     webhook_service: Annotated[str, Meta(description="Service in front of the admission server, in a cluster.")] = (
         "skysail-webhook"
     )
+    resync_seconds: Annotated[
+        float,
+        Meta(gt=0, description="How often everything is looked at again, and every cache audited, without a change."),
+    ] = 600.0
     webhooks: Annotated[bool, Meta(description="Whether to serve admission at all.")] = True
 
 

@@ -26,6 +26,7 @@ def run(
     webhook_host: Annotated[
         str | None, typer.Option(help="Address at which the API server reaches this process without a Service.")
     ] = None,
+    resync_seconds: Annotated[float | None, typer.Option(help="How often all is looked at without a change.")] = None,
     webhooks: Annotated[bool | None, typer.Option(help="Whether to serve admission at all.")] = None,
 ) -> None:
     """Run the operator. Every option is also read from the environment, as SKYSAIL_NAME."""
@@ -46,6 +47,7 @@ def run(
         "health_ports": health_port,
         "webhook_port": webhook_port,
         "webhook_host": webhook_host,
+        "resync_seconds": resync_seconds,
         "webhooks": webhooks,
     }
     loaded = settings.load(flags, os.environ, config)

@@ -25,12 +25,10 @@ def up(
     import os
     import time
 
-    import msgspec
-
     from skysail.local import launch
     from skysail.local.home import Home
     from skysail.local.plane import binaries, build
-    from skysail.local.plane.flags import Component, PlaneOptions
+    from skysail.local.plane.flags import PlaneOptions
 
     place = Home.of(home, os.environ)
     began = time.monotonic()
@@ -44,8 +42,9 @@ def up(
         plane=PlaneOptions(audit=audit),
         with_operator=not without_operator,
     )
+    if place.is_taken() and (audit or without_operator):
+        _say("it is up already: --audit and --without-operator count from the next `skysail down` and `up`")
     status = launch.start(settings, _say)
-    place.kubectl.write_bytes(msgspec.json.encode(found.commands[Component.KUBECTL]))
     typer.echo(_next_steps(place, status.url, time.monotonic() - began))
     if attach:
         _follow(place)

@@ -30,8 +30,7 @@ from skysail.kube.resources import Resource
 
 log = logging.getLogger(__name__)
 
-# How often everything is looked at again although nothing happened, in seconds.
-RESYNC_SECONDS = 600.0
+_WORKERS = 16
 # How soon to try again what was refused. A person has to change something first.
 REFUSED_SECONDS = 10.0
 
@@ -78,7 +77,7 @@ class Meter(Protocol):
 
 
 class Loop(Generic[S]):
-    """The workers of one controller."""
+    """The workers of one controller. Every `resync` seconds each key is looked at although nothing happened."""
 
     def __init__(
         self,
@@ -88,14 +87,14 @@ class Loop(Generic[S]):
         *,
         rng: random.Random,
         meter: Meter,
-        workers: int = 16,
+        resync: float = 600.0,
     ) -> None:
         self._controller = controller
         self._performer = performer
         self._recorder = recorder
         self._rng = rng
         self._meter = meter
-        self._workers = workers
+        self._resync = resync
         self.kind = controller.resource.kind
         self.queue: Queue[Key] = Queue(rng=rng)
 
@@ -109,7 +108,7 @@ class Loop(Generic[S]):
         """Until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for _ in range(self._workers):
+                for _ in range(_WORKERS):
                     tasks.create_task(self._work())
         finally:
             self.queue.close()
@@ -180,7 +179,7 @@ class Loop(Generic[S]):
             self._recorder.record(self._controller.resource, root, note)
 
     def _next_look(self, plan: Plan) -> float:
-        resync = RESYNC_SECONDS * self._rng.uniform(0.9, 1.1)
+        resync = self._resync * self._rng.uniform(0.9, 1.1)
         return resync if plan.look_again is None else min(plan.look_again, resync)
 
     def _interrupted(self, key: Key, error: KubeError) -> None:

@@ -15,7 +15,7 @@ from skysail.local.control import Control, HullStatus
 from skysail.local.errors import NamespacesForbidden, NotRunning, StartFailed
 from skysail.local.home import Home
 from skysail.local.plane.binaries import Binaries
-from skysail.local.plane.flags import PlaneOptions
+from skysail.local.plane.flags import Component, PlaneOptions
 
 # By name: the process joins this package with the operator, so it lies above this package.
 _PROGRAM = "skysail.app.hull"
@@ -38,6 +38,7 @@ def start(settings: HullSettings, say: Callable[[str], None]) -> HullStatus:
     """Returns when the hull of this home is ready, whoever started it: asking twice makes one hull."""
     home = Home(Path(settings.home))
     home.prepare()
+    home.kubectl.write_bytes(msgspec.json.encode(settings.binaries.commands[Component.KUBECTL]))
     process = None if home.is_taken() else _spawn(home, settings)
     control = Control(home.control)
     deadline = time.monotonic() + _SECONDS

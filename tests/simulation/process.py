@@ -56,7 +56,7 @@ class Process:
 
     def control(self, controller: Controller[Any], own: Cache[Any], children: Iterable[Cache[Any]] = ()) -> None:
         """Look at an object when it changes, and when something that it controls does."""
-        loop = Loop(controller, self._performer, self, rng=self._rng, meter=self, workers=2)
+        loop = Loop(controller, self._performer, self, rng=self._rng, meter=self)
         own.subscribe(loop.changed)
         for cache in children:
             cache.subscribe(lambda old, new: _add_owner(loop, old or new))

@@ -178,11 +178,12 @@ async def _round(home: Home, client: Client, unit: Unit, namespace: str, jobs: i
     try:
         await asyncio.to_thread(Control(home.control).start_unit, unit)
         await asyncio.wait_for(all_told.wait(), _LONGEST_SECONDS)
+        seconds = time.monotonic() - began
     except TimeoutError as error:
         log = (home.logs / f"{unit.name}.log").read_text()[-2000:]
         raise RuntimeError(f"{unit.name} told {len(told)} of {jobs} objects, and then:\n{log}") from error
     finally:
         watching.cancel()
-    seconds = time.monotonic() - began
+        await asyncio.gather(watching, return_exceptions=True)
     await asyncio.to_thread(Control(home.control).stop_unit, unit.name)
     return Round(seconds, msgspec.json.decode(_result(home, namespace).read_bytes(), type=Used))

@@ -95,8 +95,9 @@ async def measure(contestant: Contestant, url: str, size: Size) -> Figures:
 
 
 def percentile(ordered: list[float], part: float) -> float:
-    """The smallest value that this part of all values does not exceed; NaN where there are none."""
-    return ordered[min(len(ordered) - 1, int(len(ordered) * part))] if ordered else float("nan")
+    """The value that this part of all values lies below."""
+    assert ordered, "a contestant that answers no event at all is broken"
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
 
 
 async def _answer(ledger: Ledger, server: aiohttp.ClientSession, emission: Emission) -> Answers:

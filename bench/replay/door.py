@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from bench.replay.world import Collection, Expired, Manifest, World
+from bench.replay.world import Collection, Edit, Expired, Manifest, World
 from skysail.kube.transport import JSON, MERGE_PATCH
 
 _BOOKMARK_SECONDS = 30.0
@@ -58,7 +58,7 @@ class Door:
             lambda manifest: {**manifest, "status": _merged(manifest.get("status", {}), status)},
         )
 
-    def _change(self, name: str, edit: Any) -> web.Response:
+    def _change(self, name: str, edit: Edit) -> web.Response:
         if self._collection.get(name) is None:
             return _failure(404, "NotFound")
         try:

@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Named, because a virtual environment that is active in the user's shell would come first.
+OURS := --python $(BIN)/python
 
 .DEFAULT_GOAL := help
 
@@ -21,6 +23,7 @@ down: $(READY) ## stop it; the data stay (.venv/bin/skysail down --purge deletes
 .PHONY: test
 test: $(READY) ## check, then every test, against a real control plane
 	@$(MAKE) --no-print-directory check
+	$(BIN)/skysail build
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 .PHONY: check
@@ -34,7 +37,7 @@ check: $(READY) ## style, types, import law, generated files, promises; below a 
 
 .PHONY: bench
 bench: $(READY) ## measure, beside Kopf doing the same work
-	$(BIN)/uv pip install -q --require-hashes -r requirements-bench.lock
+	$(BIN)/uv pip install $(OURS) -q --require-hashes -r requirements-bench.lock
 	$(BIN)/python -m bench
 
 .PHONY: format
@@ -48,9 +51,9 @@ generate: $(READY) ## write the generated files: CRDs, rights, reference pages
 
 .PHONY: lock
 lock: $(READY) ## resolve the dependencies anew, with hashes
-	$(BIN)/uv pip compile -q --universal --generate-hashes pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile -q --universal --generate-hashes pyproject.toml --group dev -o requirements-dev.lock
-	$(BIN)/uv pip compile -q --universal --generate-hashes pyproject.toml --group dev --group bench -o requirements-bench.lock
+	$(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes pyproject.toml --group dev -o requirements-dev.lock
+	$(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes pyproject.toml --group dev --group bench -o requirements-bench.lock
 
 $(READY): requirements-dev.lock pyproject.toml scripts/bootstrap
 	scripts/bootstrap "$(PYTHON)" $(VENV)

@@ -102,7 +102,7 @@ class WithKopf:
         await asyncio.wait({synced, self._operator}, return_when=asyncio.FIRST_COMPLETED)
         if self._operator.done():
             raise RuntimeError("Kopf ended before it had listed everything") from self._operator.exception()
-        self._gate.ended()
+        self._gate.ended(objects=30_000)
 
     async def work(self) -> None:
         self._tasks += [asyncio.create_task(self._reconcile_for_ever()) for _ in range(_WORKERS)]

@@ -77,6 +77,9 @@ class _Controller:
         self._ledger.looked(snapshot.object.metadata.uid, is_content=new == old)
         return Plan(status=new)
 
+    def refused(self, snapshot: _Snapshot, why: str) -> msgspec.Struct:
+        raise RuntimeError(f"The replay server refuses nothing, and yet: {why}")
+
 
 class WithSkysail:
     """`gate` is the collector's policy; the operator has one, a test of this program must not."""

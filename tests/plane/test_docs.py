@@ -60,6 +60,7 @@ def test_the_commands_of_a_document_do_what_it_shows(shell, document):
 
 def test_every_link_between_the_documents_leads_somewhere():
     for document in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")):
-        for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
+        prose = re.sub(r"`[^`\n]*`", "", document.read_text())  # a pattern of a field may look like a link
+        for target in re.findall(r"\]\(([^)#]+)", prose):
             if "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name}: {target}"

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from skysail.local import launch
+from skysail.local import hull, launch
 from skysail.local.control import Control
 from skysail.local.home import Home
 from skysail.local.launch import HullSettings
@@ -42,8 +42,13 @@ class Shell:
         }
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "skysail", *arguments]
-        return subprocess.run(command, env=self._env, capture_output=True, text=True, check=False)
+        with self.begin(*arguments) as command:
+            output, errors = command.communicate()
+        return subprocess.CompletedProcess(command.args, command.returncode, output, errors)
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "skysail", *arguments]
+        return subprocess.Popen(argv, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
@@ -60,14 +65,16 @@ def test_up_down_and_up_again_as_a_user_does_it(skysail):
     up = skysail("up", "--without-operator")
     assert up.returncode == 0, up.stderr
     assert "Skysail is up at https://127.0.0.1:" in up.stdout
+    assert skysail("kubectl", "get", "serviceaccount", "default").returncode == 0, "ready means: pods can be made"
     pid = Control(skysail.home.control).status().pid
     made = skysail("kubectl", "create", "configmap", "kept", "--from-literal=word=ahoy")
     assert made.returncode == 0, made.stderr
     shown = skysail("status").stdout
     assert all(word in shown for word in (*list(Component)[:4], "running", "TrainingJob.ml.example.com"))
 
-    again = skysail("up", "--without-operator")
+    again = skysail("up")
     assert again.returncode == 0, again.stderr
+    assert "it was up already, without its operator and without an audit log" in again.stdout
     assert Control(skysail.home.control).status().pid == pid
 
     assert skysail("down").returncode == 0
@@ -92,6 +99,36 @@ def test_kill_of_the_outer_process_leaves_nothing(tmp_path):
         os.kill(cluster.control.status().pid, signal.SIGKILL)
         cluster.home.wait_until_free(10)
         assert processes.of_home(cluster.home.root) == {}
+
+
+def test_a_hull_whose_home_is_deleted_ends(tmp_path):
+    with Cluster(tmp_path / "home") as cluster:
+        shutil.rmtree(cluster.home.root, ignore_errors=True)  # what is still written there may come back meanwhile
+        cluster.until(lambda: processes.of_home(cluster.home.root) == {}, "the hull to end")
+
+
+def test_down_in_the_first_moments_of_up_is_not_lost(skysail):
+    with skysail.begin("up", "--without-operator") as up:
+        while not skysail.home.is_taken():
+            assert up.poll() is None
+        assert launch.stop(skysail.home)
+        _, said = up.communicate()
+    assert up.returncode == 1
+    assert "The hull was stopped before it was ready." in said
+    assert processes.of_home(skysail.home.root) == {}
+
+
+def test_the_status_of_a_cluster_without_its_api_server_is_told(cluster):
+    cluster.stop(Component.API_SERVER)
+    try:
+        command = [sys.executable, "-m", "skysail", "status", f"--home={cluster.home.root}"]
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        cluster.resume(Component.API_SERVER)
+        cluster.until(lambda: cluster.kubectl("get", "--raw", "/readyz").returncode == 0, "the API server to be back")
+    assert told.returncode == 0, told.stderr
+    assert "(not running: kube-apiserver), data in" in told.stdout
+    assert "The API server does not answer" in told.stdout
 
 
 def test_a_crashed_component_is_restarted_and_reported_with_the_end_of_its_log(cluster):
@@ -127,7 +164,10 @@ def test_a_socket_made_inside_is_reached_only_from_inside(cluster):
             line.sendall(b"ahoy")
             assert accepted.recv(10) == b"ahoy"
         assert host == "10.244.0.1"
-    assert subprocess.run(["ip", "link", "show", "skysail0"], capture_output=True, check=False).returncode != 0
+    assert (
+        subprocess.run([hull.ip_program(), "link", "show", "skysail0"], capture_output=True, check=False).returncode
+        != 0
+    )
 
 
 def hull_script(payload: str, before: str = "") -> list[str]:
@@ -160,7 +200,7 @@ if os.geteuid() == 0:
 """
 
 LOOK_AROUND = """
-    links = json.loads(subprocess.run(["/sbin/ip", "-json", "addr"], capture_output=True, check=True).stdout)
+    links = json.loads(subprocess.run([hull.ip_program(), "-json", "addr"], capture_output=True, check=True).stdout)
     print(json.dumps({
         "links": {link["ifname"]: [a["local"] for a in link["addr_info"] if a["family"] == "inet"] for link in links},
         "sys": sorted(os.listdir("/sys/class/net")),
@@ -228,6 +268,13 @@ def test_where_namespaces_are_forbidden_one_sentence_names_the_ways_out(tmp_path
     assert sentence.startswith("skysail: This machine did not let Skysail make its namespaces (unshare: ")
     assert all(way in sentence for way in ("sudo", "user.max_user_namespaces", "apparmor", "--privileged"))
     assert processes.of_home(tmp_path / "home") == {}
+
+
+def test_a_kernel_without_bridges_is_not_taken_for_forbidden_namespaces():
+    done = in_a_hull("return 0", before="hull.ip_program = lambda: '/bin/false'")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("skysail.local.errors.MachineUnfit: The hull's network could not be made")
+    assert "modprobe bridge" in last
 
 
 @pytest.fixture

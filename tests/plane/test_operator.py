@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from skysail.app.install import install
 
 SAMPLES = "config/samples"
 
@@ -96,6 +99,34 @@ def test_pods_that_need_no_limit_do_not_travel_to_us_and_an_absent_operator_stop
         assert done.returncode == 0, done.stderr
     finally:
         cluster.signal("operator", signal.SIGCONT)
+
+
+def test_a_changed_gpu_count_takes_the_limit_along_that_we_set(cluster, operator):
+    def deployment(gpus: int) -> dict:
+        container = {"name": "c", "image": "x", "resources": {"requests": {"nvidia.com/gpu": gpus}}}
+        template = {"metadata": {"labels": {"a": "more"}}, "spec": {"containers": [container]}}
+        spec = {"replicas": 0, "selector": {"matchLabels": {"a": "more"}}, "template": template}
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "more"}, "spec": spec}
+
+    apply(cluster, deployment(1))
+    apply(cluster, deployment(2))
+    limits = cluster.kubectl(
+        "get", "deployment", "more", "-o", "jsonpath={.spec.template.spec.containers[0].resources}"
+    )
+    assert json.loads(limits.stdout) == {"limits": {"nvidia.com/gpu": "2"}, "requests": {"nvidia.com/gpu": "2"}}
+
+
+def test_another_projects_definition_is_never_replaced_by_our_stand_in(cluster, operator):
+    name = "trainjobs.trainer.kubeflow.org"
+    cluster.kubectl("label", "crd", name, "app.kubernetes.io/managed-by-", "--overwrite")
+    try:
+        cluster.until(lambda: name not in cluster.get("/metrics")[1], "the operator to let it go")
+        asyncio.run(install(cluster.kubeconfig))
+        labels = cluster.kubectl("get", "crd", name, "-o", "jsonpath={.metadata.labels}").stdout
+        assert "skysail" not in labels
+    finally:
+        cluster.kubectl("label", "crd", name, "app.kubernetes.io/managed-by=skysail", "--overwrite")
+    cluster.until(lambda: name in cluster.get("/metrics")[1], "the operator to watch it again")
 
 
 def test_finalizers_of_the_operators_before_us_do_not_hold_a_deleted_object(cluster, operator):
@@ -198,7 +229,7 @@ def test_a_second_replica_waits_warm_and_takes_over_when_the_first_is_stopped(cl
         cluster.stop("operator")
         # Released on SIGTERM: the successor need not wait until the lease runs out.
         holder = ("get", "lease", "skysail-operator", "-n", "skysail-system", "-o", "jsonpath={.spec.holderIdentity}")
-        cluster.until(lambda: cluster.kubectl(*holder).stdout == "standby", "the standby to lead")
+        cluster.until(lambda: cluster.kubectl(*holder).stdout.startswith("standby_"), "the standby to lead")
         apply(cluster, modal_job("after"))
         cluster.until(lambda: "Accepted" in conditions(cluster, "modaljob", "after"), "the second to act")
     finally:
@@ -251,7 +282,7 @@ def test_without_rights_the_operator_says_so_and_ends(cluster):
     stranger = cluster.user("stranger")
     done = run_skysail("run", f"--kubeconfig={stranger}", "--health-port=0", "--webhook-port=0")
     assert done.returncode == 2
-    assert "rights" in done.stderr
+    assert "kubectl apply -f config/rbac/role.yaml" in done.stderr
     assert "stranger" in done.stderr
 
 

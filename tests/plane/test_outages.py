@@ -77,15 +77,20 @@ async def delete(client: Client, name: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_jobs_are_left(cluster):
+def no_jobs_of_others(cluster):
+    """Neither what another module left, nor what a failed test left here."""
+    clear(cluster)
     yield
     clear(cluster)
 
 
 def clear(cluster) -> None:
-    """All in one request; kubectl would ask for each."""
-    done = cluster.kubectl("delete", "--raw", JOBS.path("default"))
-    assert done.returncode == 0, done.stderr
+    """All of a namespace in one request; kubectl would ask for each."""
+    found = cluster.kubectl("get", JOBS.plural, "-A", "-o", "jsonpath={.items[*].metadata.namespace}")
+    assert found.returncode == 0, found.stderr
+    for namespace in set(found.stdout.split()):
+        done = cluster.kubectl("delete", "--raw", JOBS.path(namespace))
+        assert done.returncode == 0, done.stderr
 
 
 def live(cluster) -> dict[str, dict]:
@@ -130,7 +135,7 @@ def watches_jobs(seen: Seen) -> bool:
 def test_a_killed_api_server_that_stays_away_is_survived(cluster):
     """Away for longer than the lease: the operator ends, is started anew by whoever runs it, and finds its way."""
     login = cluster.operator_kubeconfig
-    argv = (sys.executable, "-m", "skysail", "run", f"--kubeconfig={login}", f"--webhook-host={addresses.HULL}")
+    argv = (sys.executable, "-P", "-m", "skysail", "run", f"--kubeconfig={login}", f"--webhook-host={addresses.HULL}")
     cluster.control.start_unit(Unit(name="survivor", argv=argv))
     try:
         each(cluster, [f"before-{i}" for i in range(50)], create)
@@ -202,6 +207,7 @@ def test_killed_after_every_single_write_the_end_is_the_same(cluster, after_repl
         return live(cluster).keys() == {"one", "two"} and everything_has_its_status(cluster)
 
     with Proxy(cluster) as proxy:
+        forget_the_operator(cluster)
         cluster.start_operator("operator", kubeconfig=proxy.kubeconfig)
         scenario()
         cluster.until(finished, "the reference run")
@@ -210,18 +216,24 @@ def test_killed_after_every_single_write_the_end_is_the_same(cluster, after_repl
         cluster.stop("operator")
         for nth in range(1, len(writes) + 1):
             clear(cluster)
-            cluster.kubectl("delete", "mutatingwebhookconfiguration", "skysail", "--ignore-not-found")
-            cluster.kubectl("delete", "lease", "skysail-operator", "-n", "skysail-system", "--ignore-not-found")
+            forget_the_operator(cluster)
             proxy.clear()
             kill = faults.Kill(lambda: cluster.signal("operator", signal.SIGKILL), after_reply=after_reply)
             proxy.on(lambda seen: seen.is_mutating and "/leases" not in seen.path, kill, nth=nth)
-            cluster.start_operator("operator", kubeconfig=proxy.kubeconfig)
+            cluster.begin_operator("operator", kubeconfig=proxy.kubeconfig)
             scenario()
             cluster.until(lambda: cluster.unit("operator").state == "stopped", f"the kill after write {nth}")
             cluster.start_operator("operator", kubeconfig=proxy.kubeconfig)
             cluster.until(finished, f"the end after a kill at write {nth}")
             assert ends(cluster) == reference
             cluster.stop("operator")
+
+
+def forget_the_operator(cluster) -> None:
+    """As if none had ever run: every run then has the same writes to do."""
+    for what in ("mutatingwebhookconfiguration/skysail", "lease/skysail-operator", "secret/skysail-webhook"):
+        done = cluster.kubectl("delete", what, "-n", "skysail-system", "--ignore-not-found")
+        assert done.returncode == 0, done.stderr
 
 
 def ends(cluster) -> dict:

@@ -162,11 +162,16 @@ def test_extension_api_servers_are_told_whom_to_trust(cluster):
 def test_the_audit_log_names_who_did_what(cluster):
     ann = cluster.user("auditee", "system:masters")
     assert cluster.kubectl("create", "configmap", "audited", as_user=ann).returncode == 0
-    (entry,) = [
-        entry
-        for entry in cluster.audit()
-        if entry["user"]["username"] == "auditee" and entry["verb"] == "create" and entry["stage"] == "ResponseComplete"
-    ]
+
+    def entries() -> list[dict]:
+        return [
+            entry
+            for entry in cluster.audit()
+            if (entry["user"]["username"], entry["verb"], entry["stage"]) == ("auditee", "create", "ResponseComplete")
+        ]
+
+    cluster.until(lambda: bool(entries()), "the audit log to be written")
+    (entry,) = entries()
     assert entry["objectRef"]["name"] == "audited"
     assert entry["responseStatus"]["code"] == 201
     assert "requestObject" not in entry

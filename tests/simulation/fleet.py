@@ -12,7 +12,7 @@ import msgspec
 from skysail.base.clock import timestamp
 from skysail.core import conditions
 from skysail.core.actions import Apply, Delete, Owner, Plan, SetFinalizers
-from skysail.kube.cache import owner_uids
+from skysail.kube.cache import owner_uids, uids
 from skysail.kube.fields import Condition, Part
 from skysail.kube.objects import Key, Object
 from skysail.kube.resources import CONFIG_MAP, Resource
@@ -95,21 +95,32 @@ def _scrap(snapshot: Snapshot) -> tuple[Action, ...]:
     )
 
 
+def refused(snapshot: Snapshot, why: str) -> FleetStatus:
+    return _told(snapshot, is_ready=False, reason="Refused", message=why)
+
+
 def _status(snapshot: Snapshot) -> FleetStatus:
     fleet = snapshot.object
     afloat = sum(1 for ship in snapshot.ships if (ship.data or {}).get("flag") == fleet.spec.flag)
     is_ready = afloat == fleet.spec.size == len(snapshot.ships)
+    message = f"{afloat} of {fleet.spec.size} ships are afloat."
+    status = _told(snapshot, is_ready=is_ready, reason="AllAfloat" if is_ready else "Launching", message=message)
+    return msgspec.structs.replace(status, afloat=afloat)
+
+
+def _told(snapshot: Snapshot, *, is_ready: bool, reason: str, message: str) -> FleetStatus:
+    fleet = snapshot.object
     ready = Condition(
         type="Ready",
         status="True" if is_ready else "False",
         last_transition_time=snapshot.now,
-        reason="AllAfloat" if is_ready else "Launching",
-        message=f"{afloat} of {fleet.spec.size} ships are afloat.",
+        reason=reason,
+        message=message,
         observed_generation=fleet.metadata.generation,
     )
     return FleetStatus(
         observed_generation=fleet.metadata.generation,
-        afloat=afloat,
+        afloat=fleet.status.afloat,
         conditions=conditions.with_condition(fleet.status.conditions, ready),
     )
 
@@ -121,7 +132,7 @@ class Admiral:
 
     def __init__(self, process: Process) -> None:
         self._now = process.now
-        self._fleets: Cache[Fleet] = process.cache(FLEET, Fleet)
+        self._fleets: Cache[Fleet] = process.cache(FLEET, Fleet, {"uid": uids})
         self._ships: Cache[Ship] = process.cache(CONFIG_MAP, Ship, {"owner": owner_uids})
         self._berths: Cache[Object] = process.cache(BERTH, Object)
         process.control(self, self._fleets, [self._ships])
@@ -136,6 +147,9 @@ class Admiral:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan(snapshot)
+
+    def refused(self, snapshot: Snapshot, why: str) -> FleetStatus:
+        return refused(snapshot, why)
 
 
 def ship_name(fleet: Object, number: int) -> str:

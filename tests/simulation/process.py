@@ -13,7 +13,6 @@ from skysail.kube.audit import audit
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.errors import KubeError
-from skysail.kube.objects import Key
 from skysail.kube.watch import Reflector
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class Process:
         loop = Loop(controller, self._performer, self, rng=self._rng, meter=self)
         own.subscribe(loop.changed)
         for cache in children:
-            cache.subscribe(lambda old, new: _add_owner(loop, old or new))
+            loop.follow(cache, own)
         self._loops.append(loop)
 
     async def run(self) -> None:
@@ -98,10 +97,3 @@ class Process:
                     continue
                 if finding.differs:
                     reflector.relist()
-
-
-def _add_owner(loop: Loop[Any], child: Object | None) -> None:
-    assert child is not None, "a change has a before or an after"
-    owner = child.metadata.controller
-    if owner is not None and owner.kind == loop.kind:
-        loop.queue.add(Key(child.metadata.namespace, owner.name))

@@ -100,19 +100,33 @@ class Cluster:
         health_port: int | None = None,
     ) -> None:
         """The operator as a process under the generated RBAC. Returns when it is ready; it is not restarted."""
+        self.begin_operator(name, kubeconfig=kubeconfig, flags=flags, env=env, health_port=health_port)
+        port = health_port or addresses.OPERATOR_HEALTH_PORT
+        self.until(lambda: self._is_ready(name, port), f"{name} to be ready")
+
+    def begin_operator(
+        self,
+        name: str = "operator",
+        *,
+        kubeconfig: Path | None = None,
+        flags: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+        health_port: int | None = None,
+    ) -> None:
+        """As `start_operator`, for one that may never be ready."""
         run = (
             sys.executable,
+            "-P",
             "-m",
             "skysail",
             "run",
             f"--kubeconfig={kubeconfig or self.operator_kubeconfig}",
             f"--webhook-host={addresses.HULL}",
+            "--drain-seconds=0",
             *([f"--health-port={health_port}"] if health_port else []),
             *flags,
         )
         self.control.start_unit(Unit(name=name, argv=run, env=env or {}, restart=False))
-        port = health_port or addresses.OPERATOR_HEALTH_PORT
-        self.until(lambda: self._is_ready(name, port), f"{name} to be ready")
 
     def stop(self, name: str) -> None:
         """TERM a unit, and wait until it is gone."""

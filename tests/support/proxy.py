@@ -114,7 +114,7 @@ class Repeat(Fault):
 
 
 class Hold(Fault):
-    """The request, or each event of the watch, waits at the proxy until the test lets it go."""
+    """The request waits at the proxy until the test lets it go."""
 
     def __init__(self) -> None:
         self._gate = threading.Event()

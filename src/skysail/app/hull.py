@@ -7,15 +7,17 @@ rest. The inner part supervises the units and answers on the control socket.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-import aiohttp
 import msgspec
 
 from skysail.app.install import install
@@ -24,13 +26,16 @@ from skysail.local import control, doors, hull, syscalls
 from skysail.local.addresses import API_PORT, HULL, OPERATOR_HEALTH_PORT
 from skysail.local.control import Answer, Control, HullStatus, Request
 from skysail.local.control_server import ControlServer
-from skysail.local.errors import LocalError
+from skysail.local.errors import LocalError, StartFailed
 from skysail.local.home import Home
-from skysail.local.launch import HullSettings
+from skysail.local.launch import ANOTHER_RUNS, HullSettings
 from skysail.local.plane import credentials, pki, start
+from skysail.local.plane.flags import Component
 from skysail.local.supervisor import Supervisor, Surroundings, Unit
 
 _DIAL_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+_OPERATOR_READY = f"http://{HULL}:{OPERATOR_HEALTH_PORT}/readyz"
 
 
 def main(argument: str) -> int:
@@ -41,8 +46,10 @@ def main(argument: str) -> int:
     home = Home(Path(settings.home))
     home.prepare()
     os.chdir(home.root)
-    if home.lock() is None:
-        return 0  # another `up` was faster: there is one hull per home
+    lock = home.lock()
+    if lock is None:
+        return ANOTHER_RUNS  # there is one hull per home
+    _begin(home, settings)
     door = doors.open_listener(_last_port(home))
     home.door_port.write_text(str(door.getsockname()[1]))
     inside = _Inside(settings, home, f"https://127.0.0.1:{door.getsockname()[1]}")
@@ -51,10 +58,23 @@ def main(argument: str) -> int:
     except LocalError as error:
         home.failure.write_text(str(error))
         return error.exit_code
-    return asyncio.run(_outside(entry, door, home))
+    return asyncio.run(_outside(entry, door, home, lock))
 
 
-async def _outside(entry: int, door: socket.socket, home: Home) -> int:
+def _begin(home: Home, settings: HullSettings) -> None:
+    """What the last hull left makes room for ours. The home's lock is held, so nobody else writes these files."""
+    home.failure.unlink(missing_ok=True)
+    if home.hull_log.exists():
+        home.hull_log.replace(home.hull_log.with_suffix(".log.1"))
+    log = os.open(home.hull_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, sys.stdout.fileno())
+    os.dup2(log, sys.stderr.fileno())
+    os.close(log)
+    home.pid.write_text(f"{os.getpid()}\n")
+    home.kubectl.write_bytes(msgspec.json.encode(settings.binaries.commands[Component.KUBECTL]))
+
+
+async def _outside(entry: int, door: socket.socket, home: Home, lock: int) -> int:
     """Carry connections in until the hull ends; pass on a wish to end."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -64,9 +84,19 @@ async def _outside(entry: int, door: socket.socket, home: Home) -> int:
         return await asyncio.to_thread(Control(home.control).dial, HULL, API_PORT)
 
     server = await doors.serve(door, dial)
+    watch = asyncio.create_task(_end_without_home(entry, home, lock))
     _, status = await asyncio.to_thread(os.waitpid, entry, 0)
+    watch.cancel()
     server.close()
     return os.waitstatus_to_exitcode(status)
+
+
+async def _end_without_home(entry: int, home: Home, lock: int) -> None:
+    """A hull whose folder was deleted could never be found again by `skysail down`."""
+    while home.is_held(lock):  # noqa: ASYNC110 (nobody tells us when a folder is deleted)
+        await asyncio.sleep(_LOOK_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(entry, signal.SIGTERM)
 
 
 class _StopAsked(Exception):
@@ -100,7 +130,7 @@ class _Inside:
             _log("stopping")
         except* (LocalError, KubeError, OSError) as failures:
             code = 1
-            reasons = (str(failure) or type(failure).__name__ for failure in failures.exceptions)
+            reasons = [str(failure) or type(failure).__name__ for failure in _each(failures)]
             self._home.failure.write_text("\n".join(reasons))
         finally:
             self._home.control.unlink(missing_ok=True)
@@ -116,17 +146,28 @@ class _Inside:
         credentials.write_all(home, pki.ensure(home.pki, now), self._url, now)
         planned = start.units(home, self._settings.binaries, self._settings.plane)
         await start.start(self._supervisor, home, planned, self._say)
-        await install(credentials.inside_path(home, "admin"))
+        async with asyncio.TaskGroup() as rest:
+            rest.create_task(start.until_whole(self._supervisor, home, planned))
+            rest.create_task(self._install())
+        self._is_ready = True
+
+    async def _install(self) -> None:
+        try:
+            await install(credentials.inside_path(self._home, "admin"))
+        except TimeoutError as error:
+            raise StartFailed("The API server did not take and serve the kinds of Skysail in time.") from error
         self._say("the kinds of Skysail are installed")
         if self._settings.with_operator:
             await self._start_operator()
-        self._is_ready = True
 
     async def _start_operator(self) -> None:
         login = credentials.inside_path(self._home, "operator")
-        run = (sys.executable, "-m", "skysail", "run", f"--kubeconfig={login}", f"--webhook-host={HULL}")
+        # Without a drain: it stops with its API server, and nobody takes over.
+        flags = (f"--kubeconfig={login}", f"--webhook-host={HULL}", "--drain-seconds=0")
+        run = (sys.executable, "-P", "-m", "skysail", "run", *flags)
         await self._supervisor.start(Unit(name="operator", argv=run))
-        await start.until(_operator_is_ready, "the operator to be ready", self._supervisor)
+        is_ready = partial(start.is_healthy, _OPERATOR_READY)
+        await start.until(is_ready, "the operator to be ready", self._supervisor)
         self._say("the operator is ready")
 
     def _say(self, step: str) -> None:
@@ -155,10 +196,12 @@ class _Inside:
 
     def _status(self) -> HullStatus:
         return HullStatus(
-            is_ready=self._is_ready,
+            is_ready=self._is_ready and not self._stop.is_set(),
             pid=self._outer_pid,
             started=self._started,
             url=self._url,
+            with_operator=self._settings.with_operator,
+            with_audit=self._settings.plane.audit,
             steps=tuple(self._steps),
             units=self._supervisor.status(),
         )
@@ -183,13 +226,13 @@ async def _dial(host: str, port: int) -> socket.socket:
     return line
 
 
-async def _operator_is_ready() -> bool:
-    url = f"http://{HULL}:{OPERATOR_HEALTH_PORT}/readyz"
-    try:
-        async with aiohttp.ClientSession() as session, session.get(url) as reply:
-            return reply.status == 200  # noqa: PLR2004 (HTTP OK)
-    except (aiohttp.ClientError, OSError):
-        return False
+def _each(failures: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The failures themselves, however deep the task groups in which they happened."""
+    for failure in failures.exceptions:
+        if isinstance(failure, BaseExceptionGroup):
+            yield from _each(failure)
+        else:
+            yield failure
 
 
 def _last_port(home: Home) -> int:

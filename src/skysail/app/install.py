@@ -6,10 +6,11 @@ import asyncio
 from pathlib import Path
 
 from skysail.app import manifests
+from skysail.base.names import Label
 from skysail.kube import kubeconfig
 from skysail.kube.client import Client, Manifest
 from skysail.kube.discovery import Definition
-from skysail.kube.errors import Conflict
+from skysail.kube.errors import Conflict, NotFound, Throttled
 from skysail.kube.http import HttpTransport
 from skysail.kube.objects import Object
 from skysail.kube.resources import CRD
@@ -23,21 +24,40 @@ async def install(path: Path) -> None:
     transport = HttpTransport(kubeconfig.from_file(path))
     try:
         client = Client(transport)
-        definitions = [*manifests.definitions(), *manifests.compatible_definitions()]
-        await _apply(client, manifests.namespace())
-        await asyncio.gather(*(_apply(client, manifest) for manifest in (*definitions, *manifests.rules())))
+        definitions = [*manifests.definitions(), *await _absent_or_ours(client, manifests.compatible_definitions())]
         async with asyncio.timeout(_PATIENCE_SECONDS):
+            await _apply(client, manifests.namespace())
+            await asyncio.gather(*(_apply(client, manifest) for manifest in (*definitions, *manifests.rules())))
             await asyncio.gather(*(_established(client, definition) for definition in definitions))
     finally:
         await transport.close()
 
 
+async def _absent_or_ours(client: Client, definitions: list[Manifest]) -> list[Manifest]:
+    """Another project's own definition stays: ours only stands in for it where it is missing."""
+    wanted = []
+    for definition in definitions:
+        try:
+            present = await client.get(CRD, "", definition["metadata"]["name"], Object)
+        except NotFound:
+            wanted.append(definition)
+            continue
+        if (present.metadata.labels or {}).get(Label.MANAGED_BY) == manifests.NAME:
+            wanted.append(definition)
+    return wanted
+
+
 async def _apply(client: Client, manifest: Manifest) -> None:
-    try:
-        await client.apply(manifests.RESOURCES[manifest["kind"]], manifest, Object)
-    except Conflict:
-        # The API server itself writes into a definition while it begins to serve it: once more settles it.
-        await client.apply(manifests.RESOURCES[manifest["kind"]], manifest, Object)
+    while True:
+        try:
+            await client.apply(manifests.RESOURCES[manifest["kind"]], manifest, Object)
+        except Conflict:
+            # The API server itself writes into a definition while it begins to serve it: once more settles it.
+            continue
+        except Throttled as error:
+            await asyncio.sleep(error.retry_after or 1.0)
+            continue
+        return
 
 
 async def _established(client: Client, manifest: Manifest) -> None:

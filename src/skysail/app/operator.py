@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import signal
 import socket
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from skysail.core.fence import Fenced
 from skysail.core.loop import Loop
 from skysail.kinds.awaiting.observe import Awaiting
 from skysail.kinds.offload.admit import HOOKS
-from skysail.kube import admission, kubeconfig
+from skysail.kube import admission, kubeconfig, lease, webhooks
 from skysail.kube.audit import Finding
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
@@ -45,9 +45,9 @@ from skysail.kube.resources import Resource
 from skysail.kube.transport import Transport
 from skysail.kube.webhooks import Keeper
 
-_LEASE = "skysail-operator"
-_WEBHOOK_SECRET = "skysail-webhook"  # noqa: S105 (a name)
 _HEARTBEAT_SECONDS = 1.0
+# The Lease has connections and a patience of its own: when writes hang, the renewal must not hang behind them.
+_LEASE_SECONDS = 5.0
 # Rules in definitions (CEL) and the label with a pod's completion index are there from this version on.
 OLDEST_KUBERNETES = (1, 29)
 
@@ -62,11 +62,13 @@ async def run(settings: Settings) -> int:
     """Until SIGTERM or SIGINT (0), or until the lease is lost (1). Raises `CannotStart` or `ConfigError`."""
     access = kubeconfig.find(Path(settings.kubeconfig) if settings.kubeconfig else None, settings.context)
     transport = HttpTransport(access)
+    lease_transport = HttpTransport(access, connections=2, seconds=_LEASE_SECONDS)
     try:
         await _check_server(Client(transport), access.server)
-        return await Operator(settings, transport).run()
+        return await Operator(settings, transport, lease_transport).run()
     finally:
         await transport.close()
+        await lease_transport.close()
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -78,6 +80,10 @@ class _Version(msgspec.Struct, rename="camel"):
 async def _check_server(client: Client, server: str) -> None:
     try:
         version = await client.read("/version", _Version)
+    except Forbidden as error:
+        raise CannotStart(
+            f"{server} does not accept this login: {error.message}. Make a new token or certificate."
+        ) from error
     except KubeError as error:
         raise CannotStart(
             f"The API server {server} does not answer: {error}. Is the cluster up, and does the kubeconfig name it?"
@@ -97,43 +103,56 @@ class _Ended(Exception):
 class Operator:
     """All parts of the process, joined."""
 
-    def __init__(self, settings: Settings, transport: Transport) -> None:
+    def __init__(self, settings: Settings, transport: Transport, lease_transport: Transport) -> None:
         self._settings = settings
         self._rng = random.Random()  # noqa: S311 (jitter, no secret)
-        self._identity = settings.identity or f"{socket.gethostname()}_{os.getpid()}"
+        # Never the same twice: two replicas that call themselves alike would both believe that they lead.
+        self._identity = f"{settings.identity or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._client = Client(transport)
         self._metrics = Metrics()
         self._informers = Informers(self._client, namespaces=settings.namespaces, gate=Collector(), rng=self._rng)
         self._broadcaster = Broadcaster(self._client, instance=self._identity, now=clock.now)
         self._elector = Elector(
-            self._client,
-            Key(settings.operator_namespace, _LEASE),
+            Client(lease_transport),
+            Key(settings.operator_namespace, lease.NAME),
             self._identity,
             now=clock.now,
+            clock=clock.steady,
             rng=self._rng,
         )
         self._caches = Caches()
         self._performer = Performer(self._client, self._caches, self)
-        self._loops: list[Loop[Any]] = []
+        self._loops: list[tuple[Cache[Any], Loop[Any]]] = []
         for kind in ALL_KINDS:
             self._add(kind)
         for kind in COMPATIBLE_KINDS:
             self._add(kind, only_ours=True)
         self._keeper = Keeper(
             self._client,
-            secret=Key(settings.operator_namespace, _WEBHOOK_SECRET),
+            secret=Key(settings.operator_namespace, webhooks.SECRET_NAME),
             address=_address(settings),
             names=_webhook_names(settings),
             now=clock.now,
         )
         self._lag = 0.0
         self._differences: dict[str, float] = {}
+        self._is_stopping = False
         self._register_metrics()
 
     async def run(self) -> int:
-        code = 0
+        """In good order to the end: no longer ready, no longer acting, lease given up, and only then out of reach."""
+        async with self._servers():
+            code = await self._work()
+            self._is_stopping = True
+            await self._elector.release()
+            log.info("stopping", extra={"identity": self._identity})
+            await asyncio.sleep(self._settings.drain_seconds)
+        return code
+
+    async def _work(self) -> int:
+        codes: list[int] = []
         try:
-            async with self._servers(), asyncio.TaskGroup() as tasks:
+            async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._until_signal())
                 tasks.create_task(self._informers.run())
                 tasks.create_task(self._broadcaster.run())
@@ -143,10 +162,8 @@ class Operator:
                 if self._settings.webhooks:
                     tasks.create_task(self._keeper.run(self._announce))
         except* _Ended as ended:
-            code = max(end.code for end in ended.exceptions if isinstance(end, _Ended))
-        await self._elector.release()
-        log.info("stopped", extra={"identity": self._identity})
-        return code
+            codes += [end.code for end in ended.exceptions if isinstance(end, _Ended)]
+        return max(codes)
 
     def check(self) -> None:
         """The fence: a process that was paused must look at the clock before it changes anything."""
@@ -171,13 +188,13 @@ class Operator:
             resync=self._settings.resync_seconds,
         )
         cache.subscribe(loop.changed)
-        self._loops.append(loop)
+        self._loops.append((cache, loop))
 
     @contextlib.asynccontextmanager
     async def _servers(self) -> AsyncIterator[None]:
         """Health on its ports and admission on its own, on every replica whether or not it leads."""
         async with contextlib.AsyncExitStack() as stack:
-            pages = health.Health(self._metrics, unready=self._unready, audit=self._audit)
+            pages = health.Health(self._metrics, unready=self._unready, audit=self._asked_audit)
             for port in self._settings.health_ports:
                 await self._serve(stack, pages.application(), port)
             if self._settings.webhooks:
@@ -194,13 +211,21 @@ class Operator:
         stack.push_async_callback(runner.cleanup)
 
     async def _load_certificate(self) -> None:
+        namespace = self._settings.operator_namespace
         try:
             await self._keeper.load()
         except Forbidden as error:
-            raise CannotStart(f"The rights of Skysail are not installed: {error.message}.") from error
+            raise CannotStart(
+                f"The rights of Skysail are not installed ({error.message}): `kubectl apply -f config/rbac/role.yaml`."
+            ) from error
         except NotFound as error:
-            namespace = self._settings.operator_namespace
-            raise CannotStart(f"Namespace {namespace} is missing: install Skysail first ({error.message}).") from error
+            raise CannotStart(
+                f"The namespace {namespace} is missing ({error.message}): `kubectl create namespace {namespace}`."
+            ) from error
+        except KubeError as error:
+            raise CannotStart(
+                f"The webhook's Secret in {namespace} cannot be read or made: {error}. Try again."
+            ) from error
 
     async def _until_signal(self) -> None:
         stop = asyncio.Event()
@@ -214,10 +239,9 @@ class Operator:
         """Campaign; act once elected; end the process when the lease is lost, for a clean start is the safest one."""
         campaign = tasks.create_task(self._elector.campaign())
         await self._elector.elected.wait()
-        await self._informers.wait_until_synced()
         log.info("leading", extra={"identity": self._identity})
-        for loop in self._loops:
-            tasks.create_task(loop.run())
+        for cache, loop in self._loops:
+            tasks.create_task(_run_when_synced(cache, loop))
         if self._settings.webhooks:
             tasks.create_task(self._announce_soon())
         await campaign
@@ -232,7 +256,8 @@ class Operator:
 
     async def _announce(self) -> None:
         if self._elector.leads:
-            await self._keeper.announce(HOOKS, ("kube-system", self._settings.operator_namespace))
+            without = ("kube-system", self._settings.operator_namespace)
+            await self._keeper.announce(HOOKS, admission.Scope(self._settings.namespaces, without))
 
     async def _heartbeat(self) -> None:
         clock_ = asyncio.get_running_loop().time
@@ -249,6 +274,12 @@ class Operator:
             except KubeError as error:
                 log.info("caches not audited", extra={"why": str(error)})
 
+    async def _asked_audit(self) -> list[Finding]:
+        try:
+            return await self._audit()
+        except KubeError as error:
+            raise health.AuditFailed(f"the API server does not answer: {error}") from error
+
     async def _audit(self) -> list[Finding]:
         findings = await self._informers.audit()
         for finding in findings:
@@ -259,13 +290,15 @@ class Operator:
         return findings
 
     def _unready(self) -> list[str]:
+        if self._is_stopping:
+            return ["nothing: this replica stops"]
         if not self._informers.discovery.cache.synced.is_set():
             return ["the list of kinds"]
         return self._informers.waiting_for
 
     def _register_metrics(self) -> None:
         read = self._metrics.read
-        read(Metric.WORKQUEUE_DEPTH, "name", lambda: {loop.kind: len(loop.queue) for loop in self._loops})
+        read(Metric.WORKQUEUE_DEPTH, "name", lambda: {loop.kind: len(loop.queue) for _, loop in self._loops})
         read(Metric.EFFECTS, "", lambda: {"": self._performer.effects})
         read(Metric.CACHED_OBJECTS, "kind", lambda: {c.resource.crd_name: len(c) for c in self._informers.caches})
         read(Metric.LISTS, "kind", lambda: self._watch_counts("lists"))
@@ -279,6 +312,12 @@ class Operator:
             kind: sum(getattr(reflector, what) for reflector in reflectors)
             for kind, reflectors in self._informers.reflectors.items()
         }
+
+
+async def _run_when_synced(cache: Cache[Any], loop: Loop[Any]) -> None:
+    """A plan made on half of the truth would be wrong; and a kind that cannot be listed must not stop the others."""
+    await cache.synced.wait()
+    await loop.run()
 
 
 def _is_ours(definition: Definition) -> bool:

@@ -13,6 +13,10 @@ from skysail.base.metrics import Metrics
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
+class AuditFailed(Exception):
+    """The comparison could not be made; the message says why."""
+
+
 class Health:
     """The same pages on every port: each of the operators that Skysail replaces had its own."""
 
@@ -44,21 +48,33 @@ class Health:
     async def _count(self, _: web.Request) -> web.Response:
         return web.Response(body=self._metrics.page(), headers={"Content-Type": _METRICS})
 
-    async def _compare(self, _: web.Request) -> web.Response:
-        """Numbers only: whoever reaches this port learns no name. One at a time, because it reads everything."""
+    async def _compare(self, request: web.Request) -> web.Response:
+        """Numbers only: nobody learns a name here. From nearby and one at a time, because it reads everything."""
+        if not _is_nearby(request):
+            text = "an audit can be asked for from the same machine or pod only; use kubectl port-forward\n"
+            return web.Response(status=403, text=text)
         if self._is_auditing:
             return web.Response(status=429, headers={"Retry-After": "5"}, text="an audit is running\n")
         self._is_auditing = True
         try:
             findings = await self._audit()
+        except AuditFailed as error:
+            return web.Response(status=503, text=f"{error}\n")
         finally:
             self._is_auditing = False
         return web.Response(body=msgspec.json.encode(findings), content_type="application/json")
 
 
+def _is_nearby(request: web.Request) -> bool:
+    """Whether the caller has our own address: a process of this machine or pod, such as kubectl's port-forward."""
+    assert request.transport is not None, "a request that is being handled has a connection"
+    caller, own = (request.transport.get_extra_info(end) for end in ("peername", "sockname"))
+    return bool(caller[0] == own[0])
+
+
 async def serve(application: web.Application, port: int, **arguments: Any) -> web.AppRunner:
-    """Listen on every address. The runner's `cleanup` ends it."""
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=5.0)
+    """Listen on every address, of either family. The runner's `cleanup` ends it."""
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port, **arguments).start()
+    await web.TCPSite(runner, None, port, **arguments).start()
     return runner

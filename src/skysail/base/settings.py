@@ -31,7 +31,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     operator_namespace: Annotated[str, Meta(description="Where the operator's own Lease and Secret are.")] = (
         "skysail-system"
     )
-    identity: Annotated[str | None, Meta(description="Name of this replica; by default the host's name.")] = None
+    identity: Annotated[
+        str | None, Meta(description="Name of this replica, to which a suffix is added; by default the host's name.")
+    ] = None
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="What is logged.")] = "info"
     log_format: Annotated[
         Literal["auto", "json", "text"], Meta(description="auto: text on a terminal, JSON elsewhere.")
@@ -50,6 +52,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         Meta(gt=0, description="How often everything is looked at again, and every cache audited, without a change."),
     ] = 600.0
+    drain_seconds: Annotated[
+        float, Meta(ge=0, description="How long admission is still served after a stop was asked for.")
+    ] = 3.0
     webhooks: Annotated[bool, Meta(description="Whether to serve admission at all.")] = True
 
 
@@ -78,7 +83,9 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for field in msgspec.structs.fields(Settings):
         value = environment.get(_PREFIX + field.name.upper())
         if value is not None:
-            found[field.name] = value.split(",") if isinstance(field.default, tuple) else value
+            found[field.name] = (
+                [part.strip() for part in value.split(",")] if isinstance(field.default, tuple) else value
+            )
     return found
 
 

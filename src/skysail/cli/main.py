@@ -7,7 +7,7 @@ import sys
 import typer
 
 from skysail.base.errors import UserError
-from skysail.cli import audit_cache, down, kubectl, run, status, up
+from skysail.cli import audit_cache, build, down, kubectl, run, status, up
 
 
 def main() -> None:
@@ -33,5 +33,6 @@ def application() -> typer.Typer:
     app.command()(status.status)
     app.command()(run.run)
     app.command()(audit_cache.audit_cache)
+    app.command(hidden=True)(build.build)
     app.command(context_settings=kubectl.PASS_EVERYTHING, add_help_option=False)(kubectl.kubectl)
     return app

@@ -27,6 +27,9 @@ def run(
         str | None, typer.Option(help="Address at which the API server reaches this process without a Service.")
     ] = None,
     resync_seconds: Annotated[float | None, typer.Option(help="How often all is looked at without a change.")] = None,
+    drain_seconds: Annotated[
+        float | None, typer.Option(help="How long admission is still served after a stop was asked for.")
+    ] = None,
     webhooks: Annotated[bool | None, typer.Option(help="Whether to serve admission at all.")] = None,
 ) -> None:
     """Run the operator. Every option is also read from the environment, as SKYSAIL_NAME."""
@@ -48,6 +51,7 @@ def run(
         "webhook_port": webhook_port,
         "webhook_host": webhook_host,
         "resync_seconds": resync_seconds,
+        "drain_seconds": drain_seconds,
         "webhooks": webhooks,
     }
     loaded = settings.load(flags, os.environ, config)

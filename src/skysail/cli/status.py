@@ -20,6 +20,7 @@ def status(home: HomeOption = None) -> None:
 
     from rich.console import Console
 
+    from skysail.kube.errors import KubeError
     from skysail.local.census import census
     from skysail.local.control import Control
     from skysail.local.errors import NotRunning
@@ -30,14 +31,27 @@ def status(home: HomeOption = None) -> None:
         raise NotRunning(f"No cluster runs in {place.root}: `skysail up` starts one.")
     shown = Control(place.control).status()
     console = Console()
-    console.print(f"{shown.url} ({'ready' if shown.is_ready else 'starting'}), data in {place.root}")
+    console.print(f"{shown.url} ({_state(shown)}), data in {place.root}", soft_wrap=True)
     console.print(_units(shown, time.time()))
     for unit in shown.units:
         if unit.crash is not None:
             console.print(f"{unit.name} ended {_age(time.time() - unit.crash.at)} ago ({unit.crash.cause}), with:")
             console.print(unit.crash.log_tail, markup=False, highlight=False)
-    if shown.is_ready:
+    if not shown.is_ready:
+        return
+    try:
         console.print(_objects(asyncio.run(census(place.kubeconfig))))
+    except KubeError as error:
+        words = f"The API server does not answer as it should: {error}. {place.logs}/kube-apiserver.log may tell why."
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+
+def _state(shown: HullStatus) -> str:
+    """What people look for first: whether they can work with it."""
+    if not shown.is_ready:
+        return "starting"
+    away = [unit.name for unit in shown.units if unit.state != "running"]
+    return f"not running: {', '.join(away)}" if away else "ready"
 
 
 def _units(shown: HullStatus, now: float) -> Table:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from skysail.cli.build import find_binaries, say
+
 if TYPE_CHECKING:
+    from skysail.local.control import HullStatus
     from skysail.local.home import Home
 
 HomeOption = Annotated[
@@ -27,55 +30,71 @@ def up(
 
     from skysail.local import launch
     from skysail.local.home import Home
-    from skysail.local.plane import binaries, build
     from skysail.local.plane.flags import PlaneOptions
 
     place = Home.of(home, os.environ)
     began = time.monotonic()
-    around = build.Surroundings(env=os.environ, cache=build.cache_folder(os.environ), say=_say, pause=time.sleep)
-    found = binaries.locate(around)
-    if found.note:
-        _say(found.note)
-    settings = launch.HullSettings(
-        home=str(place.root),
-        binaries=found,
-        plane=PlaneOptions(audit=audit),
-        with_operator=not without_operator,
-    )
-    if place.is_taken() and (audit or without_operator):
-        _say("it is up already: --audit and --without-operator count from the next `skysail down` and `up`")
-    status = launch.start(settings, _say)
-    typer.echo(_next_steps(place, status.url, time.monotonic() - began))
+    status = launch.join(place, say)
+    if status is None:
+        place.prepare()  # before a build of minutes
+        settings = launch.HullSettings(
+            home=str(place.root),
+            binaries=find_binaries(),
+            plane=PlaneOptions(audit=audit),
+            with_operator=not without_operator,
+        )
+        status = launch.start(settings, say)
+    if (status.with_operator, status.with_audit) != (not without_operator, audit):
+        say(_otherwise(status))
+    typer.echo(f"Skysail is up at {status.url} (took {time.monotonic() - began:.1f} s). Next:\n{_next_steps(place)}")
     if attach:
         _follow(place)
 
 
-def _say(step: str) -> None:
-    typer.echo(f"  {step}")
+def _otherwise(status: HullStatus) -> str:
+    operator = "with" if status.with_operator else "without"
+    log = "with" if status.with_audit else "without"
+    return f"it was up already, {operator} its operator and {log} an audit log: `skysail down` first to change that"
 
 
-def _next_steps(home: Home, url: str, seconds: float) -> str:
-    return f"""\
-Skysail is up at {url} (took {seconds:.1f} s). Next:
-  skysail kubectl get namespaces       any kubectl command
-  skysail status                       what runs, and what is in the cluster
-  export KUBECONFIG={home.kubeconfig}
-  skysail down                         stop it; the data stay (--purge deletes them)"""
+def _next_steps(home: Home) -> str:
+    """Commands that work as they stand, wherever the command and the home are."""
+    import os
+    import shlex
+    import shutil
+    import sys
+    from pathlib import Path
+
+    from skysail.local.home import Home
+
+    beside = shlex.quote(os.path.relpath(Path(sys.executable).parent / "skysail"))
+    skysail = "skysail" if shutil.which("skysail") else beside
+    lines = [
+        (f"{skysail} kubectl get namespaces", "any kubectl command"),
+        (f"{skysail} status", "what runs, and what is in the cluster"),
+        (f"export KUBECONFIG={shlex.quote(str(home.kubeconfig))}", "for your own tools"),
+        (f"{skysail} down", "stop it; the data stay (--purge deletes them)"),
+    ]
+    if home != Home.of(None, {}):
+        lines.insert(0, (f"export SKYSAIL_HOME={shlex.quote(str(home.root))}", "what the next lines speak of"))
+    width = max(len(command) for command, _ in lines)
+    return "\n".join(f"  {command:<{width}}  # {meaning}" for command, meaning in lines)
 
 
 def _follow(home: Home) -> None:
     """Print what the logs get, until Ctrl-C."""
     import time
 
-    logs = {path: path.stat().st_size for path in sorted(home.logs.glob("*.log"))}
+    from skysail.cli.follow import Follower
+
+    followed = {path: Follower(path) for path in home.logs.glob("*.log")}
     try:
         while home.is_taken():
-            for path, seen in logs.items():
-                with path.open() as log:
-                    log.seek(seen)
-                    for line in log:
-                        typer.echo(f"{path.stem}: {line}", nl=False)
-                    logs[path] = log.tell()
+            for path in sorted(home.logs.glob("*.log")):
+                if path not in followed:
+                    followed[path] = Follower(path, from_start=True)
+                for line in followed[path].lines():
+                    typer.echo(f"{path.stem}: {line}")
             time.sleep(0.2)
     except KeyboardInterrupt:
         typer.echo("still up; `skysail down` stops it")

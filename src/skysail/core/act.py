@@ -21,6 +21,9 @@ from skysail.kube.resources import Resource
 
 log = logging.getLogger(__name__)
 
+# An object, known by its kind and its place: two kinds may have objects of one name.
+Root = tuple[Resource, Key]
+
 
 class NameTaken(Exception):
     """A child's name belongs to an object that is not ours. Only a person can decide which of the two should go."""
@@ -49,15 +52,16 @@ class Performer:
         self._client = client
         self._caches = caches
         self._fence = fence
-        self._doubts: dict[Key, set[tuple[Resource, Key]]] = {}
+        self._doubts: dict[Root, set[Root]] = {}
         self.effects = 0
 
-    async def settle(self, root: Key) -> None:
+    async def settle(self, root: Root) -> None:
         """Look at every object of this root whose last write was never answered, so that the plan knows."""
-        for resource, key in list(self._doubts.get(root, ())):
-            await self._look(resource, key)
-            self._doubts[root].discard((resource, key))
-        self._doubts.pop(root, None)
+        for doubt in list(self._doubts.get(root, ())):
+            await self._look(*doubt)
+            self._doubts[root].discard(doubt)
+        if not self._doubts.get(root, True):
+            del self._doubts[root]
 
     def moved_on(self, resource: Resource, root: Object) -> bool:
         """Whether the object that a plan was made for is known to be gone, replaced or being deleted since.
@@ -71,7 +75,7 @@ class Performer:
         was = root.metadata
         return now is None or (now.metadata.uid, now.metadata.is_deleting) != (was.uid, was.is_deleting)
 
-    async def perform(self, root: Key, action: Action) -> Object | None:
+    async def perform(self, root: Root, action: Action) -> Object | None:
         """Do one action. Returns the object as it is now, None where nothing was written or nothing is left."""
         match action:
             case Apply():
@@ -98,13 +102,13 @@ class Performer:
             "status": msgspec.to_builtins(status),
         }
         self._begin("status", resource, metadata.key)
-        with self._doubting(metadata.key, resource, metadata.key):
+        with self._doubting((resource, metadata.key), resource, metadata.key):
             return self._remember(
                 resource,
                 await self._client.replace(resource, manifest, self._type(resource), subresource="status"),
             )
 
-    async def _apply(self, root: Key, action: Apply) -> Object | None:
+    async def _apply(self, root: Root, action: Apply) -> Object | None:
         resource = action.resource
         manifest = finished(action.manifest, action.owner)
         key = Key(manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"])
@@ -114,6 +118,9 @@ class Performer:
             existing = await self._look(resource, key)
         if existing is not None:
             _refuse_foreign(resource, existing, action.owner)
+            if existing.metadata.is_deleting:
+                # It must be gone before one of its name can be made; its end brings the next pass.
+                return None
             if _applied(existing) == manifest["metadata"]["annotations"][Annotation.APPLIED]:
                 return None
             manifest["metadata"]["uid"] = existing.metadata.uid
@@ -121,7 +128,7 @@ class Performer:
         with self._doubting(root, resource, key):
             return self._remember(resource, await self._client.apply(resource, manifest, self._type(resource)))
 
-    async def _delete(self, root: Key, action: Delete) -> Object | None:
+    async def _delete(self, root: Root, action: Delete) -> Object | None:
         resource, key = action.resource, action.object.metadata.key
         options = {} if action.grace_seconds is None else {"gracePeriodSeconds": action.grace_seconds}
         self._begin("delete", resource, key)
@@ -134,10 +141,10 @@ class Performer:
             return self._remember(resource, left)
         cache = self._caches.get(resource)
         if cache is not None:
-            cache.remove(action.object)
+            cache.ended(action.object)
         return None
 
-    async def _set_finalizers(self, root: Key, action: SetFinalizers) -> Object | None:
+    async def _set_finalizers(self, root: Root, action: SetFinalizers) -> Object | None:
         resource, metadata = action.resource, action.object.metadata
         patch = {
             "metadata": {
@@ -154,15 +161,18 @@ class Performer:
         return self._remember(resource, written)
 
     async def _look(self, resource: Resource, key: Key) -> Object | None:
-        """A live read. Its answer is as good as a watch event, so the cache takes it."""
+        """A live read. Where the object belongs into a cache, its answer is as good as a watch event."""
+        cache = self._caches.get(resource)
+        known = None if cache is None else cache.get(key)
         try:
             found = await self._client.get(resource, key.namespace, key.name, self._type(resource))
         except NotFound:
-            cache = self._caches.get(resource)
-            if cache is not None and (gone := cache.get(key)):
-                cache.remove(gone)
+            if cache is not None and known is not None:
+                cache.ended(known)
             return None
-        return self._remember(resource, found)
+        if cache is not None and cache.takes(found):
+            cache.wrote(found)
+        return found
 
     def _begin(self, verb: str, resource: Resource, key: Key) -> None:
         self._fence.check()
@@ -170,7 +180,7 @@ class Performer:
         log.info(verb, extra={"kind": resource.kind, "object": str(key), "effect": self.effects})
 
     @contextlib.contextmanager
-    def _doubting(self, root: Key, resource: Resource, key: Key) -> Iterator[None]:
+    def _doubting(self, root: Root, resource: Resource, key: Key) -> Iterator[None]:
         """A write without an answer may have happened: note it, so that the next pass looks before it plans."""
         try:
             yield
@@ -190,7 +200,7 @@ class Performer:
 
 
 def finished(manifest: Manifest, owner: Owner) -> Manifest:
-    """The manifest as it is sent: with its kind, its owner, our label, and the hash that tells whether it changed."""
+    """The manifest as it is sent: with its owner, our label, and the hash that tells whether it changed."""
     metadata = {
         **manifest["metadata"],
         "labels": {**manifest["metadata"].get("labels", {}), Label.MANAGED_BY: FIELD_MANAGER},

@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
 
 from skysail.base.names import Reason
 from skysail.core.act import NameTaken, Performer
 from skysail.core.actions import Note, Plan
 from skysail.core.fence import Fenced
 from skysail.core.queue import Queue
+from skysail.kube.cache import Cache
 from skysail.kube.errors import (
     AlreadyExists,
     Conflict,
@@ -61,6 +64,10 @@ class Controller(Protocol[S]):
         """Pure: the same snapshot gives the same plan."""
         ...
 
+    def refused(self, snapshot: S, why: str) -> msgspec.Struct:
+        """Pure: the status to show when an action of the plan was refused for good. `why` is a sentence."""
+        ...
+
 
 class Recorder(Protocol):
     def record(self, resource: Resource, object_: Object, note: Note) -> None:
@@ -104,6 +111,16 @@ class Loop(Generic[S]):
         assert object_ is not None, "a change has a before or an after"
         self.queue.add(object_.metadata.key)
 
+    def follow(self, children: Cache[Any], roots: Cache[Any]) -> None:
+        """Look at an owner when a child of it changes. The owner is found by its UID, in the index `uid` of `roots`."""
+
+        def changed(old: Object | None, new: Object | None) -> None:
+            owners = {owner.uid for o in (old, new) if o is not None and (owner := o.metadata.controller)}
+            for root in [root for uid in owners for root in roots.by("uid", uid)]:
+                self.queue.add(root.metadata.key)
+
+        children.subscribe(changed)
+
     async def run(self) -> None:
         """Until cancelled."""
         try:
@@ -129,11 +146,11 @@ class Loop(Generic[S]):
         """One look at one key, with every way that it can end. The only broad `except` of the process."""
         try:
             return await self._reconcile(key)
-        except (Fenced, Terminating) as end:
-            # Another process does it; or the namespace ends, nothing can be made there, and its objects go anyway.
-            return type(end).__name__.lower()
-        except (Conflict, AlreadyExists, NotFound) as error:
-            log.debug("changed meanwhile", extra={"kind": self.kind, "object": str(key), "why": str(error)})
+        except Terminating:
+            # Nothing can be made in a namespace that ends; its objects go anyway.
+            return "terminating"
+        except (Fenced, Conflict, AlreadyExists, NotFound) as error:
+            log.debug("not now", extra={"kind": self.kind, "object": str(key), "why": str(error)})
             self.queue.retry(key)
             return "requeue"
         except Throttled as error:
@@ -148,7 +165,7 @@ class Loop(Generic[S]):
             return "error"
 
     async def _reconcile(self, key: Key) -> str:
-        await self._performer.settle(key)
+        await self._performer.settle((self._controller.resource, key))
         snapshot = await self._controller.observe(key)
         if snapshot is None:
             self.queue.forget(key)
@@ -159,7 +176,7 @@ class Loop(Generic[S]):
         except Terminating:
             raise
         except (Invalid, Forbidden, NameTaken) as error:
-            self._refused(key, snapshot.object, error)
+            await self._refused(key, snapshot, error)
             return "refused"
         self.queue.forgive(key)
         self.queue.add_after(key, self._next_look(plan))
@@ -170,7 +187,7 @@ class Loop(Generic[S]):
         for action in plan.actions:
             if self._performer.moved_on(self._controller.resource, root):
                 return
-            written = await self._performer.perform(key, action)
+            written = await self._performer.perform((self._controller.resource, key), action)
             if written is not None and written.metadata.uid == root.metadata.uid:
                 root = written
         if plan.status is not None and plan.status != getattr(root, "status", None):
@@ -187,9 +204,13 @@ class Loop(Generic[S]):
         extra = {"kind": self.kind, "object": str(key), "why": str(error), "retry_in": round(delay, 1)}
         log.warning("pass interrupted", extra=extra)
 
-    def _refused(self, key: Key, root: Object, error: Exception) -> None:
+    async def _refused(self, key: Key, snapshot: S, error: Exception) -> None:
         """The server or an owner said no, and will again: say it to the people who can change that, and try rarely."""
-        self._recorder.record(self._controller.resource, root, Note(Reason.RECONCILE_FAILED, str(error), warning=True))
         delay = self.queue.retry(key, at_least=REFUSED_SECONDS)
         extra = {"kind": self.kind, "object": str(key), "why": str(error), "retry_in": round(delay, 1)}
         log.warning("pass refused", extra=extra)
+        resource, root = self._controller.resource, snapshot.object
+        status = self._controller.refused(snapshot, str(error))
+        if status != getattr(root, "status", None) and not self._performer.moved_on(resource, root):
+            await self._performer.report(resource, root, status)
+        self._recorder.record(resource, root, Note(Reason.RECONCILE_FAILED, str(error), warning=True))

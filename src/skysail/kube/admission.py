@@ -13,39 +13,15 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from skysail.kube.hooks import Hook, Verdict
 from skysail.kube.resources import MUTATING_WEBHOOK
 
 _LARGEST_REVIEW = 8 * 2**20
 _TIMEOUT_SECONDS = 5
 
 Manifest = dict[str, Any]
-Patch = list[Manifest]
 
 log = logging.getLogger(__name__)
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to one review. A refusal carries the sentence that the user sees."""
-
-    refused: str | None = None
-    warnings: tuple[str, ...] = ()
-    patch: tuple[Manifest, ...] = ()
-
-
-Admit = Callable[[Manifest], Verdict]
-
-
-class Hook(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of a MutatingWebhookConfiguration and the pure function behind it."""
-
-    name: str
-    admit: Admit
-    rules: tuple[Manifest, ...]
-    match_conditions: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def path(self) -> str:
-        return f"/admit/{self.name}"
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,21 +41,27 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 class _Request(msgspec.Struct):
     uid: str
     object: Any = None
+    old_object: Any = msgspec.field(default=None, name="oldObject")
 
 
 class _Review(msgspec.Struct):
     request: _Request
 
 
-def configuration(
-    name: str, hooks: Iterable[Hook], address: Address, ca_bundle: bytes, excluded_namespaces: Iterable[str]
-) -> Manifest:
+class Scope(msgspec.Struct, frozen=True):
+    """Which namespaces we are asked about: those that are named, or all but those that are left out."""
+
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    def selector(self) -> Manifest:
+        operator, names = ("In", self.only) if self.only else ("NotIn", self.without)
+        expression = {"key": "kubernetes.io/metadata.name", "operator": operator, "values": sorted(names)}
+        return {"matchExpressions": [expression]}
+
+
+def configuration(name: str, hooks: Iterable[Hook], address: Address, ca_bundle: bytes, scope: Scope) -> Manifest:
     """The MutatingWebhookConfiguration for these hooks."""
-    selector = {
-        "matchExpressions": [
-            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": sorted(excluded_namespaces)}
-        ]
-    }
     return {
         "apiVersion": MUTATING_WEBHOOK.api_version,
         "kind": MUTATING_WEBHOOK.kind,
@@ -92,7 +74,7 @@ def configuration(
                 "failurePolicy": "Ignore",
                 "matchConditions": [{"name": what, "expression": cel} for what, cel in hook.match_conditions],
                 "matchPolicy": "Equivalent",
-                "namespaceSelector": selector,
+                "namespaceSelector": scope.selector(),
                 "reinvocationPolicy": "IfNeeded",
                 "rules": list(hook.rules),
                 "sideEffects": "None",
@@ -117,7 +99,7 @@ def _handler(hook: Hook) -> Callable[[web.Request], Any]:
             review = msgspec.json.decode(await request.read(), type=_Review)
         except msgspec.MsgspecError as error:
             return web.json_response({"message": f"This is no AdmissionReview: {error}."}, status=400)
-        verdict = hook.admit(review.request.object or {})
+        verdict = hook.admit(review.request.object or {}, review.request.old_object)
         return web.Response(
             body=msgspec.json.encode(_answer(review.request.uid, verdict)), content_type="application/json"
         )

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from skysail.kube.cache import Cache
-from skysail.kube.client import Client
+from skysail.kube.client import Client, decoded
 from skysail.kube.objects import Key, Object
 from skysail.kube.watch import ListMeta
 
@@ -59,12 +59,10 @@ async def audit(client: Client, cache: Cache[Any]) -> Finding:
 
 def _differences(live: dict[Key, tuple[str, str]], cache: Cache[Any]) -> set[Difference]:
     cached = {o.metadata.key: (o.metadata.uid, o.metadata.resource_version) for o in cache.all()}
-    found = {("missing", key, "", live[key][1]) for key in live.keys() - cached.keys()}
+    found = {("missing", key, "", live[key][1]) for key in live.keys() - cached.keys() - cache.unreadable}
     found |= {("extra", key, cached[key][1], "") for key in cached.keys() - live.keys()}
     return found | {
-        ("stale", key, cached[key][1], live[key][1])
-        for key in live.keys() & cached.keys()
-        if live[key] != cached[key] and int(live[key][1]) > int(cached[key][1])
+        ("stale", key, cached[key][1], live[key][1]) for key in live.keys() & cached.keys() if live[key] != cached[key]
     }
 
 
@@ -79,7 +77,7 @@ async def _names(client: Client, cache: Cache[Any], namespace: str) -> dict[Key,
     found: dict[Key, tuple[str, str]] = {}
     query = {"limit": _CHUNK, **cache.selector}
     while True:
-        page = msgspec.json.decode(await client.list_page(cache.resource, namespace, query, _NAMES_ONLY), type=_Page)
+        page = decoded(await client.list_page(cache.resource, namespace, query, _NAMES_ONLY), _Page)
         found.update((o.metadata.key, (o.metadata.uid, o.metadata.resource_version)) for o in page.items or ())
         if not page.metadata.continue_:
             return found

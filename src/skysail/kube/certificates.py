@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -33,6 +34,28 @@ class Pair(msgspec.Struct, frozen=True):
     @property
     def ends(self) -> datetime:
         return self.parsed.not_valid_after_utc
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether both can be read, and the key is this certificate's and of the only sort that we make."""
+        try:
+            certificate = self.parsed
+            key = serialization.load_pem_private_key(self.key, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            return False
+        return isinstance(key, ec.EllipticCurvePrivateKey) and key.public_key() == certificate.public_key()
+
+    def is_signed_by(self, ca: Pair) -> bool:
+        try:
+            self.parsed.verify_directly_issued_by(ca.parsed)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+    def covers(self, names: Iterable[str]) -> bool:
+        """Whether a server with this certificate is believed under each of these names."""
+        alternatives = self.parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return all(_alternative(name) in alternatives for name in names)
 
     def is_due(self, now: datetime) -> bool:
         """Whether two thirds of its life are over: the time to make a new one, long before anybody notices."""

@@ -1,7 +1,7 @@
 """The verbs of the API, typed. Answers an HTTP error with the exception that says what the caller can do.
 
-It waits by itself only where the server asks for it (429, or 503 with Retry-After): such a request was not executed.
-Everything else is the caller's decision.
+A read that the server throttles (429, or 503 with Retry-After) is repeated here, after the time that it names. A write
+never is: its caller had leave to write now, not in a minute.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from skysail.kube import errors
-from skysail.kube.errors import Throttled
-from skysail.kube.objects import Object
+from skysail.kube.errors import ReplyLost, ServerFault, Throttled
+from skysail.kube.objects import Meta, Object
 from skysail.kube.resources import Resource
 from skysail.kube.transport import APPLY_PATCH, JSON, MERGE_PATCH, NO_MAPPING, Reply, Request, Stream, Transport
 
@@ -23,13 +23,16 @@ FIELD_MANAGER = "skysail"
 _PATIENCE = 4
 _LONGEST_WAIT = 30.0
 _OK = range(200, 300)
+_READ = 200
 
 Manifest = dict[str, Any]
 T = TypeVar("T")
 
 
-class _Kind(msgspec.Struct):
-    kind: str = ""
+class _Left(msgspec.Struct):
+    """The reply to a delete: the object as it was left, or a Status."""
+
+    metadata: Meta = Meta()
 
 
 class Client:
@@ -39,15 +42,15 @@ class Client:
         self._transport = transport
 
     async def get(self, resource: Resource, namespace: str, name: str, type_: type[T]) -> T:
-        reply = await self._send(Request(method="GET", path=resource.path(namespace, name)))
-        return msgspec.json.decode(reply.body, type=type_)
+        reply = await self._read(Request(method="GET", path=resource.path(namespace, name)))
+        return decoded(reply.body, type_)
 
     async def list_page(
         self, resource: Resource, namespace: str, query: Mapping[str, str], headers: Mapping[str, str] = NO_MAPPING
     ) -> bytes:
         """One page as it came. The reflector decodes it with a decoder that it made once."""
         request = Request(method="GET", path=resource.path(namespace), query=query, headers=headers)
-        return (await self._send(request)).body
+        return (await self._read(request)).body
 
     async def watch(self, resource: Resource, namespace: str, query: Mapping[str, str]) -> Stream:
         """An open stream of events. Raises what the server answered if it did not open one."""
@@ -60,10 +63,8 @@ class Client:
             body = b"".join([chunk async for chunk in stream])
         raise errors.from_reply(stream.status, body)
 
-    async def create(self, resource: Resource, manifest: Manifest, type_: type[T], *, subresource: str = "") -> T:
-        metadata = manifest.get("metadata", {})
-        name = metadata.get("name", "") if subresource else ""
-        path = resource.path(metadata.get("namespace", ""), name, subresource)
+    async def create(self, resource: Resource, manifest: Manifest, type_: type[T]) -> T:
+        path = resource.path(manifest["metadata"].get("namespace", ""))
         return await self._write("POST", path, manifest, type_, query={"fieldManager": FIELD_MANAGER})
 
     async def apply(self, resource: Resource, manifest: Manifest, type_: type[T]) -> T:
@@ -101,14 +102,14 @@ class Client:
             **options,
         }
         left = await self._write("DELETE", resource.path(metadata.namespace, metadata.name), body, msgspec.Raw)
-        if msgspec.json.decode(left, type=_Kind).kind == "Status":
+        # Some kinds are answered with their last state, although they are gone; only what stays has a time to go.
+        if not msgspec.json.decode(left, type=_Left).metadata.is_deleting:
             return None
         return msgspec.json.decode(left, type=type_)
 
-    async def read(self, path: str, type_: type[T], headers: Mapping[str, str] = NO_MAPPING) -> T:
-        """Any path that is no resource: discovery, version, readiness."""
-        reply = await self._send(Request(method="GET", path=path, headers=headers))
-        return msgspec.json.decode(reply.body, type=type_)
+    async def read(self, path: str, type_: type[T]) -> T:
+        """Any path that is no resource: version, readiness."""
+        return decoded((await self._read(Request(method="GET", path=path))).body, type_)
 
     async def _write(
         self,
@@ -120,25 +121,36 @@ class Client:
         query: Mapping[str, str] = NO_MAPPING,
         content_type: str = JSON,
     ) -> T:
-        request = Request(
-            method=method,
-            path=path,
-            query=query,
-            headers={"Content-Type": content_type},
-            body=msgspec.json.encode(body),
-        )
-        return msgspec.json.decode((await self._send(request)).body, type=type_)
+        headers = {"Content-Type": content_type}
+        request = Request(method=method, path=path, query=query, headers=headers, body=msgspec.json.encode(body))
+        try:
+            return decoded((await self._send(request)).body, type_)
+        except ServerFault as error:
+            if error.is_timeout or error.status in _OK:
+                raise ReplyLost(f"{method} {path}: {error}") from error
+            raise
+
+    async def _read(self, request: Request) -> Reply:
+        for attempt in range(1, _PATIENCE):
+            try:
+                return await self._send(request)
+            except Throttled as error:
+                await asyncio.sleep(min(error.retry_after or float(attempt), _LONGEST_WAIT))
+        return await self._send(request)
 
     async def _send(self, request: Request) -> Reply:
-        for attempt in range(1, _PATIENCE + 1):
-            reply = await self._transport.send(request)
-            if reply.status in _OK:
-                return reply
-            error = errors.from_reply(reply.status, reply.body, _retry_after(reply))
-            if not isinstance(error, Throttled) or attempt == _PATIENCE:
-                raise error
-            await asyncio.sleep(min(error.retry_after or float(attempt), _LONGEST_WAIT))
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        reply = await self._transport.send(request)
+        if reply.status in _OK:
+            return reply
+        raise errors.from_reply(reply.status, reply.body, _retry_after(reply))
+
+
+def decoded(body: bytes, type_: type[T]) -> T:
+    """A reply's body. One that cannot be read, such as a proxy's page, is the server's fault."""
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except msgspec.MsgspecError as error:
+        raise ServerFault(_READ, "Unreadable", f"The reply cannot be read: {error}") from error
 
 
 def _retry_after(reply: Reply) -> float | None:

@@ -11,6 +11,8 @@ import gc
 from skysail.kube.watch import Gate
 
 _THRESHOLDS = (50_000, 20, 100)
+# Below this many new objects a collection finds little, and is felt all the same.
+_WORTH_FREEZING = 1000
 
 
 class Collector(Gate):
@@ -18,17 +20,21 @@ class Collector(Gate):
 
     def __init__(self) -> None:
         self._lists = 0
+        self._objects = 0
 
     def began(self) -> None:
         self._lists += 1
         gc.disable()
 
-    def ended(self) -> None:
+    def ended(self, objects: int) -> None:
         self._lists -= 1
+        self._objects += objects
         if self._lists:
             return
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
+        if self._objects >= _WORTH_FREEZING:
+            self._objects = 0
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
         gc.enable()

@@ -21,6 +21,7 @@ import msgspec
 
 # A message of the server may quote the object, and an object may hold a secret: keep what a person reads, no more.
 _LONGEST_MESSAGE = 1024
+_GATEWAY_TIMEOUT = 504
 
 
 class KubeError(Exception):
@@ -70,7 +71,11 @@ class Invalid(ApiError): ...
 class Throttled(ApiError): ...
 
 
-class ServerFault(ApiError): ...
+class ServerFault(ApiError):
+    @property
+    def is_timeout(self) -> bool:
+        """Whether the server gave up waiting, so that a write may have happened all the same."""
+        return self.reason in {"Timeout", "ServerTimeout"} or self.status == _GATEWAY_TIMEOUT
 
 
 class _Cause(msgspec.Struct):
@@ -104,13 +109,17 @@ _BY_REASON: dict[str, type[ApiError]] = {
     "BadRequest": Invalid,
     "TooManyRequests": Throttled,
 }
+_UNAVAILABLE = 503
 _BY_STATUS: dict[int, type[ApiError]] = {
     400: Invalid,
     401: Forbidden,
     403: Forbidden,
     404: NotFound,
+    405: Invalid,
+    406: Invalid,
     409: Conflict,
     410: Expired,
+    413: Invalid,
     415: Invalid,
     422: Invalid,
     429: Throttled,
@@ -129,7 +138,7 @@ def from_status(status: Status, *, http_status: int = 0, retry_after: float | No
     if kind is Invalid and any(cause.field == "metadata.uid" for cause in details.causes or ()):
         # A patch meant for an object that was replaced under its name: PUT and DELETE answer 409 to the same.
         kind = Conflict
-    if kind is ServerFault and retry_after is not None:
+    if kind is ServerFault and code == _UNAVAILABLE and retry_after is not None:
         kind = Throttled
     return kind(code, status.reason, status.message[:_LONGEST_MESSAGE], retry_after)
 

@@ -17,19 +17,17 @@ from skysail.kube.errors import ReplyLost, Unreachable
 from skysail.kube.kubeconfig import Access
 from skysail.kube.transport import Reply, Request
 
-_CONNECTIONS = 48
 _CONNECT_SECONDS = 10
-_REQUEST_SECONDS = 60
 
 
 class HttpTransport:
     """Made inside a running event loop, because aiohttp's sessions belong to one."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, connections: int = 48, seconds: float = 60.0) -> None:
         self._access = access
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=access.tls, limit=_CONNECTIONS, keepalive_timeout=30),
-            timeout=aiohttp.ClientTimeout(total=_REQUEST_SECONDS, sock_connect=_CONNECT_SECONDS),
+            connector=aiohttp.TCPConnector(ssl=access.tls, limit=connections, keepalive_timeout=30),
+            timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, _CONNECT_SECONDS)),
             auto_decompress=False,
             skip_auto_headers=("User-Agent",),
         )
@@ -46,7 +44,7 @@ class HttpTransport:
             async with await self._request(self._session, request) as response:
                 headers = {name.lower(): value for name, value in response.headers.items()}
                 return Reply(status=response.status, body=await response.read(), headers=headers)
-        except aiohttp.ClientConnectorError as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(f"Cannot reach {self._access.server}: {error}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ReplyLost(f"{request.method} {request.path}: no reply ({_name(error)})") from error
@@ -54,7 +52,7 @@ class HttpTransport:
     async def open(self, request: Request) -> HttpStream:
         try:
             response = await self._request(self._watches, request)
-        except aiohttp.ClientConnectorError as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(f"Cannot reach {self._access.server}: {error}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ReplyLost(f"watch {request.path}: no reply ({_name(error)})") from error

@@ -40,12 +40,6 @@ class Informers:
             for cache, wanted in self._custom:
                 self._follow(tasks, cache, wanted)
 
-    async def wait_until_synced(self) -> None:
-        """Until every kind that is served has been listed: a plan made on half of the truth would be wrong."""
-        await self.discovery.cache.synced.wait()
-        for cache in self.caches:
-            await cache.synced.wait()
-
     @property
     def caches(self) -> Iterable[Cache[Any]]:
         """Those whose kind is served now."""

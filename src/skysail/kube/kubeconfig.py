@@ -30,7 +30,6 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     tls: ssl.SSLContext
     token: TokenSource
-    namespace: str = "default"
 
 
 class _Cluster(msgspec.Struct, rename="kebab"):
@@ -57,7 +56,6 @@ class _User(msgspec.Struct, rename="kebab"):
 class _Context(msgspec.Struct):
     cluster: str
     user: str
-    namespace: str | None = None
 
 
 class _NamedCluster(msgspec.Struct):
@@ -83,7 +81,7 @@ class _Config(msgspec.Struct, rename="kebab"):
 
 
 def find(path: Path | None = None, context: str | None = None) -> Access:
-    """The named file, else what KUBECONFIG names, else the pod's own service account, else `~/.kube/config`."""
+    """The named file, else the first in KUBECONFIG, else the pod's own service account, else `~/.kube/config`."""
     if path is not None:
         return from_file(path, context)
     if named := os.environ.get("KUBECONFIG"):
@@ -111,14 +109,12 @@ def from_file(path: Path, context: str | None = None) -> Access:
         server=cluster.server.rstrip("/"),
         tls=_tls(path, cluster, user),
         token=_token_source(path, user),
-        namespace=chosen.namespace or "default",
     )
 
 
 def from_pod(host: str, port: str, secrets: Path = _POD_SECRETS) -> Access:
     """The service account that Kubernetes mounts into every pod. Its token file is read anew when it changes."""
     try:
-        namespace = (secrets / "namespace").read_text().strip()
         tls = ssl.create_default_context(cafile=str(secrets / "ca.crt"))
     except OSError as error:
         raise ConfigError(
@@ -126,7 +122,7 @@ def from_pod(host: str, port: str, secrets: Path = _POD_SECRETS) -> Access:
             "`automountServiceAccountToken: true`, or name a kubeconfig with --kubeconfig."
         ) from error
     address = f"[{host}]" if ":" in host else host
-    return Access(server=f"https://{address}:{port}", tls=tls, token=TokenFile(secrets / "token"), namespace=namespace)
+    return Access(server=f"https://{address}:{port}", tls=tls, token=TokenFile(secrets / "token"))
 
 
 class TokenFile:

@@ -1,8 +1,8 @@
 """Leader election by a Lease: one process acts, the others keep their caches warm and wait.
 
-Time is measured by the event loop's monotonic clock only: a wall clock may jump, and two machines never agree. A lease
-is ours until `renew_deadline` after the *start* of the last renewal that succeeded, which is before anybody else may
-take it (`duration` after they saw it).
+Time is measured by a clock that only goes forward: a wall clock may jump, and two machines never agree. A lease is ours
+until ten seconds after the *start* of the last renewal that succeeded, which is before anybody else may take
+it: fifteen seconds after they saw it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,15 @@ from skysail.kube.objects import Key, Meta, Object
 from skysail.kube.rbac import Right
 from skysail.kube.resources import LEASE
 
+# Seconds; client-go's defaults.
+_DURATION = 15
+_RENEW_DEADLINE = 10.0
+_RETRY = 2.0
+
 log = logging.getLogger(__name__)
 
-OWN_NAMESPACE_RIGHTS = (Right(LEASE, ("create",)), Right(LEASE, ("get", "update"), names=("skysail-operator",)))
+NAME = "skysail-operator"
+OWN_NAMESPACE_RIGHTS = (Right(LEASE, ("create",)), Right(LEASE, ("get", "update"), names=(NAME,)))
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -40,17 +46,6 @@ class Lease(Object, frozen=True, gc=False):
     spec: LeaseSpec = LeaseSpec()
 
 
-class Timing(msgspec.Struct, frozen=True):
-    """Seconds. client-go's defaults."""
-
-    duration: float = 15.0
-    renew_deadline: float = 10.0
-    retry: float = 2.0
-
-
-DEFAULT_TIMING = Timing()
-
-
 class Elector:
     """Campaigns for one lease. `leads` may be asked at any time; it is the fence's clock."""
 
@@ -61,34 +56,43 @@ class Elector:
         identity: str,
         *,
         now: Callable[[], datetime],
+        clock: Callable[[], float],
         rng: random.Random,
-        timing: Timing = DEFAULT_TIMING,
     ) -> None:
         self._client = client
         self._key = key
         self._identity = identity
         self._now = now
+        self._clock = clock
         self._rng = rng
-        self._timing = timing
         self._until = 0.0
         self._seen: tuple[str, float] = ("", 0.0)
         self.elected = asyncio.Event()
 
     @property
     def leads(self) -> bool:
-        return self._time() < self._until
+        return self._clock() < self._until
 
     async def campaign(self) -> None:
         """Acquire, then renew. Returns when the lease was ours and is lost; until then it does not return."""
         while True:
-            started = self._time()
-            held = await self._try()
-            if held:
-                self._until = started + self._timing.renew_deadline
+            started = self._clock()
+            if await self._try_in_time():
+                self._until = started + _RENEW_DEADLINE
                 self.elected.set()
             elif self.elected.is_set() and not self.leads:
                 return
-            await asyncio.sleep(self._timing.retry * self._rng.uniform(0.9, 1.1))
+            await asyncio.sleep(_RETRY * self._rng.uniform(0.9, 1.1))
+
+    async def _try_in_time(self) -> bool:
+        """A renewal that comes too late is none: meanwhile we have not led, and must not go on as if we had."""
+        left = self._until - self._clock() if self.elected.is_set() else _RENEW_DEADLINE
+        try:
+            async with asyncio.timeout(max(left, 0.0)):
+                return await self._try()
+        except TimeoutError:
+            log.warning("lease not renewed in time", extra={"lease": str(self._key)})
+            return False
 
     async def release(self) -> None:
         """Give the lease up at once, so that a successor need not wait for it to run out."""
@@ -119,20 +123,20 @@ class Elector:
         holder = lease.spec.holder_identity
         if holder and holder != self._identity and not self._ran_out(lease):
             return False
-        await self._write(lease, holder=self._identity, duration=int(self._timing.duration))
+        await self._write(lease, holder=self._identity, duration=_DURATION)
         return True
 
     def _ran_out(self, lease: Lease) -> bool:
         """Whether we have watched this very record, unrenewed, for longer than its holder asked for."""
         if lease.metadata.resource_version != self._seen[0]:
-            self._seen = (lease.metadata.resource_version, self._time())
-        seconds = lease.spec.lease_duration_seconds or self._timing.duration
-        return self._time() - self._seen[1] > seconds
+            self._seen = (lease.metadata.resource_version, self._clock())
+        seconds = lease.spec.lease_duration_seconds or _DURATION
+        return self._clock() - self._seen[1] > seconds
 
     async def _create(self) -> bool:
         spec = LeaseSpec(lease_transitions=0)
         missing = Lease(Meta(name=self._key.name, namespace=self._key.namespace), spec)
-        await self._client.create(LEASE, self._manifest(missing, self._identity, int(self._timing.duration)), Lease)
+        await self._client.create(LEASE, self._manifest(missing, self._identity, _DURATION), Lease)
         return True
 
     async def _write(self, lease: Lease, *, holder: str, duration: int) -> None:
@@ -157,7 +161,3 @@ class Elector:
             "metadata": metadata,
             "spec": msgspec.to_builtins(spec),
         }
-
-    @staticmethod
-    def _time() -> float:
-        return asyncio.get_running_loop().time()

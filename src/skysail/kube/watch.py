@@ -17,7 +17,7 @@ from skysail.base.backoff import Backoff
 from skysail.kube import errors
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
-from skysail.kube.errors import Expired, Forbidden, KubeError, NotFound
+from skysail.kube.errors import Expired, Forbidden, KubeError, NotFound, ServerFault, Throttled
 from skysail.kube.objects import Key, Object
 from skysail.kube.transport import Stream
 
@@ -58,7 +58,8 @@ class Gate:
 
     def began(self) -> None: ...
 
-    def ended(self) -> None: ...
+    def ended(self, objects: int) -> None:
+        """Also after a list that failed; `objects` is how many it brought."""
 
 
 class Reflector(Generic[T]):
@@ -81,6 +82,7 @@ class Reflector(Generic[T]):
         self._backoff = Backoff(first=0.5, longest=30.0, rng=self._rng)
         self._stale = asyncio.Event()
         self._deadline: asyncio.Timeout | None = None
+        self._is_idle = True
         self.lists = 0
         self.watches = 0
         self._page_decoder = msgspec.json.Decoder(_page_type(cache.type))
@@ -92,9 +94,12 @@ class Reflector(Generic[T]):
         while True:
             try:
                 if not resource_version or self._stale.is_set():
+                    resource_version = ""
                     resource_version = await self._list()
                 resource_version = await self._watch(resource_version)
-                self._backoff.reset()
+                if self._is_idle:
+                    # A stream that ends as soon as it begins: a server that shuts down, or a proxy in its place.
+                    await self._pause()
             except Expired:
                 resource_version = ""
                 await self._pause()
@@ -104,7 +109,7 @@ class Reflector(Generic[T]):
                 self._complain(error)
                 if isinstance(error, (Forbidden, NotFound, msgspec.MsgspecError)):
                     resource_version = ""
-                await self._pause()
+                await self._pause(error.retry_after if isinstance(error, Throttled) else None)
 
     def relist(self) -> None:
         """Leave the watch and list anew: an audit found that this cache differs."""
@@ -112,8 +117,8 @@ class Reflector(Generic[T]):
         if self._deadline is not None:
             self._deadline.reschedule(asyncio.get_running_loop().time())
 
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._backoff.next())
+    async def _pause(self, at_least: float | None = None) -> None:
+        await asyncio.sleep(max(at_least or 0.0, self._backoff.next()))
 
     def _complain(self, error: Exception) -> None:
         kind = self._cache.resource.crd_name
@@ -122,10 +127,11 @@ class Reflector(Generic[T]):
 
     async def _list(self) -> str:
         self.lists += 1
+        self._stale.clear()
+        begun = self._cache.begin_list()
+        objects: list[T] = []
         self._gate.began()
         try:
-            self._stale.clear()
-            objects: list[T] = []
             query = {"limit": _CHUNK, **self._cache.selector}
             while True:
                 body = await self._client.list_page(self._cache.resource, self._namespace, query)
@@ -134,9 +140,10 @@ class Reflector(Generic[T]):
                 if not metadata.continue_:
                     break
                 query = {**query, "continue": metadata.continue_}
-            self._cache.replace(objects, int(metadata.resource_version), self._namespace)
+            version = _number(metadata.resource_version)
+            self._cache.replace(objects, version, begun=begun, namespace=self._namespace)
         finally:
-            self._gate.ended()
+            self._gate.ended(len(objects))
         return metadata.resource_version
 
     def _read_page(self, body: bytes) -> tuple[ListMeta, list[T]]:
@@ -160,6 +167,7 @@ class Reflector(Generic[T]):
     async def _watch(self, resource_version: str) -> str:
         """Follow one stream to its end and return where the next one starts."""
         self.watches += 1
+        self._is_idle = True
         query = {
             **self._cache.selector,
             "resourceVersion": resource_version,
@@ -181,6 +189,9 @@ class Reflector(Generic[T]):
             *lines, rest = (rest + chunk).split(b"\n") if rest else chunk.split(b"\n")
             for line in lines:
                 resource_version = self._take(line) or resource_version
+                if self._is_idle:
+                    self._is_idle = False
+                    self._backoff.reset()
         return resource_version
 
     def _take(self, line: bytes) -> str:
@@ -204,12 +215,19 @@ class Reflector(Generic[T]):
         return metadata.resource_version
 
     def _ignored(self, key: Key, error: msgspec.ValidationError) -> None:
+        self._cache.cannot_read(key)
         kind = self._cache.resource.crd_name
         log.warning("object ignored", extra={"kind": kind, "object": str(key), "why": str(error)})
 
 
 class _AnyEvent(msgspec.Struct):
     object: Object
+
+
+def _number(resource_version: str) -> int:
+    if not resource_version.isdigit():
+        raise ServerFault(200, "Unreadable", f"The list has the version {resource_version!r}, which is no number.")
+    return int(resource_version)
 
 
 def _page_type(type_: type[T]) -> type[Any]:

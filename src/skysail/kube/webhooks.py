@@ -1,7 +1,7 @@
 """The admission server's certificate and its entry at the API server, kept current without a restart.
 
 The authority and the serving certificate are in one Secret, so that all replicas present the same. A new authority is
-announced together with the old one before anything signed by it is served.
+announced beside the old one first; only then, by the replica that announced it, is a certificate signed by it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from typing import Any
 import msgspec
 
 from skysail.kube import certificates
-from skysail.kube.admission import Address, Hook, configuration
+from skysail.kube.admission import Address, Scope, configuration
 from skysail.kube.certificates import Pair
 from skysail.kube.client import Client
 from skysail.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from skysail.kube.hooks import Hook
 from skysail.kube.kubeconfig import load_certificate
 from skysail.kube.objects import Key, Object
 from skysail.kube.rbac import Right
 from skysail.kube.resources import CLUSTER_ROLE, MUTATING_WEBHOOK, SECRET
 
 NAME = "skysail"
+SECRET_NAME = "skysail-webhook"  # noqa: S105 (a name)
 _AUTHORITY_LIFE = timedelta(days=3650)
 _SERVER_LIFE = timedelta(days=365)
 _CHECK_SECONDS = 60.0
@@ -39,7 +41,7 @@ RIGHTS = (
 )
 OWN_NAMESPACE_RIGHTS = (
     Right(SECRET, ("create",)),
-    Right(SECRET, ("get", "update"), names=("skysail-webhook",)),
+    Right(SECRET, ("get", "update"), names=(SECRET_NAME,)),
 )
 
 log = logging.getLogger(__name__)
@@ -60,20 +62,32 @@ class Keys(msgspec.Struct, frozen=True):
     def bundle(self) -> bytes:
         return self.authority.certificate + self.previous
 
+    @property
+    def is_signed_by_authority(self) -> bool:
+        return self.server.is_signed_by(self.authority)
+
     def renewed(self, names: tuple[str, ...], now: datetime) -> Keys:
-        """These keys, or new ones where their time has come."""
+        """These keys, or new ones where their time or their names have changed.
+
+        A new authority signs nothing yet: see `signed`.
+        """
         if self.authority.is_due(now):
-            return made(names, now, previous=self.authority.certificate)
-        if self.server.is_due(now):
-            server = certificates.server(self.authority, names, now=now, valid=_SERVER_LIFE)
-            return Keys(self.authority, server, self.previous)
+            authority = certificates.authority(SECRET_NAME, now=now, valid=_AUTHORITY_LIFE)
+            return Keys(authority, self.server, self.authority.certificate)
+        if self.is_signed_by_authority and (self.server.is_due(now) or not self.server.covers(names)):
+            return self.signed(names, now)
         return self
 
+    def signed(self, names: tuple[str, ...], now: datetime) -> Keys:
+        """With a new serving certificate, signed by the present authority."""
+        server = certificates.server(self.authority, names, now=now, valid=_SERVER_LIFE)
+        return Keys(self.authority, server, self.previous)
 
-def made(names: tuple[str, ...], now: datetime, previous: bytes = b"") -> Keys:
+
+def made(names: tuple[str, ...], now: datetime) -> Keys:
     """New keys, that nobody has seen."""
-    authority = certificates.authority("skysail-webhook", now=now, valid=_AUTHORITY_LIFE)
-    return Keys(authority, certificates.server(authority, names, now=now, valid=_SERVER_LIFE), previous)
+    authority = certificates.authority(SECRET_NAME, now=now, valid=_AUTHORITY_LIFE)
+    return Keys(authority, certificates.server(authority, names, now=now, valid=_SERVER_LIFE))
 
 
 class Keeper:
@@ -93,15 +107,23 @@ class Keeper:
 
     async def load(self) -> None:
         """Serve with what the Secret holds; make or renew it where needed. Safe with several replicas at once."""
-        keys = await self._current()
-        if keys != self._keys:
-            load_certificate(self.tls, keys.server.certificate, keys.server.key)
-            self._keys = keys
+        self._serve(await self._current())
 
-    async def announce(self, hooks: tuple[Hook, ...], excluded_namespaces: tuple[str, ...]) -> None:
+    async def announce(self, hooks: tuple[Hook, ...], scope: Scope) -> None:
         """Make the API server ask us. Writes only where its entry differs from what it should be."""
         assert self._keys is not None, "load() comes first"
-        wanted = configuration(NAME, hooks, self._address, self._keys.bundle, excluded_namespaces)
+        await self._configure(configuration(NAME, hooks, self._address, self._keys.bundle, scope))
+        if not self._keys.is_signed_by_authority:
+            secret = await self._client.get(SECRET, self._secret.namespace, self._secret.name, Secret)
+            signed = self._keys.signed(self._names, self._now())
+            self._serve(await self._publish(signed, secret.metadata.resource_version))
+
+    def _serve(self, keys: Keys) -> None:
+        if self._keys is None or keys.server != self._keys.server:
+            load_certificate(self.tls, keys.server.certificate, keys.server.key)
+        self._keys = keys
+
+    async def _configure(self, wanted: dict[str, Any]) -> None:
         try:
             present = await self._client.get(MUTATING_WEBHOOK, "", NAME, _Configuration)
             if covers(present.webhooks, wanted["webhooks"]):
@@ -118,7 +140,7 @@ class Keeper:
             }
         ]
         await self._client.apply(MUTATING_WEBHOOK, wanted, Object)
-        log.info("webhooks announced", extra={"hooks": len(hooks)})
+        log.info("webhooks announced", extra={"hooks": len(wanted["webhooks"])})
 
     async def run(self, announce: Callable[[], Awaitable[None]]) -> None:
         """Until cancelled: follow the Secret, renew in time, and announce again what somebody removed."""
@@ -135,7 +157,8 @@ class Keeper:
         try:
             secret = await self._client.get(SECRET, self._secret.namespace, self._secret.name, Secret)
         except NotFound:
-            return await self._publish(made(self._names, now), "")
+            # A Secret that was deleted comes back as it was: the API server and other replicas still trust it.
+            return await self._publish(self._keys or made(self._names, now), "")
         keys = _read(secret)
         if keys is None:
             log.warning("webhook Secret cannot be read, its keys are made anew", extra={"secret": str(self._secret)})
@@ -192,8 +215,7 @@ def _manifest(key: Key, keys: Keys, resource_version: str) -> dict[str, Any]:
 def _read(secret: Secret) -> Keys | None:
     try:
         values = [base64.b64decode((secret.data or {}).get(field, ""), validate=True) for field in _FIELDS]
-        keys = Keys(Pair(*values[0:2]), Pair(*values[2:4]), values[4])
-        _ = keys.authority.parsed, keys.server.parsed
     except ValueError:
         return None
-    return keys
+    keys = Keys(Pair(*values[0:2]), Pair(*values[2:4]), values[4])
+    return keys if keys.authority.is_sound and keys.server.is_sound else None

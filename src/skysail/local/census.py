@@ -27,6 +27,11 @@ class _Spec(msgspec.Struct):
     names: _Names
     versions: list[_Version]
 
+    @property
+    def served(self) -> str | None:
+        """A version by which objects can be counted. A definition may have none at the moment."""
+        return next((version.name for version in self.versions if version.served), None)
+
 
 class _Definition(msgspec.Struct):
     spec: _Spec
@@ -51,7 +56,7 @@ async def census(path: Path) -> dict[str, int]:
     try:
         client = Client(transport)
         defined = await client.read("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _Definitions)
-        specs = [definition.spec for definition in defined.items]
+        specs = [definition.spec for definition in defined.items if definition.spec.served]
         counts = await asyncio.gather(*(_count(client, spec) for spec in specs))
     finally:
         await transport.close()
@@ -59,6 +64,5 @@ async def census(path: Path) -> dict[str, int]:
 
 
 async def _count(client: Client, spec: _Spec) -> int:
-    version = next(version.name for version in spec.versions if version.served)
-    page = await client.read(f"/apis/{spec.group}/{version}/{spec.names.plural}?limit=1", _Page)
+    page = await client.read(f"/apis/{spec.group}/{spec.served}/{spec.names.plural}?limit=1", _Page)
     return len(page.items) + page.metadata.remainingItemCount

@@ -74,6 +74,8 @@ class HullStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started: float
     url: str
+    with_operator: bool
+    with_audit: bool
     steps: tuple[str, ...]
     units: tuple[UnitStatus, ...]
 
@@ -132,7 +134,7 @@ class Control:
                 line.send(msgspec.json.encode(request))
                 body, descriptors, _, _ = socket.recv_fds(line, LARGEST_MESSAGE, 1)
             except OSError as error:
-                raise NotRunning(f"No hull answers at {self._path}: `skysail up` starts one.") from error
+                raise self._explained(error) from error
         handed = socket.socket(fileno=descriptors[0]) if descriptors else None
         if not body:
             raise NotRunning(f"The hull at {self._path} ended before it answered.")
@@ -140,6 +142,16 @@ class Control:
         if answer.error:
             raise Refused(answer.error)
         return answer, handed
+
+    def _explained(self, error: OSError) -> NotRunning | Refused:
+        if isinstance(error, TimeoutError):
+            return NotRunning(
+                f"The hull at {self._path} did not answer within {_PATIENCE:.0f} s: wait until the machine has less to "
+                "do, or `skysail down` and `skysail up`."
+            )
+        if isinstance(error, PermissionError):
+            return Refused(f"The hull at {self._path} belongs to another user: ask as that user, or use sudo.")
+        return NotRunning(f"No hull answers at {self._path}: `skysail up` starts one.")
 
 
 @contextmanager

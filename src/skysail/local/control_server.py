@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,8 @@ import msgspec
 
 from skysail.local.control import LARGEST_MESSAGE, Answer, Request, reachable
 from skysail.local.errors import LocalError
+
+log = logging.getLogger(__name__)
 
 Performer = Callable[[Request], Awaitable[Answer | socket.socket]]
 
@@ -57,6 +60,9 @@ class ControlServer:
             result = await self._perform(msgspec.json.decode(body, type=Request))
         except (LocalError, OSError, ValueError) as error:  # a message that cannot be read is a ValueError too
             return Answer(error=str(error) or type(error).__name__), None
+        except Exception as error:  # one bad request must not end the hull with all that runs in it
+            log.exception("a request failed in a way that nobody foresaw")
+            return Answer(error=f"This is a defect of Skysail, the hull's log tells more: {error!r}"), None
         if isinstance(result, socket.socket):
             return Answer(), result
         return result, None

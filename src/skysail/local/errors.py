@@ -2,7 +2,8 @@
 
 LocalError
 ├── Misused              the wish itself cannot be: ask for something else
-├── NamespacesForbidden  the machine does not allow a hull: one of the ways out is in the message
+├── MachineUnfit         the machine lacks something that a hull needs: the message says how to get it
+│   └── NamespacesForbidden  it does not allow a hull: the ways out are in the message
 ├── BuildFailed          the control plane could not be built: the message says what failed and what to do
 ├── StartFailed          something inside did not come up: the message ends with the end of its log
 ├── NotRunning           there is no hull in this home: `skysail up` starts one
@@ -21,7 +22,10 @@ class LocalError(UserError):
 class Misused(LocalError): ...
 
 
-class NamespacesForbidden(LocalError): ...
+class MachineUnfit(LocalError): ...
+
+
+class NamespacesForbidden(MachineUnfit): ...
 
 
 class BuildFailed(LocalError):

@@ -22,7 +22,7 @@ from types import FrameType
 
 from skysail.local import syscalls
 from skysail.local.addresses import BRIDGE, HULL, RUN_FOLDER
-from skysail.local.errors import NamespacesForbidden
+from skysail.local.errors import MachineUnfit, NamespacesForbidden
 
 Payload = Callable[[], int]
 
@@ -32,6 +32,7 @@ _WAYS_OUT = (
     "or, in a container, start it with --privileged"
 )
 _READY = b"ready"
+_NO_NETWORK = "network: "
 _ENDINGS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -41,22 +42,39 @@ def launch(payload: Payload) -> int:
     Call it before the first thread or event loop starts, because it forks. The payload runs inside, in a process of
     its own; its result is the exit code of the entry process, which the caller must wait for.
     """
+    ip = ip_program()
     heard, told = os.pipe()
     lifeline = _Lifeline()
     _hold_endings()
     entry = os.fork()
     if entry == 0:
         os.close(heard)
-        _run(lambda: _enter(payload, told, lifeline), told)
+        _run(lambda: _enter(payload, ip, told, lifeline), told)
     _take_endings()
     os.close(told)
     with os.fdopen(heard, "rb") as report:
         said = report.read()
     if said != _READY:
         os.waitpid(entry, 0)
-        why = said.decode() or "it ended without a word"
-        raise NamespacesForbidden(f"This machine did not let Skysail make its namespaces ({why}): {_WAYS_OUT}.")
+        raise _explained(said.decode() or "it ended without a word")
     return entry
+
+
+def ip_program() -> str:
+    """The program that makes network links, also where the user's PATH has no folder for administrators."""
+    found = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if found is None:
+        raise MachineUnfit("The program `ip` is missing: install the package iproute2 (iproute on Fedora).")
+    return found
+
+
+def _explained(why: str) -> MachineUnfit:
+    if why.startswith(_NO_NETWORK):
+        return MachineUnfit(
+            f"The hull's network could not be made ({why.removeprefix(_NO_NETWORK)}): it needs a kernel with bridges; "
+            "`sudo modprobe bridge` loads them where they are a module."
+        )
+    return NamespacesForbidden(f"This machine did not let Skysail make its namespaces ({why}): {_WAYS_OUT}.")
 
 
 class _Lifeline:
@@ -84,24 +102,26 @@ def _run(body: Payload, told: int | None) -> None:
         else:
             os.write(told, _reason(error).encode())
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, subprocess.CalledProcessError):
-        return f"ip: {error.stderr.strip()}"
+        return f"{_NO_NETWORK}ip said: {error.stderr.strip()}"
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
-def _enter(payload: Payload, told: int, lifeline: _Lifeline) -> int:
+def _enter(payload: Payload, ip: str, told: int, lifeline: _Lifeline) -> int:
     lifeline.hold()
     _leave_namespaces()
     inner = _Lifeline()
     init = os.fork()
     if init == 0:
-        _run(lambda: _init(payload, told, inner), told)
+        _run(lambda: _init(payload, ip, told, inner), told)
     os.close(told)
     return _wait_for(init)
 
@@ -123,11 +143,11 @@ def _leave_namespaces() -> None:
     Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
 
 
-def _init(payload: Payload, told: int, lifeline: _Lifeline) -> int:
+def _init(payload: Payload, ip: str, told: int, lifeline: _Lifeline) -> int:
     """PID 1 of the hull: make it habitable, start the payload, collect orphans until the payload ends."""
     lifeline.hold()
     _mount()
-    _bring_network_up()
+    _bring_network_up(ip)
     child = os.fork()
     if child == 0:
         os.write(told, _READY)
@@ -148,10 +168,7 @@ def _mount() -> None:
     Path(RUN_FOLDER).mkdir(mode=0o700)
 
 
-def _bring_network_up() -> None:
-    ip = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    if ip is None:
-        raise FileNotFoundError(0, "the program `ip` is missing, install the package iproute2")
+def _bring_network_up(ip: str) -> None:
     steps = f"""
         link set lo up
         link add {BRIDGE} type bridge

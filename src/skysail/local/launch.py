@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from skysail.local.control import Control, HullStatus
-from skysail.local.errors import NamespacesForbidden, NotRunning, StartFailed
+from skysail.local.errors import LocalError, MachineUnfit, NotRunning, StartFailed
 from skysail.local.home import Home
 from skysail.local.plane.binaries import Binaries
-from skysail.local.plane.flags import Component, PlaneOptions
+from skysail.local.plane.flags import PlaneOptions
 
 # By name: the process joins this package with the operator, so it lies above this package.
 _PROGRAM = "skysail.app.hull"
+# How a hull ends that finds another one in its home.
+ANOTHER_RUNS = 75
+# A proxy of the user's does not reach into the hull; etcd would take the others for its flags, and the operator for its
+# settings.
+_MISLEADING = re.compile(r"(?i:.*_proxy)|ETCD_.*|SKYSAIL_.*")
 _SECONDS = 300.0
 _PAUSE = 0.05
 
@@ -37,62 +43,89 @@ class HullSettings(msgspec.Struct, frozen=True, kw_only=True):
 def start(settings: HullSettings, say: Callable[[str], None]) -> HullStatus:
     """Returns when the hull of this home is ready, whoever started it: asking twice makes one hull."""
     home = Home(Path(settings.home))
-    home.prepare()
-    home.kubectl.write_bytes(msgspec.json.encode(settings.binaries.commands[Component.KUBECTL]))
-    process = None if home.is_taken() else _spawn(home, settings)
-    control = Control(home.control)
-    deadline = time.monotonic() + _SECONDS
-    said = 0
-    while time.monotonic() < deadline:
-        status = _status(control)
-        for step in status.steps[said:] if status else ():
-            say(step)
-        said = len(status.steps) if status else said
-        if status and status.is_ready:
-            return status
-        code = _exit_code(process)
-        if code is not None and not home.is_taken():
-            raise (NamespacesForbidden if code == NamespacesForbidden.exit_code else StartFailed)(_why(home))
-        process = process if code is None else None
-        time.sleep(_PAUSE)
-    raise StartFailed(f"The hull was not ready after {_SECONDS:.0f} s: see {home.logs}.")
+    status = join(home, say)
+    while status is None:
+        status = _follow(home, say, _spawn(home, settings))
+    return status
+
+
+def join(home: Home, say: Callable[[str], None]) -> HullStatus | None:
+    """The hull that runs here already, once it is ready. None where there is none, or where it ends first."""
+    running = _status(Control(home.control))
+    return running if running and running.is_ready else _follow(home, say, None)
 
 
 def stop(home: Home, seconds: float = 60.0) -> bool:
     """End the hull and return when its last process is gone. False if there was none."""
     if not home.is_taken():
         return False
-    with contextlib.suppress(NotRunning):  # on its way down already, or not yet up: the lock tells
-        Control(home.control).stop()
-    home.wait_until_free(seconds)
+
+    def ask() -> None:
+        with contextlib.suppress(NotRunning):  # on its way down already, or not yet up: then it is asked again
+            Control(home.control).stop()
+
+    home.wait_until_free(seconds, ask)
+    _collect(home)
     return True
+
+
+def environment(env: Mapping[str, str], home: Home) -> dict[str, str]:
+    """A hull's, from that of whoever starts it: without what would change its servers behind our back."""
+    return {name: value for name, value in env.items() if not _MISLEADING.fullmatch(name)} | {
+        "SKYSAIL_HOME": str(home.root)
+    }
+
+
+def _follow(home: Home, say: Callable[[str], None], process: int | None) -> HullStatus | None:
+    """Until the hull is ready. None where it was not our process and is gone; raises where ours failed."""
+    control = Control(home.control)
+    deadline = time.monotonic() + _SECONDS
+    said = 0
+    while time.monotonic() < deadline:
+        if process is None and not home.is_taken():
+            return None
+        status = _status(control)
+        for step in status.steps[said:] if status else ():
+            say(step)
+        said = len(status.steps) if status else said
+        if status and status.is_ready:
+            return status
+        code = None if process is None else _exit_code(process)
+        if code == ANOTHER_RUNS:
+            process = None
+        elif code is not None:
+            raise _failure(home, code)
+        time.sleep(_PAUSE)
+    raise StartFailed(f"The hull was not ready after {_SECONDS:.0f} s. {_look(home)}")
 
 
 def _spawn(home: Home, settings: HullSettings) -> int:
     """The pid of a process that owes nothing to us: own session, own output, no parent that must look after it."""
-    home.failure.unlink(missing_ok=True)
-    log = home.logs / "hull.log"
-    if log.exists():
-        log.replace(home.logs / "hull.log.1")
+    home.prepare()
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", _PROGRAM, msgspec.json.encode(settings).decode()],
-        {**os.environ, "SKYSAIL_HOME": str(home.root)},
+        # -P: the folder in which the user stands may hold files named like our modules.
+        [sys.executable, "-P", "-m", _PROGRAM, msgspec.json.encode(settings).decode()],
+        environment(os.environ, home),
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT, 0o600),
+            (os.POSIX_SPAWN_OPEN, 1, str(home.hull_log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
         setsid=True,
     )
 
 
-def _exit_code(process: int | None) -> int | None:
-    """None while it runs. A hull that somebody else started has no exit code for us but its lock."""
-    if process is None:
-        return 0
+def _exit_code(process: int) -> int | None:
+    """None while it runs."""
     pid, status = os.waitpid(process, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if pid else None
+
+
+def _collect(home: Home) -> None:
+    """A hull that this very process started is its child, and stays in the process table until it is waited for."""
+    with contextlib.suppress(OSError, ValueError):
+        os.waitpid(int(home.pid.read_text()), 0)
 
 
 def _status(control: Control) -> HullStatus | None:
@@ -102,7 +135,18 @@ def _status(control: Control) -> HullStatus | None:
         return None
 
 
-def _why(home: Home) -> str:
-    if home.failure.exists():
-        return home.failure.read_text()
-    return f"The hull ended before it was ready: see {home.logs / 'hull.log'}."
+def _failure(home: Home, code: int) -> LocalError:
+    """What the hull left as its last words. They are told once, so that they are never taken for the next hull's."""
+    try:
+        why = home.failure.read_text()
+    except FileNotFoundError:
+        ended = "was stopped" if code == 0 else f"ended (exit code {code})"
+        return StartFailed(f"The hull {ended} before it was ready. {_look(home)}")
+    home.failure.unlink(missing_ok=True)
+    if code == MachineUnfit.exit_code:
+        return MachineUnfit(why)
+    return StartFailed(f"{why}\n{_look(home)}")
+
+
+def _look(home: Home) -> str:
+    return f"{home.hull_log} and its neighbours tell more; `skysail up` tries again."

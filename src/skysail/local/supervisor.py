@@ -6,10 +6,12 @@ Knows nothing of Kubernetes. A unit's output goes straight to its log file, so a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -27,7 +29,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     """What to run. `env` is added to the supervisor's own environment."""
 
     name: str
-    argv: tuple[str, ...]
+    argv: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     env: Mapping[str, str] = {}
     restart: bool = True
     grace: float = 10.0
@@ -42,7 +44,12 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> str:
-        return f"exit code {self.code}" if self.code >= 0 else f"signal {signal.Signals(-self.code).name}"
+        if self.code >= 0:
+            return f"exit code {self.code}"
+        try:
+            return f"signal {signal.Signals(-self.code).name}"
+        except ValueError:  # between SIGRTMIN and SIGRTMAX they have numbers only
+            return f"signal {-self.code}"
 
 
 class UnitStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,35 +188,46 @@ class _Supervised:
             self._report(code)
             if not self._unit.restart:
                 return
-            pause = _FIRST_PAUSE if lived > _HEALTHY_AFTER else pause
+            pause = await self._spawn_again(_FIRST_PAUSE if lived > _HEALTHY_AFTER else pause)
+
+    async def _spawn_again(self, pause: float) -> float:
+        """Try until there is a process. Returns how long to wait before the next time."""
+        while True:
             await self._surroundings.pause(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
             try:
                 self._process = await self._spawn()
             except OSError as error:
-                self._surroundings.tell(f"{self._unit.name} cannot be started again: {error}")
-                return
+                self._tell(f"{self._unit.name} cannot be started, trying again: {error}")
+                continue
             self._restarts += 1
-            self._surroundings.tell(f"{self._unit.name} was started again")
+            self._tell(f"{self._unit.name} was started again")
+            return pause
+
+    def _tell(self, words: str) -> None:
+        """A full disk takes no words, and must not take the unit with them."""
+        with contextlib.suppress(OSError):
+            self._surroundings.tell(words)
 
     def _report(self, code: int) -> None:
         self._crash = Crash(at=self._surroundings.now(), code=code, log_tail=_tail(self._log, self._log_start))
-        self._surroundings.tell(
-            f"{self._unit.name} ended ({self._crash.cause}), its last words:\n{self._crash.log_tail}"
-        )
+        self._tell(f"{self._unit.name} ended ({self._crash.cause}), its last words:\n{self._crash.log_tail}")
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         process.terminate()
         try:
             await asyncio.wait_for(process.wait(), self._unit.grace)
         except TimeoutError:
-            self._surroundings.tell(f"{self._unit.name} did not end within {self._unit.grace:.0f} s and is killed")
+            self._tell(f"{self._unit.name} did not end within {self._unit.grace:.0f} s and is killed")
             os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own: its children go with it
             await process.wait()
 
 
 def _tail(log: Path, start: int) -> str:
-    """The last lines that were written since `start`, without reading the rest."""
-    with log.open("rb") as file:
-        file.seek(max(start, log.stat().st_size - _TAIL_BYTES))
-        return "\n".join(file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:])
+    """The last lines that were written since `start`, without reading the rest. Empty where the log was deleted."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(start, log.stat().st_size - _TAIL_BYTES))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:])
+    except OSError:
+        return ""

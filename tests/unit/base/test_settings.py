@@ -19,7 +19,7 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path):
 
 
 def test_lists_in_the_environment_are_separated_by_commas():
-    settings = load({}, {"SKYSAIL_NAMESPACES": "a,b", "SKYSAIL_HEALTH_PORTS": "1,2", "SKYSAIL_WEBHOOKS": "false"})
+    settings = load({}, {"SKYSAIL_NAMESPACES": "a, b", "SKYSAIL_HEALTH_PORTS": "1,2", "SKYSAIL_WEBHOOKS": "false"})
     assert settings.namespaces == ("a", "b")
     assert settings.health_ports == (1, 2)
     assert settings.webhooks is False

@@ -46,3 +46,14 @@ def test_a_command_that_needs_a_cluster_says_how_to_get_one(command, tmp_path, m
 
 def test_a_wrong_flag_is_misuse():
     assert CliRunner().invoke(main.application(), ["up", "--no-such-flag"]).exit_code == 2
+
+
+@pytest.mark.parametrize("arguments", [["up"], ["down", "--purge"]])
+def test_a_folder_that_is_in_other_use_stays_as_it_is(arguments, tmp_path, monkeypatch, capsys):
+    (tmp_path / "thesis.tex").write_text("precious")
+    monkeypatch.setattr(sys, "argv", ["skysail", *arguments, "--home", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    assert "no home of Skysail" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

@@ -11,20 +11,20 @@ GPU = {"name": "gpu", "resources": {"requests": {"nvidia.com/gpu": 1, "cpu": "2"
 
 
 def test_a_requested_gpu_without_a_limit_gets_the_limit():
-    assert set_limits("/spec")(pod(GPU)).patch == (
+    assert set_limits("/spec")(pod(GPU), None).patch == (
         {"op": "add", "path": "/spec/containers/0/resources/limits", "value": {"nvidia.com/gpu": 1}},
     )
 
 
 def test_limits_that_are_there_are_kept():
     container = {"resources": {"requests": {"nvidia.com/gpu": 2}, "limits": {"memory": "1Gi"}}}
-    (patch,) = set_limits("/spec")(pod(container)).patch
+    (patch,) = set_limits("/spec")(pod(container), None).patch
     assert patch["value"] == {"memory": "1Gi", "nvidia.com/gpu": 2}
 
 
 def test_init_containers_and_templates_are_seen_too():
     job = {"spec": {"template": pod({"name": "plain"}, GPU, init=(GPU,))}}
-    assert [p["path"] for p in set_limits("/spec/template/spec")(job).patch] == [
+    assert [p["path"] for p in set_limits("/spec/template/spec")(job, None).patch] == [
         "/spec/template/spec/containers/1/resources/limits",
         "/spec/template/spec/initContainers/0/resources/limits",
     ]
@@ -43,16 +43,16 @@ def test_init_containers_and_templates_are_seen_too():
     ],
 )
 def test_what_needs_no_limit_is_left_alone(object_):
-    verdict = set_limits("/spec")(object_)
+    verdict = set_limits("/spec")(object_, None)
     assert verdict.patch == ()
     assert verdict.refused is None
 
 
 def test_admitting_twice_changes_nothing_more():
     first = pod(GPU)
-    (patch,) = set_limits("/spec")(first).patch
+    (patch,) = set_limits("/spec")(first, None).patch
     first["spec"]["containers"][0] = {**GPU, "resources": {**GPU["resources"], "limits": patch["value"]}}
-    assert set_limits("/spec")(first).patch == ()
+    assert set_limits("/spec")(first, None).patch == ()
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,17 @@ def test_extended_resources_are_those_with_a_foreign_domain(name, want):
 def test_every_hook_asks_only_for_objects_that_lack_a_limit():
     assert {hook.name for hook in HOOKS} == {"pods", "templates", "cronjobs"}
     assert all(hook.match_conditions for hook in HOOKS)
+
+
+def amounts(request: int, limit: int) -> dict:
+    return {"name": "c", "resources": {"requests": {"nvidia.com/gpu": request}, "limits": {"nvidia.com/gpu": limit}}}
+
+
+def test_a_limit_that_followed_its_request_goes_on_following_it():
+    (patch,) = set_limits("/spec")(pod(amounts(2, 1)), pod(amounts(1, 1))).patch
+    assert patch["value"] == {"nvidia.com/gpu": 2}
+
+
+def test_a_limit_that_the_user_changed_is_left_to_the_server():
+    assert set_limits("/spec")(pod(amounts(2, 3)), pod(amounts(1, 1))).patch == ()
+    assert set_limits("/spec")(pod(amounts(2, 1)), None).patch == ()

@@ -8,11 +8,12 @@ import pytest
 from aiohttp import test_utils
 
 from skysail.kube import admission
-from skysail.kube.admission import Address, Hook, Verdict
+from skysail.kube.admission import Address, Scope
+from skysail.kube.hooks import Hook, Verdict
 
 
 def hook(verdict: Verdict) -> Hook:
-    return Hook(name="things", admit=lambda object_: verdict, rules=({"resources": ["things"]},))
+    return Hook(name="things", admit=lambda object_, old: verdict, rules=({"resources": ["things"]},))
 
 
 async def ask(verdict: Verdict, body: bytes) -> tuple[int, dict]:
@@ -61,7 +62,7 @@ async def test_a_review_without_an_object_is_answered():
 
 def test_the_configuration_fails_open_and_leaves_our_namespace_out():
     manifest = admission.configuration(
-        "skysail", [hook(Verdict())], Address(service=("sys", "svc")), b"ca", ("sys", "kube-system")
+        "skysail", [hook(Verdict())], Address(service=("sys", "svc")), b"ca", Scope(without=("sys", "kube-system"))
     )
     (entry,) = manifest["webhooks"]
     assert entry["failurePolicy"] == "Ignore"
@@ -69,3 +70,9 @@ def test_the_configuration_fails_open_and_leaves_our_namespace_out():
     assert entry["sideEffects"] == "None"
     assert entry["clientConfig"]["service"] == {"namespace": "sys", "name": "svc", "path": "/admit/things"}
     assert entry["namespaceSelector"]["matchExpressions"][0]["values"] == ["kube-system", "sys"]
+
+
+def test_an_operator_for_some_namespaces_is_asked_about_those_only():
+    assert Scope(("mine",), ("sys",)).selector()["matchExpressions"] == [
+        {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["mine"]}
+    ]

@@ -26,15 +26,19 @@ def cache() -> Cache[Object]:
     return Cache(POD, Object, {"owner": owner_uids, "app": label_values("app")})
 
 
+def listed(c: Cache[Object], objects: list[Object], version: int, namespace: str = "") -> None:
+    c.replace(objects, version, begun=c.begin_list(), namespace=namespace)
+
+
 def names(c: Cache[Object]) -> dict[str, int]:
     return {o.metadata.name: int(o.metadata.resource_version) for o in c.all()}
 
 
 def test_a_list_tells_what_was_deleted_while_nobody_watched():
     c, told = cache(), []
-    c.replace([thing("a", 1), thing("b", 2)], 2)
+    listed(c, [thing("a", 1), thing("b", 2)], 2)
     c.subscribe(lambda old, new: told.append((old and old.metadata.name, new and new.metadata.name)))
-    c.replace([thing("b", 2), thing("c", 3)], 5)
+    listed(c, [thing("b", 2), thing("c", 3)], 5)
     assert names(c) == {"b": 2, "c": 3}
     assert told == [(None, "c"), ("a", None)]
 
@@ -63,7 +67,7 @@ def test_the_end_of_an_older_object_of_the_same_name_leaves_the_newer_one():
 
 def test_our_own_write_is_known_at_once_and_its_echo_tells_nothing_new():
     c, told = cache(), []
-    c.replace([thing("a", 1)], 1)
+    listed(c, [thing("a", 1)], 1)
     c.subscribe(lambda old, new: told.append(new))
     c.wrote(thing("a", 4))
     c.put(thing("a", 4))
@@ -71,30 +75,60 @@ def test_our_own_write_is_known_at_once_and_its_echo_tells_nothing_new():
     assert len(told) == 1
 
 
-def test_a_list_from_before_our_own_write_does_not_undo_it():
+def test_a_list_that_was_begun_before_our_own_write_does_not_undo_it():
     c = cache()
-    c.replace([thing("a", 1)], 1)
+    listed(c, [thing("a", 1)], 1)
+    begun = c.begin_list()
     c.wrote(thing("a", 8))
     c.wrote(thing("new", 9))
-    c.replace([thing("a", 1)], 7)
+    c.replace([thing("a", 1)], 7, begun=begun)
     assert names(c) == {"a": 8, "new": 9}
-    c.replace([thing("a", 8)], 10)
+    listed(c, [thing("a", 8)], 10)
     assert names(c) == {"a": 8}
+
+
+def test_a_list_that_was_begun_before_an_end_does_not_bring_the_object_back():
+    c = cache()
+    c.put(thing("a", 5))
+    begun = c.begin_list()
+    c.ended(thing("a", 5))
+    c.replace([thing("a", 6)], 6, begun=begun)
+    assert names(c) == {}
+
+
+def test_an_object_that_left_our_selector_may_come_back():
+    c = cache()
+    c.put(thing("a", 5))
+    c.remove(thing("a", 6))
+    c.put(thing("a", 7))
+    assert names(c) == {"a": 7}
 
 
 def test_a_restored_server_with_older_versions_is_believed():
     c = cache()
-    c.replace([thing("a", 100), thing("b", 90)], 100)
-    c.replace([thing("a", 5)], 6)
+    listed(c, [thing("a", 100), thing("b", 90)], 100)
+    c.wrote(thing("b", 110))
+    c.put(thing("b", 110))
+    listed(c, [thing("a", 5)], 6)
     assert names(c) == {"a": 5}
+
+
+def test_an_object_that_cannot_be_read_is_neither_old_nor_gone():
+    c = cache()
+    c.put(thing("a", 5))
+    c.cannot_read(Key("n", "a"))
+    assert names(c) == {}
+    assert c.unreadable == {Key("n", "a")}
+    c.put(thing("a", 6))
+    assert c.unreadable == set()
 
 
 def test_a_list_of_one_namespace_says_nothing_about_the_others():
     c = cache()
     c.feeds = ("n", "m")
-    c.replace([thing("a", 1)], 1, "n")
+    listed(c, [thing("a", 1)], 1, "n")
     assert not c.synced.is_set()
-    c.replace([], 2, "m")
+    listed(c, [], 2, "m")
     assert c.synced.is_set()
     assert names(c) == {"a": 1}
 
@@ -114,7 +148,7 @@ def test_indexes_follow_changes():
 
 def test_a_kind_that_is_no_longer_served_is_empty():
     c, told = cache(), []
-    c.replace([thing("a", 1)], 1)
+    listed(c, [thing("a", 1)], 1)
     c.subscribe(lambda old, new: told.append((old, new)))
     c.clear()
     assert len(c) == 0

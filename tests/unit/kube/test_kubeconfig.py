@@ -48,7 +48,6 @@ def write(tmp_path):
 def test_the_current_context_is_read(write):
     access = kubeconfig.from_file(write(config()))
     assert access.server == "https://127.0.0.1:6443"
-    assert access.namespace == "ml"
     assert access.token() == "secret"
     assert access.tls.verify_mode is ssl.CERT_REQUIRED
     assert access.tls.check_hostname
@@ -77,11 +76,9 @@ def test_a_token_file_is_read_again_when_it_rotates(tmp_path):
 
 def test_a_pod_uses_its_service_account(tmp_path):
     (tmp_path / "token").write_text("t")
-    (tmp_path / "namespace").write_text("skysail-system")
     (tmp_path / "ca.crt").write_bytes(CA.certificate)
     access = kubeconfig.from_pod("fd00::1", "443", tmp_path)
     assert access.server == "https://[fd00::1]:443"
-    assert access.namespace == "skysail-system"
     assert access.token() == "t"
 
 
@@ -117,7 +114,7 @@ def test_a_missing_file_names_the_ways_out(tmp_path):
 def test_the_order_in_which_a_configuration_is_looked_for(write, monkeypatch, tmp_path):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("KUBECONFIG", str(write(config())))
-    assert kubeconfig.find().namespace == "ml"
+    assert kubeconfig.find().server == "https://127.0.0.1:6443"
     monkeypatch.delenv("KUBECONFIG")
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ConfigError, match=r"\.kube/config"):

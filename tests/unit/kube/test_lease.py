@@ -9,6 +9,7 @@ from skysail.kube.errors import Unreachable
 from skysail.kube.lease import Elector, Lease
 from skysail.kube.objects import Key
 from skysail.kube.resources import LEASE
+from skysail.kube.transport import Reply
 from tests.simulation.api import ApiModel
 from tests.simulation.world import EPOCH, World
 from tests.support import virtual_time
@@ -22,8 +23,10 @@ class Line:
     def __init__(self, world: World) -> None:
         self._model = ApiModel(world)
         self.is_cut = False
+        self.delay = 0.0
 
     async def send(self, request):
+        await asyncio.sleep(self.delay)
         if self.is_cut:
             raise Unreachable("cut")
         return await self._model.send(request)
@@ -31,7 +34,14 @@ class Line:
 
 def elector(line: Line, name: str) -> Elector:
     loop = asyncio.get_running_loop()
-    return Elector(Client(line), KEY, name, now=lambda: EPOCH + timedelta(seconds=loop.time()), rng=random.Random(name))
+    return Elector(
+        Client(line),
+        KEY,
+        name,
+        now=lambda: EPOCH + timedelta(seconds=loop.time()),
+        clock=loop.time,
+        rng=random.Random(name),
+    )
 
 
 async def lease(world: World) -> Lease:
@@ -111,3 +121,31 @@ def test_a_paused_process_knows_that_its_lease_ran_out():
         return e.leads
 
     assert virtual_time.run(main()) is False
+
+
+def test_a_renewal_that_comes_too_late_ends_the_campaign():
+    async def main():
+        line = Line(World())
+        e = elector(line, "a")
+        campaign = asyncio.create_task(e.campaign())
+        await e.elected.wait()
+        line.delay = 7.0
+        await campaign
+        return e.leads
+
+    assert virtual_time.run(main()) is False
+
+
+def test_a_reply_that_cannot_be_read_does_not_end_the_campaign():
+    class Page(Line):
+        async def send(self, request):
+            return Reply(status=200, body=b"<html>")
+
+    async def main():
+        campaign = asyncio.create_task(elector(Page(World()), "a").campaign())
+        await asyncio.sleep(60)
+        is_running = not campaign.done()
+        campaign.cancel()
+        return is_running
+
+    assert virtual_time.run(main())

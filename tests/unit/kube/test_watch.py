@@ -81,6 +81,7 @@ class Stream:
         self._inner = inner
         self.is_cut = False
         self.is_silent = False
+        self.is_short = False
         self.status = inner.status
 
     async def __aenter__(self):
@@ -91,6 +92,8 @@ class Stream:
         await self._inner.__aexit__(*error)
 
     async def __aiter__(self):
+        if self.is_short:
+            return
         async for chunk in self._inner:
             if self.is_silent:
                 await asyncio.sleep(3600)
@@ -185,6 +188,69 @@ def test_lists_are_read_in_chunks():
         site.reflector.relist()
 
     follow(script, expect_lists=2)
+
+
+def test_streams_that_end_at_once_do_not_make_a_hot_loop():
+    class Closing(Faulty):
+        async def open(self, request):
+            stream = await super().open(request)
+            stream.is_short = True
+            return stream
+
+    async def main():
+        site = Site()
+        site.reflector = Reflector(Client(Closing(ApiModel(site.world))), site.cache, rng=random.Random(3))
+        task = asyncio.create_task(site.reflector.run())
+        await asyncio.sleep(60)
+        task.cancel()
+        return site.reflector.watches
+
+    assert virtual_time.run(main()) < 30
+
+
+def test_streams_that_brought_something_are_opened_again_without_growing_pauses():
+    async def script(site):
+        for number in range(12):
+            await site.create(f"x{number}")
+            site.transport.streams[-1].is_cut = True
+            await site.create(f"y{number}")
+            await asyncio.sleep(5)
+            assert site.cached() == site.truth()
+
+    follow(script)
+
+
+def test_a_relist_that_fails_is_made_all_the_same():
+    async def script(site):
+        lost, *_ = site.cache.all()
+        site.cache.ended(lost)
+        site.transport.refuses = 2
+        site.reflector.relist()
+
+    async def main():
+        site = Site()
+        await site.create("a", "b")
+        task = asyncio.create_task(site.reflector.run())
+        await site.cache.synced.wait()
+        await script(site)
+        await asyncio.sleep(100)
+        task.cancel()
+        return site.cached() == site.truth()
+
+    assert virtual_time.run(main())
+
+
+def test_a_list_without_a_version_is_the_servers_fault_and_not_the_end():
+    async def main():
+        site = Site()
+        await site.create("a")
+        site.transport.answers = [Reply(status=200, body=b'{"metadata": {}, "items": []}')]
+        task = asyncio.create_task(site.reflector.run())
+        await site.cache.synced.wait()
+        task.cancel()
+        return site.cached() == site.truth()
+
+    assert virtual_time.run(main())
 
 
 @pytest.mark.parametrize("code", [403, 404, 500])

@@ -8,8 +8,8 @@ import pytest
 from cryptography import x509
 
 from skysail.kinds.offload.admit import HOOKS
-from skysail.kube import webhooks
-from skysail.kube.admission import Address
+from skysail.kube import certificates, webhooks
+from skysail.kube.admission import Address, Scope
 from skysail.kube.client import Client
 from skysail.kube.objects import Key, Object
 from skysail.kube.resources import CLUSTER_ROLE, MUTATING_WEBHOOK, SECRET
@@ -69,7 +69,7 @@ def test_the_serving_certificate_is_for_our_names_and_signed_by_the_announced_au
         await site.add_role()
         keeper = site.keeper()
         await keeper.load()
-        await keeper.announce(HOOKS, ("kube-system",))
+        await keeper.announce(HOOKS, Scope(without=("kube-system",)))
         return keeper._keys, site.configuration()
 
     keys, configuration = virtual_time.run(main())
@@ -89,12 +89,12 @@ def test_announcing_again_writes_nothing_until_somebody_changes_it():
         await site.add_role()
         keeper = site.keeper()
         await keeper.load()
-        await keeper.announce(HOOKS, ())
+        await keeper.announce(HOOKS, Scope())
         versions = [site.configuration()["metadata"]["resourceVersion"]]
-        await keeper.announce(HOOKS, ())
+        await keeper.announce(HOOKS, Scope())
         versions.append(site.configuration()["metadata"]["resourceVersion"])
         await site.client.merge_patch(MUTATING_WEBHOOK, "", "skysail", {"webhooks": []}, Object)
-        await keeper.announce(HOOKS, ())
+        await keeper.announce(HOOKS, Scope())
         return versions, len(site.configuration()["webhooks"])
 
     versions, hooks = virtual_time.run(main())
@@ -117,21 +117,81 @@ def test_an_old_serving_certificate_is_renewed_under_the_same_authority():
     assert after.server != before.server
 
 
-def test_a_new_authority_is_announced_beside_the_old_one():
+def test_a_new_authority_signs_only_after_it_was_announced_beside_the_old_one():
     async def main():
         site = Site()
-        keeper, slow = site.keeper(), site.keeper()
-        await keeper.load()
-        await slow.load()
+        await site.add_role()
+        leader, follower = site.keeper(), site.keeper()
+        await leader.load()
+        await leader.announce(HOOKS, Scope())
+        await follower.load()
+        before = leader._keys
         site.now += timedelta(days=3000)
-        await keeper.load()
-        return slow._keys, keeper._keys
+        await follower.load()
+        waiting = follower._keys
+        await leader.load()
+        await leader.announce(HOOKS, Scope())
+        bundle = base64.b64decode(site.configuration()["webhooks"][0]["clientConfig"]["caBundle"])
+        await follower.load()
+        return before, waiting, bundle, leader._keys, follower._keys
 
-    slow, new = virtual_time.run(main())
-    assert new.authority != slow.authority
-    # A replica that has not reloaded yet still serves what the old authority signed; the bundle must cover it.
-    assert slow.authority.certificate in new.bundle
-    assert new.authority.certificate in new.bundle
+    before, waiting, bundle, led, followed = virtual_time.run(main())
+    assert waiting.authority != before.authority
+    assert waiting.server == before.server  # what the API server trusts is served until it trusts the next
+    assert before.authority.certificate in bundle
+    assert waiting.authority.certificate in bundle
+    assert led.server != before.server
+    assert led.is_signed_by_authority
+    assert followed == led
+
+
+def test_a_certificate_for_other_names_is_made_anew_under_the_same_authority():
+    async def main():
+        site = Site()
+        keeper = site.keeper()
+        await keeper.load()
+        moved = Keeper(
+            site.client,
+            secret=KEY,
+            address=Address(url="https://10.0.0.2:9443"),
+            names=("10.0.0.2",),
+            now=lambda: site.now,
+        )
+        await moved.load()
+        return keeper._keys, moved._keys
+
+    before, after = virtual_time.run(main())
+    assert after.authority == before.authority
+    assert after.server.covers(["10.0.0.2"])
+    assert not before.server.covers(["10.0.0.2"])
+
+
+def test_a_deleted_secret_comes_back_as_it_was():
+    async def main():
+        site = Site()
+        keeper = site.keeper()
+        await keeper.load()
+        before = site.secret()["data"]
+        await site.client.delete(SECRET, await site.client.get(SECRET, KEY.namespace, KEY.name, Object), Object)
+        await keeper.load()
+        return before, site.secret()["data"]
+
+    before, after = virtual_time.run(main())
+    assert before == after
+
+
+def test_a_key_that_is_not_the_certificates_is_made_anew():
+    async def main():
+        site = Site()
+        await site.keeper().load()
+        other = certificates.authority("other", now=EPOCH, valid=timedelta(days=1))
+        patch = {"data": {"tls.key": base64.b64encode(other.key).decode()}}
+        await site.client.merge_patch(SECRET, KEY.namespace, KEY.name, patch, Object)
+        keeper = site.keeper()
+        await keeper.load()
+        return keeper._keys
+
+    assert virtual_time.run(main()).server.is_sound
 
 
 @pytest.mark.parametrize("data", [{}, {"ca.crt": "!!"}, {"ca.crt": "AAAA", "tls.crt": "AAAA"}])

@@ -11,7 +11,9 @@ from skysail.local.control_server import ControlServer
 from skysail.local.errors import NotRunning, Refused
 from skysail.local.supervisor import Unit
 
-STATUS = HullStatus(is_ready=True, pid=7, started=1.0, url="https://x", steps=("one",), units=())
+STATUS = HullStatus(
+    is_ready=True, pid=7, started=1.0, url="https://x", with_operator=True, with_audit=False, steps=("one",), units=()
+)
 
 
 class Hull:
@@ -34,6 +36,8 @@ class Hull:
                 raise ConnectionRefusedError(111, "nobody there")
             case control.Dial():
                 raise TimeoutError
+            case control.ResumeUnit("defect"):
+                raise KeyError("nobody foresaw this")
             case control.StopUnit(name):
                 raise Refused(f"no {name}")
         return Answer()
@@ -92,6 +96,20 @@ async def test_what_cannot_be_done_is_told_and_the_server_goes_on(served):
     assert await asyncio.to_thread(client.status) == STATUS
 
 
+async def test_a_defect_costs_one_answer_and_not_the_hull(served, caplog):
+    _, client, _ = served
+    with pytest.raises(Refused, match=r"defect of Skysail.*nobody foresaw this"):
+        await asyncio.to_thread(client.resume_unit, "defect")
+    assert await asyncio.to_thread(client.status) == STATUS
+    assert [record.exc_info[0] for record in caplog.records] == [KeyError]
+
+
+async def test_a_unit_without_a_program_is_refused(served):
+    _, client, _ = served
+    with pytest.raises(Refused, match="length >= 1"):
+        await asyncio.to_thread(client.start_unit, Unit(name="empty", argv=()))
+
+
 async def test_nonsense_and_callers_who_hang_up_do_no_harm(served):
     _, client, path = served
     for words in (b"{}", b"not json"):
@@ -109,3 +127,19 @@ async def test_only_the_owner_may_speak(served):
 def test_where_no_hull_is_the_fix_is_told(tmp_path):
     with pytest.raises(NotRunning, match="`skysail up` starts one"):
         Control(tmp_path / "control.sock").status()
+
+
+def test_a_hull_that_does_not_answer_is_not_one_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(control, "_PATIENCE", 0.001)
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        with pytest.raises(NotRunning, match="did not answer within"):
+            Control(path).status()
+
+
+def test_another_users_hull_is_not_one_that_is_not_there(tmp_path):
+    error = Control(tmp_path / "control.sock")._explained(PermissionError(13, "Permission denied"))
+    assert isinstance(error, Refused)
+    assert "belongs to another user" in str(error)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skysail.local.errors import Refused
-from skysail.local.supervisor import Supervisor, Surroundings, Unit
+from skysail.local.supervisor import Crash, Supervisor, Surroundings, Unit
 
 FOREVER = ("sh", "-c", "echo alive; exec sleep 1000")
 
@@ -38,11 +38,15 @@ class Stage:
         self.paused.put_nowait(seconds)
         await self.go_on.acquire()
 
+    async def next_pause(self) -> float:
+        """Bounded, so that a unit that was given up fails its test instead of stopping all."""
+        return await asyncio.wait_for(self.paused.get(), 20)
+
     async def pauses(self, count: int) -> list[float]:
         """Let that many crashes happen, and stop at the pause after the last of them."""
         seen = []
         for number in range(count):
-            seen.append(await self.paused.get())
+            seen.append(await self.next_pause())
             if number < count - 1:
                 self.go_on.release()
         return seen
@@ -94,7 +98,7 @@ async def test_back_off_begins_anew_after_healthy_time(stage, tmp_path):
     for lived, want in ((1, 0.5), (1, 1.0), (61, 0.5)):
         stage.now += lived
         stage.supervisor.signal("server", signal.SIGKILL)
-        assert await stage.paused.get() == want
+        assert await stage.next_pause() == want
         stage.go_on.release()
         assert (await stage.told.get()).startswith("server ended")
         assert await stage.told.get() == "server was started again"
@@ -170,3 +174,44 @@ async def test_a_units_environment_is_added_to_ours(stage, tmp_path):
     await stage.supervisor.start(Unit(name="server", argv=script, env={"WORD": "ahoy"}))
     await stage.pauses(1)
     assert stage.only_unit().crash.log_tail == f"ahoy {Path.home()}"
+
+
+async def test_a_unit_that_cannot_be_started_again_is_tried_with_back_off_until_it_can(stage, tmp_path):
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    await stage.supervisor.start(Unit(name="server", argv=(str(program),)))
+    assert await stage.next_pause() == 0.5
+    program.rename(tmp_path / "away")
+    stage.go_on.release()
+    assert await stage.next_pause() == 1.0
+    assert (stage.only_unit().state, stage.only_unit().restarts) == ("waiting", 0)
+    (tmp_path / "away").rename(program)
+    stage.go_on.release()
+    assert await stage.next_pause() == 2.0
+    assert stage.only_unit().restarts == 1
+
+
+async def test_nobody_to_tell_is_no_reason_to_give_up_a_unit(stage, tmp_path):
+    def full(_words: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    supervisor = Supervisor(tmp_path, Surroundings(now=lambda: 0.0, pause=stage.pause, tell=full))
+    await supervisor.start(Unit(name="server", argv=("false",)))
+    assert await stage.pauses(3) == [0.5, 1.0, 2.0]
+    await supervisor.stop_all()
+
+
+async def test_a_unit_whose_log_was_deleted_is_started_again_all_the_same(stage, tmp_path):
+    await stage.supervisor.start(Unit(name="server", argv=FOREVER))
+    (tmp_path / "server.log").unlink()
+    stage.supervisor.signal("server", signal.SIGKILL)
+    await stage.pauses(1)
+    assert stage.only_unit().crash.log_tail == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"), [(0, "exit code 0"), (-9, "signal SIGKILL"), (-35, "signal 35"), (-64, "signal SIGRTMAX")]
+)
+def test_every_end_has_a_cause(code, cause):
+    assert Crash(at=0.0, code=code, log_tail="").cause == cause

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from skysail.base.clock import timestamp
 from skysail.core.actions import Plan
-from skysail.kinds.awaiting.plan import Snapshot, plan
+from skysail.kinds.awaiting.plan import Snapshot, plan, refused
 from skysail.kube.cache import Cache
 from skysail.kube.crd import CustomKind
 from skysail.kube.objects import Key
 from skysail.kube.rbac import Right, reading
 from skysail.kube.resources import Resource
+
+OWN_GROUP = "skysail.dev"
 
 
 class Awaiting:
@@ -35,11 +39,11 @@ class Awaiting:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan(snapshot)
 
+    def refused(self, snapshot: Snapshot, why: str) -> msgspec.Struct:
+        return refused(snapshot, why)
+
 
 def rights(kind: CustomKind) -> tuple[Right, ...]:
-    """Read it, tell its status, and let go of finalizers that other operators left."""
-    return (
-        reading(kind.resource),
-        Right(kind.resource, ("patch",)),
-        Right(kind.resource, ("update",), subresource="status"),
-    )
+    """Read it, tell its status, and let go of finalizers that other operators left on kinds that were theirs."""
+    granted = (reading(kind.resource), Right(kind.resource, ("update",), subresource="status"))
+    return granted if kind.resource.group == OWN_GROUP else (*granted, Right(kind.resource, ("patch",)))

@@ -37,14 +37,23 @@ def _let_go(kind: CustomKind, object_: Object) -> tuple[SetFinalizers, ...]:
     return () if kept == object_.metadata.finalizers else (SetFinalizers(kind.resource, object_, kept),)
 
 
+def refused(snapshot: Snapshot, why: str) -> msgspec.Struct:
+    return _with(snapshot, Reason.RECONCILE_FAILED, why)
+
+
 def _status(snapshot: Snapshot) -> msgspec.Struct:
-    kind, object_ = snapshot.kind.resource.kind, snapshot.object
+    kind = snapshot.kind.resource.kind
     message = f"This {kind} is valid and stored, but this version of Skysail does nothing with a {kind} yet."
+    return _with(snapshot, Reason.NOT_IMPLEMENTED_YET, message)
+
+
+def _with(snapshot: Snapshot, reason: Reason, message: str) -> msgspec.Struct:
+    object_ = snapshot.object
     new = Condition(
         type=Type.ACCEPTED,
         status="False",
         last_transition_time=snapshot.now,
-        reason=Reason.NOT_IMPLEMENTED_YET,
+        reason=reason,
         message=message,
         observed_generation=object_.metadata.generation,
     )

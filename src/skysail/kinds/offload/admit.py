@@ -9,38 +9,55 @@ from __future__ import annotations
 
 from typing import Any
 
-from skysail.kube.admission import Hook, Manifest, Verdict
+from skysail.kube.hooks import Admit, Hook, Manifest, Verdict
 
 _CONTAINERS = ("containers", "initContainers")
 
 
-def set_limits(pod_spec_path: str) -> Any:
+def set_limits(pod_spec_path: str) -> Admit:
     """An admit function for objects that have their pod spec at this path, such as `/spec/template/spec`."""
 
-    def admit(object_: Manifest) -> Verdict:
-        spec: Any = object_
-        for part in pod_spec_path.strip("/").split("/"):
-            spec = (spec or {}).get(part)
-        return Verdict(patch=tuple(_patch(spec or {}, pod_spec_path)))
+    def admit(object_: Manifest, old: Manifest | None) -> Verdict:
+        return Verdict(patch=tuple(_patch(_at(object_, pod_spec_path), _at(old or {}, pod_spec_path), pod_spec_path)))
 
     return admit
 
 
-def _patch(spec: Manifest, path: str) -> list[Manifest]:
+def _at(object_: Manifest, path: str) -> Manifest:
+    part: Any = object_
+    for name in path.strip("/").split("/"):
+        part = (part or {}).get(name)
+    return part or {}
+
+
+def _patch(spec: Manifest, old: Manifest, path: str) -> list[Manifest]:
     patch: list[Manifest] = []
     for field in _CONTAINERS:
+        before = {container.get("name"): container for container in old.get(field) or ()}
         for index, container in enumerate(spec.get(field) or ()):
-            resources = container.get("resources") or {}
-            limits = resources.get("limits") or {}
+            requests, limits = _amounts(container)
+            set_by_us = _equal_amounts(before.get(container.get("name"), {}))
             missing = {
                 name: amount
-                for name, amount in (resources.get("requests") or {}).items()
-                if is_extended(name) and name not in limits
+                for name, amount in requests.items()
+                if is_extended(name)
+                and (name not in limits or (limits[name] != amount and limits[name] == set_by_us.get(name)))
             }
             if missing:
                 where = f"{path}/{field}/{index}/resources/limits"
                 patch.append({"op": "add", "path": where, "value": {**limits, **missing}})
     return patch
+
+
+def _amounts(container: Manifest) -> tuple[Manifest, Manifest]:
+    resources = container.get("resources") or {}
+    return resources.get("requests") or {}, resources.get("limits") or {}
+
+
+def _equal_amounts(container: Manifest) -> Manifest:
+    """Limits that equalled their request: where only the request is changed, the limit was ours, and follows it."""
+    requests, limits = _amounts(container)
+    return {name: amount for name, amount in limits.items() if requests.get(name) == amount}
 
 
 def is_extended(resource: str) -> bool:
@@ -53,12 +70,13 @@ def _lacks_limit(spec: str) -> str:
     """The same question in CEL, so that only such objects travel to us: `spec` names the pod spec."""
     of_container = (
         "has(c.resources) && has(c.resources.requests) && c.resources.requests.exists(r, r.contains('/') && "
-        "!(has(c.resources.limits) && r in c.resources.limits))"
+        "!(has(c.resources.limits) && r in c.resources.limits && "
+        "c.resources.limits[r] == c.resources.requests[r]))"
     )
     return " || ".join(f"(has({spec}.{field}) && {spec}.{field}.exists(c, {of_container}))" for field in _CONTAINERS)
 
 
-def _hook(name: str, path: str, *rules: tuple[str, str]) -> Hook:
+def _hook(name: str, path: str, operations: tuple[str, ...], *rules: tuple[str, str]) -> Hook:
     cel = "object" + path.replace("/", ".")
     return Hook(
         name=name,
@@ -67,7 +85,7 @@ def _hook(name: str, path: str, *rules: tuple[str, str]) -> Hook:
             {
                 "apiGroups": [group],
                 "apiVersions": ["*"],
-                "operations": ["CREATE"],
+                "operations": list(operations),
                 "resources": [plural],
                 "scope": "Namespaced",
             }
@@ -77,16 +95,21 @@ def _hook(name: str, path: str, *rules: tuple[str, str]) -> Hook:
     )
 
 
+# A pod's resources never change; those of a template do.
+_ONCE = ("CREATE",)
+_ALWAYS = ("CREATE", "UPDATE")
+
 HOOKS = (
-    _hook("pods", "/spec", ("", "pods")),
+    _hook("pods", "/spec", _ONCE, ("", "pods")),
     _hook(
         "templates",
         "/spec/template/spec",
+        _ALWAYS,
         ("batch", "jobs"),
         ("apps", "deployments"),
         ("apps", "statefulsets"),
         ("apps", "replicasets"),
         ("apps", "daemonsets"),
     ),
-    _hook("cronjobs", "/spec/jobTemplate/spec/template/spec", ("batch", "cronjobs")),
+    _hook("cronjobs", "/spec/jobTemplate/spec/template/spec", _ALWAYS, ("batch", "cronjobs")),
 )

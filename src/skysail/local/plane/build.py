@@ -5,19 +5,19 @@ Two callers at the same time build once. A build that was interrupted leaves not
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
+import platform
 import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from skysail.local.errors import BuildFailed
 from skysail.local.plane import toolchain
+from skysail.local.plane.turns import alone
 
 SOURCES = Path(__file__).parent / "kubeplane"
 VERSION = "v1.36.3"
@@ -32,8 +32,10 @@ _FLAGS = (
     "-ldflags",
     f"-s -w -X {_STAMP}.gitVersion={VERSION} -X {_STAMP}.gitMajor={_MAJOR} -X {_STAMP}.gitMinor={_MINOR}",
 )
-# As upstream builds its releases; a user's own flags or workspace must not change what the key stands for.
-_ENV = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+# As upstream builds its releases; a user's own flags or workspace must not change what the key stands for. GOFLAGS is
+# not empty, because Go takes an empty one for none at all and reads the user's file instead.
+_ENV = {"CGO_ENABLED": "0", "GOFLAGS": "-trimpath", "GOWORK": "off"}
+_FORGOTTEN = ("GOOS", "GOARCH", "GOEXPERIMENT")
 
 _PACKAGES = 2700
 _TELL_EVERY = 100
@@ -67,12 +69,13 @@ def cache_folder(env: Mapping[str, str]) -> Path:
 
 
 def key(sources: Path = SOURCES) -> str:
-    """Changes with every byte that goes into the binary, and with nothing else."""
+    """Changes with everything that goes into the binary, and with nothing else."""
     digest = hashlib.sha256()
     for name in ("main.go", "go.mod", "go.sum"):
         digest.update((sources / name).read_bytes())
         digest.update(b"\0")
-    digest.update("\0".join((*_FLAGS, *_ENV)).encode())
+    settings = (f"{name}={value}" for name, value in _ENV.items())
+    digest.update("\0".join((platform.machine(), *_FLAGS, *settings)).encode())
     return digest.hexdigest()[:16]
 
 
@@ -83,7 +86,7 @@ def ensure(around: Surroundings) -> Path:
     if binary.exists():
         return binary
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder / "lock", around.say):
+    with alone(folder / "lock", waiting=lambda: around.say("another process builds the control plane: waiting for it")):
         if binary.exists():
             return binary
         go = toolchain.find(around.env, around.cache, around.say)
@@ -93,17 +96,6 @@ def ensure(around: Surroundings) -> Path:
             _build(go, half, around)
             half.replace(binary)
     return binary
-
-
-@contextmanager
-def _alone(lock: Path, say: Callable[[str], None]) -> Iterator[None]:
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("another process builds the control plane: waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _build(go: Path, output: Path, around: Surroundings) -> None:
@@ -130,7 +122,7 @@ def _try(go: Path, output: Path, around: Surroundings) -> str | None:
     with subprocess.Popen(  # noqa: S603 (the Go that the toolchain chose)
         [go, "build", *_FLAGS, "-o", output, "."],
         cwd=SOURCES,
-        env={**around.env, **_ENV},
+        env={name: value for name, value in around.env.items() if name not in _FORGOTTEN} | _ENV,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

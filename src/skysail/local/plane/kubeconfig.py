@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 
 import yaml
 
@@ -25,14 +24,6 @@ def render(*, server: str, authority: bytes, login: Pair) -> str:
         },
         sort_keys=False,
     )
-
-
-def write(path: Path, text: str) -> None:
-    """Readable for the owner only, and never half written."""
-    half = path.with_name(f".{path.name}.new")
-    half.touch(mode=0o600)
-    half.write_text(text)
-    half.replace(path)
 
 
 def _base64(content: bytes) -> str:

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from skysail.kube import certificates
 from skysail.kube.certificates import Pair
+from skysail.local import private_file
 from skysail.local.addresses import API_SERVICE, HULL
 
 _AUTHORITY_LIVES = timedelta(days=3650)
@@ -89,15 +90,17 @@ def ensure(folder: Path, now: datetime) -> Pki:
 
 
 def read(folder: Path, name: str) -> Pair | None:
+    """None where there is none, or where a start was interrupted between the certificate and its key."""
     certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
     if not (certificate.exists() and key.exists()):
         return None
-    return Pair(certificate.read_bytes(), key.read_bytes())
+    pair = Pair(certificate.read_bytes(), key.read_bytes())
+    return pair if _belong_together(pair) else None
 
 
 def write(folder: Path, name: str, pair: Pair) -> None:
-    _write(folder / f"{name}.crt", pair.certificate)
-    _write(folder / f"{name}.key", pair.key)
+    private_file.write(folder / f"{name}.crt", pair.certificate)
+    private_file.write(folder / f"{name}.key", pair.key)
 
 
 def _keep(folder: Path, name: str, fresh: Pair, now: datetime) -> None:
@@ -114,6 +117,14 @@ def _authority(folder: Path, file: str, name: str, now: datetime) -> Authority:
     authority = Authority.create(name, now)
     write(folder, file, authority.pair)
     return authority
+
+
+def _belong_together(pair: Pair) -> bool:
+    try:
+        key = serialization.load_pem_private_key(pair.key, password=None)
+        return key.public_key() == pair.parsed.public_key()
+    except ValueError:
+        return False
 
 
 def _is_alike(one: x509.Certificate, other: x509.Certificate) -> bool:
@@ -136,13 +147,5 @@ def _ensure_service_account_key(folder: Path) -> None:
         return
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    _write(folder / "sa.key", certificates.private_bytes(key))
-    _write(folder / "sa.pub", public)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Readable for the owner only, and never half written."""
-    half = path.with_name(f".{path.name}.new")
-    half.touch(mode=0o600)
-    half.write_bytes(content)
-    half.replace(path)
+    private_file.write(folder / "sa.key", certificates.private_bytes(key))
+    private_file.write(folder / "sa.pub", public)

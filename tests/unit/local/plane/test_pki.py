@@ -93,3 +93,23 @@ def test_a_login_carries_name_and_groups(tmp_path):
 def test_nothing_is_readable_for_others(tmp_path):
     pki.ensure(tmp_path, NOW)
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("name", ["apiserver", "ca"])
+def test_a_certificate_whose_key_is_another_ones_is_made_anew(tmp_path, name):
+    """A start that was interrupted between the two files."""
+    pki.ensure(tmp_path, NOW)
+    other = Authority.create("any", NOW).pair
+    (tmp_path / f"{name}.key").write_bytes(other.key)
+    assert pki.read(tmp_path, name) is None
+    pki.ensure(tmp_path, NOW)
+    assert pki.read(tmp_path, name) is not None
+    authority_of(tmp_path, "apiserver").verify_directly_issued_by(authority_of(tmp_path, "ca"))
+
+
+@pytest.mark.parametrize("kind", ["crt", "key"])
+def test_a_file_that_is_no_certificate_or_key_is_made_anew(tmp_path, kind):
+    pki.ensure(tmp_path, NOW)
+    (tmp_path / f"apiserver.{kind}").write_bytes(b"")
+    pki.ensure(tmp_path, NOW)
+    assert pki.read(tmp_path, "apiserver") is not None

@@ -78,7 +78,7 @@ class _Controller:
         return Plan(status=new)
 
     def refused(self, snapshot: _Snapshot, why: str) -> msgspec.Struct:
-        raise RuntimeError(f"The replay server refuses nothing, and yet: {why}")
+        raise RuntimeError(f"The replay server refuses nothing, and yet {snapshot.object.metadata.name}: {why}")
 
 
 class WithSkysail:

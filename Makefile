@@ -24,7 +24,7 @@ down: $(READY) ## stop it; the data stay (.venv/bin/skysail down --purge deletes
 test: $(READY) ## check, then every test, against a real control plane
 	@$(MAKE) --no-print-directory check
 	$(BIN)/skysail build
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 .PHONY: check
 check: $(READY) ## style, types, import law, generated files, promises; below a minute

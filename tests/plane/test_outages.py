@@ -89,8 +89,11 @@ def clear(cluster) -> None:
     found = cluster.kubectl("get", JOBS.plural, "-A", "-o", "jsonpath={.items[*].metadata.namespace}")
     assert found.returncode == 0, found.stderr
     for namespace in set(found.stdout.split()):
-        done = cluster.kubectl("delete", "--raw", JOBS.path(namespace))
-        assert done.returncode == 0, done.stderr
+        # Thousands at once may take the server longer than it waits for itself: then it says so, and is asked again.
+        cluster.until(
+            lambda path=JOBS.path(namespace): cluster.kubectl("delete", "--raw", path).returncode == 0,
+            f"the ModalJobs of {namespace} to be gone",
+        )
 
 
 def live(cluster) -> dict[str, dict]:

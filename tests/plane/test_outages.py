@@ -89,11 +89,12 @@ def clear(cluster) -> None:
     found = cluster.kubectl("get", JOBS.plural, "-A", "-o", "jsonpath={.items[*].metadata.namespace}")
     assert found.returncode == 0, found.stderr
     for namespace in set(found.stdout.split()):
-        # Thousands at once may take the server longer than it waits for itself: then it says so, and is asked again.
-        cluster.until(
-            lambda path=JOBS.path(namespace): cluster.kubectl("delete", "--raw", path).returncode == 0,
-            f"the ModalJobs of {namespace} to be gone",
-        )
+        cluster.until(lambda name=namespace: is_cleared(cluster, name), f"the ModalJobs of {namespace} to be gone")
+
+
+def is_cleared(cluster, namespace: str) -> bool:
+    """Thousands at once may take the server longer than it waits for itself: then it says so, and is asked again."""
+    return cluster.kubectl("delete", "--raw", JOBS.path(namespace)).returncode == 0
 
 
 def live(cluster) -> dict[str, dict]:

@@ -13,6 +13,7 @@ from skysail.base.errors import UserError
 
 _PREFIX = "SKYSAIL_"
 
+Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
@@ -26,7 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kubeconfig: Annotated[str | None, Meta(description="The kubeconfig to use; by default as kubectl finds it.")] = None
     context: Annotated[str | None, Meta(description="The context in it; by default the current one.")] = None
     namespaces: Annotated[
-        tuple[str, ...], Meta(description="Work on objects of these namespaces only; by default on all.")
+        tuple[Namespace, ...], Meta(description="Work on objects of these namespaces only; by default on all.")
     ] = ()
     operator_namespace: Annotated[str, Meta(description="Where the operator's own Lease and Secret are.")] = (
         "skysail-system"

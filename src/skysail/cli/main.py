@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from skysail import __version__
 from skysail.base.errors import UserError
 from skysail.cli import audit_cache, build, down, kubectl, run, status, up
 
@@ -19,15 +21,25 @@ def main() -> None:
         sys.exit(error.exit_code)
 
 
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+) -> None:
+    """Train, serve and burst machine-learning work on Kubernetes."""
+    if version:
+        typer.echo(f"skysail {__version__}")
+        raise typer.Exit
+
+
 def application() -> typer.Typer:
     app = typer.Typer(
         name="skysail",
-        help="Train, serve and burst machine-learning work on Kubernetes.",
         no_args_is_help=True,
+        invoke_without_command=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+    app.callback()(_options)
     app.command()(up.up)
     app.command()(down.down)
     app.command()(status.status)

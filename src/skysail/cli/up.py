@@ -43,7 +43,11 @@ def up(
             plane=PlaneOptions(audit=audit),
             with_operator=not without_operator,
         )
-        status = launch.start(settings, say)
+        try:
+            status = launch.start(settings, say)
+        except KeyboardInterrupt:
+            say("it goes on coming up in the background; `skysail down` stops it")
+            raise
     if (status.with_operator, status.with_audit) != (not without_operator, audit):
         say(_otherwise(status))
     typer.echo(f"Skysail is up at {status.url} (took {time.monotonic() - began:.1f} s). Next:\n{_next_steps(place)}")

@@ -31,6 +31,7 @@ def test_lists_in_the_environment_are_separated_by_commas():
         ({"log_level": "loud"}, {}, ["command line", "loud"]),
         ({}, {"SKYSAIL_WEBHOOK_PORT": "70000"}, ["environment", "65535", "webhook_port"]),
         ({}, {"SKYSAIL_WEBHOOKS": "maybe"}, ["environment", "webhooks"]),
+        ({"namespaces": ["Bad_NS"]}, {}, ["command line", "namespaces"]),
     ],
 )
 def test_a_wrong_value_is_told_with_its_name_and_its_source(flags, env, words):

@@ -6,6 +6,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from skysail import __version__
 from skysail.cli import main
 
 
@@ -16,9 +17,15 @@ def test_help_lists_every_command_with_a_line():
         assert f"\n  {command} " in shown.stdout
 
 
+def test_the_version_is_told():
+    shown = CliRunner().invoke(main.application(), ["--version"])
+    assert (shown.exit_code, shown.stdout) == (0, f"skysail {__version__}\n")
+
+
 def test_help_loads_nothing_that_only_a_command_needs():
     script = """
 import sys
+from skysail import __version__
 from skysail.cli import main
 sys.argv = ["skysail", "--help"]
 try:

@@ -13,22 +13,30 @@ import socket
 import sys
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 import msgspec
 
-from skysail.app.install import install
+from skysail.app.install import install, install_node
+from skysail.kube import kubeconfig, resources
+from skysail.kube.client import Client
 from skysail.kube.errors import KubeError
+from skysail.kube.http import HttpTransport
 from skysail.local import control, doors, hull, syscalls
-from skysail.local.addresses import API_PORT, HULL, OPERATOR_HEALTH_PORT
+from skysail.local.addresses import API_PORT, HULL, NODE, OPERATOR_HEALTH_PORT
 from skysail.local.control import Answer, Control, HullStatus, Request
 from skysail.local.control_server import ControlServer
 from skysail.local.errors import LocalError
 from skysail.local.home import Home
 from skysail.local.launch import HullSettings
+from skysail.local.net import egress
+from skysail.local.net.guard import Guard
+from skysail.local.net.httpproxy import HttpProxy
 from skysail.local.plane import credentials, pki, start
 from skysail.local.supervisor import Supervisor, Surroundings, Unit
+from skysail.node import register
 
 _DIAL_SECONDS = 5.0
 
@@ -51,11 +59,11 @@ def main(argument: str) -> int:
     except LocalError as error:
         home.failure.write_text(str(error))
         return error.exit_code
-    return asyncio.run(_outside(entry, door, home))
+    return asyncio.run(_outside(entry, door, home, with_egress=settings.with_node))
 
 
-async def _outside(entry: int, door: socket.socket, home: Home) -> int:
-    """Carry connections in until the hull ends; pass on a wish to end."""
+async def _outside(entry: int, door: socket.socket, home: Home, *, with_egress: bool) -> int:
+    """Carry connections in, and what pods ask for out, until the hull ends; pass on a wish to end."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, os.kill, entry, number)
@@ -64,9 +72,21 @@ async def _outside(entry: int, door: socket.socket, home: Home) -> int:
         return await asyncio.to_thread(Control(home.control).dial, HULL, API_PORT)
 
     server = await doors.serve(door, dial)
+    way_out = HttpProxy(egress.outer(Guard()))
+    opening = asyncio.create_task(_let_pods_out(way_out, home)) if with_egress else None
     _, status = await asyncio.to_thread(os.waitpid, entry, 0)
     server.close()
+    if opening is not None:
+        opening.cancel()
+        await asyncio.wait([opening])
+    await way_out.close()
     return os.waitstatus_to_exitcode(status)
+
+
+async def _let_pods_out(proxy: HttpProxy, home: Home) -> None:
+    listener = await egress.make_listener(Control(home.control))
+    listener.setblocking(False)
+    await proxy.serve(listener)
 
 
 class _StopAsked(Exception):
@@ -120,6 +140,8 @@ class _Inside:
         self._say("the kinds of Skysail are installed")
         if self._settings.with_operator:
             await self._start_operator()
+        if self._settings.with_node:
+            await self._start_node()
         self._is_ready = True
 
     async def _start_operator(self) -> None:
@@ -128,6 +150,18 @@ class _Inside:
         await self._supervisor.start(Unit(name="operator", argv=run))
         await start.until(_operator_is_ready, "the operator to be ready", self._supervisor)
         self._say("the operator is ready")
+
+    async def _start_node(self) -> None:
+        authority = (self._home.pki / "ca.crt").read_bytes()
+        await install_node(credentials.inside_path(self._home, "admin"), authority)
+        run = (sys.executable, "-m", "skysail.app.agent", str(self._home.root))
+        await self._supervisor.start(Unit(name="agent", argv=run))
+        transport = HttpTransport(kubeconfig.from_file(credentials.inside_path(self._home, "admin")))
+        try:
+            await start.until(partial(_node_is_ready, Client(transport)), "the node to be ready", self._supervisor)
+        finally:
+            await transport.close()
+        self._say(f"node {NODE} is ready")
 
     def _say(self, step: str) -> None:
         self._steps.append(step)
@@ -190,6 +224,14 @@ async def _operator_is_ready() -> bool:
             return reply.status == 200  # noqa: PLR2004 (HTTP OK)
     except (aiohttp.ClientError, OSError):
         return False
+
+
+async def _node_is_ready(client: Client) -> bool:
+    try:
+        node = await client.get(resources.NODE, "", NODE, register.NodeObject)
+    except KubeError:
+        return False
+    return any(row["type"] == "Ready" and row["status"] == "True" for row in node.status.conditions)
 
 
 def _last_port(home: Home) -> int:

@@ -7,7 +7,8 @@ import sys
 import typer
 
 from skysail.base.errors import UserError
-from skysail.cli import audit_cache, down, kubectl, run, status, up
+from skysail.cli import audit_cache, down, image, kubectl, run, shell, status, up
+from skysail.cli.open import open_service
 
 
 def main() -> None:
@@ -31,7 +32,10 @@ def application() -> typer.Typer:
     app.command()(up.up)
     app.command()(down.down)
     app.command()(status.status)
+    app.command("open")(open_service)
+    app.command()(shell.shell)
     app.command()(run.run)
     app.command()(audit_cache.audit_cache)
-    app.command(context_settings=kubectl.PASS_EVERYTHING, add_help_option=False)(kubectl.kubectl)
+    app.add_typer(image.application(), name="image")
+    app.command(cls=kubectl.Verbatim, add_help_option=False)(kubectl.kubectl)
     return app

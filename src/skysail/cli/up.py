@@ -26,11 +26,14 @@ def up(
     import time
 
     from skysail.local import launch
+    from skysail.local.box.tools import Tools
     from skysail.local.home import Home
     from skysail.local.plane import binaries, build
     from skysail.local.plane.flags import PlaneOptions
 
     place = Home.of(home, os.environ)
+    if not without_operator:
+        Tools.find(os.environ.get("PATH", ""))  # before anything is built: without them there would be no pods
     began = time.monotonic()
     around = build.Surroundings(env=os.environ, cache=build.cache_folder(os.environ), say=_say, pause=time.sleep)
     found = binaries.locate(around)
@@ -41,6 +44,7 @@ def up(
         binaries=found,
         plane=PlaneOptions(audit=audit),
         with_operator=not without_operator,
+        with_node=not without_operator,
     )
     if place.is_taken() and (audit or without_operator):
         _say("it is up already: --audit and --without-operator count from the next `skysail down` and `up`")
@@ -57,7 +61,7 @@ def _say(step: str) -> None:
 def _next_steps(home: Home, url: str, seconds: float) -> str:
     return f"""\
 Skysail is up at {url} (took {seconds:.1f} s). Next:
-  skysail kubectl get namespaces       any kubectl command
+  skysail kubectl get pods,nodes       any kubectl command
   skysail status                       what runs, and what is in the cluster
   export KUBECONFIG={home.kubeconfig}
   skysail down                         stop it; the data stay (--purge deletes them)"""

@@ -85,6 +85,15 @@ class Client:
         path = resource.path(namespace, name)
         return await self._write("PATCH", path, patch, type_, query=query, content_type=MERGE_PATCH)
 
+    async def patch_status(self, resource: Resource, object_: Object, status: Manifest, type_: type[T]) -> T:
+        """Change the named fields of the status, of exactly this object as it was seen (Conflict). None removes one."""
+        metadata = object_.metadata
+        precondition = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+        patch = {"metadata": precondition, "status": status}
+        query = {"fieldManager": FIELD_MANAGER}
+        path = resource.path(metadata.namespace, metadata.name, "status")
+        return await self._write("PATCH", path, patch, type_, query=query, content_type=MERGE_PATCH)
+
     async def delete(
         self, resource: Resource, object_: Object, type_: type[T], options: Mapping[str, Any] = NO_MAPPING
     ) -> T | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from skysail.app.install import install_node
 from skysail.kube import kubeconfig
 from skysail.kube.certificates import Pair
 from skysail.local import addresses, launch
@@ -128,6 +130,17 @@ class Cluster:
             *flags,
         )
         self.control.start_unit(Unit(name=name, argv=run, env=env or {}, restart=False))
+
+    def start_agent(self) -> None:
+        """The node `local` as a process. Returns when it is ready; it is restarted when it is killed."""
+        asyncio.run(install_node(self.kubeconfig, self._pki().authority))
+        argv = (sys.executable, "-m", "skysail.app.agent", str(self.home.root))
+        self.control.start_unit(Unit(name="agent", argv=argv))
+        self.until(self._node_is_ready, "node local to be ready")
+
+    def _node_is_ready(self) -> bool:
+        jsonpath = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+        return self.kubectl("get", "node", addresses.NODE, "-o", jsonpath).stdout == "True"
 
     def stop(self, name: str) -> None:
         """TERM a unit, and wait until it is gone."""

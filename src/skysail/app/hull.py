@@ -20,18 +20,23 @@ from pathlib import Path
 
 import msgspec
 
-from skysail.app.install import install
+from skysail.app.install import install, install_node
+from skysail.kube import kubeconfig, resources
+from skysail.kube.client import Client
 from skysail.kube.errors import KubeError
+from skysail.kube.http import HttpTransport
 from skysail.local import control, doors, hull, syscalls
-from skysail.local.addresses import API_PORT, HULL, OPERATOR_HEALTH_PORT
+from skysail.local.addresses import API_PORT, HULL, NODE, OPERATOR_HEALTH_PORT
 from skysail.local.control import Answer, Control, HullStatus, Request
 from skysail.local.control_server import ControlServer
 from skysail.local.errors import LocalError, StartFailed
 from skysail.local.home import Home
 from skysail.local.launch import ANOTHER_RUNS, HullSettings
+from skysail.local.net import outside
 from skysail.local.plane import credentials, pki, start
 from skysail.local.plane.flags import Component
 from skysail.local.supervisor import Supervisor, Surroundings, Unit
+from skysail.node import register
 
 _DIAL_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
@@ -58,7 +63,7 @@ def main(argument: str) -> int:
     except LocalError as error:
         home.failure.write_text(str(error))
         return error.exit_code
-    return asyncio.run(_outside(entry, door, home, lock))
+    return asyncio.run(_outside(entry, door, home, lock, with_egress=settings.with_node))
 
 
 def _begin(home: Home, settings: HullSettings) -> None:
@@ -74,8 +79,8 @@ def _begin(home: Home, settings: HullSettings) -> None:
     home.kubectl.write_bytes(msgspec.json.encode(settings.binaries.commands[Component.KUBECTL]))
 
 
-async def _outside(entry: int, door: socket.socket, home: Home, lock: int) -> int:
-    """Carry connections in until the hull ends; pass on a wish to end."""
+async def _outside(entry: int, door: socket.socket, home: Home, lock: int, *, with_egress: bool) -> int:
+    """Carry connections in, and what pods ask for out, until the hull ends; pass on a wish to end."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, os.kill, entry, number)
@@ -84,10 +89,15 @@ async def _outside(entry: int, door: socket.socket, home: Home, lock: int) -> in
         return await asyncio.to_thread(Control(home.control).dial, HULL, API_PORT)
 
     server = await doors.serve(door, dial)
-    watch = asyncio.create_task(_end_without_home(entry, home, lock))
+    helpers = [asyncio.create_task(_end_without_home(entry, home, lock))]
+    if with_egress:
+        way_out = outside.serve(Control(home.control), outside.machines_name_servers())
+        helpers.append(asyncio.create_task(way_out))
     _, status = await asyncio.to_thread(os.waitpid, entry, 0)
-    watch.cancel()
     server.close()
+    for helper in helpers:
+        helper.cancel()
+    await asyncio.wait(helpers)
     return os.waitstatus_to_exitcode(status)
 
 
@@ -159,6 +169,8 @@ class _Inside:
         self._say("the kinds of Skysail are installed")
         if self._settings.with_operator:
             await self._start_operator()
+        if self._settings.with_node:
+            await self._start_node()
 
     async def _start_operator(self) -> None:
         login = credentials.inside_path(self._home, "operator")
@@ -169,6 +181,18 @@ class _Inside:
         is_ready = partial(start.is_healthy, _OPERATOR_READY)
         await start.until(is_ready, "the operator to be ready", self._supervisor)
         self._say("the operator is ready")
+
+    async def _start_node(self) -> None:
+        authority = (self._home.pki / "ca.crt").read_bytes()
+        await install_node(credentials.inside_path(self._home, "admin"), authority)
+        run = (sys.executable, "-P", "-m", "skysail.app.agent", str(self._home.root))
+        await self._supervisor.start(Unit(name="agent", argv=run))
+        transport = HttpTransport(kubeconfig.from_file(credentials.inside_path(self._home, "admin")))
+        try:
+            await start.until(partial(_node_is_ready, Client(transport)), "the node to be ready", self._supervisor)
+        finally:
+            await transport.close()
+        self._say(f"node {NODE} is ready")
 
     def _say(self, step: str) -> None:
         self._steps.append(step)
@@ -233,6 +257,14 @@ def _each(failures: BaseExceptionGroup[BaseException]) -> Iterator[BaseException
             yield from _each(failure)
         else:
             yield failure
+
+
+async def _node_is_ready(client: Client) -> bool:
+    try:
+        node = await client.get(resources.NODE, "", NODE, register.NodeObject)
+    except KubeError:
+        return False
+    return any(row["type"] == "Ready" and row["status"] == "True" for row in node.status.conditions)
 
 
 def _last_port(home: Home) -> int:

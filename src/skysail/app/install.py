@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from pathlib import Path
 
 from skysail.app import manifests
@@ -13,7 +14,10 @@ from skysail.kube.discovery import Definition
 from skysail.kube.errors import Conflict, NotFound, Throttled
 from skysail.kube.http import HttpTransport
 from skysail.kube.objects import Object
-from skysail.kube.resources import CRD
+from skysail.kube.resources import CRD, SERVICE
+from skysail.local import disks
+from skysail.local.addresses import HULL, METRICS_PORT, METRICS_SERVICE
+from skysail.node import metrics_api
 
 _PATIENCE_SECONDS = 30
 _POLL_SECONDS = 0.05
@@ -31,6 +35,33 @@ async def install(path: Path) -> None:
             await asyncio.gather(*(_established(client, definition) for definition in definitions))
     finally:
         await transport.close()
+
+
+async def install_node(path: Path, authority: bytes) -> None:
+    """What belongs to the node on this machine: its storage class, and where its metrics are. May be called twice."""
+    encoded = base64.b64encode(authority).decode()
+    registered = metrics_api.registration(encoded, service=METRICS_SERVICE, port=METRICS_PORT)
+    transport = HttpTransport(kubeconfig.from_file(path))
+    try:
+        client = Client(transport)
+        for resource, manifest in (
+            *disks.MANIFESTS,
+            (SERVICE, _metrics_service()),
+            (metrics_api.API_SERVICE, registered),
+        ):
+            await client.apply(resource, manifest, Object)
+    finally:
+        await transport.close()
+
+
+def _metrics_service() -> Manifest:
+    namespace, name = METRICS_SERVICE
+    return {
+        "apiVersion": SERVICE.api_version,
+        "kind": SERVICE.kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"type": "ExternalName", "externalName": HULL},
+    }
 
 
 async def _absent_or_ours(client: Client, definitions: list[Manifest]) -> list[Manifest]:

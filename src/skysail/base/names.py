@@ -47,6 +47,10 @@ class Annotation(Named):
     """Annotations that people write, or that Skysail writes for them to read."""
 
     APPLIED = "skysail.dev/applied", "Hash of the manifest that was last applied; equal hash, no write."
+    PROVISIONED_BY = (
+        "pv.kubernetes.io/provisioned-by",
+        "`skysail.dev/disks` on a PersistentVolume that is a disk of the node's provider, by the same name.",
+    )
     OFFLOAD = "skysail.dev/offload", "Asks for a cloud: the name of a provider, or `cheapest`."
     NOT_RUN = "skysail.dev/not-run", "On a DaemonSet's pod on a virtual node: shown as running, not run, and free."
     RUNTIME_IMAGE = "skysail.dev/runtime-image", "Image of the model server in place of the runtime's own."
@@ -88,6 +92,10 @@ class Annotation(Named):
     RUNPOD_POD_ID = "runpod.io/pod-id", "Written: id at RunPod; several are separated by commas."
     RUNPOD_OFFLOADED = "runpod.io/offloaded", "Written: `true` on a Job that went to RunPod."
     RUNPOD_COST = "runpod.io/cost-per-hr", "Written: US dollars an hour; several are separated by commas."
+
+
+# Who makes disks for claims; the value of the annotation above.
+DISKS = "skysail.dev/disks"
 
 
 class Finalizer(Named):
@@ -138,6 +146,21 @@ class Event(Named):
     WORLD_SIZE_CHANGED = "WorldSizeChanged", "The number of workers was changed, so a new attempt begins."
     GANG_NOT_OFFLOADED = "GangNotOffloaded", "Pods that must reach each other were not sent to a cloud one by one."
     RUNTIME_UNMAINTAINED = "RuntimeUnmaintained", "The chosen model server is no longer maintained."
+    OPTIONAL_SECRET_NOT_FOUND = "OptionalSecretNotFound", "The pod runs without a Secret that it can do without."
+    MANDATORY_SECRET_NOT_FOUND = "MandatorySecretNotFound", "The pod waits for a Secret or a key of one."
+    OPTIONAL_CONFIG_MAP_NOT_FOUND = (
+        "OptionalConfigMapNotFound",
+        "The pod runs without a ConfigMap that it can do without.",
+    )
+    MANDATORY_CONFIG_MAP_NOT_FOUND = "MandatoryConfigMapNotFound", "The pod waits for a ConfigMap or a key of one."
+    PULLING = "Pulling", "What an image needs is being made ready; the message says how far it is."
+    CANNOT_START = "Failed", "A container could not be started; the message says why."
+    BACK_OFF = "BackOff", "A container that ends again and again is started again later."
+    UNHEALTHY = "Unhealthy", "A probe of a container failed."
+    KILLING = "Killing", "A container is ended because its probe failed, or after a hook failed."
+    POST_START_FAILED = "FailedPostStartHook", "What a container wanted to be done after its start failed."
+    PRE_STOP_FAILED = "FailedPreStopHook", "What a container wanted to be done before its end failed."
+    UNSUPPORTED = "Unsupported", "The pod asks for what its node cannot carry; the message names the fields."
 
 
 class Metric(Named):

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import typer
+from typing import Any
 
-PASS_EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+import typer
+from typer.core import TyperCommand
+
+
+class Verbatim(TyperCommand):
+    """Reads no argument itself, and keeps them all: also the `--` that a parser would take for its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.args = args
+        return args
 
 
 def kubectl(context: typer.Context) -> None:

@@ -9,7 +9,8 @@ import typer
 
 from skysail import __version__
 from skysail.base.errors import UserError
-from skysail.cli import audit_cache, build, down, kubectl, run, status, up
+from skysail.cli import audit_cache, build, down, image, kubectl, run, shell, status, up
+from skysail.cli.open import open_service
 
 
 def main() -> None:
@@ -43,8 +44,11 @@ def application() -> typer.Typer:
     app.command()(up.up)
     app.command()(down.down)
     app.command()(status.status)
+    app.command("open")(open_service)
+    app.command()(shell.shell)
     app.command()(run.run)
     app.command()(audit_cache.audit_cache)
     app.command(hidden=True)(build.build)
-    app.command(context_settings=kubectl.PASS_EVERYTHING, add_help_option=False)(kubectl.kubectl)
+    app.add_typer(image.application(), name="image")
+    app.command(cls=kubectl.Verbatim, add_help_option=False)(kubectl.kubectl)
     return app

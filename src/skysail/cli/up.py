@@ -29,10 +29,13 @@ def up(
     import time
 
     from skysail.local import launch
+    from skysail.local.box.tools import Tools
     from skysail.local.home import Home
     from skysail.local.plane.flags import PlaneOptions
 
     place = Home.of(home, os.environ)
+    if not without_operator:
+        Tools.find(os.environ.get("PATH", ""))  # before anything is built: without them there would be no pods
     began = time.monotonic()
     status = launch.join(place, say)
     if status is None:
@@ -42,6 +45,7 @@ def up(
             binaries=find_binaries(),
             plane=PlaneOptions(audit=audit),
             with_operator=not without_operator,
+            with_node=not without_operator,
         )
         try:
             status = launch.start(settings, say)
@@ -74,7 +78,7 @@ def _next_steps(home: Home) -> str:
     beside = shlex.quote(os.path.relpath(Path(sys.executable).parent / "skysail"))
     skysail = "skysail" if shutil.which("skysail") else beside
     lines = [
-        (f"{skysail} kubectl get namespaces", "any kubectl command"),
+        (f"{skysail} kubectl get pods,nodes", "any kubectl command"),
         (f"{skysail} status", "what runs, and what is in the cluster"),
         (f"export KUBECONFIG={shlex.quote(str(home.kubeconfig))}", "for your own tools"),
         (f"{skysail} down", "stop it; the data stay (--purge deletes them)"),

@@ -63,8 +63,12 @@ class Client:
             body = b"".join([chunk async for chunk in stream])
         raise errors.from_reply(stream.status, body)
 
-    async def create(self, resource: Resource, manifest: Manifest, type_: type[T]) -> T:
-        path = resource.path(manifest["metadata"].get("namespace", ""))
+    async def create(self, resource: Resource, manifest: Manifest, type_: type[T], *, subresource: str = "") -> T:
+        """A new object; or, with a subresource, something of the object that the manifest names, such as a token."""
+        metadata = manifest.get("metadata", {})
+        path = resource.path(
+            metadata.get("namespace", ""), metadata.get("name", "") if subresource else "", subresource
+        )
         return await self._write("POST", path, manifest, type_, query={"fieldManager": FIELD_MANAGER})
 
     async def apply(self, resource: Resource, manifest: Manifest, type_: type[T]) -> T:
@@ -84,6 +88,15 @@ class Client:
         """Put `metadata.uid` and `metadata.resourceVersion` into the patch to make them preconditions (Conflict)."""
         query = {"fieldManager": FIELD_MANAGER}
         path = resource.path(namespace, name)
+        return await self._write("PATCH", path, patch, type_, query=query, content_type=MERGE_PATCH)
+
+    async def patch_status(self, resource: Resource, object_: Object, status: Manifest, type_: type[T]) -> T:
+        """Change the named fields of the status, of exactly this object as it was seen (Conflict). None removes one."""
+        metadata = object_.metadata
+        precondition = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+        patch = {"metadata": precondition, "status": status}
+        query = {"fieldManager": FIELD_MANAGER}
+        path = resource.path(metadata.namespace, metadata.name, "status")
         return await self._write("PATCH", path, patch, type_, query=query, content_type=MERGE_PATCH)
 
     async def delete(

@@ -27,6 +27,7 @@ class Meta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: tuple[OwnerReference, ...] = ()

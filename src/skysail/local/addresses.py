@@ -11,6 +11,12 @@ API_SERVICE = "10.96.0.1"
 API_PORT = 6443
 API_URL = f"https://{HULL}:{API_PORT}"
 OPERATOR_HEALTH_PORT = 8080
+# The node that stands for this machine, and where it serves what kubectl asks of it.
+NODE = "local"
+NODE_PORT = 10250
+METRICS_PORT = 10251
+# The Service by which the API server knows who serves metrics.
+METRICS_SERVICE = ("kube-system", "skysail-metrics")
 # On the hull's own tmpfs: etcd has no password, so it has no address that a pod could dial either.
 RUN_FOLDER = "/run/skysail"
 ETCD_SOCKET = f"unix://{RUN_FOLDER}/etcd.sock"

@@ -41,21 +41,22 @@ async def serve(listener: socket.socket, dial: Dialler) -> asyncio.Server:
             except (LocalError, OSError):
                 return
             with contextlib.closing(inner_writer):
-                await _carry_both_ways((reader, writer), (inner_reader, inner_writer))
+                await carry_both_ways((reader, writer), (inner_reader, inner_writer))
 
     return await asyncio.start_server(carry, sock=listener, limit=_CHUNK)
 
 
-async def _carry_both_ways(
+async def carry_both_ways(
     outside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     inside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
 ) -> None:
+    """Until both have ended, or one broke off. The caller closes them."""
     try:
         async with asyncio.TaskGroup() as ways:
             ways.create_task(_pump(outside[0], inside[1]))
             ways.create_task(_pump(inside[0], outside[1]))
     except* OSError:
-        pass  # one side broke off: the caller closes the other
+        pass  # one side broke off
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

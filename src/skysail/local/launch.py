@@ -36,6 +36,7 @@ class HullSettings(msgspec.Struct, frozen=True, kw_only=True):
     binaries: Binaries
     plane: PlaneOptions = PlaneOptions()
     with_operator: bool = True
+    with_node: bool = False
     # Whether the hull ends with the process that started it, however that ends. For tests.
     tied: bool = False
 

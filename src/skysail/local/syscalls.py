@@ -1,4 +1,4 @@
-"""The three system calls of a hull that Python 3.11 has no name for. Knows nothing of hulls."""
+"""The system calls of a hull that Python 3.11 has no name for. Knows nothing of hulls."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ _MS_REC_PRIVATE = 0x4000 | 0x40000
 def unshare(flags: int) -> None:
     """Leave the named namespaces for new ones. A new pid namespace begins with the next child."""
     _check(_libc().unshare(flags), "unshare")
+
+
+def join(descriptor: int, kind: int) -> None:
+    """Enter the namespace that a file below /proc/<pid>/ns stands for. Net: this thread. Pid: the next child."""
+    _check(_libc().setns(descriptor, kind), "setns")
 
 
 def mount(kind: str, target: str) -> None:

@@ -24,7 +24,7 @@ def test_the_commands_that_are_shown_need_no_home_where_it_is_the_usual_one(user
     skysail = users_home / "bin" / "skysail"
     skysail.touch(mode=0o755)
     assert commands(Home.of(None, {})) == [
-        "skysail kubectl get namespaces",
+        "skysail kubectl get pods,nodes",
         "skysail status",
         f"export KUBECONFIG={users_home}/.skysail/kubeconfig",
         "skysail down",
@@ -36,7 +36,7 @@ def test_the_commands_that_are_shown_name_another_home_and_a_command_that_is_not
     monkeypatch.chdir(users_home)
     assert commands(Home.of(Path("my clusters/a"), {})) == [
         f"export SKYSAIL_HOME='{users_home}/my clusters/a'",
-        "'check out/.venv/bin/skysail' kubectl get namespaces",
+        "'check out/.venv/bin/skysail' kubectl get pods,nodes",
         "'check out/.venv/bin/skysail' status",
         f"export KUBECONFIG='{users_home}/my clusters/a/kubeconfig'",
         "'check out/.venv/bin/skysail' down",

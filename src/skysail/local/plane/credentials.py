@@ -10,7 +10,16 @@ from skysail.local.addresses import API_URL
 from skysail.local.home import Home
 from skysail.local.plane import kubeconfig
 from skysail.local.plane.flags import Component
-from skysail.local.plane.pki import ADMIN, CONTROLLER_MANAGER, SCHEDULER, Identity, Pki
+from skysail.local.plane.pki import (
+    ADMIN,
+    CONTROLLER_MANAGER,
+    DISK_MAKER,
+    NODE_AGENT,
+    SCHEDULER,
+    SERVICE_PROXY,
+    Identity,
+    Pki,
+)
 
 # As the service account of the chart, so that the operator has here exactly the rights that it has in a cluster.
 OPERATOR = Identity(
@@ -26,6 +35,9 @@ def write_all(home: Home, pki: Pki, door: str, now: datetime) -> None:
         Component.CONTROLLER_MANAGER: CONTROLLER_MANAGER,
         Component.SCHEDULER: SCHEDULER,
         "operator": OPERATOR,
+        "node": NODE_AGENT,
+        "proxy": SERVICE_PROXY,
+        "disks": DISK_MAKER,
     }
     for name, identity in inside.items():
         write(inside_path(home, name), pki, identity, server=API_URL, now=now)

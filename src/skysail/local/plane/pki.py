@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from skysail.kube import certificates
 from skysail.kube.certificates import Pair
 from skysail.local import private_file
-from skysail.local.addresses import API_SERVICE, HULL
+from skysail.local.addresses import API_SERVICE, HULL, METRICS_SERVICE, NODE
 
 _AUTHORITY_LIVES = timedelta(days=3650)
 _LIVES = timedelta(days=730)
@@ -35,6 +35,9 @@ _API_NAMES = (
 )
 
 
+_NODE_NAMES = (HULL, NODE, f"{METRICS_SERVICE[1]}.{METRICS_SERVICE[0]}.svc")
+
+
 class Identity(msgspec.Struct, frozen=True):
     """Who a certificate speaks for: the user name, and the groups."""
 
@@ -45,6 +48,9 @@ class Identity(msgspec.Struct, frozen=True):
 ADMIN = Identity("skysail:admin", ("system:masters",))
 CONTROLLER_MANAGER = Identity("system:kube-controller-manager")
 SCHEDULER = Identity("system:kube-scheduler")
+NODE_AGENT = Identity(f"system:node:{NODE}", ("system:nodes",))
+DISK_MAKER = Identity("skysail:disks")
+SERVICE_PROXY = Identity("system:kube-proxy")
 KUBELET_CLIENT = Identity("kube-apiserver-kubelet-client", ("system:masters",))
 FRONT_PROXY = Identity("front-proxy-client")
 
@@ -84,6 +90,7 @@ def ensure(folder: Path, now: datetime) -> Pki:
     front_proxy = _authority(folder, "front-proxy-ca", "skysail-front-proxy", now)
     _keep(folder, "apiserver", cluster.server(_API_NAMES, now), now)
     _keep(folder, "apiserver-kubelet-client", cluster.client(KUBELET_CLIENT, now), now)
+    _keep(folder, "node", cluster.server(_NODE_NAMES, now), now)
     _keep(folder, "front-proxy-client", front_proxy.client(FRONT_PROXY, now), now)
     _ensure_service_account_key(folder)
     return Pki(folder, cluster)

@@ -9,7 +9,7 @@ from skysail.local.plane import pki
 from skysail.local.plane.pki import Authority, Identity
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-LEAVES = ("apiserver", "apiserver-kubelet-client", "front-proxy-client")
+LEAVES = ("apiserver", "apiserver-kubelet-client", "front-proxy-client", "node")
 
 
 def snapshot(folder):

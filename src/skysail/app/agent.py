@@ -1,0 +1,202 @@
+"""The agent's process: the node that stands for this machine. Runs inside the hull.
+
+It logs in as its node, so it may touch its own pods and what they name, and nothing else. Pods are its children: they
+end with it, and the next agent tells that they were lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import random
+import shutil
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from skysail.base import clock, health, logs
+from skysail.base.metrics import Metrics
+from skysail.cloud.contract import RunId
+from skysail.kube import kubeconfig
+from skysail.kube.certificates import Pair
+from skysail.kube.client import Client
+from skysail.kube.events import Broadcaster
+from skysail.kube.http import HttpTransport
+from skysail.local.addresses import HULL, METRICS_PORT, NODE, NODE_PORT, RUN_FOLDER
+from skysail.local.box.limits import Groups
+from skysail.local.box.tools import Tools
+from skysail.local.disks import DiskMaker
+from skysail.local.home import Home
+from skysail.local.images import store
+from skysail.local.net import egress
+from skysail.local.net.network import Network
+from skysail.local.plane import credentials, pki
+from skysail.local.provider.provider import LocalProvider
+from skysail.local.provider.surroundings import Surroundings
+from skysail.local.volumes import Places
+from skysail.node import keeper, metrics_api
+from skysail.node.keeper import Keeper
+from skysail.node.logs import LogStore
+from skysail.node.metrics_api import MetricsApi
+from skysail.node.reach import Reach
+from skysail.node.references import Node
+from skysail.node.register import Description, Registrar
+from skysail.node.server import api
+from skysail.node.server.callers import Callers
+from skysail.node.server.rights import Rights
+
+# More than most machines have, on purpose: a laptop's cluster should try what it is asked, not keep pods waiting.
+CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "250", "ephemeral-storage": "1Ti"}
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+log = logging.getLogger(__name__)
+
+
+def main(home: str) -> int:
+    logs.configure("info", "json")
+    return asyncio.run(run(Home(Path(home))))
+
+
+async def run(home: Home) -> int:
+    """Until SIGTERM or SIGINT."""
+    async with (
+        _client(home, "node") as client,
+        _client(home, "proxy") as watcher,
+        _client(home, "disks") as provisioner,
+    ):
+        network = Network(watcher, random.Random())  # noqa: S311 (jitter, no secret)
+        await Agent(home, client, network, DiskMaker(provisioner, home.root / "disks")).run()
+    return 0
+
+
+class _StopAsked(Exception):
+    """No error: it ends the task group."""
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    git_version: str
+
+
+class Agent:
+    """All parts of the process, joined."""
+
+    def __init__(self, home: Home, client: Client, network: Network, disks: DiskMaker) -> None:
+        self._home = home
+        self._client = client
+        self._network = network
+        self._disks = disks
+        self._rng = rng = random.Random()  # noqa: S311 (jitter, no secret)
+        self._store = LogStore(home.root / "pod-logs")
+        self._broadcaster = Broadcaster(client, instance=NODE, now=clock.now)
+        self._provider = LocalProvider(self._surroundings())
+        node = Node(name=NODE, address=HULL, allocatable=CAPACITY, environment=egress.environment())
+        around = keeper.Surroundings(self._broadcaster, time.time, rng)
+        self._keeper = Keeper(client, self._provider, node, self._store, around=around)
+
+    async def run(self) -> None:
+        listener = socket.create_server((HULL, NODE_PORT))
+        server = await api.serve(self._api(), listener, self._tls())
+        metrics = MetricsApi(NODE, self._keeper, self._provider, time.time)
+        metrics_server = await health.serve(metrics.application(), METRICS_PORT, ssl_context=self._metrics_tls())
+        registrar = Registrar(self._client, await self._description(), now=clock.now, rng=self._rng)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._until_signal())
+                tasks.create_task(self._network.run())
+                tasks.create_task(self._broadcaster.run())
+                tasks.create_task(self._disks.run())
+                await self._network.ready.wait()
+                tasks.create_task(self._keeper.run())
+                tasks.create_task(metrics.run())
+                tasks.create_task(registrar.run())
+        except* _StopAsked:
+            log.info("stopping")
+        finally:
+            await server.cleanup()
+            await metrics_server.cleanup()
+            await self._provider.close()
+
+    async def _until_signal(self) -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await stop.wait()
+        raise _StopAsked
+
+    def _surroundings(self) -> Surroundings:
+        home, inside = self._home.root, Path(RUN_FOLDER)
+        volumes, runs, memory = home / "volumes", home / "pods", Path("/dev/shm/skysail")  # noqa: S108 (the hull's own)
+        for folder in (volumes, runs, memory):  # of pods that ended with the agent before
+            shutil.rmtree(folder, ignore_errors=True)
+        allowed = os.environ.get("SKYSAIL_ALLOWED_FOLDERS", "")
+        # Inside the hull the way to a package index is the filtered one.
+        _, environments = store.open_in(home, {**os.environ, **egress.environment()})
+        return Surroundings(
+            tools=Tools.find(os.environ.get("PATH", "")),
+            groups=Groups.mount(inside / "cgroup", f"skysail-{self._home.root.stat().st_ino}"),
+            network=self._network.pods,
+            images=environments,
+            places=Places(
+                folder=volumes,
+                memory=memory,
+                disks=home / "disks",
+                allowed=tuple(Path(folder) for folder in allowed.split(os.pathsep) if folder),
+            ),
+            runs=runs,
+            name_server=HULL,
+            now=time.time,
+            tell=self._tell,
+        )
+
+    def _tell(self, run: RunId, note: str) -> None:
+        self._keeper.progress(run, note)
+
+    def _api(self) -> api.NodeApi:
+        reach = Reach(self._keeper, self._provider, self._store, time.time)
+        gate = api.Gate(Callers(self._client, time.monotonic), Rights(self._client, NODE, time.monotonic))
+        return api.NodeApi(NODE, reach, gate, metrics=Metrics().page, clock=time.time)
+
+    def _tls(self) -> ssl.SSLContext:
+        return api.tls(self._certificate(), (self._home.pki / "ca.crt").read_bytes())
+
+    def _metrics_tls(self) -> ssl.SSLContext:
+        return metrics_api.tls(self._certificate(), (self._home.pki / "front-proxy-ca.crt").read_bytes())
+
+    def _certificate(self) -> Pair:
+        own = pki.read(self._home.pki, "node")
+        assert own is not None, "the hull makes every certificate before it starts a unit"
+        return own
+
+    async def _description(self) -> Description:
+        version = await self._client.read("/version", _Version)
+        return Description(
+            name=NODE,
+            address=HULL,
+            port=NODE_PORT,
+            provider_id=f"skysail://local/{NODE}",
+            kubelet_version=version.git_version,
+            capacity=CAPACITY,
+            labels={"kubernetes.io/arch": _ARCHITECTURES.get(platform.machine(), platform.machine())},
+        )
+
+
+@asynccontextmanager
+async def _client(home: Home, name: str) -> AsyncIterator[Client]:
+    transport = HttpTransport(kubeconfig.from_file(credentials.inside_path(home, name)))
+    try:
+        yield Client(transport)
+    finally:
+        await transport.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,34 @@
+"""The programs of the machine that a box is made with, found once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Self
+
+import msgspec
+
+from skysail.local.errors import StartFailed
+
+_FOLDERS = "/usr/sbin:/usr/bin:/sbin:/bin"
+_PACKAGES = {"bwrap": "bubblewrap", "ip": "iproute2", "setsid": "util-linux", "sh": "dash"}
+
+
+class Tools(msgspec.Struct, frozen=True):
+    bwrap: str
+    ip: str
+    setsid: str
+    sh: str
+
+    @classmethod
+    def find(cls, path: str = "") -> Self:
+        """Looks on `path`, and where the system has its own programs."""
+        found = {name: shutil.which(name, path=f"{path}:{_FOLDERS}") for name in _PACKAGES}
+        missing = [f"`{name}` (package {_PACKAGES[name]})" for name, where in found.items() if where is None]
+        if missing:
+            raise StartFailed(f"Pods need {' and '.join(missing)}, missing here: install it, for example by apt-get.")
+        return cls(**{name: where for name, where in found.items() if where is not None})
+
+    def is_bwrap(self, pid: int) -> bool:
+        """Whether a process is still bubblewrap and not yet the user's program. Raises OSError if it is gone."""
+        return os.path.samestat(os.stat(f"/proc/{pid}/exe"), os.stat(self.bwrap))  # noqa: PTH116 (no path object needed)

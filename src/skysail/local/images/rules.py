@@ -1,0 +1,114 @@
+"""Which image stands for which environment: ordered rules, the user's before ours. Makes nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from skysail.local.errors import Misused
+
+_REGISTRY = re.compile(r"^(?:[^/]*[.:][^/]*|localhost)/")
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """A folder of this machine whose content every run gets a copy of."""
+
+    source: str
+    target: str
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """`packages` None: the machine's own programs and no environment.
+
+    `entrypoint` and `default_args` are an image's ENTRYPOINT and CMD: a container's `command` replaces both, its `args`
+    the second.
+    """
+
+    pattern: str
+    packages: tuple[str, ...] | None = ()
+    python: str = ""
+    entrypoint: tuple[str, ...] = ()
+    default_args: tuple[str, ...] = ()
+    copied: Copied | None = None
+
+    def matches(self, image: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, self.pattern) for name in names(image))
+
+
+STARTING_SET = (
+    Rule(pattern="python:*", default_args=("python3",)),
+    Rule(pattern="pytorch/pytorch:*", packages=("torch", "numpy")),
+    Rule(pattern="*xgboost*", packages=("xgboost-cpu", "numpy", "scipy")),
+    Rule(pattern="*jax*", packages=("jax[cpu]", "numpy")),
+    Rule(pattern="tensorflow/tensorflow:*", packages=("tensorflow-cpu",)),
+    *(
+        Rule(pattern=f"{system}:*", packages=None, default_args=("sh",))
+        for system in ("busybox", "alpine", "debian", "ubuntu", "bash")
+    ),
+)
+
+
+def names(image: str) -> tuple[str, ...]:
+    """The spellings under which a rule may know an image: as written, without its registry, without its tag.
+
+    An image without a tag has the tag latest, so that `python` is matched by `python:*`.
+    """
+    bare = image.partition("@")[0]
+    untagged = re.sub(r":[^/:]*$", "", bare)
+    tagged = bare if bare != untagged else f"{bare}:latest"
+    short = [_REGISTRY.sub("", name).removeprefix("library/") for name in (tagged, untagged)]
+    return tuple(dict.fromkeys((image, tagged, untagged, *short)))
+
+
+class Rules:
+    """The user's rules in one file, newest first, and the starting set after them."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def find(self, image: str) -> Rule | None:
+        return next((rule for rule in self.all() if rule.matches(image)), None)
+
+    def all(self) -> tuple[Rule, ...]:
+        own = self.own()
+        return (*own, *(rule for rule in STARTING_SET if rule.pattern not in {mine.pattern for mine in own}))
+
+    def own(self) -> tuple[Rule, ...]:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=tuple[Rule, ...])
+        except FileNotFoundError:
+            return ()
+
+    def add(self, rule: Rule) -> None:
+        """In front of the others, in the place of an older one of the same pattern."""
+        self._change(lambda own: (rule, *(other for other in own if other.pattern != rule.pattern)))
+
+    def remove(self, pattern: str) -> None:
+        if pattern not in {rule.pattern for rule in self.own()}:
+            raise Misused(f"No image {pattern!r} was added here: `skysail image list` shows what there is.")
+        self._change(lambda own: tuple(rule for rule in own if rule.pattern != pattern))
+
+    def _change(self, change: Callable[[tuple[Rule, ...]], tuple[Rule, ...]]) -> None:
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(self._file.with_suffix(".lock")):
+            draft = self._file.with_suffix(".draft")
+            draft.write_bytes(msgspec.json.format(msgspec.json.encode(change(self.own()))))
+            draft.replace(self._file)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One at a time, over all processes."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,66 @@
+"""Which addresses of the outside world a pod may reach. Judges addresses, never names: a name can mean anything."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+import msgspec
+
+from skysail.local.addresses import POD_RANGE, SERVICE_RANGE
+
+Address = IPv4Address | IPv6Address
+_OWN_RANGES = (IPv4Network(POD_RANGE), IPv4Network(SERVICE_RANGE))
+# Addresses of the sixth version that a gateway turns into the one of the fourth which is written in their last bits.
+_TRANSLATED = IPv6Network("64:ff9b::/96")
+_COMPATIBLE = IPv6Network("::/96")
+# Where two clouds keep theirs although it is not link-local.
+_METADATA = (IPv6Address("fd00:ec2::254"), IPv4Address("100.100.100.200"))
+_ANY_PORT = 9
+_EVERYBODY = IPv4Address("255.255.255.255")
+
+
+def is_of_this_machine(address: Address) -> bool:
+    """Whether a network card of this machine has it: then one speaks to it from that very address. Sends nothing."""
+    family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(address), _ANY_PORT))
+        except OSError:
+            return False
+        return ip_address(probe.getsockname()[0]) == address
+
+
+class Guard(msgspec.Struct, frozen=True, kw_only=True):
+    """`exceptions` are what the user opened although it would be refused."""
+
+    is_machines: Callable[[Address], bool] = is_of_this_machine
+    exceptions: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    def objection(self, spelling: str) -> str | None:
+        """Why this numeric address is closed to pods, or None where it is open."""
+        address = _plain(ip_address(spelling))
+        if any(address in network for network in self.exceptions):
+            return None
+        closed = (
+            (address.is_loopback or address.is_unspecified, "it is this machine's loopback"),
+            (address.is_link_local or address in _METADATA, "clouds keep credentials there"),
+            (address.is_multicast or address == _EVERYBODY, "it is no single machine"),
+            (any(address in range_ for range_ in _OWN_RANGES), "it is inside the cluster, so add it to NO_PROXY"),
+            (self.is_machines(address), "it is an address of this machine itself"),
+        )
+        return next((why for is_so, why in closed if is_so), None)
+
+
+def _plain(address: Address) -> Address:
+    """The address that is really meant by one that is wrapped into another."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address in _TRANSLATED or (address in _COMPATIBLE and int(address) > 1):
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address

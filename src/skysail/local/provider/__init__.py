@@ -1,0 +1,1 @@
+"""The provider `local`: pods as processes of this machine, each in its box, with an address of its own."""

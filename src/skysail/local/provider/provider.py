@@ -1,0 +1,208 @@
+"""`cloud.contract.Provider` on this machine.
+
+Nothing survives the process that made this object: programs die with it, and the next one begins with nothing, so its
+listing is always complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from skysail.cloud.contract import (
+    Abilities,
+    Container,
+    File,
+    Line,
+    Listing,
+    Output,
+    Pod,
+    RunId,
+    Running,
+    Session,
+    State,
+    Usage,
+)
+from skysail.cloud.errors import Gone, Refused, Unsupported
+from skysail.local.box.box import NotStarted
+from skysail.local.provider.changes import Changes
+from skysail.local.provider.place import Place
+from skysail.local.provider.run import Run
+from skysail.local.provider.sessions import Attached, Exec, SocketLine
+from skysail.local.provider.surroundings import Surroundings
+from skysail.local.provider.usage import by_namespace
+from skysail.local.volumes import Volumes
+
+T = TypeVar("T")
+
+_ABILITIES = Abilities(
+    exec=True, attach=True, port_forward=True, volumes=True, several_containers=True, stats=True, billable=False
+)
+_NO_LIMITS = "Limits of memory and CPU are not enforced on this node: start Skysail as root if they must be."
+
+
+class LocalProvider:
+    """All methods belong to one event loop."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._pods: dict[str, Place] = {}
+        self._runs: dict[RunId, Run] = {}
+        self._changes = Changes()
+        self._has_warned = False
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def name(self) -> str:
+        return "local"
+
+    @property
+    def abilities(self) -> Abilities:
+        return _ABILITIES
+
+    async def close(self) -> None:
+        """Release every pod: for a process that ends in order."""
+        await asyncio.gather(*(self.release(uid) for uid in list(self._pods)))
+        self._around.groups.close()
+
+    async def prepare(self, pod: Pod) -> str:
+        return await self._to_its_end(self._prepare(pod))
+
+    async def start(self, run: RunId, container: Container) -> None:
+        known = self._runs.get(run)
+        if known is None:
+            known = Run(run, container, self._place(run.pod), self._around)
+            self._runs[run] = known
+            self._warn(run, container)
+            known.begin(lambda: self._changes.tell(run))
+        try:
+            await known.started()
+        except Refused:
+            if self._runs.get(run) is known:  # it may be tried again, for example when the image was added
+                del self._runs[run]
+            raise
+
+    async def stop(self, run: RunId, grace: float) -> None:
+        known = self._runs.get(run)
+        if known is None:
+            raise Gone(f"There is no run {run.number} of container {run.container}.")
+        self._begin(known.stop(grace))
+
+    async def release(self, pod: str) -> None:
+        await self._to_its_end(self._release(pod))
+
+    async def list(self) -> Listing:
+        states = {run.id: run.state for run in self._runs.values() if run.state is not None}
+        return Listing(runs=states, pods={uid: place.address for uid, place in self._pods.items()})
+
+    def changes(self) -> AsyncIterator[RunId]:
+        return self._changes.follow()
+
+    async def state(self, run: RunId) -> State | None:
+        known = self._runs.get(run)
+        return known.state if known else None
+
+    async def output(self, run: RunId) -> AsyncIterator[Output]:
+        known = self._known(run)
+        if known.state is None:
+            await known.started()
+        if known.written_by is None:
+            return
+        async for piece in known.written_by.tape.all():
+            yield piece
+
+    async def update(self, pod: str, volume: str, files: tuple[File, ...]) -> None:
+        async with self._lock(pod):
+            await asyncio.to_thread(self._place(pod).volumes.update, volume, files)
+
+    async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
+        try:
+            return Exec(await self._known(run).box.exec(command, stdin=stdin, terminal=tty))
+        except NotStarted as error:
+            raise Refused("ExecFailed", f"{error}.") from error
+
+    async def attach(self, run: RunId, *, stdin: bool) -> Session:
+        return Attached(self._known(run), stdin=stdin)
+
+    async def dial(self, pod: str, port: int) -> Line:
+        try:
+            line = await self._around.network.dial(self._place(pod).address, port)
+        except OSError as error:
+            raise Refused("NotListening", f"Nothing in the pod answers on port {port}: {error.strerror}.") from error
+        return SocketLine(*await asyncio.open_connection(sock=line))
+
+    async def usage(self) -> dict[RunId, Usage]:
+        used = await asyncio.to_thread(by_namespace)
+        boxes = {run.id: run.written_by for run in self._runs.values() if isinstance(run.state, Running)}
+        return {run: used[box.pid_namespace] for run, box in boxes.items() if box and box.pid_namespace in used}
+
+    async def _prepare(self, pod: Pod) -> str:
+        if pod.shares_processes:
+            raise Unsupported(
+                "Containers of one pod cannot see each other's processes here: drop shareProcessNamespace."
+            )
+        async with self._lock(pod.uid):
+            if pod.uid in self._pods:
+                return self._pods[pod.uid].address
+            around = self._around
+            place = Place(pod, Volumes(pod.uid, around.places), around.runs / pod.uid, around.name_server)
+            try:
+                await asyncio.to_thread(place.make)
+                place.connect(await around.network.attach(pod))
+            except BaseException:
+                await self._take_away(place)
+                raise
+            self._pods[pod.uid] = place
+            return place.address
+
+    async def _release(self, uid: str) -> None:
+        async with self._lock(uid):
+            place = self._pods.pop(uid, None)  # first, so that nothing more is started in it
+            if place is None:
+                return
+            runs = [run for run in self._runs.values() if run.id.pod == uid]
+            await asyncio.gather(*(run.stop(0) for run in runs))
+            await self._take_away(place)
+            for run in runs:
+                self._runs.pop(run.id, None)
+                self._changes.tell(run.id)
+
+    async def _take_away(self, place: Place) -> None:
+        await self._around.network.detach(place.pod.uid)
+        await asyncio.to_thread(place.volumes.remove)
+        await asyncio.to_thread(shutil.rmtree, place.folder, ignore_errors=True)
+
+    def _warn(self, run: RunId, container: Container) -> None:
+        """Said once: it is the same for every pod."""
+        limits = container.limits
+        if self._has_warned or self._around.groups.are_enforced or (limits.memory is None and limits.cpu is None):
+            return
+        self._has_warned = True
+        self._around.tell(run, _NO_LIMITS)
+
+    def _place(self, uid: str) -> Place:
+        if uid not in self._pods:
+            raise Gone(f"There is no pod {uid} here.")
+        return self._pods[uid]
+
+    def _known(self, run: RunId) -> Run:
+        if run not in self._runs:
+            raise Gone(f"There is no run {run.number} of container {run.container}.")
+        return self._runs[run]
+
+    def _lock(self, uid: str) -> asyncio.Lock:
+        return self._locks.setdefault(uid, asyncio.Lock())
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """A caller who stops waiting leaves nothing half done."""
+        return await asyncio.shield(self._begin(work))
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

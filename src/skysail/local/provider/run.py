@@ -1,0 +1,230 @@
+"""One run: from the wish to start it to its end. Owns its box, its folder and its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from skysail.cloud.contract import Container, Ended, RunId, Running, State
+from skysail.cloud.errors import Gone, Refused
+from skysail.local.box.box import Box, Ending, Order
+from skysail.local.box.limits import NO_GROUP, Group
+from skysail.local.box.root import Bind, Room, TooCrowded
+from skysail.local.errors import BuildFailed
+from skysail.local.images.environments import Environment
+from skysail.local.provider.place import Place
+from skysail.local.provider.surroundings import Surroundings
+
+_LONGEST_MESSAGE = 4096
+_KILLED = 137
+_START_ERROR = 128
+_HOME = "/root"
+_TRIES = 50
+_PAUSE = 0.02
+
+
+class Run:
+    """`changed` is called after each change of `state`, which is None while the run is on its way."""
+
+    def __init__(self, run: RunId, container: Container, place: Place, around: Surroundings) -> None:
+        self.id = run
+        self.container = container
+        self.state: State | None = None
+        self._place = place
+        self._around = around
+        self._box: Box | None = None
+        self._group: Group = NO_GROUP
+        self._began: float | None = None
+        self._folder = place.folder / f"{run.container}.{run.number}"
+
+    def begin(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._start = asyncio.create_task(self._started())
+        # Who asked may have gone, and then nobody else would take the error.
+        self._start.add_done_callback(lambda start: start.cancelled() or start.exception())
+        self._life = asyncio.create_task(self._live())
+
+    async def started(self) -> None:
+        """Returns when the program runs or is known not to. Raises Refused where it can never start."""
+        await asyncio.wait([self._start])
+        if self._start.cancelled() or self._start.exception() is not None:
+            await asyncio.wait([self._life])  # nothing is left of it, and its state says what there is to say
+        if not self._start.cancelled():
+            self._start.result()
+
+    async def ended(self) -> Ended:
+        """Raises Gone where it was refused. Any number may wait."""
+        await asyncio.shield(self._life)
+        if not isinstance(self.state, Ended):
+            raise Gone("The run was refused.")
+        return self.state
+
+    @property
+    def box(self) -> Box:
+        """Raises Gone where there is none to talk to."""
+        if self._box is None or not isinstance(self.state, Running):
+            raise Gone(f"The container {self.id.container} does not run.")
+        return self._box
+
+    @property
+    def written_by(self) -> Box | None:
+        """The box whose tape has the output, also after the end."""
+        return self._box
+
+    async def stop(self, grace: float) -> None:
+        """Returns when it has ended. Called twice, the shorter grace counts."""
+        if not self._start.done():
+            self._start.cancel()
+        elif self._box is not None:
+            await self._box.terminate(grace)
+        await asyncio.wait([self._life])
+
+    async def _live(self) -> None:
+        """Follow the run to its end, and clean up whatever became of it."""
+        await asyncio.wait([self._start])
+        if self._start.cancelled():
+            self._end(code=_KILLED, reason="Error", message="The container was stopped before it started.")
+        elif self._box is not None and not isinstance(self.state, Ended):
+            self._conclude(await self._box.finish())
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await self._leave_group()
+
+    async def _leave_group(self) -> None:
+        """A command beside the run may need a moment longer. What stays after that is swept at the next start."""
+        for _ in range(_TRIES):
+            if self._group.remove():
+                return
+            await asyncio.sleep(_PAUSE)
+
+    async def _started(self) -> None:
+        try:
+            environment = await self._environment()
+            foreign = environment.foreign_program(argv(self.container, environment)[0])
+            if foreign is not None:
+                self._end(code=_START_ERROR, reason="StartError", message=self._not_ours(foreign))
+                return
+            await _whole(asyncio.to_thread(self._furnish, environment))
+            self._group = self._around.groups.make(
+                f"{self.id.pod}.{self.id.container}.{self.id.number}", self.container.limits
+            )
+            self._began = self._around.now()
+            self._box = await Box.start(self._order(environment), self._around.tools, self._around.now)
+        except TooCrowded as error:
+            raise Refused("CreateContainerConfigError", str(error)) from error
+        except BuildFailed as error:
+            raise Refused("ErrImagePull", str(error)) from error
+        except OSError as error:
+            raise Refused("CreateContainerError", f"The container cannot be made: {error}.") from error
+        if self._box.has_ended:
+            self._conclude(await self._box.finish())
+        else:
+            self.state = Running(self._began)
+            self._changed()
+
+    async def _environment(self) -> Environment:
+        image, loop = self.container.image, asyncio.get_running_loop()
+
+        def say(step: str) -> None:
+            loop.call_soon_threadsafe(self._around.tell, self.id, step)
+
+        found = await asyncio.to_thread(self._around.images.find, image, say)
+        if found is None:
+            raise Refused(
+                "ErrImagePull",
+                f"Image {image} is not known on this machine: "
+                f"`skysail image add '{image}' --with PACKAGE,PACKAGE` makes an environment for it.",
+            )
+        return found
+
+    def _not_ours(self, program: str) -> str:
+        name = Path(program).name
+        return (
+            f'"{name}" is not in the environment of image {self.container.image}, and the machine\'s own {program} is '
+            f"not used in its place: add the package with `skysail image add '{self.container.image}' --with …`."
+        )
+
+    def _furnish(self, environment: Environment) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        for name in ("tmp", "home"):
+            (self._folder / name).mkdir(parents=True)
+        (self._folder / "tmp").chmod(0o1777)
+        (self._folder / "message").touch()
+        if environment.copied is not None:
+            shutil.copytree(environment.copied.source, self._folder / "copied", symlinks=True)
+
+    def _order(self, environment: Environment) -> Order:
+        container, copied = self.container, environment.copied
+        room = Room(
+            hostname=self._place.pod.hostname,
+            env=tuple(self._env(environment).items()),
+            working_dir=container.working_dir or (copied.target if copied else "/"),
+            binds=self._binds(environment),
+            environment=environment.folders,
+            user=container.user,
+        )
+        return Order(
+            room=room,
+            argv=argv(self.container, environment),
+            namespace=self._place.namespace,
+            stdin=container.stdin,
+            terminal=container.tty,
+            groups=self._group.joined_by,
+        )
+
+    def _env(self, environment: Environment) -> dict[str, str]:
+        terminal = {"TERM": "xterm"} if self.container.tty else {}
+        own = {"HOME": _HOME, "HOSTNAME": self._place.pod.hostname, "LANG": "C.UTF-8"}
+        return environment.env | own | terminal | dict(self.container.env)
+
+    def _binds(self, environment: Environment) -> tuple[Bind, ...]:
+        copied = environment.copied
+        return (
+            Bind(str(self._folder / "tmp"), "/tmp"),  # noqa: S108 (inside the box)
+            Bind(str(self._folder / "home"), _HOME),
+            *((Bind(str(self._folder / "copied"), copied.target),) if copied else ()),
+            *self._place.binds,
+            *(self._place.volumes.bind(mount) for mount in self.container.mounts),
+            Bind(str(self._folder / "message"), self.container.message_path),
+        )
+
+    def _conclude(self, ending: Ending) -> None:
+        if ending.failure:
+            self._end(code=ending.code, reason="StartError", message=ending.failure)
+            return
+        reason = "Completed" if ending.code == 0 else "Error"
+        if ending.code == _KILLED and self._group.ran_out_of_memory():
+            reason = "OOMKilled"
+        with (self._folder / "message").open("rb") as file:
+            message = file.read(_LONGEST_MESSAGE).decode(errors="replace")
+        self._end(code=ending.code, reason=reason, message=message)
+
+    def _end(self, *, code: int, reason: str, message: str) -> None:
+        started = self._began if reason != "StartError" else None
+        self.state = Ended(code=code, reason=reason, message=message, started=started, ended=self._around.now())
+        self._changed()
+
+
+async def _whole(work: Coroutine[Any, Any, None]) -> None:
+    """A thread cannot be cancelled: wait for it, so that what it does is over before anybody cleans up."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def argv(container: Container, environment: Environment) -> tuple[str, ...]:
+    """What is run: `command` replaces an image's own entry point and arguments, `args` the arguments alone."""
+    if container.command:
+        return container.command + container.args
+    if not environment.entrypoint and not environment.default_args:
+        raise Refused(
+            "EntrypointUnknown",
+            f"Container {container.name} names no command, and no entry point of image {container.image} is known here: "
+            f"set `command`, or `skysail image add '{container.image}' --entrypoint …`.",
+        )
+    return environment.entrypoint + (container.args or environment.default_args)

@@ -1,0 +1,98 @@
+"""Talking to a command beside a run, to a run itself, and to a port of a pod."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from skysail.cloud.contract import Output
+from skysail.local.box.box import Running
+from skysail.local.provider.run import Run
+
+_END_OF_INPUT = b"\x04"
+_CHUNK = 64 * 1024
+
+
+class Exec:
+    """Owns its command, but does not end it: one without a terminal goes on when the user has gone."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._end = asyncio.create_task(running.wait())
+
+    async def write(self, data: bytes) -> None:
+        if self._running.wires.sink is not None:
+            await self._running.wires.sink.write(data)
+
+    async def close_stdin(self) -> None:
+        if self._running.wires.sink is None:
+            return
+        if self._running.wires.is_terminal:
+            await self.write(_END_OF_INPUT)
+        else:
+            await self._running.wires.sink.finish()
+
+    def output(self) -> AsyncIterator[Output]:
+        return self._running.tape.all()
+
+    async def resize(self, width: int, height: int) -> None:
+        self._running.wires.resize(width, height)
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._end)
+
+    async def close(self) -> None:
+        await self._running.drop()
+
+
+class Attached:
+    """A visitor of a run, which goes on without him."""
+
+    def __init__(self, run: Run, *, stdin: bool) -> None:
+        self._run = run
+        self._wires = run.box.wires
+        self._sink = self._wires.sink if stdin else None
+        self._output = run.box.tape.from_now()
+
+    async def write(self, data: bytes) -> None:
+        if self._sink is not None:
+            await self._sink.write(data)
+
+    async def close_stdin(self) -> None:
+        """The run's input stays open for the next visitor, unless it is for one only."""
+        if self._sink is not None and self._run.container.stdin_once:
+            await self._sink.finish()
+
+    def output(self) -> AsyncIterator[Output]:
+        return self._output
+
+    async def resize(self, width: int, height: int) -> None:
+        self._wires.resize(width, height)
+
+    async def wait(self) -> int:
+        return (await self._run.ended()).code
+
+    async def close(self) -> None:
+        await self.close_stdin()
+
+
+class SocketLine:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self) -> bytes:
+        try:
+            return await self._reader.read(_CHUNK)
+        except ConnectionError:
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def write_eof(self) -> None:
+        self._writer.write_eof()
+
+    async def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,79 @@
+"""What the node remembers of one pod: what the provider told, what is under way, and what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+from skysail.cloud.contract import Ended, RunId, Running, State
+from skysail.kube.objects import Key
+from skysail.node.manifest import Pod
+from skysail.node.snapshot import Health, Snapshot, Waiting
+
+_FIRST_PAUSE = 5.0
+_LONGEST_PAUSE = 60.0
+
+
+class Book:
+    """Kept from the first sight of a pod until nothing of it is left. A pod is its UID: its name may come back."""
+
+    def __init__(self, pod: Pod, known: dict[RunId, State], address: str) -> None:
+        self.uid = pod.metadata.uid
+        self.key: Key = pod.metadata.key
+        self.address = address
+        self.is_place_new = not address and bool(pod.status.pod_ip)
+        self.runs = known
+        self.starting: dict[RunId, asyncio.Task[None]] = {}
+        self.stops: dict[RunId, float] = {}
+        self.stopping: dict[RunId, asyncio.Task[None]] = {}
+        self.followers: dict[RunId, list[asyncio.Task[None]]] = {}
+        self.pumps: dict[RunId, asyncio.Task[None]] = {}
+        self.health: dict[RunId, Health] = {}
+        self.waiting: dict[str, Waiting] = {}
+        self.report_due: float | None = None
+        self._failures: dict[str, int] = {}
+
+    def snapshot(self, pod: Pod, *, now: float, host_ip: str, obstacles: tuple[str, ...]) -> Snapshot:
+        return Snapshot(
+            pod=pod,
+            now=now,
+            host_ip=host_ip,
+            runs=dict(self.runs),
+            address=self.address,
+            starting=frozenset(self.starting),
+            stops=dict(self.stops),
+            health=dict(self.health),
+            waiting=dict(self.waiting),
+            obstacles=obstacles,
+            is_place_new=self.is_place_new,
+        )
+
+    def hold(self, container: str, reason: str, message: str, now: float) -> None:
+        """A start failed (of the place itself, without a name): try again later, and later each time."""
+        failures = self._failures.get(container, 0)
+        self._failures[container] = failures + 1
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures, 10))
+        self.waiting[container] = Waiting(reason, message, now + pause)
+
+    def release_hold(self, container: str) -> None:
+        self.waiting.pop(container, None)
+        self._failures.pop(container, None)
+
+    def ended(self, run: RunId, state: Ended) -> None:
+        self.runs[run] = state
+        self.stops.pop(run, None)
+        self.health.pop(run, None)
+        for task in self.followers.pop(run, ()):
+            task.cancel()
+
+    def latest(self, container: str) -> RunId | None:
+        """The newest run of a container, whatever became of it."""
+        return max((run for run in self.runs if run.container == container), default=None)
+
+    def running(self) -> list[RunId]:
+        return [run for run, state in self.runs.items() if isinstance(state, Running)]
+
+    def close(self) -> None:
+        """Nothing is wanted of this pod any more."""
+        tasks = [*self.starting.values(), *self.stopping.values(), *self.pumps.values()]
+        for task in (*tasks, *(follower for followers in self.followers.values() for follower in followers)):
+            task.cancel()

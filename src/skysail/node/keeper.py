@@ -1,0 +1,284 @@
+"""Keeps the pods of one node: observe, plan, act, report, for each of them alone and all of them at once.
+
+The truth about a run is the provider's, by its changes and by a complete listing from time to time; the truth about a
+pod is the API server's. What the keeper itself remembers can be lost: it is found again in these two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from skysail.base.names import Event
+from skysail.cloud.contract import Listing, Provider, RunId, Running
+from skysail.cloud.errors import ProviderError
+from skysail.core.queue import Queue
+from skysail.kube import events
+from skysail.kube.cache import Cache
+from skysail.kube.client import Client
+from skysail.kube.errors import Conflict, KubeError, NotFound
+from skysail.kube.resources import POD
+from skysail.kube.watch import Reflector
+from skysail.node import guard, render, translate
+from skysail.node.book import Book
+from skysail.node.logs import LogStore
+from skysail.node.manifest import Pod
+from skysail.node.performer import Performer
+from skysail.node.plan import DeletePod, Plan, Prepare, Release, Start, Stop, plan
+from skysail.node.references import Node, References
+from skysail.node.snapshot import loss, lost
+
+_WORKERS = 16
+_SURVEY_SECONDS = 30.0
+_REFRESH_SECONDS = 60.0
+# A start takes some milliseconds: a status in between would be a write that nobody reads.
+_PATIENCE = 0.3
+
+log = logging.getLogger(__name__)
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What a keeper needs from outside. `wall` is the time in statuses: seconds since 1970."""
+
+    broadcaster: events.Broadcaster
+    wall: Callable[[], float]
+    rng: random.Random
+
+
+class Keeper:
+    """One per node."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: Provider,
+        node: Node,
+        logs: LogStore,
+        *,
+        around: Surroundings,
+    ) -> None:
+        self._client = client
+        self._provider = provider
+        self._node = node
+        self._logs = logs
+        self._broadcaster = around.broadcaster
+        self._wall = around.wall
+        self._rng = around.rng
+        self._references = References(client, node, self._wall)
+        self._listing = Listing(runs={}, pods={}, complete=False)
+        self._queue: Queue[str] = Queue(rng=self._rng)
+        self._performer = Performer(provider, self._references, logs, self, now=self._wall, changed=self._queue.add)
+        self.books: dict[str, Book] = {}
+        self.pods: Cache[Pod] = Cache(POD, Pod, selector={"fieldSelector": f"spec.nodeName={node.name}"})
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        services = self._references.services
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._performer.tasks = tasks
+                for cache in (self.pods, services):
+                    tasks.create_task(Reflector[Any](self._client, cache, rng=self._rng).run())
+                tasks.create_task(self._follow_changes())
+                await self.pods.synced.wait()
+                await services.synced.wait()
+                await self._first_survey()
+                for pod in self.pods.all():
+                    self._seen(None, pod)
+                self.pods.subscribe(self._seen)
+                tasks.create_task(self._survey_for_ever())
+                tasks.create_task(self._refresh_for_ever())
+                for _ in range(_WORKERS):
+                    tasks.create_task(self._work())
+        finally:
+            self._queue.close()
+
+    def tell(self, pod: Pod, reason: str, note: str, *, warning: bool = True) -> None:
+        self._broadcaster.tell(events.Event(resource=POD, object=pod, reason=reason, note=note, warning=warning))
+
+    def progress(self, run: RunId, note: str) -> None:
+        """What a start is waiting for, for the user."""
+        book = self.books.get(run.pod)
+        pod = self.pod(book) if book else None
+        if pod is not None:
+            self.tell(pod, Event.PULLING, f"{run.container}: {note}", warning=False)
+
+    def pod(self, book: Book) -> Pod | None:
+        """The pod of this book as the API server has it; None where it is gone, whoever has its name now."""
+        pod = self.pods.get(book.key)
+        return pod if pod is not None and pod.metadata.uid == book.uid else None
+
+    def _seen(self, old: Pod | None, new: Pod | None) -> None:
+        if old is not None:
+            self._queue.add(old.metadata.uid)
+        if new is None:
+            return
+        if new.metadata.uid not in self.books:
+            self._open_book(new)
+        self._queue.add(new.metadata.uid)
+
+    def _open_book(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        runs = {run: state for run, state in self._listing.runs.items() if run.pod == uid}
+        book = Book(pod, {**runs, **lost(pod, runs, self._wall())}, self._listing.pods.get(uid, ""))
+        self.books[uid] = book
+        if obstacles := translate.obstacles(pod, self._provider.abilities):
+            self.tell(pod, Event.UNSUPPORTED, " ".join(obstacles))
+        for run in book.running():
+            self._performer.adopt(book, pod, run)
+
+    async def _work(self) -> None:
+        while True:
+            uid, _ = await self._queue.get()
+            try:
+                await self._pass(uid)
+            finally:
+                self._queue.done(uid)
+
+    async def _pass(self, uid: str) -> None:
+        """One look at one pod, with every way that it can end."""
+        if not await guard.survive(self._try(uid), f"pass over pod {uid}"):
+            self._queue.retry(uid)
+
+    async def _try(self, uid: str) -> None:
+        try:
+            await self._reconcile(uid)
+        except (Conflict, NotFound) as error:
+            # It changed meanwhile: the watch tells how, and the next look begins with that.
+            log.debug("changed meanwhile", extra={"pod": uid, "why": str(error)})
+            self._queue.retry(uid)
+        except (KubeError, ProviderError) as error:
+            delay = self._queue.retry(uid)
+            log.warning("pass interrupted", extra={"pod": uid, "why": str(error), "retry_in": round(delay, 1)})
+        else:
+            self._queue.forgive(uid)
+
+    async def _reconcile(self, uid: str) -> None:
+        book = self.books.get(uid)
+        if book is None:
+            return
+        pod = self.pod(book)
+        if pod is None:
+            await self._bury(book)
+            return
+        obstacles = tuple(translate.obstacles(pod, self._provider.abilities))
+        snapshot = book.snapshot(pod, now=self._wall(), host_ip=self._node.address, obstacles=obstacles)
+        planned = plan(snapshot)
+        await self._act(book, pod, planned)
+        await self._report(book, pod, planned)
+        if DeletePod() in planned.steps:
+            await self._let_go(pod)
+        if planned.look_again is not None:
+            self._queue.add_after(uid, planned.look_again)
+
+    async def _act(self, book: Book, pod: Pod, planned: Plan) -> None:
+        for step in planned.steps:
+            match step:
+                case Prepare():
+                    await self._performer.prepare(book, pod)
+                    self._queue.add(book.uid)
+                case Start():
+                    self._performer.start(book, pod, step)
+                case Stop():
+                    await self._performer.stop(book, pod, step)
+                case Release():
+                    await self._performer.release(book)
+                case DeletePod():
+                    pass  # after the report: the last word is written before the pod is forgotten
+
+    async def _report(self, book: Book, pod: Pod, planned: Plan) -> None:
+        if planned.status is None or not render.differs(pod, planned.status):
+            book.report_due = None
+            return
+        if planned.is_moving or book.starting:
+            now = self._wall()
+            book.report_due = book.report_due or now + _PATIENCE
+            if now < book.report_due:
+                self._queue.add_after(book.uid, book.report_due - now)
+                return
+        book.report_due = None
+        self.pods.wrote(await self._client.patch_status(POD, pod, planned.status, Pod))
+
+    async def _let_go(self, pod: Pod) -> None:
+        try:
+            left = await self._client.delete(POD, pod, Pod, {"gracePeriodSeconds": 0})
+        except (NotFound, Conflict):
+            return  # gone already, or another pod has its name
+        if left is not None:
+            self.pods.wrote(left)
+
+    async def _bury(self, book: Book) -> None:
+        """The pod is gone from the API server: by force, or as we asked. Nothing of it stays."""
+        book.close()
+        await self._performer.release(book)
+        self._logs.forget(book.uid)
+        self._references.forget(book.uid)
+        self._queue.forget(book.uid)
+        del self.books[book.uid]
+
+    async def _follow_changes(self) -> None:
+        async for run in self._provider.changes():
+            book = self.books.get(run.pod)
+            if book is not None:
+                self._performer.task(self._look(book, run), f"look at {run}")
+
+    async def _look(self, book: Book, run: RunId) -> None:
+        try:
+            state = await self._provider.state(run)
+        except ProviderError as error:
+            log.info("state of a run not known, the next survey tells", extra={"why": str(error)})
+            return
+        if run in book.starting:
+            return  # whoever starts it looks at it
+        await self._performer.learned(book, self.pod(book), run, state)
+
+    async def _first_survey(self) -> None:
+        """Without a complete listing nobody can say what is lost, so nothing is done before there is one."""
+        while not self._listing.complete:
+            try:
+                self._listing = await self._provider.list()
+            except ProviderError as error:
+                log.warning("provider does not list", extra={"why": str(error)})
+            if not self._listing.complete:
+                await asyncio.sleep(1.0)
+
+    async def _survey_for_ever(self) -> None:
+        while True:
+            try:
+                await self._survey()
+            except ProviderError as error:
+                log.warning("provider does not list", extra={"why": str(error)})
+            await asyncio.sleep(_SURVEY_SECONDS * self._rng.uniform(0.9, 1.1))
+
+    async def _survey(self) -> None:
+        """Compare what we believe with what is there: news that got lost, runs that got lost, places nobody wants."""
+        believed = {run: book for book in self.books.values() for run in book.running()}
+        listing = await self._provider.list()
+        for run, state in listing.runs.items():
+            if run.pod in self.books and not isinstance(state, Running):
+                await self._look(self.books[run.pod], run)
+        if not listing.complete:
+            return
+        self._listing = listing
+        for run, book in believed.items():
+            last = book.runs.get(run)
+            if run in listing.runs or run in book.starting or not isinstance(last, Running):
+                continue
+            if await self._provider.state(run) is None:
+                book.ended(run, loss(last, self._wall()))
+                self._queue.add(book.uid)
+        for uid in listing.pods.keys() - self.books.keys():
+            await self._provider.release(uid)
+
+    async def _refresh_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_SECONDS * self._rng.uniform(0.9, 1.1))
+            for book in list(self.books.values()):
+                pod = self.pod(book)
+                if pod is not None and not pod.is_over:
+                    await self._performer.refresh(book, pod)

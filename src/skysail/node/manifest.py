@@ -1,0 +1,292 @@
+"""A pod as its node reads it: more of the spec than anybody else needs, and the status that only the node writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from skysail.kube.objects import Object
+
+
+class _Read(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A part that is only read: unknown fields pass, absent ones have their default."""
+
+
+class KeySelector(_Read, frozen=True):
+    key: str
+    name: str = ""
+    optional: bool = False
+
+
+class FieldSelector(_Read, frozen=True):
+    field_path: str
+
+
+class ResourceSelector(_Read, frozen=True):
+    resource: str
+    container_name: str = ""
+    divisor: str | int = "0"
+
+
+class ValueSource(_Read, frozen=True):
+    config_map_key_ref: KeySelector | None = None
+    secret_key_ref: KeySelector | None = None
+    field_ref: FieldSelector | None = None
+    resource_field_ref: ResourceSelector | None = None
+
+
+class EnvVar(_Read, frozen=True):
+    name: str
+    value: str = ""
+    value_from: ValueSource | None = None
+
+
+class NameSelector(_Read, frozen=True):
+    name: str = ""
+    optional: bool = False
+
+
+class EnvFrom(_Read, frozen=True):
+    prefix: str = ""
+    config_map_ref: NameSelector | None = None
+    secret_ref: NameSelector | None = None
+
+
+class Port(_Read, frozen=True):
+    container_port: int
+    name: str = ""
+    protocol: str = "TCP"
+
+
+class Resources(_Read, frozen=True):
+    limits: dict[str, str | int] = msgspec.field(default_factory=dict)
+    requests: dict[str, str | int] = msgspec.field(default_factory=dict)
+
+
+class VolumeMount(_Read, frozen=True):
+    name: str
+    mount_path: str
+    sub_path: str = ""
+    sub_path_expr: str = ""
+    read_only: bool = False
+
+
+class ExecAction(_Read, frozen=True):
+    command: tuple[str, ...] = ()
+
+
+class HttpHeader(_Read, frozen=True):
+    name: str
+    value: str
+
+
+class HttpAction(_Read, frozen=True):
+    port: int | str
+    path: str = "/"
+    host: str = ""
+    scheme: str = "HTTP"
+    http_headers: tuple[HttpHeader, ...] = ()
+
+
+class TcpAction(_Read, frozen=True):
+    port: int | str
+    host: str = ""
+
+
+class SleepAction(_Read, frozen=True):
+    seconds: int = 0
+
+
+class Probe(_Read, frozen=True):
+    exec: ExecAction | None = None
+    http_get: HttpAction | None = None
+    tcp_socket: TcpAction | None = None
+    initial_delay_seconds: int = 0
+    period_seconds: int = 10
+    timeout_seconds: int = 1
+    success_threshold: int = 1
+    failure_threshold: int = 3
+
+
+class Handler(_Read, frozen=True):
+    exec: ExecAction | None = None
+    http_get: HttpAction | None = None
+    tcp_socket: TcpAction | None = None
+    sleep: SleepAction | None = None
+
+
+class Lifecycle(_Read, frozen=True):
+    post_start: Handler | None = None
+    pre_stop: Handler | None = None
+
+
+class SecurityContext(_Read, frozen=True):
+    run_as_user: int | None = None
+
+
+class Container(_Read, frozen=True):
+    name: str
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    working_dir: str = ""
+    env: tuple[EnvVar, ...] = ()
+    env_from: tuple[EnvFrom, ...] = ()
+    ports: tuple[Port, ...] = ()
+    resources: Resources = Resources()
+    volume_mounts: tuple[VolumeMount, ...] = ()
+    startup_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    liveness_probe: Probe | None = None
+    lifecycle: Lifecycle = Lifecycle()
+    restart_policy: str | None = None
+    security_context: SecurityContext = SecurityContext()
+    termination_message_path: str = "/dev/termination-log"
+    termination_message_policy: str = "File"
+    stdin: bool = False
+    stdin_once: bool = False
+    tty: bool = False
+
+
+class KeyToPath(_Read, frozen=True):
+    key: str
+    path: str
+    mode: int | None = None
+
+
+class ConfigMapSource(_Read, frozen=True):
+    name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    default_mode: int = 0o644
+    optional: bool = False
+
+
+class SecretSource(_Read, frozen=True):
+    secret_name: str = ""
+    name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    default_mode: int = 0o644
+    optional: bool = False
+
+
+class DownwardItem(_Read, frozen=True):
+    path: str
+    field_ref: FieldSelector | None = None
+    resource_field_ref: ResourceSelector | None = None
+    mode: int | None = None
+
+
+class DownwardSource(_Read, frozen=True):
+    items: tuple[DownwardItem, ...] = ()
+    default_mode: int = 0o644
+
+
+class TokenSource(_Read, frozen=True):
+    path: str
+    audience: str = ""
+    expiration_seconds: int = 3600
+
+
+class ProjectedPart(_Read, frozen=True):
+    config_map: ConfigMapSource | None = None
+    secret: SecretSource | None = None
+    downward_api: DownwardSource | None = msgspec.field(default=None, name="downwardAPI")
+    service_account_token: TokenSource | None = None
+
+
+class ProjectedSource(_Read, frozen=True):
+    sources: tuple[ProjectedPart, ...] = ()
+    default_mode: int = 0o644
+
+
+class EmptyDir(_Read, frozen=True):
+    medium: str = ""
+    size_limit: str | int | None = None
+
+
+class HostPath(_Read, frozen=True):
+    path: str
+    type: str = ""
+
+
+class ClaimSource(_Read, frozen=True):
+    claim_name: str
+    read_only: bool = False
+
+
+class Volume(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """One of the sources is set; a kind of volume that is not here is none that a node of ours can carry."""
+
+    name: str
+    empty_dir: EmptyDir | None = None
+    host_path: HostPath | None = None
+    config_map: ConfigMapSource | None = None
+    secret: SecretSource | None = None
+    downward_api: DownwardSource | None = msgspec.field(default=None, name="downwardAPI")
+    projected: ProjectedSource | None = None
+    persistent_volume_claim: ClaimSource | None = None
+
+
+class HostAlias(_Read, frozen=True):
+    ip: str
+    hostnames: tuple[str, ...] = ()
+
+
+class PodSecurityContext(_Read, frozen=True):
+    run_as_user: int | None = None
+
+
+class ReadinessGate(_Read, frozen=True):
+    condition_type: str
+
+
+class PodSpec(_Read, frozen=True):
+    containers: tuple[Container, ...]
+    init_containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    node_name: str = ""
+    restart_policy: str = "Always"
+    hostname: str = ""
+    subdomain: str = ""
+    host_aliases: tuple[HostAlias, ...] = ()
+    host_network: bool = False
+    share_process_namespace: bool = False
+    service_account_name: str = "default"
+    enable_service_links: bool = True
+    active_deadline_seconds: int | None = None
+    termination_grace_period_seconds: int | None = None
+    security_context: PodSecurityContext = PodSecurityContext()
+    readiness_gates: tuple[ReadinessGate, ...] = ()
+
+
+class PodStatus(_Read, frozen=True):
+    """As it was last written; the node reads back its own words after a restart."""
+
+    phase: str = "Pending"
+    reason: str | None = None
+    message: str | None = None
+    observed_generation: int | None = None
+    start_time: str | None = None
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
+    pod_ips: tuple[dict[str, str], ...] | None = msgspec.field(default=None, name="podIPs")
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+    host_ips: tuple[dict[str, str], ...] | None = msgspec.field(default=None, name="hostIPs")
+    conditions: tuple[dict[str, Any], ...] = ()
+    container_statuses: tuple[dict[str, Any], ...] = ()
+    init_container_statuses: tuple[dict[str, Any], ...] = ()
+
+
+class Pod(Object, frozen=True, gc=False):
+    """A pod that is bound to a node of ours."""
+
+    spec: PodSpec
+    status: PodStatus = PodStatus()
+
+    @property
+    def is_over(self) -> bool:
+        return self.status.phase in {"Succeeded", "Failed"}
+
+    @property
+    def hostname(self) -> str:
+        return self.spec.hostname or self.metadata.name[:63].rstrip("-.")

@@ -1,0 +1,248 @@
+"""Carries out the steps of a plan at the provider, and follows each run: its output, its probes, its end.
+
+What may be slow (a start that fetches an image, a hook, a grace period) is a task of its own; whoever waits for its
+outcome is told by `changed`. Every step may be asked for twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from skysail.base.names import Event
+from skysail.cloud.contract import Ended, Provider, RunId, Running, State
+from skysail.cloud.errors import Gone, ProviderError, Refused
+from skysail.kube.errors import KubeError
+from skysail.node import guard, probes, translate
+from skysail.node.book import Book
+from skysail.node.environment import Missing
+from skysail.node.logs import LogStore
+from skysail.node.manifest import Container, Pod, Volume
+from skysail.node.plan import Start, Stop
+from skysail.node.probes import Checks
+from skysail.node.references import References
+from skysail.node.snapshot import Health
+
+_PUMP_SECONDS = 5.0
+_TAIL_LINES = 80
+_TAIL_BYTES = 2048
+
+log = logging.getLogger(__name__)
+
+
+class Teller(Protocol):
+    def tell(self, pod: Pod, reason: str, note: str, *, warning: bool = True) -> None:
+        """An event about a pod. Never blocks and never fails."""
+        ...
+
+
+class Performer:
+    """All methods belong to one event loop, and to the tasks of one group."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        references: References,
+        logs: LogStore,
+        teller: Teller,
+        *,
+        now: Callable[[], float],
+        changed: Callable[[str], None],
+    ) -> None:
+        self._provider = provider
+        self._references = references
+        self._logs = logs
+        self._teller = teller
+        self._now = now
+        self._changed = changed
+        self.tasks: asyncio.TaskGroup | None = None
+
+    async def prepare(self, book: Book, pod: Pod) -> None:
+        """Make the place, or remember why it cannot be made now."""
+        try:
+            facts = await self._references.facts(pod, "")
+            book.address = await self._provider.prepare(translate.place(pod, facts))
+        except (Missing, ProviderError, KubeError) as error:
+            self._held(book, pod, "", error)
+            return
+        book.release_hold("")
+        for wish in translate.unmet_wishes(pod, facts):
+            note = f"{wish.kind} {wish.name} does not exist. It is optional, so the pod runs without it."
+            self._teller.tell(pod, f"Optional{wish.kind}NotFound", note)
+
+    def start(self, book: Book, pod: Pod, step: Start) -> None:
+        run = RunId(book.uid, step.container, step.number)
+        container = next(c for c in translate.every_container(pod) if c.name == step.container)
+        book.starting[run] = self.task(self._start(book, pod, container, run), f"start of {run}")
+
+    async def stop(self, book: Book, pod: Pod, step: Stop) -> None:
+        """Begin to end a run. Asked again with less grace, it is ended sooner."""
+        log.info("stopping", extra={"pod": str(book.key), "container": step.run.container, "why": step.why})
+        book.stops[step.run] = self._now() + step.grace
+        for task in (book.starting.get(step.run), book.stopping.get(step.run)):
+            if task is not None:
+                task.cancel()
+        container = next((c for c in translate.every_container(pod) if c.name == step.run.container), None)
+        book.stopping[step.run] = self.task(self._stop(book, pod, container, step), f"end of {step.run}")
+
+    async def release(self, book: Book) -> None:
+        """Take the place away; its runs have ended, or nobody waits for their end."""
+        await self._provider.release(book.uid)
+        book.address = ""
+
+    async def refresh(self, book: Book, pod: Pod) -> None:
+        """Bring the files that come from Kubernetes up to date."""
+        volumes = [volume for volume in pod.spec.volumes if _has_files(volume)]
+        if not volumes or not book.address or not self._provider.abilities.volumes:
+            return
+        try:
+            facts = await self._references.facts(pod, book.address)
+            for volume in volumes:
+                await self._provider.update(book.uid, volume.name, translate.files(pod, volume, facts))
+        except (Missing, ProviderError, KubeError) as error:
+            # The files stay as they are, which is what a program that reads them can live with.
+            log.info("volumes not refreshed", extra={"pod": str(book.key), "why": str(error)})
+
+    def adopt(self, book: Book, pod: Pod, run: RunId) -> None:
+        """Follow a run that is there already: we started it in an earlier life."""
+        container = next((c for c in translate.every_container(pod) if c.name == run.container), None)
+        if container is not None:
+            self._follow(book, pod, container, run)
+
+    async def learned(self, book: Book, pod: Pod | None, run: RunId, state: State | None) -> None:
+        """What the provider says of a run now. Its end is believed when all that it printed is here."""
+        if isinstance(book.runs.get(run), Ended):
+            return
+        if isinstance(state, Running):
+            book.runs[run] = state
+        elif isinstance(state, Ended):
+            await self._drain(book, run)
+            book.ended(run, self._with_message(pod, run, state))
+        self._changed(book.uid)
+
+    async def _start(self, book: Book, pod: Pod, container: Container, run: RunId) -> None:
+        try:
+            if not await guard.survive(self._try_start(book, pod, container, run), f"start of {run}"):
+                book.hold(container.name, "CreateContainerError", "The node failed; its log tells more.", self._now())
+            # Before it is no longer under way: a run that nobody knows of would be started once more.
+            await self._look(book, pod, run)
+        finally:
+            book.starting.pop(run, None)
+            self._changed(book.uid)
+
+    async def _try_start(self, book: Book, pod: Pod, container: Container, run: RunId) -> None:
+        try:
+            facts = await self._references.facts(pod, book.address)
+            await self._provider.start(run, translate.container(pod, container, facts))
+            book.release_hold(container.name)
+            self._follow(book, pod, container, run)
+            await self._after_start(book, pod, container, run)
+        except Gone:
+            book.address, book.is_place_new = "", True
+        except (Missing, ProviderError, KubeError) as error:
+            self._held(book, pod, container.name, error)
+
+    async def _after_start(self, book: Book, pod: Pod, container: Container, run: RunId) -> None:
+        hook = container.lifecycle.post_start
+        if hook is None:
+            return
+        failure = await Checks(self._provider, run, container, book.address).hook(hook)
+        if failure:
+            self._teller.tell(pod, Event.POST_START_FAILED, f"{container.name}: {failure}")
+            await self._provider.stop(run, float(pod.spec.termination_grace_period_seconds or 0))
+
+    async def _stop(self, book: Book, pod: Pod, container: Container | None, step: Stop) -> None:
+        began = self._now()
+        hook = container.lifecycle.pre_stop if container else None
+        try:
+            if container is not None and hook is not None and step.grace > 0:
+                failure = await Checks(self._provider, step.run, container, book.address).hook(hook, step.grace)
+                if failure:
+                    self._teller.tell(pod, Event.PRE_STOP_FAILED, f"{container.name}: {failure}")
+            await self._provider.stop(step.run, max(0.0, step.grace - (self._now() - began)))
+        except Gone:
+            log.debug("run gone before it was stopped", extra={"pod": str(book.key)})
+        except ProviderError as error:
+            log.warning("run not stopped", extra={"pod": str(book.key), "why": str(error)})
+            book.stops.pop(step.run, None)
+        finally:
+            book.stopping.pop(step.run, None)
+        await self._look(book, pod, step.run)
+
+    async def _look(self, book: Book, pod: Pod, run: RunId) -> None:
+        try:
+            state = await self._provider.state(run)
+        except ProviderError as error:
+            log.info("state of a run not known", extra={"pod": str(book.key), "why": str(error)})
+            return
+        await self.learned(book, pod, run, state)
+
+    def _follow(self, book: Book, pod: Pod, container: Container, run: RunId) -> None:
+        book.pumps[run] = self.task(self._pump(run), f"output of {run}")
+        if not any((container.startup_probe, container.readiness_probe, container.liveness_probe)):
+            return
+        checks = Checks(self._provider, run, container, book.address)
+
+        def tell(health: Health) -> None:
+            if run in book.health:
+                book.health[run] = health
+            if health.failure:
+                self._teller.tell(pod, Event.UNHEALTHY, f"{container.name}: {health.failure}")
+            self._changed(book.uid)
+
+        book.health[run] = probes.initial(container)
+        watching = probes.watch(container, checks.check, tell)
+        book.followers.setdefault(run, []).append(self.task(watching, f"probes of {run}"))
+
+    async def _pump(self, run: RunId) -> None:
+        writer = self._logs.writer(run)
+        try:
+            async for piece in self._provider.output(run):
+                writer.write(piece)
+        except ProviderError as error:
+            log.warning("output lost", extra={"container": run.container, "why": str(error)})
+        finally:
+            writer.close()
+
+    async def _drain(self, book: Book, run: RunId) -> None:
+        """Wait until the log of a run that has ended is complete; not for ever, where something holds it open."""
+        pump = book.pumps.pop(run, None)
+        if pump is not None:
+            await asyncio.wait([pump], timeout=_PUMP_SECONDS)
+            pump.cancel()
+
+    def _with_message(self, pod: Pod | None, run: RunId, end: Ended) -> Ended:
+        """Where it left no message and failed, the end of its log may speak for it."""
+        containers = translate.every_container(pod) if pod else ()
+        policies = {container.name: container.termination_message_policy for container in containers}
+        if end.message or not end.code or policies.get(run.container) != "FallbackToLogsOnError":
+            return end
+        tail = self._logs.end(run, _TAIL_LINES, _TAIL_BYTES).decode(errors="replace")
+        return Ended(code=end.code, reason=end.reason, message=tail, started=end.started, ended=end.ended)
+
+    def _held(self, book: Book, pod: Pod, container: str, error: Missing | ProviderError | KubeError) -> None:
+        reason, event = _reasons(error)
+        book.hold(container, reason, str(error), self._now())
+        self._teller.tell(pod, event, f"{container}: {error}" if container else str(error))
+
+    def task(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        assert self.tasks is not None, "steps are performed while the keeper runs"
+        return self.tasks.create_task(self._survive(work, what))
+
+    async def _survive(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        await guard.survive(work, what)
+
+
+def _reasons(error: Missing | ProviderError | KubeError) -> tuple[str, str]:
+    """What a container waits for, and the event that tells it."""
+    if isinstance(error, Missing):
+        return "CreateContainerConfigError", error.reason
+    if isinstance(error, Refused):
+        return error.reason, Event.CANNOT_START
+    return "CreateContainerError", Event.CANNOT_START
+
+
+def _has_files(volume: Volume) -> bool:
+    return any((volume.config_map, volume.secret, volume.downward_api, volume.projected))

@@ -1,0 +1,42 @@
+"""Kubernetes' quantities as numbers: `250m` is a quarter, `1Gi` is 1073741824."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, InvalidOperation
+
+_FACTORS = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "k": Decimal(10**3),
+    "M": Decimal(10**6),
+    "G": Decimal(10**9),
+    "T": Decimal(10**12),
+    "P": Decimal(10**15),
+    "E": Decimal(10**18),
+    **{prefix + "i": Decimal(1024 ** (power + 1)) for power, prefix in enumerate("KMGTPE")},
+}
+
+
+def parse(quantity: str | float) -> Decimal:
+    """Raises ValueError where this is no quantity."""
+    text = str(quantity).strip()
+    for length in (2, 1):
+        factor = _FACTORS.get(text[-length:])
+        if factor is not None:
+            return _number(text[:-length], text) * factor
+    return _number(text, text)
+
+
+def in_units(quantity: str | float, divisor: str | float) -> int:
+    """How many divisors a quantity is, rounded up, as the downward API tells it. A divisor of 0 means 1."""
+    unit = parse(divisor) or Decimal(1)
+    return math.ceil(parse(quantity) / unit)
+
+
+def _number(text: str, whole: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation as error:
+        raise ValueError(f"{whole!r} is no quantity.") from error

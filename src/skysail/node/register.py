@@ -1,0 +1,207 @@
+"""Keeps the Node object and its Lease as a kubelet does, so that the scheduler sends pods and nobody takes them away.
+
+Only an InternalIP is published: the API server shows its client certificate to whoever a published name leads to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from skysail.base import clock
+from skysail.kube.cache import Cache
+from skysail.kube.client import Client
+from skysail.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from skysail.kube.events import micro_time
+from skysail.kube.objects import Object
+from skysail.kube.resources import LEASE, NODE
+from skysail.kube.watch import Reflector
+
+_LEASES = "kube-node-lease"
+_LEASE_SECONDS = 40
+_RENEW_SECONDS = 10.0
+_RETRY_SECONDS = 1.0
+# So that the API server hands WebSockets on: there a command that breaks off is an error, and not a success.
+_FEATURES = ("ExtendWebSocketsToKubelet",)
+_HEALTHY = {
+    "MemoryPressure": ("False", "KubeletHasSufficientMemory", "The node has sufficient memory available."),
+    "DiskPressure": ("False", "KubeletHasNoDiskPressure", "The node has no disk pressure."),
+    "PIDPressure": ("False", "KubeletHasSufficientPID", "The node has sufficient PIDs available."),
+    "NetworkUnavailable": ("False", "NetworkIsUp", "Pods have addresses."),
+    "Ready": ("True", "KubeletReady", "Skysail's agent is running."),
+}
+
+log = logging.getLogger(__name__)
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of itself."""
+
+    name: str
+    address: str
+    port: int
+    provider_id: str
+    kubelet_version: str
+    capacity: Mapping[str, str]
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    taints: tuple[Mapping[str, str], ...] = ()
+
+
+class NodeStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    capacity: dict[str, Any] | None = None
+    addresses: tuple[dict[str, str], ...] = ()
+    conditions: tuple[dict[str, Any], ...] = ()
+    daemon_endpoints: dict[str, Any] | None = None
+    declared_features: tuple[str, ...] = ()
+
+
+class NodeObject(Object, frozen=True, gc=False):
+    status: NodeStatus = NodeStatus()
+
+
+class Registrar:
+    """One per node. `registered` is set when the node was first seen as it should be."""
+
+    def __init__(
+        self, client: Client, described: Description, *, now: Callable[[], datetime], rng: random.Random
+    ) -> None:
+        self._client = client
+        self._described = described
+        self._now = now
+        self._rng = rng
+        self._changed = asyncio.Event()
+        self._nodes: Cache[NodeObject] = Cache(
+            NODE, NodeObject, selector={"fieldSelector": f"metadata.name={described.name}"}
+        )
+        self._nodes.subscribe(lambda _old, _new: self._changed.set())
+        self.registered = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled. The node is looked at when it changed, so one that was deleted comes back at once."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(Reflector(self._client, self._nodes, rng=self._rng).run())
+            await self._nodes.synced.wait()
+            tasks.create_task(self._renew_for_ever())
+            while True:
+                self._changed.clear()
+                settled = await self._try(self._settle)
+                try:
+                    async with asyncio.timeout(_RENEW_SECONDS if settled else _RETRY_SECONDS):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+
+    async def _renew_for_ever(self) -> None:
+        await self.registered.wait()
+        while True:
+            renewed = await self._try(self._renew)
+            await asyncio.sleep(_RENEW_SECONDS if renewed else _RETRY_SECONDS)
+
+    async def _try(self, do: Callable[[], Any]) -> bool:
+        try:
+            await do()
+        except (Conflict, AlreadyExists) as error:
+            log.debug("node changed meanwhile", extra={"why": str(error)})
+        except KubeError as error:
+            log.warning("node not kept", extra={"node": self._described.name, "why": str(error)})
+        else:
+            return True
+        return False
+
+    async def _settle(self) -> None:
+        """Make the node what it should be, if it is not."""
+        node = self._node()
+        if node is None:
+            node = await self._client.create(NODE, manifest(self._described), NodeObject)
+            self._nodes.wrote(node)
+        if not is_right(node, self._described):
+            shown = status(self._described, clock.timestamp(self._now()))
+            self._nodes.wrote(await self._client.patch_status(NODE, node, shown, NodeObject))
+        self.registered.set()
+
+    async def _renew(self) -> None:
+        now = micro_time(self._now())
+        try:
+            await self._client.merge_patch(LEASE, _LEASES, self._described.name, {"spec": {"renewTime": now}}, Object)
+        except NotFound:
+            node = self._node()
+            if node is not None:
+                await self._client.create(LEASE, _lease(node, now), Object)
+
+    def _node(self) -> NodeObject | None:
+        return next(iter(self._nodes.all()), None)
+
+
+def manifest(described: Description) -> dict[str, Any]:
+    labels = {"kubernetes.io/hostname": described.name, "kubernetes.io/os": "linux", **described.labels}
+    return {
+        "apiVersion": NODE.api_version,
+        "kind": NODE.kind,
+        "metadata": {"name": described.name, "labels": labels},
+        "spec": {"providerID": described.provider_id, "taints": [dict(taint) for taint in described.taints]},
+    }
+
+
+def status(described: Description, now: str) -> dict[str, Any]:
+    return {
+        "capacity": dict(described.capacity),
+        "allocatable": dict(described.capacity),
+        "addresses": [{"type": "InternalIP", "address": described.address}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": described.port}},
+        "nodeInfo": _info(described),
+        "declaredFeatures": list(_FEATURES),
+        "conditions": [
+            {
+                "type": name,
+                "status": value,
+                "reason": reason,
+                "message": message,
+                "lastHeartbeatTime": now,
+                "lastTransitionTime": now,
+            }
+            for name, (value, reason, message) in _HEALTHY.items()
+        ],
+    }
+
+
+def is_right(node: NodeObject, described: Description) -> bool:
+    """Whether the scheduler and the API server see what they should. Times are left out: the Lease tells them."""
+    seen = node.status
+    conditions = {row["type"]: row["status"] for row in seen.conditions}
+    wanted = status(described, "")
+    return (
+        conditions == {name: value for name, (value, _, _) in _HEALTHY.items()}
+        and list(seen.addresses) == wanted["addresses"]
+        and seen.daemon_endpoints == wanted["daemonEndpoints"]
+        and seen.capacity == wanted["capacity"]
+        and seen.declared_features == _FEATURES
+    )
+
+
+def _info(described: Description) -> dict[str, str]:
+    unknown = dict.fromkeys(("bootID", "kernelVersion", "machineID", "systemUUID", "kubeProxyVersion"), "")
+    return {
+        **unknown,
+        "kubeletVersion": described.kubelet_version,
+        "containerRuntimeVersion": "skysail://1",
+        "operatingSystem": "linux",
+        "osImage": "skysail",
+        "architecture": described.labels.get("kubernetes.io/arch", "amd64"),
+    }
+
+
+def _lease(node: NodeObject, now: str) -> dict[str, Any]:
+    name = node.metadata.name
+    owner = {"apiVersion": NODE.api_version, "kind": NODE.kind, "name": name, "uid": node.metadata.uid}
+    return {
+        "apiVersion": LEASE.api_version,
+        "kind": LEASE.kind,
+        "metadata": {"name": name, "namespace": _LEASES, "ownerReferences": [owner]},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": now},
+    }

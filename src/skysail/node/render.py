@@ -1,0 +1,225 @@
+"""The status of a pod as Kubernetes' other parts expect it: phase, conditions, containers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from skysail.cloud.contract import Ended, Running
+from skysail.node.manifest import Container, Pod
+from skysail.node.snapshot import HEALTHY, History, Snapshot, is_sidecar, timestamp
+
+_LONGEST_MESSAGE = 4096
+_OURS = ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
+
+Json = dict[str, Any]
+
+
+class Final(msgspec.Struct, frozen=True):
+    """How the pod ended."""
+
+    phase: str
+    reason: str | None = None
+    message: str | None = None
+
+
+def status(snapshot: Snapshot, known: Mapping[str, History], final: Final | None = None) -> Json:
+    """The whole status that the node answers for. None stands for a field that is not there."""
+    pod = snapshot.pod
+    initialised = final is not None or _is_initialised(pod, known)
+    inits = [_container(snapshot, c, known[c.name], final=final) for c in pod.spec.init_containers]
+    mains = [_container(snapshot, c, known[c.name], final=final, initialised=initialised) for c in pod.spec.containers]
+    address = snapshot.address or (pod.status.pod_ip or "" if final or pod.metadata.is_deleting else "")
+    return {
+        "phase": final.phase if final else _phase(pod, known),
+        "reason": final.reason if final else None,
+        "message": final.message if final else None,
+        "observedGeneration": pod.metadata.generation or None,
+        "startTime": pod.status.start_time or timestamp(snapshot.now),
+        "hostIP": snapshot.host_ip or None,
+        "hostIPs": [{"ip": snapshot.host_ip}] if snapshot.host_ip else None,
+        "podIP": address or None,
+        "podIPs": [{"ip": address}] if address else None,
+        "conditions": _conditions(snapshot, known, final, [*inits, *mains]),
+        "initContainerStatuses": inits,
+        "containerStatuses": mains,
+    }
+
+
+def differs(pod: Pod, shown: Json) -> bool:
+    """Whether this status is another than the one that was written."""
+    written = msgspec.to_builtins(pod.status)
+    return any(_bare(written.get(name)) != _bare(value) for name, value in shown.items())
+
+
+def _bare(value: Any) -> Any:
+    """Without what is null or empty: the server leaves it out, or adds it."""
+    if isinstance(value, Mapping):
+        bare = {name: _bare(part) for name, part in value.items()}
+        return {name: part for name, part in bare.items() if part not in (None, {}, [])}
+    if isinstance(value, (list, tuple)):
+        return [_bare(part) for part in value]
+    return value
+
+
+def _phase(pod: Pod, known: Mapping[str, History]) -> str:
+    """A pod that was running does not go back to pending, whatever it waits for."""
+    if pod.status.phase == "Running":
+        return "Running"
+    if not _is_initialised(pod, known):
+        return "Pending"
+    has_begun = all(known[container.name].state is not None for container in pod.spec.containers)
+    return "Running" if has_begun else "Pending"
+
+
+def _is_initialised(pod: Pod, known: Mapping[str, History]) -> bool:
+    return not _uninitialised(pod, known)
+
+
+def _uninitialised(pod: Pod, known: Mapping[str, History]) -> list[str]:
+    waiting = []
+    for container in pod.spec.init_containers:
+        past = known[container.name]
+        done = past.state is not None if is_sidecar(container) else past.ended is not None and past.ended.code == 0
+        if not done:
+            waiting.append(container.name)
+    return waiting
+
+
+def _container(
+    snapshot: Snapshot, container: Container, past: History, *, final: Final | None, initialised: bool = True
+) -> Json:
+    run = snapshot.run(container.name, max(past.number, 0))
+    health = snapshot.health.get(run, HEALTHY)
+    goes_on = past.is_running and run not in snapshot.starting
+    state, last = _states(snapshot, container, past, final=final, initialised=initialised)
+    is_done = container in snapshot.pod.spec.init_containers and not is_sidecar(container)
+    return {
+        "name": container.name,
+        "image": container.image,
+        "imageID": f"skysail://{container.image}" if past.number >= 0 else "",
+        "containerID": f"skysail://{run.pod}.{run.container}.{run.number}" if past.number >= 0 else None,
+        "restartCount": max(past.number, 0),
+        "started": goes_on and health.started,
+        "ready": bool(past.ended and past.ended.code == 0) if is_done else goes_on and health.started and health.ready,
+        "state": state,
+        "lastState": last,
+    }
+
+
+def _states(
+    snapshot: Snapshot, container: Container, past: History, *, final: Final | None, initialised: bool
+) -> tuple[Json, Json]:
+    """What it does now, and how the run before ended."""
+    before = {"terminated": _terminated(snapshot, container, past.number - 1, past.previous)} if past.previous else {}
+    if isinstance(past.state, Running) and snapshot.run(container.name, past.number) not in snapshot.starting:
+        return {"running": {"startedAt": timestamp(past.state.started)}}, before
+    if past.ended is None:
+        return _unstarted(snapshot, container, initialised=initialised), before
+    end = {"terminated": _terminated(snapshot, container, past.number, past.ended)}
+    pause = None if final or snapshot.pod.metadata.is_deleting else _pause(snapshot, container, past, past.ended)
+    return (pause, end) if pause else (end, before)
+
+
+def _unstarted(snapshot: Snapshot, container: Container, *, initialised: bool) -> Json:
+    if snapshot.obstacles:
+        return _waiting("Unsupported", " ".join(snapshot.obstacles))
+    held = snapshot.waiting.get(container.name) or snapshot.waiting.get("")
+    if held is not None:
+        return _waiting(held.reason, held.message)
+    return _waiting("ContainerCreating" if initialised else "PodInitializing")
+
+
+def _pause(snapshot: Snapshot, container: Container, past: History, end: Ended) -> Json | None:
+    """What a container that will run again waits for."""
+    if not _comes_back(snapshot.pod, container, end):
+        return None
+    held = snapshot.waiting.get(container.name) or snapshot.waiting.get("")
+    if held is not None:
+        return _waiting(held.reason, held.message)
+    if not past.pause:
+        return None
+    where = f"container={container.name} pod={snapshot.pod.metadata.key}"
+    return _waiting("CrashLoopBackOff", f"back-off {past.pause:.0f}s restarting failed {where}")
+
+
+def _comes_back(pod: Pod, container: Container, end: Ended) -> bool:
+    if is_sidecar(container):
+        return True
+    if container in pod.spec.init_containers:
+        return bool(end.code) and pod.spec.restart_policy != "Never"
+    return pod.spec.restart_policy == "Always" or (pod.spec.restart_policy == "OnFailure" and end.code != 0)
+
+
+def _waiting(reason: str, message: str = "") -> Json:
+    return {"waiting": {"reason": reason, "message": message} if message else {"reason": reason}}
+
+
+def _terminated(snapshot: Snapshot, container: Container, number: int, end: Ended) -> Json:
+    run = snapshot.run(container.name, number)
+    shown: Json = {
+        "exitCode": end.code,
+        "reason": end.reason or ("Error" if end.code else "Completed"),
+        "startedAt": timestamp(end.ended if end.started is None else end.started),
+        "finishedAt": timestamp(end.ended),
+        "containerID": f"skysail://{run.pod}.{run.container}.{run.number}",
+    }
+    if end.message:
+        shown["message"] = end.message[-_LONGEST_MESSAGE:]
+    return shown
+
+
+def _conditions(
+    snapshot: Snapshot, known: Mapping[str, History], final: Final | None, containers: Iterable[Json]
+) -> list[Json]:
+    pod = snapshot.pod
+    mains = {container.name for container in pod.spec.containers}
+    sidecars = {container.name for container in pod.spec.init_containers if is_sidecar(container)}
+    unready = [row["name"] for row in containers if row["name"] in mains | sidecars and not row["ready"]]
+    ready = _readiness(final, unready)
+    gates = _open_gates(pod)
+    rows = {
+        "PodReadyToStartContainers": ("True" if snapshot.address and not final else "False", None, None),
+        "Initialized": _initialised(pod, known, final),
+        "ContainersReady": ready,
+        "Ready": ready if ready[0] == "False" or not gates else ("False", "ReadinessGatesNotReady", gates),
+    }
+    foreign = [row for row in pod.status.conditions if row["type"] not in _OURS]
+    return [*foreign, *(_condition(snapshot, name, *rows[name]) for name in _OURS)]
+
+
+def _readiness(final: Final | None, unready: list[str]) -> tuple[str, str | None, str | None]:
+    if final is not None:
+        return "False", "PodCompleted" if final.phase == "Succeeded" else "PodFailed", None
+    if unready:
+        return "False", "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]"
+    return "True", None, None
+
+
+def _initialised(pod: Pod, known: Mapping[str, History], final: Final | None) -> tuple[str, str | None, str | None]:
+    waiting = _uninitialised(pod, known)
+    if waiting:
+        return "False", "ContainersNotInitialized", f"containers with incomplete status: [{' '.join(waiting)}]"
+    return "True", "PodCompleted" if final and final.phase == "Succeeded" else None, None
+
+
+def _open_gates(pod: Pod) -> str:
+    true = {row["type"] for row in pod.status.conditions if row["status"] == "True"}
+    missing = [gate.condition_type for gate in pod.spec.readiness_gates if gate.condition_type not in true]
+    return f"the status of pod readiness gates is not True: {' '.join(missing)}" if missing else ""
+
+
+def _condition(snapshot: Snapshot, name: str, value: str, reason: str | None, message: str | None) -> Json:
+    before = next((row for row in snapshot.pod.status.conditions if row["type"] == name), {})
+    unchanged = before.get("status") == value
+    shown: Json = {
+        "type": name,
+        "status": value,
+        "observedGeneration": snapshot.pod.metadata.generation or None,
+        "lastTransitionTime": before["lastTransitionTime"] if unchanged else timestamp(snapshot.now),
+        "reason": reason,
+        "message": message,
+    }
+    return {field: content for field, content in shown.items() if content is not None}

@@ -1,0 +1,99 @@
+"""containerLogs: what a container printed, as text, at once and for as long as the caller follows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
+
+from aiohttp import web
+
+from skysail.node.logs import Excerpt
+from skysail.node.server.backend import Backend, Place
+from skysail.node.server.errors import BadRequest
+
+_LOOK_SECONDS = 5.0
+
+
+class ContainerLogs:
+    """`clock` tells seconds since 1970."""
+
+    def __init__(self, backend: Backend, stopping: asyncio.Event, clock: Callable[[], float]) -> None:
+        self._backend = backend
+        self._stopping = stopping
+        self._clock = clock
+
+    async def serve(self, request: web.Request, place: Place) -> web.StreamResponse:
+        excerpt = wanted(request, self._clock())
+        previous = _flag(request, "previous")
+        pieces = self._backend.logs(place, previous=previous, excerpt=excerpt)
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        response.enable_chunked_encoding()
+        # Who reads a log may leave at any time, also within the last write.
+        with contextlib.suppress(ConnectionError):
+            await response.prepare(request)
+            await self._send(request, response, pieces)
+            await response.write_eof()
+        return response
+
+    async def _send(self, request: web.Request, response: web.StreamResponse, pieces: AsyncIterator[bytes]) -> None:
+        """Between two pieces may lie hours, in which nothing but a look tells that the caller has left."""
+        stopping = asyncio.create_task(self._stopping.wait())
+        coming = asyncio.ensure_future(anext(pieces, None))
+        try:
+            while not stopping.done() and _is_there(request):
+                await asyncio.wait({coming, stopping}, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    continue
+                piece = await coming
+                if piece is None:
+                    return
+                await response.write(piece)
+                coming = asyncio.ensure_future(anext(pieces, None))
+        finally:
+            stopping.cancel()
+            coming.cancel()
+            await asyncio.gather(stopping, coming, return_exceptions=True)
+
+
+def wanted(request: web.Request, now: float) -> Excerpt:
+    """From the query. Raises BadRequest for what the API server would not let pass either."""
+    seconds, time = _number(request, "sinceSeconds"), request.query.get("sinceTime")
+    if seconds is not None and time:
+        raise BadRequest("at most one of sinceTime or sinceSeconds may be specified")
+    since = None if seconds is None else now - seconds
+    return Excerpt(
+        follow=_flag(request, "follow"),
+        timestamps=_flag(request, "timestamps"),
+        tail=_number(request, "tailLines"),
+        since=_time(time) if time else since,
+        limit=_number(request, "limitBytes"),
+    )
+
+
+def _flag(request: web.Request, name: str) -> bool:
+    return request.query.get(name, "").lower() in {"1", "t", "true"}
+
+
+def _number(request: web.Request, name: str) -> int | None:
+    text = request.query.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise BadRequest(f"{name} must be a number that is not negative, not {text!r}")
+    return int(text)
+
+
+def _time(text: str) -> float:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadRequest(f"sinceTime must be a time such as 2026-01-31T12:00:00Z, not {text!r}") from error
+    if time.tzinfo is None:
+        raise BadRequest(f"sinceTime {text!r} has no time zone")
+    return time.timestamp()
+
+
+def _is_there(request: web.Request) -> bool:
+    return request.transport is not None and not request.transport.is_closing()

@@ -1,0 +1,59 @@
+"""What can go wrong while a caller is served, sorted by who has to hear of it.
+
+ServerError
+├── Refusal             the caller gets `status` and this text
+│   ├── BadRequest      400: the request itself makes no sense
+│   ├── Unauthenticated 401: nobody knows who is calling
+│   ├── Forbidden       403: known, but without the right, or without a protocol in common
+│   ├── NoSuch          404: no such pod, container or run on this node
+│   ├── NotRunning      400: it is there, but waits or has ended
+│   └── CannotDo        501: this provider has no way to do it
+└── PeerGone            there is nobody left to tell: stop what was done for them
+    └── ProtocolBroken  the peer sent what no peer may send; the connection cannot go on
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ServerError(Exception):
+    """Root of this tree."""
+
+
+class Refusal(ServerError):
+    """Its text is a sentence for the user; kubectl prints it."""
+
+    status: ClassVar[int] = 500
+
+
+class BadRequest(Refusal):
+    status = 400
+
+
+class Unauthenticated(Refusal):
+    status = 401
+
+
+class Forbidden(Refusal):
+    status = 403
+
+
+class NoSuch(Refusal):
+    status = 404
+
+
+class NotRunning(Refusal):
+    """400, because the API server replaces the text of most other answers by a sentence of its own."""
+
+    status = 400
+
+
+class CannotDo(Refusal):
+    status = 501
+
+
+class PeerGone(ServerError): ...
+
+
+class ProtocolBroken(PeerGone): ...

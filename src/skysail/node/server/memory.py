@@ -1,0 +1,32 @@
+"""Answers of the API server that hold for a while, so that not every request becomes two."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_MOST = 4096
+
+
+class Memory(Generic[K, V]):
+    """Bounded: a stranger who tries many tokens makes it forget the oldest answers, and nothing worse."""
+
+    def __init__(self, clock: Callable[[], float], *, most: int = _MOST) -> None:
+        self._clock = clock
+        self._most = most
+        self._answers: dict[K, tuple[float, V]] = {}
+
+    async def get(self, key: K, ask: Callable[[], Awaitable[V]], *, keep: Callable[[V], float]) -> V:
+        """The remembered answer, or a new one, which is kept for `keep` seconds. A failure is not remembered."""
+        known = self._answers.get(key)
+        if known and known[0] > self._clock():
+            return known[1]
+        answer = await ask()
+        self._answers.pop(key, None)
+        self._answers[key] = (self._clock() + keep(answer), answer)
+        if len(self._answers) > self._most:
+            del self._answers[next(iter(self._answers))]
+        return answer

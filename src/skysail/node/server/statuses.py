@@ -1,0 +1,40 @@
+"""The last word on the error stream: how a command ended, as a Status object. kubectl's exit code is read from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_SUCCESS = {"metadata": {}, "status": "Success"}
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """An exit code; or, with a `fault`, the reason why there is none."""
+
+    code: int = 0
+    fault: str = ""
+
+    @property
+    def is_success(self) -> bool:
+        return not self.code and not self.fault
+
+    def encode(self, *, plain: bool) -> bytes:
+        """For the error stream. Old protocols take plain text there, and none for success."""
+        if plain:
+            return b"" if self.is_success else self._message.encode()
+        return msgspec.json.encode(self._status)
+
+    @property
+    def _message(self) -> str:
+        return self.fault or f"command terminated with non-zero exit code: {self.code}"
+
+    @property
+    def _status(self) -> dict[str, Any]:
+        if self.is_success:
+            return _SUCCESS
+        failure = {"metadata": {}, "status": "Failure", "message": self._message}
+        if self.fault:
+            return {**failure, "reason": "InternalError", "code": 500}
+        causes = [{"reason": "ExitCode", "message": str(self.code)}]
+        return {**failure, "reason": "NonZeroExitCode", "details": {"causes": causes}}

@@ -1,0 +1,258 @@
+"""From a pod as Kubernetes describes it to what a provider runs. Pure: what is referred to comes in as facts.
+
+What a provider cannot carry is told with the path of the field, before anything is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from skysail.cloud import contract
+from skysail.node import environment, quantities
+from skysail.node.environment import Data, Facts, Missing
+from skysail.node.manifest import (
+    ConfigMapSource,
+    Container,
+    DownwardItem,
+    DownwardSource,
+    KeySelector,
+    KeyToPath,
+    NameSelector,
+    Pod,
+    ProjectedSource,
+    SecretSource,
+    TokenSource,
+    Volume,
+)
+
+CONFIG_MAP = "ConfigMap"
+SECRET = "Secret"  # noqa: S105 (a kind)
+_GPU = "nvidia.com/gpu"
+_LONGEST_SUB_PATH = 4096
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """A ConfigMap or Secret that a pod names."""
+
+    kind: str
+    name: str
+    optional: bool
+
+
+class Needs(msgspec.Struct, frozen=True):
+    """What must be looked up before a pod can be translated."""
+
+    config_maps: frozenset[str]
+    secrets: frozenset[str]
+    claims: frozenset[str]
+    tokens: frozenset[TokenSource]
+
+
+def needs(pod: Pod) -> Needs:
+    named = list(references(pod))
+    return Needs(
+        config_maps=frozenset(reference.name for reference in named if reference.kind == CONFIG_MAP),
+        secrets=frozenset(reference.name for reference in named if reference.kind == SECRET),
+        claims=frozenset(v.persistent_volume_claim.claim_name for v in pod.spec.volumes if v.persistent_volume_claim),
+        tokens=frozenset(part for part in _parts(pod.spec.volumes) if isinstance(part, TokenSource)),
+    )
+
+
+def references(pod: Pod) -> Iterator[Reference]:
+    """Every ConfigMap and Secret that the pod names, once for each place that names it."""
+    for container in every_container(pod):
+        for source in container.env_from:
+            yield from _reference(source.config_map_ref, source.secret_ref)
+        for variable in container.env:
+            if variable.value_from:
+                yield from _reference(variable.value_from.config_map_key_ref, variable.value_from.secret_key_ref)
+    for part in _parts(pod.spec.volumes):
+        if isinstance(part, ConfigMapSource):
+            yield Reference(CONFIG_MAP, part.name, part.optional)
+        elif isinstance(part, SecretSource):
+            yield Reference(SECRET, part.secret_name or part.name, part.optional)
+
+
+def _reference(
+    config_map: NameSelector | KeySelector | None, secret: NameSelector | KeySelector | None
+) -> Iterator[Reference]:
+    for kind, selector in ((CONFIG_MAP, config_map), (SECRET, secret)):
+        if selector is not None:
+            yield Reference(kind, selector.name, selector.optional)
+
+
+def unmet_wishes(pod: Pod, facts: Facts) -> list[Reference]:
+    """Optional references to what does not exist: the pod runs without them, and its owner should know."""
+    stores = {CONFIG_MAP: facts.config_maps, SECRET: facts.secrets}
+    absent = (row for row in references(pod) if row.optional and row.name not in stores[row.kind])
+    return sorted(set(absent), key=lambda row: (row.kind, row.name))
+
+
+def every_container(pod: Pod) -> tuple[Container, ...]:
+    return (*pod.spec.init_containers, *pod.spec.containers)
+
+
+def obstacles(pod: Pod, abilities: contract.Abilities) -> list[str]:
+    """What this provider cannot carry, each as a sentence that names the field. None: it can carry the pod."""
+    found = []
+    for index, volume in enumerate(pod.spec.volumes):
+        if _source(volume) is None:
+            found.append(f"spec.volumes[{index}] ({volume.name}) is of a kind that this node cannot mount.")
+        elif not abilities.volumes:
+            found.append(f"spec.volumes[{index}] ({volume.name}): this node mounts no volumes.")
+    if not abilities.several_containers and len(every_container(pod)) > 1:
+        found.append("spec.containers: this node runs one container per pod, and no init containers.")
+    return found
+
+
+def place(pod: Pod, facts: Facts) -> contract.Pod:
+    """The pod without its containers. Raises `Missing`."""
+    return contract.Pod(
+        uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        hostname=pod.hostname,
+        subdomain=pod.spec.subdomain,
+        volumes=tuple(contract.Volume(volume.name, _carried(pod, volume, facts)) for volume in pod.spec.volumes),
+        hosts=tuple((alias.ip, alias.hostnames) for alias in pod.spec.host_aliases),
+        shares_processes=pod.spec.share_process_namespace,
+        uses_host_network=pod.spec.host_network,
+    )
+
+
+def container(pod: Pod, source: Container, facts: Facts) -> contract.Container:
+    """One container with everything resolved. Raises `Missing`."""
+    env = environment.resolve(pod, source, facts)
+    user = source.security_context.run_as_user
+    return contract.Container(
+        name=source.name,
+        image=source.image,
+        command=tuple(environment.expand(word, env) for word in source.command),
+        args=tuple(environment.expand(word, env) for word in source.args),
+        env=tuple(env.items()),
+        working_dir=source.working_dir,
+        mounts=tuple(
+            contract.Mount(
+                volume=mount.name,
+                path=mount.mount_path,
+                sub_path=_sub_path(mount.sub_path or environment.expand(mount.sub_path_expr, env)),
+                read_only=mount.read_only,
+            )
+            for mount in source.volume_mounts
+        ),
+        limits=_limits(source),
+        stdin=source.stdin,
+        stdin_once=source.stdin_once,
+        tty=source.tty,
+        user=pod.spec.security_context.run_as_user if user is None else user,
+        message_path=source.termination_message_path,
+    )
+
+
+def files(pod: Pod, volume: Volume, facts: Facts) -> tuple[contract.File, ...]:
+    """The content of a volume that is made of Kubernetes objects. Raises `Missing`."""
+    return tuple(file for part, mode in _with_modes(volume) for file in _files_of(pod, part, facts, mode))
+
+
+def _limits(source: Container) -> contract.Limits:
+    limits = source.resources.limits
+    return contract.Limits(
+        cpu=float(quantities.parse(limits["cpu"])) if "cpu" in limits else None,
+        memory=int(quantities.parse(limits["memory"])) if "memory" in limits else None,
+        gpus=int(quantities.parse(limits.get(_GPU, 0))),
+    )
+
+
+def _sub_path(path: str) -> str:
+    """A path inside the volume: anything that leads out of it is refused."""
+    if path.startswith("/") or ".." in path.split("/") or len(path) > _LONGEST_SUB_PATH:
+        raise Missing("InvalidSubPath", f"The subPath {path!r} leads out of its volume. Name a path inside it.")
+    return path
+
+
+def _carried(
+    pod: Pod, volume: Volume, facts: Facts
+) -> contract.Scratch | contract.Files | contract.Folder | contract.Disk:
+    if volume.empty_dir is not None:
+        limit = volume.empty_dir.size_limit
+        size = None if limit is None else int(quantities.parse(limit))
+        return contract.Scratch(in_memory=volume.empty_dir.medium == "Memory", size_limit=size)
+    if volume.host_path is not None:
+        return contract.Folder(volume.host_path.path, create=volume.host_path.type.endswith("OrCreate"))
+    if volume.persistent_volume_claim is not None:
+        claim = volume.persistent_volume_claim
+        if claim.claim_name not in facts.disks:
+            raise Missing("ClaimNotBound", f"PersistentVolumeClaim {claim.claim_name} is not bound yet.")
+        return contract.Disk(facts.disks[claim.claim_name], read_only=claim.read_only)
+    return contract.Files(files(pod, volume, facts))
+
+
+def _source(volume: Volume) -> object | None:
+    fields = (getattr(volume, name) for name in volume.__struct_fields__ if name != "name")
+    return next((source for source in fields if source is not None), None)
+
+
+Part = ConfigMapSource | SecretSource | DownwardSource | TokenSource
+
+
+def _parts(volumes: Iterable[Volume]) -> Iterator[Part]:
+    for volume in volumes:
+        yield from (part for part, _ in _with_modes(volume))
+
+
+def _with_modes(volume: Volume) -> Iterator[tuple[Part, int]]:
+    """The parts of a volume that come from Kubernetes, each with the mode that its files have by default."""
+    if volume.projected is not None:
+        yield from ((part, volume.projected.default_mode) for part in _projected(volume.projected))
+    for part in (volume.config_map, volume.secret, volume.downward_api):
+        if part is not None:
+            yield part, part.default_mode
+
+
+def _projected(source: ProjectedSource) -> Iterator[Part]:
+    for row in source.sources:
+        for part in (row.config_map, row.secret, row.downward_api, row.service_account_token):
+            if part is not None:
+                yield part
+
+
+def _files_of(pod: Pod, part: Part, facts: Facts, mode: int) -> Iterator[contract.File]:
+    if isinstance(part, TokenSource):
+        if part not in facts.tokens:
+            raise Missing("TokenMissing", f"There is no token for the service account {pod.spec.service_account_name}.")
+        yield contract.File(part.path, facts.tokens[part].encode(), mode)
+    elif isinstance(part, DownwardSource):
+        for item in part.items:
+            yield contract.File(item.path, _downward(pod, item, facts).encode(), item.mode or mode)
+    elif isinstance(part, SecretSource):
+        name = part.secret_name or part.name
+        yield from _selected(part, facts.secrets.get(name), mode, (SECRET, name))
+    else:
+        yield from _selected(part, facts.config_maps.get(part.name), mode, (CONFIG_MAP, part.name))
+
+
+def _downward(pod: Pod, item: DownwardItem, facts: Facts) -> str:
+    if item.field_ref:
+        return environment.field(pod, item.field_ref.field_path, facts)
+    assert item.resource_field_ref is not None, "the API server lets one of the two pass"
+    return environment.resource(pod, pod.spec.containers[0], item.resource_field_ref, facts)
+
+
+def _selected(
+    part: ConfigMapSource | SecretSource, data: Data | None, mode: int, named: tuple[str, str]
+) -> Iterator[contract.File]:
+    """All keys of an object as files, or those that are named, at the paths that are named."""
+    kind, name = named
+    if data is None:
+        if not part.optional:
+            raise Missing(f"Mandatory{kind}NotFound", f"{kind} {name} does not exist. Create it, and the pod starts.")
+        return
+    for item in part.items or tuple(KeyToPath(key, key) for key in data):
+        if item.key in data:
+            yield contract.File(_sub_path(item.path), data[item.key], item.mode or mode)
+        elif not part.optional:
+            raise Missing(
+                f"Mandatory{kind}NotFound", f"{kind} {name} has no key {item.key}. Add it, and the pod starts."
+            )

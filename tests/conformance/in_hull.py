@@ -1,0 +1,22 @@
+"""Runs the suite inside a hull, with the real network. A program: `python -m tests.conformance.in_hull FOLDER`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from skysail.local import hull
+
+_SUITE = Path(__file__).with_name("hull_suite.py")
+
+
+def main(folder: str) -> int:
+    entry = hull.launch(lambda: int(pytest.main(["-q", "-p", "no:cacheprovider", f"--basetemp={folder}", str(_SUITE)])))
+    return os.waitstatus_to_exitcode(os.waitpid(entry, 0)[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

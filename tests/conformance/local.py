@@ -1,0 +1,78 @@
+"""The provider `local` for tests: real boxes, on the machine's own network."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from skysail.local.box.limits import Groups
+from skysail.local.box.tools import Tools
+from skysail.local.images import store
+from skysail.local.provider.provider import LocalProvider
+from skysail.local.provider.surroundings import Surroundings
+from skysail.local.volumes import Places
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from skysail.cloud.contract import Pod, RunId
+    from skysail.local.provider.surroundings import Network
+
+
+class Attachment(msgspec.Struct, frozen=True):
+    namespace: str
+    address: str
+
+
+class OwnNetwork:
+    """No network of its own: every pod is at loopback."""
+
+    async def attach(self, pod: Pod) -> Attachment:
+        return Attachment("", "127.0.0.1")
+
+    async def detach(self, uid: str) -> None:
+        pass
+
+    async def dial(self, address: str, port: int) -> socket.socket:
+        line = socket.create_connection((address, port))
+        line.setblocking(False)
+        return line
+
+
+@asynccontextmanager
+async def local_provider(
+    folder: Path,
+    groups: Groups | None = None,
+    *,
+    network: Network | None = None,
+    tell: Callable[[RunId, str], None] = lambda run, step: None,
+) -> AsyncIterator[LocalProvider]:
+    _, environments = store.open_in(folder / "home", os.environ)
+    provider = LocalProvider(
+        Surroundings(
+            tools=Tools.find(os.environ["PATH"]),
+            groups=groups or Groups({}, "tests"),
+            network=network or OwnNetwork(),
+            images=environments,
+            places=Places(
+                folder=folder / "volumes",
+                memory=folder / "memory",
+                disks=folder / "disks",
+                allowed=(folder / "allowed",),
+            ),
+            runs=folder / "runs",
+            name_server="10.244.0.1",
+            now=time.time,
+            tell=tell,
+        )
+    )
+    try:
+        yield provider
+    finally:
+        await provider.close()

@@ -1,0 +1,452 @@
+"""The node `local` with the real kubectl: pods that really run, and what Kubernetes' own controllers make of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from skysail.local.addresses import NODE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.cluster import Cluster
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster) -> Iterator[Cluster]:
+    """A plane with the node `local` on it."""
+    cluster.start_agent()
+    yield cluster
+    cluster.stop("agent")
+
+
+@pytest.fixture
+def namespace(node: Cluster) -> Iterator[str]:
+    """A fresh one for each test, with its service account, without which no pod is admitted."""
+    name = f"t{secrets.token_hex(4)}"
+    ok(node, "create", "namespace", name)
+    node.until(
+        lambda: node.kubectl("get", "sa,cm", "-n", name, "-o", "name").stdout.count("\n") == 2, "a service account"
+    )
+    yield name
+    node.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def ok(node: Cluster, *arguments: str, stdin: str | None = None) -> str:
+    done = node.kubectl(*arguments, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def apply(node: Cluster, namespace: str, *manifests: dict) -> None:
+    for manifest in manifests:
+        ok(node, "apply", "-n", namespace, "--validate=strict", "-f", "-", stdin=json.dumps(manifest))
+
+
+def pod(name: str, *command: str, restart: str = "Never", container: dict | None = None, **spec) -> dict:
+    main = {"name": "main", "image": "busybox", "command": list(command), **(container or {})}
+    spec = {"restartPolicy": restart, "terminationGracePeriodSeconds": 5, "containers": [main], **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def job(name: str, *command: str, restart: str = "Never", env: list | None = None, **spec) -> dict:
+    template = {"spec": pod("", *command, restart=restart, container={"env": env or []})["spec"]}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"template": template, **spec},
+    }
+
+
+def get(node: Cluster, namespace: str, what: str, name: str = "") -> dict:
+    return json.loads(ok(node, "get", what, *([name] if name else []), "-n", namespace, "-o", "json"))
+
+
+def status(node: Cluster, namespace: str, name: str) -> dict:
+    return get(node, namespace, "pod", name)["status"]
+
+
+def until_phase(node: Cluster, namespace: str, name: str, phase: str) -> dict:
+    node.until(lambda: status(node, namespace, name).get("phase") == phase, f"pod {name} to be {phase}")
+    return status(node, namespace, name)
+
+
+def until_condition(node: Cluster, namespace: str, what: str, condition: str) -> None:
+    ok(node, "wait", what, "-n", namespace, f"--for=condition={condition}", "--timeout=60s")
+
+
+def conditions(shown: dict) -> dict[str, str]:
+    return {row["type"]: row["status"] for row in shown["conditions"]}
+
+
+def test_the_node_is_what_a_scheduler_and_an_api_server_expect(node):
+    shown = json.loads(ok(node, "get", "node", NODE, "-o", "json"))
+    assert [row["type"] for row in shown["status"]["addresses"]] == ["InternalIP"]
+    assert shown["spec"]["providerID"].startswith("skysail://")
+    assert "taints" not in shown["spec"]
+    assert shown["status"]["allocatable"]["cpu"] == "64"
+    assert conditions(shown["status"]) == {
+        "Ready": "True",
+        "MemoryPressure": "False",
+        "DiskPressure": "False",
+        "PIDPressure": "False",
+        "NetworkUnavailable": "False",
+    }
+    lease = json.loads(ok(node, "get", "lease", NODE, "-n", "kube-node-lease", "-o", "json"))
+    assert lease["metadata"]["ownerReferences"][0]["uid"] == shown["metadata"]["uid"]
+
+
+def test_a_pod_runs_and_its_log_and_exit_code_come_back(node, namespace):
+    nonce, secret = secrets.token_hex(8), secrets.token_hex(16)
+    ok(node, "create", "secret", "generic", "s", "-n", namespace, f"--from-literal=key={secret}")
+    source = {"secretKeyRef": {"name": "s", "key": "key"}}
+    env = [{"name": "SECRET", "valueFrom": source}, {"name": "ALL", "value": f"{nonce}$(SECRET)"}]
+    script = 'printf %s "$ALL" | sha256sum; echo over >&2; exit 37'
+    apply(node, namespace, pod("a", "sh", "-c", script, container={"env": env}))
+    shown = until_phase(node, namespace, "a", "Failed")
+    ended = shown["containerStatuses"][0]["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (37, "Error")
+    assert conditions(shown)["Ready"] == "False"
+    log = ok(node, "logs", "a", "-n", namespace)
+    assert log.split()[0] == hashlib.sha256(f"{nonce}{secret}".encode()).hexdigest()
+    assert log.splitlines()[-1] == "over"
+
+
+def test_a_command_beside_a_running_pod(node, namespace):
+    apply(node, namespace, pod("a", "sh", "-c", "echo ready > /run-dir; sleep 60"))
+    until_condition(node, namespace, "pod/a", "Ready")
+    assert ok(node, "exec", "a", "-n", namespace, "--", "cat", "/run-dir") == "ready\n"
+    assert node.kubectl("exec", "a", "-n", namespace, "--", "sh", "-c", "exit 5").returncode == 5
+    ours = [sys.executable, "-m", "skysail", "kubectl", "exec", "a", "-n", namespace, "--", "sh", "-c", "exit 6"]
+    assert subprocess.run(ours, env={**os.environ, "SKYSAIL_HOME": str(node.home.root)}, check=False).returncode == 6
+
+
+def test_the_token_of_its_service_account_lets_a_pod_ask_the_api_server(node, namespace):
+    ok(
+        node,
+        "create",
+        "rolebinding",
+        "r",
+        "-n",
+        namespace,
+        "--clusterrole=view",
+        f"--serviceaccount={namespace}:default",
+    )
+    folder = "/var/run/secrets/kubernetes.io/serviceaccount"
+    script = f"""
+import json, os, ssl, urllib.request
+tls = ssl.create_default_context(cafile="{folder}/ca.crt")
+url = f"https://kubernetes.default.svc/api/v1/namespaces/{{open('{folder}/namespace').read()}}/pods"
+ask = urllib.request.Request(url, headers={{"Authorization": "Bearer " + open("{folder}/token").read()}})
+reply = json.load(urllib.request.urlopen(ask, context=tls))
+print([row["metadata"]["name"] for row in reply["items"]], os.environ["KUBERNETES_SERVICE_HOST"])
+"""
+    apply(node, namespace, pod("asks", "/usr/bin/python3", "-c", script))
+    node.until(lambda: status(node, namespace, "asks").get("phase") in {"Succeeded", "Failed"}, "an answer")
+    assert ok(node, "logs", "asks", "-n", namespace) == "['asks'] 10.96.0.1\n"
+
+
+def test_a_missing_secret_holds_the_pod_until_it_is_there(node, namespace):
+    env = [{"secretRef": {"name": "late"}}, {"configMapRef": {"name": "never", "optional": True}}]
+    apply(node, namespace, pod("a", "sh", "-c", "echo $key", container={"envFrom": env}))
+    node.until(lambda: reasons(node, namespace) >= {"MandatorySecretNotFound", "OptionalConfigMapNotFound"}, "events")
+    waiting = status(node, namespace, "a")["containerStatuses"][0]["state"]["waiting"]
+    assert waiting["reason"] == "CreateContainerConfigError"
+    ok(node, "create", "secret", "generic", "late", "-n", namespace, "--from-literal=key=here")
+    until_phase(node, namespace, "a", "Succeeded")
+    assert ok(node, "logs", "a", "-n", namespace) == "here\n"
+
+
+def reasons(node: Cluster, namespace: str) -> set[str]:
+    return {row["reason"] for row in get(node, namespace, "events.events.k8s.io")["items"]}
+
+
+def test_an_unknown_image_says_how_to_add_it(node, namespace):
+    apply(node, namespace, pod("a", "true", container={"image": "nobody/knows:this"}))
+
+    def waits() -> bool:
+        rows = status(node, namespace, "a").get("containerStatuses", [{}])
+        return rows[0].get("state", {}).get("waiting", {}).get("reason") == "ErrImagePull"
+
+    node.until(waits, "the image to be refused")
+    waiting = status(node, namespace, "a")["containerStatuses"][0]["state"]["waiting"]
+    assert "skysail image add" in waiting["message"]
+
+
+def test_init_containers_come_in_order_and_a_sidecar_ends_with_the_pod(node, namespace):
+    volume = {"volumes": [{"name": "v", "emptyDir": {}}]}
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    common = {"image": "busybox", "volumeMounts": mounts}
+    inits = [
+        {"name": "one", "command": ["sh", "-c", "echo one >> /v/order"], **common},
+        {
+            "name": "side",
+            "command": ["sh", "-c", "echo side >> /v/order; sleep 60"],
+            "restartPolicy": "Always",
+            **common,
+        },
+        {"name": "two", "command": ["sh", "-c", "sleep 0.5; echo two >> /v/order"], **common},
+    ]
+    main = {"volumeMounts": mounts}
+    apply(node, namespace, pod("a", "sh", "-c", "cat /v/order", container=main, initContainers=inits, **volume))
+    shown = until_phase(node, namespace, "a", "Succeeded")
+    assert ok(node, "logs", "a", "-c", "main", "-n", namespace) == "one\nside\ntwo\n"
+    assert "terminated" in shown["initContainerStatuses"][1]["state"]
+
+
+def test_probes_decide_on_readiness_and_life(node, namespace):
+    ready = {"exec": {"command": ["test", "-e", "/v/ready"]}, "periodSeconds": 1}
+    alive = {"exec": {"command": ["test", "!", "-e", "/v/dead"]}, "periodSeconds": 1, "failureThreshold": 1}
+    container = {"readinessProbe": ready, "livenessProbe": alive, "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    volumes = [{"name": "v", "emptyDir": {}}]
+    script = "rm -f /v/dead; exec sleep 60"
+    apply(node, namespace, pod("a", "sh", "-c", script, restart="Always", container=container, volumes=volumes))
+    shown = until_phase(node, namespace, "a", "Running")
+    assert conditions(shown)["Ready"] == "False"
+    ok(node, "exec", "a", "-n", namespace, "--", "touch", "/v/ready")
+    until_condition(node, namespace, "pod/a", "Ready")
+    ok(node, "exec", "a", "-n", namespace, "--", "touch", "/v/dead")
+    node.until(lambda: status(node, namespace, "a")["containerStatuses"][0]["restartCount"] == 1, "a restart")
+
+
+def test_a_crashing_container_is_started_again_later_each_time(node, namespace):
+    apply(node, namespace, pod("a", "sh", "-c", "echo run; exit 3", restart="OnFailure"))
+
+    def is_backing_off() -> bool:
+        row = status(node, namespace, "a").get("containerStatuses", [{}])[0]
+        return row.get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
+
+    node.until(is_backing_off, "a pause between restarts")
+    row = status(node, namespace, "a")["containerStatuses"][0]
+    assert row["restartCount"] == 1
+    assert row["lastState"]["terminated"]["exitCode"] == 3
+    assert ok(node, "logs", "a", "-n", namespace, "-p") == "run\n"
+
+
+def test_a_job_tries_again_and_then_gives_up(node, namespace):
+    apply(node, namespace, job("fails", "sh", "-c", "exit 1", backoffLimit=0))
+    until_condition(node, namespace, "job/fails", "Failed")
+    apply(node, namespace, job("works", "true", completions=3, parallelism=3))
+    until_condition(node, namespace, "job/works", "Complete")
+
+
+def test_an_indexed_job_tells_each_pod_its_index(node, namespace):
+    apply(
+        node,
+        namespace,
+        job(
+            "i", "sh", "-c", "echo index=$JOB_COMPLETION_INDEX", completionMode="Indexed", completions=3, parallelism=3
+        ),
+    )
+    until_condition(node, namespace, "job/i", "Complete")
+    logs = ok(node, "logs", "-n", namespace, "-l", "job-name=i")
+    assert sorted(logs.split()) == ["index=0", "index=1", "index=2"]
+
+
+def test_a_deployment_rolls_out_and_on(node, namespace):
+    template = {
+        "metadata": {"labels": {"app": "d"}},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "c", "image": "busybox", "command": ["sleep", "100"]}],
+        },
+    }
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "d"}}, "template": template}
+    apply(node, namespace, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec})
+    ok(node, "rollout", "status", "deploy/d", "-n", namespace, "--timeout=60s")
+    ok(node, "set", "env", "deploy/d", "-n", namespace, "A=B")
+    ok(node, "rollout", "status", "deploy/d", "-n", namespace, "--timeout=60s")
+    node.until(lambda: len(get(node, namespace, "pods")["items"]) == 2, "the old pods to be gone")
+
+
+def test_deletion_gives_the_program_its_time(node, namespace):
+    script = "trap 'echo bye > /v/bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    manifest = pod("a", "sh", "-c", script, container={"volumeMounts": [{"name": "v", "mountPath": "/v"}]})
+    manifest["metadata"]["finalizers"] = ["example.com/keeps-it-in-sight"]
+    manifest["spec"]["volumes"] = [{"name": "v", "emptyDir": {}}]
+    apply(node, namespace, manifest)
+    until_condition(node, namespace, "pod/a", "Ready")
+    node.until(lambda: ok(node, "logs", "a", "-n", namespace) == "up\n", "the handler to be set")
+    ok(node, "delete", "pod", "a", "-n", namespace, "--wait=false")
+    shown = until_phase(node, namespace, "a", "Succeeded")
+    assert shown["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+    ok(node, "patch", "pod", "a", "-n", namespace, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    node.until(lambda: node.kubectl("get", "pod", "a", "-n", namespace).returncode == 1, "the pod to be gone")
+
+
+def test_a_forced_deletion_leaves_nothing_and_the_name_is_free_at_once(node, namespace):
+    apply(node, namespace, pod("a", "sleep", "1000"))
+    until_condition(node, namespace, "pod/a", "Ready")
+    first = get(node, namespace, "pod", "a")["metadata"]["uid"]
+    ok(node, "delete", "pod", "a", "-n", namespace, "--force", "--grace-period=0")
+    apply(node, namespace, pod("a", "sleep", "1000"))
+    until_condition(node, namespace, "pod/a", "Ready")
+    assert get(node, namespace, "pod", "a")["metadata"]["uid"] != first
+    node.until(lambda: first not in running_pods(node), "the first pod's place to be gone")
+
+
+def running_pods(node: Cluster) -> set[str]:
+    listed = json.loads(ok(node, "get", "--raw", f"/api/v1/nodes/{NODE}/proxy/runningpods/"))
+    return {row["metadata"]["uid"] for row in listed["items"]}
+
+
+def test_a_pod_that_takes_too_long_is_ended(node, namespace):
+    apply(node, namespace, pod("a", "sleep", "1000", activeDeadlineSeconds=2))
+    shown = until_phase(node, namespace, "a", "Failed")
+    assert shown["reason"] == "DeadlineExceeded"
+
+
+def test_a_deleted_node_comes_back(node):
+    before = json.loads(ok(node, "get", "node", NODE, "-o", "json"))["metadata"]["uid"]
+    ok(node, "delete", "node", NODE)
+
+    def is_back() -> bool:
+        shown = node.kubectl("get", "node", NODE, "-o", "json")
+        return shown.returncode == 0 and json.loads(shown.stdout)["metadata"]["uid"] != before
+
+    node.until(is_back, "the node to be registered again")
+
+
+def test_an_agent_that_is_killed_has_lost_its_pods_and_jobs_go_on(node, namespace):
+    apply(node, namespace, job("j", "sh", "-c", "sleep 3; echo done", backoffLimit=3))
+    apply(node, namespace, pod("stays", "sleep", "1000", restart="Always"))
+    until_condition(node, namespace, "pod/stays", "Ready")
+    node.until(lambda: any(row["status"].get("phase") == "Running" for row in jobs(node, namespace)), "the job's pod")
+    node.signal("agent")
+    until_condition(node, namespace, "job/j", "Complete")
+    lost = [row for row in jobs(node, namespace) if row["status"]["phase"] == "Failed"]
+    assert lost[0]["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] == "Lost"
+    node.until(lambda: status(node, namespace, "stays")["containerStatuses"][0]["restartCount"] == 1, "a new run")
+
+
+def jobs(node: Cluster, namespace: str) -> list[dict]:
+    return json.loads(ok(node, "get", "pods", "-n", namespace, "-l", "job-name=j", "-o", "json"))["items"]
+
+
+def test_a_short_pod_costs_four_writes_at_most(node, namespace):
+    apply(node, namespace, pod("short", "sh", "-c", "sleep 1"))
+    until_phase(node, namespace, "short", "Succeeded")
+    ok(node, "delete", "pod", "short", "-n", namespace)
+    mine = [row for row in node.audit() if row["user"]["username"] == f"system:node:{NODE}"]
+    named = [row for row in mine if row.get("objectRef", {}).get("namespace") == namespace]
+    writes = [
+        (row["verb"], row["objectRef"]["resource"], row["objectRef"].get("subresource"))
+        for row in named
+        if row["verb"] in {"create", "update", "patch", "delete"} and row["responseStatus"]["code"] < 300
+    ]
+    assert len(writes) <= 4, writes
+
+
+def test_a_failed_container_leaves_its_last_words(node, namespace):
+    fallback = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    apply(
+        node,
+        namespace,
+        pod("file", "sh", "-c", "echo from the file > /dev/termination-log; exit 1"),
+        pod("log", "sh", "-c", "echo from the log; exit 1", container=fallback),
+    )
+    for name, words in (("file", "from the file\n"), ("log", "from the log\n")):
+        shown = until_phase(node, namespace, name, "Failed")
+        assert shown["containerStatuses"][0]["state"]["terminated"]["message"] == words
+
+
+def test_hooks_run_after_the_start_and_before_the_end(node, namespace):
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    hooks = {
+        "postStart": {"exec": {"command": ["sh", "-c", "echo began > /v/began"]}},
+        "preStop": {"exec": {"command": ["sh", "-c", "touch /v/stopping; sleep 0.3"]}},
+    }
+    script = "while ! test -e /v/stopping; do sleep 0.05; done; cat /v/began; exit 0"
+    container = {"lifecycle": hooks, "volumeMounts": mounts}
+    manifest = pod("a", "sh", "-c", script, container=container, volumes=[{"name": "v", "emptyDir": {}}])
+    manifest["metadata"]["finalizers"] = ["example.com/keeps-it-in-sight"]
+    apply(node, namespace, manifest)
+    until_condition(node, namespace, "pod/a", "Ready")
+    ok(node, "delete", "pod", "a", "-n", namespace, "--wait=false")
+    until_phase(node, namespace, "a", "Succeeded")
+    assert ok(node, "logs", "a", "-n", namespace) == "began\n"
+    ok(node, "patch", "pod", "a", "-n", namespace, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+
+
+def test_a_server_is_ready_when_it_answers(node, namespace):
+    script = (
+        "import http.server, time; time.sleep(2); http.server.test(http.server.SimpleHTTPRequestHandler, port=8000)"
+    )
+    for name, probe in (("http", {"httpGet": {"port": "web"}}), ("tcp", {"tcpSocket": {"port": 8000}})):
+        container = {"ports": [{"name": "web", "containerPort": 8000}], "readinessProbe": {**probe, "periodSeconds": 1}}
+        apply(node, namespace, pod(name, "/usr/bin/python3", "-c", script, container=container))
+    for name in ("http", "tcp"):
+        shown = until_phase(node, namespace, name, "Running")
+        assert conditions(shown)["Ready"] == "False"
+    for name in ("http", "tcp"):
+        until_condition(node, namespace, f"pod/{name}", "Ready")
+
+
+def test_a_pod_whose_image_is_not_there_can_be_deleted(node, namespace):
+    apply(node, namespace, pod("a", "true", container={"image": "nobody/knows:this"}))
+    node.until(lambda: "Failed" in reasons(node, namespace), "the start to fail")
+    ok(node, "delete", "pod", "a", "-n", namespace, "--timeout=20s")
+
+
+def test_a_node_that_was_given_up_is_ready_again(node):
+    unknown = {"status": {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]}}
+    ok(node, "patch", "node", NODE, "--subresource=status", "-p", json.dumps(unknown))
+    until_condition(node, "default", f"node/{NODE}", "Ready")
+
+
+def test_a_claim_gets_a_disk_that_outlives_pods_and_goes_with_the_claim(node, namespace):
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "c"},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    main = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    apply(node, namespace, claim, pod("w", "sh", "-c", "echo kept > /v/file", container=main, volumes=volumes))
+    until_phase(node, namespace, "w", "Succeeded")
+    apply(node, namespace, pod("r", "cat", "/v/file", container=main, volumes=volumes))
+    until_phase(node, namespace, "r", "Succeeded")
+    assert ok(node, "logs", "r", "-n", namespace) == "kept\n"
+    disk = node.home.root / "disks" / get(node, namespace, "pvc", "c")["spec"]["volumeName"]
+    assert (disk / "file").read_text() == "kept\n"
+    ok(node, "delete", "pod", "w", "r", "-n", namespace)
+    ok(node, "delete", "pvc", "c", "-n", namespace, "--timeout=30s")
+    node.until(lambda: node.kubectl("get", "pv", disk.name).returncode == 1, "the volume to be gone")
+    assert not disk.exists()
+
+
+def test_top_and_an_autoscaler_see_real_use(node, namespace):
+    template = {
+        "metadata": {"labels": {"app": "busy"}},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "c",
+                    "image": "busybox",
+                    "command": ["sh", "-c", "while :; do :; done"],
+                    "resources": {"requests": {"cpu": "10m"}},
+                }
+            ],
+        },
+    }
+    spec = {"selector": {"matchLabels": {"app": "busy"}}, "template": template}
+    apply(node, namespace, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "busy"}, "spec": spec})
+    node.until(
+        lambda: node.kubectl("top", "pod", "-n", namespace, "-l", "app=busy").returncode == 0, "the first sample"
+    )
+    _, name, cpu, memory = ok(node, "top", "pod", "-n", namespace, "--no-headers", "--containers").split()[-4:]
+    assert (name, cpu.endswith("m"), memory.endswith("Mi")) == ("c", True, True)
+    assert ok(node, "top", "node", "--no-headers").split()[0] == NODE
+    ok(node, "autoscale", "deploy/busy", "-n", namespace, "--min=1", "--max=2", "--cpu=50%")
+    node.until(lambda: get(node, namespace, "deploy", "busy")["spec"]["replicas"] == 2, "the autoscaler to add a pod")

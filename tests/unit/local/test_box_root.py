@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from skysail.local.box import root
+from skysail.local.box.root import Bind, Room
+
+
+class Disk:
+    """A machine with these files; a value that is not None is where a link leads."""
+
+    def __init__(self, *files: str, links: dict[str, str] | None = None) -> None:
+        self._links = links or {}
+        self._files = {*files, *self._links}
+
+    def link(self, path: str) -> str | None:
+        return self._links.get(path)
+
+    def exists(self, path: str) -> bool:
+        return path in self._files or self.is_folder(path)
+
+    def is_folder(self, path: str) -> bool:
+        return any(PurePosixPath(path) in PurePosixPath(file).parents for file in self._files)
+
+    def names(self, path: str) -> list[str]:
+        below = (file.removeprefix(f"{path}/") for file in self._files if file.startswith(f"{path}/"))
+        return sorted({name.split("/")[0] for name in below})
+
+    def resolve(self, path: str) -> str:
+        return f"/{self._links[path]}"
+
+
+MACHINE = Disk(
+    "/usr/bin/sh",
+    "/usr/share/doc/readme",
+    "/usr/share/zoneinfo/UTC",
+    "/etc/passwd",
+    "/etc/shadow",
+    "/root/secret",
+    links={"/bin": "usr/bin", "/etc/localtime": "/usr/share/zoneinfo/UTC"},
+)
+
+
+def words(room: Room, machine: Disk = MACHINE) -> str:
+    return " " + " ".join(root.arguments(room, machine)) + " "
+
+
+def room(**wishes) -> Room:
+    return Room(hostname="pod-1", env=(("A", "b c"),), **wishes)
+
+
+def test_only_what_programs_need_is_shown_and_read_only():
+    shown = words(room())
+    assert " --ro-bind /usr /usr " in shown
+    assert " --symlink usr/bin /bin " in shown
+    assert " --symlink /usr/share/zoneinfo/UTC /etc/localtime " in shown
+    assert "/etc/shadow" not in shown
+    assert "/root" not in shown
+    assert " --bind " not in shown
+
+
+def test_env_is_cleared_before_it_is_set():
+    assert words(room()).endswith(" --clearenv --setenv A b c ")
+
+
+def test_a_mount_path_that_the_machine_does_not_have_needs_nothing_of_it():
+    bound = words(room(binds=(Bind("/vol", "/mnt/models/"),)))
+    assert " --bind /vol /mnt/models " in bound
+    assert "--tmpfs" not in bound
+
+
+def test_a_new_path_below_a_shown_folder_opens_that_folder():
+    bound = words(room(binds=(Bind("/vol", "/usr/share/new/deep", read_only=True), Bind("/w", "/usr/share/other"))))
+    opened = (
+        " --tmpfs /usr/share --ro-bind /usr/share/doc /usr/share/doc --ro-bind /usr/share/zoneinfo /usr/share/zoneinfo "
+    )
+    assert bound.count(opened) == 1
+    assert bound.count("--tmpfs") == 1
+    assert " --ro-bind /vol /usr/share/new/deep " in bound
+
+
+def test_a_path_that_is_there_is_covered():
+    bound = words(room(binds=(Bind("/vol", "/usr/share/doc"),)))
+    assert " --bind /vol /usr/share/doc " in bound
+    assert "--tmpfs" not in bound
+
+
+def test_a_mount_path_behind_a_link_is_named_by_where_it_is():
+    assert " --bind /vol /usr/bin/tool " in words(room(binds=(Bind("/vol", "/bin/tool"),)))
+
+
+def test_a_folder_with_too_many_entries_is_not_opened():
+    crowded = Disk(*(f"/usr/share/{number}" for number in range(401)))
+    with pytest.raises(root.TooCrowded, match="choose another path"):
+        root.arguments(room(binds=(Bind("/vol", "/usr/share/new"),)), crowded)
+
+
+def test_deeper_mounts_come_after_those_that_they_lie_in():
+    bound = words(room(binds=(Bind("/2", "/a/b/c"), Bind("/1", "/a"), Bind("/3", "/a/b"))))
+    assert " --bind /1 /a --bind /3 /a/b --bind /2 /a/b/c " in bound
+
+
+def test_the_environment_comes_last_and_only_if_it_is_not_shown_already():
+    bound = words(room(binds=(Bind("/vol", "/root"),), environment=("/root/env", "/usr/lib/python")))
+    assert bound.index(" --bind /vol /root ") < bound.index(" --ro-bind /root/env /root/env ")
+    assert "/usr/lib/python" not in bound
+
+
+@pytest.mark.parametrize("user", [None, 0])
+def test_root_has_the_usual_rights_of_a_container_only(user):
+    rights = words(room(user=user))
+    assert " --cap-drop ALL --cap-add CAP_CHOWN " in rights
+    assert "--unshare-user" not in rights
+    assert not any(f"CAP_{name} " in rights for name in ("SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "MKNOD", "SYS_MODULE"))
+
+
+def test_another_user_is_a_label_without_rights():
+    rights = words(room(user=1000))
+    assert " --unshare-user --uid 1000 --gid 1000 --cap-drop ALL " in rights
+    assert "--cap-add" not in rights

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+
+import pytest
+
+from skysail.cloud.contract import Output
+from skysail.local.box.streams import Sink, Source, Tape
+
+
+def piece(text: str) -> Output:
+    return Output("stdout", 0.0, text.encode())
+
+
+async def text(output) -> str:
+    return "".join([piece.data.decode() async for piece in output])
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_without_a_reader_only_the_end_is_kept_and_nothing_waits():
+    tape = Tape(kept=4)
+    for letter in "abcdefgh":
+        await tape.put(piece(letter))
+    tape.end()
+    assert await text(tape.all()) == "efgh"
+
+
+async def test_a_reader_who_needs_all_slows_the_program_down():
+    tape = Tape(kept=2)
+    output = tape.all()
+    for letter in "abc":
+        await tape.put(piece(letter))
+    more = asyncio.create_task(tape.put(piece("d")))
+    await settle()
+    assert not more.done()
+    assert (await anext(output)).data == b"a"
+    await more
+    tape.end()
+    assert await text(output) == "bcd"
+
+
+async def test_a_reader_whom_nobody_iterates_is_forgotten():
+    tape = Tape(kept=2)
+    output = tape.all()
+    del output
+    gc.collect()
+    for letter in "abcdef":
+        await asyncio.wait_for(tape.put(piece(letter)), 5)
+
+
+async def test_a_visitor_sees_what_comes_and_may_miss_some():
+    tape = Tape(kept=2)
+    await tape.put(piece("a"))
+    output = tape.from_now()
+    for letter in "bcdef":
+        await tape.put(piece(letter))
+    tape.end()
+    assert await text(output) == "ef"
+
+
+async def test_a_reader_waits_for_the_next_piece_and_for_the_end():
+    tape = Tape()
+    reading = asyncio.create_task(text(tape.all()))
+    for letter in "abc":
+        await tape.put(piece(letter))
+        await settle()
+    assert not reading.done()
+    tape.end()
+    assert await reading == "abc"
+
+
+async def test_the_last_words_are_the_last_line():
+    tape = Tape()
+    assert tape.last_words() == ""
+    await tape.put(piece("one\ntw"))
+    await tape.put(piece("o\n"))
+    assert tape.last_words() == "two"
+
+
+async def test_more_than_a_pipe_holds_goes_through_it():
+    reading, writing = os.pipe()
+    source, sink = Source(reading), Sink(writing)
+    data = os.urandom(1_000_000)
+
+    async def write() -> None:
+        await sink.write(data)
+        await sink.finish()
+
+    task = asyncio.create_task(write())
+    heard = b""
+    while some := await source.read():
+        heard += some
+    await task
+    source.close()
+    source.close()
+    sink.close()
+    assert heard == data
+
+
+async def test_writing_to_who_has_gone_is_dropped():
+    reading, writing = os.pipe()
+    os.close(reading)
+    sink = Sink(writing)
+    await sink.write(b"anybody?")
+    sink.close()
+    await sink.write(b"anybody?")
+
+
+async def test_a_cancelled_reader_leaves_the_event_loop_clean():
+    reading, writing = os.pipe()
+    source = Source(reading)
+    task = asyncio.create_task(source.read())
+    await settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not asyncio.get_running_loop().remove_reader(reading)
+    source.close()
+    os.close(writing)

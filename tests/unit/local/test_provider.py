@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skysail.cloud.contract import Container, Folder, Limits, Mount, Pod, RunId, Volume
+from skysail.cloud.errors import Refused, Unsupported
+from skysail.local.box.limits import Groups
+from skysail.local.images.rules import Copied, Rule, Rules
+from skysail.local.provider.changes import Changes
+from skysail.local.provider.usage import by_namespace
+from tests.conformance.local import local_provider
+from tests.conformance.talk import Talk, hear, outcome
+
+
+@pytest.fixture
+async def talk(tmp_path):
+    async with local_provider(tmp_path) as provider:
+        yield Talk(provider, image="busybox", python_image="python:3")
+
+
+async def test_a_box_does_not_show_the_machine(talk, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    script = f"ls /etc/shadow /home /srv {secret} 2>/dev/null; ls -A /root; touch /usr/x 2>/dev/null || echo read-only"
+    assert await talk.result(script) == (0, "read-only\n")
+
+
+async def test_a_box_sees_no_process_but_its_own(talk):
+    assert await talk.result("echo /proc/[0-9]*; echo $$") == (0, "/proc/1 /proc/2\n2\n")
+
+
+async def test_a_box_has_no_right_over_the_machine(talk):
+    for script in ("mkdir -p /mnt; mount -t tmpfs none /mnt", "mknod /x b 8 0", "date -s 2000-01-01", "chroot / true"):
+        code, _ = await talk.result(script)
+        assert (script, code == 0) == (script, script == "chroot / true")
+
+
+async def test_another_user_is_shown_and_can_write(talk):
+    code, said = await talk.result("id -u; touch /tmp/x /x && grep CapEff /proc/self/status", user=1234)
+    assert (code, said.split()) == (0, ["1234", "CapEff:", "0000000000000000"])
+    run = await talk.start("sleep 1000", user=1234)
+    assert await outcome(await talk.provider.exec(run, ("id", "-u"), stdin=False, tty=False)) == (0, "1234\n", "")
+
+
+async def test_a_pod_has_the_files_of_names(talk, tmp_path):
+    uid = "uid-1"
+    pod = Pod(
+        uid=uid,
+        namespace="team",
+        name="job-0",
+        hostname="job-0",
+        subdomain="job",
+        hosts=(("10.0.0.9", ("nine", "neuf")),),
+    )
+    await talk.provider.prepare(pod)
+    code, said = await talk.result("cat /etc/hosts /etc/resolv.conf", pod=uid)
+    assert code == 0
+    assert said.splitlines() == [
+        "127.0.0.1\tlocalhost",
+        "::1\tlocalhost ip6-localhost ip6-loopback",
+        "127.0.0.1\tjob-0.job.team.svc.cluster.local\tjob-0",
+        "10.0.0.9\tnine neuf",
+        "nameserver 10.244.0.1",
+        "search team.svc.cluster.local svc.cluster.local cluster.local",
+        "options ndots:5",
+    ]
+
+
+async def test_a_folder_of_the_machine_is_seen_where_it_is_open(talk, tmp_path):
+    (tmp_path / "allowed").mkdir()
+    (tmp_path / "allowed" / "x").write_text("from outside\n")
+    uid = await talk.pod(Volume("f", Folder(str(tmp_path / "allowed"))))
+    assert await talk.result("cat /f/x", pod=uid, mounts=(Mount(volume="f", path="/f"),)) == (0, "from outside\n")
+
+
+async def test_a_pod_whose_volume_cannot_be_leaves_nothing(talk, tmp_path):
+    with pytest.raises(Refused):
+        await talk.pod(Volume("f", Folder("/etc")))
+    assert (await talk.provider.list()).pods == {}
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+async def test_an_image_without_command_or_entry_point_is_refused(talk, tmp_path):
+    Rules(tmp_path / "home" / "images.json").add(Rule(pattern="bare", packages=None))
+    run = RunId(await talk.pod(), "main", 0)
+    with pytest.raises(Refused, match="skysail image add 'bare' --entrypoint") as refused:
+        await talk.provider.start(run, Container(name="main", image="bare", args=("x",)))
+    assert refused.value.reason == "EntrypointUnknown"
+
+
+async def test_an_entry_point_runs_with_the_containers_arguments_in_a_copy_of_its_folder(talk, tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "x").write_text("copied\n")
+    rule = Rule(pattern="app", packages=None, entrypoint=("sh", "-c"), copied=Copied(str(code), "/workspace"))
+    Rules(tmp_path / "home" / "images.json").add(rule)
+    run = RunId(await talk.pod(), "main", 0)
+    await talk.provider.start(run, Container(name="main", image="app", args=("pwd; cat x; echo changed > x",)))
+    assert await talk.said(run) == "/workspace\ncopied\n"
+    assert (code / "x").read_text() == "copied\n"
+
+
+async def test_python_in_a_box_is_that_of_the_environment(talk):
+    run = RunId(await talk.pod(), "main", 0)
+    script = "import sys, ssl, sqlite3; print(sys.prefix)"
+    await talk.provider.start(run, Container(name="main", image=talk.python_image, args=("-c", script)))
+    said = await talk.said(run)
+    assert (await talk.end(run)).code == 0
+    assert "environments" in said
+
+
+async def test_the_machines_python_programs_are_not_taken_behind_the_environments_back(talk, tmp_path, monkeypatch):
+    (tmp_path / "torchrun").write_text("#!/usr/bin/python3\n")
+    (tmp_path / "torchrun").chmod(0o755)
+    monkeypatch.setattr("skysail.local.images.environments._SYSTEM_PATH", f"{tmp_path}:/usr/bin:/bin")
+    run = RunId(await talk.pod(), "main", 0)
+    await talk.provider.start(run, Container(name="main", image=talk.python_image, command=("torchrun", "x.py")))
+    end = await talk.end(run)
+    assert (end.code, end.reason) == (128, "StartError")
+    assert "skysail image add 'python:3' --with" in end.message
+
+
+async def test_containers_that_want_to_see_each_others_processes_are_told_no(talk):
+    with pytest.raises(Unsupported, match="shareProcessNamespace"):
+        await talk.provider.prepare(Pod(uid="u", namespace="n", name="p", hostname="p", shares_processes=True))
+
+
+async def test_steps_of_an_image_are_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    told: list[tuple[RunId, str]] = []
+    async with local_provider(tmp_path, tell=lambda run, step: told.append((run, step))) as provider:
+        talk = Talk(provider, image="busybox", python_image="python:3")
+        run = RunId(await talk.pod(), "main", 0)
+        await provider.start(run, Container(name="main", image="python:3", command=("python3", "-V")))
+        assert (await talk.end(run)).code == 0
+    assert {run} == {run for run, _ in told}
+    assert told[0][1].startswith("making the environment for python:*")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="control groups belong to root")
+async def test_who_takes_more_memory_than_allowed_is_killed_and_it_is_said(tmp_path):
+    groups = Groups.mount(tmp_path / "groups", f"skysail-test-{os.getpid()}")
+    try:
+        async with local_provider(tmp_path, groups) as provider:
+            talk = Talk(provider, image="busybox", python_image="python:3")
+            limits = Limits(memory=30_000_000, cpu=1.0)
+            end = await talk.end(await talk.start("exec tail /dev/zero", limits=limits))
+            assert (end.code, end.reason) == (137, "OOMKilled")
+            run = await talk.start("kill -KILL $$", limits=limits)
+            assert (await talk.end(run)).reason == "Error"
+            beside = await talk.start("sleep 1000", limits=limits)
+            session = await talk.provider.exec(beside, ("cat", "/proc/self/cgroup"), stdin=False, tty=False)
+            assert f"{beside.pod}.main.0" in (await outcome(session))[1]
+        assert _groups(tmp_path / "groups") == []
+    finally:
+        await asyncio.to_thread(_unmount, tmp_path / "groups")
+    assert groups.are_enforced
+
+
+def _groups(folder: Path) -> list[Path]:
+    return list(folder.glob(f"*/skysail-test-{os.getpid()}"))
+
+
+def _unmount(folder: Path) -> None:
+    for tree in folder.iterdir():
+        subprocess.run(["umount", tree], check=False, capture_output=True)
+
+
+PROCESS = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.conformance.local import local_provider
+from tests.conformance.talk import Talk
+
+async def main():
+    async with local_provider(Path({folder!r})) as provider:
+        talk = Talk(provider, "busybox", "python:3")
+        run = await talk.start("(setsid sleep 424242 &); echo up; exec sleep 424242")
+        await talk.hear(run, "up")
+        session = await provider.exec(run, ("sleep", "424242"), stdin=False, tty=True)
+        print("up", flush=True)
+        await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+def test_programs_die_with_the_process_that_started_them(tmp_path):
+    script = PROCESS.format(root=str(Path(__file__).parents[3]), folder=str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout.readline() == "up\n"
+        ours = _sleepers()
+        assert len(ours) >= 3
+        descriptors = [os.pidfd_open(pid) for pid in ours]
+        agent.send_signal(signal.SIGKILL)
+    for descriptor in descriptors:
+        assert select.select([descriptor], [], [], 30)[0]
+        os.close(descriptor)
+
+
+def _sleepers() -> list[int]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and b"424242" in (folder / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+async def test_a_follower_is_told_each_run_once_however_late_it_looks():
+    changes = Changes()
+    follower = changes.follow()
+    one, two = RunId("p", "c", 1), RunId("p", "c", 2)
+    for run in (one, two, one):
+        changes.tell(run)
+    assert [await anext(follower), await anext(follower)] == [one, two]
+    waiting = asyncio.create_task(anext(follower))
+    await asyncio.sleep(0)
+    changes.tell(two)
+    assert await waiting == two
+
+
+def test_usage_is_summed_by_namespace_and_survives_odd_names(tmp_path):
+    for pid, namespace, name in ((7, 1, "a) (b"), (8, 1, "b"), (9, 2, "c")):
+        folder = tmp_path / str(pid)
+        (folder / "ns").mkdir(parents=True)
+        (tmp_path / f"namespace-{namespace}").touch()
+        (folder / "ns" / "pid").symlink_to(tmp_path / f"namespace-{namespace}")
+        fields = ["S", *(["0"] * 10), "10", "20", "30", "40", *(["0"] * 6), "5", "0"]
+        (folder / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
+    (tmp_path / "10").mkdir()  # ended while we looked
+    used = by_namespace(tmp_path)
+    tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    assert sorted((usage.cpu_seconds, usage.memory) for usage in used.values()) == [
+        (100 / tick, 5 * page),
+        (200 / tick, 10 * page),
+    ]
+
+
+async def test_a_session_of_a_slow_reader_does_not_lose_anything(talk):
+    run = await talk.start("sleep 1000")
+    session = await talk.provider.exec(run, ("sh", "-c", "seq 1 1500000; echo over"), stdin=False, tty=False)
+    output = session.output()
+    first = await anext(output)
+    rest = await hear(output, "over")
+    assert (first.data.decode() + rest).split() == [*map(str, range(1, 1500001)), "over"]
+
+
+async def test_that_limits_are_not_enforced_is_said_once(tmp_path):
+    told: list[str] = []
+    async with local_provider(tmp_path, tell=lambda run, step: told.append(step)) as provider:
+        talk = Talk(provider, image="busybox", python_image="python:3")
+        await talk.end(await talk.start("true"))
+        assert told == []
+        for _ in range(2):
+            await talk.end(await talk.start("true", limits=Limits(memory=30_000_000)))
+    assert told == ["Limits of memory and CPU are not enforced on this node: start Skysail as root if they must be."]

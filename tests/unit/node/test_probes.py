@@ -1,0 +1,150 @@
+"""Probes: when a run is started, ready, and alive."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from skysail.cloud.contract import RunId
+from skysail.node import probes
+from skysail.node.manifest import Container, Handler, Probe
+from skysail.node.probes import Checks
+from skysail.node.snapshot import Health
+from tests.support import virtual_time
+from tests.unit.node.pods import container
+
+EVERY_SECOND = {"exec": {"command": ["x"]}, "periodSeconds": 1}
+
+
+def parsed(**fields) -> Container:
+    return msgspec.convert(container("main", **fields), Container)
+
+
+class Answers:
+    """Answers by the clock: `bad` tells whether the answer at a moment is a refusal."""
+
+    def __init__(self, bad) -> None:
+        self._bad = bad
+        self.asked: list[float] = []
+
+    async def __call__(self, _action, _timeout: float) -> str:
+        now = asyncio.get_running_loop().time()
+        self.asked.append(now)
+        return "no" if self._bad(now) else ""
+
+
+def watched(fields: dict, bad, seconds: float = 60.0) -> list[tuple[float, Health]]:
+    """What was told, and when."""
+    told = []
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds):
+                await probes.watch(parsed(**fields), Answers(bad), lambda health: told.append((loop.time(), health)))
+        except TimeoutError:
+            pass
+
+    virtual_time.run(play())
+    return told
+
+
+def test_a_run_without_probes_is_healthy_from_the_start():
+    assert probes.initial(parsed()) == Health()
+
+
+def test_a_run_is_unready_until_its_probe_has_passed():
+    assert probes.initial(parsed(readinessProbe=EVERY_SECOND)) == Health(ready=False)
+    told = watched({"readinessProbe": {**EVERY_SECOND, "initialDelaySeconds": 5}}, lambda _: False)
+    assert told == [(5.0, Health(ready=True))]
+
+
+def test_readiness_is_lost_after_enough_failures_and_comes_back_at_once():
+    told = watched({"readinessProbe": {**EVERY_SECOND, "failureThreshold": 3}}, lambda now: 10 <= now < 20)
+    assert [(at, health.ready) for at, health in told] == [(0.0, True), (12.0, False), (20.0, True)]
+
+
+def test_success_may_have_to_be_repeated():
+    told = watched({"readinessProbe": {**EVERY_SECOND, "successThreshold": 3}}, lambda now: now < 4)
+    assert told == [(6.0, Health(ready=True))]
+
+
+def test_a_dead_run_is_told_once():
+    told = watched({"livenessProbe": {**EVERY_SECOND, "failureThreshold": 2}}, lambda now: now >= 7)
+    assert told == [(8.0, Health(failure="Liveness probe failed: no"))]
+
+
+def test_a_failure_that_passes_is_forgiven():
+    assert watched({"livenessProbe": {**EVERY_SECOND, "failureThreshold": 2}}, lambda now: now % 2) == []
+
+
+def test_nothing_else_is_asked_before_the_start():
+    told = watched(
+        {
+            "startupProbe": {**EVERY_SECOND, "failureThreshold": 30},
+            "livenessProbe": {**EVERY_SECOND, "failureThreshold": 1},
+        },
+        lambda now: now < 10,
+    )
+    assert told == [(10.0, Health(started=True))]
+
+
+def test_a_run_that_does_not_start_is_ended():
+    told = watched({"startupProbe": {**EVERY_SECOND, "failureThreshold": 3}}, lambda _: True)
+    assert told == [(2.0, Health(started=False, failure="Startup probe failed: no"))]
+
+
+@pytest.fixture
+async def server():
+    """Answers /ok with 200, and everything else with 503."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = await reader.readline()
+        status = b"200 OK" if b" /ok " in line else b"503 No"
+        writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with listening:
+        yield listening.sockets[0].getsockname()[1]
+
+
+def asks(port: int) -> Checks:
+    ports = [{"name": "http", "containerPort": port}]
+    return Checks(None, RunId("u", "main", 0), parsed(ports=ports), "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"), [("/ok", ""), ("ok", ""), ("/x", "HTTP probe failed with statuscode: 503")]
+)
+async def test_an_http_probe_looks_at_the_status(server, path, answer):
+    probe = msgspec.convert({"httpGet": {"path": path, "port": "http"}}, Probe)
+    assert await asks(server).check(probe, 5.0) == answer
+
+
+async def test_a_tcp_probe_connects(server):
+    assert await asks(server).check(msgspec.convert({"tcpSocket": {"port": server}}, Probe), 5.0) == ""
+    refused = await asks(server).check(msgspec.convert({"tcpSocket": {"port": 1}}, Probe), 5.0)
+    assert "refused" in refused.lower() or "connect" in refused.lower()
+
+
+def test_an_answer_that_does_not_come_is_a_failure():
+    class Silent(Checks):
+        async def _ask(self, action) -> str:
+            await asyncio.sleep(3600)
+            return ""
+
+    silent = Silent(None, RunId("u", "main", 0), parsed(), "")
+    assert virtual_time.run(silent.check(Probe(), 2.0)) == "no answer within 2 s"
+
+
+def test_a_hook_may_only_sleep_and_not_longer_than_there_is_time():
+    async def play() -> float:
+        handler = msgspec.convert({"sleep": {"seconds": 100}}, Handler)
+        assert await asks(1).hook(handler, 5.0) == ""
+        return asyncio.get_running_loop().time()
+
+    assert virtual_time.run(play()) == 5.0

@@ -1,0 +1,121 @@
+"""The Node and its Lease, kept on the simulated API server."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from skysail.kube.client import Client
+from skysail.kube.objects import Object
+from skysail.kube.resources import LEASE, NAMESPACE, NODE
+from skysail.node import register
+from skysail.node.register import Description, NodeObject, Registrar
+from tests.simulation.api import ApiModel
+from tests.simulation.world import World
+from tests.support import virtual_time
+
+ME = Description(
+    name="local",
+    address="10.244.0.1",
+    port=10250,
+    provider_id="skysail://local/local",
+    kubelet_version="v1.36.3",
+    capacity={"cpu": "64"},
+)
+START = datetime(2026, 11, 15, tzinfo=UTC)
+
+
+class Site:
+    def __init__(self) -> None:
+        self.world = World()
+        self.user = Client(ApiModel(self.world))
+
+    @property
+    def node(self) -> dict:
+        return self.world.objects[NODE][("", "local")]
+
+    @property
+    def ready(self) -> str:
+        return next(row["status"] for row in self.node["status"]["conditions"] if row["type"] == "Ready")
+
+    @asynccontextmanager
+    async def registered(self):
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}}
+        await self.user.create(NAMESPACE, namespace, Object)
+        registrar = Registrar(Client(ApiModel(self.world)), ME, now=lambda: START, rng=random.Random(1))
+        task = asyncio.create_task(registrar.run())
+        await registrar.registered.wait()
+        yield
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def test_only_an_internal_address_is_ever_published():
+    assert {row["type"] for row in register.status(ME, "")["addresses"]} == {"InternalIP"}
+
+
+def test_features_are_sorted_because_the_server_refuses_others():
+    features = register.status(ME, "")["declaredFeatures"]
+    assert features == sorted(features)
+
+
+def test_a_node_that_is_not_there_is_made_with_its_lease():
+    async def play() -> None:
+        site = Site()
+        async with site.registered():
+            await asyncio.sleep(1)
+            assert site.node["spec"]["providerID"] == "skysail://local/local"
+            assert site.ready == "True"
+            lease = site.world.objects[LEASE][("kube-node-lease", "local")]
+            assert lease["metadata"]["ownerReferences"][0]["uid"] == site.node["metadata"]["uid"]
+
+    virtual_time.run(play())
+
+
+def test_a_node_that_was_given_up_is_ready_again():
+    async def play() -> None:
+        site = Site()
+        async with site.registered():
+            seen = await site.user.get(NODE, "", "local", NodeObject)
+            unknown = [{"type": "Ready", "status": "Unknown"}]
+            await site.user.patch_status(NODE, seen, {"conditions": unknown}, Object)
+            await asyncio.sleep(1)
+            assert site.ready == "True"
+
+    virtual_time.run(play())
+
+
+def test_a_node_that_was_deleted_comes_back():
+    async def play() -> None:
+        site = Site()
+        async with site.registered():
+            before = await site.user.get(NODE, "", "local", Object)
+            await site.user.delete(NODE, before, Object)
+            await asyncio.sleep(1)
+            assert site.node["metadata"]["uid"] != before.metadata.uid
+
+    virtual_time.run(play())
+
+
+def test_a_quiet_node_is_not_written():
+    async def play() -> None:
+        site = Site()
+        async with site.registered():
+            await asyncio.sleep(1)
+            before = site.node["metadata"]["resourceVersion"]
+            await asyncio.sleep(300)
+            assert site.node["metadata"]["resourceVersion"] == before
+
+    virtual_time.run(play())
+
+
+@pytest.mark.parametrize("wrong", [{"address": "10.0.0.9"}, {"port": 10251}, {"capacity": {"cpu": "1"}}])
+def test_what_others_rely_on_is_compared(wrong):
+    shown = msgspec.convert({"metadata": {"name": "local"}, "status": register.status(ME, "")}, NodeObject)
+    assert register.is_right(shown, ME)
+    assert not register.is_right(shown, msgspec.structs.replace(ME, **wrong))

@@ -330,9 +330,11 @@ def test_a_terminal_has_a_size_and_takes_ctrl_c(kubectl):
     terminal.ask_until(b"stty size\r", rb"33 101")
     terminal.resize(122, 44)
     terminal.ask_until(b"stty size\r", rb"44 122")
-    terminal.type(b"echo be''gun; sleep 1000\r")
+    # A program of its own: a shell that is interrupted just before it starts one may miss it.
+    terminal.type(b"sh -c 'echo be\"\"gun; exec sleep 1000'\r")
     terminal.until(rb"begun")
     terminal.type(b"\x03")
+    terminal.until(rb"\^C\s+[$#] $")
     terminal.type(b"echo $((6*7))\r")
     terminal.until(rb"[\r\n ]42\r")
     terminal.type(b"exit 5\r")

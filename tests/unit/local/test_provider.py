@@ -111,7 +111,7 @@ async def test_an_entry_point_runs_with_the_containers_arguments_in_a_copy_of_it
 async def test_python_in_a_box_is_that_of_the_environment(talk):
     run = RunId(await talk.pod(), "main", 0)
     script = "import sys, ssl, sqlite3; print(sys.prefix)"
-    await talk.provider.start(run, Container(name="main", image=talk.python_image, args=("-c", script)))
+    await talk.provider.start(run, Container(name="main", image=talk.python_image, args=("python3", "-c", script)))
     said = await talk.said(run)
     assert (await talk.end(run)).code == 0
     assert "environments" in said

@@ -224,7 +224,7 @@ def argv(container: Container, environment: Environment) -> tuple[str, ...]:
     if not environment.entrypoint and not environment.default_args:
         raise Refused(
             "EntrypointUnknown",
-            f"Container {container.name} names no command, and no entry point of image {container.image} is known here: "
-            f"set `command`, or `skysail image add '{container.image}' --entrypoint …`.",
+            f"Container {container.name} names no command, and no entry point of image {container.image} is known "
+            f"here: set `command`, or `skysail image add '{container.image}' --entrypoint …`.",
         )
     return environment.entrypoint + (container.args or environment.default_args)

@@ -149,3 +149,9 @@ def test_get_shows_what_people_look_for(cluster, document, applied):
     for name in (kind.resource.plural, *kind.short_names):
         shown = cluster.kubectl("get", name, "-n", document["metadata"].get("namespace", "default"))
         assert shown.stdout.splitlines()[0].split() == ["NAME", *COLUMNS[document["kind"]], "AGE"], shown.stderr
+
+
+def test_the_texts_that_the_samples_come_from_were_read_too():
+    if not TEXTS.exists():
+        pytest.skip("The documents are not beside this checkout: the samples of the project were checked alone.")
+    assert len(EVERY) > len(list(SAMPLES.glob("*.yaml")))

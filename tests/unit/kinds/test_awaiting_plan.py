@@ -28,6 +28,7 @@ def test_the_first_status_says_honestly_that_nothing_happens_yet(kind):
     (condition,) = result.status.conditions
     assert (condition.type, condition.status, condition.reason) == ("Accepted", "False", "NotImplementedYet")
     assert kind.resource.kind in condition.message
+    assert getattr(result.status, "phase", "Pending") == "Pending"
     assert result.status.observed_generation == 4
     assert result.actions == ()
 

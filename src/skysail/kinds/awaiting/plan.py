@@ -57,9 +57,12 @@ def _with(snapshot: Snapshot, reason: Reason, message: str) -> msgspec.Struct:
         message=message,
         observed_generation=object_.metadata.generation,
     )
+    # A kind with a phase shows it in `kubectl get`, and what nobody works on yet is pending there.
+    phase = {"phase": object_.status.phase or "Pending"} if hasattr(object_.status, "phase") else {}
     status: msgspec.Struct = msgspec.structs.replace(
         object_.status,
         conditions=conditions.with_condition(object_.status.conditions, new),
         observed_generation=object_.metadata.generation,
+        **phase,
     )
     return status

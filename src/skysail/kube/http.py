@@ -95,6 +95,9 @@ class HttpStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Cut, not closed: a TLS farewell would go on after the session has forgotten the connection, and outlive it.
+        if (connection := self._response.connection) and connection.transport:
+            connection.transport.abort()
         self._response.close()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -1,8 +1,8 @@
 """What a cloud that charges must do: create, list and end instances, each of which carries out one order.
 
-This is the paid side of a provider; `contract.py` is what a node sees. Only `claims/` creates and ends instances, because
-whether to call at all is the decision that costs money. Every method may be called by many tasks at once and after a
-restart of the caller. Raises only errors of `cloud.errors`.
+This is the paid side of a provider; `contract.py` is what a node sees. Only `claims/` creates and ends instances,
+because whether to call at all is the decision that costs money. Every method may be called by many tasks at once and
+after a restart of the caller. Raises only errors of `cloud.errors`.
 """
 
 from __future__ import annotations

@@ -18,3 +18,8 @@ def steady() -> float:
 def timestamp(moment: datetime) -> str:
     """RFC 3339 in seconds, as metav1.Time."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def from_seconds(seconds: float) -> datetime:
+    """A moment that is told in seconds since 1970."""
+    return datetime.fromtimestamp(seconds, UTC)

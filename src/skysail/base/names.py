@@ -121,6 +121,9 @@ class Condition(Named):
     READY = "Ready", "The summary of what serves: whether it answers."
     SUCCEEDED = "Succeeded", "The summary of what ends: whether it ended well."
     DEPLOYED = "Deployed", "Whether a ModalFunction can be called."
+    LAUNCHED = "Launched", "Whether the cloud has made the instance of a claim; Unknown while its answer is lost."
+    ENDED = "Ended", "Whether the cloud has confirmed the end of an instance; the reason says what ended it."
+    CLOUD_REACHABLE = "CloudReachable", "On a cloud's node: whether the cloud lists what it runs for us."
 
 
 class Reason(Named):
@@ -135,6 +138,22 @@ class Reason(Named):
     IMAGE_PULL_FAILED = "ImagePullFailed", "The image cannot be pulled."
     INSUFFICIENT_RESOURCES = "InsufficientResources", "No node has room for the pod."
     VALIDATION_FAILED = "ValidationFailed", "The validation script failed; the message ends with its log."
+    ORDER_AWAITED = "OrderAwaited", "The claim is there; what to run has not been said since the operator started."
+    OLDER_STILL_RUNNING = "OlderStillRunning", "An older pod with the same work has an instance that has not ended."
+    LAUNCHES_BRAKED = "LaunchesBraked", "Too many launches in a short time, so the next one waits."
+    CLOUD_UNREACHABLE = "CloudUnreachable", "The cloud does not list what it runs, so nothing is launched there."
+    NO_CAPACITY = "NoCapacity", "The cloud has nothing of that kind now; asked again later."
+    THROTTLED = "Throttled", "The cloud asked for a pause."
+    LAUNCHING = "Launching", "The cloud is being called."
+    LAUNCHED = "Launched", "The cloud has made the instance."
+    REPLY_LOST = "ReplyLost", "The cloud's answer was lost. Nothing is done before its listings tell what became of it."
+    NEVER_APPEARED = "NeverAppeared", "No listing showed an instance for long enough: nothing was made."
+    REFUSED = "Refused", "The cloud will never run this; the message says why."
+    COMPLETED = "Completed", "The program ended by itself."
+    DELETED = "Deleted", "The claim was deleted, because its pod was or by hand."
+    OWNER_GONE = "OwnerGone", "What the instance worked for does not exist any more."
+    DEADLINE_EXCEEDED = "DeadlineExceeded", "The instance reached the end of the time that it was given."
+    LOST = "Lost", "The instance vanished at the cloud, for example because it was preempted."
 
 
 class Event(Named):

@@ -16,7 +16,7 @@ from skysail.kube.objects import Object
 from skysail.kube.resources import Resource
 from skysail.kube.schema import Rule
 
-State = Literal["Claimed", "Launching", "Unknown", "Running", "Terminating", "Terminated"]
+State = Literal["Claimed", "Launching", "Unknown", "Starting", "Running", "Terminating", "Terminated"]
 
 
 class Beneficiary(fields.Part, frozen=True):
@@ -26,6 +26,11 @@ class Beneficiary(fields.Part, frozen=True):
     name: Annotated[fields.Name, Meta(description="Its name.")]
     uid: Annotated[fields.Uid, Meta(description="Its UID. An object of the same name with another one is a stranger.")]
     namespace: Annotated[fields.ShortText, Meta(description="Its namespace.")] = ""
+    container: Annotated[fields.ShortText, Meta(description="The container of a pod that the instance runs.")] = ""
+    work: Annotated[
+        fields.ShortText,
+        Meta(description="What the object does for its owner, such as one index of a Job; never done twice at once."),
+    ] = ""
 
 
 class Gpu(fields.Part, frozen=True):
@@ -51,6 +56,7 @@ class CloudInstanceSpec(fields.Part, frozen=True, kw_only=True):
     deadline_time: Annotated[
         fields.Time | None, Meta(description="When the cloud itself ends the instance, whatever happens here.")
     ] = None
+    grace_seconds: Annotated[fields.Seconds, Meta(description="How long its program may take to end.")] = 30
     port: Annotated[
         Annotated[int, Meta(ge=1, le=65535)] | None,
         Meta(description="Port of the bridge that leads to this instance and to no other."),
@@ -65,6 +71,14 @@ class Launching(fields.Part, frozen=True, kw_only=True):
     at: Annotated[fields.Time, Meta(description="When it was written.")]
 
 
+class Exit(fields.Part, frozen=True, kw_only=True):
+    """How a program ended."""
+
+    code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, description="Its exit code; 128 + n for a signal.")]
+    reason: Annotated[fields.ShortText, Meta(description="Completed, Error, or why the cloud ended it.")] = ""
+    message: Annotated[fields.Text, Meta(description="What the program left as its last word.")] = ""
+
+
 class CloudInstanceStatus(fields.Part, frozen=True, kw_only=True):
     """What is known about the instance."""
 
@@ -75,7 +89,11 @@ class CloudInstanceStatus(fields.Part, frozen=True, kw_only=True):
     launching: Annotated[Launching | None, Meta(description="Who is calling the cloud.")] = None
     instance_id: Annotated[fields.ShortText, Meta(description="Id at the cloud.")] = ""
     usd_per_hour: Annotated[fields.Usd | None, Meta(description="Price of all members, in US dollars an hour.")] = None
+    region: Annotated[fields.ShortText, Meta(description="Where it is, as the cloud names it.")] = ""
     start_time: Annotated[fields.Time | None, Meta(description="When the cloud began to charge.")] = None
+    ready_time: Annotated[fields.Time | None, Meta(description="When its program began.")] = None
+    finish_time: Annotated[fields.Time | None, Meta(description="When its program ended.")] = None
+    exit: Annotated[Exit | None, Meta(description="How its program ended.")] = None
     end_time: Annotated[fields.Time | None, Meta(description="When its end was confirmed.")] = None
     usd_total: Annotated[fields.Usd | None, Meta(description="What it has cost in all. Written once, at the end.")] = (
         None
@@ -103,6 +121,8 @@ CLOUD_INSTANCE = CustomKind(
         Column("Namespace", ".spec.for.namespace"),
         Column("For", ".spec.for.name"),
         Column("Id", ".status.instanceId", priority=1),
+        Column("Region", ".status.region", priority=1),
+        Column("USD", ".status.usdTotal", "number", priority=1),
     ),
     rules=(Rule("self == oldSelf", "a claim cannot be changed: Skysail makes a new CloudInstance for each launch"),),
     kept_names=frozenset({"at"}),

@@ -108,6 +108,13 @@ class RunId(msgspec.Struct, frozen=True, order=True):
     number: int
 
 
+class Pending(msgspec.Struct, frozen=True, tag="pending"):
+    """Accepted and not running yet. `why` is for the user; `reason` is one CamelCase word."""
+
+    reason: str
+    why: str = ""
+
+
 class Running(msgspec.Struct, frozen=True, tag="running"):
     started: float
 
@@ -122,7 +129,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
     ended: float
 
 
-State = Running | Ended
+State = Pending | Running | Ended
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,7 +217,10 @@ class Provider(Protocol):
     def abilities(self) -> Abilities: ...
 
     async def prepare(self, pod: Pod) -> str:
-        """Make the place and return its address. Called again for the same UID: the same address, nothing new."""
+        """Make the place and return its address. Called again for the same UID: the same address, nothing new.
+
+        A pod at a cloud has none that the cluster could use: the address is empty then.
+        """
         ...
 
     async def start(self, run: RunId, container: Container) -> None:

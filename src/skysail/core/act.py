@@ -6,13 +6,13 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import Iterator
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 import msgspec
 
 from skysail.base.names import Annotation, Label
-from skysail.core.actions import Action, Apply, Delete, Owner, SetFinalizers
-from skysail.core.fence import Fence
+from skysail.core.actions import Action, Apply, Delete, End, Launch, Owner, SetFinalizers
+from skysail.core.fence import Fence, Fenced
 from skysail.kube.cache import Cache
 from skysail.kube.client import FIELD_MANAGER, Client, Manifest
 from skysail.kube.errors import NotFound, ReplyLost
@@ -45,13 +45,26 @@ class Caches:
         self._by_resource[cache.resource] = cache
 
 
-class Performer:
-    """Shared by all loops of a process."""
+class Clouds(Protocol):
+    """The paid side of all providers, as a process holds it."""
 
-    def __init__(self, client: Client, caches: Caches, fence: Fence) -> None:
+    def launch(self, action: Launch) -> None:
+        """Begin the call; what comes of it is seen by the next snapshot. Never blocks."""
+        ...
+
+    async def end(self, action: End) -> None:
+        """Ask once. Raises nothing that is not also seen later: an end counts when a listing confirms it."""
+        ...
+
+
+class Performer:
+    """Shared by all loops of a process. One that launches nothing needs no `clouds`."""
+
+    def __init__(self, client: Client, caches: Caches, fence: Fence, clouds: Clouds | None = None) -> None:
         self._client = client
         self._caches = caches
         self._fence = fence
+        self._clouds = clouds
         self._doubts: dict[Root, set[Root]] = {}
         self.effects = 0
 
@@ -84,8 +97,13 @@ class Performer:
                 return await self._delete(root, action)
             case SetFinalizers():
                 return await self._set_finalizers(root, action)
+            case Launch():
+                await self._launch(action)
+            case End():
+                await self._end(action)
             case _:
                 assert_never(action)
+        return None
 
     async def report(self, resource: Resource, object_: Object, status: msgspec.Struct) -> Object:
         """Write the whole status of an object that has not changed since it was seen."""
@@ -159,6 +177,23 @@ class Performer:
                 resource, metadata.namespace, metadata.name, patch, self._type(resource)
             )
         return self._remember(resource, written)
+
+    async def _launch(self, action: Launch) -> None:
+        """The claim is read live first: another process may have decided otherwise since our cache was told."""
+        assert self._clouds is not None, "only a process with clouds plans launches"
+        seen = action.object.metadata
+        found = await self._look(action.resource, seen.key)
+        if found is None or found.metadata.resource_version != seen.resource_version:
+            raise Fenced(f"{seen.key} changed before the cloud was called")
+        self._begin("launch", action.resource, seen.key)
+        self._clouds.launch(action)
+
+    async def _end(self, action: End) -> None:
+        assert self._clouds is not None, "only a process with clouds plans ends"
+        self._fence.check()
+        self.effects += 1
+        log.info("end", extra={"cloud": action.cloud, "instance": action.instance, "effect": self.effects})
+        await self._clouds.end(action)
 
     async def _look(self, resource: Resource, key: Key) -> Object | None:
         """A live read. Where the object belongs into a cache, its answer is as good as a watch event."""

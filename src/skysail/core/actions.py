@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from skysail.cloud.instances import Order
 from skysail.kube.objects import Object
 from skysail.kube.resources import Resource
 
@@ -46,7 +47,24 @@ class SetFinalizers(msgspec.Struct, frozen=True):
     finalizers: tuple[str, ...]
 
 
-Action = Apply | Delete | SetFinalizers
+class Launch(msgspec.Struct, frozen=True):
+    """Call the cloud for a claim that has not changed since it was seen. The call goes on by itself: it may be long."""
+
+    cloud: str
+    resource: Resource
+    object: Object
+    order: Order
+
+
+class End(msgspec.Struct, frozen=True):
+    """Ask the cloud to end an instance. Asked again, nothing else happens."""
+
+    cloud: str
+    instance: str
+    grace: float
+
+
+Action = Apply | Delete | SetFinalizers | Launch | End
 
 
 class Note(msgspec.Struct, frozen=True):

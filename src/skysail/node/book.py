@@ -16,11 +16,11 @@ _LONGEST_PAUSE = 60.0
 class Book:
     """Kept from the first sight of a pod until nothing of it is left. A pod is its UID: its name may come back."""
 
-    def __init__(self, pod: Pod, known: dict[RunId, State], address: str) -> None:
+    def __init__(self, pod: Pod, known: dict[RunId, State], address: str | None) -> None:
         self.uid = pod.metadata.uid
         self.key: Key = pod.metadata.key
         self.address = address
-        self.is_place_new = not address and bool(pod.status.pod_ip)
+        self.is_place_new = address is None and bool(pod.status.pod_ip)
         self.runs = known
         self.starting: dict[RunId, asyncio.Task[None]] = {}
         self.stops: dict[RunId, float] = {}
@@ -71,6 +71,10 @@ class Book:
 
     def running(self) -> list[RunId]:
         return [run for run, state in self.runs.items() if isinstance(state, Running)]
+
+    def live(self) -> list[RunId]:
+        """Runs that have not ended, be it that they run or that they will."""
+        return [run for run, state in self.runs.items() if not isinstance(state, Ended)]
 
     def close(self) -> None:
         """Nothing is wanted of this pod any more."""

@@ -125,11 +125,11 @@ class Keeper:
     def _open_book(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         runs = {run: state for run, state in self._listing.runs.items() if run.pod == uid}
-        book = Book(pod, {**runs, **lost(pod, runs, self._wall())}, self._listing.pods.get(uid, ""))
+        book = Book(pod, {**runs, **lost(pod, runs, self._wall())}, self._listing.pods.get(uid))
         self.books[uid] = book
         if obstacles := translate.obstacles(pod, self._provider.abilities):
             self.tell(pod, Event.UNSUPPORTED, " ".join(obstacles))
-        for run in book.running():
+        for run in book.live():
             self._performer.adopt(book, pod, run)
 
     async def _work(self) -> None:

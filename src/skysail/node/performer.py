@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from skysail.base.names import Event
-from skysail.cloud.contract import Ended, Provider, RunId, Running, State
+from skysail.cloud.contract import Ended, Pending, Provider, RunId, Running, State
 from skysail.cloud.errors import Gone, ProviderError, Refused
 from skysail.kube.errors import KubeError
 from skysail.node import guard, probes, translate
@@ -90,12 +90,12 @@ class Performer:
     async def release(self, book: Book) -> None:
         """Take the place away; its runs have ended, or nobody waits for their end."""
         await self._provider.release(book.uid)
-        book.address = ""
+        book.address = None
 
     async def refresh(self, book: Book, pod: Pod) -> None:
         """Bring the files that come from Kubernetes up to date."""
         volumes = [volume for volume in pod.spec.volumes if _has_files(volume)]
-        if not volumes or not book.address or not self._provider.abilities.volumes:
+        if not volumes or book.address is None or not self._provider.abilities.volumes:
             return
         try:
             facts = await self._references.facts(pod, book.address)
@@ -109,14 +109,17 @@ class Performer:
         """Follow a run that is there already: we started it in an earlier life."""
         container = next((c for c in translate.every_container(pod) if c.name == run.container), None)
         if container is not None:
-            self._follow(book, pod, container, run)
+            self._follow(book, container, run)
+            self._care(book, pod, run, is_late=False)
 
     async def learned(self, book: Book, pod: Pod | None, run: RunId, state: State | None) -> None:
         """What the provider says of a run now. Its end is believed when all that it printed is here."""
         if isinstance(book.runs.get(run), Ended):
             return
-        if isinstance(state, Running):
+        if isinstance(state, (Pending, Running)):
+            was_pending = isinstance(book.runs.get(run), Pending)
             book.runs[run] = state
+            self._care(book, pod, run, is_late=was_pending)
         elif isinstance(state, Ended):
             await self._drain(book, run)
             book.ended(run, self._with_message(pod, run, state))
@@ -134,21 +137,21 @@ class Performer:
 
     async def _try_start(self, book: Book, pod: Pod, container: Container, run: RunId) -> None:
         try:
-            facts = await self._references.facts(pod, book.address)
+            facts = await self._references.facts(pod, book.address or "")
             await self._provider.start(run, translate.container(pod, container, facts))
             book.release_hold(container.name)
-            self._follow(book, pod, container, run)
+            self._follow(book, container, run)
             await self._after_start(book, pod, container, run)
         except Gone:
-            book.address, book.is_place_new = "", True
+            book.address, book.is_place_new = None, True
         except (Missing, ProviderError, KubeError) as error:
             self._held(book, pod, container.name, error)
 
     async def _after_start(self, book: Book, pod: Pod, container: Container, run: RunId) -> None:
         hook = container.lifecycle.post_start
-        if hook is None:
-            return
-        failure = await Checks(self._provider, run, container, book.address).hook(hook)
+        if hook is None or isinstance(await self._provider.state(run), Pending):
+            return  # a cloud's run begins later, and is cared for then
+        failure = await Checks(self._provider, run, container, book.address or "").hook(hook)
         if failure:
             self._teller.tell(pod, Event.POST_START_FAILED, f"{container.name}: {failure}")
             await self._provider.stop(run, float(pod.spec.termination_grace_period_seconds or 0))
@@ -158,7 +161,7 @@ class Performer:
         hook = container.lifecycle.pre_stop if container else None
         try:
             if container is not None and hook is not None and step.grace > 0:
-                failure = await Checks(self._provider, step.run, container, book.address).hook(hook, step.grace)
+                failure = await Checks(self._provider, step.run, container, book.address or "").hook(hook, step.grace)
                 if failure:
                     self._teller.tell(pod, Event.PRE_STOP_FAILED, f"{container.name}: {failure}")
             await self._provider.stop(step.run, max(0.0, step.grace - (self._now() - began)))
@@ -179,11 +182,24 @@ class Performer:
             return
         await self.learned(book, pod, run, state)
 
-    def _follow(self, book: Book, pod: Pod, container: Container, run: RunId) -> None:
+    def _follow(self, book: Book, container: Container, run: RunId) -> None:
         book.pumps[run] = self.task(self._pump(run), f"output of {run}")
-        if not any((container.startup_probe, container.readiness_probe, container.liveness_probe)):
+        if _has_probes(container):
+            book.health[run] = probes.initial(container)
+
+    def _care(self, book: Book, pod: Pod | None, run: RunId, *, is_late: bool) -> None:
+        """What is due when a run has begun; once. One that began later than its start still wants its hook."""
+        container = next((c for c in (translate.every_container(pod) if pod else ()) if c.name == run.container), None)
+        if pod is None or container is None or run in book.followers or not isinstance(book.runs[run], Running):
             return
-        checks = Checks(self._provider, run, container, book.address)
+        tasks = book.followers[run] = []
+        if is_late and container.lifecycle.post_start is not None:
+            tasks.append(self.task(self._after_start(book, pod, container, run), f"hook of {run}"))
+        if _has_probes(container):
+            tasks.append(self.task(self._probe(book, pod, container, run), f"probes of {run}"))
+
+    async def _probe(self, book: Book, pod: Pod, container: Container, run: RunId) -> None:
+        checks = Checks(self._provider, run, container, book.address or "")
 
         def tell(health: Health) -> None:
             if run in book.health:
@@ -192,9 +208,7 @@ class Performer:
                 self._teller.tell(pod, Event.UNHEALTHY, f"{container.name}: {health.failure}")
             self._changed(book.uid)
 
-        book.health[run] = probes.initial(container)
-        watching = probes.watch(container, checks.check, tell)
-        book.followers.setdefault(run, []).append(self.task(watching, f"probes of {run}"))
+        await probes.watch(container, checks.check, tell)
 
     async def _pump(self, run: RunId) -> None:
         writer = self._logs.writer(run)
@@ -242,6 +256,10 @@ def _reasons(error: Missing | ProviderError | KubeError) -> tuple[str, str]:
     if isinstance(error, Refused):
         return error.reason, Event.CANNOT_START
     return "CreateContainerError", Event.CANNOT_START
+
+
+def _has_probes(container: Container) -> bool:
+    return any((container.startup_probe, container.readiness_probe, container.liveness_probe))
 
 
 def _has_files(volume: Volume) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.contract import RunId, Running
+from skysail.cloud.contract import Ended, RunId
 from skysail.node import render
 from skysail.node.manifest import Container, Pod
 from skysail.node.snapshot import HEALTHY, History, Snapshot, histories, is_sidecar, seconds
@@ -119,7 +119,7 @@ def _end(snapshot: Snapshot, known: Mapping[str, History], ending: Ending) -> Pl
 
 
 def _farewell(snapshot: Snapshot) -> tuple[Step, ...]:
-    steps: list[Step] = [Release()] if snapshot.address else []
+    steps: list[Step] = [Release()] if snapshot.address is not None else []
     metadata = snapshot.pod.metadata
     # With a grace of 0 the API server waits for finalizers only: there is nothing left to ask of it.
     if metadata.is_deleting and metadata.deletion_grace_period_seconds != 0:
@@ -131,7 +131,7 @@ def _go_on(snapshot: Snapshot, known: Mapping[str, History]) -> tuple[list[Step]
     """The steps of a pod that shall run, and the moments at which time alone brings the next one."""
     if snapshot.obstacles:
         return [], []
-    if not snapshot.address:
+    if snapshot.address is None:
         held = snapshot.waiting.get("")
         if held is not None and held.retry_at > snapshot.now:
             return [], [held.retry_at]
@@ -182,7 +182,7 @@ def is_started(snapshot: Snapshot, container: Container, past: History) -> bool:
 
 def _due(snapshot: Snapshot, container: Container, past: History) -> float | None:
     """When to start the next run; None while one is there or under way."""
-    if past.is_running or snapshot.run(container.name, past.number + 1) in snapshot.starting:
+    if past.is_live or snapshot.run(container.name, past.number + 1) in snapshot.starting:
         return None
     held = snapshot.waiting.get(container.name)
     if held is not None:
@@ -202,14 +202,14 @@ def _stragglers(snapshot: Snapshot, known: Mapping[str, History]) -> Iterator[St
     """Runs that go on although a later one is there, or although they were told to have ended."""
     strange = [
         run
-        for run in _running(snapshot)
+        for run in _unended(snapshot)
         if run.container not in known or (run.number, True) != _latest(known[run.container])
     ]
     return _stops(snapshot, strange, 0.0, "It is not the latest run of its container.")
 
 
 def _latest(past: History) -> tuple[int, bool]:
-    return past.number, past.is_running
+    return past.number, past.is_live
 
 
 def _stops(snapshot: Snapshot, runs: Iterable[RunId], grace: float, why: str) -> Iterator[Stop]:
@@ -219,12 +219,12 @@ def _stops(snapshot: Snapshot, runs: Iterable[RunId], grace: float, why: str) ->
             yield Stop(run, grace, why)
 
 
-def _running(snapshot: Snapshot) -> list[RunId]:
-    return sorted(run for run, state in snapshot.runs.items() if isinstance(state, Running))
+def _unended(snapshot: Snapshot) -> list[RunId]:
+    return sorted(run for run, state in snapshot.runs.items() if not isinstance(state, Ended))
 
 
 def _live(snapshot: Snapshot) -> list[RunId]:
-    return sorted({*_running(snapshot), *snapshot.starting})
+    return sorted({*_unended(snapshot), *snapshot.starting})
 
 
 def _first_to_end(pod: Pod, live: list[RunId]) -> list[RunId]:

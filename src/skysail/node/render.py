@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.contract import Ended, Running
+from skysail.cloud.contract import Ended, Pending, Running
 from skysail.node.manifest import Container, Pod
 from skysail.node.snapshot import HEALTHY, History, Snapshot, is_sidecar, timestamp
 
@@ -70,7 +70,8 @@ def _phase(pod: Pod, known: Mapping[str, History]) -> str:
         return "Running"
     if not _is_initialised(pod, known):
         return "Pending"
-    has_begun = all(known[container.name].state is not None for container in pod.spec.containers)
+    states = [known[container.name].state for container in pod.spec.containers]
+    has_begun = all(isinstance(state, (Running, Ended)) for state in states)
     return "Running" if has_begun else "Pending"
 
 
@@ -117,18 +118,20 @@ def _states(
     if isinstance(past.state, Running) and snapshot.run(container.name, past.number) not in snapshot.starting:
         return {"running": {"startedAt": timestamp(past.state.started)}}, before
     if past.ended is None:
-        return _unstarted(snapshot, container, initialised=initialised), before
+        return _unstarted(snapshot, container, past, initialised=initialised), before
     end = {"terminated": _terminated(snapshot, container, past.number, past.ended)}
     pause = None if final or snapshot.pod.metadata.is_deleting else _pause(snapshot, container, past, past.ended)
     return (pause, end) if pause else (end, before)
 
 
-def _unstarted(snapshot: Snapshot, container: Container, *, initialised: bool) -> Json:
+def _unstarted(snapshot: Snapshot, container: Container, past: History, *, initialised: bool) -> Json:
     if snapshot.obstacles:
         return _waiting("Unsupported", " ".join(snapshot.obstacles))
     held = snapshot.waiting.get(container.name) or snapshot.waiting.get("")
     if held is not None:
         return _waiting(held.reason, held.message)
+    if isinstance(past.state, Pending):
+        return _waiting(past.state.reason, past.state.why)
     return _waiting("ContainerCreating" if initialised else "PodInitializing")
 
 
@@ -181,7 +184,7 @@ def _conditions(
     ready = _readiness(final, unready)
     gates = _open_gates(pod)
     rows = {
-        "PodReadyToStartContainers": ("True" if snapshot.address and not final else "False", None, None),
+        "PodReadyToStartContainers": ("False" if snapshot.address is None or final else "True", None, None),
         "Initialized": _initialised(pod, known, final),
         "ContainersReady": ready,
         "Ready": ready if ready[0] == "False" or not gates else ("False", "ReadinessGatesNotReady", gates),

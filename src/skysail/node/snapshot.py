@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.contract import Ended, RunId, Running, State
+from skysail.cloud.contract import Ended, Pending, RunId, Running, State
 from skysail.node.manifest import Container, Pod
 
 ALWAYS = "Always"
@@ -53,7 +53,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     now: float
     host_ip: str
     runs: Mapping[RunId, State]
-    address: str = ""
+    # None while there is no place for the pod; empty where its place has no address in the cluster.
+    address: str | None = None
     starting: frozenset[RunId] = frozenset()
     stops: Mapping[RunId, float] = msgspec.field(default_factory=dict)
     health: Mapping[RunId, Health] = msgspec.field(default_factory=dict)
@@ -81,6 +82,11 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_running(self) -> bool:
         return isinstance(self.state, Running)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a run that has not ended, be it that it runs or that it will."""
+        return isinstance(self.state, (Pending, Running))
 
     @property
     def pause(self) -> float:
@@ -145,7 +151,7 @@ def _streak(number: int, known: Mapping[int, State | None]) -> int:
     count = 0
     for earlier in range(number, -1, -1):
         state = known.get(earlier)
-        if isinstance(state, Running):
+        if isinstance(state, (Pending, Running)):
             continue
         if isinstance(state, Ended) and state.started and state.ended - state.started >= _HEALTHY_SECONDS:
             break

@@ -28,14 +28,14 @@ def state(status: dict, name: str = "main") -> dict:
 
 
 def test_the_place_comes_first():
-    made = plan(snapshot(pod(), address=""))
+    made = plan(snapshot(pod(), address=None))
     assert made.steps == (Prepare(),)
     assert made.is_moving
 
 
 def test_a_place_that_could_not_be_made_is_tried_again_when_its_time_has_come():
     held = {"": Waiting("CreateContainerConfigError", "Secret s does not exist.", NOW + 5)}
-    made = plan(snapshot(pod(), address="", waiting=held))
+    made = plan(snapshot(pod(), address=None, waiting=held))
     assert made.steps == ()
     assert made.look_again == 5
     assert state(made.status)["waiting"]["reason"] == "CreateContainerConfigError"
@@ -167,7 +167,7 @@ def test_a_pod_deleted_while_starting_is_stopped_first():
 
 def test_a_pod_that_only_waits_for_finalizers_is_not_deleted_again():
     of = pod(metadata={**DELETED, "deletionGracePeriodSeconds": 0}, status={"phase": "Failed"})
-    assert plan(snapshot(of, address="")).steps == ()
+    assert plan(snapshot(of, address=None)).steps == ()
 
 
 def test_the_deadline_ends_a_pod_and_is_named_as_the_reason():
@@ -212,7 +212,7 @@ def test_a_closed_readiness_gate_keeps_the_pod_unready():
 
 def test_what_a_node_cannot_carry_is_said_and_not_run():
     made = plan(
-        snapshot(pod(), address="", obstacles=("spec.volumes[0] (v) is of a kind that this node cannot mount.",))
+        snapshot(pod(), address=None, obstacles=("spec.volumes[0] (v) is of a kind that this node cannot mount.",))
     )
     assert made.steps == ()
     assert "spec.volumes[0]" in state(made.status)["waiting"]["message"]

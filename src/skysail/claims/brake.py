@@ -1,0 +1,85 @@
+"""The brake: how many launches are too many. It stops a loop that nobody foresaw before it has emptied an account."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from skysail.claims.types import CloudInstanceSpec
+
+
+class Limit(msgspec.Struct, frozen=True):
+    launches: int
+    within: timedelta
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """For one object (a pod, or the work that pods of one Job index do), one namespace, and one cloud."""
+
+    object: Limit = Limit(5, timedelta(minutes=10))
+    namespace: Limit = Limit(60, timedelta(hours=1))
+    cloud: Limit = Limit(300, timedelta(hours=1))
+
+
+class Brake:
+    """Counts the launches of this process, and those that it finds written in claims when it starts."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._launches: dict[str, deque[datetime]] = {}
+
+    def count(self, spec: CloudInstanceSpec, at: datetime) -> None:
+        for subject, _, _ in self._subjects(spec):
+            times = self._launches.setdefault(subject, deque())
+            times.append(at)
+
+    def take_back(self, spec: CloudInstanceSpec, at: datetime) -> None:
+        """The cloud made nothing."""
+        for subject, _, _ in self._subjects(spec):
+            times = self._launches.get(subject, deque())
+            if at in times:
+                times.remove(at)
+
+    def verdict(self, spec: CloudInstanceSpec, now: datetime) -> str:
+        """Why this launch has to wait, as a sentence; empty where it may go on."""
+        for subject, limit, tell in self._subjects(spec):
+            times = self._launches.get(subject)
+            if times is None:
+                continue
+            while times and times[0] + limit.within <= now:
+                times.popleft()
+            if not times:
+                del self._launches[subject]
+            elif len(times) >= limit.launches:
+                free = (times[0] + limit.within).strftime("%H:%M:%S")
+                return tell(f"{len(times)} launches in {_spoken(limit.within)}") + f" The next one is at {free} UTC."
+        return ""
+
+    def _subjects(self, spec: CloudInstanceSpec) -> list[tuple[str, Limit, Callable[[str], str]]]:
+        for_, limits = spec.for_, self._limits
+        what = f"{for_.kind} {for_.namespace}/{for_.name}"
+        return [
+            (
+                f"object {for_.work or for_.uid}",
+                limits.object,
+                lambda many: f"{what} had {many}: look at why it ends so soon.",
+            ),
+            (
+                f"namespace {for_.namespace}",
+                limits.namespace,
+                lambda many: f"Namespace {for_.namespace} had {many}, which is as many as one may have.",
+            ),
+            (
+                f"cloud {spec.provider}",
+                limits.cloud,
+                lambda many: f"{spec.provider} had {many} from this cluster, which is as many as one may have.",
+            ),
+        ]
+
+
+def _spoken(span: timedelta) -> str:
+    minutes = int(span.total_seconds() // 60)
+    return "an hour" if minutes == 60 else f"{minutes} minutes"  # noqa: PLR2004 (minutes of an hour)

@@ -1,0 +1,276 @@
+"""A cloud as a node sees it: each start of a container is a claim, and the state of the claim is the state of the run.
+
+Nothing is launched or ended here. A claim is written or deleted, and the launch protocol does the rest; so whatever the
+node forgets, asks twice, or asks for in two processes at once costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from skysail.base import clock
+from skysail.base.names import Condition, Finalizer, Label
+from skysail.claims.orders import Orders
+from skysail.claims.plan import LOST_CODE
+from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance, CloudInstanceSpec, Gpu
+from skysail.cloud.contract import (
+    Abilities,
+    Container,
+    Ended,
+    File,
+    Line,
+    Listing,
+    Output,
+    Pending,
+    Pod,
+    RunId,
+    Running,
+    Session,
+    State,
+    Usage,
+)
+from skysail.cloud.errors import Gone, Unknown, Unsupported
+from skysail.cloud.instances import Cloud, Gpus, Order
+from skysail.core import conditions
+from skysail.kube.cache import Cache
+from skysail.kube.client import FIELD_MANAGER, Client
+from skysail.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from skysail.kube.objects import Key
+
+log = logging.getLogger(__name__)
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod asks of a cloud beyond its containers. `work` names what it does for its owner, once at a time."""
+
+    gpus: Gpus | None = None
+    seconds: float | None = None
+    grace: float = 30.0
+    work: str = ""
+
+
+class ClaimedProvider:
+    """Of one cloud. `wishes` tells by UID what a pod asks for; it is called when a run starts."""
+
+    def __init__(
+        self,
+        client: Client,
+        cloud: Cloud,
+        claims: Cache[CloudInstance],
+        orders: Orders,
+        *,
+        cluster: str,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._client = client
+        self._cloud = cloud
+        self._claims = claims
+        self._orders = orders
+        self._cluster = cluster
+        self._now = now
+        self._pods: dict[str, Pod] = {}
+        self._listeners: set[asyncio.Queue[CloudInstance]] = set()
+        self.wishes: Callable[[str], Wishes] = lambda _: Wishes()
+        claims.subscribe(self._changed)
+
+    @property
+    def name(self) -> str:
+        return self._cloud.name
+
+    @property
+    def abilities(self) -> Abilities:
+        return self._cloud.abilities
+
+    async def prepare(self, pod: Pod) -> str:
+        self._pods[pod.uid] = pod
+        return ""
+
+    async def start(self, run: RunId, container: Container) -> None:
+        """The order first, so that whoever sees the claim can carry it out."""
+        pod = self._pods.get(run.pod)
+        if pod is None:
+            raise Gone(f"Pod {run.pod} was not prepared.")
+        wishes = self.wishes(run.pod)
+        seconds = min(wishes.seconds or self._cloud.terms.longest, self._cloud.terms.longest)
+        name = claim_name(run)
+        self._orders.put(
+            Order(claim=name, cluster=self._cluster, pod=pod, container=container, gpus=wishes.gpus, seconds=seconds)
+        )
+        if self._claims.get(Key("", name)) is None:
+            await self._write(self._manifest(run, pod, wishes, seconds))
+
+    async def stop(self, run: RunId, grace: float) -> None:  # noqa: ARG002 (the contract's)
+        """The claim carries the grace that the pod has; less of it is a matter of the pod's own end."""
+        claim = self._claim(run)
+        if claim is not None and not claim.metadata.is_deleting:
+            await self._delete(claim)
+
+    async def release(self, pod: str) -> None:
+        self._pods.pop(pod, None)
+        for claim in self._claims.by("for", pod):
+            self._orders.forget(claim.metadata.name)
+            if not claim.metadata.is_deleting and claim.status.state != "Terminated":
+                await self._delete(claim)
+
+    async def list(self) -> Listing:
+        runs = {run_of(claim): state_of(claim) for claim in self._claims.all() if self._is_run(claim)}
+        return Listing(runs=runs, pods=dict.fromkeys(self._pods, ""), complete=self._claims.synced.is_set())
+
+    async def changes(self) -> AsyncIterator[RunId]:
+        queue: asyncio.Queue[CloudInstance] = asyncio.Queue()
+        self._listeners.add(queue)
+        try:
+            while True:
+                yield run_of(await queue.get())
+        finally:
+            self._listeners.discard(queue)
+
+    async def state(self, run: RunId) -> State | None:
+        claim = self._claim(run)
+        return None if claim is None else state_of(claim)
+
+    async def output(self, run: RunId) -> AsyncIterator[Output]:
+        """From the moment when there is an instance; nothing where there never is one."""
+        instance = await self._instance_soon(run)
+        if instance:
+            async for piece in self._cloud.output(instance):
+                yield piece
+
+    async def update(self, pod: str, volume: str, files: tuple[File, ...]) -> None:  # noqa: ARG002 (the contract's)
+        raise Unsupported(f"{self.name} does not carry volumes.")
+
+    async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
+        return await self._cloud.exec(self._instance(run), command, stdin=stdin, tty=tty)
+
+    async def attach(self, run: RunId, *, stdin: bool) -> Session:
+        return await self._cloud.attach(self._instance(run), stdin=stdin)
+
+    async def dial(self, pod: str, port: int) -> Line:
+        claims = [claim for claim in self._claims.by("for", pod) if claim.status.state == "Running"]
+        if not claims:
+            raise Gone(f"Pod {pod} has no running instance at {self.name}.")
+        return await self._cloud.dial(claims[-1].status.instance_id, port)
+
+    async def usage(self) -> dict[RunId, Usage]:
+        return {}
+
+    def _manifest(self, run: RunId, pod: Pod, wishes: Wishes, seconds: float) -> dict[str, object]:
+        spec = CloudInstanceSpec(
+            provider=self._cloud.name,
+            for_=Beneficiary(
+                kind="Pod",
+                namespace=pod.namespace,
+                name=pod.name,
+                uid=pod.uid,
+                container=run.container,
+                work=wishes.work,
+            ),
+            launch=run.number,
+            gpu=Gpu(wishes.gpus.type, wishes.gpus.count) if wishes.gpus else None,
+            grace_seconds=int(wishes.grace),
+            deadline_time=clock.timestamp(self._now() + timedelta(seconds=seconds)),
+        )
+        resource = CLOUD_INSTANCE.resource
+        metadata = {
+            "name": claim_name(run),
+            "finalizers": [Finalizer.CLAIM],
+            "labels": {Label.MANAGED_BY: FIELD_MANAGER},
+        }
+        manifest = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+        return {**manifest, "spec": msgspec.to_builtins(spec)}
+
+    async def _write(self, manifest: dict[str, object]) -> None:
+        try:
+            self._claims.wrote(await self._client.create(CLOUD_INSTANCE.resource, manifest, CloudInstance))
+        except AlreadyExists:
+            log.debug("claim is there already")
+        except KubeError as error:
+            raise Unknown(f"The claim could not be written: {error}") from error
+
+    async def _delete(self, claim: CloudInstance) -> None:
+        try:
+            left = await self._client.delete(CLOUD_INSTANCE.resource, claim, CloudInstance, {})
+        except (NotFound, Conflict):
+            return  # gone already
+        except KubeError as error:
+            raise Unknown(f"The claim could not be deleted: {error}") from error
+        if left is not None:
+            self._claims.wrote(left)
+
+    def _claim(self, run: RunId) -> CloudInstance | None:
+        return self._claims.get(Key("", claim_name(run)))
+
+    def _is_run(self, claim: CloudInstance) -> bool:
+        return claim.spec.provider == self._cloud.name and claim.spec.for_.kind == "Pod"
+
+    def _instance(self, run: RunId) -> str:
+        claim = self._claim(run)
+        if claim is None or claim.status.state != "Running":
+            raise Gone(f"Container {run.container} has no running instance at {self.name}.")
+        return claim.status.instance_id
+
+    async def _instance_soon(self, run: RunId) -> str:
+        queue: asyncio.Queue[CloudInstance] = asyncio.Queue()
+        self._listeners.add(queue)
+        try:
+            claim = self._claim(run)
+            while claim is not None and not claim.status.instance_id and claim.status.state != "Terminated":
+                await queue.get()
+                claim = self._claim(run)
+        finally:
+            self._listeners.discard(queue)
+        return claim.status.instance_id if claim else ""
+
+    def _changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
+        claim = new or old
+        if claim is not None and self._is_run(claim):
+            for queue in self._listeners:
+                queue.put_nowait(claim)
+
+
+def claim_name(run: RunId) -> str:
+    """One name for one start: the UID of the pod never comes back, and a pod at a cloud has one container."""
+    return f"{run.pod}-{run.number}"
+
+
+def run_of(claim: CloudInstance) -> RunId:
+    return RunId(claim.spec.for_.uid, claim.spec.for_.container, claim.spec.launch)
+
+
+def state_of(claim: CloudInstance) -> State:
+    """What a claim says of its run. Only a confirmed end is an end."""
+    status = claim.status
+    if status.state == "Terminated":
+        return _end(claim)
+    if status.ready_time is not None:
+        return Running(_seconds(status.ready_time))
+    launched = conditions.find(status.conditions, Condition.LAUNCHED)
+    if launched is None:
+        return Pending("Claimed")
+    return Pending(launched.reason, launched.message)
+
+
+def _end(claim: CloudInstance) -> Ended:
+    status = claim.status
+    told = conditions.find(status.conditions, Condition.ENDED)
+    reason, message = (told.reason, told.message) if told else ("", "")
+    if status.exit is not None:
+        reason, message = status.exit.reason or reason, status.exit.message
+    finished = status.finish_time or status.end_time
+    assert finished is not None, "an end has its time"
+    return Ended(
+        code=LOST_CODE if status.exit is None else status.exit.code,
+        reason=reason,
+        message=message,
+        started=None if status.ready_time is None else _seconds(status.ready_time),
+        ended=_seconds(finished),
+    )
+
+
+def _seconds(timestamp: str) -> float:
+    return datetime.fromisoformat(timestamp).timestamp()

@@ -1,0 +1,78 @@
+"""What is known of one claim at one moment. Facts from outside are present, absent or unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from skysail.claims.types import CloudInstance
+from skysail.cloud.errors import ProviderError
+from skysail.cloud.instances import Instance, Order, Terms
+
+
+class Owner(StrEnum):
+    """Whether the object that an instance works for exists. Only a live answer of the API server says ABSENT."""
+
+    PRESENT = "present"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The cloud has these instances for the claim, the oldest first. Never empty."""
+
+    instances: tuple[Instance, ...]
+
+
+class Unseen(msgspec.Struct, frozen=True, kw_only=True):
+    """No listing shows one: in `listings` complete ones in a row over so many `seconds`, begun after the last write.
+
+    `is_gone` adds the other way to ask: the cloud says that it does not have the instance of the claim's id.
+    """
+
+    listings: int = 0
+    seconds: float = 0.0
+    is_gone: bool = False
+
+
+Sight = Seen | Unseen
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A call to the cloud by this process: under way while there is neither an instance nor an error."""
+
+    nonce: str
+    instance: Instance | None = None
+    error: ProviderError | None = None
+    retry_at: datetime | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.instance is None and self.error is None
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the plan of a claim is made from.
+
+    `ticket` is a nonce of this process that was never used for a call: who wrote it into the claim may call.
+    `outage`, `brake` and `rival` are sentences, empty where nothing stands in the way.
+    """
+
+    object: CloudInstance
+    now: datetime
+    identity: str
+    ticket: str
+    terms: Terms
+    sight: Sight
+    owner: Owner = Owner.PRESENT
+    call: Call | None = None
+    order: Order | None = None
+    outage: str = ""
+    brake: str = ""
+    rival: str = ""
+    is_superseded: bool = False
+    # When each instance was last asked to end, by this process.
+    asked: Mapping[str, datetime] = msgspec.field(default_factory=dict)

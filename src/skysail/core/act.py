@@ -100,7 +100,7 @@ class Performer:
             case Launch():
                 await self._launch(action)
             case End():
-                await self._end(action)
+                await self.end(action)
             case _:
                 assert_never(action)
         return None
@@ -188,7 +188,8 @@ class Performer:
         self._begin("launch", action.resource, seen.key)
         self._clouds.launch(action)
 
-    async def _end(self, action: End) -> None:
+    async def end(self, action: End) -> None:
+        """Ask a cloud to end an instance, also one that belongs to no object any more."""
         assert self._clouds is not None, "only a process with clouds plans ends"
         self._fence.check()
         self.effects += 1

@@ -1,0 +1,119 @@
+"""Everything about claims that one process holds, joined: clouds and their listings, calls, orders, brake, sweepers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+
+import msgspec
+
+from skysail.claims import calls
+from skysail.claims.brake import Brake, Limits
+from skysail.claims.calls import Calls
+from skysail.claims.listings import Listings
+from skysail.claims.observe import Claims, Desk, Owners
+from skysail.claims.orders import Orders
+from skysail.claims.provider import ClaimedProvider
+from skysail.claims.sweep import Sweeper
+from skysail.claims.types import CloudInstance
+from skysail.cloud.instances import Cloud
+from skysail.core.actions import End
+from skysail.kube.cache import Cache
+from skysail.kube.client import Client
+from skysail.kube.objects import Key, Object
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """`cluster` marks what is ours at a cloud: two clusters may share an account."""
+
+    cluster: str
+    identity: str
+    limits: Limits = Limits()
+    sweep_grace: float = 600.0
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """`now` is the time in statuses, `clock` only goes forward."""
+
+    now: Callable[[], datetime]
+    clock: Callable[[], float]
+    rng: random.Random
+
+
+class Bureau:
+    """`controller` and `calls` are for the loop and the performer of the process; `attach` tells who wakes a claim."""
+
+    def __init__(
+        self,
+        client: Client,
+        claims: Cache[CloudInstance],
+        clouds: Mapping[str, Cloud],
+        owners: Owners,
+        *,
+        rules: Rules,
+        around: Surroundings,
+    ) -> None:
+        self._client = client
+        self._claims = claims
+        self._rules = rules
+        self._around = around
+        self._wake: Callable[[Key], None] = lambda _: None
+        brake = Brake(rules.limits)
+        self.orders = Orders(self._changed)
+        self.calls = Calls(clouds, brake, now=around.now, rng=around.rng, changed=self._changed)
+        self.listings = {
+            name: Listings(cloud, rules.cluster, clock=around.clock, changed=self._changed)
+            for name, cloud in clouds.items()
+        }
+        self.controller = Claims(
+            claims,
+            self.listings,
+            owners,
+            Desk(self.calls, self.orders, brake),
+            identity=rules.identity,
+            now=around.now,
+        )
+        self._brake = brake
+        for listings in self.listings.values():
+            claims.subscribe(listings.claim_changed)
+
+    def attach(self, wake: Callable[[Key], None]) -> None:
+        self._wake = wake
+
+    def provider(self, cloud: str) -> ClaimedProvider:
+        """A cloud as a node sees it."""
+        listings, rules = self.listings[cloud], self._rules
+        return ClaimedProvider(
+            self._client, listings.cloud, self._claims, self.orders, cluster=rules.cluster, now=self._around.now
+        )
+
+    def owner_changed(self, old: Object | None, new: Object | None) -> None:
+        """Something that instances may work for is gone, or another has its name."""
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            for claim in self._claims.by("for", old.metadata.uid):
+                self._wake(claim.metadata.key)
+
+    async def run(self, end: Callable[[End], Awaitable[None]]) -> None:
+        """Until cancelled: poll the clouds, and sweep. `end` performs an effect, behind the fence."""
+        await self._claims.synced.wait()
+        calls.seed(self._brake, self._claims.all())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for listings in self.listings.values():
+                    tasks.create_task(listings.run())
+                    sweeper = Sweeper(
+                        self._client,
+                        listings,
+                        self._claims,
+                        grace=self._rules.sweep_grace,
+                        clock=self._around.clock,
+                        end=end,
+                    )
+                    tasks.create_task(sweeper.run())
+        finally:
+            await self.calls.close()
+
+    def _changed(self, claim: str) -> None:
+        self._wake(Key("", claim))

@@ -1,0 +1,31 @@
+"""Whether the pod that an instance works for exists. A pod is its UID: another of the same name is a stranger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from skysail.claims.snapshot import Owner
+from skysail.claims.types import Beneficiary
+from skysail.kube.client import Client
+from skysail.kube.errors import KubeError, NotFound
+from skysail.kube.objects import Object
+from skysail.kube.resources import POD
+
+
+class PodOwners:
+    """`is_known` looks into the caches of this process. What they do not have is asked of the API server."""
+
+    def __init__(self, client: Client, is_known: Callable[[str], bool]) -> None:
+        self._client = client
+        self._is_known = is_known
+
+    async def find(self, for_: Beneficiary) -> Owner:
+        if self._is_known(for_.uid):
+            return Owner.PRESENT
+        try:
+            pod = await self._client.get(POD, for_.namespace, for_.name, Object)
+        except NotFound:
+            return Owner.ABSENT
+        except KubeError:
+            return Owner.UNKNOWN
+        return Owner.PRESENT if pod.metadata.uid == for_.uid else Owner.ABSENT

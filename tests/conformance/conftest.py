@@ -3,3 +3,4 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite("tests.conformance.provider", "tests.conformance.talk")
+pytest.register_assert_rewrite("tests.conformance.instances", "tests.conformance.customer")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
 
-On = Literal["effect", "read", "event"]
+On = Literal["effect", "read", "event", "call", "survey"]
 
 REFUSALS: dict[str, tuple[int, str]] = {
     "conflict": (409, "Conflict"),
@@ -74,10 +74,12 @@ class FaultyTransport:
     def __init__(self, inner: Transport, trouble: Trouble | None, fate: Fate) -> None:
         self._inner = inner
         self._trouble = trouble
-        self._fate = fate
         self.effects: list[Effect] = []
         self.reads = 0
         self.events = 0
+        self.calls = 0
+        self.surveys = 0
+        self.fate = fate
         self.struck = False
 
     async def send(self, request: Request) -> Reply:
@@ -105,14 +107,14 @@ class FaultyTransport:
         match what:
             case "crash":
                 await self._inner.send(request)
-                self._fate.crash()
+                self.fate.crash()
                 await asyncio.Event().wait()
             case "twin":
-                self._fate.twin()
+                self.fate.twin()
             case "pause":
                 reply = await self._inner.send(request)
-                self._fate.depose()
-                self._fate.twin()
+                self.fate.depose()
+                self.fate.twin()
                 await asyncio.sleep(_PAUSE_SECONDS)
                 return reply
             case "reply lost, done":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from skysail.base.clock import timestamp
+from skysail.base.timestamps import timestamp
 from skysail.core import conditions
 from skysail.core.actions import Apply, Delete, Owner, Plan, SetFinalizers
 from skysail.kube.cache import owner_uids, uids

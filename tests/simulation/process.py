@@ -16,7 +16,7 @@ from skysail.kube.errors import KubeError
 from skysail.kube.watch import Reflector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
     from datetime import datetime
 
     from skysail.core.actions import Note
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skysail.kube.cache import Index
     from skysail.kube.objects import Object
     from skysail.kube.resources import Resource
-    from skysail.kube.transport import Transport
+    from tests.simulation.faults import FaultyTransport
 
 _RESYNC_SECONDS = 600.0
 
@@ -35,31 +35,37 @@ class Process:
     It acts without a lease, because two processes must be right side by side, until somebody deposes it.
     """
 
-    def __init__(self, transport: Transport, *, now: Callable[[], datetime], seed: int) -> None:
+    def __init__(
+        self, transport: FaultyTransport, *, now: Callable[[], datetime], seed: int, outside: Any = None
+    ) -> None:
+        self.transport = transport
+        self.outside = outside
         self.client = Client(transport)
         self.now = now
-        self._rng = random.Random(seed)
+        self.rng = random.Random(seed)
         self._caches = Caches()
-        self._performer = Performer(self.client, self._caches, self)
+        self.performer = Performer(self.client, self._caches, self)
         self._is_deposed = False
         self._reflectors: list[tuple[Cache[Any], Reflector[Any]]] = []
         self._loops: list[Loop[Any]] = []
+        self.background: list[Callable[[], Awaitable[None]]] = []
 
     def cache(
         self, resource: Resource, type_: type[Object], indexes: Mapping[str, Index[Any]] | None = None
     ) -> Cache[Any]:
         cache: Cache[Any] = Cache(resource, type_, indexes)
         self._caches.add(cache)
-        self._reflectors.append((cache, Reflector(self.client, cache, rng=self._rng)))
+        self._reflectors.append((cache, Reflector(self.client, cache, rng=self.rng)))
         return cache
 
-    def control(self, controller: Controller[Any], own: Cache[Any], children: Iterable[Cache[Any]] = ()) -> None:
+    def control(self, controller: Controller[Any], own: Cache[Any], children: Iterable[Cache[Any]] = ()) -> Loop[Any]:
         """Look at an object when it changes, and when something that it controls does."""
-        loop = Loop(controller, self._performer, self, rng=self._rng, meter=self)
+        loop = Loop(controller, self.performer, self, rng=self.rng, meter=self)
         own.subscribe(loop.changed)
         for cache in children:
             loop.follow(cache, own)
         self._loops.append(loop)
+        return loop
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -70,6 +76,8 @@ class Process:
                 await cache.synced.wait()
             for loop in self._loops:
                 tasks.create_task(loop.run())
+            for work in self.background:
+                tasks.create_task(_awaited(work))
             tasks.create_task(self._audit_for_ever())
 
     def depose(self) -> None:
@@ -89,7 +97,7 @@ class Process:
 
     async def _audit_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(_RESYNC_SECONDS * self._rng.uniform(0.9, 1.1))
+            await asyncio.sleep(_RESYNC_SECONDS * self.rng.uniform(0.9, 1.1))
             for cache, reflector in self._reflectors:
                 try:
                     finding = await audit(self.client, cache)
@@ -97,3 +105,7 @@ class Process:
                     continue
                 if finding.differs:
                     reflector.relist()
+
+
+async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
+    await work()

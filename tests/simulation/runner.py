@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from skysail.kube.resources import Resource
+    from tests.simulation.watches import Change
 
 Object = dict[str, Any]
 
@@ -37,14 +38,9 @@ _QUIET_SECONDS = 3 * _RESYNC_SECONDS
 _PATIENCE_SECONDS = 20 * _QUIET_SECONDS
 _RESTART_SECONDS = 5.0
 _LOOK_SECONDS = 50.0
-_VOLATILE = {
-    "uid",
-    "resourceVersion",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "managedFields",
-    "lastTransitionTime",
-}
+_VOLATILE = frozenset(
+    {"uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "managedFields", "lastTransitionTime"}
+)
 _NOT_COMPARED = {EVENT, LEASE}
 
 
@@ -60,6 +56,21 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     build: Callable[[Process], object]
     steps: tuple[Callable[[Api], Awaitable[None]], ...]
     is_race: bool = False
+    # Steps, by their place, that happen while no operator runs.
+    down: frozenset[int] = frozenset()
+    # What is outside of the cluster and outlives the operator, such as a cloud.
+    outside: Callable[[], Outside] | None = None
+    # Besides times and versions: what may differ between two right runs.
+    volatile: frozenset[str] = frozenset()
+
+
+class Outside(Protocol):
+    """What is outside of the cluster. Every run has its own."""
+
+    async def close(self) -> None: ...
+
+    def complaints(self, world: World) -> list[str]:
+        """What must never be, whatever went wrong."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -72,6 +83,9 @@ class Outcome(msgspec.Struct, frozen=True):
     events: int
     errors: list[str]
     struck: bool
+    calls: int = 0
+    surveys: int = 0
+    outrages: list[str] = []
 
 
 KINDS: tuple[tuple[On, str], ...] = (
@@ -87,7 +101,13 @@ def reference(scenario: Scenario) -> Outcome:
 
 def troubles(outcome: Outcome, on: On, what: str) -> list[Trouble]:
     """This trouble, at each place of a run like that one."""
-    places = {"effect": outcome.effects, "read": outcome.reads, "event": outcome.events}[on]
+    places = {
+        "effect": outcome.effects,
+        "read": outcome.reads,
+        "event": outcome.events,
+        "call": outcome.calls,
+        "survey": outcome.surveys,
+    }[on]
     return [Trouble(on, at, what) for at in range(1, places + 1)]
 
 
@@ -102,7 +122,7 @@ def judge(scenario: Scenario, expected: Outcome, trouble: Trouble) -> list[str]:
 
 def complaints(scenario: Scenario, expected: Outcome, found: Outcome) -> list[str]:
     """What is wrong with a disturbed run; nothing, if it came to the same end in the same way."""
-    wrong = [f"ERROR logged: {line}" for line in found.errors]
+    wrong = [f"ERROR logged: {line}" for line in found.errors] + found.outrages
     if not found.struck:
         wrong.append("the trouble never came")
     wrong += [
@@ -131,28 +151,49 @@ class _Stage:
     def __init__(self, scenario: Scenario, trouble: Trouble | None) -> None:
         self._scenario = scenario
         self._trouble = trouble
+        self._is_down = False
+        # The process that is disturbed: the first one, or the one after an outage that is part of the story.
+        self._observed = 0
         self._processes: list[tuple[asyncio.Task[None], FaultyTransport]] = []
         self._errors = _Errors()
+        self.outside: Outside | None = None
 
     async def play(self) -> Outcome:
         self._world = World(self._scenario.resources)
         user = Api(ApiModel(self._world, "user"), "stage", self._nothing)
         (await user.create(NAMESPACE, {"metadata": {"name": "stage"}})).ok  # noqa: B018 (asserts)
+        if self._scenario.outside:
+            self.outside = self._scenario.outside()
         with self._errors:
-            self.start(self._trouble)
-            for step in self._scenario.steps:
+            self.start(None if self._scenario.down else self._trouble)
+            for number, step in enumerate(self._scenario.steps):
+                if number in self._scenario.down:
+                    await self._stop()
                 await step(user)
+                if number in self._scenario.down:
+                    self._is_down = False
+                    self._observed = len(self._processes)
+                    self.start(self._trouble)
                 await self._rest(_RESYNC_SECONDS)
             await self._rest(_QUIET_SECONDS)
-            for task, _ in self._processes:
-                task.cancel()
-            await asyncio.gather(*(task for task, _ in self._processes), return_exceptions=True)
-        return self._outcome()
+            await self._stop()
+        outcome = self._outcome()
+        if self.outside:
+            await self.outside.close()
+        return outcome
+
+    async def _stop(self) -> None:
+        self._is_down = True
+        for task, _ in self._processes:
+            task.cancel()
+        await asyncio.gather(*(task for task, _ in self._processes), return_exceptions=True)
 
     def start(self, trouble: Trouble | None = None) -> None:
+        if self._is_down:
+            return
         life = _Life(self)
         transport = FaultyTransport(ApiModel(self._world, "skysail"), trouble, life)
-        process = Process(transport, now=self._now, seed=len(self._processes))
+        process = Process(transport, now=self._now, seed=len(self._processes), outside=self.outside)
         self._scenario.build(process)
         life.process = process
         life.task = asyncio.get_running_loop().create_task(process.run(), name=f"operator {len(self._processes)}")
@@ -180,17 +221,19 @@ class _Stage:
         return len(self._world.history.journal), sum(len(transport.effects) for _, transport in self._processes)
 
     def _outcome(self) -> Outcome:
-        first = self._processes[0][1]
+        first = self._processes[self._observed][1]
         journal = [change for change in self._world.history.journal if change.resource not in _NOT_COMPARED]
+        names = _Names(journal)
+        volatile = _VOLATILE | self._scenario.volatile
         return Outcome(
             end={
-                f"{resource.kind} {obj['metadata']['name']}": _masked(obj)
+                f"{resource.kind} {names.without_uids(obj['metadata']['name'])}": names.masked(obj, volatile)
                 for resource, objects in self._world.objects.items()
                 if resource not in _NOT_COMPARED
                 for obj in objects.values()
             },
             history=Counter(
-                f"{change.verb} {change.resource.kind} {change.after['metadata']['name']}"
+                f"{change.verb} {change.resource.kind} {names.without_uids(change.after['metadata']['name'])}"
                 for change in journal
                 if change.verb != "update"
             ),
@@ -199,6 +242,9 @@ class _Stage:
             events=first.events,
             errors=self._errors.lines,
             struck=any(transport.struck for _, transport in self._processes),
+            calls=first.calls,
+            surveys=first.surveys,
+            outrages=self.outside.complaints(self._world) if self.outside else [],
         )
 
     def _now(self) -> datetime:
@@ -243,8 +289,27 @@ class _Errors(logging.Handler):
         logging.getLogger().removeHandler(self)
 
 
-def _masked(value: Any) -> Any:
-    """Without what differs from run to run even when nothing goes wrong."""
-    if isinstance(value, dict):
-        return {key: _masked(item) for key, item in value.items() if key not in _VOLATILE}
-    return [_masked(item) for item in value] if isinstance(value, list) else value
+class _Names:
+    """Tells the same story of two runs alike, although the server gave other UIDs."""
+
+    def __init__(self, journal: list[Change]) -> None:
+        self._aliases: dict[str, str] = {}
+        seen: Counter[str] = Counter()
+        for change in journal:
+            metadata = change.after["metadata"]
+            if change.verb == "create":
+                seen[metadata["name"]] += 1
+                self._aliases[metadata["uid"]] = f"{metadata['name']}#{seen[metadata['name']]}"
+
+    def without_uids(self, text: str) -> str:
+        for uid, alias in self._aliases.items():
+            text = text.replace(uid, alias)
+        return text
+
+    def masked(self, value: Any, volatile: frozenset[str]) -> Any:
+        """Without what differs from run to run even when nothing goes wrong."""
+        if isinstance(value, dict):
+            return {key: self.masked(item, volatile) for key, item in value.items() if key not in volatile}
+        if isinstance(value, list):
+            return [self.masked(item, volatile) for item in value]
+        return self.without_uids(value) if isinstance(value, str) else value

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from skysail.app.simulated import SimulatedClouds
 from skysail.base import clock, health, logs
 from skysail.base.metrics import Metrics
 from skysail.cloud.contract import RunId
@@ -97,7 +98,9 @@ class Agent:
         self._rng = rng = random.Random()  # noqa: S311 (jitter, no secret)
         self._store = LogStore(home.root / "pod-logs")
         self._broadcaster = Broadcaster(client, instance=NODE, now=clock.now)
-        self._provider = LocalProvider(self._surroundings())
+        boxes = self._surroundings()
+        self._provider = LocalProvider(boxes)
+        self._simulated = SimulatedClouds(home, boxes)
         node = Node(name=NODE, address=HULL, allocatable=CAPACITY, environment=egress.environment())
         around = keeper.Surroundings(self._broadcaster, time.time, rng)
         self._keeper = Keeper(client, self._provider, node, self._store, around=around)
@@ -115,6 +118,7 @@ class Agent:
                 tasks.create_task(self._broadcaster.run())
                 tasks.create_task(self._disks.run())
                 await self._network.ready.wait()
+                await self._simulated.open()
                 tasks.create_task(self._keeper.run())
                 tasks.create_task(metrics.run())
                 tasks.create_task(registrar.run())
@@ -123,6 +127,7 @@ class Agent:
         finally:
             await server.cleanup()
             await metrics_server.cleanup()
+            await self._simulated.close()
             await self._provider.close()
 
     async def _until_signal(self) -> None:

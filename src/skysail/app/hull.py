@@ -20,13 +20,14 @@ from pathlib import Path
 
 import msgspec
 
+from skysail.app import simulated
 from skysail.app.install import install, install_node
 from skysail.kube import kubeconfig, resources
 from skysail.kube.client import Client
 from skysail.kube.errors import KubeError
 from skysail.kube.http import HttpTransport
 from skysail.local import control, doors, hull, syscalls
-from skysail.local.addresses import API_PORT, HULL, NODE, OPERATOR_HEALTH_PORT
+from skysail.local.addresses import API_PORT, HULL, NODE, OPERATOR_HEALTH_PORT, SIMULATED_PORT
 from skysail.local.control import Answer, Control, HullStatus, Request
 from skysail.local.control_server import ControlServer
 from skysail.local.errors import LocalError, StartFailed
@@ -175,12 +176,27 @@ class _Inside:
     async def _start_operator(self) -> None:
         login = credentials.inside_path(self._home, "operator")
         # Without a drain: it stops with its API server, and nobody takes over.
-        flags = (f"--kubeconfig={login}", f"--webhook-host={HULL}", "--drain-seconds=0")
+        flags = (f"--kubeconfig={login}", f"--webhook-host={HULL}", "--drain-seconds=0", *self._cloud_flags())
         run = (sys.executable, "-P", "-m", "skysail", "run", *flags)
         await self._supervisor.start(Unit(name="operator", argv=run))
         is_ready = partial(start.is_healthy, _OPERATOR_READY)
         await start.until(is_ready, "the operator to be ready", self._supervisor)
         self._say("the operator is ready")
+
+    def _cloud_flags(self) -> tuple[str, ...]:
+        """Where there is a node, its agent serves simulated clouds, and the operator has nodes for them."""
+        if not self._settings.with_node:
+            return ()
+        simulated.token(self._home)
+        home = self._home.root
+        return (
+            f"--node-address={HULL}",
+            f"--node-certificate={self._home.pki / 'node.crt'}",
+            f"--node-key={self._home.pki / 'node.key'}",
+            f"--data-folder={home / 'clouds'}",
+            f"--simulated-clouds=http://{HULL}:{SIMULATED_PORT}",
+            f"--simulated-token={home / 'simulated' / 'token'}",
+        )
 
     async def _start_node(self) -> None:
         authority = (self._home.pki / "ca.crt").read_bytes()

@@ -9,23 +9,31 @@ import random
 import signal
 import socket
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from skysail.app import clouds
+from skysail.app.clouds import CloudNode
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.base import clock, health
 from skysail.base.errors import UserError
 from skysail.base.metrics import Metrics
 from skysail.base.names import Label, Metric
 from skysail.base.settings import Settings
+from skysail.claims import bureau
+from skysail.claims.bureau import Bureau
+from skysail.claims.observe import INDEXES
+from skysail.claims.owners import PodOwners
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
+from skysail.cloud.instances import Cloud
 from skysail.core.act import Caches, Performer
 from skysail.core.actions import Note
 from skysail.core.fence import Fenced
-from skysail.core.loop import Loop
+from skysail.core.loop import Controller, Loop
 from skysail.kinds.awaiting.observe import Awaiting
 from skysail.kinds.offload.admit import HOOKS
 from skysail.kube import admission, kubeconfig, lease, webhooks
@@ -41,9 +49,11 @@ from skysail.kube.http import HttpTransport
 from skysail.kube.informers import Informers
 from skysail.kube.lease import Elector
 from skysail.kube.objects import Key, Object
-from skysail.kube.resources import Resource
+from skysail.kube.resources import NAMESPACE, Resource
 from skysail.kube.transport import Transport
 from skysail.kube.webhooks import Keeper
+from skysail.node.logs import LogStore
+from skysail.node.server.tls import Identity
 
 _HEARTBEAT_SECONDS = 1.0
 # The Lease has connections and a patience of its own: when writes hang, the renewal must not hang behind them.
@@ -64,8 +74,9 @@ async def run(settings: Settings) -> int:
     transport = HttpTransport(access)
     lease_transport = HttpTransport(access, connections=2, seconds=_LEASE_SECONDS)
     try:
-        await _check_server(Client(transport), access.server)
-        return await Operator(settings, transport, lease_transport).run()
+        ground = await _look_around(Client(transport), access.server)
+        async with clouds.accounts(settings) as accounts:
+            return await Operator(settings, transport, lease_transport, ground, accounts).run()
     finally:
         await transport.close()
         await lease_transport.close()
@@ -77,9 +88,17 @@ class _Version(msgspec.Struct, rename="camel"):
     git_version: str
 
 
-async def _check_server(client: Client, server: str) -> None:
+class Ground(msgspec.Struct, frozen=True):
+    """What cluster this is: by its version, and by the UID of a namespace that every cluster has once."""
+
+    version: str
+    cluster: str
+
+
+async def _look_around(client: Client, server: str) -> Ground:
     try:
         version = await client.read("/version", _Version)
+        home = await client.get(NAMESPACE, "", "kube-system", Object)
     except Forbidden as error:
         raise CannotStart(
             f"{server} does not accept this login: {error.message}. Make a new token or certificate."
@@ -91,6 +110,7 @@ async def _check_server(client: Client, server: str) -> None:
     if (int(version.major), int(version.minor.rstrip("+"))) < OLDEST_KUBERNETES:
         oldest = ".".join(map(str, OLDEST_KUBERNETES))
         raise CannotStart(f"This cluster runs Kubernetes {version.git_version}; Skysail needs {oldest} or newer.")
+    return Ground(version.git_version, home.metadata.uid)
 
 
 class _Ended(Exception):
@@ -103,7 +123,14 @@ class _Ended(Exception):
 class Operator:
     """All parts of the process, joined."""
 
-    def __init__(self, settings: Settings, transport: Transport, lease_transport: Transport) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        transport: Transport,
+        lease_transport: Transport,
+        ground: Ground,
+        accounts: Mapping[str, Cloud],
+    ) -> None:
         self._settings = settings
         self._rng = random.Random()  # noqa: S311 (jitter, no secret)
         # Never the same twice: two replicas that call themselves alike would both believe that they lead.
@@ -124,9 +151,14 @@ class Operator:
         self._performer = Performer(self._client, self._caches, self)
         self._loops: list[tuple[Cache[Any], Loop[Any]]] = []
         for kind in ALL_KINDS:
-            self._add(kind)
+            if kind is not CLOUD_INSTANCE:
+                self._await(kind)
         for kind in COMPATIBLE_KINDS:
-            self._add(kind, only_ours=True)
+            self._await(kind, only_ours=True)
+        self._bureau = self._open_bureau(accounts, ground.cluster)
+        address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
+        self._nodes_identity = Identity(self._client, clouds.certificate(settings, address), self._rng)
+        self._nodes = self._make_nodes(accounts, ground, address)
         self._keeper = Keeper(
             self._client,
             secret=Key(settings.operator_namespace, webhooks.SECRET_NAME),
@@ -156,6 +188,7 @@ class Operator:
                 tasks.create_task(self._until_signal())
                 tasks.create_task(self._informers.run())
                 tasks.create_task(self._broadcaster.run())
+                tasks.create_task(self._nodes_identity.run())
                 tasks.create_task(self._lead(tasks))
                 tasks.create_task(self._heartbeat())
                 tasks.create_task(self._audit_for_ever())
@@ -175,12 +208,17 @@ class Operator:
             Event(resource=resource, object=object_, reason=note.reason, note=note.message, warning=note.warning)
         )
 
-    def _add(self, kind: CustomKind, *, only_ours: bool = False) -> None:
+    def _await(self, kind: CustomKind, *, only_ours: bool = False) -> None:
         cache: Cache[Any] = Cache(kind.resource, kind.struct)
+        self._control(Awaiting(kind, cache, clock.now), cache, _is_ours if only_ours else lambda _: True)
+
+    def _control(
+        self, controller: Controller[Any], cache: Cache[Any], wanted: Callable[[Definition], bool] = lambda _: True
+    ) -> Loop[Any]:
         self._caches.add(cache)
-        self._informers.add(cache, _is_ours if only_ours else lambda _: True)
+        self._informers.add(cache, wanted)
         loop = Loop(
-            Awaiting(kind, cache, clock.now),
+            controller,
             self._performer,
             self,
             rng=self._rng,
@@ -189,12 +227,48 @@ class Operator:
         )
         cache.subscribe(loop.changed)
         self._loops.append((cache, loop))
+        return loop
+
+    def _open_bureau(self, accounts: Mapping[str, Cloud], cluster: str) -> Bureau:
+        claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
+        rules = bureau.Rules(cluster=cluster, identity=self._identity, sweep_grace=self._settings.sweep_seconds)
+        around = bureau.Surroundings(clock.now, clock.steady, self._rng)
+        owners = PodOwners(self._client, self._knows_pod)
+        opened = Bureau(self._client, claims, accounts, owners, rules=rules, around=around)
+        self._performer.clouds = opened.calls
+        opened.attach(self._control(opened.controller, claims).queue.add)
+        return opened
+
+    def _make_nodes(self, accounts: Mapping[str, Cloud], ground: Ground, address: str) -> list[CloudNode]:
+        parts = clouds.Parts(
+            client=self._client,
+            broadcaster=self._broadcaster,
+            identity=self._nodes_identity,
+            logs=LogStore(Path(self._settings.data_folder) / "pod-logs"),
+            rng=self._rng,
+            address=address,
+            cluster=ground.cluster,
+            version=ground.version,
+        )
+        nodes = [
+            CloudNode(name, row, self._bureau.provider(row.provider), parts)
+            for name, row in self._settings.nodes.items()
+            if row.provider in accounts
+        ]
+        for node in nodes:
+            node.keeper.pods.subscribe(self._bureau.owner_changed)
+        return nodes
+
+    def _knows_pod(self, uid: str) -> bool:
+        return any(node.pod(uid) for node in self._nodes)
 
     @contextlib.asynccontextmanager
     async def _servers(self) -> AsyncIterator[None]:
         """Health on its ports and admission on its own, on every replica whether or not it leads."""
         async with contextlib.AsyncExitStack() as stack:
-            pages = health.Health(self._metrics, unready=self._unready, audit=self._asked_audit)
+            pages = health.Health(
+                self._metrics, unready=self._unready, outages=self._bureau.outages, audit=self._asked_audit
+            )
             for port in self._settings.health_ports:
                 await self._serve(stack, pages.application(), port)
             if self._settings.webhooks:
@@ -238,10 +312,16 @@ class Operator:
     async def _lead(self, tasks: asyncio.TaskGroup) -> None:
         """Campaign; act once elected; end the process when the lease is lost, for a clean start is the safest one."""
         campaign = tasks.create_task(self._elector.campaign())
+        vigils = [tasks.create_task(node.stand_by()) for node in self._nodes]
         await self._elector.elected.wait()
+        for vigil in vigils:
+            vigil.cancel()
         log.info("leading", extra={"identity": self._identity})
         for cache, loop in self._loops:
             tasks.create_task(_run_when_synced(cache, loop))
+        tasks.create_task(self._bureau.run(self._performer.end))
+        for node in self._nodes:
+            tasks.create_task(node.serve())
         if self._settings.webhooks:
             tasks.create_task(self._announce_soon())
         await campaign
@@ -306,6 +386,10 @@ class Operator:
         read(Metric.AUDIT_DIFFERENCES, "kind", lambda: self._differences)
         read(Metric.LOOP_LAG, "", lambda: {"": self._lag})
         read(Metric.LEADER, "", lambda: {"": float(self._elector.leads)})
+        read(Metric.CLOUD_UP, "cloud", self._clouds_up)
+
+    def _clouds_up(self) -> dict[str, float]:
+        return {name: float(not outage) for name, outage in self._bureau.outages().items()}
 
     def _watch_counts(self, what: str) -> dict[str, float]:
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -21,10 +21,16 @@ class Health:
     """The same pages on every port: each of the operators that Skysail replaces had its own."""
 
     def __init__(
-        self, metrics: Metrics, *, unready: Callable[[], list[str]], audit: Callable[[], Awaitable[list[Any]]]
+        self,
+        metrics: Metrics,
+        *,
+        unready: Callable[[], list[str]],
+        outages: Callable[[], Mapping[str, str]],
+        audit: Callable[[], Awaitable[list[Any]]],
     ) -> None:
         self._metrics = metrics
         self._unready = unready
+        self._outages = outages
         self._audit = audit
         self._is_auditing = False
 
@@ -32,6 +38,7 @@ class Health:
         app = web.Application()
         app.router.add_get("/healthz", self._live)
         app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/readyz/{part}", self._part_ready)
         app.router.add_get("/metrics", self._count)
         app.router.add_post("/audit", self._compare)
         return app
@@ -44,6 +51,14 @@ class Health:
         if waiting:
             return web.Response(status=503, text="".join(f"waiting for {what}\n" for what in waiting))
         return web.Response(text="ok\n")
+
+    async def _part_ready(self, request: web.Request) -> web.Response:
+        """Of something outside, by its name. What is down there does not make the process unready."""
+        outages, part = self._outages(), request.match_info["part"]
+        if part not in outages:
+            known = ", ".join(outages) or "nothing"
+            return web.Response(status=404, text=f"nothing is called {part}; there is {known}\n")
+        return web.Response(status=503 if outages[part] else 200, text=f"{outages[part] or 'ok'}\n")
 
     async def _count(self, _: web.Request) -> web.Response:
         return web.Response(body=self._metrics.page(), headers={"Content-Type": _METRICS})

@@ -209,6 +209,7 @@ class Metric(Named):
     WATCHES = "skysail_watch_streams_total", "Watches that were opened, by `kind`."
     AUDIT_DIFFERENCES = "skysail_cache_audit_differences_total", "Objects that the cache had wrong, by `kind`."
     LOOP_LAG = "skysail_event_loop_lag_seconds", "How late the event loop was at its last heartbeat."
+    CLOUD_UP = "skysail_cloud_up", "1 where the cloud lists what it runs for us, 0 where it does not, by `cloud`."
     LEADER = "skysail_leader", "1 in the replica that leads, 0 in the others."
     TRAINING_JOB_PROGRESS = "trainingjob_progress_percent", "How far each TrainingJob is."
 

@@ -12,6 +12,8 @@ from msgspec import Meta
 from skysail.base.errors import UserError
 
 _PREFIX = "SKYSAIL_"
+# Names that the operators which Skysail replaces gave to a setting of ours.
+_OTHER_NAMES = {"mock_clouds": ("MODAL_MOCK",)}
 
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -19,6 +21,35 @@ Port = Annotated[int, Meta(ge=0, le=65535)]
 
 class SettingsError(UserError):
     """A setting has a value that cannot be used; the message names it and where it came from."""
+
+
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node that stands for a cloud. It is there while there is an account at that cloud, real or simulated."""
+
+    provider: Annotated[str, Meta(description="The cloud.")]
+    port: Annotated[Port, Meta(description="Port of its logs, exec and port-forward.")]
+    taint: Annotated[
+        str, Meta(pattern=r"^[^=:]+(=[^=:]*)?:(NoSchedule|NoExecute|PreferNoSchedule)$", description="key=value:Effect")
+    ]
+    labels: Annotated[dict[str, str], Meta(description="Labels beside those that every such node has.")] = {}
+    capacity: Annotated[dict[str, str], Meta(description="What the scheduler may place there.")] = {
+        "cpu": "10k",
+        "memory": "100Ti",
+        "ephemeral-storage": "100Ti",
+        "nvidia.com/gpu": "1k",
+        "pods": "10k",
+    }
+
+
+_NODES = {
+    "modal.com": NodeSettings(provider="modal", port=10260, taint="virtual-kubelet.io/provider=modal:NoSchedule"),
+    "runpod-virtual-node": NodeSettings(
+        provider="runpod",
+        port=10261,
+        taint="runpod.io/virtual=true:NoSchedule",
+        labels={"runpod.io/virtual": "true"},
+    ),
+}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +88,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float, Meta(ge=0, description="How long admission is still served after a stop was asked for.")
     ] = 3.0
     webhooks: Annotated[bool, Meta(description="Whether to serve admission at all.")] = True
+    nodes: Annotated[dict[str, NodeSettings], Meta(description="The nodes that stand for clouds, by name.")] = _NODES
+    node_address: Annotated[
+        str | None, Meta(description="Address at which the API server reaches this process for logs and exec.")
+    ] = None
+    node_certificate: Annotated[
+        str | None, Meta(description="Certificate of the nodes' servers, with `node_key`; by default self-signed.")
+    ] = None
+    node_key: Annotated[str | None, Meta(description="Its private key.")] = None
+    data_folder: Annotated[str, Meta(description="Where logs of pods at clouds are kept until the pod is deleted.")] = (
+        "/var/lib/skysail"
+    )
+    simulated_clouds: Annotated[
+        str | None, Meta(description="Address of simulated clouds that stand in for all real ones.")
+    ] = None
+    simulated_token: Annotated[str | None, Meta(description="File with the token for them.")] = None
+    mock_clouds: Annotated[
+        bool, Meta(description="Pretend to run pods at clouds: nothing is called, and nothing is paid.")
+    ] = False
+    sweep_seconds: Annotated[
+        float, Meta(ge=0, description="How long an instance of ours without a claim is left alone before it is ended.")
+    ] = 600.0
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None) -> Settings:
@@ -82,7 +134,8 @@ def _checked(source: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(Settings):
-        value = environment.get(_PREFIX + field.name.upper())
+        names = (_PREFIX + field.name.upper(), *_OTHER_NAMES.get(field.name, ()))
+        value = next((environment[name] for name in names if name in environment), None)
         if value is not None:
             found[field.name] = (
                 [part.strip() for part in value.split(",")] if isinstance(field.default, tuple) else value

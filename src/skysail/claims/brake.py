@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -29,34 +28,35 @@ class Brake:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._launches: dict[str, deque[datetime]] = {}
+        self._longest = max(limits.object.within, limits.namespace.within, limits.cloud.within)
+        self._launches: dict[str, list[datetime]] = {}
 
     def count(self, spec: CloudInstanceSpec, at: datetime) -> None:
+        self._forget(at)
         for subject, _, _ in self._subjects(spec):
-            times = self._launches.setdefault(subject, deque())
-            times.append(at)
+            self._launches.setdefault(subject, []).append(at)
 
     def take_back(self, spec: CloudInstanceSpec, at: datetime) -> None:
         """The cloud made nothing."""
         for subject, _, _ in self._subjects(spec):
-            times = self._launches.get(subject, deque())
+            times = self._launches.get(subject, [])
             if at in times:
                 times.remove(at)
 
     def verdict(self, spec: CloudInstanceSpec, now: datetime) -> str:
         """Why this launch has to wait, as a sentence; empty where it may go on."""
         for subject, limit, tell in self._subjects(spec):
-            times = self._launches.get(subject)
-            if times is None:
-                continue
-            while times and times[0] + limit.within <= now:
-                times.popleft()
-            if not times:
-                del self._launches[subject]
-            elif len(times) >= limit.launches:
-                free = (times[0] + limit.within).strftime("%H:%M:%S")
-                return tell(f"{len(times)} launches in {_spoken(limit.within)}") + f" The next one is at {free} UTC."
+            recent = [at for at in self._launches.get(subject, ()) if abs(now - at) < limit.within]
+            if len(recent) >= limit.launches:
+                free = sorted(recent)[-limit.launches] + limit.within
+                many = f"{len(recent)} launches in {_spoken(limit.within)}"
+                return f"{tell(many)} The next one is at {free:%H:%M:%S} UTC."
         return ""
+
+    def _forget(self, now: datetime) -> None:
+        """What is too long ago for every limit. A clock that was set far back makes all of it so."""
+        recent = {s: [at for at in times if abs(now - at) < self._longest] for s, times in self._launches.items()}
+        self._launches = {subject: times for subject, times in recent.items() if times}
 
     def _subjects(self, spec: CloudInstanceSpec) -> list[tuple[str, Limit, Callable[[str], str]]]:
         for_, limits = spec.for_, self._limits

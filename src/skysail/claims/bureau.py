@@ -18,7 +18,7 @@ from skysail.claims.orders import Orders
 from skysail.claims.provider import ClaimedProvider
 from skysail.claims.sweep import Sweeper
 from skysail.claims.types import CloudInstance
-from skysail.cloud.instances import Cloud
+from skysail.cloud.instances import Cloud, Instance
 from skysail.core.actions import End
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
@@ -76,6 +76,8 @@ class Bureau:
             now=around.now,
         )
         self._brake = brake
+        self.calls.made = self._made
+        claims.subscribe(self._forget)
         for listings in self.listings.values():
             claims.subscribe(listings.claim_changed)
 
@@ -88,6 +90,10 @@ class Bureau:
         return ClaimedProvider(
             self._client, listings.cloud, self._claims, self.orders, cluster=rules.cluster, now=self._around.now
         )
+
+    def outages(self) -> dict[str, str]:
+        """Why each cloud cannot be relied on now, as a sentence; empty where it can."""
+        return {name: listings.outage for name, listings in self.listings.items()}
 
     def owner_changed(self, old: Object | None, new: Object | None) -> None:
         """Something that instances may work for is gone, or another has its name."""
@@ -114,6 +120,17 @@ class Bureau:
                     tasks.create_task(sweeper.run())
         finally:
             await self.calls.close()
+
+    def _made(self, instance: Instance) -> None:
+        """The answer to a call is known at once, whatever became of its claim meanwhile."""
+        for listings in self.listings.values():
+            listings.saw(instance)
+
+    def _forget(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
+        """Not when a claim is looked up in vain: the order comes before the claim."""
+        if old is not None and new is None:
+            self.calls.forget(old.metadata.name)
+            self.orders.forget(old.metadata.name)
 
     def _changed(self, claim: str) -> None:
         self._wake(Key("", claim))

@@ -17,6 +17,9 @@ from skysail.claims.types import CloudInstance
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.instances import Cloud, Instance, Inventory
 
+# How many instances are asked for one by one, where a listing shows none of ours.
+_WITNESSES = 3
+
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +44,7 @@ class Listings:
     ) -> None:
         self.cloud = cloud
         self.latest: Inventory | None = None
-        self.outage = f"{cloud.name} has not listed its instances yet."
+        self.outage = self._unlisted = f"{cloud.name} has not listed its instances yet."
         self.cluster = cluster
         self._clock = clock
         self._changed = changed
@@ -96,6 +99,9 @@ class Listings:
         absence = self._absences.get(name)
         return Unseen() if absence is None else Unseen(listings=absence.times, seconds=absence.last - absence.first)
 
+    def is_of(self, instance: Instance, claim: CloudInstance) -> bool:
+        return (instance.cluster, instance.claim) == (self.cluster, claim.metadata.name)
+
     def saw(self, instance: Instance) -> None:
         """An answer about one instance, newer than any listing."""
         name = instance.claim
@@ -105,38 +111,48 @@ class Listings:
         self._note(name, _in_order([*others, instance]), self._clock())
 
     async def _follow(self) -> None:
-        async for name in self.cloud.changes():
-            claim = self._claims.get(name)
-            if claim is None or not claim.status.instance_id:
-                continue  # whoever made it tells its id first
+        """A cloud that stops telling is asked to begin again; what it did not tell is in the next listing."""
+        while True:
             try:
-                instance = await self.cloud.look(claim.status.instance_id)
+                async for name in self.cloud.changes():
+                    await self._look(name)
             except ProviderError as error:
-                log.debug("no look at an instance", extra={"claim": name, "why": str(error)})
-                continue
-            if instance is not None:
-                self.saw(instance)
+                log.info("cloud does not tell changes", extra={"cloud": self.cloud.name, "why": str(error)})
+            await asyncio.sleep(self.cloud.terms.tick)
+
+    async def _look(self, name: str) -> None:
+        claim = self._claims.get(name)
+        if claim is None or not claim.status.instance_id:
+            return  # whoever made it tells its id first
+        try:
+            instance = await self.cloud.look(claim.status.instance_id)
+        except ProviderError as error:
+            log.debug("no look at an instance", extra={"claim": name, "why": str(error)})
+            return
+        if instance is not None:
+            self.saw(instance)
 
     async def _contradiction(self, inventory: Inventory) -> str:
-        """Where a listing shows nothing of what we know to run, one of them is asked for by its id."""
+        """Where a listing shows nothing of what we know to run, some of it is asked for by its id."""
         expected = [
             c for c in self._claims.values() if c.status.state in {"Starting", "Running"} and c.status.instance_id
         ]
         there = {instance.id for instance in inventory.instances}
-        if not expected or any(claim.status.instance_id in there for claim in expected):
+        if any(claim.status.instance_id in there for claim in expected):
             return ""
-        instance = await self.cloud.look(expected[0].status.instance_id)
-        if instance is None or instance.state == "ended":
-            return ""
-        return f"{self.cloud.name} lists nothing of ours, and yet instance {instance.id} exists."
+        for claim in expected[:_WITNESSES]:
+            instance = await self.cloud.look(claim.status.instance_id)
+            if instance is not None and instance.state != "ended" and self.is_of(instance, claim):
+                return f"{self.cloud.name} lists nothing of ours, and yet instance {instance.id} exists."
+        return ""
 
     def _take(self, inventory: Inventory, begun: float, *, is_evidence: bool) -> None:
         found: dict[str, list[Instance]] = defaultdict(list)
         for instance in inventory.instances:
             if instance.cluster == self.cluster and instance.claim:
                 found[instance.claim].append(instance)
-        for name in self._claims:
-            if name in found:
+        for name, claim in self._claims.items():
+            if _shows(found[name], claim.status.instance_id):
                 self._absences.pop(name, None)
                 self._note(name, _in_order(found[name]), begun)
             elif is_evidence:
@@ -166,9 +182,10 @@ class Listings:
         return sighting.instances if sighting else ()
 
     def _fail(self, why: str) -> None:
-        if self.outage != why:
+        """The first sentence stands until the cloud lists again: each claim shows it, and changes are writes."""
+        if self.outage in {"", self._unlisted}:
             log.warning("cloud not listed", extra={"cloud": self.cloud.name, "why": why})
-        self.outage = why
+            self.outage = why
 
     def _recover(self) -> None:
         if self.outage:
@@ -176,6 +193,11 @@ class Listings:
             for name, claim in self._claims.items():
                 if claim.status.state in {None, "Claimed"}:
                     self._changed(name)
+
+
+def _shows(found: list[Instance], known: str) -> bool:
+    """Whether this tells something of the instance that we know. That another one ended does not."""
+    return any(instance.state != "ended" or known in {"", instance.id} for instance in found)
 
 
 def _in_order(instances: Iterable[Instance]) -> tuple[Instance, ...]:

@@ -74,12 +74,8 @@ class Claims:
 
     async def observe(self, key: Key) -> Snapshot | None:
         claim = self._claims.get(key)
-        if claim is None:
-            self._desk.calls.forget(key.name)
-            self._desk.orders.forget(key.name)
-            return None
-        listings = self._listings.get(claim.spec.provider)
-        if listings is None:
+        listings = self._listings.get(claim.spec.provider) if claim else None
+        if claim is None or listings is None:
             return None
         owner = await self._owners.find(claim.spec.for_)
         sight = await _looked(claim, listings)
@@ -134,7 +130,10 @@ async def _looked(claim: CloudInstance, listings: Listings) -> Sight:
         instance = await listings.cloud.look(status.instance_id)
     except ProviderError:
         return sight
-    return msgspec.structs.replace(sight, is_gone=True) if instance is None else Seen((instance,))
+    if instance is None:
+        return msgspec.structs.replace(sight, is_gone=True)
+    # An id that came back, or an answer about something else, says nothing of ours.
+    return Seen((instance,)) if listings.is_of(instance, claim) else sight
 
 
 def _age(claim: CloudInstance) -> tuple[str, str]:

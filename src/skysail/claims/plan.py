@@ -11,20 +11,19 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from skysail.base import clock
 from skysail.base.names import Condition as Conditions
 from skysail.base.names import Finalizer, Reason
+from skysail.base.timestamps import timestamp
+from skysail.claims import render
 from skysail.claims.snapshot import Call, Owner, Seen, Snapshot
-from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceStatus, Exit, Launching
-from skysail.cloud.errors import NoCapacity, ProviderError, Throttled, Unknown
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceStatus, Exit, Launching
+from skysail.cloud.errors import NoCapacity, ProviderError, Refused, Throttled, Unsupported
 from skysail.cloud.instances import Instance
 from skysail.core import conditions
 from skysail.core.actions import Action, Delete, End, Launch, Note, Plan, SetFinalizers
-from skysail.kube.fields import Condition
 
 LOST_CODE = 137
 _ASK_AGAIN = timedelta(seconds=30)
-_NEVER_PAID = 0.0
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -51,7 +50,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
 def refused(snapshot: Snapshot, why: str) -> CloudInstanceStatus:
     """The API server refused a write: the state stands, and the claim says why nothing moves."""
-    return _told(snapshot, Conditions.LAUNCHED, "Unknown", Reason.RECONCILE_FAILED, why)
+    return render.told(snapshot, Conditions.LAUNCHED, "Unknown", Reason.RECONCILE_FAILED, why)
 
 
 def verdict(snapshot: Snapshot) -> Verdict | None:
@@ -71,14 +70,25 @@ def _claimed(snapshot: Snapshot) -> Plan:
     """Nobody has called the cloud for this claim, or it is certain that nothing came of it."""
     if isinstance(snapshot.sight, Seen):
         return _mirror(snapshot, snapshot.sight.instances)
+    if _is_calling(snapshot):
+        return Plan(look_again=snapshot.terms.tick)  # it is being broken off, and may still succeed
+    return _unlaunched(snapshot)
+
+
+def _unlaunched(snapshot: Snapshot) -> Plan:
+    """The ticket first, against the version of the claim; and when the claim carries it, the call."""
     end = verdict(snapshot)
     if end is not None:
-        return _over(snapshot, end.reason, f"{end.message} Nothing was launched.", usd=_NEVER_PAID)
+        return _over(snapshot, end.reason, f"{end.message} Nothing was launched.", usd=render.NEVER_PAID)
     wait = _obstacle(snapshot)
     if wait is not None:
         return _waiting(snapshot, *wait)
-    launching = Launching(by=snapshot.identity, nonce=snapshot.ticket, at=clock.timestamp(snapshot.now))
-    status = _told(snapshot, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, "The cloud is being called.")
+    claim = snapshot.object
+    if claim.status.launching is not None and snapshot.order is not None:
+        launch = Launch(claim.spec.provider, CLOUD_INSTANCE.resource, claim, snapshot.order)
+        return Plan(actions=(launch,), look_again=snapshot.terms.tick)
+    launching = Launching(by=snapshot.identity, nonce=snapshot.ticket, at=timestamp(snapshot.now))
+    status = render.told(snapshot, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, "The cloud is being called.")
     return Plan(status=msgspec.structs.replace(status, state="Launching", launching=launching), look_again=0.0)
 
 
@@ -102,32 +112,24 @@ def _obstacle(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
 def _pause(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
     """What the last call brought, until it is time for the next one."""
     call = snapshot.call
-    if call is None or call.error is None or call.retry_at is None or call.retry_at <= snapshot.now:
+    if call is None or call.failed is None or not _is_within(call.pause, call.failed, snapshot.now):
         return None
     reason = Reason.THROTTLED if isinstance(call.error, Throttled) else Reason.NO_CAPACITY
-    return reason, f"{call.error} Asked again later.", (call.retry_at - snapshot.now).total_seconds()
+    left = call.failed + call.pause - snapshot.now
+    return reason, f"{call.error} Asked again later.", left.total_seconds()
 
 
 def _launching(snapshot: Snapshot) -> Plan:
     """Somebody may have called. If it is us, we know; if not, only listings can tell."""
-    launching = snapshot.object.status.launching
-    call = snapshot.call
-    mine = call is not None and launching is not None and call.nonce == launching.nonce
-    if isinstance(snapshot.sight, Seen) and not (mine and call is not None and call.is_under_way):
+    nonce = snapshot.object.status.launching.nonce if snapshot.object.status.launching else ""
+    mine = snapshot.call if snapshot.call is not None and snapshot.call.nonce == nonce else None
+    if isinstance(snapshot.sight, Seen) and not (mine and mine.is_under_way):
         return _mirror(snapshot, snapshot.sight.instances)
-    if mine and call is not None:
-        return _called(snapshot, call)
-    if launching is not None and launching.nonce == snapshot.ticket:
-        return _call(snapshot)
+    if mine is not None:
+        return _called(snapshot, mine)
+    if nonce == snapshot.ticket:
+        return _unlaunched(snapshot)  # nobody has used it, and nobody but us can
     return _in_doubt(snapshot, "The operator that called the cloud ended before it wrote down the answer.")
-
-
-def _call(snapshot: Snapshot) -> Plan:
-    """The claim carries our unused nonce: nobody has called, and nobody but us may."""
-    if verdict(snapshot) is not None or snapshot.order is None:
-        return Plan(status=_back(snapshot, Reason.DELETED, "Nothing was launched."), look_again=0.0)
-    launch = Launch(snapshot.object.spec.provider, CLOUD_INSTANCE.resource, snapshot.object, snapshot.order)
-    return Plan(actions=(launch,), look_again=snapshot.terms.tick)
 
 
 def _called(snapshot: Snapshot, call: Call) -> Plan:
@@ -141,19 +143,20 @@ def _called(snapshot: Snapshot, call: Call) -> Plan:
 
 
 def _failed(snapshot: Snapshot, error: ProviderError) -> Plan:
+    """Only what the contract says to have made nothing is believed to have made nothing."""
     match error:
-        case Unknown():
-            return _in_doubt(snapshot, str(error))
         case NoCapacity() | Throttled():
             reason = Reason.THROTTLED if isinstance(error, Throttled) else Reason.NO_CAPACITY
             return Plan(status=_back(snapshot, reason, f"{error} Asked again later."), look_again=0.0)
+        case Refused() | Unsupported():
+            return _over(snapshot, Reason.REFUSED, str(error), usd=render.NEVER_PAID)
         case _:
-            return _over(snapshot, Reason.REFUSED, str(error), usd=_NEVER_PAID)
+            return _in_doubt(snapshot, str(error))
 
 
 def _in_doubt(snapshot: Snapshot, why: str) -> Plan:
     message = f"{why} Whether there is an instance is decided by the next listings; until then nothing is launched."
-    status = _told(snapshot, Conditions.LAUNCHED, "Unknown", Reason.REPLY_LOST, message)
+    status = render.told(snapshot, Conditions.LAUNCHED, "Unknown", Reason.REPLY_LOST, message)
     return Plan(
         status=msgspec.structs.replace(status, state="Unknown"),
         notes=(Note(Reason.REPLY_LOST, message, warning=True),),
@@ -164,11 +167,11 @@ def _in_doubt(snapshot: Snapshot, why: str) -> Plan:
 def _unknown(snapshot: Snapshot) -> Plan:
     if isinstance(snapshot.sight, Seen):
         return _mirror(snapshot, snapshot.sight.instances)
-    if not _is_surely_absent(snapshot):
+    if _is_calling(snapshot) or not _is_surely_absent(snapshot):
         return Plan(look_again=snapshot.terms.tick)
     end = verdict(snapshot)
     if end is not None:
-        return _over(snapshot, end.reason, f"{end.message} No instance ever appeared.", usd=_NEVER_PAID)
+        return _over(snapshot, end.reason, f"{end.message} No instance ever appeared.", usd=render.NEVER_PAID)
     message = "No listing showed an instance for longer than the cloud takes to show one, so it is launched anew."
     return Plan(status=_back(snapshot, Reason.NEVER_APPEARED, message), look_again=0.0)
 
@@ -179,7 +182,12 @@ def _alive(snapshot: Snapshot) -> Plan:
         return _mirror(snapshot, snapshot.sight.instances)
     if _is_surely_absent(snapshot) and snapshot.sight.is_gone:
         return _vanished(snapshot)
-    end = verdict(snapshot)
+    return _unseen(snapshot)
+
+
+def _unseen(snapshot: Snapshot) -> Plan:
+    """Nobody says now that it is there, or that it is gone. It can be ended all the same, by its id."""
+    end = _underway(snapshot) or verdict(snapshot)
     if end is None:
         return Plan(look_again=snapshot.terms.tick)
     return _ending(snapshot, end, (snapshot.object.status.instance_id,), snapshot.object.status)
@@ -188,9 +196,10 @@ def _alive(snapshot: Snapshot) -> Plan:
 def _vanished(snapshot: Snapshot) -> Plan:
     """Several complete listings and the instance's own page say that it is gone."""
     status = snapshot.object.status
-    if status.state == "Terminating":
-        return _over(snapshot, Reason.DELETED, "The cloud does not list it any more.")
-    now = clock.timestamp(snapshot.now)
+    end = _underway(snapshot)
+    if end is not None:
+        return _over(snapshot, end.reason, end.message)
+    now = timestamp(snapshot.now)
     exit_ = status.exit or Exit(code=LOST_CODE, reason=Reason.LOST, message="The instance vanished at the cloud.")
     lost = msgspec.structs.replace(status, exit=exit_, finish_time=status.finish_time or now)
     message = "The instance vanished at the cloud, for example because it was preempted."
@@ -199,13 +208,18 @@ def _vanished(snapshot: Snapshot) -> Plan:
 
 def _mirror(snapshot: Snapshot, instances: tuple[Instance, ...]) -> Plan:
     """Show the oldest instance that lives, and end the others: one claim pays for one."""
-    living = [instance for instance in instances if instance.state != "ended"]
-    kept = living[0] if living else instances[0]
-    spare = tuple(instance.id for instance in living if instance is not kept)
-    status = _as_seen(snapshot, kept)
+    kept = _kept(snapshot.object.status.instance_id, instances)
+    if kept is None:
+        return _unseen(snapshot)
+    spare = tuple(instance.id for instance in instances if instance.state != "ended" and instance is not kept)
+    status = render.as_seen(snapshot, kept)
     if kept.state == "ended":
         return _ended(snapshot, kept, status)
-    end = verdict(snapshot) or _work_done(kept) or _underway(snapshot)
+    end = _underway(snapshot) or verdict(snapshot)
+    if end is None and kept.exit is not None and kept.id not in snapshot.asked:
+        # Most clouds confirm at once, and the end is one write then instead of two.
+        return Plan(actions=_ends(snapshot, (kept.id, *spare)), look_again=snapshot.terms.tick)
+    end = end or _work_done(kept)
     if end is not None:
         return _ending(snapshot, end, (kept.id, *spare), status)
     actions = _ends(snapshot, spare)
@@ -213,22 +227,11 @@ def _mirror(snapshot: Snapshot, instances: tuple[Instance, ...]) -> Plan:
     return Plan(actions=actions, status=status, notes=notes, look_again=_next_look(snapshot))
 
 
-def _as_seen(snapshot: Snapshot, instance: Instance) -> CloudInstanceStatus:
-    """The status with what the cloud says of the instance. What was told before is not taken back."""
-    status = _told(snapshot, Conditions.LAUNCHED, "True", Reason.LAUNCHED, "The cloud has made the instance.")
-    runs = instance.state == "running" or instance.started is not None
-    exit_ = instance.exit
-    return msgspec.structs.replace(
-        status,
-        state=status.state if status.state in {"Running", "Terminating"} else ("Running" if runs else "Starting"),
-        instance_id=instance.id,
-        usd_per_hour=status.usd_per_hour if status.usd_per_hour is not None else instance.usd_per_hour,
-        region=instance.region,
-        start_time=status.start_time or _time(instance.created),
-        ready_time=status.ready_time or _time(instance.started),
-        finish_time=status.finish_time or _time(exit_.ended if exit_ else None),
-        exit=status.exit or (Exit(code=exit_.code, reason=exit_.reason, message=exit_.message) if exit_ else None),
-    )
+def _kept(known: str, instances: tuple[Instance, ...]) -> Instance | None:
+    """The oldest that lives, else the one that we know. That another one ended says nothing of ours."""
+    living = (instance for instance in instances if instance.state != "ended")
+    ours = (instance for instance in instances if known in {"", instance.id})
+    return next(living, None) or next(ours, None)
 
 
 def _work_done(instance: Instance) -> Verdict | None:
@@ -245,8 +248,8 @@ def _underway(snapshot: Snapshot) -> Verdict | None:
 
 
 def _ending(snapshot: Snapshot, end: Verdict, ids: tuple[str, ...], status: CloudInstanceStatus) -> Plan:
-    """Say it, then ask the cloud, and ask again until it confirms."""
-    told = _with(snapshot, status, Conditions.ENDED, "False", end.reason, end.message)
+    """Ask the cloud, say it, and ask again until it confirms."""
+    told = render.told(snapshot, Conditions.ENDED, "False", end.reason, end.message, status=status)
     told = msgspec.structs.replace(told, state="Terminating")
     return Plan(actions=_ends(snapshot, ids), status=told, look_again=snapshot.terms.tick)
 
@@ -258,20 +261,22 @@ def _ends(snapshot: Snapshot, ids: tuple[str, ...]) -> tuple[Action, ...]:
     return tuple(
         End(claim.spec.provider, id_, grace)
         for id_ in ids
-        if id_ not in snapshot.asked or snapshot.asked[id_] + patience <= snapshot.now
+        if id_ not in snapshot.asked or not _is_within(patience, snapshot.asked[id_], snapshot.now)
     )
 
 
 def _ended(snapshot: Snapshot, instance: Instance, status: CloudInstanceStatus) -> Plan:
-    end = verdict(snapshot) or _underway(snapshot) or _work_done(instance)
+    end = _underway(snapshot) or verdict(snapshot) or _work_done(instance)
     if status.exit is None:
         lost = Exit(code=LOST_CODE, reason=end.reason if end else Reason.LOST, message="The cloud ended the instance.")
         status = msgspec.structs.replace(status, exit=lost)
     if end is None:
         end = Verdict(Reason.LOST, "The cloud ended the instance, for example because it was preempted.")
     ended = instance.ended if instance.ended is not None else snapshot.now.timestamp()
-    usd = instance.usd_total if instance.usd_total is not None else cost(status, ended)
-    status = msgspec.structs.replace(status, finish_time=status.finish_time or _time(ended), end_time=_time(ended))
+    usd = instance.usd_total if instance.usd_total is not None else render.cost(status, ended)
+    status = msgspec.structs.replace(
+        status, finish_time=status.finish_time or render.time(ended), end_time=render.time(ended)
+    )
     return _over(snapshot, end.reason, end.message, usd=usd, status=status)
 
 
@@ -286,13 +291,13 @@ def _over(
     """The end is certain: the last word, and the final cost, written once."""
     old = status or snapshot.object.status
     total = old.usd_total if old.usd_total is not None else usd
-    told = _with(snapshot, old, Conditions.ENDED, "True", reason, message)
+    told = render.told(snapshot, Conditions.ENDED, "True", reason, message, status=old)
     final = msgspec.structs.replace(
         told,
         state="Terminated",
         launching=None,
-        end_time=old.end_time or clock.timestamp(snapshot.now),
-        usd_total=cost(old, snapshot.now.timestamp()) if total is None else total,
+        end_time=old.end_time or timestamp(snapshot.now),
+        usd_total=render.cost(old, snapshot.now.timestamp()) if total is None else total,
     )
     # Who deleted the claim, or what it was for, waits for it: the next look lets it go.
     return Plan(status=final, look_again=0.0)
@@ -316,27 +321,28 @@ def _terminated(snapshot: Snapshot) -> Plan:
     return Plan(actions=(SetFinalizers(CLOUD_INSTANCE.resource, claim, rest),))
 
 
-def cost(status: CloudInstanceStatus, end: float) -> float:
-    """What an instance has cost at its price, from the moment when the cloud began to charge."""
-    if status.start_time is None or status.usd_per_hour is None:
-        return _NEVER_PAID
-    seconds = end - datetime.fromisoformat(status.start_time).timestamp()
-    return round(status.usd_per_hour * max(0.0, seconds) / 3600, 6)
-
-
 def _waiting(snapshot: Snapshot, reason: Reason, message: str, seconds: float) -> Plan:
     return Plan(status=_back(snapshot, reason, message), look_again=max(seconds, 1.0))
 
 
 def _back(snapshot: Snapshot, reason: Reason, message: str) -> CloudInstanceStatus:
     """To the beginning: it is certain that the cloud has nothing of this claim."""
-    status = _told(snapshot, Conditions.LAUNCHED, "False", reason, message)
+    status = render.told(snapshot, Conditions.LAUNCHED, "False", reason, message)
     return msgspec.structs.replace(status, state="Claimed", launching=None)
 
 
 def _is_surely_absent(snapshot: Snapshot) -> bool:
     sight, terms = snapshot.sight, snapshot.terms
     return not isinstance(sight, Seen) and sight.listings >= terms.absences and sight.seconds > terms.visibility
+
+
+def _is_calling(snapshot: Snapshot) -> bool:
+    return snapshot.call is not None and snapshot.call.is_under_way
+
+
+def _is_within(span: timedelta, since: datetime, now: datetime) -> bool:
+    """Not where the clock was set back since: that would be a wait of any length."""
+    return since <= now < since + span
 
 
 def _next_look(snapshot: Snapshot) -> float | None:
@@ -350,30 +356,3 @@ def _next_look(snapshot: Snapshot) -> float | None:
 def _spare_note(snapshot: Snapshot, id_: str) -> Note:
     provider = snapshot.object.spec.provider
     return Note(Reason.REPLY_LOST, f"{provider} made a second instance {id_} for one claim; it is ended.", warning=True)
-
-
-def _told(snapshot: Snapshot, type_: Conditions, value: str, reason: str, message: str) -> CloudInstanceStatus:
-    return _with(snapshot, snapshot.object.status, type_, value, reason, message)
-
-
-def _with(
-    snapshot: Snapshot, status: CloudInstanceStatus, type_: Conditions, value: str, reason: str, message: str
-) -> CloudInstanceStatus:
-    claim: CloudInstance = snapshot.object
-    new = Condition(
-        type=type_,
-        status=value,  # type: ignore[arg-type]  # one of the three that callers name
-        last_transition_time=clock.timestamp(snapshot.now),
-        reason=reason,
-        message=message,
-        observed_generation=claim.metadata.generation,
-    )
-    return msgspec.structs.replace(
-        status,
-        conditions=conditions.with_condition(status.conditions, new),
-        observed_generation=claim.metadata.generation,
-    )
-
-
-def _time(seconds: float | None) -> str | None:
-    return None if seconds is None else clock.timestamp(clock.from_seconds(seconds))

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from skysail.base import clock
-from skysail.base.names import Condition, Finalizer, Label
+from skysail.base.names import Condition, Finalizer, Label, Reason
+from skysail.base.timestamps import timestamp
 from skysail.claims.orders import Orders
 from skysail.claims.plan import LOST_CODE
 from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance, CloudInstanceSpec, Gpu
@@ -39,8 +39,11 @@ from skysail.cloud.instances import Cloud, Gpus, Order
 from skysail.core import conditions
 from skysail.kube.cache import Cache
 from skysail.kube.client import FIELD_MANAGER, Client
-from skysail.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from skysail.kube.errors import AlreadyExists, KubeError, NotFound
 from skysail.kube.objects import Key
+
+# What every launch goes through: not worth a write to the pod each.
+_USUAL = {Reason.LAUNCHING, Reason.LAUNCHED, Reason.ORDER_AWAITED}
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +87,8 @@ class ClaimedProvider:
 
     @property
     def abilities(self) -> Abilities:
-        return self._cloud.abilities
+        """One claim is one container."""
+        return msgspec.structs.replace(self._cloud.abilities, several_containers=False)
 
     async def prepare(self, pod: Pod) -> str:
         self._pods[pod.uid] = pod
@@ -102,7 +106,7 @@ class ClaimedProvider:
             Order(claim=name, cluster=self._cluster, pod=pod, container=container, gpus=wishes.gpus, seconds=seconds)
         )
         if self._claims.get(Key("", name)) is None:
-            await self._write(self._manifest(run, pod, wishes, seconds))
+            await self._write(name, self._manifest(run, pod, wishes, seconds))
 
     async def stop(self, run: RunId, grace: float) -> None:  # noqa: ARG002 (the contract's)
         """The claim carries the grace that the pod has; less of it is a matter of the pod's own end."""
@@ -118,8 +122,9 @@ class ClaimedProvider:
                 await self._delete(claim)
 
     async def list(self) -> Listing:
-        runs = {run_of(claim): state_of(claim) for claim in self._claims.all() if self._is_run(claim)}
-        return Listing(runs=runs, pods=dict.fromkeys(self._pods, ""), complete=self._claims.synced.is_set())
+        runs = {run_of(claim): self._state(claim) for claim in self._claims.all() if self._is_run(claim)}
+        is_complete = self._claims.synced.is_set() and not self._claims.unreadable
+        return Listing(runs=runs, pods=dict.fromkeys(self._pods, ""), complete=is_complete)
 
     async def changes(self) -> AsyncIterator[RunId]:
         queue: asyncio.Queue[CloudInstance] = asyncio.Queue()
@@ -132,7 +137,9 @@ class ClaimedProvider:
 
     async def state(self, run: RunId) -> State | None:
         claim = self._claim(run)
-        return None if claim is None else state_of(claim)
+        if claim is None and Key("", claim_name(run)) in self._claims.unreadable:
+            raise Unknown(f"Claim {claim_name(run)} cannot be read.")
+        return None if claim is None else self._state(claim)
 
     async def output(self, run: RunId) -> AsyncIterator[Output]:
         """From the moment when there is an instance; nothing where there never is one."""
@@ -154,7 +161,8 @@ class ClaimedProvider:
         claims = [claim for claim in self._claims.by("for", pod) if claim.status.state == "Running"]
         if not claims:
             raise Gone(f"Pod {pod} has no running instance at {self.name}.")
-        return await self._cloud.dial(claims[-1].status.instance_id, port)
+        latest = max(claims, key=lambda claim: claim.spec.launch)
+        return await self._cloud.dial(latest.status.instance_id, port)
 
     async def usage(self) -> dict[RunId, Usage]:
         return {}
@@ -173,7 +181,7 @@ class ClaimedProvider:
             launch=run.number,
             gpu=Gpu(wishes.gpus.type, wishes.gpus.count) if wishes.gpus else None,
             grace_seconds=int(wishes.grace),
-            deadline_time=clock.timestamp(self._now() + timedelta(seconds=seconds)),
+            deadline_time=timestamp(self._now() + timedelta(seconds=seconds)),
         )
         resource = CLOUD_INSTANCE.resource
         metadata = {
@@ -184,23 +192,36 @@ class ClaimedProvider:
         manifest = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
         return {**manifest, "spec": msgspec.to_builtins(spec)}
 
-    async def _write(self, manifest: dict[str, object]) -> None:
+    async def _write(self, name: str, manifest: dict[str, object]) -> None:
         try:
             self._claims.wrote(await self._client.create(CLOUD_INSTANCE.resource, manifest, CloudInstance))
         except AlreadyExists:
-            log.debug("claim is there already")
+            await self._read(name)  # by another process, or by a write of ours that was not answered
         except KubeError as error:
             raise Unknown(f"The claim could not be written: {error}") from error
+
+    async def _read(self, name: str) -> None:
+        try:
+            self._claims.wrote(await self._client.get(CLOUD_INSTANCE.resource, "", name, CloudInstance))
+        except KubeError as error:
+            raise Unknown(f"The claim could not be read: {error}") from error
 
     async def _delete(self, claim: CloudInstance) -> None:
         try:
             left = await self._client.delete(CLOUD_INSTANCE.resource, claim, CloudInstance, {})
-        except (NotFound, Conflict):
-            return  # gone already
+        except NotFound:
+            return
         except KubeError as error:
             raise Unknown(f"The claim could not be deleted: {error}") from error
         if left is not None:
             self._claims.wrote(left)
+
+    def _state(self, claim: CloudInstance) -> State:
+        state, status = state_of(claim), claim.status
+        has_instance = bool(status.instance_id)
+        if isinstance(state, Pending) and not has_instance and self._orders.get(claim.metadata.name) is None:
+            return msgspec.structs.replace(state, is_forgotten=True)
+        return state
 
     def _claim(self, run: RunId) -> CloudInstance | None:
         return self._claims.get(Key("", claim_name(run)))
@@ -250,8 +271,8 @@ def state_of(claim: CloudInstance) -> State:
     if status.ready_time is not None:
         return Running(_seconds(status.ready_time))
     launched = conditions.find(status.conditions, Condition.LAUNCHED)
-    if launched is None:
-        return Pending("Claimed")
+    if launched is None or launched.reason in _USUAL:
+        return Pending("ContainerCreating")
     return Pending(launched.reason, launched.message)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
@@ -42,12 +42,16 @@ Sight = Seen | Unseen
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A call to the cloud by this process: under way while there is neither an instance nor an error."""
+    """A call to the cloud by this process: under way while there is neither an instance nor an error.
+
+    One that `failed` because the cloud could not now is repeated after a `pause`.
+    """
 
     nonce: str
     instance: Instance | None = None
     error: ProviderError | None = None
-    retry_at: datetime | None = None
+    failed: datetime | None = None
+    pause: timedelta = timedelta()
 
     @property
     def is_under_way(self) -> bool:

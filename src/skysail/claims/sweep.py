@@ -20,12 +20,9 @@ log = logging.getLogger(__name__)
 
 
 def orphans(instances: Iterable[Instance], cluster: str, claims: Callable[[str], bool]) -> list[Instance]:
-    """Living instances that carry our cluster's name and a claim that does not exist."""
-    return [
-        instance
-        for instance in instances
-        if instance.cluster == cluster and instance.state != "ended" and not claims(instance.claim)
-    ]
+    """Living instances that carry our cluster's name, and a claim that does not exist. Without any claim: not ours."""
+    alive = [instance for instance in instances if instance.cluster == cluster and instance.state != "ended"]
+    return [instance for instance in alive if instance.claim and not claims(instance.claim)]
 
 
 class Sweeper:
@@ -57,8 +54,6 @@ class Sweeper:
                 await self.sweep()
             except Fenced:
                 log.debug("no sweep, another process leads")
-            except KubeError as error:
-                log.info("no sweep", extra={"why": str(error)})
             await asyncio.sleep(self._listings.cloud.terms.tick)
 
     async def sweep(self) -> None:
@@ -68,7 +63,7 @@ class Sweeper:
         now = self._clock()
         self._since = {instance.id: self._since.get(instance.id, now) for instance in found}
         for instance in found:
-            if now - self._since[instance.id] >= self._grace and not await self._has_claim(instance.claim):
+            if now - self._since[instance.id] >= self._grace and await self._is_orphan(instance):
                 log.warning(
                     "ending an instance without a claim",
                     extra={"cloud": self._listings.cloud.name, "instance": instance.id, "claim": instance.claim},
@@ -78,10 +73,12 @@ class Sweeper:
     def _is_claimed(self, name: str) -> bool:
         return self._claims.get(Key("", name)) is not None
 
-    async def _has_claim(self, name: str) -> bool:
-        """The API server itself is asked: a cache may be late."""
+    async def _is_orphan(self, instance: Instance) -> bool:
+        """The API server itself is asked: a cache may be late. What it does not say is not so."""
         try:
-            await self._client.get(CLOUD_INSTANCE.resource, "", name, CloudInstance)
+            await self._client.get(CLOUD_INSTANCE.resource, "", instance.claim, CloudInstance)
         except NotFound:
-            return False
-        return True
+            return True
+        except KubeError as error:
+            log.info("not swept", extra={"instance": instance.id, "why": str(error)})
+        return False

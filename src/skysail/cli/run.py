@@ -31,6 +31,19 @@ def run(
         float | None, typer.Option(help="How long admission is still served after a stop was asked for.")
     ] = None,
     webhooks: Annotated[bool | None, typer.Option(help="Whether to serve admission at all.")] = None,
+    node_address: Annotated[
+        str | None, typer.Option(help="Address at which the API server reaches this process for logs and exec.")
+    ] = None,
+    node_certificate: Annotated[str | None, typer.Option(help="Certificate of the nodes' servers.")] = None,
+    node_key: Annotated[str | None, typer.Option(help="Its private key.")] = None,
+    data_folder: Annotated[str | None, typer.Option(help="Where logs of pods at clouds are kept.")] = None,
+    simulated_clouds: Annotated[
+        str | None, typer.Option(help="Address of simulated clouds that stand in for all real ones.")
+    ] = None,
+    simulated_token: Annotated[str | None, typer.Option(help="File with the token for them.")] = None,
+    mock_clouds: Annotated[
+        bool | None, typer.Option(help="Pretend to run pods at clouds: nothing is called, nothing is paid.")
+    ] = None,
 ) -> None:
     """Run the operator. Every option is also read from the environment, as SKYSAIL_NAME."""
     import asyncio
@@ -53,6 +66,13 @@ def run(
         "resync_seconds": resync_seconds,
         "drain_seconds": drain_seconds,
         "webhooks": webhooks,
+        "node_address": node_address,
+        "node_certificate": node_certificate,
+        "node_key": node_key,
+        "data_folder": data_folder,
+        "simulated_clouds": simulated_clouds,
+        "simulated_token": simulated_token,
+        "mock_clouds": mock_clouds,
     }
     loaded = settings.load(flags, os.environ, config)
     logs.configure(loaded.log_level, loaded.log_format)

@@ -109,10 +109,14 @@ class RunId(msgspec.Struct, frozen=True, order=True):
 
 
 class Pending(msgspec.Struct, frozen=True, tag="pending"):
-    """Accepted and not running yet. `why` is for the user; `reason` is one CamelCase word."""
+    """Accepted and not running yet. `why` is for the user; `reason` is one CamelCase word.
+
+    `is_forgotten`: what to run is not known any more, for example after a restart, so `start` has to be called again.
+    """
 
     reason: str
     why: str = ""
+    is_forgotten: bool = False
 
 
 class Running(msgspec.Struct, frozen=True, tag="running"):

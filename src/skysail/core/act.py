@@ -64,7 +64,7 @@ class Performer:
         self._client = client
         self._caches = caches
         self._fence = fence
-        self._clouds = clouds
+        self.clouds = clouds
         self._doubts: dict[Root, set[Root]] = {}
         self.effects = 0
 
@@ -180,21 +180,21 @@ class Performer:
 
     async def _launch(self, action: Launch) -> None:
         """The claim is read live first: another process may have decided otherwise since our cache was told."""
-        assert self._clouds is not None, "only a process with clouds plans launches"
+        assert self.clouds is not None, "only a process with clouds plans launches"
         seen = action.object.metadata
         found = await self._look(action.resource, seen.key)
         if found is None or found.metadata.resource_version != seen.resource_version:
             raise Fenced(f"{seen.key} changed before the cloud was called")
         self._begin("launch", action.resource, seen.key)
-        self._clouds.launch(action)
+        self.clouds.launch(action)
 
     async def end(self, action: End) -> None:
         """Ask a cloud to end an instance, also one that belongs to no object any more."""
-        assert self._clouds is not None, "only a process with clouds plans ends"
+        assert self.clouds is not None, "only a process with clouds plans ends"
         self._fence.check()
         self.effects += 1
         log.info("end", extra={"cloud": action.cloud, "instance": action.instance, "effect": self.effects})
-        await self._clouds.end(action)
+        await self.clouds.end(action)
 
     async def _look(self, resource: Resource, key: Key) -> Object | None:
         """A live read. Where the object belongs into a cache, its answer is as good as a watch event."""

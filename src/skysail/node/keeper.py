@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 
 from skysail.base.names import Event
-from skysail.cloud.contract import Listing, Provider, RunId, Running
+from skysail.cloud.contract import Ended, Listing, Provider, RunId
 from skysail.cloud.errors import ProviderError
 from skysail.core.queue import Queue
 from skysail.kube import events
+from skysail.kube.audit import audit
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.errors import Conflict, KubeError, NotFound
@@ -36,6 +37,7 @@ from skysail.node.snapshot import loss, lost
 _WORKERS = 16
 _SURVEY_SECONDS = 30.0
 _REFRESH_SECONDS = 60.0
+_AUDIT_SECONDS = 600.0
 # A start takes some milliseconds: a status in between would be a write that nobody reads.
 _PATIENCE = 0.3
 
@@ -83,7 +85,9 @@ class Keeper:
             async with asyncio.TaskGroup() as tasks:
                 self._performer.tasks = tasks
                 for cache in (self.pods, services):
-                    tasks.create_task(Reflector[Any](self._client, cache, rng=self._rng).run())
+                    reflector = Reflector[Any](self._client, cache, rng=self._rng)
+                    tasks.create_task(reflector.run())
+                    tasks.create_task(self._audit_for_ever(cache, reflector))
                 tasks.create_task(self._follow_changes())
                 await self.pods.synced.wait()
                 await services.synced.wait()
@@ -257,23 +261,37 @@ class Keeper:
 
     async def _survey(self) -> None:
         """Compare what we believe with what is there: news that got lost, runs that got lost, places nobody wants."""
-        believed = {run: book for book in self.books.values() for run in book.running()}
+        believed = {run: book for book in self.books.values() for run in book.live()}
         listing = await self._provider.list()
         for run, state in listing.runs.items():
-            if run.pod in self.books and not isinstance(state, Running):
-                await self._look(self.books[run.pod], run)
+            book = self.books.get(run.pod)
+            if book is not None and book.runs.get(run) != state:
+                await self._look(book, run)
         if not listing.complete:
             return
         self._listing = listing
         for run, book in believed.items():
             last = book.runs.get(run)
-            if run in listing.runs or run in book.starting or not isinstance(last, Running):
+            if run in listing.runs or run in book.starting or last is None or isinstance(last, Ended):
                 continue
             if await self._provider.state(run) is None:
                 book.ended(run, loss(last, self._wall()))
                 self._queue.add(book.uid)
         for uid in listing.pods.keys() - self.books.keys():
             await self._provider.release(uid)
+
+    async def _audit_for_ever(self, cache: Cache[Any], reflector: Reflector[Any]) -> None:
+        """A watch can lose an event without anybody noticing: from time to time the whole is compared."""
+        while True:
+            await asyncio.sleep(_AUDIT_SECONDS * self._rng.uniform(0.9, 1.1))
+            try:
+                finding = await audit(self._client, cache)
+            except KubeError as error:
+                log.info("cache not audited", extra={"why": str(error)})
+                continue
+            if finding.differs:
+                log.warning("cache differed and is filled anew", extra=msgspec.structs.asdict(finding))
+                reflector.relist()
 
     async def _refresh_for_ever(self) -> None:
         while True:

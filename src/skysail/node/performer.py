@@ -159,8 +159,9 @@ class Performer:
     async def _stop(self, book: Book, pod: Pod, container: Container | None, step: Stop) -> None:
         began = self._now()
         hook = container.lifecycle.pre_stop if container else None
+        has_begun = isinstance(book.runs.get(step.run), Running)
         try:
-            if container is not None and hook is not None and step.grace > 0:
+            if container is not None and hook is not None and has_begun and step.grace > 0:
                 failure = await Checks(self._provider, step.run, container, book.address or "").hook(hook, step.grace)
                 if failure:
                     self._teller.tell(pod, Event.PRE_STOP_FAILED, f"{container.name}: {failure}")
@@ -183,6 +184,8 @@ class Performer:
         await self.learned(book, pod, run, state)
 
     def _follow(self, book: Book, container: Container, run: RunId) -> None:
+        if run in book.pumps:
+            return  # it was started again, because the provider had forgotten it
         book.pumps[run] = self.task(self._pump(run), f"output of {run}")
         if _has_probes(container):
             book.health[run] = probes.initial(container)
@@ -243,7 +246,10 @@ class Performer:
 
     def task(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         assert self.tasks is not None, "steps are performed while the keeper runs"
-        return self.tasks.create_task(self._survive(work, what))
+        task = self.tasks.create_task(self._survive(work, what))
+        # One that is cancelled before it began would leave its work for the collector to complain about.
+        task.add_done_callback(lambda _: work.close())
+        return task
 
     async def _survive(self, work: Coroutine[Any, Any, None], what: str) -> None:
         await guard.survive(work, what)

@@ -143,7 +143,7 @@ def _go_on(snapshot: Snapshot, known: Mapping[str, History]) -> tuple[list[Step]
         if due is None:
             steps += _ended_for_health(snapshot, container, known[container.name])
         elif due <= snapshot.now:
-            steps.append(Start(container.name, known[container.name].number + 1))
+            steps.append(Start(container.name, known[container.name].next))
         else:
             moments.append(due)
     return steps, moments
@@ -182,7 +182,8 @@ def is_started(snapshot: Snapshot, container: Container, past: History) -> bool:
 
 def _due(snapshot: Snapshot, container: Container, past: History) -> float | None:
     """When to start the next run; None while one is there or under way."""
-    if past.is_live or snapshot.run(container.name, past.number + 1) in snapshot.starting:
+    is_there = past.is_live and past.next > past.number
+    if is_there or snapshot.run(container.name, past.next) in snapshot.starting:
         return None
     held = snapshot.waiting.get(container.name)
     if held is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.base import clock
+from skysail.base.timestamps import timestamp
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
@@ -121,7 +121,7 @@ class Registrar:
             node = await self._client.create(NODE, manifest(self._described), NodeObject)
             self._nodes.wrote(node)
         if not is_right(node, self._described):
-            shown = status(self._described, clock.timestamp(self._now()))
+            shown = status(self._described, timestamp(self._now()))
             self._nodes.wrote(await self._client.patch_status(NODE, node, shown, NodeObject))
         self.registered.set()
 

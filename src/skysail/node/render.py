@@ -92,7 +92,7 @@ def _uninitialised(pod: Pod, known: Mapping[str, History]) -> list[str]:
 def _container(
     snapshot: Snapshot, container: Container, past: History, *, final: Final | None, initialised: bool = True
 ) -> Json:
-    run = snapshot.run(container.name, max(past.number, 0))
+    run = snapshot.run(container.name, max(past.begun, 0))
     health = snapshot.health.get(run, HEALTHY)
     goes_on = past.is_running and run not in snapshot.starting
     state, last = _states(snapshot, container, past, final=final, initialised=initialised)
@@ -100,9 +100,9 @@ def _container(
     return {
         "name": container.name,
         "image": container.image,
-        "imageID": f"skysail://{container.image}" if past.number >= 0 else "",
-        "containerID": f"skysail://{run.pod}.{run.container}.{run.number}" if past.number >= 0 else None,
-        "restartCount": max(past.number, 0),
+        "imageID": f"skysail://{container.image}" if past.begun >= 0 else "",
+        "containerID": f"skysail://{run.pod}.{run.container}.{run.number}" if past.begun >= 0 else None,
+        "restartCount": max(past.begun, 0),
         "started": goes_on and health.started,
         "ready": bool(past.ended and past.ended.code == 0) if is_done else goes_on and health.started and health.ready,
         "state": state,

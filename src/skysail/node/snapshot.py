@@ -89,6 +89,17 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.state, (Pending, Running))
 
     @property
+    def next(self) -> int:
+        """The run to start next: the same one again, where the provider forgot what it is."""
+        is_forgotten = isinstance(self.state, Pending) and self.state.is_forgotten
+        return self.number if is_forgotten else self.number + 1
+
+    @property
+    def begun(self) -> int:
+        """The latest run that is more than a wish."""
+        return self.number - 1 if isinstance(self.state, Pending) else self.number
+
+    @property
     def pause(self) -> float:
         """How long to wait after the end before the next start: not at all at first, then longer each time."""
         if self.streak < 2:  # noqa: PLR2004 (the first restart comes at once)
@@ -128,9 +139,10 @@ def lost(pod: Pod, known: Mapping[RunId, State], now: float) -> dict[RunId, Ende
     return found
 
 
-def loss(state: Running, now: float) -> Ended:
+def loss(state: Pending | Running, now: float) -> Ended:
     message = "The node lost this container: its process ended together with the node's agent, or unseen by it."
-    return Ended(code=LOST_CODE, reason="Lost", message=message, started=state.started, ended=now)
+    started = state.started if isinstance(state, Running) else None
+    return Ended(code=LOST_CODE, reason="Lost", message=message, started=started, ended=now)
 
 
 def is_sidecar(container: Container) -> bool:

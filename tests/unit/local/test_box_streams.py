@@ -7,7 +7,8 @@ import os
 import pytest
 
 from skysail.cloud.contract import Output
-from skysail.local.box.streams import Sink, Source, Tape
+from skysail.cloud.tape import Tape
+from skysail.local.box.streams import Sink, Source
 
 
 def piece(text: str) -> Output:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from skysail.cloud.changes import Changes
 from skysail.cloud.contract import Container, Folder, Limits, Mount, Pod, RunId, Volume
 from skysail.cloud.errors import Refused, Unsupported
 from skysail.local.box.limits import Groups
 from skysail.local.images.rules import Copied, Rule, Rules
-from skysail.local.provider.changes import Changes
 from skysail.local.provider.usage import by_namespace
 from tests.conformance.local import local_provider
 from tests.conformance.talk import Talk, hear, outcome

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.base.clock import timestamp
+from skysail.base.timestamps import timestamp
 from skysail.core.actions import Plan
 from skysail.kinds.awaiting.plan import Snapshot, plan, refused
 from skysail.kube.cache import Cache

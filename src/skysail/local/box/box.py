@@ -14,10 +14,11 @@ from pathlib import Path
 import msgspec
 
 from skysail.cloud.contract import Output
+from skysail.cloud.tape import Tape
 from skysail.local.box import root
 from skysail.local.box.host import Machine
 from skysail.local.box.process import Child, Stream, Wires
-from skysail.local.box.streams import Source, Tape, copy
+from skysail.local.box.streams import Source, copy
 from skysail.local.box.tools import Tools
 
 # By their names in /proc, as clone(2) knows them.

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from skysail.cloud.changes import Changes
 from skysail.cloud.contract import (
     Abilities,
     Container,
@@ -28,7 +29,6 @@ from skysail.cloud.contract import (
 )
 from skysail.cloud.errors import Gone, Refused, Unsupported
 from skysail.local.box.box import NotStarted
-from skysail.local.provider.changes import Changes
 from skysail.local.provider.place import Place
 from skysail.local.provider.run import Run
 from skysail.local.provider.sessions import Attached, Exec, SocketLine
@@ -51,7 +51,7 @@ class LocalProvider:
         self._around = around
         self._pods: dict[str, Place] = {}
         self._runs: dict[RunId, Run] = {}
-        self._changes = Changes()
+        self._changes: Changes[RunId] = Changes()
         self._has_warned = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()

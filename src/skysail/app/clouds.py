@@ -1,0 +1,169 @@
+"""The clouds of the operator's process: accounts, the claims on them, and the nodes that stand for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+
+from skysail.base import clock
+from skysail.base.errors import UserError
+from skysail.base.metrics import Metrics
+from skysail.base.settings import NodeSettings, Settings
+from skysail.claims.provider import ClaimedProvider, Wishes
+from skysail.cloud.instances import Cloud
+from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.client import RemoteAccount
+from skysail.cloud.simulated.ledger import Ledger
+from skysail.cloud.simulated.vendors import VENDORS
+from skysail.kube import certificates
+from skysail.kube.certificates import Pair
+from skysail.kube.client import Client
+from skysail.kube.events import Broadcaster
+from skysail.node import keeper, wishes
+from skysail.node.heartbeat import Heartbeat
+from skysail.node.keeper import Keeper
+from skysail.node.logs import LogStore
+from skysail.node.manifest import Pod
+from skysail.node.reach import Reach
+from skysail.node.references import Node
+from skysail.node.register import Description, Registrar
+from skysail.node.server import api
+from skysail.node.server.callers import Callers
+from skysail.node.server.rights import Rights
+from skysail.node.server.tls import Identity
+from skysail.node.usage import Sampler
+
+_CERTIFICATE_DAYS = 365
+
+
+class NoAccount(UserError):
+    """A setting about clouds cannot be used; the message names it."""
+
+
+@contextlib.asynccontextmanager
+async def accounts(settings: Settings) -> AsyncIterator[dict[str, Cloud]]:
+    """The clouds that this process may call, by name."""
+    opened: dict[str, RemoteAccount | Account] = {}
+    wanted = [vendor for name, vendor in VENDORS.items() if name in {row.provider for row in settings.nodes.values()}]
+    if settings.simulated_clouds:
+        token = _read(settings.simulated_token, "simulated_token")
+        opened = {vendor.name: RemoteAccount(vendor, settings.simulated_clouds, token) for vendor in wanted}
+    elif settings.mock_clouds:
+        folder = Path(settings.data_folder) / "simulated"
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = {
+            vendor.name: Account(vendor, Ledger.open(folder / f"{vendor.name}.jsonl"), now=time.time)
+            for vendor in wanted
+        }
+    try:
+        yield dict(opened)
+    finally:
+        for account in opened.values():
+            await account.close()
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the nodes of a process share."""
+
+    client: Client
+    broadcaster: Broadcaster
+    identity: Identity
+    logs: LogStore
+    rng: random.Random
+    address: str
+    cluster: str
+    version: str
+
+
+class CloudNode:
+    """One node. The replica that leads serves it; the others keep its Lease meanwhile."""
+
+    def __init__(self, name: str, settings: NodeSettings, provider: ClaimedProvider, parts: Parts) -> None:
+        self.name = name
+        self.keeper = Keeper(
+            parts.client,
+            provider,
+            Node(name=name, address=parts.address, allocatable=settings.capacity, is_virtual=True),
+            parts.logs,
+            around=keeper.Surroundings(parts.broadcaster, time.time, parts.rng),
+        )
+        provider.wishes = self._wishes
+        self._settings = settings
+        self._provider = provider
+        self._parts = parts
+
+    def pod(self, uid: str) -> Pod | None:
+        """A pod of this node as the API server last told it."""
+        book = self.keeper.books.get(uid)
+        return self.keeper.pod(book) if book else None
+
+    async def serve(self) -> None:
+        """Until cancelled."""
+        parts = self._parts
+        sampler = Sampler(self._provider, time.time)
+        reach = Reach(self.keeper, self._provider, parts.logs, sampler)
+        gate = api.Gate(Callers(parts.client, time.monotonic), Rights(parts.client, self.name, time.monotonic))
+        pages = api.NodeApi(self.name, reach, gate, metrics=Metrics().page, clock=time.time)
+        listener = socket.create_server((parts.address, self._settings.port))
+        await parts.identity.ready.wait()
+        server = await api.serve(pages, listener, parts.identity.callers.context)
+        registrar = Registrar(parts.client, self._description(), now=clock.now, rng=parts.rng)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.keeper.run())
+                tasks.create_task(sampler.run())
+                tasks.create_task(registrar.run())
+        finally:
+            await server.cleanup()
+
+    async def stand_by(self) -> None:
+        """Until cancelled."""
+        await Heartbeat(self._parts.client, self.name, clock.now).stand_by()
+
+    def _wishes(self, uid: str) -> Wishes:
+        pod = self.pod(uid)
+        return wishes.wishes(pod) if pod else Wishes()
+
+    def _description(self) -> Description:
+        key, _, effect = self._settings.taint.rpartition(":")
+        name, _, value = key.partition("=")
+        return Description(
+            name=self.name,
+            address=self._parts.address,
+            port=self._settings.port,
+            provider_id=f"skysail://{self._parts.cluster}/{self.name}",
+            kubelet_version=self._parts.version,
+            capacity=self._settings.capacity,
+            labels=self._settings.labels,
+            taints=({"key": name, "value": value, "effect": effect},),
+            is_virtual=True,
+        )
+
+
+def certificate(settings: Settings, address: str) -> Callable[[], Pair]:
+    """What the nodes' servers show: the files of the settings, read anew each time, or one of our own."""
+    if settings.node_certificate and settings.node_key:
+        files = Path(settings.node_certificate), Path(settings.node_key)
+        return lambda: Pair(files[0].read_bytes(), files[1].read_bytes())
+    now, valid = clock.now(), timedelta(days=_CERTIFICATE_DAYS)
+    own = certificates.server(
+        certificates.authority("skysail-nodes", now=now, valid=valid), [address], now=now, valid=valid
+    )
+    return lambda: own
+
+
+def _read(path: str | None, name: str) -> str:
+    if not path:
+        raise NoAccount(f"The setting {name} is missing: it names the file with the token for simulated clouds.")
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise NoAccount(f"{name} names {path}, which cannot be read: {error.strerror}.") from error

@@ -1,0 +1,78 @@
+"""Simulated clouds on this machine, served by the agent: they run what they are told in boxes of their own.
+
+They outlive the operator, as a real cloud does. What they have done is told by a ledger for each, below `simulated/` in
+the home; what ran when the agent ended is `Lost` there at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import time
+
+from aiohttp import web
+from msgspec.structs import replace
+
+from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.client import RemoteAccount
+from skysail.cloud.simulated.ledger import Ledger
+from skysail.cloud.simulated.server import serve
+from skysail.cloud.simulated.vendors import VENDORS, Vendor
+from skysail.local import private_file
+from skysail.local.addresses import HULL, SIMULATED_PORT
+from skysail.local.home import Home
+from skysail.local.provider.provider import LocalProvider
+from skysail.local.provider.surroundings import Surroundings
+
+
+class SimulatedClouds:
+    """`around` is the node's: instances share its network, images and limits, and none of its folders."""
+
+    def __init__(self, home: Home, around: Surroundings) -> None:
+        self._home = home
+        folder = home.root / "simulated"
+        places = replace(
+            around.places, folder=folder / "volumes", memory=around.places.memory / "simulated", allowed=()
+        )
+        for left_over in (places.folder, places.memory, folder / "pods"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        self._provider = LocalProvider(
+            replace(around, places=places, runs=folder / "pods", tell=lambda _run, _note: None)
+        )
+        self._accounts: list[Account] = []
+        self._runner: web.AppRunner | None = None
+
+    async def open(self) -> None:
+        folder = self._home.root / "simulated"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for vendor in VENDORS.values():
+            ledger = Ledger.open(folder / f"{vendor.name}.jsonl")
+            self._accounts.append(Account(vendor, ledger, now=time.time, provider=self._provider))
+        self._runner = await serve(self._accounts, token(self._home), HULL, SIMULATED_PORT)
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+        for account in self._accounts:
+            await account.close()
+        await self._provider.close()
+
+
+def remote(home: Home, vendor: Vendor) -> RemoteAccount:
+    """A simulated cloud as another process of the hull sees it. Made inside a running event loop."""
+    return RemoteAccount(vendor, f"http://{HULL}:{SIMULATED_PORT}", token(home))
+
+
+def token(home: Home) -> str:
+    """Made by who comes first, agent or operator. Pods reach the hull's ports: not knowing it keeps them out."""
+    path = home.root / "simulated" / "token"
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        mine = path.with_name(f"token-{os.getpid()}")
+        private_file.write(mine, secrets.token_urlsafe(32).encode())
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(mine)
+        mine.unlink()
+    return path.read_text()

@@ -1,0 +1,129 @@
+"""What goes wrong between a cloud and who calls it, named before it happens: each run is a plan and not a chance."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown
+
+On = Literal["create", "end", "list", "look"]
+What = Literal[
+    "nothing",
+    "lost",  # the request never arrived
+    "lost-done",  # it was done, and the reply never arrived
+    "500",
+    "500-done",
+    "malformed",  # it was done, and nobody can read the reply
+    "401",
+    "402",
+    "404",
+    "409",
+    "429",
+    "slow",
+    "no-capacity",
+    "duplicate",  # one call makes two
+    "dear",  # at twice the price
+    "late",  # missing from listings for long
+    "hidden",  # denied for long, whoever asks
+    "slow-start",
+    "slow-end",
+    "preempted",
+    "end-ignored",  # accepted and forgotten
+    "empty",  # a listing without anything, which says that it is complete
+    "partial",  # a listing that says that it is not complete
+    "partial-lie",  # a listing that is not complete, and says that it is
+]
+_ANSWERS: tuple[What, ...] = ("lost", "500", "malformed", "401", "402", "404", "409", "429", "slow")
+_EFFECTS: tuple[What, ...] = (*_ANSWERS, "lost-done", "500-done")
+WHATS: dict[On, tuple[What, ...]] = {
+    "create": (
+        *_EFFECTS,
+        "no-capacity",
+        "duplicate",
+        "dear",
+        "late",
+        "hidden",
+        "slow-start",
+        "slow-end",
+        "preempted",
+    ),
+    "end": (*_EFFECTS, "slow-end", "end-ignored"),
+    "list": (*_ANSWERS, "empty", "partial", "partial-lie"),
+    "look": _ANSWERS,
+}
+
+
+class Mishap(Unknown):
+    """The caller cannot know whether it was done. `what` tells a server how this looks on the wire."""
+
+    def __init__(self, what: What) -> None:
+        super().__init__(f"No answer that can be trusted came from the simulated cloud ({what}).")
+        self.what = what
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """Befalls the `at`-th call of this kind, or every one, from `since` until `until` by the account's clock.
+
+    `seconds` is how long it lasts: slowness, lateness, or how long a caller is asked to wait. An `on` of None is any
+    call: a cloud that is down for an hour is `Fault(what="lost", since=0, until=3600)`.
+    """
+
+    what: What
+    on: On | None = None
+    at: int | None = None
+    since: float = -math.inf
+    until: float = math.inf
+    seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        kinds = (self.on,) if self.on else get_args(On)
+        for kind in kinds:
+            if self.what not in (*WHATS[kind], "nothing"):
+                raise ValueError(f"{self.what!r} cannot befall {kind}: choose one of {', '.join(WHATS[kind])}")
+
+    def befalls(self, on: On, number: int, now: float) -> bool:
+        return self.on in {None, on} and self.at in {None, number} and self.since <= now < self.until
+
+    async def before(self) -> None:
+        """What keeps a call from being done, or from being done soon."""
+        match self.what:
+            case "slow":
+                await asyncio.sleep(self.seconds)
+            case "lost" | "500" | "409":
+                raise Mishap(self.what)
+            case "401":
+                raise Refused("Unauthorized", "The simulated cloud does not know this token: give it a valid one.")
+            case "402":
+                raise Refused("PaymentRequired", "The simulated account has no money left: add some.")
+            case "404":
+                raise Gone("The simulated cloud says that there is no such thing.")
+            case "429":
+                raise Throttled("The simulated cloud has had enough of calls for now.", self.seconds)
+            case "no-capacity":
+                raise NoCapacity("The simulated cloud has no such machine free.")
+
+    def after(self) -> None:
+        """What becomes of the reply to a call that was done."""
+        if self.what in {"lost-done", "500-done", "malformed"}:
+            raise Mishap(self.what)
+
+
+NOTHING = Fault(what="nothing")
+
+
+class Script:
+    """Which fault befalls which call: the first one that fits. Calls are numbered from 1, each kind by itself."""
+
+    def __init__(self, faults: Sequence[Fault] = ()) -> None:
+        self.faults = list(faults)
+        self.calls: Counter[On] = Counter()
+
+    def strike(self, on: On, now: float) -> Fault:
+        self.calls[on] += 1
+        return next((fault for fault in self.faults if fault.befalls(on, self.calls[on], now)), NOTHING)

@@ -1,0 +1,135 @@
+"""What runs in an instance: nothing at all, or the real program, at a provider that was handed in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from skysail.cloud.contract import Container, Ended, Output, Pod, Provider, RunId
+from skysail.cloud.errors import Gone, ProviderError
+from skysail.cloud.tape import Tape
+
+_ASKED_TO_END = 143
+_KILLED = 137
+
+
+class Program(Protocol):
+    """One program of one instance."""
+
+    async def start(self) -> None:
+        """Returns when it runs. Raises errors of `cloud.errors`."""
+        ...
+
+    async def wait(self) -> Ended:
+        """Until it ends by itself, or because it was stopped."""
+        ...
+
+    async def stop(self, grace: float) -> None:
+        """Ask it to end within so many seconds. May be called again, with a shorter time."""
+        ...
+
+    async def release(self) -> None:
+        """Leave nothing behind, whatever became of it."""
+        ...
+
+    def output(self) -> AsyncIterator[Output]:
+        """From its start to its end, also when it has ended."""
+        ...
+
+
+class Pretended(Program):
+    """Takes its time, for ever where it has no `seconds`; prints a few lines, and returns this code."""
+
+    def __init__(self, title: str, *, seconds: float | None, code: int, now: Callable[[], float]) -> None:
+        self._title = title
+        self._seconds = seconds
+        self._code = code
+        self._now = now
+        self._started: float | None = None
+        self._stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._tape = Tape()
+
+    def resume(self, started: float) -> None:
+        """It was started before this process knew it."""
+        self._started = started
+
+    async def start(self) -> None:
+        self._started = self._now()
+        await self._say(f"{self._title} is only simulated: nothing runs here")
+
+    async def wait(self) -> Ended:
+        assert self._started is not None, "only what was started is waited for"
+        left = None if self._seconds is None else max(self._started + self._seconds - self._now(), 0.0)
+        await asyncio.wait({self._stopped}, timeout=left)
+        code = self._stopped.result() if self._stopped.done() else self._code
+        await self._say(f"{self._title} ends with exit code {code}")
+        self._tape.end()
+        reason = "Completed" if code == 0 else "Error"
+        return Ended(code=code, reason=reason, started=self._started, ended=self._now())
+
+    async def stop(self, grace: float) -> None:
+        if not self._stopped.done():
+            self._stopped.set_result(_ASKED_TO_END if grace > 0 else _KILLED)
+
+    async def release(self) -> None:
+        self._tape.end()
+
+    def output(self) -> AsyncIterator[Output]:
+        return self._tape.all()
+
+    async def _say(self, line: str) -> None:
+        await self._tape.put(Output("stdout", self._now(), f"{line}\n".encode()))
+
+
+class Placed(Program):
+    """A container in a pod of its own, at a provider. What it prints is kept here: the pod goes with its end."""
+
+    def __init__(self, provider: Provider, pod: Pod, container: Container, now: Callable[[], float]) -> None:
+        self.provider = provider
+        self.run = RunId(pod.uid, container.name, 0)
+        self._pod = pod
+        self._container = container
+        self._now = now
+        self._tape = Tape()
+        self._copying: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.provider.prepare(self._pod)
+        await self.provider.start(self.run, self._container)
+        self._copying = asyncio.create_task(self._copy())
+
+    async def wait(self) -> Ended:
+        changes = self.provider.changes()
+        while True:
+            state = await self.provider.state(self.run)
+            if isinstance(state, Ended):
+                return state
+            if state is None:
+                return Ended(code=_KILLED, reason="Lost", message="The machine was lost.", ended=self._now())
+            while await anext(changes) != self.run:
+                pass
+
+    async def stop(self, grace: float) -> None:
+        try:
+            await self.provider.stop(self.run, grace)
+        except Gone:
+            return  # which is what was asked for
+
+    async def release(self) -> None:
+        await self.provider.release(self.run.pod)
+        if self._copying is not None:
+            await self._copying
+        self._tape.end()  # also where it never began
+
+    def output(self) -> AsyncIterator[Output]:
+        return self._tape.all()
+
+    async def _copy(self) -> None:
+        try:
+            async for piece in self.provider.output(self.run):
+                await self._tape.put(piece)
+        except ProviderError as error:
+            text = f"The rest of the output was lost: {error}\n"
+            await self._tape.put(Output("stderr", self._now(), text.encode()))
+        self._tape.end()

@@ -1,0 +1,61 @@
+"""What each simulated cloud is like. The prices are list prices of 2026-08; nobody is ever charged them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from skysail.cloud.errors import Refused
+from skysail.cloud.instances import Gpus, Terms
+
+
+class Vendor(msgspec.Struct, frozen=True, kw_only=True):
+    """`lag`: a new instance is missing from listings for so long. `start`: it takes so long until its program runs.
+
+    `lingers`: it is billed after its program has ended, until somebody ends it. `remembers`: so long after its end it
+    is still told. `run`: so long a program lasts that is only pretended. `usd_per_hour`: of a machine without a GPU.
+    """
+
+    name: str
+    region: str = "simulated"
+    usd_per_hour: float = 0.10
+    gpus: dict[str, float] = {}
+    start: float = 2.0
+    run: float = 10.0
+    lag: float = 0.0
+    lingers: bool = False
+    remembers: float = 3600.0
+    terms: Terms = Terms()
+
+    def price(self, gpus: Gpus | None, members: int = 1) -> float:
+        """US dollars an hour; of the cheapest type where the cloud may choose. `Refused` for one that it has not."""
+        if gpus is None:
+            return self.usd_per_hour * members
+        if gpus.type and gpus.type not in self.gpus:
+            raise Refused(
+                "UnknownGpu",
+                f"The simulated {self.name} has no GPU {gpus.type}: ask for one of {', '.join(self.gpus) or 'none'}.",
+            )
+        each = self.gpus[gpus.type] if gpus.type else min(self.gpus.values(), default=0.0)
+        return round(each * gpus.count * members, 6)
+
+
+MODAL = Vendor(
+    name="modal",
+    gpus={"T4": 0.59, "L4": 0.80, "A10": 1.10, "L40S": 1.95, "A100-40GB": 2.10, "A100-80GB": 2.50, "H100": 3.95},
+)
+RUNPOD = Vendor(
+    name="runpod",
+    usd_per_hour=0.06,
+    gpus={
+        "NVIDIA A40": 0.44,
+        "NVIDIA L4": 0.49,
+        "NVIDIA GeForce RTX 4090": 0.74,
+        "NVIDIA A100 80GB PCIe": 1.39,
+        "NVIDIA H100 80GB HBM3": 3.29,
+    },
+    start=4.0,
+    lag=3.0,
+    lingers=True,
+    terms=Terms(tick=10.0, visibility=120.0),
+)
+VENDORS = {vendor.name: vendor for vendor in (MODAL, RUNPOD)}

@@ -1,0 +1,324 @@
+"""What every cloud that charges must pass. A test module makes a subclass with a fixture `customer`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from skysail.cloud.contract import Container, Disk, Volume
+from skysail.cloud.errors import Gone, ProviderError, Refused, Unsupported
+from skysail.cloud.instances import Gpus
+from tests.conformance.customer import Customer
+from tests.conformance.talk import PATIENCE, hear, outcome
+
+NOBODY = "no-such-instance"
+
+
+class Creating:
+    async def test_what_was_made_says_for_whom(self, customer: Customer):
+        order = customer.order()
+        made = await customer.cloud.create(order)
+        assert (made.claim, made.cluster) == (order.claim, customer.cluster)
+        assert made.state in {"starting", "running"}
+        assert made.ended is None
+        assert made.usd_per_hour >= 0
+
+    async def test_ids_differ(self, customer: Customer):
+        made = await asyncio.gather(*(customer.cloud.create(customer.order()) for _ in range(10)))
+        assert len({instance.id for instance in made}) == 10
+        assert len({instance.claim for instance in made}) == 10
+
+    async def test_it_comes_to_run(self, customer: Customer):
+        running = await customer.running()
+        assert running.started is not None
+        assert running.created <= running.started
+
+    async def test_the_same_claim_may_be_used_again_after_the_end(self, customer: Customer):
+        first = await customer.running(customer.order(claim="again"))
+        await customer.ended(first.id)
+        second = await customer.running(customer.order(claim="again"))
+        assert second.id != first.id
+        assert (await customer.seen(second.id)).state == "running"
+
+    async def test_an_unknown_gpu_is_refused_and_nothing_is_made(self, customer: Customer):
+        with pytest.raises(Refused, match="GTX-1") as refused:
+            await customer.cloud.create(customer.order(gpus=Gpus("GTX-1")))
+        assert refused.value.reason.isalnum()
+        assert await customer.mine() == {}
+
+    @pytest.mark.parametrize("seconds", [0.0, 1e9])
+    async def test_a_deadline_that_cannot_be_kept_is_refused(self, customer: Customer, seconds):
+        with pytest.raises(Refused):
+            await customer.cloud.create(customer.order(seconds=seconds))
+        assert await customer.mine() == {}
+
+    async def test_a_disk_of_the_machine_is_refused(self, customer: Customer):
+        with pytest.raises(Refused, match="d"):
+            await customer.cloud.create(customer.order("true", Volume("d", Disk("disk-1"))))
+        assert await customer.mine() == {}
+
+
+class Listings:
+    async def test_it_tells_all_with_claim_and_cluster(self, customer: Customer):
+        orders = [customer.order() for _ in range(5)]
+        made = await asyncio.gather(*(customer.cloud.create(order) for order in orders))
+        for instance in made:
+            await customer.seen(instance.id)
+        found = await customer.mine()
+        assert {instance.claim for instance in found.values()} == {order.claim for order in orders}
+        assert set(found) == {instance.id for instance in made}
+
+    async def test_asking_twice_changes_nothing(self, customer: Customer):
+        running = await customer.running()
+        await customer.seen(running.id)
+        assert await customer.mine() == await customer.mine()
+
+    async def test_both_ways_to_ask_say_the_same(self, customer: Customer):
+        running = await customer.running()
+        assert await customer.seen(running.id) == await customer.cloud.look(running.id)
+
+    async def test_the_unknown_is_not_there(self, customer: Customer):
+        assert await customer.cloud.look(NOBODY) is None
+
+    async def test_a_change_is_told_by_the_claim(self, customer: Customer):
+        changes = customer.cloud.changes()
+        told = asyncio.ensure_future(anext(changes))
+        made = await customer.cloud.create(customer.order(claim="told"))
+        async with asyncio.timeout(PATIENCE):
+            while not told.done():  # a follower far away may have begun after the creation
+                await customer.cloud.end(made.id, 0)
+                await asyncio.wait({told}, timeout=0.05)
+        assert await told == "told"
+
+
+class Exits:
+    @pytest.mark.parametrize("code", [0, 1, 37])
+    async def test_an_exit_code_comes_back(self, customer: Customer, code):
+        made = await customer.cloud.create(customer.short(code))
+        exit_ = await customer.exited(made.id)
+        assert (exit_.code, exit_.reason) == (code, "Completed" if code == 0 else "Error")
+
+    async def test_what_has_exited_can_be_ended_and_keeps_its_code(self, customer: Customer):
+        made = await customer.cloud.create(customer.short(37))
+        await customer.exited(made.id)
+        ended = await customer.ended(made.id)
+        assert ended.exit is not None
+        assert ended.exit.code == 37
+
+    async def test_the_deadline_ends_it_whatever_becomes_of_us(self, customer: Customer):
+        made = await customer.cloud.create(customer.order(seconds=0.3))
+        ended = await customer.until(made.id, lambda now: now.state == "ended")
+        assert ended.exit is not None
+        assert ended.exit.reason == "DeadlineExceeded"
+
+
+class Ends:
+    async def test_an_end_is_confirmed_by_both_ways_to_ask(self, customer: Customer):
+        running = await customer.running()
+        ended = await customer.ended(running.id)
+        assert ended.ended is not None
+        assert ended.ended >= ended.created
+        assert ended.usd_total is not None
+        listed = (await customer.mine()).get(running.id)
+        assert listed is None or listed.state == "ended"
+
+    async def test_ending_twice_or_at_once_is_ending_once(self, customer: Customer):
+        running = await customer.running()
+        await asyncio.gather(*(customer.cloud.end(running.id, 0) for _ in range(3)))
+        first = await customer.until(running.id, lambda now: now.state == "ended")
+        assert await customer.ended(running.id) == first
+
+    async def test_ending_the_unknown_says_so(self, customer: Customer):
+        with pytest.raises(Gone):
+            await customer.cloud.end(NOBODY, 0)
+
+    async def test_ending_what_starts_ends_it(self, customer: Customer):
+        made = await customer.cloud.create(customer.order())
+        assert (await customer.ended(made.id)).state == "ended"
+
+    async def test_a_shorter_grace_counts(self, customer: Customer):
+        stubborn = customer.order("trap '' TERM; echo up; while :; do sleep 0.02; done")
+        running = await customer.running(stubborn)
+        await customer.cloud.end(running.id, 3000)
+        assert (await customer.ended(running.id, 0)).state == "ended"
+
+    async def test_ending_one_leaves_the_others(self, customer: Customer):
+        one, two = [await customer.running() for _ in range(2)]
+        await customer.ended(one.id)
+        other = await customer.cloud.look(two.id)
+        assert other is not None
+        assert other.state == "running"
+
+
+class Printing:
+    async def test_it_prints_from_its_start_to_its_end(self, customer: Customer):
+        made = await customer.cloud.create(customer.short())
+        said = await customer.said(made.id)
+        assert said.endswith("\n")
+        assert await customer.said(made.id) == said
+
+    async def test_it_can_be_read_after_the_end(self, customer: Customer):
+        made = await customer.cloud.create(customer.short())
+        await customer.exited(made.id)
+        await customer.ended(made.id)
+        assert await customer.said(made.id) != ""
+
+    async def test_ending_it_ends_what_is_followed(self, customer: Customer):
+        running = await customer.running()
+        following = asyncio.create_task(customer.said(running.id))
+        await hear(customer.cloud.output(running.id), "\n")  # it runs, but may not have spoken yet
+        await customer.ended(running.id)
+        assert (await following).endswith("\n")
+
+    async def test_the_unknown_printed_nothing(self, customer: Customer):
+        with pytest.raises(Gone):
+            await customer.said(NOBODY)
+
+
+class CloudConformance(Creating, Listings, Exits, Ends, Printing):
+    """For every cloud."""
+
+
+class Closed:
+    """For a cloud that nobody can enter."""
+
+    async def test_what_it_cannot_do_is_said(self, customer: Customer):
+        abilities = customer.cloud.abilities
+        assert (abilities.exec, abilities.attach, abilities.port_forward) == (False, False, False)
+        running = await customer.running()
+        for attempt in (
+            customer.cloud.exec(running.id, ("true",), stdin=False, tty=False),
+            customer.cloud.attach(running.id, stdin=False),
+            customer.cloud.dial(running.id, 80),
+        ):
+            with pytest.raises(Unsupported):
+                await attempt
+
+
+class Real:
+    """For a cloud that runs what it is told."""
+
+    async def test_what_the_program_prints_comes_back(self, customer: Customer):
+        made = await customer.cloud.create(customer.short())
+        assert await customer.said(made.id) == "ahoy\n"
+
+    async def test_the_streams_are_kept_apart_and_pieces_are_in_order(self, customer: Customer):
+        made = await customer.cloud.create(customer.order("seq 1 20000; echo err >&2"))
+        pieces = [piece async for piece in customer.cloud.output(made.id)]
+        heard = b"".join(piece.data for piece in pieces if piece.stream == "stdout").decode()
+        assert heard == "".join(f"{number}\n" for number in range(1, 20001))
+        assert b"".join(piece.data for piece in pieces if piece.stream == "stderr") == b"err\n"
+        assert [piece.at for piece in pieces] == sorted(piece.at for piece in pieces)
+
+    async def test_a_program_is_asked_to_end(self, customer: Customer):
+        made = await customer.running(customer.order("trap 'exit 9' TERM; echo up; while :; do sleep 0.02; done"))
+        await hear(customer.cloud.output(made.id), "up")
+        ended = await customer.ended(made.id, 30)
+        assert ended.exit is not None
+        assert ended.exit.code == 9
+
+    async def test_an_unknown_image_is_told(self, customer: Customer):
+        order = customer.order()
+        container = Container(name="main", image="example.test/no-such-image:1", command=("true",))
+        made = await customer.cloud.create(replace(order, container=container))
+        exit_ = await customer.exited(made.id)
+        assert (exit_.code, exit_.reason) == (128, "ErrImagePull")
+        assert "example.test/no-such-image:1" in exit_.message
+
+
+class Entering:
+    """For a cloud with the abilities `exec`, `attach` and `port_forward`."""
+
+    @pytest.mark.parametrize(
+        ("script", "want"),
+        [("echo out; echo err >&2", (0, "out\n", "err\n")), ("exit 7", (7, "", "")), ("kill -KILL $$", (137, "", ""))],
+    )
+    async def test_a_command_ends_as_it_does(self, customer: Customer, script, want):
+        running = await customer.running()
+        session = await customer.cloud.exec(running.id, ("sh", "-c", script), stdin=False, tty=False)
+        assert await outcome(session) == want
+        await session.close()
+
+    async def test_bytes_both_ways_do_not_block_each_other(self, customer: Customer):
+        running = await customer.running()
+        session = await customer.cloud.exec(running.id, ("cat",), stdin=True, tty=False)
+        data = b"0123456789abcdef" * 100_000
+        reading = asyncio.create_task(outcome(session))
+        await session.write(data)
+        await session.close_stdin()
+        assert await reading == (0, data.decode(), "")
+        await session.close()
+
+    async def test_a_terminal_has_a_size(self, customer: Customer):
+        running = await customer.running()
+        session = await customer.cloud.exec(running.id, ("sh", "-c", "read x; stty size"), stdin=True, tty=True)
+        await session.resize(101, 43)
+        await session.write(b"\n")
+        code, said, _ = await outcome(session)
+        assert (code, said.split()) == (0, ["43", "101"])
+        await session.close()
+        await session.close()
+
+    async def test_a_missing_program_is_refused_by_name(self, customer: Customer):
+        running = await customer.running()
+        with pytest.raises(Refused, match="no-such-program"):
+            await customer.cloud.exec(running.id, ("no-such-program",), stdin=False, tty=False)
+
+    async def test_many_commands_at_once(self, customer: Customer):
+        running = await customer.running()
+
+        async def one(number: int) -> tuple[int, str, str]:
+            script = f"echo {number}; exit {number}"
+            return await outcome(await customer.cloud.exec(running.id, ("sh", "-c", script), stdin=False, tty=False))
+
+        assert await asyncio.gather(*map(one, range(5))) == [(number, f"{number}\n", "") for number in range(5)]
+
+    async def test_a_visitor_hears_and_speaks_and_leaves_it_running(self, customer: Customer):
+        order = customer.order("echo before; while read line; do echo got $line; done")
+        running = await customer.running(replace(order, container=replace(order.container, stdin=True)))
+        await hear(customer.cloud.output(running.id), "before")
+        session = await customer.cloud.attach(running.id, stdin=True)
+        output = session.output()
+        await session.write(b"ahoy\n")
+        assert "got ahoy" in await hear(output, "got ahoy")
+        await session.close()
+        now = await customer.cloud.look(running.id)
+        assert now is not None
+        assert now.state == "running"
+
+    async def test_a_port_answers(self, customer: Customer):
+        script = (
+            "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n"
+            "c, _ = s.accept()\nheard = b''\nwhile data := c.recv(65536): heard += data\nc.sendall(heard.upper())"
+        )
+        container = Container(name="main", image=customer.python_image, command=("python3", "-c", script))
+        running = await customer.running(replace(customer.order(), container=container))
+        port = int(await hear(customer.cloud.output(running.id), "\n"))
+        line = await customer.cloud.dial(running.id, port)
+        await line.write(b"ahoy" * 50_000)
+        await line.write_eof()
+        heard = b""
+        async with asyncio.timeout(PATIENCE):
+            while data := await line.read():
+                heard += data
+        await line.close()
+        assert heard == b"AHOY" * 50_000
+
+    async def test_where_nobody_listens_it_is_said(self, customer: Customer):
+        running = await customer.running()
+        with pytest.raises(Refused, match="port 1"):
+            await customer.cloud.dial(running.id, 1)
+
+    async def test_nobody_enters_what_does_not_run(self, customer: Customer):
+        ended = await customer.cloud.create(customer.short())
+        await customer.exited(ended.id)
+        for instance in (NOBODY, ended.id):
+            for attempt in (
+                customer.cloud.exec(instance, ("true",), stdin=False, tty=False),
+                customer.cloud.attach(instance, stdin=False),
+                customer.cloud.dial(instance, 80),
+            ):
+                with pytest.raises(ProviderError):
+                    await attempt

@@ -1,0 +1,131 @@
+"""The simulated clouds pass the suite of clouds, pretending and with a provider, in the process and over HTTP."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from skysail.cloud.errors import Unsupported
+from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.client import RemoteAccount
+from skysail.cloud.simulated.ledger import Ledger
+from skysail.cloud.simulated.server import serve
+from skysail.cloud.simulated.vendors import MODAL, RUNPOD
+from tests.conformance.customer import Customer
+from tests.conformance.instances import Closed, CloudConformance, Entering, Real
+from tests.conformance.local import local_provider
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from skysail.cloud.contract import Provider
+    from skysail.cloud.simulated.vendors import Vendor
+
+QUICK = [replace(MODAL, start=0.0), replace(RUNPOD, start=0.0, lag=0.05)]
+
+
+@asynccontextmanager
+async def account(vendor: Vendor, provider: Provider | None = None) -> AsyncIterator[Account]:
+    opened = Account(vendor, Ledger(), now=time.time, provider=provider)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+@pytest.fixture(params=QUICK, ids=lambda vendor: vendor.name)
+def vendor(request: pytest.FixtureRequest) -> Vendor:
+    return request.param
+
+
+class TestPretending(CloudConformance, Closed):
+    @pytest.fixture
+    async def customer(self, vendor: Vendor) -> AsyncIterator[Customer]:
+        async with account(vendor) as cloud:
+            yield Customer(cloud)
+
+
+class TestWithAProvider(CloudConformance, Real, Entering):
+    @pytest.fixture
+    async def customer(self, vendor: Vendor, tmp_path: Path) -> AsyncIterator[Customer]:
+        async with local_provider(tmp_path) as provider, account(vendor, provider) as cloud:
+            yield Customer(cloud)
+
+
+@asynccontextmanager
+async def over_http(cloud: Account) -> AsyncIterator[RemoteAccount]:
+    runner = await serve([cloud], "token", "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    remote = RemoteAccount(cloud.vendor, url, "token", abilities=cloud.abilities)
+    try:
+        yield remote
+    finally:
+        await remote.close()
+        await runner.cleanup()
+
+
+class TestPretendingOverHttp(CloudConformance, Closed):
+    @pytest.fixture
+    async def customer(self, vendor: Vendor) -> AsyncIterator[Customer]:
+        async with account(vendor) as cloud, over_http(cloud) as remote:
+            yield Customer(remote)
+
+
+class TestWithAProviderOverHttp(CloudConformance, Real, Entering):
+    @pytest.fixture
+    async def customer(self, vendor: Vendor, tmp_path: Path) -> AsyncIterator[Customer]:
+        async with (
+            local_provider(tmp_path) as provider,
+            account(vendor, provider) as cloud,
+            over_http(cloud) as remote,
+        ):
+            yield Customer(remote)
+
+
+async def test_the_end_of_an_instance_leaves_nothing_at_the_provider(tmp_path: Path):
+    async with local_provider(tmp_path) as provider, account(QUICK[0], provider) as cloud:
+        customer = Customer(cloud)
+        order = customer.order()
+        one, two = [await customer.running(order) for _ in range(2)]
+        assert order.pod.uid not in (await provider.list()).pods
+        assert len((await provider.list()).pods) == 2
+        await customer.ended(one.id)
+        assert len((await provider.list()).pods) == 1
+        await customer.ended(two.id)
+        assert (await provider.list()).pods == {}
+
+
+async def test_what_ran_in_the_process_before_is_lost_and_not_billed_on(tmp_path: Path):
+    path = tmp_path / "ledger.jsonl"
+    async with local_provider(tmp_path) as provider:
+        before = Account(QUICK[0], Ledger.open(path), now=time.time, provider=provider)
+        running = await Customer(before).running()
+        await before.close()
+    async with local_provider(tmp_path) as provider:
+        after = Account(QUICK[0], Ledger.open(path), now=time.time, provider=provider)
+        found = await after.look(running.id)
+        assert found is not None
+        assert found.exit is not None
+        assert (found.state, found.exit.reason, found.claim) == ("ended", "Lost", running.claim)
+        await after.close()
+
+
+async def test_a_program_that_the_machine_lost_is_told(tmp_path: Path):
+    async with local_provider(tmp_path) as provider, account(QUICK[0], provider) as cloud:
+        customer = Customer(cloud)
+        running = await customer.running()
+        (pod,) = (await provider.list()).pods
+        await provider.release(pod)
+        assert (await customer.exited(running.id)).reason in {"Lost", "Error"}
+        assert (await customer.until(running.id, lambda now: now.state == "ended")).usd_total is not None
+
+
+async def test_a_gang_is_more_than_one_machine_can_do(tmp_path: Path):
+    async with local_provider(tmp_path) as provider, account(QUICK[0], provider) as cloud:
+        with pytest.raises(Unsupported):
+            await cloud.create(replace(Customer(cloud).order(), members=2))

@@ -1,0 +1,112 @@
+"""The simulated clouds as the agent serves them in a hull: the suite of clouds, and what survives the agent."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import pytest
+
+from skysail.app import simulated
+from skysail.cloud.errors import Refused
+from skysail.cloud.simulated import bill
+from skysail.cloud.simulated.client import RemoteAccount
+from skysail.cloud.simulated.ledger import Ledger
+from skysail.cloud.simulated.vendors import MODAL, RUNPOD
+from skysail.local import doors
+from skysail.local.addresses import SIMULATED_PORT
+from skysail.local.errors import Refused as LocalRefused
+from tests.conformance.customer import Customer
+from tests.conformance.instances import CloudConformance, Entering, Real
+from tests.conformance.talk import hear
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from tests.support.cluster import Cluster
+
+pytestmark = pytest.mark.plane
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster) -> Iterator[Cluster]:
+    cluster.start_agent()
+    yield cluster
+    cluster.stop("agent")
+
+
+@pytest.fixture
+async def url(node: Cluster) -> AsyncIterator[str]:
+    """A way into the hull for this process."""
+    listener = doors.open_listener(0)
+    server = await doors.serve(listener, lambda: asyncio.to_thread(node.dial, SIMULATED_PORT))
+    async with server:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+async def cloud(node: Cluster, url: str) -> AsyncIterator[RemoteAccount]:
+    remote = RemoteAccount(MODAL, url, simulated.token(node.home))
+    yield remote
+    await remote.close()
+
+
+def answers(node: Cluster, before: int | None) -> bool:
+    """Whether another agent than that one serves the simulated clouds."""
+    if node.unit("agent").pid in {None, before}:
+        return False
+    try:
+        return node.get("/", SIMULATED_PORT)[0] == HTTPStatus.UNAUTHORIZED
+    except (LocalRefused, OSError):
+        return False
+
+
+class TestInTheHull(CloudConformance, Real, Entering):
+    @pytest.fixture
+    async def customer(self, cloud: RemoteAccount) -> AsyncIterator[Customer]:
+        customer = Customer(cloud)
+        yield customer
+        for instance in await customer.mine():
+            await cloud.end(instance, 0)
+
+
+async def test_what_ran_when_the_agent_was_killed_is_lost(node: Cluster, cloud: RemoteAccount):
+    customer = Customer(cloud)
+    running = await customer.running()
+    await hear(cloud.output(running.id), "ahoy")
+    before = node.unit("agent").pid
+    node.signal("agent")
+    node.until(lambda: answers(node, before), "another agent")
+    lost = await customer.until(running.id, lambda now: now.state == "ended")
+    assert lost.exit is not None
+    assert (lost.exit.reason, lost.claim) == ("Lost", running.claim)
+    again = await customer.running(customer.order(claim=running.claim))
+    assert again.id != running.id
+    await customer.ended(again.id)
+    ledger = Ledger.open(node.home.root / "simulated" / "modal.jsonl")
+    ledger.close()
+    rows = list(bill.of(ledger.rows, customer.cluster))
+    assert bill.most_at_once(rows) == 1
+    assert bill.billable(rows) == ()
+
+
+async def test_each_cloud_has_its_own_account(node: Cluster, url: str, cloud: RemoteAccount):
+    other = RemoteAccount(RUNPOD, url, simulated.token(node.home))
+    made = await Customer(cloud).running()
+    assert await other.look(made.id) is None
+    await cloud.end(made.id, 0)
+    await other.close()
+
+
+async def test_a_pod_that_does_not_know_the_token_is_kept_out(url: str):
+    stranger = RemoteAccount(MODAL, url, "guessed")
+    with pytest.raises(Refused, match="token"):
+        await stranger.create(Customer(stranger).order())
+    await stranger.close()
+
+
+def test_the_token_and_the_ledgers_are_for_their_owner_only(node: Cluster):
+    folder = node.home.root / "simulated"
+    for name in ("token", "modal.jsonl", "runpod.jsonl"):
+        assert (folder / name).stat().st_mode & 0o077 == 0

@@ -1,0 +1,144 @@
+"""Trouble between a process and a cloud: one call, or one look at what the cloud runs, goes wrong.
+
+The account is the same for all processes and outlives them; the connection of each to it is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown
+from skysail.cloud.instances import Inventory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from skysail.cloud.contract import Abilities, Line, Output, Session
+    from skysail.cloud.instances import Cloud, Instance, Order, Terms
+    from tests.simulation.faults import FaultyTransport
+
+T = TypeVar("T")
+
+_PAUSE_SECONDS = 300.0
+_SLOW_SECONDS = 30.0
+
+# What may befall a call without changing how the story ends.
+CALL_TROUBLES = (
+    "crash",
+    "crash before",
+    "twin",
+    "pause",
+    "lost, done",
+    "lost, not done",
+    "throttled",
+    "slow",
+    "malformed",
+)
+# What ends the story in another way, and must still waste no money.
+CALL_REFUSALS = ("no capacity", "unauthorized", "out of money", "not found", "conflict")
+SURVEY_TROUBLES = ("lost", "throttled", "empty", "partial", "slow", "unauthorized")
+
+
+class FaultyCloud:
+    """The connection of one process to an account. Each create and end is one of its effects."""
+
+    def __init__(self, account: Cloud, transport: FaultyTransport) -> None:
+        self._account = account
+        self._transport = transport
+
+    @property
+    def name(self) -> str:
+        return self._account.name
+
+    @property
+    def abilities(self) -> Abilities:
+        return self._account.abilities
+
+    @property
+    def terms(self) -> Terms:
+        return self._account.terms
+
+    async def create(self, order: Order) -> Instance:
+        return await self._call(lambda: self._account.create(order))
+
+    async def end(self, instance: str, grace: float) -> None:
+        await self._call(lambda: self._account.end(instance, grace))
+
+    async def list(self) -> Inventory:
+        what = self._survey()
+        inventory = await self._account.list()
+        if what == "empty":
+            return Inventory(())
+        if what == "partial":
+            return Inventory(inventory.instances[1:], complete=False)
+        await _answer(what)
+        return inventory
+
+    async def look(self, instance: str) -> Instance | None:
+        what = self._survey()
+        if what not in {"empty", "partial"}:
+            await _answer(what)
+        return await self._account.look(instance)
+
+    def changes(self) -> AsyncIterator[str]:
+        return self._account.changes()
+
+    def output(self, instance: str) -> AsyncIterator[Output]:
+        return self._account.output(instance)
+
+    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
+        return await self._account.exec(instance, command, stdin=stdin, tty=tty)
+
+    async def attach(self, instance: str, *, stdin: bool) -> Session:
+        return await self._account.attach(instance, stdin=stdin)
+
+    async def dial(self, instance: str, port: int) -> Line:
+        return await self._account.dial(instance, port)
+
+    def _survey(self) -> str | None:
+        self._transport.surveys += 1
+        return self._transport.strikes("survey", self._transport.surveys)
+
+    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+        self._transport.calls += 1
+        what = self._transport.strikes("call", self._transport.calls)
+        fate = self._transport.fate
+        match what:
+            case "crash before":
+                fate.crash()
+                await asyncio.Event().wait()
+            case "twin":
+                fate.twin()
+            case "lost, not done":
+                raise Unknown(what)
+            case "no capacity" | "unauthorized" | "out of money" | "not found" | "conflict" | "throttled" | "slow":
+                await _answer(what)
+        done = await call()
+        match what:
+            case "crash":
+                fate.crash()
+                await asyncio.Event().wait()
+            case "pause":
+                fate.depose()
+                fate.twin()
+                await asyncio.sleep(_PAUSE_SECONDS)
+            case "lost, done" | "malformed":
+                raise Unknown(what)
+        return done
+
+
+async def _answer(what: str | None) -> None:
+    match what:
+        case "slow":
+            await asyncio.sleep(_SLOW_SECONDS)
+        case "throttled":
+            raise Throttled(what, retry_after=20.0)
+        case "no capacity":
+            raise NoCapacity(what)
+        case "unauthorized" | "out of money":
+            raise Refused("Refused", what)
+        case "not found":
+            raise Gone(what)
+        case "lost" | "conflict":
+            raise Unknown(what)

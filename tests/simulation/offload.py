@@ -1,0 +1,144 @@
+"""A pod on a node that stands for a cloud: the real keeper, claims and loop, on the simulated account."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from skysail.claims.bureau import Bureau, Rules, Surroundings
+from skysail.claims.observe import INDEXES
+from skysail.claims.owners import PodOwners
+from skysail.claims.provider import Wishes
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
+from skysail.cloud.instances import Terms
+from skysail.cloud.simulated import bill
+from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.ledger import Ledger
+from skysail.cloud.simulated.vendors import MODAL
+from skysail.kube.events import Broadcaster
+from skysail.kube.resources import POD
+from skysail.node import keeper
+from skysail.node.keeper import Keeper
+from skysail.node.logs import LogStore
+from skysail.node.references import Node
+from tests.simulation.clouds import FaultyCloud
+from tests.simulation.world import EPOCH
+
+if TYPE_CHECKING:
+    from skysail.cloud.simulated.faults import Fault
+    from tests.contract.speech import Api
+    from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+NODE = "cloud"
+CLUSTER = "cluster-1"
+STRANGER = "cluster-2"
+# A tick that is longer than a real one: hours of virtual time pass in each run.
+VENDOR = msgspec.structs.replace(MODAL, lag=8.0, remembers=120.0, terms=Terms(tick=20.0))
+VOLATILE = frozenset(
+    {
+        "startTime",
+        "readyTime",
+        "finishTime",
+        "endTime",
+        "deadlineTime",
+        "startedAt",
+        "finishedAt",
+        "instanceId",
+        "usdTotal",
+        "launching",
+        "conditions",
+        "containerID",
+    }
+)
+
+
+class Market:
+    """The account, with an instance of somebody else in it."""
+
+    def __init__(self, *script: Fault) -> None:
+        self.ledger = Ledger()
+        self.account = Account(VENDOR, self.ledger, now=_wall, script=script)
+        self.foreign = self.account.plant(claim="theirs", cluster=STRANGER)
+
+    async def close(self) -> None:
+        await self.account.close()
+
+    def complaints(self, world: World) -> list[str]:
+        rows = self.ledger.rows
+        claims = [obj["metadata"]["name"] for obj in world.objects.get(CLOUD_INSTANCE.resource, {}).values()]
+        wrong = []
+        if (most := bill.most_at_once(rows)) > 1:
+            wrong.append(f"{most} instances were billed at once for one claim")
+        wrong += [f"instance {row.instance} of claim {row.claim} has no owner" for row in self._orphans(claims, world)]
+        wrong += [f"a stranger's instance {name} was touched" for name in bill.strangers_touched(rows, cluster=CLUSTER)]
+        return wrong
+
+    def _orphans(self, claims: list[str], world: World) -> list[object]:
+        pods = {obj["metadata"]["uid"] for obj in world.objects.get(POD, {}).values()}
+        alive = [row for row in bill.billable(self.ledger.rows) if row.cluster == CLUSTER]
+        return [row for row in alive if row.claim not in claims or row.claim.rsplit("-", 1)[0] not in pods]
+
+
+class Harbour:
+    """An operator with one cloud."""
+
+    def __init__(self, process: Process) -> None:
+        market: Market = process.outside
+        claims = process.cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
+        cloud = FaultyCloud(market.account, process.transport)
+        broadcaster = Broadcaster(process.client, instance="operator", now=process.now)
+        rules = Rules(cluster=CLUSTER, identity=f"operator-{process.rng.getrandbits(32):08x}")
+        around = Surroundings(process.now, asyncio.get_running_loop().time, process.rng)
+        self.bureau = Bureau(
+            process.client,
+            claims,
+            {VENDOR.name: cloud},
+            PodOwners(process.client, self._knows),
+            rules=rules,
+            around=around,
+        )
+        process.performer.clouds = self.bureau.calls
+        loop = process.control(self.bureau.controller, claims)
+        self.bureau.attach(loop.queue.add)
+        provider = self.bureau.provider(VENDOR.name)
+        provider.wishes = lambda _: Wishes()
+        self.keeper = Keeper(
+            process.client,
+            provider,
+            Node(name=NODE, address="10.0.0.1", allocatable={}, environment={}),
+            LogStore(Path(tempfile.mkdtemp(prefix="skysail-logs-"))),
+            around=keeper.Surroundings(broadcaster, _wall, process.rng),
+        )
+        self.keeper.pods.subscribe(self.bureau.owner_changed)
+        process.background += [
+            broadcaster.run,
+            self.keeper.run,
+            lambda: self.bureau.run(process.performer.end),
+        ]
+
+    def _knows(self, uid: str) -> bool:
+        return uid in self.keeper.books and self.keeper.pod(self.keeper.books[uid]) is not None
+
+
+async def apply_pod(api: Api, simulate: str, *, name: str = "train", **spec: object) -> None:
+    container = {
+        "name": "main",
+        "image": "python:3.11",
+        "command": ["python", "train.py"],
+        "env": [{"name": "SKYSAIL_SIMULATE", "value": simulate}],
+    }
+    manifest = {
+        "metadata": {"name": name},
+        "spec": {"nodeName": NODE, "restartPolicy": "Never", "containers": [container], **spec},
+    }
+    (await api.create(POD, manifest)).ok  # noqa: B018 (asserts)
+
+
+def _wall() -> float:
+    return (EPOCH + timedelta(seconds=asyncio.get_running_loop().time())).timestamp()

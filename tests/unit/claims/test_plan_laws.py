@@ -1,0 +1,243 @@
+"""The launch protocol: what must never happen, whatever is known."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import combinations, product
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skysail.claims.plan import plan, verdict
+from skysail.claims.snapshot import Call, Owner, Seen, Snapshot, Unseen
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceStatus, Exit
+from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown, Unsupported
+from skysail.core.actions import Delete, End, Launch, SetFinalizers
+from tests.unit.claims.stock import (
+    CLOUD,
+    DELETING,
+    NOW,
+    TERMS,
+    TICKET,
+    ago,
+    claim,
+    exited,
+    instance,
+    order,
+    snapshot,
+    spec,
+)
+
+# Rows of what may be are made beforehand, so that an example is a few choices. Calls of ours have the nonce `mine`.
+
+ERRORS = (
+    NoCapacity("x" * 40_000),
+    Throttled("slow", 9.0),
+    Refused("No", "no"),
+    Unsupported("no"),
+    Unknown("y" * 40_000),
+    Gone("?"),
+)
+EXITS = (None, exited(0), exited(37, "z" * 9000))
+INSTANCES = [
+    instance(id_, state, exit=exit_, usd_total=usd)
+    for id_, state, exit_, usd in product(("i-1", "i-2"), ("starting", "running", "ended"), EXITS, (None, 2.5))
+]
+SEEN = [
+    *(Seen((row,)) for row in INSTANCES),
+    *(Seen(pair) for pair in combinations(INSTANCES, 2) if pair[0].id != pair[1].id),
+]
+UNSEEN = [
+    Unseen(listings=listings, seconds=seconds, is_gone=is_gone)
+    for listings, seconds, is_gone in product(range(5), (0.0, 60.0, 61.0), (True, False))
+]
+CALLS = [
+    None,
+    Call(nonce="mine"),
+    *(Call(nonce="mine", instance=row) for row in INSTANCES if row.id == "i-1"),
+    *(
+        Call(nonce="mine", error=error, failed=NOW, pause=timedelta(seconds=pause))
+        for error, pause in product(ERRORS, (0.0, 10.0))
+    ),
+]
+NONCES = {"Launching": (TICKET, "mine", "theirs"), "Unknown": (TICKET, "mine", "theirs")}
+KNOWN_EXITS = dict.fromkeys(("Running", "Terminating", "Terminated"), (None, Exit(code=5, reason="Error")))
+CLAIMS = [
+    claim(state, of=spec(deadline_time=deadline), metadata={"deletion_timestamp": deleted}, nonce=nonce, exit=exit_)
+    for state in (None, "Claimed", "Launching", "Unknown", "Starting", "Running", "Terminating", "Terminated")
+    for nonce, exit_ in product(NONCES.get(state, ("",)), KNOWN_EXITS.get(state, (None,)))
+    for deadline, deleted in product((None, ago(1), ago(-60)), (None, DELETING))
+]
+SENTENCES = st.sampled_from(["", "", "", "", "Not now."])
+
+
+def snapshots():
+    return st.builds(
+        snapshot,
+        st.sampled_from(CLAIMS),
+        sight=st.sampled_from(SEEN) | st.sampled_from(UNSEEN),
+        owner=st.sampled_from(Owner),
+        call=st.sampled_from(CALLS),
+        outage=SENTENCES,
+        brake=SENTENCES,
+        rival=SENTENCES,
+        is_superseded=st.booleans(),
+        asked=st.sampled_from([{}, {"i-1": NOW}, {"i-1": NOW, "i-2": NOW}]),
+        order=st.sampled_from([None, order(), order(), order()]),
+    )
+
+
+def state_after(made, before):
+    return before.object.status.state if made.status is None else made.status.state
+
+
+def is_surely_absent(of: Snapshot) -> bool:
+    sight = of.sight
+    return isinstance(sight, Unseen) and sight.listings >= TERMS.absences and sight.seconds > TERMS.visibility
+
+
+def a_launch_needs_our_unused_ticket_in_the_claim_and_everybody_s_leave(of):
+    launches = [action for action in plan(of).actions if isinstance(action, Launch)]
+    if not launches:
+        return
+    launching = of.object.status.launching
+    assert launches == [Launch(CLOUD, CLOUD_INSTANCE.resource, of.object, of.order)]
+    assert (of.object.status.state, launching.nonce) == ("Launching", of.ticket)
+    assert isinstance(of.sight, Unseen)
+    assert verdict(of) is None
+    assert (of.outage, of.brake, of.rival) == ("", "", "")
+    assert of.call is None or of.call.error is not None or of.call.nonce != of.ticket
+
+
+def a_ticket_is_written_only_where_it_is_certain_that_there_is_nothing(of):
+    made = plan(of)
+    if made.status is None or made.status.state != "Launching" or of.object.status.state == "Launching":
+        return
+    assert of.object.status.state in {None, "Claimed"}
+    assert made.status.launching.nonce == of.ticket
+    assert isinstance(of.sight, Unseen)
+    assert of.call is None or not of.call.is_under_way
+
+
+def what_is_not_seen_and_not_surely_absent_changes_nothing_by_itself(of):
+    if isinstance(of.sight, Seen) or is_surely_absent(of) or verdict(of) is not None:
+        return
+    made, status = plan(of), of.object.status
+    mine = of.call is not None and status.launching is not None and of.call.nonce == status.launching.nonce
+    assert not [action for action in made.actions if isinstance(action, End) and status.state != "Terminating"]
+    if made.status is not None and made.status.state == "Terminated" != status.state:
+        assert status.state == "Launching"
+        assert mine
+        assert isinstance(of.call.error, (Refused, Unsupported)) or of.call.instance is not None
+
+
+def a_doubt_is_left_by_a_sight_or_by_sure_absence_only(of):
+    made = plan(of)
+    if of.object.status.state == "Unknown" and state_after(made, of) != "Unknown":
+        assert isinstance(of.sight, Seen) or is_surely_absent(of)
+
+
+def an_end_is_believed_only_where_it_is_confirmed(of):
+    made, status = plan(of), of.object.status
+    if status.state not in {"Starting", "Running", "Terminating"} or state_after(made, of) != "Terminated":
+        return
+    if isinstance(of.sight, Unseen):
+        assert is_surely_absent(of)
+        assert of.sight.is_gone
+    else:
+        assert {row.state for row in of.sight.instances} == {"ended"}
+        assert status.instance_id in {row.id for row in of.sight.instances}
+
+
+def a_claim_is_let_go_only_when_its_end_is_written_and_nobody_needs_it(of):
+    goes = [action for action in plan(of).actions if isinstance(action, (SetFinalizers, Delete))]
+    if goes:
+        assert of.object.status.state == "Terminated"
+        assert of.owner is Owner.ABSENT or of.is_superseded
+        assert isinstance(of.sight, Unseen) or {row.state for row in of.sight.instances} == {"ended"}
+
+
+def what_was_told_is_not_taken_back(of):
+    made, before = plan(of), of.object.status
+    if made.status is None:
+        return
+    assert before.state != "Terminated"
+    assert before.exit in {None, made.status.exit}
+    for told, shown in ((before.ready_time, made.status.ready_time), (before.start_time, made.status.start_time)):
+        assert told in {None, shown}
+    assert (made.status.usd_total is not None) == (made.status.state == "Terminated")
+    if before.state in {"Running", "Terminating"}:
+        assert made.status.state in {before.state, "Terminating", "Terminated"}
+
+
+def only_instances_of_this_claim_are_ended(of):
+    known = {of.object.status.instance_id}
+    known |= {row.id for row in of.sight.instances} if isinstance(of.sight, Seen) else set()
+    known |= {of.call.instance.id} if of.call is not None and of.call.instance is not None else set()
+    assert {action.instance for action in plan(of).actions if isinstance(action, End)} <= known - {""}
+
+
+def an_owner_that_cannot_be_asked_counts_as_one_that_is_there(of):
+    there, unknown = (msgspec.structs.replace(of, owner=owner) for owner in (Owner.PRESENT, Owner.UNKNOWN))
+    assert plan(there) == plan(unknown)
+
+
+def every_status_is_one_that_the_api_server_takes(of):
+    made = plan(of)
+    if made.status is not None:
+        assert msgspec.convert(msgspec.to_builtins(made.status), CloudInstanceStatus) == made.status
+
+
+LAWS = (
+    a_launch_needs_our_unused_ticket_in_the_claim_and_everybody_s_leave,
+    a_ticket_is_written_only_where_it_is_certain_that_there_is_nothing,
+    what_is_not_seen_and_not_surely_absent_changes_nothing_by_itself,
+    a_doubt_is_left_by_a_sight_or_by_sure_absence_only,
+    an_end_is_believed_only_where_it_is_confirmed,
+    a_claim_is_let_go_only_when_its_end_is_written_and_nobody_needs_it,
+    what_was_told_is_not_taken_back,
+    only_instances_of_this_claim_are_ended,
+    an_owner_that_cannot_be_asked_counts_as_one_that_is_there,
+    every_status_is_one_that_the_api_server_takes,
+)
+
+
+@settings(max_examples=1000)
+@given(snapshots())
+def test_no_law_is_ever_broken(of):
+    for law in LAWS:
+        law(of)
+
+
+@settings(max_examples=300)
+@given(snapshots())
+def test_it_comes_to_rest(of):
+    for _ in range(8):
+        made = plan(of)
+        after = carried_out(of, made)
+        if after == of:
+            assert made.actions == ()
+            return
+        of = after
+    raise AssertionError(made)
+
+
+def carried_out(of: Snapshot, made) -> Snapshot:
+    """The world as it is after this plan, with a cloud that does not move."""
+    object_, changes = of.object, {}
+    for action in made.actions:
+        match action:
+            case End():
+                changes["asked"] = {**changes.get("asked", of.asked), action.instance: of.now}
+            case Launch():
+                changes |= {"call": Call(nonce=object_.status.launching.nonce), "ticket": "another"}
+            case Delete():
+                metadata = msgspec.structs.replace(object_.metadata, deletion_timestamp=DELETING)
+                object_ = msgspec.structs.replace(object_, metadata=metadata)
+            case SetFinalizers():
+                metadata = msgspec.structs.replace(object_.metadata, finalizers=action.finalizers)
+                object_ = msgspec.structs.replace(object_, metadata=metadata)
+    if made.status is not None:
+        object_ = msgspec.structs.replace(object_, status=made.status)
+    return msgspec.structs.replace(of, object=object_, **changes)

@@ -1,0 +1,398 @@
+"""A cloud as a node sees it: claims are written and deleted, and what they say is what a run does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from skysail.base.names import Condition as Conditions
+from skysail.base.names import Finalizer, Reason
+from skysail.claims.observe import INDEXES
+from skysail.claims.orders import Orders
+from skysail.claims.provider import ClaimedProvider, Wishes, claim_name, run_of, state_of
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, Exit
+from skysail.cloud.contract import Container, Ended, Pending, Pod, RunId, Running
+from skysail.cloud.errors import Gone, Unknown, Unsupported
+from skysail.cloud.instances import Gpus
+from skysail.kube.cache import Cache
+from skysail.kube.client import Client
+from skysail.kube.fields import Condition
+from skysail.kube.objects import Key
+from skysail.kube.transport import Reply, Request
+from tests.simulation.api import ApiModel
+from tests.simulation.world import World
+from tests.support import virtual_time
+from tests.unit.claims.stock import CLOUD, CLUSTER, DELETING, NAME, NOW, UID, ScriptedCloud, ago, claim, moved, spec
+
+POD = Pod(uid=UID, namespace="n", name="a", hostname="a")
+MAIN = Container(name="main", image="busybox")
+RUN = RunId(UID, "main", 0)
+FAR = spec(provider="elsewhere")
+
+
+class Recording(ApiModel):
+    """Remembers what was written; answers nothing where the test says so."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.writes: list[str] = []
+        self.is_down = False
+
+    async def send(self, request: Request) -> Reply:
+        if self.is_down:
+            return Reply(status=503, body=b"{}", headers={})
+        if request.is_mutating:
+            self.writes.append(request.method)
+        return await super().send(request)
+
+
+class Quay:
+    """One process between an API server and a cloud. `show` is what a watch would tell."""
+
+    def __init__(self, world: World | None = None) -> None:
+        self.world = world or World([CLOUD_INSTANCE.resource])
+        self.server = Recording(self.world)
+        self.claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
+        self.claims.synced.set()
+        self.ordered: list[str] = []
+        self.orders = Orders(self.ordered.append)
+        self.cloud = ScriptedCloud()
+        self.provider = ClaimedProvider(
+            Client(self.server), self.cloud, self.claims, self.orders, cluster=CLUSTER, now=lambda: NOW
+        )
+
+    async def start(self, run: RunId = RUN) -> CloudInstance:
+        await self.provider.prepare(POD)
+        await self.provider.start(run, MAIN)
+        return self.claims.get(Key("", claim_name(run)))
+
+    def show(self, of: CloudInstance, **status) -> CloudInstance:
+        shown = moved(of, **status)
+        self.claims.put(shown)
+        return shown
+
+    @property
+    def stored(self) -> dict:
+        return {name: row for (_, name), row in self.world.objects[CLOUD_INSTANCE.resource].items()}
+
+
+def play(story) -> None:
+    virtual_time.run(story())
+
+
+def launched(reason: str, message: str = "") -> tuple[Condition, ...]:
+    return (Condition(Conditions.LAUNCHED, "False", ago(9), reason, message),)
+
+
+def test_a_start_is_an_order_and_a_claim():
+    async def story() -> None:
+        quay = Quay()
+        quay.provider.wishes = lambda _: Wishes(gpus=Gpus("H100", 2), seconds=90.0, grace=7.0, work="job/3")
+        made = await quay.start()
+        assert list(quay.stored) == [NAME]
+        assert quay.stored[NAME]["metadata"]["finalizers"] == [Finalizer.CLAIM]
+        assert (made.spec.for_.uid, made.spec.for_.work, made.spec.gpu.count) == (UID, "job/3", 2)
+        assert (made.spec.deadline_time, made.spec.grace_seconds) == (ago(-90), 7)
+        order = quay.orders.get(NAME)
+        assert (order.cluster, order.claim, order.seconds, order.container) == (CLUSTER, NAME, 90.0, MAIN)
+        assert quay.ordered == [NAME]
+        assert run_of(made) == RUN
+
+    play(story)
+
+
+def test_nobody_lives_longer_than_the_cloud_lets_him():
+    async def story() -> None:
+        quay = Quay()
+        quay.provider.wishes = lambda _: Wishes(seconds=1e9)
+        await quay.start()
+        assert quay.orders.get(NAME).seconds == quay.cloud.terms.longest
+
+    play(story)
+
+
+def test_names_fit_into_labels_and_differ():
+    names = [claim_name(RunId(uid, "main", number)) for uid in (UID, UID[::-1]) for number in (0, 1, 2**31 - 1)]
+    assert len(set(names)) == len(names)
+    assert max(map(len, names)) <= 63
+
+
+def test_two_starts_are_one_claim_also_by_two_processes_of_which_one_is_late():
+    async def story() -> None:
+        first = Quay()
+        second = Quay(first.world)
+        await first.start()
+        await first.provider.start(RUN, MAIN)
+        assert first.server.writes == ["POST"]
+        made = await second.start()
+        assert len(first.stored) == 1
+        assert made.metadata.uid == first.stored[NAME]["metadata"]["uid"]
+        assert isinstance(await second.provider.state(RUN), Pending)
+
+    play(story)
+
+
+def test_a_claim_that_cannot_be_written_is_told():
+    async def story() -> None:
+        quay = Quay()
+        quay.server.is_down = True
+        with pytest.raises(Unknown, match="could not be written"):
+            await quay.start()
+
+    play(story)
+
+
+def test_a_pod_without_a_place_is_not_started():
+    async def story() -> None:
+        quay = Quay()
+        with pytest.raises(Gone):
+            await quay.provider.start(RUN, MAIN)
+        assert quay.stored == {}
+
+    play(story)
+
+
+def test_one_claim_is_one_container():
+    async def story() -> None:
+        quay = Quay()
+        assert quay.cloud.abilities.several_containers
+        assert not quay.provider.abilities.several_containers
+        assert quay.provider.abilities.exec
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("of", "state"),
+    [
+        (claim(), Pending("ContainerCreating")),
+        (claim("Claimed", conditions=launched(Reason.NO_CAPACITY, "None left.")), Pending("NoCapacity", "None left.")),
+        (claim("Claimed", conditions=launched(Reason.ORDER_AWAITED, "...")), Pending("ContainerCreating")),
+        (claim("Unknown", conditions=launched(Reason.REPLY_LOST, "Lost.")), Pending("ReplyLost", "Lost.")),
+        (claim("Starting", conditions=launched(Reason.LAUNCHED, "...")), Pending("ContainerCreating")),
+        (claim("Running", ready_time=ago(30)), Running(NOW.timestamp() - 30)),
+        (claim("Terminating", ready_time=ago(30)), Running(NOW.timestamp() - 30)),
+        (claim("Terminating", ready_time=ago(30), exit=Exit(code=3)), Running(NOW.timestamp() - 30)),
+        (
+            claim("Terminated", ready_time=ago(30), finish_time=ago(7), exit=Exit(code=3, reason="Error", message="m")),
+            Ended(code=3, reason="Error", message="m", started=NOW.timestamp() - 30, ended=NOW.timestamp() - 7),
+        ),
+        (
+            claim("Terminated", conditions=(Condition(Conditions.ENDED, "True", ago(5), "Refused", "Never."),)),
+            Ended(code=137, reason="Refused", message="Never.", ended=NOW.timestamp() - 5),
+        ),
+    ],
+)
+def test_only_a_confirmed_end_is_an_end(of, state):
+    assert state_of(of) == state
+
+
+def test_who_was_ordered_in_an_earlier_life_has_to_be_started_again():
+    async def story() -> None:
+        first = Quay()
+        made = await first.start()
+        assert not (await first.provider.state(RUN)).is_forgotten
+        second = Quay(first.world)
+        for state in ("Claimed", "Launching", "Unknown"):
+            second.show(made, state=state)
+            assert (await second.provider.state(RUN)).is_forgotten
+            assert (await second.provider.list()).runs[RUN].is_forgotten
+            made = second.claims.get(Key("", NAME))
+        await second.start()
+        assert not (await second.provider.state(RUN)).is_forgotten
+        assert second.server.writes == []
+
+    play(story)
+
+
+def test_what_the_cloud_has_made_needs_no_order():
+    async def story() -> None:
+        quay = Quay()
+        quay.claims.put(claim("Starting"))
+        assert not (await quay.provider.state(RUN)).is_forgotten
+
+    play(story)
+
+
+def test_a_stop_deletes_the_claim_once_and_the_run_goes_on_until_the_end_is_confirmed():
+    async def story() -> None:
+        quay = Quay()
+        await quay.start()
+        await quay.provider.stop(RUN, 5.0)
+        await quay.provider.stop(RUN, 0.0)
+        assert quay.server.writes == ["POST", "DELETE"]
+        assert quay.stored[NAME]["metadata"]["deletionTimestamp"]
+        assert isinstance(await quay.provider.state(RUN), Pending)
+        await quay.provider.stop(RunId(UID, "main", 7), 0.0)
+
+    play(story)
+
+
+def test_a_release_takes_every_claim_of_the_pod_and_no_other():
+    async def story() -> None:
+        quay = Quay()
+        await quay.start()
+        await quay.start(RunId(UID, "main", 1))
+        over = claim("Terminated", of=spec(launch=2))
+        stranger = claim("Running", of=spec("u-2"))
+        quay.claims.put(over)
+        quay.claims.put(stranger)
+        await quay.provider.release(UID)
+        await quay.provider.release(UID)
+        await quay.provider.release("nobody")
+        assert quay.server.writes == ["POST", "POST", "DELETE", "DELETE"]
+        assert (await quay.provider.list()).pods == {}
+        assert quay.orders.get(NAME) is None
+
+    play(story)
+
+
+def test_a_release_that_failed_is_repeated():
+    async def story() -> None:
+        quay = Quay()
+        await quay.start()
+        quay.server.is_down = True
+        with pytest.raises(Unknown, match="could not be deleted"):
+            await quay.provider.release(UID)
+        quay.server.is_down = False
+        await quay.provider.release(UID)
+        assert quay.stored[NAME]["metadata"]["deletionTimestamp"]
+
+    play(story)
+
+
+def test_a_claim_that_is_gone_already_is_as_good_as_deleted():
+    async def story() -> None:
+        quay = Quay()
+        quay.claims.put(claim("Running"))
+        await quay.provider.stop(RUN, 0.0)
+        assert quay.server.writes == ["DELETE"]
+
+    play(story)
+
+
+def test_a_listing_shows_the_runs_of_this_cloud_only():
+    async def story() -> None:
+        quay = Quay()
+        quay.claims.put(claim("Running", ready_time=ago(1)))
+        quay.claims.put(claim("Running", of=spec("u-2", provider="elsewhere")))
+        for_ = msgspec.structs.replace(spec("u-3").for_, kind="ModalEndpoint")
+        quay.claims.put(claim("Running", of=spec("u-3", for_=for_)))
+        listing = await quay.provider.list()
+        assert (list(listing.runs), listing.complete) == ([RUN], True)
+
+    play(story)
+
+
+def test_a_claim_that_cannot_be_read_is_neither_there_nor_gone():
+    async def story() -> None:
+        quay = Quay()
+        quay.claims.put(claim("Running", ready_time=ago(1)))
+        quay.claims.cannot_read(Key("", NAME))
+        assert not (await quay.provider.list()).complete
+        with pytest.raises(Unknown):
+            await quay.provider.state(RUN)
+        assert await quay.provider.state(RunId("nobody", "main", 0)) is None
+
+    play(story)
+
+
+def test_a_cache_that_is_not_filled_yet_is_not_the_whole_truth():
+    async def story() -> None:
+        quay = Quay()
+        quay.claims.synced.clear()
+        assert not (await quay.provider.list()).complete
+
+    play(story)
+
+
+async def said(quay: Quay) -> list[bytes]:
+    return [piece.data async for piece in quay.provider.output(RUN)]
+
+
+def test_output_waits_for_the_instance():
+    async def story() -> None:
+        quay = Quay()
+        made = await quay.start()
+        reading = asyncio.create_task(said(quay))
+        await asyncio.sleep(100)
+        made = quay.show(made, state="Unknown")
+        await asyncio.sleep(100)
+        assert not reading.done()
+        quay.show(made, state="Starting", instance_id="i-4")
+        assert await reading == [b"of i-4"]
+
+    play(story)
+
+
+@pytest.mark.parametrize("ends", ["Terminated", "gone"])
+def test_output_of_what_never_was_ends(ends):
+    async def story() -> None:
+        quay = Quay()
+        made = await quay.start()
+        reading = asyncio.create_task(said(quay))
+        await asyncio.sleep(1)
+        if ends == "gone":
+            quay.claims.ended(made)
+        else:
+            quay.show(made, state="Terminated")
+        assert await reading == []
+
+    play(story)
+
+
+def test_output_outlives_the_end():
+    async def story() -> None:
+        quay = Quay()
+        quay.claims.put(claim("Terminated", instance_id="i-4"))
+        assert await said(quay) == [b"of i-4"]
+
+    play(story)
+
+
+async def _first(changes, many: int) -> list[RunId]:
+    return [await anext(changes) for _ in range(many)]
+
+
+def test_changes_tell_the_runs_of_this_cloud():
+    async def story() -> None:
+        quay = Quay()
+        changes = quay.provider.changes()
+        following = asyncio.create_task(_first(changes, 2))
+        await asyncio.sleep(1)
+        quay.claims.put(claim("Running", of=FAR))
+        quay.claims.put(claim("Running", of=spec("u-2", launch=3)))
+        quay.claims.ended(claim("Running", of=spec("u-2", launch=3)))
+        assert await following == [RunId("u-2", "main", 3)] * 2
+
+    play(story)
+
+
+@pytest.mark.parametrize("state", [None, "Starting", "Terminating", "Terminated"])
+def test_nobody_talks_to_what_does_not_run(state):
+    async def story() -> None:
+        quay = Quay()
+        quay.claims.put(claim(state, metadata={"deletion_timestamp": DELETING}))
+        with pytest.raises(Gone):
+            await quay.provider.exec(RUN, ("ls",), stdin=False, tty=False)
+        with pytest.raises(Gone):
+            await quay.provider.dial(UID, 80)
+        with pytest.raises(Unsupported):
+            await quay.provider.update(UID, "v", ())
+        assert quay.cloud.talks == []
+
+    play(story)
+
+
+def test_a_port_leads_to_the_latest_launch():
+    async def story() -> None:
+        quay = Quay()
+        for launch in (9, 10):
+            quay.claims.put(claim("Running", of=spec(launch=launch), instance_id=f"i-{launch}"))
+        await quay.provider.dial(UID, 80)
+        assert quay.cloud.talks == ["i-10: 80"]
+        assert quay.provider.name == CLOUD
+
+    play(story)

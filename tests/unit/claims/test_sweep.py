@@ -1,0 +1,192 @@
+"""What runs in our name without a claim ends; nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from skysail.claims.listings import Listings
+from skysail.claims.observe import INDEXES
+from skysail.claims.sweep import Sweeper, orphans
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
+from skysail.cloud.errors import Unknown
+from skysail.core.fence import Fenced
+from skysail.kube.cache import Cache
+from skysail.kube.client import Client
+from skysail.kube.transport import Reply, Request
+from tests.simulation.api import ApiModel
+from tests.simulation.world import World
+from tests.support import virtual_time
+from tests.unit.claims.stock import CLUSTER, NAME, ScriptedCloud, claim, instance
+
+GRACE = 600.0
+
+
+class Failing(ApiModel):
+    """Refuses to read some claims."""
+
+    refuses: str = ""
+
+    async def send(self, request: Request) -> Reply:
+        if self.refuses and request.path.endswith(self.refuses):
+            return Reply(status=500, body=b"{}", headers={})
+        return await super().send(request)
+
+
+class Yard:
+    """An account, an API server, and what the sweeper ended. A fence stands where the test puts it."""
+
+    def __init__(self, *instances) -> None:
+        self.server = Failing(World([CLOUD_INSTANCE.resource]))
+        self.client = Client(self.server)
+        self.cloud = ScriptedCloud(*instances)
+        self.claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
+        self.claims.synced.set()
+        clock = asyncio.get_running_loop().time
+        self.listings = Listings(self.cloud, CLUSTER, clock=clock, changed=lambda _: None)
+        self.sweeper = Sweeper(self.client, self.listings, self.claims, grace=GRACE, clock=clock, end=self._end)
+        self.ended: list[str] = []
+        self.is_fenced = False
+
+    async def sweep(self, *, after: float = 0.0) -> list[str]:
+        await asyncio.sleep(after)
+        await self.listings.poll()
+        await self.sweeper.sweep()
+        return self.ended
+
+    async def create(self, name: str) -> None:
+        manifest = {
+            "apiVersion": CLOUD_INSTANCE.resource.api_version,
+            "kind": "CloudInstance",
+            "metadata": {"name": name},
+            "spec": {"provider": "cloud", "for": {"kind": "Pod", "name": "a", "uid": "u"}},
+        }
+        await self.client.create(CLOUD_INSTANCE.resource, manifest, CloudInstance)
+
+    async def _end(self, action) -> None:
+        if self.is_fenced:
+            raise Fenced("another process leads")
+        assert (action.cloud, action.grace) == ("cloud", 0.0)
+        self.ended.append(action.instance)
+
+
+def play(story) -> None:
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize(
+    ("row", "is_orphan"),
+    [
+        (instance(), True),
+        (instance(state="starting"), True),
+        (instance(state="ended"), False),
+        (instance(cluster="cluster-2"), False),
+        (instance(cluster=""), False),
+        (instance(claim=""), False),
+        (instance(claim="known"), False),
+    ],
+)
+def test_who_is_an_orphan(row, is_orphan):
+    assert orphans([row], CLUSTER, lambda name: name == "known") == ([row] if is_orphan else [])
+
+
+def test_an_orphan_ends_after_the_grace():
+    async def story() -> None:
+        yard = Yard(instance())
+        assert await yard.sweep() == []
+        assert await yard.sweep(after=GRACE - 1) == []
+        assert await yard.sweep(after=1) == ["i-1"]
+
+    play(story)
+
+
+def test_an_orphan_that_was_away_in_between_has_its_grace_anew():
+    async def story() -> None:
+        yard = Yard(instance())
+        await yard.sweep()
+        yard.cloud.instances = []
+        await yard.sweep(after=300)
+        yard.cloud.instances = [instance()]
+        await yard.sweep(after=300)
+        assert await yard.sweep(after=300) == []
+        assert await yard.sweep(after=300) == ["i-1"]
+
+    play(story)
+
+
+def test_a_stranger_s_instance_is_never_touched():
+    async def story() -> None:
+        yard = Yard(instance("i-1", cluster="cluster-2"), instance("i-2", claim="", cluster=""), instance("i-3"))
+        await yard.sweep()
+        assert await yard.sweep(after=10 * GRACE) == ["i-3"]
+
+    play(story)
+
+
+def test_a_claim_that_only_the_server_knows_protects():
+    async def story() -> None:
+        yard = Yard(instance())
+        await yard.create(NAME)
+        await yard.sweep()
+        assert await yard.sweep(after=GRACE) == []
+
+    play(story)
+
+
+def test_a_claim_in_the_cache_protects_without_a_question():
+    async def story() -> None:
+        yard = Yard(instance())
+        yard.claims.put(claim("Running"))
+        await yard.sweep()
+        assert await yard.sweep(after=GRACE) == []
+
+    play(story)
+
+
+def test_a_server_that_does_not_answer_for_one_protects_that_one_only():
+    async def story() -> None:
+        yard = Yard(instance("i-1"), instance("i-2", claim="b"))
+        yard.server.refuses = NAME
+        await yard.sweep()
+        assert await yard.sweep(after=GRACE) == ["i-2"]
+
+    play(story)
+
+
+@pytest.mark.parametrize("outage", [Unknown("down")])
+def test_nothing_is_swept_by_an_old_listing(outage):
+    async def story() -> None:
+        yard = Yard(instance())
+        await yard.sweep()
+        yard.cloud.listing = outage
+        assert await yard.sweep(after=10 * GRACE) == []
+
+    play(story)
+
+
+def test_nothing_is_swept_before_the_first_listing():
+    async def story() -> None:
+        yard = Yard(instance())
+        await yard.sweeper.sweep()
+        assert yard.ended == []
+
+    play(story)
+
+
+def test_a_process_that_does_not_lead_sweeps_when_it_leads_again():
+    async def story() -> None:
+        yard = Yard(instance())
+        yard.is_fenced = True
+        polling = asyncio.create_task(yard.listings.run())
+        sweeping = asyncio.create_task(yard.sweeper.run())
+        await asyncio.sleep(2 * GRACE)
+        assert (yard.ended, sweeping.done()) == ([], False)
+        yard.is_fenced = False
+        await asyncio.sleep(10)
+        assert set(yard.ended) == {"i-1"}
+        for task in (polling, sweeping):
+            task.cancel()
+        await asyncio.wait([polling, sweeping])
+
+    play(story)

@@ -1,0 +1,40 @@
+"""An account on virtual time, and orders for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from skysail.cloud.contract import Container, Pod
+from skysail.cloud.instances import Order
+from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.ledger import Ledger
+from skysail.cloud.simulated.vendors import Vendor
+from skysail.cloud.simulated.wishes import VARIABLE
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from skysail.cloud.simulated.faults import Fault
+
+PLAIN = Vendor(name="plain", usd_per_hour=3.6, start=2.0, run=10.0, gpus={"A": 7.2, "B": 36.0})
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def account(*faults: Fault, vendor: Vendor = PLAIN, ledger: Ledger | None = None) -> Account:
+    return Account(vendor, Ledger() if ledger is None else ledger, now=now, script=faults)
+
+
+def order(simulate: str = "", *, claim: str = "claim", uid: str = "uid", **wishes: Any) -> Order:
+    given = {"cluster": "ours", "seconds": 600.0, **wishes}
+    pod = Pod(uid=uid, namespace="default", name="pod", hostname="pod")
+    container = Container(name="main", image="busybox", env=((VARIABLE, simulate),))
+    return Order(claim=claim, pod=pod, container=container, **given)
+
+
+def told(account: Account) -> list[tuple[float, str]]:
+    """When what happened."""
+    return [(row.at, row.verb) for row in account.ledger.rows]

@@ -1,0 +1,278 @@
+"""Every fault does what its name says, once, and only where it was put."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown
+from skysail.cloud.instances import Inventory
+from skysail.cloud.simulated.faults import WHATS, Fault
+from tests.support.virtual_time import run
+from tests.unit.cloud.simulated.shop import PLAIN, account, order, told
+
+ERRORS = {
+    "lost": Unknown,
+    "lost-done": Unknown,
+    "500": Unknown,
+    "500-done": Unknown,
+    "malformed": Unknown,
+    "401": Refused,
+    "402": Refused,
+    "404": Gone,
+    "409": Unknown,
+    "429": Throttled,
+    "no-capacity": NoCapacity,
+}
+DONE = {"lost-done", "500-done", "malformed"}
+
+
+@pytest.mark.parametrize("what", [what for what in WHATS["create"] if what in ERRORS])
+def test_a_create_goes_wrong_once_and_its_effect_is_as_told(what):
+    async def main():
+        cloud = account(Fault(on="create", at=2, what=what))
+        await cloud.create(order(claim="one"))
+        with pytest.raises(ERRORS[what]):
+            await cloud.create(order(claim="two"))
+        claims = [instance.claim for instance in (await cloud.list()).instances]
+        assert claims == (["one", "two"] if what in DONE else ["one"])
+        assert [row.verb for row in cloud.ledger.rows] == ["create", "create" if what in DONE else "refused"]
+        await cloud.create(order(claim="three"))
+
+    run(main())
+
+
+@pytest.mark.parametrize("what", [what for what in WHATS["end"] if what in ERRORS])
+def test_an_end_goes_wrong_once_and_its_effect_is_as_told(what):
+    async def main():
+        cloud = account(Fault(on="end", at=1, what=what))
+        made = await cloud.create(order("run=1h"))
+        await asyncio.sleep(5)
+        with pytest.raises(ERRORS[what]):
+            await cloud.end(made.id, 0)
+        await asyncio.sleep(1)
+        assert (await cloud.look(made.id)).state == ("ended" if what in DONE else "running")
+        await cloud.end(made.id, 0)
+        await asyncio.sleep(1)
+        assert (await cloud.look(made.id)).state == "ended"
+
+    run(main())
+
+
+@pytest.mark.parametrize("what", [what for what in WHATS["list"] if what in ERRORS])
+def test_a_listing_may_fail(what):
+    async def main():
+        cloud = account(Fault(on="list", at=1, what=what))
+        made = await cloud.create(order())
+        with pytest.raises(ERRORS[what]):
+            await cloud.list()
+        assert await cloud.list() == Inventory((made,))
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("what", "claims", "complete"),
+    [("empty", [], True), ("partial", ["two"], False), ("partial-lie", ["two"], True)],
+)
+def test_a_listing_may_lie(what, claims, complete):
+    async def main():
+        cloud = account(Fault(on="list", at=1, what=what))
+        for claim in ("one", "two", "three"):
+            await cloud.create(order(claim=claim))
+        listing = await cloud.list()
+        assert ([instance.claim for instance in listing.instances], listing.complete) == (claims, complete)
+        assert len((await cloud.list()).instances) == 3
+
+    run(main())
+
+
+def test_a_look_may_deny_what_is_there_and_admit_it_later():
+    async def main():
+        cloud = account(Fault(on="look", at=1, what="404"))
+        made = await cloud.create(order())
+        assert await cloud.look(made.id) is None
+        assert await cloud.look(made.id) == made
+
+    run(main())
+
+
+@pytest.mark.parametrize("what", [what for what in WHATS["look"] if what in ERRORS and what != "404"])
+def test_a_look_may_fail(what):
+    async def main():
+        cloud = account(Fault(on="look", at=1, what=what))
+        made = await cloud.create(order())
+        with pytest.raises(ERRORS[what]):
+            await cloud.look(made.id)
+        assert await cloud.look(made.id) == made
+
+    run(main())
+
+
+@pytest.mark.parametrize("on", list(WHATS))
+def test_a_slow_answer_takes_its_time(on):
+    async def main():
+        cloud = account(Fault(on=on, what="slow", seconds=45.0))
+        planted = cloud.plant()
+        calls = {
+            "create": lambda: cloud.create(order()),
+            "end": lambda: cloud.end(planted.id, 0),
+            "list": cloud.list,
+            "look": lambda: cloud.look(planted.id),
+        }
+        await calls[on]()
+        assert asyncio.get_running_loop().time() == 45.0
+
+    run(main())
+
+
+def test_throttling_says_how_long():
+    async def main():
+        with pytest.raises(Throttled) as throttled:
+            await account(Fault(on="list", what="429", seconds=7.0)).list()
+        assert throttled.value.retry_after == 7.0
+
+    run(main())
+
+
+def test_one_call_may_make_two():
+    async def main():
+        cloud = account(Fault(on="create", at=1, what="duplicate"))
+        made = await cloud.create(order())
+        one, two = (await cloud.list()).instances
+        assert one == made
+        assert (two.claim, two.id != one.id) == (one.claim, True)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("what", "rows"),
+    [
+        ("slow-start", [(0.0, "create"), (30.0, "started"), (40.0, "exited"), (40.0, "ended")]),
+        ("slow-end", [(0.0, "create"), (2.0, "started"), (12.0, "exited"), (42.0, "ended")]),
+    ],
+)
+def test_a_life_may_be_disturbed(what, rows):
+    async def main():
+        cloud = account(Fault(on="create", what=what))
+        await cloud.create(order())
+        await asyncio.sleep(1000)
+        assert told(cloud) == rows
+
+    run(main())
+
+
+def test_a_preemption_comes_before_a_long_program_ends():
+    async def main():
+        cloud = account(Fault(on="create", what="preempted", seconds=5.0))
+        made = await cloud.create(order("run=1h"))
+        await asyncio.sleep(100)
+        ended = await cloud.look(made.id)
+        assert (ended.ended, ended.exit.reason) == (7.0, "Preempted")
+
+    run(main())
+
+
+def test_a_dear_instance_costs_twice_the_price():
+    async def main():
+        assert (await account(Fault(on="create", what="dear")).create(order())).usd_per_hour == 2 * PLAIN.usd_per_hour
+
+    run(main())
+
+
+@pytest.mark.parametrize(("what", "is_found"), [("late", True), ("hidden", False)])
+def test_an_instance_may_show_late(what, is_found):
+    async def main():
+        cloud = account(Fault(on="create", what=what))
+        made = await cloud.create(order("run=1h"))
+        assert (await cloud.list()).instances == ()
+        assert (await cloud.look(made.id) is not None) == is_found
+        await asyncio.sleep(30)
+        assert (await cloud.list()).instances == (await cloud.look(made.id),)
+
+    run(main())
+
+
+def test_an_end_may_be_accepted_and_forgotten_until_it_is_asked_for_again():
+    async def main():
+        cloud = account(Fault(on="end", at=1, what="end-ignored"))
+        made = await cloud.create(order("run=1h"))
+        await cloud.end(made.id, 0)
+        await asyncio.sleep(100)
+        assert (await cloud.look(made.id)).state == "running"
+        await cloud.end(made.id, 0)
+        await asyncio.sleep(1)
+        assert (await cloud.look(made.id)).state == "ended"
+
+    run(main())
+
+
+def test_an_end_may_be_slow():
+    async def main():
+        cloud = account(Fault(on="end", what="slow-end"))
+        made = await cloud.create(order("run=1h"))
+        await cloud.end(made.id, 0)
+        await asyncio.sleep(29)
+        assert (await cloud.look(made.id)).state == "starting"
+        await asyncio.sleep(2)
+        assert (await cloud.look(made.id)).ended == 30.0
+
+    run(main())
+
+
+def test_a_cloud_that_is_down_answers_nothing_and_what_runs_there_runs_on():
+    async def main():
+        cloud = account(Fault(what="lost", since=1.0, until=3601.0))
+        made = await cloud.create(order("run=30m", seconds=7200.0))
+        await asyncio.sleep(1)
+        for call in (cloud.list(), cloud.look(made.id), cloud.end(made.id, 0), cloud.create(order())):
+            with pytest.raises(Unknown):
+                await call
+        await asyncio.sleep(3600)
+        assert (await cloud.look(made.id)).ended == 1802.0
+
+    run(main())
+
+
+def test_a_wished_fault_befalls_the_first_create_of_a_pod_only():
+    async def main():
+        cloud = account()
+        with pytest.raises(Unknown):
+            await cloud.create(order("create=lost-done", claim="one"))
+        await cloud.create(order("create=lost-done", claim="two"))
+        assert [instance.claim for instance in (await cloud.list()).instances] == ["one", "two"]
+
+    run(main())
+
+
+def test_the_first_fault_that_fits_counts():
+    async def main():
+        cloud = account(Fault(on="list", at=2, what="empty"), Fault(on="list", what="500"))
+        with pytest.raises(Unknown):
+            await cloud.list()
+        assert (await cloud.list()).complete
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("on", "what"), [("list", "duplicate"), ("look", "empty"), ("end", "no-capacity"), (None, "late")]
+)
+def test_a_fault_that_cannot_be_is_refused(on, what):
+    with pytest.raises(ValueError, match="cannot befall"):
+        Fault(on=on, what=what)
+
+
+def test_calls_are_counted_by_kind():
+    async def main():
+        cloud = account(vendor=replace(PLAIN, start=0.0))
+        made = await cloud.create(order())
+        await cloud.list()
+        await cloud.list()
+        await cloud.look(made.id)
+        assert cloud.script.calls == {"create": 1, "list": 2, "look": 1}
+
+    run(main())

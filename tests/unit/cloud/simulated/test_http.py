@@ -1,0 +1,236 @@
+"""What goes wrong on the wire is what a caller of a real cloud would meet."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+from msgspec.structs import replace
+
+from skysail.cloud.contract import File, Files, Volume
+from skysail.cloud.errors import Gone, NoCapacity, ProviderError, Refused, Throttled, Unknown, Unsupported
+from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.client import RemoteAccount
+from skysail.cloud.simulated.faults import WHATS, Fault
+from skysail.cloud.simulated.ledger import Ledger
+from skysail.cloud.simulated.server import serve
+from skysail.cloud.simulated.wire import Problem
+from tests.support.node_backend import listening
+from tests.unit.cloud.simulated.shop import PLAIN, order
+from tests.unit.cloud.simulated.test_faults import DONE, ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+QUICK = replace(PLAIN, start=0.0, run=3600.0)
+
+
+@asynccontextmanager
+async def shop(
+    *faults: Fault, token: str = "right", seconds: float = 20.0
+) -> AsyncIterator[tuple[Account, RemoteAccount]]:
+    account = Account(QUICK, Ledger(), now=time.time, script=faults)
+    runner = await serve([account], "right", "127.0.0.1", 0)
+    async with remote(f"http://127.0.0.1:{runner.addresses[0][1]}", token, seconds) as client:
+        yield account, client
+    await runner.cleanup()
+    await account.close()
+
+
+@asynccontextmanager
+async def remote(url: str, token: str = "right", seconds: float = 20.0) -> AsyncIterator[RemoteAccount]:
+    client = RemoteAccount(QUICK, url.rstrip("/"), token, seconds=seconds)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("what", [what for what in WHATS["create"] if what in ERRORS])
+async def test_a_create_that_goes_wrong_is_told_as_it_is_and_called_once(what):
+    async with shop(Fault(on="create", at=1, what=what)) as (account, client):
+        with pytest.raises(ERRORS[what]):
+            await client.create(order())
+        assert [row.verb for row in account.ledger.rows][:1] == ["create" if what in DONE else "refused"]
+        assert account.script.calls["create"] == 1
+
+
+@pytest.mark.parametrize("what", [what for what in WHATS["list"] if what in ERRORS])
+async def test_a_listing_that_goes_wrong_is_no_listing(what):
+    async with shop(Fault(on="list", what=what)) as (_, client):
+        with pytest.raises(ERRORS[what]):
+            await client.list()
+
+
+@pytest.mark.parametrize("what", [what for what in WHATS["look"] if what in ERRORS and what != "404"])
+async def test_a_look_that_goes_wrong_is_no_absence(what):
+    async with shop(Fault(on="look", what=what)) as (_, client):
+        with pytest.raises(ERRORS[what]):
+            await client.look("simulated-plain-1")
+
+
+@pytest.mark.parametrize("what", [what for what in WHATS["end"] if what in ERRORS])
+async def test_an_end_that_goes_wrong_is_told_as_it_is(what):
+    async with shop(Fault(on="end", what=what)) as (_, client):
+        made = await client.create(order())
+        with pytest.raises(ERRORS[what]):
+            await client.end(made.id, 0)
+
+
+async def test_an_answer_that_takes_too_long_is_unknown_and_the_instance_is_made_all_the_same():
+    async with shop(Fault(on="create", what="slow", seconds=0.3), seconds=0.1) as (account, client):
+        changes = account.changes()
+        with pytest.raises(Unknown, match="gave no answer"):
+            await client.create(order(claim="slow"))
+        assert await anext(changes) == "slow"
+        assert len((await client.list()).instances) == 1
+
+
+@pytest.mark.parametrize("token", ["wrong", "", "é", "rightly"])
+async def test_a_wrong_token_is_refused_for_everything(token):
+    async with shop(token=token) as (account, client):
+        planted = account.plant()
+        for call in (
+            client.create(order()),
+            client.list(),
+            client.look(planted.id),
+            client.end(planted.id, 0),
+            anext(client.output(planted.id)),
+            client.exec(planted.id, ("true",), stdin=False, tty=False),
+            client.dial(planted.id, 80),
+        ):
+            with pytest.raises(Refused) as refused:
+                await call
+            assert refused.value.reason == "Unauthorized"
+        assert [row.verb for row in account.ledger.rows if row.instance != planted.id] == []
+        assert account.script.calls == {}
+
+
+async def test_where_nobody_listens_nothing_is_known():
+    async with listening(web.Application()) as url:
+        pass
+    async with remote(str(url)) as client:
+        for call in (client.create(order()), client.list(), client.look("i"), client.end("i", 0)):
+            with pytest.raises(Unknown):
+                await call
+        with pytest.raises(Unknown):
+            await client.dial("i", 80)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b""),
+        (200, b"null"),
+        (200, b"[]"),
+        (200, b"<html>welcome</html>"),
+        (200, b'{"instances": null}'),
+        (200, b'{"instances": [{"id": 7}]}'),
+        (200, b'{"id": {}, "claim": "c", "cluster": "", "state": "running", "created": 0}'),
+        (204, b""),
+        (302, b""),
+        (403, b"<html>the proxy says no</html>"),
+        (404, b"<html>no such page</html>"),
+        (410, b""),
+        (422, b'{"kind": "Odd", "message": ""}'),
+        (502, b""),
+        (503, b"{}"),
+        (500, b'{"kind": "NoCapacity", "message": "a liar"}'),
+    ],
+)
+async def test_a_strange_answer_says_nothing(status, body):
+    async def strange(_: web.Request) -> web.Response:
+        return web.Response(status=status, body=body)
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", strange)
+    async with listening(app) as url, remote(str(url)) as client:
+        for call in (client.create(order()), client.list(), client.look("i")):
+            with pytest.raises(Unknown):
+                await call
+
+
+@pytest.mark.parametrize("name", ["a/b", "../instances", "a?b=c#d", "é %2F", "."])
+async def test_an_id_is_never_a_path(name):
+    async with shop() as (account, client):
+        account.plant()
+        assert await client.look(name) is None
+        with pytest.raises(Gone):
+            await client.end(name, 0)
+
+
+async def test_an_order_brings_its_files_along():
+    async with shop() as (_, client):
+        wanted = order()
+        files = Files((File("big", b"\xff" * 3 * 2**20),))
+        pod = replace(wanted.pod, volumes=(Volume("v", files),))
+        assert (await client.create(replace(wanted, pod=pod))).claim == "claim"
+
+
+async def test_what_is_no_order_is_refused():
+    async with shop() as (account, client):
+        with pytest.raises(Refused, match="cannot be read"):
+            await client._call("POST", "/instances", body=b"{}")
+        assert account.ledger.rows == []
+
+
+async def test_a_cloud_that_is_not_there_is_told():
+    async with shop() as (_, client):
+        client._base = client._base.replace("plain", "other")
+        with pytest.raises(Gone, match="only plain"):
+            await client.list()
+
+
+async def test_changes_are_told_again_after_the_connection_broke(monkeypatch):
+    monkeypatch.setattr("skysail.cloud.simulated.client._AGAIN_SECONDS", 0.01)
+    async with shop() as (account, client):
+        changes = client.changes()
+        for claim in ("one", "two"):
+            hearing = asyncio.create_task(_until(changes, claim))
+            while not hearing.done():  # nobody is told what happened before
+                account.plant(claim=claim)
+                await asyncio.wait({hearing}, timeout=0.02)
+            await hearing
+            for connection in list(client._session.connector._acquired):
+                connection.transport.abort()
+        await changes.aclose()
+
+
+async def test_who_leaves_is_not_followed_any_more():
+    async with shop() as (account, client):
+        planted = account.plant()
+        output = client.output(planted.id)
+        assert b"simulated" in (await anext(output)).data
+        tape = account._machines.lives[planted.id].program._tape
+        assert len(tape._readers) == 1
+        await output.aclose()
+        async with asyncio.timeout(10):
+            while tape._readers:  # noqa: ASYNC110 (the other end of a connection)
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Gone("g"),
+        Refused("Reason", "r"),
+        Unsupported("u"),
+        NoCapacity("n"),
+        Throttled("t", 7.5),
+        Unknown("k"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_over_the_wire_as_it_was(error: ProviderError):
+    got = Problem.of(error).error()
+    assert (type(got), str(got), vars(got)) == (type(error), str(error), vars(error))
+
+
+async def _until(changes: AsyncIterator[str], claim: str) -> None:
+    async for told in changes:
+        if told == claim:
+            return

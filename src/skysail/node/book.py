@@ -6,11 +6,15 @@ import asyncio
 
 from skysail.cloud.contract import Ended, RunId, Running, State
 from skysail.kube.objects import Key
+from skysail.node.burden import Burden
 from skysail.node.manifest import Pod
-from skysail.node.snapshot import Health, Snapshot, Waiting
+from skysail.node.snapshot import Health, Snapshot, Waiting, begun
 
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 60.0
+# As a kubelet calls it: the first time, and when it has been tried again.
+_NO_IMAGE = "ErrImagePull"
+_STILL_NO_IMAGE = "ImagePullBackOff"
 
 
 class Book:
@@ -20,8 +24,8 @@ class Book:
         self.uid = pod.metadata.uid
         self.key: Key = pod.metadata.key
         self.address = address
-        self.is_place_new = not address and bool(pod.status.pod_ip)
         self.runs = known
+        self.bygone: frozenset[RunId] = frozenset() if address else begun(pod) | known.keys()
         self.starting: dict[RunId, asyncio.Task[None]] = {}
         self.stops: dict[RunId, float] = {}
         self.stopping: dict[RunId, asyncio.Task[None]] = {}
@@ -32,7 +36,7 @@ class Book:
         self.report_due: float | None = None
         self._failures: dict[str, int] = {}
 
-    def snapshot(self, pod: Pod, *, now: float, host_ip: str, obstacles: tuple[str, ...]) -> Snapshot:
+    def snapshot(self, pod: Pod, *, now: float, host_ip: str, burden: Burden) -> Snapshot:
         return Snapshot(
             pod=pod,
             now=now,
@@ -43,13 +47,19 @@ class Book:
             stops=dict(self.stops),
             health=dict(self.health),
             waiting=dict(self.waiting),
-            obstacles=obstacles,
-            is_place_new=self.is_place_new,
+            burden=burden,
+            bygone=self.bygone,
         )
+
+    def lose_place(self) -> None:
+        self.address = ""
+        self.bygone |= self.runs.keys()
 
     def hold(self, container: str, reason: str, message: str, now: float) -> None:
         """A start failed (of the place itself, without a name): try again later, and later each time."""
         failures = self._failures.get(container, 0)
+        if failures and reason == _NO_IMAGE:
+            reason = _STILL_NO_IMAGE
         self._failures[container] = failures + 1
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures, 10))
         self.waiting[container] = Waiting(reason, message, now + pause)

@@ -10,7 +10,7 @@ OURS := --python $(BIN)/python
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: up
 up: $(READY) ## start a Kubernetes cluster with Skysail on this machine
@@ -25,6 +25,11 @@ test: $(READY) ## check, then every test, against a real control plane
 	@$(MAKE) --no-print-directory check
 	$(BIN)/skysail build
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: test-frameworks
+test-frameworks: $(READY) ## PyTorch and TensorFlow in pods; downloads gigabytes the first time
+	$(BIN)/skysail build
+	$(BIN)/python -m pytest tests/frameworks
 
 .PHONY: check
 check: $(READY) ## style, types, import law, generated files, promises; below a minute

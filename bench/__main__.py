@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from bench import cost, plane, table
+from bench import cost, plane, pods, table
 from bench.clients.measure import Figures
 from bench.plane import PlaneFigures
+from bench.pods import PodFigures
 from bench.size import Size
 
 _RESULTS = Path(__file__).parent / "results"
@@ -43,6 +44,7 @@ class Results(msgspec.Struct, kw_only=True):
     size: Size
     cost: dict[str, Figures] = {}
     plane: PlaneFigures | None = None
+    pods: PodFigures | None = None
 
 
 def main() -> None:
@@ -54,15 +56,17 @@ def main() -> None:
     size = Size.scaled(arguments.scale)
     began = time.monotonic()
     results = Results(at=datetime.now(UTC).isoformat(timespec="seconds"), machine=_machine(), size=size)
-    if arguments.only != "plane":
+    if arguments.only in (None, "cost"):
         results.cost = cost.run(size, _say)
-    if arguments.only != "cost":
+    if arguments.only in (None, "plane"):
         results.plane = plane.run(size.plane_jobs, _say)
+    if arguments.only in (None, "pods"):
+        results.pods = pods.run(size.starts, size.pods_at_once, size.megabytes, _say)
     print(f"\n{report(results)}\n\nTook {time.monotonic() - began:.0f} s. Kept in {_keep(results)}.")
 
 
 def report(results: Results) -> str:
-    parts = [f"{results.at}, {results.machine.line}.\nLess is better; in brackets: as a multiple of Skysail."]
+    parts = [f"{results.at}, {results.machine.line}.\nIn brackets: as a multiple of the first column."]
     if results.cost:
         title = "Cost of the client, against a replay server"
         parts += [table.render(title, list(results.cost), cost.rows(results.size, results.cost))]
@@ -71,13 +75,17 @@ def report(results: Results) -> str:
         title = "End to end, on a real control plane"
         parts += [table.render(title, list(results.plane.rounds), plane.rows(results.plane))]
         parts += ["\n".join(plane.remarks(results.plane))]
+    if results.pods:
+        title = "Pods on node `local`, beside the same without Kubernetes (MB/s and requests/s: more is better)"
+        parts += [table.render(title, pods.COLUMNS, pods.rows(results.pods))]
+        parts += ["\n".join(pods.remarks(results.pods))]
     return "\n\n".join(parts)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="0.1 for a quick look [default: 1]")
-    parser.add_argument("--only", choices=("cost", "plane"), help="one of the two parts [default: both]")
+    parser.add_argument("--only", choices=("cost", "plane", "pods"), help="one of the parts [default: all]")
     return parser.parse_args()
 
 

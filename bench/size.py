@@ -8,13 +8,19 @@ import msgspec
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """`plane_jobs` is smaller than `jobs`, because a real API server has to write each of them to its disk."""
+    """`plane_jobs` is smaller than `jobs`, because a real API server has to write each of them to its disk.
+
+    Of pods that really run, `starts` one after another, and `pods_at_once`; `megabytes` go in or out of one.
+    """
 
     jobs: int = 10_000
     pods: int = 20_000
     rate: int = 1_000
     seconds: float = 10.0
     plane_jobs: int = 1_500
+    starts: int = 30
+    pods_at_once: int = 100
+    megabytes: int = 200
 
     @classmethod
     def scaled(cls, scale: float) -> Self:
@@ -26,6 +32,9 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
             rate=full.rate,
             seconds=max(1.0, full.seconds * scale),
             plane_jobs=max(10, round(full.plane_jobs * scale)),
+            starts=max(3, round(full.starts * scale)),
+            pods_at_once=max(5, round(full.pods_at_once * scale)),
+            megabytes=max(10, round(full.megabytes * scale)),
         )
 
     @property

@@ -13,6 +13,7 @@ import msgspec
 from skysail.local.box.limits import Groups
 from skysail.local.box.tools import Tools
 from skysail.local.images import store
+from skysail.local.provider.journal import Journal
 from skysail.local.provider.provider import LocalProvider
 from skysail.local.provider.surroundings import Surroundings
 from skysail.local.volumes import Places
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from skysail.base.names import Event
     from skysail.cloud.contract import Pod, RunId
     from skysail.local.provider.surroundings import Network
 
@@ -51,7 +53,7 @@ async def local_provider(
     groups: Groups | None = None,
     *,
     network: Network | None = None,
-    tell: Callable[[RunId, str], None] = lambda run, step: None,
+    tell: Callable[[RunId, Event, str], None] = lambda run, reason, note: None,
 ) -> AsyncIterator[LocalProvider]:
     _, environments = store.open_in(folder / "home", os.environ)
     provider = LocalProvider(
@@ -67,6 +69,7 @@ async def local_provider(
                 allowed=(folder / "allowed",),
             ),
             runs=folder / "runs",
+            journal=Journal(folder / "journal"),
             name_server="10.244.0.1",
             now=time.time,
             tell=tell,

@@ -57,6 +57,6 @@ def test_the_suite_passes_in_a_hull(folder, become):
     command = [*become(folder), sys.executable, "-m", "tests.conformance.in_hull", str(folder / "home" / "inside")]
     env = {**os.environ, "HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "home" / "cache")}
     root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False, timeout=1800)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

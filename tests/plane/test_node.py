@@ -13,6 +13,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skysail.local.addresses import NODE
+from tests.support.kubectl import (
+    apply,
+    claim,
+    conditions,
+    fresh_namespace,
+    get,
+    ok,
+    pod,
+    status,
+    until_condition,
+    until_phase,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,31 +42,8 @@ def node(cluster: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def namespace(node: Cluster) -> Iterator[str]:
-    """A fresh one for each test, with its service account, without which no pod is admitted."""
-    name = f"t{secrets.token_hex(4)}"
-    ok(node, "create", "namespace", name)
-    node.until(
-        lambda: node.kubectl("get", "sa,cm", "-n", name, "-o", "name").stdout.count("\n") == 2, "a service account"
-    )
-    yield name
-    node.kubectl("delete", "namespace", name, "--wait=false")
-
-
-def ok(node: Cluster, *arguments: str, stdin: str | None = None) -> str:
-    done = node.kubectl(*arguments, stdin=stdin)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def apply(node: Cluster, namespace: str, *manifests: dict) -> None:
-    for manifest in manifests:
-        ok(node, "apply", "-n", namespace, "--validate=strict", "-f", "-", stdin=json.dumps(manifest))
-
-
-def pod(name: str, *command: str, restart: str = "Never", container: dict | None = None, **spec) -> dict:
-    main = {"name": "main", "image": "busybox", "command": list(command), **(container or {})}
-    spec = {"restartPolicy": restart, "terminationGracePeriodSeconds": 5, "containers": [main], **spec}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    with fresh_namespace(node) as name:
+        yield name
 
 
 def job(name: str, *command: str, restart: str = "Never", env: list | None = None, **spec) -> dict:
@@ -65,27 +54,6 @@ def job(name: str, *command: str, restart: str = "Never", env: list | None = Non
         "metadata": {"name": name},
         "spec": {"template": template, **spec},
     }
-
-
-def get(node: Cluster, namespace: str, what: str, name: str = "") -> dict:
-    return json.loads(ok(node, "get", what, *([name] if name else []), "-n", namespace, "-o", "json"))
-
-
-def status(node: Cluster, namespace: str, name: str) -> dict:
-    return get(node, namespace, "pod", name)["status"]
-
-
-def until_phase(node: Cluster, namespace: str, name: str, phase: str) -> dict:
-    node.until(lambda: status(node, namespace, name).get("phase") == phase, f"pod {name} to be {phase}")
-    return status(node, namespace, name)
-
-
-def until_condition(node: Cluster, namespace: str, what: str, condition: str) -> None:
-    ok(node, "wait", what, "-n", namespace, f"--for=condition={condition}", "--timeout=60s")
-
-
-def conditions(shown: dict) -> dict[str, str]:
-    return {row["type"]: row["status"] for row in shown["conditions"]}
 
 
 def test_the_node_is_what_a_scheduler_and_an_api_server_expect(node):
@@ -227,7 +195,7 @@ def test_a_crashing_container_is_started_again_later_each_time(node, namespace):
 
     node.until(is_backing_off, "a pause between restarts")
     row = status(node, namespace, "a")["containerStatuses"][0]
-    assert row["restartCount"] == 1
+    assert row["restartCount"] >= 1
     assert row["lastState"]["terminated"]["exitCode"] == 3
     assert ok(node, "logs", "a", "-n", namespace, "-p") == "run\n"
 
@@ -316,36 +284,6 @@ def test_a_deleted_node_comes_back(node):
     node.until(is_back, "the node to be registered again")
 
 
-def test_an_agent_that_is_killed_has_lost_its_pods_and_jobs_go_on(node, namespace):
-    apply(node, namespace, job("j", "sh", "-c", "sleep 3; echo done", backoffLimit=3))
-    apply(node, namespace, pod("stays", "sleep", "1000", restart="Always"))
-    until_condition(node, namespace, "pod/stays", "Ready")
-    node.until(lambda: any(row["status"].get("phase") == "Running" for row in jobs(node, namespace)), "the job's pod")
-    node.signal("agent")
-    until_condition(node, namespace, "job/j", "Complete")
-    lost = [row for row in jobs(node, namespace) if row["status"]["phase"] == "Failed"]
-    assert lost[0]["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] == "Lost"
-    node.until(lambda: status(node, namespace, "stays")["containerStatuses"][0]["restartCount"] == 1, "a new run")
-
-
-def jobs(node: Cluster, namespace: str) -> list[dict]:
-    return json.loads(ok(node, "get", "pods", "-n", namespace, "-l", "job-name=j", "-o", "json"))["items"]
-
-
-def test_a_short_pod_costs_four_writes_at_most(node, namespace):
-    apply(node, namespace, pod("short", "sh", "-c", "sleep 1"))
-    until_phase(node, namespace, "short", "Succeeded")
-    ok(node, "delete", "pod", "short", "-n", namespace)
-    mine = [row for row in node.audit() if row["user"]["username"] == f"system:node:{NODE}"]
-    named = [row for row in mine if row.get("objectRef", {}).get("namespace") == namespace]
-    writes = [
-        (row["verb"], row["objectRef"]["resource"], row["objectRef"].get("subresource"))
-        for row in named
-        if row["verb"] in {"create", "update", "patch", "delete"} and row["responseStatus"]["code"] < 300
-    ]
-    assert len(writes) <= 4, writes
-
-
 def test_a_failed_container_leaves_its_last_words(node, namespace):
     fallback = {"terminationMessagePolicy": "FallbackToLogsOnError"}
     apply(
@@ -378,16 +316,19 @@ def test_hooks_run_after_the_start_and_before_the_end(node, namespace):
 
 
 def test_a_server_is_ready_when_it_answers(node, namespace):
-    script = (
-        "import http.server, time; time.sleep(2); http.server.test(http.server.SimpleHTTPRequestHandler, port=8000)"
-    )
+    script = """
+import http.server, os, time
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.05)
+http.server.test(http.server.SimpleHTTPRequestHandler, port=8000)
+"""
     for name, probe in (("http", {"httpGet": {"port": "web"}}), ("tcp", {"tcpSocket": {"port": 8000}})):
         container = {"ports": [{"name": "web", "containerPort": 8000}], "readinessProbe": {**probe, "periodSeconds": 1}}
         apply(node, namespace, pod(name, "/usr/bin/python3", "-c", script, container=container))
     for name in ("http", "tcp"):
         shown = until_phase(node, namespace, name, "Running")
         assert conditions(shown)["Ready"] == "False"
-    for name in ("http", "tcp"):
+        ok(node, "exec", name, "-n", namespace, "--", "touch", "/tmp/go")
         until_condition(node, namespace, f"pod/{name}", "Ready")
 
 
@@ -404,15 +345,9 @@ def test_a_node_that_was_given_up_is_ready_again(node):
 
 
 def test_a_claim_gets_a_disk_that_outlives_pods_and_goes_with_the_claim(node, namespace):
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "c"},
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
     volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     main = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
-    apply(node, namespace, claim, pod("w", "sh", "-c", "echo kept > /v/file", container=main, volumes=volumes))
+    apply(node, namespace, claim("c"), pod("w", "sh", "-c", "echo kept > /v/file", container=main, volumes=volumes))
     until_phase(node, namespace, "w", "Succeeded")
     apply(node, namespace, pod("r", "cat", "/v/file", container=main, volumes=volumes))
     until_phase(node, namespace, "r", "Succeeded")

@@ -38,9 +38,14 @@ _COMPACTION = Path(__file__).with_name("compaction.py")
 
 
 class Cluster:
-    """Starts when entered; leaves no process when left. `extra` shortens upstream's long waits, by component."""
+    """Starts when entered; leaves no process when left. `extra` shortens upstream's long waits, by component.
 
-    def __init__(self, root: Path, *, extra: Mapping[str, tuple[str, ...]] | None = None) -> None:
+    `with_node` has the hull itself start the node, with its way out of the hull, as `skysail up` does.
+    """
+
+    def __init__(
+        self, root: Path, *, extra: Mapping[str, tuple[str, ...]] | None = None, with_node: bool = False
+    ) -> None:
         self.home = Home(root)
         self.control = Control(self.home.control)
         self.binaries = binaries.locate(
@@ -51,6 +56,7 @@ class Cluster:
             binaries=self.binaries,
             plane=PlaneOptions(audit=True, durable=False, extra=extra or {}),
             with_operator=False,
+            with_node=with_node,
             tied=True,
         )
 

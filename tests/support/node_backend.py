@@ -270,7 +270,9 @@ class ProcessBackend:
             ContainerStats(namespace=namespace, pod=name, uid=uid, container="main", started=1.0, usage=usage)
             for (namespace, name), uid in self.uids.items()
         )
-        return NodeStats(started=1.0, usage=Usage(cpu_seconds=100.0, memory=2**30), containers=containers)
+        return NodeStats(
+            started=1.0, at=time.time(), usage=Usage(cpu_seconds=100.0, memory=2**30), containers=containers
+        )
 
     def _container(self, place: Place) -> Container:
         uid = self.pod(place)

@@ -14,7 +14,6 @@ import random
 import shutil
 import signal
 import socket
-import ssl
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -26,10 +25,12 @@ import msgspec
 from skysail.app.simulated import SimulatedClouds
 from skysail.base import clock, health, logs
 from skysail.base.metrics import Metrics
+from skysail.base.names import Event
 from skysail.cloud.contract import RunId
 from skysail.kube import kubeconfig
 from skysail.kube.certificates import Pair
 from skysail.kube.client import Client
+from skysail.kube.errors import KubeError
 from skysail.kube.events import Broadcaster
 from skysail.kube.http import HttpTransport
 from skysail.local.addresses import HULL, METRICS_PORT, NODE, NODE_PORT, RUN_FOLDER
@@ -41,10 +42,11 @@ from skysail.local.images import store
 from skysail.local.net import egress
 from skysail.local.net.network import Network
 from skysail.local.plane import credentials, pki
+from skysail.local.provider.journal import Journal
 from skysail.local.provider.provider import LocalProvider
 from skysail.local.provider.surroundings import Surroundings
 from skysail.local.volumes import Places
-from skysail.node import keeper, metrics_api
+from skysail.node import keeper
 from skysail.node.keeper import Keeper
 from skysail.node.logs import LogStore
 from skysail.node.metrics_api import MetricsApi
@@ -54,9 +56,12 @@ from skysail.node.register import Description, Registrar
 from skysail.node.server import api
 from skysail.node.server.callers import Callers
 from skysail.node.server.rights import Rights
+from skysail.node.server.tls import Identity
+from skysail.node.usage import Sampler
 
 # More than most machines have, on purpose: a laptop's cluster should try what it is asked, not keep pods waiting.
 CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "250", "ephemeral-storage": "1Ti"}
+_PAUSE_SECONDS = 0.5
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 log = logging.getLogger(__name__)
@@ -74,8 +79,9 @@ async def run(home: Home) -> int:
         _client(home, "proxy") as watcher,
         _client(home, "disks") as provisioner,
     ):
-        network = Network(watcher, random.Random())  # noqa: S311 (jitter, no secret)
-        await Agent(home, client, network, DiskMaker(provisioner, home.root / "disks")).run()
+        rng = random.Random()  # noqa: S311 (jitter, no secret)
+        disks = DiskMaker(provisioner, home.root / "disks", rng)
+        await Agent(home, client, Network(watcher, rng), disks, rng=rng).run()
     return 0
 
 
@@ -90,37 +96,51 @@ class _Version(msgspec.Struct, rename="camel"):
 class Agent:
     """All parts of the process, joined."""
 
-    def __init__(self, home: Home, client: Client, network: Network, disks: DiskMaker) -> None:
+    def __init__(self, home: Home, client: Client, network: Network, disks: DiskMaker, *, rng: random.Random) -> None:
         self._home = home
         self._client = client
         self._network = network
         self._disks = disks
-        self._rng = rng = random.Random()  # noqa: S311 (jitter, no secret)
+        self._rng = rng
         self._store = LogStore(home.root / "pod-logs")
         self._broadcaster = Broadcaster(client, instance=NODE, now=clock.now)
         boxes = self._surroundings()
         self._provider = LocalProvider(boxes)
         self._simulated = SimulatedClouds(home, boxes)
+        self._identity = Identity(client, self._certificate, rng)
+        self._sampler = Sampler(self._provider, time.time)
         node = Node(name=NODE, address=HULL, allocatable=CAPACITY, environment=egress.environment())
         around = keeper.Surroundings(self._broadcaster, time.time, rng)
         self._keeper = Keeper(client, self._provider, node, self._store, around=around)
 
     async def run(self) -> None:
+        """Until SIGTERM or SIGINT. The network is there before the first pod, and until the last one is gone."""
+        async with asyncio.TaskGroup() as tasks:
+            network = tasks.create_task(self._network.run())
+            try:
+                await self._serve()
+            finally:
+                await self._provider.close()
+                network.cancel()
+
+    async def _serve(self) -> None:
         listener = socket.create_server((HULL, NODE_PORT))
-        server = await api.serve(self._api(), listener, self._tls())
-        metrics = MetricsApi(NODE, self._keeper, self._provider, time.time)
-        metrics_server = await health.serve(metrics.application(), METRICS_PORT, ssl_context=self._metrics_tls())
+        server = await api.serve(self._api(), listener, self._identity.callers.context)
+        metrics = MetricsApi(NODE, self._keeper, self._sampler)
+        front = self._identity.front_proxy.context
+        metrics_server = await health.serve(metrics.application(), METRICS_PORT, ssl_context=front)
         registrar = Registrar(self._client, await self._description(), now=clock.now, rng=self._rng)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._until_signal())
-                tasks.create_task(self._network.run())
                 tasks.create_task(self._broadcaster.run())
                 tasks.create_task(self._disks.run())
+                tasks.create_task(self._identity.run())
                 await self._network.ready.wait()
+                await self._identity.ready.wait()
                 await self._simulated.open()
                 tasks.create_task(self._keeper.run())
-                tasks.create_task(metrics.run())
+                tasks.create_task(self._sampler.run())
                 tasks.create_task(registrar.run())
         except* _StopAsked:
             log.info("stopping")
@@ -128,7 +148,6 @@ class Agent:
             await server.cleanup()
             await metrics_server.cleanup()
             await self._simulated.close()
-            await self._provider.close()
 
     async def _until_signal(self) -> None:
         stop = asyncio.Event()
@@ -144,7 +163,7 @@ class Agent:
             shutil.rmtree(folder, ignore_errors=True)
         allowed = os.environ.get("SKYSAIL_ALLOWED_FOLDERS", "")
         # Inside the hull the way to a package index is the filtered one.
-        _, environments = store.open_in(home, {**os.environ, **egress.environment()})
+        _, environments = store.open_in(home, {**os.environ, **egress.way_out()})
         return Surroundings(
             tools=Tools.find(os.environ.get("PATH", "")),
             groups=Groups.mount(inside / "cgroup", f"skysail-{self._home.root.stat().st_ino}"),
@@ -157,32 +176,29 @@ class Agent:
                 allowed=tuple(Path(folder) for folder in allowed.split(os.pathsep) if folder),
             ),
             runs=runs,
+            journal=Journal(home / "journal"),
             name_server=HULL,
             now=time.time,
             tell=self._tell,
         )
 
-    def _tell(self, run: RunId, note: str) -> None:
-        self._keeper.progress(run, note)
+    def _tell(self, run: RunId, reason: Event, note: str) -> None:
+        self._keeper.tell_of(run, reason, note)
 
     def _api(self) -> api.NodeApi:
-        reach = Reach(self._keeper, self._provider, self._store, time.time)
+        reach = Reach(self._keeper, self._provider, self._store, self._sampler)
         gate = api.Gate(Callers(self._client, time.monotonic), Rights(self._client, NODE, time.monotonic))
         return api.NodeApi(NODE, reach, gate, metrics=Metrics().page, clock=time.time)
 
-    def _tls(self) -> ssl.SSLContext:
-        return api.tls(self._certificate(), (self._home.pki / "ca.crt").read_bytes())
-
-    def _metrics_tls(self) -> ssl.SSLContext:
-        return metrics_api.tls(self._certificate(), (self._home.pki / "front-proxy-ca.crt").read_bytes())
-
     def _certificate(self) -> Pair:
+        """As it is on the disk now. Raises ValueError for one that is just being written."""
         own = pki.read(self._home.pki, "node")
-        assert own is not None, "the hull makes every certificate before it starts a unit"
+        if own is None:
+            raise ValueError("The node's certificate and its key do not belong together.")
         return own
 
     async def _description(self) -> Description:
-        version = await self._client.read("/version", _Version)
+        version = await self._version()
         return Description(
             name=NODE,
             address=HULL,
@@ -192,6 +208,15 @@ class Agent:
             capacity=CAPACITY,
             labels={"kubernetes.io/arch": _ARCHITECTURES.get(platform.machine(), platform.machine())},
         )
+
+    async def _version(self) -> _Version:
+        """Of the API server, which may be on its way: it is awaited, for an agent that gave up would only come back."""
+        while True:
+            try:
+                return await self._client.read("/version", _Version)
+            except KubeError as error:
+                log.info("the API server does not answer yet", extra={"why": str(error)})
+                await asyncio.sleep(_PAUSE_SECONDS)
 
 
 @asynccontextmanager

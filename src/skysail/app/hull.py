@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,8 +32,10 @@ from skysail.local.control import Answer, Control, HullStatus, Request
 from skysail.local.control_server import ControlServer
 from skysail.local.errors import LocalError, StartFailed
 from skysail.local.home import Home
+from skysail.local.images import index
 from skysail.local.launch import ANOTHER_RUNS, HullSettings
 from skysail.local.net import outside
+from skysail.local.net.guard import Guard, parse_networks
 from skysail.local.plane import credentials, pki, start
 from skysail.local.plane.flags import Component
 from skysail.local.supervisor import Supervisor, Surroundings, Unit
@@ -60,11 +62,18 @@ def main(argument: str) -> int:
     home.door_port.write_text(str(door.getsockname()[1]))
     inside = _Inside(settings, home, f"https://127.0.0.1:{door.getsockname()[1]}")
     try:
+        guard = _guard(os.environ) if settings.with_node else None
         entry = hull.launch(lambda: asyncio.run(inside.run()))
     except LocalError as error:
         home.failure.write_text(str(error))
         return error.exit_code
-    return asyncio.run(_outside(entry, door, home, lock, with_egress=settings.with_node))
+    return asyncio.run(_outside(entry, door, home, lock, guard))
+
+
+def _guard(env: Mapping[str, str]) -> Guard:
+    """What the user named is open: networks for pods, and the package index, which images come from."""
+    allowed = parse_networks(env.get("SKYSAIL_ALLOWED_NETWORKS", ""))
+    return Guard(exceptions=allowed, servers=index.servers(env))
 
 
 def _begin(home: Home, settings: HullSettings) -> None:
@@ -80,8 +89,8 @@ def _begin(home: Home, settings: HullSettings) -> None:
     home.kubectl.write_bytes(msgspec.json.encode(settings.binaries.commands[Component.KUBECTL]))
 
 
-async def _outside(entry: int, door: socket.socket, home: Home, lock: int, *, with_egress: bool) -> int:
-    """Carry connections in, and what pods ask for out, until the hull ends; pass on a wish to end."""
+async def _outside(entry: int, door: socket.socket, home: Home, lock: int, guard: Guard | None) -> int:
+    """Carry connections in, and what pods ask for out by a guard, until the hull ends; pass on a wish to end."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, os.kill, entry, number)
@@ -91,8 +100,8 @@ async def _outside(entry: int, door: socket.socket, home: Home, lock: int, *, wi
 
     server = await doors.serve(door, dial)
     helpers = [asyncio.create_task(_end_without_home(entry, home, lock))]
-    if with_egress:
-        way_out = outside.serve(Control(home.control), outside.machines_name_servers())
+    if guard is not None:
+        way_out = outside.serve(Control(home.control), outside.machines_name_servers(), guard)
         helpers.append(asyncio.create_task(way_out))
     _, status = await asyncio.to_thread(os.waitpid, entry, 0)
     server.close()

@@ -14,10 +14,12 @@ from skysail.kube.discovery import Definition
 from skysail.kube.errors import Conflict, NotFound, Throttled
 from skysail.kube.http import HttpTransport
 from skysail.kube.objects import Object
-from skysail.kube.resources import CRD, SERVICE
+from skysail.kube.resources import CRD, ROLE_BINDING, SERVICE
 from skysail.local import disks
-from skysail.local.addresses import HULL, METRICS_PORT, METRICS_SERVICE
+from skysail.local.addresses import HULL, METRICS_PORT, METRICS_SERVICE, NODE
+from skysail.local.plane.pki import NODE_AGENT
 from skysail.node import metrics_api
+from skysail.node.server import tls
 
 _PATIENCE_SECONDS = 30
 _POLL_SECONDS = 0.05
@@ -38,7 +40,7 @@ async def install(path: Path) -> None:
 
 
 async def install_node(path: Path, authority: bytes) -> None:
-    """What belongs to the node on this machine: its storage class, and where its metrics are. May be called twice."""
+    """What belongs to the node on this machine: its storage class, its metrics, a right. May be called twice."""
     encoded = base64.b64encode(authority).decode()
     registered = metrics_api.registration(encoded, service=METRICS_SERVICE, port=METRICS_PORT)
     transport = HttpTransport(kubeconfig.from_file(path))
@@ -47,6 +49,7 @@ async def install_node(path: Path, authority: bytes) -> None:
         for resource, manifest in (
             *disks.MANIFESTS,
             (SERVICE, _metrics_service()),
+            (ROLE_BINDING, _reads_authorities()),
             (metrics_api.API_SERVICE, registered),
         ):
             await client.apply(resource, manifest, Object)
@@ -61,6 +64,18 @@ def _metrics_service() -> Manifest:
         "kind": SERVICE.kind,
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"type": "ExternalName", "externalName": HULL},
+    }
+
+
+def _reads_authorities() -> Manifest:
+    """The node may read whose certificates the API server believes, to believe the same."""
+    namespace, role = tls.READER
+    return {
+        "apiVersion": ROLE_BINDING.api_version,
+        "kind": ROLE_BINDING.kind,
+        "metadata": {"name": f"skysail-node-{NODE}", "namespace": namespace},
+        "roleRef": {"apiGroup": ROLE_BINDING.group, "kind": "Role", "name": role},
+        "subjects": [{"apiGroup": ROLE_BINDING.group, "kind": "User", "name": NODE_AGENT.name}],
     }
 
 

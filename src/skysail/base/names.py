@@ -120,6 +120,10 @@ class Condition(Named):
     ACCEPTED = "Accepted", "Whether a controller works on this object."
     READY = "Ready", "The summary of what serves: whether it answers."
     SUCCEEDED = "Succeeded", "The summary of what ends: whether it ended well."
+    CARRIED = (
+        "skysail.dev/Carried",
+        "On a pod, where its node cannot carry something of it: the message names the fields.",
+    )
     DEPLOYED = "Deployed", "Whether a ModalFunction can be called."
     LAUNCHED = "Launched", "Whether the cloud has made the instance of a claim; Unknown while its answer is lost."
     ENDED = "Ended", "Whether the cloud has confirmed the end of an instance; the reason says what ended it."
@@ -130,6 +134,8 @@ class Reason(Named):
     """Reasons in conditions: why, as one word for programs."""
 
     NOT_IMPLEMENTED_YET = "NotImplementedYet", "The object is valid and stored; its controller is not built yet."
+    UNSUPPORTED = "Unsupported", "The pod is not run, because its node cannot carry what it asks for."
+    LEFT_OUT = "LeftOut", "The pod runs without something that it asks for."
     RECONCILE_FAILED = "ReconcileFailed", "A pass over the object failed and will be tried again."
     HANDLER_NOT_FOUND = "HandlerNotFound", "The handler could not be imported from the image or the code."
     ENTRYPOINT_UNKNOWN = "EntrypointUnknown", "The pod names no command and the image's own could not be read."
@@ -173,12 +179,17 @@ class Event(Named):
     )
     MANDATORY_CONFIG_MAP_NOT_FOUND = "MandatoryConfigMapNotFound", "The pod waits for a ConfigMap or a key of one."
     PULLING = "Pulling", "What an image needs is being made ready; the message says how far it is."
+    PULLED = "Pulled", "What an image needs has been made ready."
+    LIMITS_IGNORED = "LimitsIgnored", "Limits of memory and CPU are not enforced on the node."
     CANNOT_START = "Failed", "A container could not be started; the message says why."
     BACK_OFF = "BackOff", "A container that ends again and again is started again later."
     UNHEALTHY = "Unhealthy", "A probe of a container failed."
     KILLING = "Killing", "A container is ended because its probe failed, or after a hook failed."
     POST_START_FAILED = "FailedPostStartHook", "What a container wanted to be done after its start failed."
     PRE_STOP_FAILED = "FailedPreStopHook", "What a container wanted to be done before its end failed."
+    NOT_RUN = "NotRun", "A DaemonSet's pod on a virtual node is shown as running, and not run."
+    LEFT_OUT = "LeftOut", "The pod runs without something that its node cannot carry; the message names the fields."
+    EVICTED = "Evicted", "The node ended the pod, for example because a volume outgrew its limit."
     UNSUPPORTED = "Unsupported", "The pod asks for what its node cannot carry; the message names the fields."
 
 

@@ -32,13 +32,15 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         str, Meta(pattern=r"^[^=:]+(=[^=:]*)?:(NoSchedule|NoExecute|PreferNoSchedule)$", description="key=value:Effect")
     ]
     labels: Annotated[dict[str, str], Meta(description="Labels beside those that every such node has.")] = {}
-    capacity: Annotated[dict[str, str], Meta(description="What the scheduler may place there.")] = {
-        "cpu": "10k",
-        "memory": "100Ti",
-        "ephemeral-storage": "100Ti",
-        "nvidia.com/gpu": "1k",
-        "pods": "10k",
-    }
+    capacity: Annotated[dict[str, str], Meta(description="What the scheduler may place there.")] = msgspec.field(
+        default_factory=lambda: {
+            "cpu": "10k",
+            "memory": "100Ti",
+            "ephemeral-storage": "100Ti",
+            "nvidia.com/gpu": "1k",
+            "pods": "10k",
+        }
+    )
 
 
 _NODES = {
@@ -88,7 +90,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float, Meta(ge=0, description="How long admission is still served after a stop was asked for.")
     ] = 3.0
     webhooks: Annotated[bool, Meta(description="Whether to serve admission at all.")] = True
-    nodes: Annotated[dict[str, NodeSettings], Meta(description="The nodes that stand for clouds, by name.")] = _NODES
+    nodes: Annotated[dict[str, NodeSettings], Meta(description="The nodes that stand for clouds, by name.")] = (
+        msgspec.field(default_factory=_NODES.copy)
+    )
     node_address: Annotated[
         str | None, Meta(description="Address at which the API server reaches this process for logs and exec.")
     ] = None

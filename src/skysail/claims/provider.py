@@ -157,7 +157,7 @@ class ClaimedProvider:
     async def attach(self, run: RunId, *, stdin: bool) -> Session:
         return await self._cloud.attach(self._instance(run), stdin=stdin)
 
-    async def dial(self, pod: str, port: int) -> Line:
+    async def dial(self, pod: str, port: int, *, from_outside: bool = False) -> Line:  # noqa: ARG002 (the contract's)
         claims = [claim for claim in self._claims.by("for", pod) if claim.status.state == "Running"]
         if not claims:
             raise Gone(f"Pod {pod} has no running instance at {self.name}.")

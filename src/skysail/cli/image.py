@@ -32,6 +32,8 @@ def add(
     home: HomeOption = None,
 ) -> None:
     """Make an environment and use it for these images from the next start on."""
+    import asyncio
+
     from skysail.local.images.rules import Rule
 
     rules, environments = _open(home)
@@ -42,7 +44,7 @@ def add(
         entrypoint=tuple(shlex.split(entrypoint)),
         copied=_copied(copy),
     )
-    environments.make(rule, lambda step: typer.echo(f"  {step}"))
+    asyncio.run(environments.make(rule, lambda step: typer.echo(f"  {step}")))
     rules.add(rule)
     typer.echo(f"Images {pattern} run in {environments.path(rule)}.")
 

@@ -20,6 +20,7 @@ def shell(
     from skysail.local.control import Control
     from skysail.local.errors import NotRunning
     from skysail.local.home import Home
+    from skysail.local.net import egress
     from skysail.local.plane import credentials
 
     place = Home.of(home, os.environ)
@@ -28,6 +29,7 @@ def shell(
     outer = Control(place.control).status().pid
     env = {
         **os.environ,
+        **egress.environment(),
         "SKYSAIL_HOME": str(place.root),
         "KUBECONFIG": str(credentials.inside_path(place, "admin")),
         "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin",

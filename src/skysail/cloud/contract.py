@@ -68,6 +68,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 0
 
 
+class Rights(msgspec.Struct, frozen=True, kw_only=True):
+    """As whom a container runs, and what it may. None: as the provider sees fit.
+
+    Capabilities are named as Linux does without `CAP_`. Those that most runtimes leave to a container are there unless
+    they are in `dropped`, which may hold `ALL`; those in `added` stay even then.
+    """
+
+    user: int | None = None
+    group: int | None = None
+    must_not_be_root: bool = False
+    dropped: frozenset[str] = frozenset()
+    added: frozenset[str] = frozenset()
+    has_read_only_root: bool = False
+
+
 class Container(msgspec.Struct, frozen=True, kw_only=True):
     """What to run. Everything is resolved: no reference and no `$(NAME)` is left."""
 
@@ -82,7 +97,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     stdin: bool = False
     stdin_once: bool = False
     tty: bool = False
-    user: int | None = None
+    rights: Rights = Rights()
     message_path: str = "/dev/termination-log"
 
 
@@ -96,7 +111,6 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     subdomain: str = ""
     volumes: tuple[Volume, ...] = ()
     hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    shares_processes: bool = False
     uses_host_network: bool = False
 
 
@@ -123,8 +137,14 @@ class Running(msgspec.Struct, frozen=True, tag="running"):
     started: float
 
 
+EVICTED = "Evicted"
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
-    """`reason` is Completed, Error, OOMKilled, StartError or the provider's own; `message` is what the program left."""
+    """`reason` is Completed, Error, OOMKilled, StartError or the provider's own; `message` is what the program left.
+
+    With reason `Evicted` the provider took back the place itself, and `message` is why: nothing in that pod runs again.
+    """
 
     code: int
     reason: str
@@ -167,6 +187,8 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     port_forward: bool = False
     volumes: bool = False
     several_containers: bool = False
+    host_network: bool = False
+    capabilities: frozenset[str] = frozenset()  # those that a container may have where it asks for them
     stats: bool = False
     gang: bool = False
     live_prices: bool = False
@@ -269,8 +291,12 @@ class Provider(Protocol):
         """Talk to the run itself; its output from now on. With ability `attach`."""
         ...
 
-    async def dial(self, pod: str, port: int) -> Line:
-        """Connect to a port that something in the pod listens on. With ability `port_forward`."""
+    async def dial(self, pod: str, port: int, *, from_outside: bool = False) -> Line:
+        """Connect to a port that something in the pod listens on. With ability `port_forward`.
+
+        `from_outside`: as another pod would, so that what listens on the pod's loopback only is not found. Where a
+        provider has one way in, it is the same.
+        """
         ...
 
     async def usage(self) -> dict[RunId, Usage]:

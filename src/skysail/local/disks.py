@@ -98,20 +98,20 @@ class Volume(Object, frozen=True, gc=False):
 class DiskMaker:
     """One per cluster. Every pass looks at everything: a laptop has few disks."""
 
-    def __init__(self, client: Client, folder: Path) -> None:
+    def __init__(self, client: Client, folder: Path, rng: random.Random) -> None:
         self._client = client
         self._folder = folder
+        self._rng = rng
         self._changed = asyncio.Event()
         self._claims: Cache[Claim] = Cache(PERSISTENT_VOLUME_CLAIM, Claim)
         self._volumes: Cache[Volume] = Cache(PERSISTENT_VOLUME, Volume)
 
     async def run(self) -> None:
         """Until cancelled."""
-        rng = random.Random()  # noqa: S311 (jitter, no secret)
         async with asyncio.TaskGroup() as tasks:
             for cache in (self._claims, self._volumes):
                 cache.subscribe(lambda _old, _new: self._changed.set())
-                tasks.create_task(Reflector[Any](self._client, cache, rng=rng).run())
+                tasks.create_task(Reflector[Any](self._client, cache, rng=self._rng).run())
                 await cache.synced.wait()
             while True:
                 self._changed.clear()

@@ -23,8 +23,8 @@ _PROGRAM = "skysail.app.hull"
 # How a hull ends that finds another one in its home.
 ANOTHER_RUNS = 75
 # A proxy of the user's does not reach into the hull; etcd would take the others for its flags, and the operator for its
-# settings.
-_MISLEADING = re.compile(r"(?i:.*_proxy)|ETCD_.*|SKYSAIL_.*")
+# settings. What the user allows pods is meant for the hull.
+_MISLEADING = re.compile(r"(?i:.*_proxy)|ETCD_.*|SKYSAIL_(?!ALLOWED_).*")
 _SECONDS = 300.0
 _PAUSE = 0.05
 

@@ -17,6 +17,7 @@ from skysail.local.box.root import Bind
 _REASON = "CreateContainerConfigError"
 _CURRENT = "..data"
 _NEXT = "..data_tmp"
+_BLOCK = 512  # the unit of st_blocks, whatever the disk's own is
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +73,18 @@ class Volumes:
             )
         _write(self._paths[name], files)
 
+    @property
+    def have_limits(self) -> bool:
+        return any(_limit(volume) is not None for volume in self._volumes.values())
+
+    def excess(self) -> str:
+        """Why the pod cannot stay; empty where every volume keeps to its limit."""
+        for name, volume in self._volumes.items():
+            limit = _limit(volume)
+            if limit is not None and _size(self._paths[name]) > limit:
+                return f'Usage of EmptyDir volume "{name}" exceeds the limit of {limit} bytes (its sizeLimit).'
+        return ""
+
     def remove(self) -> None:
         """Nothing there is fine."""
         for folder in (self._places.folder / self._uid, self._places.memory / self._uid):
@@ -111,6 +124,20 @@ class Volumes:
         path = self._places.disks / name
         path.mkdir(mode=0o777, parents=True, exist_ok=True)
         return path
+
+
+def _limit(volume: Volume) -> int | None:
+    return volume.source.size_limit if isinstance(volume.source, Scratch) else None
+
+
+def _size(folder: Path) -> int:
+    """Bytes on the disk. What vanishes while we look counts no more."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(path, name)).st_blocks * _BLOCK  # noqa: PTH118 (thousands of files)
+    return total
 
 
 def _empty(folder: Path) -> Path:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from skysail.cloud.contract import Ended, RunId, Running, State
 from skysail.kube.objects import Key
+from skysail.node.burden import Burden
 from skysail.node.manifest import Pod
-from skysail.node.snapshot import Health, Snapshot, Waiting
+from skysail.node.snapshot import Health, Snapshot, Waiting, begun
 
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 60.0
+# As a kubelet calls it: the first time, and when it has been tried again.
+_NO_IMAGE = "ErrImagePull"
+_STILL_NO_IMAGE = "ImagePullBackOff"
 
 
 class Book:
@@ -20,8 +25,11 @@ class Book:
         self.uid = pod.metadata.uid
         self.key: Key = pod.metadata.key
         self.address = address
-        self.is_place_new = address is None and bool(pod.status.pod_ip)
         self.runs = known
+        # Of a place that is gone. What a cloud still runs was never there.
+        self.bygone: frozenset[RunId] = (
+            frozenset() if address is not None else (begun(pod) | known.keys()) - _live(known)
+        )
         self.starting: dict[RunId, asyncio.Task[None]] = {}
         self.stops: dict[RunId, float] = {}
         self.stopping: dict[RunId, asyncio.Task[None]] = {}
@@ -32,7 +40,7 @@ class Book:
         self.report_due: float | None = None
         self._failures: dict[str, int] = {}
 
-    def snapshot(self, pod: Pod, *, now: float, host_ip: str, obstacles: tuple[str, ...]) -> Snapshot:
+    def snapshot(self, pod: Pod, *, now: float, host_ip: str, burden: Burden) -> Snapshot:
         return Snapshot(
             pod=pod,
             now=now,
@@ -43,13 +51,19 @@ class Book:
             stops=dict(self.stops),
             health=dict(self.health),
             waiting=dict(self.waiting),
-            obstacles=obstacles,
-            is_place_new=self.is_place_new,
+            burden=burden,
+            bygone=self.bygone,
         )
+
+    def lose_place(self) -> None:
+        self.address = None
+        self.bygone |= self.runs.keys() - _live(self.runs)
 
     def hold(self, container: str, reason: str, message: str, now: float) -> None:
         """A start failed (of the place itself, without a name): try again later, and later each time."""
         failures = self._failures.get(container, 0)
+        if failures and reason == _NO_IMAGE:
+            reason = _STILL_NO_IMAGE
         self._failures[container] = failures + 1
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures, 10))
         self.waiting[container] = Waiting(reason, message, now + pause)
@@ -74,10 +88,14 @@ class Book:
 
     def live(self) -> list[RunId]:
         """Runs that have not ended, be it that they run or that they will."""
-        return [run for run, state in self.runs.items() if not isinstance(state, Ended)]
+        return sorted(_live(self.runs))
 
     def close(self) -> None:
         """Nothing is wanted of this pod any more."""
         tasks = [*self.starting.values(), *self.stopping.values(), *self.pumps.values()]
         for task in (*tasks, *(follower for followers in self.followers.values() for follower in followers)):
             task.cancel()
+
+
+def _live(runs: Mapping[RunId, State]) -> set[RunId]:
+    return {run for run, state in runs.items() if not isinstance(state, Ended)}

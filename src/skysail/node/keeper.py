@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -25,12 +25,13 @@ from skysail.kube.client import Client
 from skysail.kube.errors import Conflict, KubeError, NotFound
 from skysail.kube.resources import POD
 from skysail.kube.watch import Reflector
-from skysail.node import guard, render, translate
+from skysail.node import burden, daemons, guard, render
 from skysail.node.book import Book
+from skysail.node.burden import Burden
 from skysail.node.logs import LogStore
 from skysail.node.manifest import Pod
 from skysail.node.performer import Performer
-from skysail.node.plan import DeletePod, Plan, Prepare, Release, Start, Stop, plan
+from skysail.node.plan import DeletePod, Mark, Plan, Prepare, Release, Start, Stop, plan
 from skysail.node.references import Node, References
 from skysail.node.snapshot import loss, lost
 
@@ -38,8 +39,8 @@ _WORKERS = 16
 _SURVEY_SECONDS = 30.0
 _REFRESH_SECONDS = 60.0
 _AUDIT_SECONDS = 600.0
-# A start takes some milliseconds: a status in between would be a write that nobody reads.
-_PATIENCE = 0.3
+# A start or an end takes some milliseconds: a status in between would be a write that nobody reads.
+_PATIENCE = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -105,12 +106,12 @@ class Keeper:
     def tell(self, pod: Pod, reason: str, note: str, *, warning: bool = True) -> None:
         self._broadcaster.tell(events.Event(resource=POD, object=pod, reason=reason, note=note, warning=warning))
 
-    def progress(self, run: RunId, note: str) -> None:
-        """What a start is waiting for, for the user."""
+    def tell_of(self, run: RunId, reason: str, note: str) -> None:
+        """What the provider has to say about a run, for the user."""
         book = self.books.get(run.pod)
         pod = self.pod(book) if book else None
         if pod is not None:
-            self.tell(pod, Event.PULLING, f"{run.container}: {note}", warning=False)
+            self.tell(pod, reason, f"{run.container}: {note}", warning=False)
 
     def pod(self, book: Book) -> Pod | None:
         """The pod of this book as the API server has it; None where it is gone, whoever has its name now."""
@@ -131,10 +132,15 @@ class Keeper:
         runs = {run: state for run, state in self._listing.runs.items() if run.pod == uid}
         book = Book(pod, {**runs, **lost(pod, runs, self._wall())}, self._listing.pods.get(uid))
         self.books[uid] = book
-        if obstacles := translate.obstacles(pod, self._provider.abilities):
-            self.tell(pod, Event.UNSUPPORTED, " ".join(obstacles))
+        self._tell_burden(pod)
         for run in book.live():
             self._performer.adopt(book, pod, run)
+
+    def _tell_burden(self, pod: Pod) -> None:
+        found = self._burden(pod)
+        for event, sentences in ((Event.UNSUPPORTED, found.refused), (Event.LEFT_OUT, found.left_out)):
+            if sentences:
+                self.tell(pod, event, " ".join(sentences))
 
     async def _work(self) -> None:
         while True:
@@ -170,15 +176,16 @@ class Keeper:
         if pod is None:
             await self._bury(book)
             return
-        obstacles = tuple(translate.obstacles(pod, self._provider.abilities))
-        snapshot = book.snapshot(pod, now=self._wall(), host_ip=self._node.address, obstacles=obstacles)
-        planned = plan(snapshot)
+        snapshot = book.snapshot(pod, now=self._wall(), host_ip=self._node.address, burden=self._burden(pod))
+        planned = daemons.plan(snapshot) if daemons.is_only_shown(pod, self._node) else plan(snapshot)
         await self._act(book, pod, planned)
         await self._report(book, pod, planned)
-        if DeletePod() in planned.steps:
-            await self._let_go(pod)
+        await self._part(book, pod, planned)
         if planned.look_again is not None:
             self._queue.add_after(uid, planned.look_again)
+
+    def _burden(self, pod: Pod) -> Burden:
+        return burden.of(pod, self._provider.abilities) if not daemons.is_only_shown(pod, self._node) else Burden()
 
     async def _act(self, book: Book, pod: Pod, planned: Plan) -> None:
         for step in planned.steps:
@@ -190,16 +197,29 @@ class Keeper:
                     self._performer.start(book, pod, step)
                 case Stop():
                     await self._performer.stop(book, pod, step)
-                case Release():
-                    await self._performer.release(book)
-                case DeletePod():
-                    pass  # after the report: the last word is written before the pod is forgotten
+                case Mark():
+                    await self._mark(pod, step.annotations)
+                case Release() | DeletePod():
+                    pass  # after the report: the last word is written before anything is forgotten
+
+    async def _mark(self, pod: Pod, annotations: Mapping[str, str]) -> None:
+        metadata = pod.metadata
+        patch = {"metadata": {"uid": metadata.uid, "annotations": annotations}}
+        self.pods.wrote(await self._client.merge_patch(POD, metadata.namespace, metadata.name, patch, Pod))
+        note = "Shown as running and not run: this node stands for a cloud, and no machine is there to look after."
+        self.tell(pod, Event.NOT_RUN, note, warning=False)
+
+    async def _part(self, book: Book, pod: Pod, planned: Plan) -> None:
+        if Release() in planned.steps:
+            await self._performer.release(book)
+        if DeletePod() in planned.steps:
+            await self._let_go(pod)
 
     async def _report(self, book: Book, pod: Pod, planned: Plan) -> None:
         if planned.status is None or not render.differs(pod, planned.status):
             book.report_due = None
             return
-        if planned.is_moving or book.starting:
+        if planned.is_moving or book.starting or book.stops:
             now = self._wall()
             book.report_due = book.report_due or now + _PATIENCE
             if now < book.report_due:
@@ -277,7 +297,7 @@ class Keeper:
             if await self._provider.state(run) is None:
                 book.ended(run, loss(last, self._wall()))
                 self._queue.add(book.uid)
-        for uid in listing.pods.keys() - self.books.keys():
+        for uid in {*listing.pods, *(run.pod for run in listing.runs)} - self.books.keys():
             await self._provider.release(uid)
 
     async def _audit_for_ever(self, cache: Cache[Any], reflector: Reflector[Any]) -> None:

@@ -50,19 +50,6 @@ _DEFAULT_BOUNDS = Bounds()
 _ALL = Excerpt()
 
 
-class Record(msgspec.Struct, frozen=True):
-    """One line of a file."""
-
-    stamp: bytes
-    stream: Literal["stdout", "stderr"]
-    is_full: bool
-    text: bytes
-
-    def encode(self) -> bytes:
-        tag = b"F" if self.is_full else b"P"
-        return b"%b %b %b %b\n" % (self.stamp, self.stream.encode(), tag, self.text)
-
-
 class LogStore:
     """Everything that is kept, below one folder. Several processes may read it; one writes."""
 
@@ -106,8 +93,8 @@ class LogStore:
         """The last lines, of not more than `size` bytes: what a failed container says of itself."""
         path = self._path(run)
         with contextlib.closing(_Cursor(path, *_start_of_tail(path, lines))) as cursor:
-            records = list(itertools.chain.from_iterable(cursor.batches()))
-        return _render(records, _ALL, starts_line=True)[-size:]
+            found = list(itertools.chain.from_iterable(cursor.batches()))
+        return _render(found, _ALL, starts_line=True)[-size:]
 
     def forget(self, pod: str) -> None:
         """Delete all logs of a pod, whose UID this is. Unknown pods are fine; followers come to an end."""
@@ -125,10 +112,10 @@ class LogStore:
                 seen = writer.written if writer else 0
                 is_over = not excerpt.follow or writer is None or writer.is_closed
                 for batch in cursor.batches():
-                    wanted = [record for record in batch if record.stamp >= since]
+                    wanted = [line for line in batch if line[:_STAMP] >= since] if since else batch
                     if wanted:
                         yield _render(wanted, excerpt, starts_line=starts_line)
-                        starts_line = wanted[-1].is_full
+                        starts_line = _is_full(wanted[-1])
                 if is_over or writer is None:
                     return
                 await writer.grown(seen)
@@ -161,21 +148,19 @@ class LogWriter:
         if at <= self._after:
             return
         self._last = at
-        *lines, rest = (self._parts.get(output.stream, b"") + output.data).split(b"\n")
-        records = [record for line in lines for record in _records(at, output.stream, line, is_full=True)]
+        whole, end, rest = (self._parts.get(output.stream, b"") + output.data).rpartition(b"\n")
+        data = _lines(at, output.stream, whole) if end else b""
         if len(rest) >= _LONGEST_PART:
-            records += _records(at, output.stream, rest, is_full=False)
+            data += _line(at, output.stream, rest, is_full=False)
             rest = b""
         self._parts[output.stream] = rest
-        self._append(records)
+        self._append(data)
 
     def close(self) -> None:
         """The run has ended: what has no line end is a line. May be called twice."""
         if self.is_closed:
             return
-        self._append(
-            [Record(self._last, stream, is_full=True, text=rest) for stream, rest in self._parts.items() if rest]
-        )
+        self._append(b"".join(_line(self._last, stream, rest) for stream, rest in self._parts.items() if rest))
         self._file.close()
         self.is_closed = True
         self._tell()
@@ -185,8 +170,7 @@ class LogWriter:
         while self.written <= seen and not self.is_closed:
             await self._news.wait()
 
-    def _append(self, records: list[Record]) -> None:
-        data = b"".join(record.encode() for record in records)
+    def _append(self, data: bytes) -> None:
         if not data:
             return
         if self._file.tell() >= self._bounds.file_bytes:
@@ -219,7 +203,7 @@ class _Cursor:
         self._offset = offset
         self._file: IO[bytes] | None = None
 
-    def batches(self) -> Iterator[list[Record]]:
+    def batches(self) -> Iterator[list[bytes]]:
         """What is there now, from here on."""
         while True:
             if self._file is None and not self._open():
@@ -249,7 +233,7 @@ class _Cursor:
             return self._open()
         return True
 
-    def _rest(self) -> Iterator[list[Record]]:
+    def _rest(self) -> Iterator[list[bytes]]:
         assert self._file is not None
         while True:
             self._file.seek(self._offset)
@@ -257,7 +241,7 @@ class _Cursor:
             if not end:
                 return
             self._offset += len(whole) + 1
-            yield [_decode(line) for line in whole.split(b"\n")]
+            yield whole.split(b"\n")
 
 
 def stamp(at: float) -> bytes:
@@ -266,27 +250,41 @@ def stamp(at: float) -> bytes:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z".encode()
 
 
-def _records(at: bytes, stream: Literal["stdout", "stderr"], line: bytes, *, is_full: bool) -> Iterator[Record]:
+def _lines(at: bytes, stream: Literal["stdout", "stderr"], text: bytes) -> bytes:
+    """All at once where no line has to be cut: a program that prints much must not hold up the others."""
+    lines = text.split(b"\n")
+    if max(map(len, lines)) > _LONGEST_PART:
+        return b"".join(_line(at, stream, line) for line in lines)
+    head = _head(at, stream, is_full=True)
+    return head + (b"\n" + head).join(lines) + b"\n"
+
+
+def _line(at: bytes, stream: Literal["stdout", "stderr"], line: bytes, *, is_full: bool = True) -> bytes:
     *parts, last = [line[start : start + _LONGEST_PART] for start in range(0, len(line), _LONGEST_PART)] or [b""]
-    for part in parts:
-        yield Record(at, stream, is_full=False, text=part)
-    yield Record(at, stream, is_full=is_full, text=last)
+    partly = _head(at, stream, is_full=False)
+    return b"".join(partly + part + b"\n" for part in parts) + _head(at, stream, is_full=is_full) + last + b"\n"
 
 
-def _decode(line: bytes) -> Record:
-    stream: Literal["stdout", "stderr"] = "stderr" if line[_STAMP + 1 : _TAG - 1] == b"stderr" else "stdout"
-    return Record(line[:_STAMP], stream, line[_TAG : _TAG + 1] == b"F", line[_TEXT:])
+def _head(at: bytes, stream: Literal["stdout", "stderr"], *, is_full: bool) -> bytes:
+    """What stands before the text in a file."""
+    return b"%b %b %b " % (at, stream.encode(), b"F" if is_full else b"P")
 
 
-def _render(records: list[Record], excerpt: Excerpt, *, starts_line: bool) -> bytes:
+def _is_full(line: bytes) -> bool:
+    return line[_TAG : _TAG + 1] == b"F"
+
+
+def _render(lines: list[bytes], excerpt: Excerpt, *, starts_line: bool) -> bytes:
+    if not excerpt.timestamps and all(map(_is_full, lines)):
+        return b"\n".join([*(line[_TEXT:] for line in lines), b""])
     pieces = []
-    for record in records:
+    for line in lines:
         if excerpt.timestamps and starts_line:
-            pieces.append(record.stamp + b" ")
-        pieces.append(record.text)
-        if record.is_full:
+            pieces.append(line[:_STAMP] + b" ")
+        pieces.append(line[_TEXT:])
+        starts_line = _is_full(line)
+        if starts_line:
             pieces.append(b"\n")
-        starts_line = record.is_full
     return b"".join(pieces)
 
 

@@ -34,6 +34,7 @@ class ValueSource(_Read, frozen=True):
     secret_key_ref: KeySelector | None = None
     field_ref: FieldSelector | None = None
     resource_field_ref: ResourceSelector | None = None
+    file_key_ref: dict[str, Any] | None = None
 
 
 class EnvVar(_Read, frozen=True):
@@ -57,11 +58,13 @@ class Port(_Read, frozen=True):
     container_port: int
     name: str = ""
     protocol: str = "TCP"
+    host_port: int = 0
 
 
 class Resources(_Read, frozen=True):
     limits: dict[str, str | int] = msgspec.field(default_factory=dict)
     requests: dict[str, str | int] = msgspec.field(default_factory=dict)
+    claims: tuple[dict[str, Any], ...] = ()
 
 
 class VolumeMount(_Read, frozen=True):
@@ -70,6 +73,13 @@ class VolumeMount(_Read, frozen=True):
     sub_path: str = ""
     sub_path_expr: str = ""
     read_only: bool = False
+    mount_propagation: str = "None"
+    recursive_read_only: str = "Disabled"
+
+
+class VolumeDevice(_Read, frozen=True):
+    name: str
+    device_path: str
 
 
 class ExecAction(_Read, frozen=True):
@@ -94,6 +104,11 @@ class TcpAction(_Read, frozen=True):
     host: str = ""
 
 
+class GrpcAction(_Read, frozen=True):
+    port: int
+    service: str | None = None
+
+
 class SleepAction(_Read, frozen=True):
     seconds: int = 0
 
@@ -102,11 +117,13 @@ class Probe(_Read, frozen=True):
     exec: ExecAction | None = None
     http_get: HttpAction | None = None
     tcp_socket: TcpAction | None = None
+    grpc: GrpcAction | None = None
     initial_delay_seconds: int = 0
     period_seconds: int = 10
     timeout_seconds: int = 1
     success_threshold: int = 1
     failure_threshold: int = 3
+    termination_grace_period_seconds: int | None = None
 
 
 class Handler(_Read, frozen=True):
@@ -119,10 +136,34 @@ class Handler(_Read, frozen=True):
 class Lifecycle(_Read, frozen=True):
     post_start: Handler | None = None
     pre_stop: Handler | None = None
+    stop_signal: str | None = None
+
+
+class Capabilities(_Read, frozen=True):
+    add: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+class Profile(_Read, frozen=True):
+    type: str
 
 
 class SecurityContext(_Read, frozen=True):
+    """A container's, and what a pod says for all of its containers."""
+
     run_as_user: int | None = None
+    run_as_group: int | None = None
+    run_as_non_root: bool | None = None
+    capabilities: Capabilities = Capabilities()
+    privileged: bool = False
+    read_only_root_filesystem: bool = False
+    proc_mount: str = "Default"
+    seccomp_profile: Profile | None = None
+    app_armor_profile: Profile | None = None
+    se_linux_options: dict[str, Any] | None = None
+    windows_options: dict[str, Any] | None = None
+    supplemental_groups: tuple[int, ...] = ()
+    sysctls: tuple[dict[str, Any], ...] = ()
 
 
 class Container(_Read, frozen=True):
@@ -136,11 +177,13 @@ class Container(_Read, frozen=True):
     ports: tuple[Port, ...] = ()
     resources: Resources = Resources()
     volume_mounts: tuple[VolumeMount, ...] = ()
+    volume_devices: tuple[VolumeDevice, ...] = ()
     startup_probe: Probe | None = None
     readiness_probe: Probe | None = None
     liveness_probe: Probe | None = None
     lifecycle: Lifecycle = Lifecycle()
     restart_policy: str | None = None
+    restart_policy_rules: tuple[dict[str, Any], ...] = ()
     security_context: SecurityContext = SecurityContext()
     termination_message_path: str = "/dev/termination-log"
     termination_message_policy: str = "File"
@@ -193,6 +236,8 @@ class ProjectedPart(_Read, frozen=True):
     secret: SecretSource | None = None
     downward_api: DownwardSource | None = msgspec.field(default=None, name="downwardAPI")
     service_account_token: TokenSource | None = None
+    cluster_trust_bundle: dict[str, Any] | None = None
+    pod_certificate: dict[str, Any] | None = None
 
 
 class ProjectedSource(_Read, frozen=True):
@@ -233,30 +278,42 @@ class HostAlias(_Read, frozen=True):
     hostnames: tuple[str, ...] = ()
 
 
-class PodSecurityContext(_Read, frozen=True):
-    run_as_user: int | None = None
-
-
 class ReadinessGate(_Read, frozen=True):
     condition_type: str
+
+
+class Os(_Read, frozen=True):
+    name: str
 
 
 class PodSpec(_Read, frozen=True):
     containers: tuple[Container, ...]
     init_containers: tuple[Container, ...] = ()
+    ephemeral_containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
     node_name: str = ""
     restart_policy: str = "Always"
     hostname: str = ""
+    hostname_override: str | None = None
     subdomain: str = ""
+    set_hostname_as_fqdn: bool = msgspec.field(default=False, name="setHostnameAsFQDN")
     host_aliases: tuple[HostAlias, ...] = ()
+    dns_policy: str = "ClusterFirst"
+    dns_config: dict[str, Any] | None = None
     host_network: bool = False
+    host_pid: bool = msgspec.field(default=False, name="hostPID")
+    host_ipc: bool = msgspec.field(default=False, name="hostIPC")
+    host_users: bool = True
     share_process_namespace: bool = False
+    os: Os | None = None
+    runtime_class_name: str | None = None
+    resources: Resources | None = None
+    resource_claims: tuple[dict[str, Any], ...] = ()
     service_account_name: str = "default"
     enable_service_links: bool = True
     active_deadline_seconds: int | None = None
     termination_grace_period_seconds: int | None = None
-    security_context: PodSecurityContext = PodSecurityContext()
+    security_context: SecurityContext = SecurityContext()
     readiness_gates: tuple[ReadinessGate, ...] = ()
 
 
@@ -289,4 +346,4 @@ class Pod(Object, frozen=True, gc=False):
 
     @property
     def hostname(self) -> str:
-        return self.spec.hostname or self.metadata.name[:63].rstrip("-.")
+        return self.spec.hostname_override or self.spec.hostname or self.metadata.name[:63].rstrip("-.")

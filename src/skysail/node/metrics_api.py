@@ -5,59 +5,28 @@ Behind the API server, which authenticates and authorises before it asks: only i
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import re
-import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from skysail.cloud.contract import Provider, RunId, Usage
-from skysail.cloud.errors import ProviderError
-from skysail.kube.certificates import Pair
-from skysail.kube.kubeconfig import load_certificate
 from skysail.kube.resources import Resource
 from skysail.node.keeper import Keeper
 from skysail.node.snapshot import timestamp
+from skysail.node.usage import Rate, Sampler
 
 API_SERVICE = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
 GROUP_VERSION = "metrics.k8s.io/v1beta1"
 _ROOT = f"/apis/{GROUP_VERSION}"
-_SAMPLE_SECONDS = 5.0
 _REQUIREMENT = re.compile(r"\s*(!?)\s*([\w./-]+)\s*(?:(==|=|!=)\s*([\w./-]*)|(in|notin)\s*\(([^)]*)\))?\s*(?:,|$)")
-
-log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
 
-class Rate(msgspec.Struct, frozen=True):
-    """What a run uses: cores on average since the sample before, and bytes now."""
-
-    cores: float
-    memory: int
-
-
-class Sample(msgspec.Struct, frozen=True):
-    at: float
-    usage: Mapping[RunId, Usage]
-
-
 class BadSelector(Exception):
     """Its text is for the caller."""
-
-
-def rates(before: Sample, after: Sample) -> dict[RunId, Rate]:
-    """Of the runs that are in both: of a younger one nobody knows yet how much it uses."""
-    seconds = after.at - before.at
-    return {
-        run: Rate(max(0.0, used.cpu_seconds - before.usage[run].cpu_seconds) / seconds, used.memory)
-        for run, used in after.usage.items()
-        if run in before.usage and seconds > 0
-    }
 
 
 def selects(selector: str, labels: Mapping[str, str]) -> bool:
@@ -84,25 +53,10 @@ def _meets(requirement: tuple[str, ...], labels: Mapping[str, str]) -> bool:
 
 
 class MetricsApi:
-    """Samples while `run` runs."""
-
-    def __init__(self, node: str, keeper: Keeper, provider: Provider, wall: Callable[[], float]) -> None:
+    def __init__(self, node: str, keeper: Keeper, sampler: Sampler) -> None:
         self._node = node
         self._keeper = keeper
-        self._provider = provider
-        self._wall = wall
-        self._before = Sample(wall(), {})
-        self._after = Sample(wall(), {})
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            try:
-                usage = await self._provider.usage()
-                self._before, self._after = self._after, Sample(self._wall(), usage)
-            except ProviderError as error:
-                log.info("usage not known", extra={"why": str(error)})
-            await asyncio.sleep(_SAMPLE_SECONDS)
+        self._sampler = sampler
 
     def application(self) -> web.Application:
         app = web.Application()
@@ -122,10 +76,11 @@ class MetricsApi:
         return _json({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": GROUP_VERSION, "resources": rows})
 
     async def _nodes(self, _: web.Request) -> web.Response:
-        return _json(_list("NodeMetricsList", [self._node_metrics()]))
+        return _json(_list("NodeMetricsList", [self._node_metrics()] if self._is_known else []))
 
     async def _one_node(self, request: web.Request) -> web.Response:
-        return _json(self._node_metrics()) if request.match_info["name"] == self._node else _missing()
+        is_here = self._is_known and request.match_info["name"] == self._node
+        return _json(self._node_metrics()) if is_here else _missing()
 
     async def _pods(self, request: web.Request) -> web.Response:
         try:
@@ -139,7 +94,7 @@ class MetricsApi:
 
     def _pod_metrics(self, request: web.Request) -> list[Json]:
         namespace, selector = request.match_info.get("namespace", ""), request.query.get("labelSelector", "")
-        now = rates(self._before, self._after)
+        now = self._sampler.rates()
         rows = []
         for uid in sorted({run.pod for run in now}):
             book = self._keeper.books.get(uid)
@@ -153,29 +108,25 @@ class MetricsApi:
                 rows.append({**self._head("PodMetrics", metadata), "containers": used})
         return rows
 
+    @property
+    def _is_known(self) -> bool:
+        """Nothing is better than a zero that nobody measured."""
+        return self._sampler.window is not None
+
     def _node_metrics(self) -> Json:
-        now = rates(self._before, self._after).values()
+        now = self._sampler.rates().values()
         total = Rate(sum(rate.cores for rate in now), sum(rate.memory for rate in now))
         return {**self._head("NodeMetrics", {"name": self._node}), "usage": _usage(total)}
 
     def _head(self, kind: str, metadata: Json) -> Json:
-        at = timestamp(self._after.at)
+        at = timestamp(self._sampler.latest.at)
         return {
             "kind": kind,
             "apiVersion": GROUP_VERSION,
             "metadata": {**metadata, "creationTimestamp": at},
             "timestamp": at,
-            "window": f"{max(1, round(self._after.at - self._before.at))}s",
+            "window": f"{max(1, round(self._sampler.window or 0))}s",
         }
-
-
-def tls(own: Pair, front_proxy: bytes) -> ssl.SSLContext:
-    """Nobody but the API server's front proxy gets through the handshake."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_certificate(context, own.certificate, own.key)
-    context.load_verify_locations(cadata=front_proxy.decode())
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def registration(authority: str, *, service: tuple[str, str], port: int) -> Json:

@@ -12,16 +12,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from skysail.base.names import Event
-from skysail.cloud.contract import Ended, Pending, Provider, RunId, Running, State
+from skysail.cloud.contract import EVICTED, Ended, Pending, Provider, RunId, Running, State
 from skysail.cloud.errors import Gone, ProviderError, Refused
 from skysail.kube.errors import KubeError
 from skysail.node import guard, probes, translate
 from skysail.node.book import Book
+from skysail.node.checks import Checks
 from skysail.node.environment import Missing
 from skysail.node.logs import LogStore
 from skysail.node.manifest import Container, Pod, Volume
 from skysail.node.plan import Start, Stop
-from skysail.node.probes import Checks
 from skysail.node.references import References
 from skysail.node.snapshot import Health
 
@@ -123,6 +123,8 @@ class Performer:
         elif isinstance(state, Ended):
             await self._drain(book, run)
             book.ended(run, self._with_message(pod, run, state))
+            if pod is not None and state.reason == EVICTED:
+                self._teller.tell(pod, Event.EVICTED, state.message)
         self._changed(book.uid)
 
     async def _start(self, book: Book, pod: Pod, container: Container, run: RunId) -> None:
@@ -143,7 +145,7 @@ class Performer:
             self._follow(book, container, run)
             await self._after_start(book, pod, container, run)
         except Gone:
-            book.address, book.is_place_new = None, True
+            book.lose_place()
         except (Missing, ProviderError, KubeError) as error:
             self._held(book, pod, container.name, error)
 

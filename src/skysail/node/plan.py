@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.contract import Ended, RunId
+from skysail.cloud.contract import EVICTED, Ended, RunId
 from skysail.node import render
 from skysail.node.manifest import Container, Pod
 from skysail.node.snapshot import HEALTHY, History, Snapshot, histories, is_sidecar, seconds
@@ -44,7 +44,13 @@ class DeletePod(msgspec.Struct, frozen=True, tag=True):
     """Let the API server forget this very pod: without grace, and by its UID. After the last status is written."""
 
 
-Step = Prepare | Start | Stop | Release | DeletePod
+class Mark(msgspec.Struct, frozen=True, tag=True):
+    """Annotate the pod, so that everybody sees what the node does with it."""
+
+    annotations: Mapping[str, str]
+
+
+Step = Prepare | Start | Stop | Release | DeletePod | Mark
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +97,7 @@ def _after_the_end(snapshot: Snapshot) -> Plan:
     """The last word is written. What is left over goes, whoever wrote it."""
     if live := _live(snapshot):
         return Plan(steps=tuple(_stops(snapshot, live, _grace(snapshot.pod), "The pod is over.")))
-    return Plan(steps=_farewell(snapshot))
+    return Plan(steps=farewell(snapshot))
 
 
 def _ending(snapshot: Snapshot, known: Mapping[str, History]) -> Ending | None:
@@ -100,11 +106,17 @@ def _ending(snapshot: Snapshot, known: Mapping[str, History]) -> Ending | None:
     if _is_late(snapshot, known):
         message = "Pod was active on the node longer than the specified deadline"
         return Ending(_grace(pod), message, "DeadlineExceeded", message, "Failed")
+    evicted = next((past.ended for past in known.values() if past.ended and past.ended.reason == EVICTED), None)
+    if evicted is not None:
+        return Ending(0.0, evicted.message, EVICTED, evicted.message, "Failed")
     if pod.metadata.is_deleting:
         phase = outcome or ("Succeeded" if _all_went_well(pod, known) else "Failed")
         return Ending(_grace(pod), "The pod is deleted.", phase=phase)
     if outcome:
         return Ending(_grace(pod), "The pod's work is over.", phase=outcome)
+    if snapshot.bygone and pod.spec.restart_policy == "Never":
+        message = "The node lost the pod's place, with all that was done there, and nothing in this pod may run twice."
+        return Ending(_grace(pod), message, "Lost", message, "Failed")
     return None
 
 
@@ -115,10 +127,10 @@ def _end(snapshot: Snapshot, known: Mapping[str, History], ending: Ending) -> Pl
         status = render.status(snapshot, known)
         return Plan(steps=tuple(_stops(snapshot, first, ending.grace, ending.why)), status=status)
     final = render.Final(ending.phase, ending.reason, ending.message)
-    return Plan(steps=_farewell(snapshot), status=render.status(snapshot, known, final))
+    return Plan(steps=farewell(snapshot), status=render.status(snapshot, known, final))
 
 
-def _farewell(snapshot: Snapshot) -> tuple[Step, ...]:
+def farewell(snapshot: Snapshot) -> tuple[Step, ...]:
     steps: list[Step] = [Release()] if snapshot.address is not None else []
     metadata = snapshot.pod.metadata
     # With a grace of 0 the API server waits for finalizers only: there is nothing left to ask of it.
@@ -129,7 +141,7 @@ def _farewell(snapshot: Snapshot) -> tuple[Step, ...]:
 
 def _go_on(snapshot: Snapshot, known: Mapping[str, History]) -> tuple[list[Step], list[float]]:
     """The steps of a pod that shall run, and the moments at which time alone brings the next one."""
-    if snapshot.obstacles:
+    if snapshot.burden.refused:
         return [], []
     if snapshot.address is None:
         held = snapshot.waiting.get("")
@@ -170,9 +182,7 @@ def _wanted(snapshot: Snapshot, known: Mapping[str, History]) -> Iterator[Contai
 def _is_initialised(snapshot: Snapshot, container: Container, past: History) -> bool:
     if past.ended is None or past.ended.code:
         return False
-    # What it prepared went with the place that was lost. Where nothing may run twice, the pod has ended already.
-    is_forgotten = snapshot.is_place_new and snapshot.run(container.name, past.number) not in snapshot.runs
-    return not is_forgotten or snapshot.pod.spec.restart_policy == "Never"
+    return snapshot.run(container.name, past.number) not in snapshot.bygone  # what it prepared went with its place
 
 
 def is_started(snapshot: Snapshot, container: Container, past: History) -> bool:
@@ -196,7 +206,8 @@ def _ended_for_health(snapshot: Snapshot, container: Container, past: History) -
     health = snapshot.health.get(run, HEALTHY)
     if not past.is_running or not health.failure:
         return ()
-    return _stops(snapshot, [run], _grace(snapshot.pod), health.failure)
+    grace = _grace(snapshot.pod) if health.grace is None else float(health.grace)
+    return _stops(snapshot, [run], grace, health.failure)
 
 
 def _stragglers(snapshot: Snapshot, known: Mapping[str, History]) -> Iterator[Stop]:

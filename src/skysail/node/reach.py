@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 
 from skysail.cloud.contract import Abilities, Line, Provider, RunId, Running, Session, Usage
+from skysail.node import daemons
 from skysail.node.book import Book
 from skysail.node.keeper import Keeper
 from skysail.node.logs import Excerpt, LogStore
@@ -15,18 +16,17 @@ from skysail.node.manifest import Container, Pod
 from skysail.node.server.backend import ContainerStats, Manifest, NodeStats, Place
 from skysail.node.server.errors import NoSuch, NotRunning
 from skysail.node.translate import every_container
+from skysail.node.usage import Rate, Sampler
 
 
 class Reach:
     """The server's backend over a keeper and its provider."""
 
-    def __init__(self, keeper: Keeper, provider: Provider, logs: LogStore, wall: Callable[[], float]) -> None:
+    def __init__(self, keeper: Keeper, provider: Provider, logs: LogStore, sampler: Sampler) -> None:
         self._keeper = keeper
         self._provider = provider
         self._logs = logs
-        self._started = wall()
-        self._used: dict[RunId, float] = {}
-        self._used_by_ended = 0.0
+        self._sampler = sampler
 
     @property
     def abilities(self) -> Abilities:
@@ -73,17 +73,17 @@ class Reach:
         return [_manifest(pod) for pod in pods if pod is not None]
 
     async def stats(self) -> NodeStats:
-        usage = await self._provider.usage()
-        self._used_by_ended += sum(used for run, used in self._used.items() if run not in usage)
-        self._used = {run: used.cpu_seconds for run, used in usage.items()}
-        total = Usage(
-            cpu_seconds=self._used_by_ended + sum(self._used.values()),
-            memory=sum(used.memory for used in usage.values()),
+        sample, now = self._sampler.latest, self._sampler.rates()
+        rows = (self._stats_of(run, used, now.get(run)) for run, used in sample.usage.items())
+        return NodeStats(
+            started=self._sampler.started,
+            at=sample.at,
+            usage=sample.total,
+            cores=None if self._sampler.window is None else sum(rate.cores for rate in now.values()),
+            containers=tuple(row for row in rows if row is not None),
         )
-        rows = tuple(row for run, used in usage.items() if (row := self._stats_of(run, used)) is not None)
-        return NodeStats(started=self._started, usage=total, containers=rows)
 
-    def _stats_of(self, run: RunId, used: Usage) -> ContainerStats | None:
+    def _stats_of(self, run: RunId, used: Usage, rate: Rate | None) -> ContainerStats | None:
         book = self._keeper.books.get(run.pod)
         state = book.runs.get(run) if book else None
         if book is None or not isinstance(state, Running):
@@ -95,6 +95,7 @@ class Reach:
             container=run.container,
             started=state.started,
             usage=used,
+            cores=rate.cores if rate else None,
         )
 
     def _find(self, place: Place) -> tuple[Book, Pod]:
@@ -114,6 +115,8 @@ class Reach:
 
 
 def _why_waiting(pod: Pod, container: Container, place: Place) -> str:
+    if daemons.is_marked(pod):
+        return f'pod "{place.pod}" is of a DaemonSet; on this virtual node it is shown, and not run'
     rows = (*pod.status.container_statuses, *pod.status.init_container_statuses)
     states = [row.get("state") or {} for row in rows if row["name"] == container.name]
     reason = next((state["waiting"]["reason"] for state in states if "waiting" in state), "ContainerCreating")

@@ -80,11 +80,15 @@ class _TokenReply(msgspec.Struct):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """What pods may know of their node. `environment` is for all of them, unless they say otherwise."""
+    """What pods may know of their node. `environment` is for all of them, unless they say otherwise.
+
+    A virtual node stands for a cloud: there is no machine, and so nothing that a DaemonSet could look after.
+    """
 
     name: str
     address: str
     allocatable: Mapping[str, str]
+    is_virtual: bool = False
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 

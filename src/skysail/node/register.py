@@ -1,4 +1,7 @@
-"""Keeps the Node object and its Lease as a kubelet does, so that the scheduler sends pods and nobody takes them away.
+"""Keeps the Node object as a kubelet does, so that the scheduler sends pods and nobody takes them away.
+
+For the process that serves the node, and only for that one: its address and its readiness are written here. What other
+processes may do for a node is to keep its Lease (`heartbeat`).
 
 Only an InternalIP is published: the API server shows its client certificate to whoever a published name leads to.
 """
@@ -14,21 +17,21 @@ from typing import Any
 
 import msgspec
 
+from skysail.base.names import Label
 from skysail.base.timestamps import timestamp
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
-from skysail.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
-from skysail.kube.events import micro_time
+from skysail.kube.errors import AlreadyExists, Conflict, KubeError
 from skysail.kube.objects import Object
-from skysail.kube.resources import LEASE, NODE
+from skysail.kube.resources import NODE
 from skysail.kube.watch import Reflector
+from skysail.node.heartbeat import Heartbeat
 
-_LEASES = "kube-node-lease"
-_LEASE_SECONDS = 40
-_RENEW_SECONDS = 10.0
+_LOOK_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
 # So that the API server hands WebSockets on: there a command that breaks off is an error, and not a success.
 _FEATURES = ("ExtendWebSocketsToKubelet",)
+_VIRTUAL = {Label.TYPE.value: "virtual-kubelet", Label.NO_LOAD_BALANCER.value: "true"}
 _HEALTHY = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory", "The node has sufficient memory available."),
     "DiskPressure": ("False", "KubeletHasNoDiskPressure", "The node has no disk pressure."),
@@ -41,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself."""
+    """What a node says of itself. A virtual one stands for a cloud: people and load balancers can keep off it."""
 
     name: str
     address: str
@@ -51,6 +54,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     capacity: Mapping[str, str]
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     taints: tuple[Mapping[str, str], ...] = ()
+    is_virtual: bool = False
 
 
 class NodeStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -75,6 +79,7 @@ class Registrar:
         self._described = described
         self._now = now
         self._rng = rng
+        self._heartbeat = Heartbeat(client, described.name, now)
         self._changed = asyncio.Event()
         self._nodes: Cache[NodeObject] = Cache(
             NODE, NodeObject, selector={"fieldSelector": f"metadata.name={described.name}"}
@@ -87,21 +92,19 @@ class Registrar:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(Reflector(self._client, self._nodes, rng=self._rng).run())
             await self._nodes.synced.wait()
-            tasks.create_task(self._renew_for_ever())
+            tasks.create_task(self._beat())
             while True:
                 self._changed.clear()
                 settled = await self._try(self._settle)
                 try:
-                    async with asyncio.timeout(_RENEW_SECONDS if settled else _RETRY_SECONDS):
+                    async with asyncio.timeout(_LOOK_SECONDS if settled else _RETRY_SECONDS):
                         await self._changed.wait()
                 except TimeoutError:
                     continue
 
-    async def _renew_for_ever(self) -> None:
+    async def _beat(self) -> None:
         await self.registered.wait()
-        while True:
-            renewed = await self._try(self._renew)
-            await asyncio.sleep(_RENEW_SECONDS if renewed else _RETRY_SECONDS)
+        await self._heartbeat.keep()
 
     async def _try(self, do: Callable[[], Any]) -> bool:
         try:
@@ -125,21 +128,14 @@ class Registrar:
             self._nodes.wrote(await self._client.patch_status(NODE, node, shown, NodeObject))
         self.registered.set()
 
-    async def _renew(self) -> None:
-        now = micro_time(self._now())
-        try:
-            await self._client.merge_patch(LEASE, _LEASES, self._described.name, {"spec": {"renewTime": now}}, Object)
-        except NotFound:
-            node = self._node()
-            if node is not None:
-                await self._client.create(LEASE, _lease(node, now), Object)
-
     def _node(self) -> NodeObject | None:
         return next(iter(self._nodes.all()), None)
 
 
 def manifest(described: Description) -> dict[str, Any]:
-    labels = {"kubernetes.io/hostname": described.name, "kubernetes.io/os": "linux", **described.labels}
+    own = {"kubernetes.io/hostname": described.name, "kubernetes.io/os": "linux"}
+    virtual = _VIRTUAL if described.is_virtual else {}
+    labels = {**own, **virtual, **described.labels}
     return {
         "apiVersion": NODE.api_version,
         "kind": NODE.kind,
@@ -193,15 +189,4 @@ def _info(described: Description) -> dict[str, str]:
         "operatingSystem": "linux",
         "osImage": "skysail",
         "architecture": described.labels.get("kubernetes.io/arch", "amd64"),
-    }
-
-
-def _lease(node: NodeObject, now: str) -> dict[str, Any]:
-    name = node.metadata.name
-    owner = {"apiVersion": NODE.api_version, "kind": NODE.kind, "name": name, "uid": node.metadata.uid}
-    return {
-        "apiVersion": LEASE.api_version,
-        "kind": LEASE.kind,
-        "metadata": {"name": name, "namespace": _LEASES, "ownerReferences": [owner]},
-        "spec": {"holderIdentity": name, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": now},
     }

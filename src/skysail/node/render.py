@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.contract import Ended, Pending, Running
+from skysail.base.names import Condition, Reason
+from skysail.cloud.contract import EVICTED, Ended, Pending, Running
 from skysail.node.manifest import Container, Pod
 from skysail.node.snapshot import HEALTHY, History, Snapshot, is_sidecar, timestamp
 
 _LONGEST_MESSAGE = 4096
-_OURS = ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
+# By this a Job's podFailurePolicy tells what the node did from what the program did.
+_DISRUPTED = "DisruptionTarget"
 
 Json = dict[str, Any]
 
@@ -125,8 +127,8 @@ def _states(
 
 
 def _unstarted(snapshot: Snapshot, container: Container, past: History, *, initialised: bool) -> Json:
-    if snapshot.obstacles:
-        return _waiting("Unsupported", " ".join(snapshot.obstacles))
+    if snapshot.burden.refused:
+        return _waiting(Reason.UNSUPPORTED, " ".join(snapshot.burden.refused))
     held = snapshot.waiting.get(container.name) or snapshot.waiting.get("")
     if held is not None:
         return _waiting(held.reason, held.message)
@@ -183,14 +185,19 @@ def _conditions(
     unready = [row["name"] for row in containers if row["name"] in mains | sidecars and not row["ready"]]
     ready = _readiness(final, unready)
     gates = _open_gates(pod)
-    rows = {
+    rows: dict[str, tuple[str, str | None, str | None]] = {
         "PodReadyToStartContainers": ("False" if snapshot.address is None or final else "True", None, None),
         "Initialized": _initialised(pod, known, final),
         "ContainersReady": ready,
         "Ready": ready if ready[0] == "False" or not gates else ("False", "ReadinessGatesNotReady", gates),
     }
-    foreign = [row for row in pod.status.conditions if row["type"] not in _OURS]
-    return [*foreign, *(_condition(snapshot, name, *rows[name]) for name in _OURS)]
+    if told := snapshot.burden.refused + snapshot.burden.left_out:
+        reason = Reason.UNSUPPORTED if snapshot.burden.refused else Reason.LEFT_OUT
+        rows[Condition.CARRIED] = ("False", reason, " ".join(told))
+    if final is not None and final.reason == EVICTED:
+        rows[_DISRUPTED] = ("True", "TerminationByKubelet", final.message)
+    foreign = [row for row in pod.status.conditions if row["type"] not in rows]
+    return [*foreign, *(_condition(snapshot, name, *row) for name, row in rows.items())]
 
 
 def _readiness(final: Final | None, unready: list[str]) -> tuple[str, str | None, str | None]:

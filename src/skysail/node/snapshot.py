@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from skysail.cloud.contract import Ended, Pending, RunId, Running, State
+from skysail.node.burden import Burden
 from skysail.node.manifest import Container, Pod
 
 ALWAYS = "Always"
@@ -32,11 +33,12 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """What the probes of a run say. `failure` is why it must be ended."""
+    """What the probes of a run say. `failure` is why it must be ended, within `grace` where the probe names one."""
 
     started: bool = True
     ready: bool = True
     failure: str = ""
+    grace: int | None = None
 
 
 HEALTHY = Health()
@@ -59,9 +61,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     stops: Mapping[RunId, float] = msgspec.field(default_factory=dict)
     health: Mapping[RunId, Health] = msgspec.field(default_factory=dict)
     waiting: Mapping[str, Waiting] = msgspec.field(default_factory=dict)
-    obstacles: tuple[str, ...] = ()
-    # Whether the place was made anew after an earlier one was lost, with all that init containers left there.
-    is_place_new: bool = False
+    burden: Burden = Burden()
+    # Runs whose place was lost, with all that they left there.
+    bygone: frozenset[RunId] = frozenset()
 
     def run(self, container: str, number: int) -> RunId:
         return RunId(self.pod.metadata.uid, container, number)
@@ -126,6 +128,12 @@ def history(snapshot: Snapshot, container: str) -> History:
 def histories(snapshot: Snapshot) -> dict[str, History]:
     spec = snapshot.pod.spec
     return {c.name: history(snapshot, c.name) for c in (*spec.init_containers, *spec.containers)}
+
+
+def begun(pod: Pod) -> frozenset[RunId]:
+    """The latest run of each container, where the status tells of one."""
+    told = {c.name: _written(pod, c.name).number for c in (*pod.spec.init_containers, *pod.spec.containers)}
+    return frozenset(RunId(pod.metadata.uid, name, number) for name, number in told.items() if number >= 0)
 
 
 def lost(pod: Pod, known: Mapping[RunId, State], now: float) -> dict[RunId, Ended]:

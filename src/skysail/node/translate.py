@@ -1,6 +1,6 @@
 """From a pod as Kubernetes describes it to what a provider runs. Pure: what is referred to comes in as facts.
 
-What a provider cannot carry is told with the path of the field, before anything is started.
+What a provider cannot carry is not looked at here: `burden` has told it before anything is started.
 """
 
 from __future__ import annotations
@@ -94,19 +94,6 @@ def every_container(pod: Pod) -> tuple[Container, ...]:
     return (*pod.spec.init_containers, *pod.spec.containers)
 
 
-def obstacles(pod: Pod, abilities: contract.Abilities) -> list[str]:
-    """What this provider cannot carry, each as a sentence that names the field. None: it can carry the pod."""
-    found = []
-    for index, volume in enumerate(pod.spec.volumes):
-        if _source(volume) is None:
-            found.append(f"spec.volumes[{index}] ({volume.name}) is of a kind that this node cannot mount.")
-        elif not abilities.volumes:
-            found.append(f"spec.volumes[{index}] ({volume.name}): this node mounts no volumes.")
-    if not abilities.several_containers and len(every_container(pod)) > 1:
-        found.append("spec.containers: this node runs one container per pod, and no init containers.")
-    return found
-
-
 def place(pod: Pod, facts: Facts) -> contract.Pod:
     """The pod without its containers. Raises `Missing`."""
     return contract.Pod(
@@ -117,7 +104,6 @@ def place(pod: Pod, facts: Facts) -> contract.Pod:
         subdomain=pod.spec.subdomain,
         volumes=tuple(contract.Volume(volume.name, _carried(pod, volume, facts)) for volume in pod.spec.volumes),
         hosts=tuple((alias.ip, alias.hostnames) for alias in pod.spec.host_aliases),
-        shares_processes=pod.spec.share_process_namespace,
         uses_host_network=pod.spec.host_network,
     )
 
@@ -125,7 +111,6 @@ def place(pod: Pod, facts: Facts) -> contract.Pod:
 def container(pod: Pod, source: Container, facts: Facts) -> contract.Container:
     """One container with everything resolved. Raises `Missing`."""
     env = environment.resolve(pod, source, facts)
-    user = source.security_context.run_as_user
     return contract.Container(
         name=source.name,
         image=source.image,
@@ -146,7 +131,7 @@ def container(pod: Pod, source: Container, facts: Facts) -> contract.Container:
         stdin=source.stdin,
         stdin_once=source.stdin_once,
         tty=source.tty,
-        user=pod.spec.security_context.run_as_user if user is None else user,
+        rights=_rights(pod, source),
         message_path=source.termination_message_path,
     )
 
@@ -154,6 +139,27 @@ def container(pod: Pod, source: Container, facts: Facts) -> contract.Container:
 def files(pod: Pod, volume: Volume, facts: Facts) -> tuple[contract.File, ...]:
     """The content of a volume that is made of Kubernetes objects. Raises `Missing`."""
     return tuple(file for part, mode in _with_modes(volume) for file in _files_of(pod, part, facts, mode))
+
+
+def _rights(pod: Pod, source: Container) -> contract.Rights:
+    """What a container says of itself comes before what its pod says for all. Raises `Missing` where both cannot be."""
+    own, shared = source.security_context, pod.spec.security_context
+    user = shared.run_as_user if own.run_as_user is None else own.run_as_user
+    non_root = shared.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
+    if non_root and user == 0:
+        raise Missing(
+            "RunAsNonRoot",
+            f"Container {source.name} must not run as root (runAsNonRoot) and asks for it (runAsUser: 0). "
+            "Name another user, or drop runAsNonRoot.",
+        )
+    return contract.Rights(
+        user=user,
+        group=shared.run_as_group if own.run_as_group is None else own.run_as_group,
+        must_not_be_root=bool(non_root),
+        dropped=frozenset(own.capabilities.drop),
+        added=frozenset(own.capabilities.add),
+        has_read_only_root=own.read_only_root_filesystem,
+    )
 
 
 def _limits(source: Container) -> contract.Limits:
@@ -187,11 +193,6 @@ def _carried(
             raise Missing("ClaimNotBound", f"PersistentVolumeClaim {claim.claim_name} is not bound yet.")
         return contract.Disk(facts.disks[claim.claim_name], read_only=claim.read_only)
     return contract.Files(files(pod, volume, facts))
-
-
-def _source(volume: Volume) -> object | None:
-    fields = (getattr(volume, name) for name in volume.__struct_fields__ if name != "name")
-    return next((source for source in fields if source is not None), None)
 
 
 Part = ConfigMapSource | SecretSource | DownwardSource | TokenSource

@@ -11,6 +11,8 @@ from skysail.base.names import Annotation, Condition, Event, Finalizer, ForeignF
 
 QUALIFIED = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 CAMEL = re.compile(r"[A-Z][A-Za-z0-9]*")
+# On an object of somebody else, such as a pod, a condition says whose it is.
+CONDITION = re.compile(r"(skysail\.dev/)?[A-Z][A-Za-z0-9]*")
 SNAKE = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -36,7 +38,7 @@ def test_every_list_is_in_the_reference():
         (Label, QUALIFIED),
         (Finalizer, QUALIFIED),
         (ForeignFinalizer, QUALIFIED),
-        (Condition, CAMEL),
+        (Condition, CONDITION),
         (Reason, CAMEL),
         (Event, CAMEL),
         (Metric, SNAKE),

@@ -4,6 +4,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from skysail.cloud.contract import Rights
 from skysail.local.box import root
 from skysail.local.box.root import Bind, Room
 
@@ -110,13 +111,45 @@ def test_the_environment_comes_last_and_only_if_it_is_not_shown_already():
 
 @pytest.mark.parametrize("user", [None, 0])
 def test_root_has_the_usual_rights_of_a_container_only(user):
-    rights = words(room(user=user))
+    rights = words(room(rights=Rights(user=user)))
     assert " --cap-drop ALL --cap-add CAP_CHOWN " in rights
     assert "--unshare-user" not in rights
     assert not any(f"CAP_{name} " in rights for name in ("SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "MKNOD", "SYS_MODULE"))
 
 
-def test_another_user_is_a_label_without_rights():
-    rights = words(room(user=1000))
-    assert " --unshare-user --uid 1000 --gid 1000 --cap-drop ALL " in rights
-    assert "--cap-add" not in rights
+@pytest.mark.parametrize(
+    ("rights", "ids"),
+    [
+        (Rights(user=1000), "--uid 1000 --gid 0"),
+        (Rights(user=1000, group=2000), "--uid 1000 --gid 2000"),
+        (Rights(must_not_be_root=True), "--uid 65532 --gid 0"),
+        (Rights(user=7, must_not_be_root=True), "--uid 7 --gid 0"),
+    ],
+)
+def test_another_user_has_no_capabilities(rights, ids):
+    given = words(room(rights=rights))
+    assert f" --unshare-user {ids} --cap-drop ALL " in given
+    assert "--cap-add" not in given
+
+
+def test_root_may_be_in_another_group():
+    assert " --unshare-user --uid 0 --gid 5 --cap-drop ALL --cap-add CAP_CHOWN " in words(room(rights=Rights(group=5)))
+
+
+@pytest.mark.parametrize(
+    ("dropped", "added", "left"),
+    [
+        ({"ALL"}, set(), set()),
+        ({"ALL"}, {"NET_BIND_SERVICE"}, {"NET_BIND_SERVICE"}),
+        ({"CHOWN"}, {"SYS_ADMIN"}, set(root.CAPABILITIES) - {"CHOWN"}),
+    ],
+)
+def test_capabilities_are_dropped_and_kept_by_name(dropped, added, left):
+    rights = Rights(dropped=frozenset(dropped), added=frozenset(added))
+    assert set(root.capabilities(rights)) == left
+
+
+def test_a_root_that_may_only_be_read_is_closed_when_it_is_furnished():
+    closed = words(room(rights=Rights(has_read_only_root=True), binds=(Bind("/vol", "/data"),)))
+    assert closed.index(" --bind /vol /data ") < closed.index(" --remount-ro / ")
+    assert "--remount-ro" not in words(room())

@@ -105,6 +105,7 @@ def test_a_hull_that_this_process_started_is_collected_when_it_was_stopped(stage
 
 def test_what_would_mislead_the_servers_stays_outside():
     kept = {"PATH": "/bin", "HOME": "/home/ann", "LANG": "C", "KUBECONFIG": "x", "MY_ETCD_X": "y"}
+    kept |= {"SKYSAIL_ALLOWED_FOLDERS": "/data", "SKYSAIL_ALLOWED_NETWORKS": "192.168.1.0/24"}
     misleading = {
         "HTTPS_PROXY": "http://proxy",
         "no_proxy": "x",

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from skysail.cloud.changes import Changes
-from skysail.cloud.contract import Container, Folder, Limits, Mount, Pod, RunId, Volume
-from skysail.cloud.errors import Refused, Unsupported
+from skysail.cloud.contract import Container, Folder, Limits, Mount, Pod, Rights, RunId, Volume
+from skysail.cloud.errors import Refused
 from skysail.local.box.limits import Groups
 from skysail.local.images.rules import Copied, Rule, Rules
 from skysail.local.provider.usage import by_namespace
@@ -44,9 +44,9 @@ async def test_a_box_has_no_right_over_the_machine(talk):
 
 
 async def test_another_user_is_shown_and_can_write(talk):
-    code, said = await talk.result("id -u; touch /tmp/x /x && grep CapEff /proc/self/status", user=1234)
+    code, said = await talk.result("id -u; touch /tmp/x /x && grep CapEff /proc/self/status", rights=Rights(user=1234))
     assert (code, said.split()) == (0, ["1234", "CapEff:", "0000000000000000"])
-    run = await talk.start("sleep 1000", user=1234)
+    run = await talk.start("sleep 1000", rights=Rights(user=1234))
     assert await outcome(await talk.provider.exec(run, ("id", "-u"), stdin=False, tty=False)) == (0, "1234\n", "")
 
 
@@ -128,21 +128,16 @@ async def test_the_machines_python_programs_are_not_taken_behind_the_environment
     assert "skysail image add 'python:3' --with" in end.message
 
 
-async def test_containers_that_want_to_see_each_others_processes_are_told_no(talk):
-    with pytest.raises(Unsupported, match="shareProcessNamespace"):
-        await talk.provider.prepare(Pod(uid="u", namespace="n", name="p", hostname="p", shares_processes=True))
-
-
 async def test_steps_of_an_image_are_told(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    told: list[tuple[RunId, str]] = []
-    async with local_provider(tmp_path, tell=lambda run, step: told.append((run, step))) as provider:
+    told: list[tuple[RunId, str, str]] = []
+    async with local_provider(tmp_path, tell=lambda *event: told.append(event)) as provider:
         talk = Talk(provider, image="busybox", python_image="python:3")
         run = RunId(await talk.pod(), "main", 0)
         await provider.start(run, Container(name="main", image="python:3", command=("python3", "-V")))
         assert (await talk.end(run)).code == 0
-    assert {run} == {run for run, _ in told}
-    assert told[0][1].startswith("making the environment for python:*")
+    assert [(of, reason) for of, reason, _ in told] == [(run, "Pulling"), (run, "Pulled")]
+    assert "making the environment for python:*" in told[0][2]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="control groups belong to root")
@@ -207,6 +202,28 @@ def test_programs_die_with_the_process_that_started_them(tmp_path):
         os.close(descriptor)
 
 
+async def test_the_next_process_knows_what_was_run_and_does_not_run_it_again(tmp_path):
+    async with local_provider(tmp_path) as provider:
+        talk = Talk(provider, image="busybox", python_image="python:3")
+        pod = await talk.pod()
+        over, cut = RunId(pod, "over", 0), RunId(pod, "cut", 0)
+        await provider.start(over, Container(name="over", image="busybox", command=("sh", "-c", "exit 37")))
+        assert (await talk.end(over)).code == 37
+        await provider.start(cut, Container(name="cut", image="busybox", command=("sleep", "1000")))
+        with pytest.raises(Refused):
+            await provider.start(RunId(pod, "none", 0), Container(name="none", image="nobody/knows:this"))
+    async with local_provider(tmp_path) as provider:
+        listing = await provider.list()
+        assert {run: state.reason for run, state in listing.runs.items()} == {over: "Error", cut: "Lost"}
+        await provider.prepare(Pod(uid=pod, namespace="n", name="p", hostname="p"))
+        for run in (over, cut):
+            await provider.start(run, Container(name=run.container, image="busybox", command=("true",)))
+        assert [(await provider.state(run)).code for run in (over, cut)] == [37, 137]
+        await provider.release(pod)
+        assert (await provider.list()).runs == {}
+    assert list((tmp_path / "journal").iterdir()) == []
+
+
 def _sleepers() -> list[int]:
     found = []
     for folder in Path("/proc").iterdir():
@@ -259,10 +276,11 @@ async def test_a_session_of_a_slow_reader_does_not_lose_anything(talk):
 
 async def test_that_limits_are_not_enforced_is_said_once(tmp_path):
     told: list[str] = []
-    async with local_provider(tmp_path, tell=lambda run, step: told.append(step)) as provider:
+    async with local_provider(tmp_path, tell=lambda run, reason, note: told.append(f"{reason}: {note}")) as provider:
         talk = Talk(provider, image="busybox", python_image="python:3")
         await talk.end(await talk.start("true"))
         assert told == []
         for _ in range(2):
             await talk.end(await talk.start("true", limits=Limits(memory=30_000_000)))
-    assert told == ["Limits of memory and CPU are not enforced on this node: start Skysail as root if they must be."]
+    why = "Limits of memory and CPU are not enforced on this node: start Skysail as root if they must be."
+    assert told == [f"LimitsIgnored: {why}"]

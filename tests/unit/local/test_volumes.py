@@ -130,3 +130,21 @@ def test_a_part_is_made_in_a_writable_volume_only(places):
 def test_what_is_not_there_cannot_be_replaced(places):
     with pytest.raises(Gone):
         made(places, Files(())).update("other", ())
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_volume_that_outgrew_its_limit_is_named(places, in_memory):
+    volumes = made(places, Scratch(in_memory=in_memory, size_limit=64 * 1024))
+    folder = path_of(volumes) / "deep"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"x" * 32 * 1024)
+    (folder / "link").symlink_to("/etc")
+    assert (volumes.have_limits, volumes.excess()) == (True, "")
+    (folder / "b").write_bytes(b"x" * 64 * 1024)
+    assert '"v" exceeds the limit of 65536 bytes' in volumes.excess()
+
+
+def test_a_volume_without_a_limit_may_grow(places):
+    volumes = made(places, Scratch())
+    (path_of(volumes) / "a").write_bytes(b"x" * 64 * 1024)
+    assert (volumes.have_limits, volumes.excess()) == (False, "")

@@ -8,11 +8,14 @@ import random
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import pytest
+
 from skysail.base import clock
 from skysail.cloud.contract import Abilities, Container, Ended, Files, Listing, Output, RunId, Running, State
 from skysail.cloud.contract import Pod as Place
 from skysail.cloud.errors import Gone, ProviderError
 from skysail.kube.client import Client
+from skysail.kube.errors import Unreachable
 from skysail.kube.events import Broadcaster
 from skysail.kube.objects import Object
 from skysail.kube.resources import CONFIG_MAP, POD
@@ -99,11 +102,14 @@ def _now() -> float:
 
 
 class Counting(ApiModel):
-    """Counts what is written about pods."""
+    """Counts what is written about pods. `is_away` for writers only."""
 
     writes = 0
+    is_away = False
 
     async def send(self, request: Request) -> Reply:
+        if self.is_away and request.is_mutating:
+            raise Unreachable("away")
         self.writes += request.is_mutating and "/pods/" in request.path
         return await super().send(request)
 
@@ -117,10 +123,10 @@ class Site:
         self.logs = LogStore(folder)
 
     @asynccontextmanager
-    async def keeper(self):
+    async def keeper(self, *, is_virtual: bool = False):
         client = Client(self.server)
         broadcaster = Broadcaster(client, instance="test", now=clock.now)
-        node = Node(name="local", address="10.244.0.1", allocatable={})
+        node = Node(name="local", address="10.244.0.1", allocatable={}, is_virtual=is_virtual)
         around = Surroundings(broadcaster, _now, random.Random(1))
         keeper = Keeper(client, self.provider, node, self.logs, around=around)
         task = asyncio.create_task(keeper.run())
@@ -129,14 +135,18 @@ class Site:
         task.cancel()
         await asyncio.wait([task])
 
-    async def create(self, restart: str = "Never", volumes: list | None = None) -> RunId:
+    async def create(self, restart: str = "Never", volumes: list | None = None, owner: str = "") -> RunId:
         spec = {
             "nodeName": "local",
             "restartPolicy": restart,
             "containers": [{"name": "main", "image": "x"}],
             "volumes": volumes or [],
         }
-        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "default"}, "spec": spec}
+        owners = (
+            [{"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o", "controller": True}] if owner else []
+        )
+        metadata = {"name": "a", "namespace": "default", "ownerReferences": owners}
+        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         made = await self.user.create(POD, manifest, Object)
         await asyncio.sleep(1)
         return RunId(made.metadata.uid, "main", 0)
@@ -238,13 +248,45 @@ def test_a_keeper_that_finds_nothing_left_tells_the_loss(tmp_path):
     virtual_time.run(play())
 
 
-def test_a_place_that_nobody_wants_is_released(tmp_path):
+def test_nothing_is_forgotten_before_the_end_was_told(tmp_path):
+    async def play() -> None:
+        site = Site(tmp_path)
+        async with site.keeper():
+            run = await site.create()
+            site.server.is_away = True
+            site.provider.end(run, 0)
+            await asyncio.sleep(30)
+            assert (site.status["phase"], list(site.provider.runs)) == ("Running", [run])
+            site.server.is_away = False
+            await asyncio.sleep(300)
+            assert (site.status["phase"], site.provider.runs, site.provider.places) == ("Succeeded", {}, {})
+
+    virtual_time.run(play())
+
+
+def test_a_run_that_a_lost_node_began_and_did_not_tell_is_lost_too(tmp_path):
+    """Its provider remembers; the status does not, and its number is not given again."""
+
+    async def play() -> None:
+        site = Site(tmp_path)
+        run = await site.create(restart="Always")
+        site.provider.runs[run] = Ended(code=137, reason="Lost", started=_now(), ended=_now())
+        async with site.keeper():
+            await asyncio.sleep(1)
+            assert site.provider.starts == [RunId(run.pod, "main", 1)]
+            assert site.container["lastState"]["terminated"]["reason"] == "Lost"
+
+    virtual_time.run(play())
+
+
+def test_places_and_runs_that_nobody_wants_are_released(tmp_path):
     async def play() -> None:
         site = Site(tmp_path)
         site.provider.places["stranger"] = Place(uid="stranger", namespace="n", name="x", hostname="x")
+        site.provider.runs[RunId("another", "main", 0)] = Ended(code=0, reason="Completed", ended=_now())
         async with site.keeper():
             await asyncio.sleep(60)
-            assert site.provider.places == {}
+            assert (site.provider.places, site.provider.runs) == ({}, {})
 
     virtual_time.run(play())
 
@@ -306,5 +348,51 @@ def test_a_pod_that_was_removed_by_force_leaves_nothing(tmp_path):
             await asyncio.sleep(1)
             assert (site.provider.places, site.provider.runs, keeper.books) == ({}, {}, {})
             assert site.logs.numbers(run.pod, "main") == []
+
+    virtual_time.run(play())
+
+
+def test_a_daemon_on_a_virtual_node_is_shown_and_not_run(tmp_path):
+    async def play() -> None:
+        site = Site(tmp_path)
+        async with site.keeper(is_virtual=True) as keeper:
+            await site.create(restart="Always", volumes=[{"name": "v", "nfs": {}}], owner="DaemonSet")
+            pod = site.world.objects[POD][("default", "a")]
+            assert pod["metadata"]["annotations"] == {"skysail.dev/not-run": "true"}
+            assert (site.status["phase"], site.container["ready"]) == ("Running", True)
+            assert site.status.get("podIP") is None
+            assert (site.provider.starts, site.provider.places) == ([], {})
+            writes = site.server.writes
+            await asyncio.sleep(300)
+            assert site.server.writes == writes == 2
+            await site.user.delete(POD, await site.user.get(POD, "default", "a", Object), Object)
+            await asyncio.sleep(1)
+            assert (("default", "a") in site.world.objects[POD], keeper.books) == (False, {})
+
+    virtual_time.run(play())
+
+
+def test_a_daemon_that_is_shown_stays_so_over_a_restart(tmp_path):
+    async def play() -> None:
+        site = Site(tmp_path)
+        for _ in range(2):
+            async with site.keeper(is_virtual=True):
+                if not site.world.objects.get(POD):
+                    await site.create(restart="Always", owner="DaemonSet")
+                await asyncio.sleep(60)
+                assert (site.status["phase"], site.container["restartCount"]) == ("Running", 0)
+                assert "running" in site.container["state"]
+        assert site.server.writes == 2
+
+    virtual_time.run(play())
+
+
+@pytest.mark.parametrize(("owner", "is_virtual"), [("DaemonSet", False), ("ReplicaSet", True), ("", True)])
+def test_everything_else_is_run(tmp_path, owner, is_virtual):
+    async def play() -> None:
+        site = Site(tmp_path)
+        async with site.keeper(is_virtual=is_virtual):
+            run = await site.create(owner=owner)
+            assert site.provider.starts == [run]
 
     virtual_time.run(play())

@@ -1,27 +1,14 @@
-"""Rates from samples, and who is chosen by a selector."""
+"""Who is chosen by a selector, and what is told before anything is known."""
 
 from __future__ import annotations
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
-from skysail.cloud.contract import RunId, Usage
-from skysail.node.metrics_api import BadSelector, Rate, Sample, rates, registration, selects
-
-OLD, NEW = RunId("u", "old", 0), RunId("u", "new", 0)
-
-
-def used(seconds: float, memory: int = 1024) -> Usage:
-    return Usage(cpu_seconds=seconds, memory=memory)
-
-
-def test_a_rate_needs_two_samples():
-    before = Sample(100.0, {OLD: used(1.0)})
-    after = Sample(110.0, {OLD: used(6.0, 2048), NEW: used(9.0)})
-    assert rates(before, after) == {OLD: Rate(0.5, 2048)}
-
-
-def test_samples_of_one_moment_say_nothing():
-    assert rates(Sample(1.0, {OLD: used(1)}), Sample(1.0, {OLD: used(2)})) == {}
+from skysail.cloud.contract import Usage
+from skysail.node.metrics_api import BadSelector, MetricsApi, registration, selects
+from skysail.node.usage import Sampler
+from tests.unit.node.test_usage import OLD, Measured
 
 
 @pytest.mark.parametrize(
@@ -54,3 +41,17 @@ def test_what_is_no_selector_is_refused(selector):
 def test_the_registration_names_its_version():
     made = registration("Y2E=", service=("kube-system", "m"), port=1)
     assert made["metadata"]["name"] == "v1beta1.metrics.k8s.io"
+
+
+async def test_a_node_that_was_just_started_says_nothing_rather_than_zero():
+    provider = Measured()
+    sampler = Sampler(provider, lambda: provider.now)
+    async with TestClient(TestServer(MetricsApi("n", None, sampler).application())) as client:
+        nodes = "/apis/metrics.k8s.io/v1beta1/nodes"
+        for seconds in (1.0, 3.0):
+            assert (await (await client.get(nodes)).json())["items"] == []
+            assert (await client.get(f"{nodes}/n")).status == 404
+            provider.used, provider.now = {OLD: Usage(cpu_seconds=seconds, memory=2048)}, seconds
+            await sampler._sample()
+        found = await (await client.get(f"{nodes}/n")).json()
+        assert (found["usage"], found["window"]) == ({"cpu": "1000000000n", "memory": "2Ki"}, "2s")

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.cloud.contract import Ended, Running
+from skysail.cloud.contract import EVICTED, Ended, Running
 from skysail.node import render
+from skysail.node.burden import Burden
 from skysail.node.plan import DeletePod, Prepare, Release, Start, Stop, plan
 from skysail.node.snapshot import Health, Waiting
 from tests.unit.node.pods import NOW, container, ended, pod, run, running, snapshot, written
@@ -212,7 +213,7 @@ def test_a_closed_readiness_gate_keeps_the_pod_unready():
 
 def test_what_a_node_cannot_carry_is_said_and_not_run():
     made = plan(
-        snapshot(pod(), address=None, obstacles=("spec.volumes[0] (v) is of a kind that this node cannot mount.",))
+        snapshot(pod(), address=None, burden=Burden(("spec.volumes[0] (v) is of a kind that this node cannot mount.",)))
     )
     assert made.steps == ()
     assert "spec.volumes[0]" in state(made.status)["waiting"]["message"]
@@ -230,8 +231,17 @@ def test_init_containers_run_again_where_the_place_was_lost():
     of = pod(initContainers=[INIT], restartPolicy="Always")
     told = written(of, plan(snapshot(of, {run("init"): ended(0), run(): running()})).status)
     lost = {run(): ended(137, reason="Lost")}
-    assert plan(snapshot(told, lost, is_place_new=True)).steps == (Start("init", 1),)
+    assert plan(snapshot(told, lost, bygone=frozenset({run("init"), run()}))).steps == (Start("init", 1),)
     assert plan(snapshot(told, lost)).steps == (Start("main", 1),)
+
+
+def test_where_nothing_may_run_twice_a_lost_place_is_the_end():
+    """Also for what was not started yet: it would not find what the others left."""
+    of = pod(initContainers=[INIT], restartPolicy="Never")
+    lost = plan(snapshot(of, {run("init"): ended(0)}, address=None, bygone=frozenset({run("init")})))
+    assert (lost.steps, lost.status["phase"], lost.status["reason"]) == ((), "Failed", "Lost")
+    told = {run("init"): ended(0), run(): ended(0)}
+    assert plan(snapshot(of, told, address=None, bygone=frozenset(told))).status["phase"] == "Succeeded"
 
 
 def test_the_condition_of_somebody_else_stays():
@@ -325,3 +335,37 @@ def test_no_place_is_taken_away_from_under_a_run(moment):
 def test_nothing_is_started_in_a_pod_that_has_to_end(moment):
     starts = [step for step in plan(moment).steps if isinstance(step, (Start, Prepare))]
     assert not starts or not (moment.pod.is_over or moment.pod.metadata.is_deleting)
+
+
+def test_a_pod_that_was_evicted_has_failed_and_says_why():
+    why = 'Usage of EmptyDir volume "v" exceeds the limit of 1 bytes (its sizeLimit).'
+    of = pod(container("main"), container("side"), restartPolicy="Always")
+    out = {run(): ended(137, reason=EVICTED, message=why)}
+    first = plan(snapshot(of, {**out, run("side"): running()}))
+    assert first.steps == (Stop(run("side"), 0.0, why),)
+    last = plan(snapshot(of, {**out, run("side"): ended(137)}))
+    assert last.steps == (Release(),)
+    assert (last.status["phase"], last.status["reason"], last.status["message"]) == ("Failed", "Evicted", why)
+    disrupted = [row for row in last.status["conditions"] if row["type"] == "DisruptionTarget"]
+    assert [(row["status"], row["reason"], row["message"]) for row in disrupted] == [
+        ("True", "TerminationByKubelet", why)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("burden", "reason"),
+    [(Burden((), ("spec.dnsConfig: x.",)), "LeftOut"), (Burden(("spec.hostPID: y.",), ("z.",)), "Unsupported")],
+)
+def test_what_is_not_carried_is_a_condition(burden, reason):
+    shown = plan(snapshot(pod(), {}, burden=burden)).status
+    (told,) = [row for row in shown["conditions"] if row["type"] == "skysail.dev/Carried"]
+    assert (told["status"], told["reason"]) == ("False", reason)
+    assert told["message"] == " ".join(burden.refused + burden.left_out)
+    stored = written(pod(), shown)
+    assert not render.differs(stored, plan(snapshot(stored, {}, burden=burden)).status)
+
+
+def test_a_probe_that_names_a_grace_is_obeyed():
+    of = pod(terminationGracePeriodSeconds=30)
+    sick = Health(failure="no", grace=3)
+    assert plan(snapshot(of, {run(): running()}, health={run(): sick})).steps == (Stop(run(), 3.0, "no"),)

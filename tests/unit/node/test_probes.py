@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-import pytest
 
-from skysail.cloud.contract import RunId
 from skysail.node import probes
-from skysail.node.manifest import Container, Handler, Probe
-from skysail.node.probes import Checks
+from skysail.node.manifest import Container
 from skysail.node.snapshot import Health
 from tests.support import virtual_time
 from tests.unit.node.pods import container
@@ -96,55 +93,7 @@ def test_a_run_that_does_not_start_is_ended():
     assert told == [(2.0, Health(started=False, failure="Startup probe failed: no"))]
 
 
-@pytest.fixture
-async def server():
-    """Answers /ok with 200, and everything else with 503."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = await reader.readline()
-        status = b"200 OK" if b" /ok " in line else b"503 No"
-        writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    listening = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with listening:
-        yield listening.sockets[0].getsockname()[1]
-
-
-def asks(port: int) -> Checks:
-    ports = [{"name": "http", "containerPort": port}]
-    return Checks(None, RunId("u", "main", 0), parsed(ports=ports), "127.0.0.1")
-
-
-@pytest.mark.parametrize(
-    ("path", "answer"), [("/ok", ""), ("ok", ""), ("/x", "HTTP probe failed with statuscode: 503")]
-)
-async def test_an_http_probe_looks_at_the_status(server, path, answer):
-    probe = msgspec.convert({"httpGet": {"path": path, "port": "http"}}, Probe)
-    assert await asks(server).check(probe, 5.0) == answer
-
-
-async def test_a_tcp_probe_connects(server):
-    assert await asks(server).check(msgspec.convert({"tcpSocket": {"port": server}}, Probe), 5.0) == ""
-    refused = await asks(server).check(msgspec.convert({"tcpSocket": {"port": 1}}, Probe), 5.0)
-    assert "refused" in refused.lower() or "connect" in refused.lower()
-
-
-def test_an_answer_that_does_not_come_is_a_failure():
-    class Silent(Checks):
-        async def _ask(self, action) -> str:
-            await asyncio.sleep(3600)
-            return ""
-
-    silent = Silent(None, RunId("u", "main", 0), parsed(), "")
-    assert virtual_time.run(silent.check(Probe(), 2.0)) == "no answer within 2 s"
-
-
-def test_a_hook_may_only_sleep_and_not_longer_than_there_is_time():
-    async def play() -> float:
-        handler = msgspec.convert({"sleep": {"seconds": 100}}, Handler)
-        assert await asks(1).hook(handler, 5.0) == ""
-        return asyncio.get_running_loop().time()
-
-    assert virtual_time.run(play()) == 5.0
+def test_a_probe_may_name_the_time_that_a_run_has_to_end():
+    probe = {**EVERY_SECOND, "failureThreshold": 1, "terminationGracePeriodSeconds": 3}
+    assert [health.grace for _, health in watched({"livenessProbe": probe}, lambda _: True)] == [3]
+    assert [health.grace for _, health in watched({"startupProbe": probe}, lambda _: True)] == [3]

@@ -119,3 +119,10 @@ def test_what_others_rely_on_is_compared(wrong):
     shown = msgspec.convert({"metadata": {"name": "local"}, "status": register.status(ME, "")}, NodeObject)
     assert register.is_right(shown, ME)
     assert not register.is_right(shown, msgspec.structs.replace(ME, **wrong))
+
+
+def test_a_virtual_node_can_be_told_from_a_machine():
+    labels = register.manifest(msgspec.structs.replace(ME, is_virtual=True))["metadata"]["labels"]
+    assert labels["type"] == "virtual-kubelet"
+    assert labels["node.kubernetes.io/exclude-from-external-load-balancers"] == "true"
+    assert "type" not in register.manifest(ME)["metadata"]["labels"]

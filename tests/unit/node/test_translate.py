@@ -13,7 +13,6 @@ from tests.unit.node.pods import container, pod
 FACTS = Facts(
     config_maps={"c": {"one": b"1", "two": b"2"}}, secrets={"s": {"key": b"k"}}, services={}, disks={"claim": "disk-7"}
 )
-EVERYTHING = contract.Abilities(volumes=True, several_containers=True)
 
 
 def volume(**source) -> contract.Scratch | contract.Files | contract.Folder | contract.Disk:
@@ -45,7 +44,7 @@ def test_a_container_with_all_that_it_names():
     assert (made.command, made.args, made.working_dir) == (("run", "1"), ("1$",), "/w")
     assert made.limits == contract.Limits(cpu=0.5, memory=2**30, gpus=2)
     assert made.mounts == (contract.Mount(volume="v", path="/v", sub_path="in/1", read_only=True),)
-    assert (made.stdin, made.tty, made.user) == (True, True, 1000)
+    assert (made.stdin, made.tty, made.rights.user) == (True, True, 1000)
 
 
 @pytest.mark.parametrize("path", ["/etc", "../x", "a/../../b"])
@@ -127,18 +126,26 @@ def test_what_must_be_looked_up():
 
 
 @pytest.mark.parametrize(
-    ("spec", "abilities", "named"),
+    ("own", "shared", "rights"),
     [
-        ({"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]}, EVERYTHING, "spec.volumes[0] (v)"),
-        ({"volumes": [{"name": "v", "emptyDir": {}}]}, contract.Abilities(), "spec.volumes[0] (v)"),
-        ({"initContainers": [container("i")]}, contract.Abilities(volumes=True), "spec.containers"),
+        ({}, {}, contract.Rights()),
+        ({}, {"runAsUser": 5, "runAsGroup": 6}, contract.Rights(user=5, group=6)),
+        ({"runAsUser": 0, "runAsGroup": 7}, {"runAsUser": 5, "runAsGroup": 6}, contract.Rights(user=0, group=7)),
+        ({}, {"runAsNonRoot": True}, contract.Rights(must_not_be_root=True)),
+        ({"runAsNonRoot": False, "runAsUser": 0}, {"runAsNonRoot": True}, contract.Rights(user=0)),
+        (
+            {"capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}, "readOnlyRootFilesystem": True},
+            {},
+            contract.Rights(dropped=frozenset({"ALL"}), added=frozenset({"NET_BIND_SERVICE"}), has_read_only_root=True),
+        ),
     ],
 )
-def test_what_a_provider_cannot_carry_is_named_by_its_field(spec, abilities, named):
-    (obstacle,) = translate.obstacles(pod(**spec), abilities)
-    assert obstacle.startswith(named)
+def test_what_a_container_says_of_its_rights_comes_before_what_its_pod_says(own, shared, rights):
+    of = pod(container("main", securityContext=own), securityContext=shared)
+    assert translate.container(of, of.spec.containers[0], FACTS).rights == rights
 
 
-def test_a_pod_that_can_be_carried_has_no_obstacle():
-    of = pod(volumes=[{"name": "v", "emptyDir": {}}], initContainers=[container("i")])
-    assert translate.obstacles(of, EVERYTHING) == []
+def test_a_container_that_must_not_be_root_is_not_started_as_root():
+    of = pod(container("main", securityContext={"runAsUser": 0}), securityContext={"runAsNonRoot": True})
+    with pytest.raises(Missing, match="runAsNonRoot"):
+        translate.container(of, of.spec.containers[0], FACTS)

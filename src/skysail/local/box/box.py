@@ -206,7 +206,7 @@ class Box(Running):
             "env": dict(room.env) | ({"TERM": "xterm"} if terminal else {}),
             "working_dir": room.working_dir,
             "terminal": terminal,
-            "capabilities": list(root.capabilities(room.user).values()),
+            "capabilities": list(root.capabilities(room.rights).values()),
             "namespaces": self._namespaces(),
             "groups": self._order.groups,
         }

@@ -11,8 +11,10 @@ from typing import Protocol
 
 import msgspec
 
+from skysail.cloud.contract import Rights
+
 # What most container runtimes leave to a container, less MKNOD: nobody needs devices here.
-_CAPABILITIES = {
+CAPABILITIES = {
     "CHOWN": 0,
     "DAC_OVERRIDE": 1,
     "FOWNER": 3,
@@ -27,6 +29,7 @@ _CAPABILITIES = {
     "AUDIT_WRITE": 29,
     "SETFCAP": 31,
 }
+_NOT_ROOT = 65532
 # Not the whole of /etc: a program that is root in its box could read the machine's passwords and keys.
 _SHOWN = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
@@ -56,7 +59,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     working_dir: str = "/"
     binds: tuple[Bind, ...] = ()
     environment: tuple[str, ...] = ()  # folders of the machine, shown at their own paths
-    user: int | None = None
+    rights: Rights = Rights()
 
 
 class Host(Protocol):
@@ -92,15 +95,24 @@ def arguments(room: Room, host: Host) -> list[str]:
         *("--dir", room.working_dir, "--chdir", room.working_dir),
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", room.hostname),
         *("--die-with-parent", "--new-session"),
-        *_rights(room.user),
+        *(("--remount-ro", "/") if room.rights.has_read_only_root else ()),
+        *_rights(room.rights),
         "--clearenv",
         *_flat(("--setenv", name, value) for name, value in room.env),
     ]
 
 
-def capabilities(user: int | None) -> dict[str, int]:
+def capabilities(rights: Rights) -> dict[str, int]:
     """By name and number. Who is not root in the box has none, as in any container."""
-    return {} if user else _CAPABILITIES
+    if user(rights):
+        return {}
+    left = frozenset() if "ALL" in rights.dropped else CAPABILITIES.keys() - rights.dropped
+    return {name: number for name, number in CAPABILITIES.items() if name in left | rights.added}
+
+
+def user(rights: Rights) -> int:
+    """Nobody in particular, where it must only not be root: an environment has no user of its own."""
+    return _NOT_ROOT if rights.user is None and rights.must_not_be_root else rights.user or 0
 
 
 def _canonical(bind: Bind, host: Host) -> Bind:
@@ -155,10 +167,11 @@ def _bind(bind: Bind) -> tuple[str, ...]:
     return ("--ro-bind" if bind.read_only else "--bind", bind.source, bind.target)
 
 
-def _rights(user: int | None) -> list[str]:
-    """Another user is only a label: one user id is all that a hull of somebody who is not root has."""
-    label = ["--unshare-user", "--uid", str(user), "--gid", str(user)] if user else []
-    return [*label, "--cap-drop", "ALL", *_flat(("--cap-add", f"CAP_{name}") for name in capabilities(user))]
+def _rights(rights: Rights) -> list[str]:
+    """Another user is one in the box, and its owner outside: no more ids are there in a hull without root."""
+    one, group = user(rights), rights.group or 0
+    mapped = ["--unshare-user", "--uid", str(one), "--gid", str(group)] if one or group else []
+    return [*mapped, "--cap-drop", "ALL", *_flat(("--cap-add", f"CAP_{name}") for name in capabilities(rights))]
 
 
 def _flat(groups: Iterable[tuple[str, ...]]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from skysail.local.images.builder import Builder
 from skysail.local.images.environments import Environments
 from skysail.local.images.rules import Rules
 from skysail.local.plane.build import cache_folder
@@ -13,4 +14,4 @@ from skysail.local.plane.build import cache_folder
 def open_in(home: Path, env: Mapping[str, str]) -> tuple[Rules, Environments]:
     """Rules belong to a home; environments are large and the same for all of them, so they are in the cache."""
     rules = Rules(home / "images.json")
-    return rules, Environments(rules, cache_folder(env) / "environments", env)
+    return rules, Environments(rules, Builder(cache_folder(env) / "environments", env))

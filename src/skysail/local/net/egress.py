@@ -30,10 +30,14 @@ Known = Callable[[str, str], list[str]]
 
 def environment() -> dict[str, str]:
     """What a pod's programs need in order to find the proxy, and to spare it what they can reach without it."""
-    proxy = f"http://{HULL}:{INNER_PORT}"
     direct = f"localhost,127.0.0.0/8,{POD_RANGE},{SERVICE_RANGE},.svc,.cluster.local"
-    values = {"http_proxy": proxy, "https_proxy": proxy, "no_proxy": direct}
-    return {**values, **{name.upper(): value for name, value in values.items()}}
+    return {**way_out(), "no_proxy": direct, "NO_PROXY": direct}
+
+
+def way_out() -> dict[str, str]:
+    """For a program of ours that wants nothing of the cluster: its localhost is the machine's."""
+    names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+    return dict.fromkeys(names, f"http://{HULL}:{INNER_PORT}")
 
 
 async def make_listener(control: Control, port: int = OUTER_PORT) -> socket.socket:
@@ -71,7 +75,7 @@ def outer(guard: Guard, lookup: Lookup = look_up) -> Opener:
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise Refusal(502, f"Neither the cluster nor this machine knows {wish.host}: {reason}.") from error
-        for objection in filter(None, map(guard.objection, addresses)):
+        if objection := guard.refusal(wish.host, wish.port, addresses):
             raise Refusal(403, f"Skysail does not let pods reach {wish.where}: {objection}.")
         return await httpproxy.connect(wish, addresses)
 

@@ -1,14 +1,18 @@
-"""Which addresses of the outside world a pod may reach. Judges addresses, never names: a name can mean anything."""
+"""What of the outside world a pod may reach.
+
+Judges addresses, because a name can mean anything. The exceptions are what the machine's user named themselves.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 import msgspec
 
 from skysail.local.addresses import POD_RANGE, SERVICE_RANGE
+from skysail.local.errors import Misused
 
 Address = IPv4Address | IPv6Address
 _OWN_RANGES = (IPv4Network(POD_RANGE), IPv4Network(SERVICE_RANGE))
@@ -17,8 +21,15 @@ _TRANSLATED = IPv6Network("64:ff9b::/96")
 _COMPATIBLE = IPv6Network("::/96")
 # Where two clouds keep theirs although it is not link-local.
 _METADATA = (IPv6Address("fd00:ec2::254"), IPv4Address("100.100.100.200"))
+# Networks of a home, a company or a provider: what is in them trusts whoever is in them. The ranges for examples in
+# documents are not among them, because nobody's network is there.
+_PRIVATE: tuple[IPv4Network | IPv6Network, ...] = (
+    *map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")),
+    *map(IPv6Network, ("fc00::/7", "fec0::/10")),
+)
 _ANY_PORT = 9
 _EVERYBODY = IPv4Address("255.255.255.255")
+_IS_PRIVATE = "it is in a private network, which `SKYSAIL_ALLOWED_NETWORKS=ADDRESS/BITS skysail up` opens"
 
 
 def is_of_this_machine(address: Address) -> bool:
@@ -32,11 +43,26 @@ def is_of_this_machine(address: Address) -> bool:
         return ip_address(probe.getsockname()[0]) == address
 
 
+def parse_networks(spelling: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Networks or single addresses, separated by commas. Raises Misused."""
+    try:
+        return tuple(ip_network(part.strip()) for part in spelling.split(",") if part.strip())
+    except ValueError as error:
+        raise Misused(f"SKYSAIL_ALLOWED_NETWORKS is ADDRESS/BITS,ADDRESS/BITS: {error}.") from error
+
+
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """`exceptions` are what the user opened although it would be refused."""
+    """`exceptions` and `servers` (host and port) are what the user opened although it would be refused."""
 
     is_machines: Callable[[Address], bool] = is_of_this_machine
     exceptions: tuple[IPv4Network | IPv6Network, ...] = ()
+    servers: frozenset[tuple[str, int]] = frozenset()
+
+    def refusal(self, host: str, port: int, addresses: Iterable[str]) -> str | None:
+        """Why a host with these addresses is closed to pods; one closed address is enough."""
+        if (host, port) in self.servers:
+            return None
+        return next(filter(None, map(self.objection, addresses)), None)
 
     def objection(self, spelling: str) -> str | None:
         """Why this numeric address is closed to pods, or None where it is open."""
@@ -49,6 +75,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
             (address.is_multicast or address == _EVERYBODY, "it is no single machine"),
             (any(address in range_ for range_ in _OWN_RANGES), "it is inside the cluster, so add it to NO_PROXY"),
             (self.is_machines(address), "it is an address of this machine itself"),
+            (any(address in network for network in _PRIVATE), _IS_PRIVATE),
         )
         return next((why for is_so, why in closed if is_so), None)
 

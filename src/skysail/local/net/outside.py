@@ -19,9 +19,9 @@ def machines_name_servers() -> list[tuple[str, int]]:
     return resolver.nameservers(_RESOLV_CONF.read_text()) if _RESOLV_CONF.exists() else []
 
 
-async def serve(control: Control, servers: Sequence[tuple[str, int]], guard: Guard | None = None) -> None:
+async def serve(control: Control, servers: Sequence[tuple[str, int]], guard: Guard) -> None:
     """Until cancelled: an HTTP proxy behind the guard, and these name servers where there are some."""
-    proxy = HttpProxy(egress.outer(guard or Guard()))
+    proxy = HttpProxy(egress.outer(guard))
     exchange = Exchange(MachineResolver(servers))
     try:
         await proxy.serve(await egress.make_listener(control, egress.OUTER_PORT))

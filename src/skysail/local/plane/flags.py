@@ -76,6 +76,7 @@ def _api_server(home: Home, options: PlaneOptions) -> tuple[str, ...]:
         f"--client-ca-file={pki}/ca.crt",
         f"--tls-cert-file={pki}/apiserver.crt",
         f"--tls-private-key-file={pki}/apiserver.key",
+        f"--kubelet-certificate-authority={pki}/ca.crt",
         f"--kubelet-client-certificate={pki}/apiserver-kubelet-client.crt",
         f"--kubelet-client-key={pki}/apiserver-kubelet-client.key",
         "--kubelet-preferred-address-types=InternalIP",

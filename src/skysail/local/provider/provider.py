@@ -1,7 +1,7 @@
 """`cloud.contract.Provider` on this machine.
 
-Nothing survives the process that made this object: programs die with it, and the next one begins with nothing, so its
-listing is always complete.
+Nothing survives the process that made this object but its journal: programs die with it, and the next one can tell what
+became of them, so its listing is always complete.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from skysail.base.names import Event
 from skysail.cloud.changes import Changes
 from skysail.cloud.contract import (
     Abilities,
@@ -27,8 +28,9 @@ from skysail.cloud.contract import (
     State,
     Usage,
 )
-from skysail.cloud.errors import Gone, Refused, Unsupported
+from skysail.cloud.errors import Gone, Refused
 from skysail.local.box.box import NotStarted
+from skysail.local.box.root import CAPABILITIES
 from skysail.local.provider.place import Place
 from skysail.local.provider.run import Run
 from skysail.local.provider.sessions import Attached, Exec, SocketLine
@@ -39,8 +41,17 @@ from skysail.local.volumes import Volumes
 T = TypeVar("T")
 
 _ABILITIES = Abilities(
-    exec=True, attach=True, port_forward=True, volumes=True, several_containers=True, stats=True, billable=False
+    exec=True,
+    attach=True,
+    port_forward=True,
+    volumes=True,
+    several_containers=True,
+    host_network=True,
+    capabilities=frozenset(CAPABILITIES),
+    stats=True,
+    billable=False,
 )
+_LOOK_SECONDS = 5.0
 _NO_LIMITS = "Limits of memory and CPU are not enforced on this node: start Skysail as root if they must be."
 
 
@@ -51,6 +62,7 @@ class LocalProvider:
         self._around = around
         self._pods: dict[str, Place] = {}
         self._runs: dict[RunId, Run] = {}
+        self._past = around.journal.past(around.now())
         self._changes: Changes[RunId] = Changes()
         self._has_warned = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -66,6 +78,7 @@ class LocalProvider:
 
     async def close(self) -> None:
         """Release every pod: for a process that ends in order."""
+        self._around.journal.close()
         await asyncio.gather(*(self.release(uid) for uid in list(self._pods)))
         self._around.groups.close()
 
@@ -73,6 +86,8 @@ class LocalProvider:
         return await self._to_its_end(self._prepare(pod))
 
     async def start(self, run: RunId, container: Container) -> None:
+        if run in self._past:
+            return
         known = self._runs.get(run)
         if known is None:
             known = Run(run, container, self._place(run.pod), self._around)
@@ -97,14 +112,14 @@ class LocalProvider:
 
     async def list(self) -> Listing:
         states = {run.id: run.state for run in self._runs.values() if run.state is not None}
-        return Listing(runs=states, pods={uid: place.address for uid, place in self._pods.items()})
+        return Listing(runs={**self._past, **states}, pods={uid: place.address for uid, place in self._pods.items()})
 
     def changes(self) -> AsyncIterator[RunId]:
         return self._changes.follow()
 
     async def state(self, run: RunId) -> State | None:
         known = self._runs.get(run)
-        return known.state if known else None
+        return known.state if known else self._past.get(run)
 
     async def output(self, run: RunId) -> AsyncIterator[Output]:
         known = self._known(run)
@@ -128,9 +143,12 @@ class LocalProvider:
     async def attach(self, run: RunId, *, stdin: bool) -> Session:
         return Attached(self._known(run), stdin=stdin)
 
-    async def dial(self, pod: str, port: int) -> Line:
+    async def dial(self, pod: str, port: int, *, from_outside: bool = False) -> Line:
+        address = self._place(pod).address
         try:
-            line = await self._around.network.dial(self._place(pod).address, port)
+            if from_outside:
+                return SocketLine(*await asyncio.open_connection(address, port))
+            line = await self._around.network.dial(address, port)
         except OSError as error:
             raise Refused("NotListening", f"Nothing in the pod answers on port {port}: {error.strerror}.") from error
         return SocketLine(*await asyncio.open_connection(sock=line))
@@ -141,10 +159,6 @@ class LocalProvider:
         return {run: used[box.pid_namespace] for run, box in boxes.items() if box and box.pid_namespace in used}
 
     async def _prepare(self, pod: Pod) -> str:
-        if pod.shares_processes:
-            raise Unsupported(
-                "Containers of one pod cannot see each other's processes here: drop shareProcessNamespace."
-            )
         async with self._lock(pod.uid):
             if pod.uid in self._pods:
                 return self._pods[pod.uid].address
@@ -157,19 +171,34 @@ class LocalProvider:
                 await self._take_away(place)
                 raise
             self._pods[pod.uid] = place
+            if place.volumes.have_limits:
+                self._begin(self._watch_volumes(place))
             return place.address
+
+    async def _watch_volumes(self, place: Place) -> None:
+        """Evict the pod when one of its volumes has outgrown its limit, as a kubelet does: seen from time to time."""
+        while self._pods.get(place.pod.uid) is place:
+            why = await asyncio.to_thread(place.volumes.excess)
+            if why:
+                runs = [run for run in self._runs.values() if run.id.pod == place.pod.uid]
+                await asyncio.gather(*(run.evict(why) for run in runs))
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def _release(self, uid: str) -> None:
         async with self._lock(uid):
             place = self._pods.pop(uid, None)  # first, so that nothing more is started in it
-            if place is None:
-                return
-            runs = [run for run in self._runs.values() if run.id.pod == uid]
-            await asyncio.gather(*(run.stop(0) for run in runs))
-            await self._take_away(place)
-            for run in runs:
-                self._runs.pop(run.id, None)
-                self._changes.tell(run.id)
+            if place is not None:
+                await self._empty(place)
+            self._past = {run: end for run, end in self._past.items() if run.pod != uid}
+            await asyncio.to_thread(self._around.journal.forget, uid)
+
+    async def _empty(self, place: Place) -> None:
+        runs = [run for run in self._runs.values() if run.id.pod == place.pod.uid]
+        await asyncio.gather(*(run.stop(0) for run in runs))
+        await self._take_away(place)
+        for run in runs:
+            self._runs.pop(run.id, None)
+            self._changes.tell(run.id)
 
     async def _take_away(self, place: Place) -> None:
         await self._around.network.detach(place.pod.uid)
@@ -182,7 +211,7 @@ class LocalProvider:
         if self._has_warned or self._around.groups.are_enforced or (limits.memory is None and limits.cpu is None):
             return
         self._has_warned = True
-        self._around.tell(run, _NO_LIMITS)
+        self._around.tell(run, Event.LIMITS_IGNORED, _NO_LIMITS)
 
     def _place(self, uid: str) -> Place:
         if uid not in self._pods:

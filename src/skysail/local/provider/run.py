@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skysail.cloud.contract import Container, Ended, RunId, Running, State
+from skysail.cloud.contract import EVICTED, Container, Ended, RunId, Running, State
 from skysail.cloud.errors import Gone, Refused
 from skysail.local.box.box import Box, Ending, Order
 from skysail.local.box.limits import NO_GROUP, Group
@@ -16,6 +17,7 @@ from skysail.local.box.root import Bind, Room, TooCrowded
 from skysail.local.errors import BuildFailed
 from skysail.local.images.environments import Environment
 from skysail.local.provider.place import Place
+from skysail.local.provider.pull import Pull
 from skysail.local.provider.surroundings import Surroundings
 
 _LONGEST_MESSAGE = 4096
@@ -38,6 +40,7 @@ class Run:
         self._box: Box | None = None
         self._group: Group = NO_GROUP
         self._began: float | None = None
+        self._eviction = ""
         self._folder = place.folder / f"{run.container}.{run.number}"
 
     def begin(self, changed: Callable[[], None]) -> None:
@@ -74,6 +77,10 @@ class Run:
         """The box whose tape has the output, also after the end."""
         return self._box
 
+    async def evict(self, why: str) -> None:
+        self._eviction = why
+        await self.stop(0)
+
     async def stop(self, grace: float) -> None:
         """Returns when it has ended. Called twice, the shorter grace counts."""
         if not self._start.done():
@@ -89,6 +96,8 @@ class Run:
             self._end(code=_KILLED, reason="Error", message="The container was stopped before it started.")
         elif self._box is not None and not isinstance(self.state, Ended):
             self._conclude(await self._box.finish())
+        if self.state is None:
+            self._around.journal.withdraw(self.id)
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
         await self._leave_group()
 
@@ -110,6 +119,7 @@ class Run:
             self._group = self._around.groups.make(
                 f"{self.id.pod}.{self.id.container}.{self.id.number}", self.container.limits
             )
+            self._around.journal.begin(self.id)
             self._began = self._around.now()
             self._box = await Box.start(self._order(environment), self._around.tools, self._around.now)
         except TooCrowded as error:
@@ -125,12 +135,12 @@ class Run:
             self._changed()
 
     async def _environment(self) -> Environment:
-        image, loop = self.container.image, asyncio.get_running_loop()
-
-        def say(step: str) -> None:
-            loop.call_soon_threadsafe(self._around.tell, self.id, step)
-
-        found = await asyncio.to_thread(self._around.images.find, image, say)
+        image, found = self.container.image, None
+        pull = Pull(image, partial(self._around.tell, self.id))
+        try:
+            found = await self._around.images.find(image, pull.say)
+        finally:
+            pull.over(is_here=found is not None)
         if found is None:
             raise Refused(
                 "ErrImagePull",
@@ -163,7 +173,7 @@ class Run:
             working_dir=container.working_dir or (copied.target if copied else "/"),
             binds=self._binds(environment),
             environment=environment.folders,
-            user=container.user,
+            rights=container.rights,
         )
         return Order(
             room=room,
@@ -180,10 +190,10 @@ class Run:
         return environment.env | own | terminal | dict(self.container.env)
 
     def _binds(self, environment: Environment) -> tuple[Bind, ...]:
-        copied = environment.copied
+        copied, read_only = environment.copied, self.container.rights.has_read_only_root
         return (
-            Bind(str(self._folder / "tmp"), "/tmp"),  # noqa: S108 (inside the box)
-            Bind(str(self._folder / "home"), _HOME),
+            Bind(str(self._folder / "tmp"), "/tmp", read_only),  # noqa: S108 (inside the box)
+            Bind(str(self._folder / "home"), _HOME, read_only),
             *((Bind(str(self._folder / "copied"), copied.target),) if copied else ()),
             *self._place.binds,
             *(self._place.volumes.bind(mount) for mount in self.container.mounts),
@@ -199,11 +209,14 @@ class Run:
             reason = "OOMKilled"
         with (self._folder / "message").open("rb") as file:
             message = file.read(_LONGEST_MESSAGE).decode(errors="replace")
+        if self._eviction:
+            reason, message = EVICTED, self._eviction
         self._end(code=ending.code, reason=reason, message=message)
 
     def _end(self, *, code: int, reason: str, message: str) -> None:
         started = self._began if reason != "StartError" else None
         self.state = Ended(code=code, reason=reason, message=message, started=started, ended=self._around.now())
+        self._around.journal.end(self.id, self.state)
         self._changed()
 
 

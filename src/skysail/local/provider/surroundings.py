@@ -9,10 +9,12 @@ from typing import Protocol
 
 import msgspec
 
+from skysail.base.names import Event
 from skysail.cloud.contract import Pod, RunId
 from skysail.local.box.limits import Groups
 from skysail.local.box.tools import Tools
 from skysail.local.images.environments import Environment
+from skysail.local.provider.journal import Journal
 from skysail.local.volumes import Places
 
 
@@ -41,15 +43,15 @@ class Network(Protocol):
 
 
 class ImageFinder(Protocol):
-    """Blocking, and slow where an environment must be made first: called in a thread."""
+    """Slow where an environment must be made first. Raises BuildFailed."""
 
-    def find(self, image: str, say: Callable[[str], None]) -> Environment | None:
+    async def find(self, image: str, say: Callable[[str], None]) -> Environment | None:
         """None where the image is unknown."""
         ...
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """`tell` hears, in the event loop, what a run is waiting for. `name_server` is what pods ask for names."""
+    """`tell` makes an event of what the user of a run should know. `name_server` is what pods ask for names."""
 
     tools: Tools
     groups: Groups
@@ -57,6 +59,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     images: ImageFinder
     places: Places
     runs: Path
+    journal: Journal
     name_server: str
     now: Callable[[], float]
-    tell: Callable[[RunId, str], None]
+    tell: Callable[[RunId, Event, str], None]

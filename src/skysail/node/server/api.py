@@ -13,9 +13,7 @@ import msgspec
 from aiohttp import web
 
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
-from skysail.kube.certificates import Pair
 from skysail.kube.errors import KubeError
-from skysail.kube.kubeconfig import load_certificate
 from skysail.node.server import callers, pages, rights
 from skysail.node.server.backend import Backend, Place
 from skysail.node.server.callers import Callers
@@ -110,10 +108,10 @@ class NodeApi:
         return _json(pages.pod_list(self._backend.running_pods()))
 
     async def _summary(self, _: web.Request) -> web.Response:
-        return _json(pages.summary(self._node, await self._backend.stats(), self._clock()))
+        return _json(pages.summary(self._node, await self._backend.stats()))
 
     async def _resource_metrics(self, _: web.Request) -> web.Response:
-        text = pages.resource_metrics(await self._backend.stats(), self._clock())
+        text = pages.resource_metrics(await self._backend.stats())
         return web.Response(body=text.encode(), headers={"Content-Type": _PROMETHEUS})
 
     async def _own_metrics(self, _: web.Request) -> web.Response:
@@ -135,20 +133,6 @@ def answer(error: Exception) -> tuple[int, str]:
         case KubeError():
             return 500, "the node could not ask the API server about you; try again"
     return 500, str(error)
-
-
-def tls(own: Pair, client_authority: bytes) -> ssl.SSLContext:
-    """A certificate is asked for and not required: who has none may have a token. A false one ends the handshake.
-
-    `load_certificate` renews the own certificate of the context while it is in use.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    load_certificate(context, own.certificate, own.key)
-    context.load_verify_locations(cadata=client_authority.decode())
-    context.verify_mode = ssl.CERT_OPTIONAL
-    return context
 
 
 async def serve(api: NodeApi, listener: socket, context: ssl.SSLContext) -> web.AppRunner:

@@ -27,7 +27,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What one running container has used since `started` (seconds since 1970)."""
+    """What one running container has used since `started` (seconds since 1970), and uses now, where that is known."""
 
     namespace: str
     pod: str
@@ -35,13 +35,16 @@ class ContainerStats(msgspec.Struct, frozen=True, kw_only=True):
     container: str
     started: float
     usage: Usage
+    cores: float | None = None
 
 
 class NodeStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The node's own usage is not the sum of its containers: its counter must not fall when a container ends."""
+    """As it was at one moment. The node's own usage is not the sum of its containers': its counter must never fall."""
 
     started: float
+    at: float
     usage: Usage
+    cores: float | None = None
     containers: tuple[ContainerStats, ...] = ()
 
 

@@ -16,17 +16,17 @@ def pod_list(pods: list[Manifest]) -> Manifest:
     return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}
 
 
-def summary(node: str, stats: NodeStats, now: float) -> Manifest:
+def summary(node: str, stats: NodeStats) -> Manifest:
     """The kubelet's /stats/summary, without the fields for which nobody measures anything."""
     return {
-        "node": {"nodeName": node, "startTime": _time(stats.started), **_usage(stats.usage, now)},
-        "pods": [_pod(containers, now) for containers in _by_pod(stats.containers).values()],
+        "node": {"nodeName": node, "startTime": _time(stats.started), **_usage(stats.usage, stats.cores, stats.at)},
+        "pods": [_pod(containers, stats.at) for containers in _by_pod(stats.containers).values()],
     }
 
 
-def resource_metrics(stats: NodeStats, now: float) -> str:
+def resource_metrics(stats: NodeStats) -> str:
     """The kubelet's /metrics/resource, from which metrics-server takes what `kubectl top` shows."""
-    at = int(now * 1000)
+    at = int(stats.at * 1000)
     pods = {
         _labels(containers[0], "namespace", "pod"): _sum(containers)
         for containers in _by_pod(stats.containers).values()
@@ -43,22 +43,26 @@ def resource_metrics(stats: NodeStats, now: float) -> str:
     return "".join(families)
 
 
-def _pod(containers: list[ContainerStats], now: float) -> Manifest:
+def _pod(containers: list[ContainerStats], at: float) -> Manifest:
     first = containers[0]
+    cores = [box.cores for box in containers if box.cores is not None]
     return {
         "podRef": {"name": first.pod, "namespace": first.namespace, "uid": first.uid},
         "startTime": _time(min(box.started for box in containers)),
         "containers": [
-            {"name": box.container, "startTime": _time(box.started), **_usage(box.usage, now)} for box in containers
+            {"name": box.container, "startTime": _time(box.started), **_usage(box.usage, box.cores, at)}
+            for box in containers
         ],
-        **_usage(_sum(containers), now),
+        # A sum without one of its parts would be a lie.
+        **_usage(_sum(containers), sum(cores) if len(cores) == len(containers) else None, at),
     }
 
 
-def _usage(usage: Usage, now: float) -> dict[str, Any]:
-    time = _time(now)
+def _usage(usage: Usage, cores: float | None, at: float) -> dict[str, Any]:
+    time = _time(at)
+    rate = {} if cores is None else {"usageNanoCores": round(cores * _NANO)}
     return {
-        "cpu": {"time": time, "usageCoreNanoSeconds": int(usage.cpu_seconds * _NANO)},
+        "cpu": {"time": time, **rate, "usageCoreNanoSeconds": int(usage.cpu_seconds * _NANO)},
         "memory": {"time": time, "usageBytes": usage.memory, "workingSetBytes": usage.memory},
     }
 

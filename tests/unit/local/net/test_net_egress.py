@@ -205,6 +205,11 @@ async def test_what_is_no_http_is_told_so(sent):
         assert (await send(sent)).startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
+def test_what_is_no_pod_sends_everything_through_the_proxy():
+    assert set(egress.way_out()) == {"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"}
+    assert egress.way_out().items() < egress.environment().items()
+
+
 def test_pods_are_told_to_leave_the_proxy_alone_for_the_cluster():
     told = egress.environment()
     assert told["HTTPS_PROXY"] == told["http_proxy"] == "http://10.244.0.1:3128"

@@ -5,11 +5,12 @@ from ipaddress import ip_network
 
 import pytest
 
-from skysail.local.net.guard import Guard, is_of_this_machine
+from skysail.local.errors import Misused
+from skysail.local.net.guard import Guard, is_of_this_machine, parse_networks
 
 GUARD = Guard(is_machines=lambda address: str(address) == "203.0.113.9")
 LOOPBACK, CREDENTIALS, NOBODY = "loopback", "credentials", "no single machine"
-INSIDE, MACHINE = "NO_PROXY", "this machine itself"
+INSIDE, MACHINE, PRIVATE = "NO_PROXY", "this machine itself", "SKYSAIL_ALLOWED_NETWORKS"
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,14 @@ INSIDE, MACHINE = "NO_PROXY", "this machine itself"
         ("::ffff:10.96.0.1", INSIDE),
         ("203.0.113.9", MACHINE),
         ("::ffff:203.0.113.9", MACHINE),
+        ("10.245.0.1", PRIVATE),
+        ("10.95.255.255", PRIVATE),
+        ("192.168.1.7", PRIVATE),
+        ("::ffff:192.168.1.7", PRIVATE),
+        ("172.16.0.1", PRIVATE),
+        ("172.31.255.255", PRIVATE),
+        ("100.64.0.1", PRIVATE),
+        ("fd12:3456::1", PRIVATE),
     ],
 )
 def test_what_is_closed_to_pods(address, why):
@@ -51,7 +60,7 @@ def test_what_is_closed_to_pods(address, why):
 
 @pytest.mark.parametrize(
     "address",
-    ["203.0.113.10", "10.245.0.1", "10.95.255.255", "192.168.1.7", "2001:db8::1", "::ffff:203.0.113.10"],
+    ["203.0.113.10", "172.32.0.1", "172.15.255.255", "100.128.0.1", "11.0.0.1", "2001:db8::1", "::ffff:203.0.113.10"],
 )
 def test_what_is_open(address):
     assert GUARD.objection(address) is None
@@ -62,6 +71,23 @@ def test_a_user_may_open_what_is_closed():
     assert guard.objection("127.0.0.5") is None
     assert guard.objection("::ffff:127.0.0.5") is None
     assert guard.objection("127.0.0.6") is not None
+
+
+def test_a_server_that_the_user_named_is_open_wherever_it_is():
+    guard = Guard(servers=frozenset({("packages.example.test", 8080)}))
+    inside = ["192.168.1.7", "127.0.0.1"]
+    assert guard.refusal("packages.example.test", 8080, inside) is None
+    assert "private" in guard.refusal("packages.example.test", 80, inside)
+    assert "private" in guard.refusal("other.example.test", 8080, inside)
+
+
+def test_networks_are_read_and_what_is_none_is_told():
+    assert parse_networks("") == ()
+    assert parse_networks("192.168.1.0/24, fd00::/8,10.0.0.1") == tuple(
+        map(ip_network, ("192.168.1.0/24", "fd00::/8", "10.0.0.1/32"))
+    )
+    with pytest.raises(Misused, match="SKYSAIL_ALLOWED_NETWORKS"):
+        parse_networks("192.168.1.7/24")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ API_SERVER = (
     f"--client-ca-file={PKI}/ca.crt",
     f"--tls-cert-file={PKI}/apiserver.crt",
     f"--tls-private-key-file={PKI}/apiserver.key",
+    f"--kubelet-certificate-authority={PKI}/ca.crt",
     f"--kubelet-client-certificate={PKI}/apiserver-kubelet-client.crt",
     f"--kubelet-client-key={PKI}/apiserver-kubelet-client.key",
     "--kubelet-preferred-address-types=InternalIP",

@@ -10,20 +10,24 @@ from skysail.node.server.pages import resource_metrics, summary
 from skysail.node.server.statuses import Verdict
 
 
-def stats(pod, container, cpu, memory):
+def stats(pod, container, cpu, memory, cores=None):
     usage = Usage(cpu_seconds=cpu, memory=memory)
-    return ContainerStats(namespace="ns", pod=pod, uid=f"uid-{pod}", container=container, started=60.0, usage=usage)
+    return ContainerStats(
+        namespace="ns", pod=pod, uid=f"uid-{pod}", container=container, started=60.0, usage=usage, cores=cores
+    )
 
 
 NODE = NodeStats(
     started=0.0,
+    at=1000.5,
     usage=Usage(cpu_seconds=9.0, memory=900),
-    containers=(stats("a", "one", 1.5, 100), stats("a", "two", 0.25, 50), stats("b", "one", 2.0, 7)),
+    cores=0.75,
+    containers=(stats("a", "one", 1.5, 100, 0.5), stats("a", "two", 0.25, 50), stats("b", "one", 2.0, 7, 0.25)),
 )
 
 
 def test_resource_metrics_are_what_metrics_server_reads():
-    assert resource_metrics(NODE, now=1000.5).splitlines() == [
+    assert resource_metrics(NODE).splitlines() == [
         "# TYPE node_cpu_usage_seconds_total counter",
         "node_cpu_usage_seconds_total 9.0 1000500",
         "# TYPE node_memory_working_set_bytes gauge",
@@ -52,12 +56,22 @@ def test_resource_metrics_are_what_metrics_server_reads():
 
 
 def test_the_summary_groups_containers_by_pod():
-    page = summary("n", NODE, now=1000.0)
+    page = summary("n", NODE)
     assert page["node"]["nodeName"] == "n"
     assert [pod["podRef"]["uid"] for pod in page["pods"]] == ["uid-a", "uid-b"]
     first = page["pods"][0]
     assert first["memory"] == {"time": "1970-01-01T00:16:40Z", "usageBytes": 150, "workingSetBytes": 150}
     assert first["containers"][1]["cpu"]["usageCoreNanoSeconds"] == 250_000_000
+
+
+def test_the_summary_tells_what_is_used_now_and_only_where_that_is_known():
+    page = summary("n", NODE)
+    young, other = page["pods"]
+    assert page["node"]["cpu"]["usageNanoCores"] == 750_000_000
+    assert young["containers"][0]["cpu"]["usageNanoCores"] == 500_000_000
+    assert "usageNanoCores" not in young["containers"][1]["cpu"]
+    assert "usageNanoCores" not in young["cpu"]
+    assert other["cpu"]["usageNanoCores"] == 250_000_000
 
 
 ANSWERS = [

@@ -1,0 +1,58 @@
+"""Where uv gets packages from on this machine, as its user told it to: by environment and by uv's own files."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
+_KEYS = ("index-url", "extra-index-url", "find-links")
+_PORTS = {"http": 80, "https": 443}
+# An index may have a name, and there may be several in one variable.
+_NAME = re.compile(r"^[\w.-]+=(?=https?://)")
+
+
+def servers(env: Mapping[str, str]) -> frozenset[tuple[str, int]]:
+    """Host and port of every index that the user named; none where they use the public one."""
+    told = [word for name in _VARIABLES for word in re.split(r"[\s,]+", env.get(name, ""))]
+    for file in _files(env):
+        told += _addresses(_read(file))
+    return frozenset(server for address in told if (server := _server(address)) is not None)
+
+
+def _files(env: Mapping[str, str]) -> tuple[Path, ...]:
+    if env.get("UV_NO_CONFIG"):
+        return ()
+    if chosen := env.get("UV_CONFIG_FILE"):
+        return (Path(chosen),)
+    user = env.get("XDG_CONFIG_HOME") or f"{env.get('HOME', '')}/.config"
+    return Path(user) / "uv" / "uv.toml", Path("/etc/uv/uv.toml")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Nothing where there is no such file, or where it is broken: uv itself tells that, where it can be seen."""
+    try:
+        return tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {}
+
+
+def _addresses(settings: dict[str, Any]) -> Iterator[str]:
+    for table in (settings, settings.get("pip", {})):
+        for key in _KEYS:
+            value = table.get(key, ())
+            yield from (value,) if isinstance(value, str) else value
+        yield from (index["url"] for index in table.get("index", ()) if "url" in index)
+
+
+def _server(address: str) -> tuple[str, int] | None:
+    try:
+        parts = urlsplit(_NAME.sub("", address))
+        port = parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    return (parts.hostname, port) if parts.hostname and port else None

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from skysail.cli import main
+from skysail.local.errors import Misused
+from skysail.local.images.rules import Copied, Rules
+from tests.support.index import Index
+
+
+def command(*arguments: str) -> str:
+    done = CliRunner().invoke(main.application(), ["image", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_images_are_added_listed_and_removed_by_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
+    (tmp_path / "code").mkdir()
+    copy = f"{tmp_path}/code:/workspace"
+    said = command("add", "team/app:*", "--copy", copy, "--entrypoint", "python3 -m 'my app'")
+    assert "Images team/app:* run in" in said
+    rule = Rules(tmp_path / "home" / "images.json").find("team/app:1")
+    assert (rule.copied, rule.entrypoint) == (Copied(f"{tmp_path}/code", "/workspace"), ("python3", "-m", "my app"))
+    assert "team/app:*" in command("list")
+    command("rm", "team/app:*")
+    assert "team/app:*" not in command("list")
+
+
+@pytest.mark.parametrize("copy", ["/no/such/folder:/workspace", ".:relative", "nothing"])
+def test_a_copy_that_cannot_be_is_misuse(tmp_path, monkeypatch, copy):
+    monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
+    with pytest.raises(Misused, match="FOLDER:/path"):
+        command("add", "x", "--copy", copy)
+
+
+def test_who_interrupts_it_leaves_nothing_half_made_and_no_rule(tmp_path):
+    with Index(treasure="") as index:
+        index.open.clear()
+        env = {
+            **os.environ,
+            "SKYSAIL_HOME": str(tmp_path / "home"),
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "UV_DEFAULT_INDEX": index.url,
+        }
+        argv = [sys.executable, "-m", "skysail", "image", "add", "island:*", "--with", "treasure"]
+        with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as adding:
+            index.asked.wait()
+            adding.send_signal(signal.SIGINT)
+            said, _ = adding.communicate()
+    assert adding.returncode == 130, said
+    assert "Traceback" not in said
+    assert Rules(tmp_path / "home" / "images.json").own() == ()
+    left = (tmp_path / "cache" / "skysail" / "environments").iterdir()
+    assert [path.suffix for path in left] == [".lock"]

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from skysail.local.errors import Misused
+from skysail.local.images.rules import STARTING_SET, Rule, Rules, names
+
+
+@pytest.fixture
+def rules(tmp_path) -> Rules:
+    return Rules(tmp_path / "home" / "images.json")
+
+
+@pytest.mark.parametrize(
+    ("image", "pattern"),
+    [
+        ("python", "python:*"),
+        ("python:3.12-slim", "python:*"),
+        ("docker.io/library/python:3.12", "python:*"),
+        ("python@sha256:0123", "python:*"),
+        ("registry.example.test:5000/python:3", "python:*"),
+        ("localhost/python:3", "python:*"),
+        ("pytorch/pytorch:2.1.0-cuda12.1", "pytorch/pytorch:*"),
+        ("docker.io/pytorch/pytorch", "pytorch/pytorch:*"),
+        ("ghcr.example.test/team/xgboost-train:v1", "*xgboost*"),
+        ("busybox:1.36", "busybox:*"),
+        ("quay.example.test/debian", "debian:*"),
+    ],
+)
+def test_an_image_is_found_under_its_spellings(rules, image, pattern):
+    found = rules.find(image)
+    assert found is not None
+    assert found.pattern == pattern
+
+
+@pytest.mark.parametrize("image", ["nginx", "team/python:3", "python-app:1", "registry.example.test/team/ubuntu:22.04"])
+def test_another_image_is_not_taken_for_one_of_ours(rules, image):
+    assert rules.find(image) is None
+
+
+def test_a_port_is_no_tag():
+    assert "localhost:5000/app" in names("localhost:5000/app")
+    assert "app:latest" in names("localhost:5000/app")
+    assert "localhost" not in names("localhost:5000/app")
+
+
+def test_the_users_rules_come_first_and_the_newest_before_older_ones(rules):
+    rules.add(Rule(pattern="python:3*", packages=("numpy",)))
+    rules.add(Rule(pattern="python:3.12*", packages=("scipy",)))
+    assert rules.find("python:3.12-slim").packages == ("scipy",)
+    assert rules.find("python:3.11").packages == ("numpy",)
+    assert rules.find("python:2").packages == ()
+
+
+def test_adding_a_pattern_again_replaces_it(rules):
+    rules.add(Rule(pattern="python:*", packages=("a",)))
+    rules.add(Rule(pattern="python:*", packages=("b",)))
+    assert [rule.packages for rule in rules.own()] == [("b",)]
+    assert [rule.pattern for rule in rules.all()].count("python:*") == 1
+
+
+def test_what_was_added_can_be_removed_and_the_starting_set_returns(rules):
+    rules.add(Rule(pattern="python:*", packages=("a",)))
+    rules.remove("python:*")
+    assert rules.all() == STARTING_SET
+    with pytest.raises(Misused, match="skysail image list"):
+        rules.remove("python:*")

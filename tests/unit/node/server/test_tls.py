@@ -1,0 +1,173 @@
+"""Certificates and authorities of the node's servers, replaced while the servers serve."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import ssl
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from skysail.kube import certificates
+from skysail.kube.certificates import Pair
+from skysail.kube.client import Client
+from skysail.kube.kubeconfig import load_certificate
+from skysail.kube.objects import Object
+from skysail.kube.resources import CONFIG_MAP
+from skysail.node.server.tls import Front, Identity
+from tests.simulation.api import ApiModel
+from tests.simulation.world import World
+from tests.support import virtual_time
+
+HERE = "127.0.0.1"
+HOUR = timedelta(hours=1)
+
+
+def authority(name: str) -> Pair:
+    return certificates.authority(name, now=datetime.now(UTC), valid=HOUR)
+
+
+OLD, NEW = authority("old"), authority("new")
+
+
+def serving(by: Pair) -> Pair:
+    return certificates.server(by, [HERE], now=datetime.now(UTC), valid=HOUR)
+
+
+@asynccontextmanager
+async def served(front: Front):
+    """A server that tells each caller by whose certificate it knows him."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        known = writer.get_extra_info("ssl_object").getpeercert() or {}
+        writer.write(repr(dict(part[0] for part in known.get("subject", ())).get("commonName")).encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, HERE, 0, ssl=front.context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def ask(port: int, trusted: Pair, login: Pair | None) -> str:
+    """What the server says; or `refused`."""
+    tls = ssl.create_default_context(cadata=trusted.certificate.decode())
+    if login is not None:
+        own = certificates.client(login, "ann", now=datetime.now(UTC), valid=HOUR)
+        load_certificate(tls, own.certificate, own.key)
+    try:
+        reader, writer = await asyncio.open_connection(HERE, port, ssl=tls)
+        writer.write(b"?")
+        said = await reader.read()
+        writer.close()
+    except (OSError, ssl.SSLError):
+        return "refused"
+    return said.decode() or "refused"
+
+
+async def test_both_certificate_and_authority_change_under_a_server():
+    front = Front(ssl.CERT_OPTIONAL)
+    async with served(front) as port:
+        assert await ask(port, OLD, OLD) == "refused"
+        front.use(serving(OLD), OLD.certificate.decode())
+        assert [await ask(port, OLD, login) for login in (OLD, NEW, None)] == ["'ann'", "refused", "None"]
+        front.use(serving(NEW), NEW.certificate.decode())
+        assert [await ask(port, NEW, login) for login in (OLD, NEW, None)] == ["refused", "'ann'", "None"]
+        assert await ask(port, OLD, NEW) == "refused"
+
+
+async def test_who_requires_a_certificate_lets_nobody_in_without_one():
+    front = Front(ssl.CERT_REQUIRED)
+    async with served(front) as port:
+        front.use(serving(OLD), OLD.certificate.decode())
+        assert [await ask(port, OLD, login) for login in (OLD, NEW, None)] == ["'ann'", "refused", "refused"]
+        front.use(serving(OLD), "")
+        assert [await ask(port, OLD, login) for login in (OLD, NEW, None)] == ["refused"] * 3
+
+
+async def test_what_cannot_be_read_changes_nothing():
+    front = Front(ssl.CERT_OPTIONAL)
+    async with served(front) as port:
+        front.use(serving(OLD), OLD.certificate.decode())
+        with pytest.raises(ssl.SSLError):
+            front.use(serving(OLD), "-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n")
+        assert await ask(port, OLD, OLD) == "'ann'"
+
+
+class Site:
+    def __init__(self) -> None:
+        self.world = World()
+        self.user = Client(ApiModel(self.world))
+        self.own = serving(OLD)
+
+    async def tell(self, callers: Pair, front_proxy: Pair) -> None:
+        data = {
+            "client-ca-file": callers.certificate.decode(),
+            "requestheader-client-ca-file": front_proxy.certificate.decode(),
+        }
+        name = "extension-apiserver-authentication"
+        if self.world.objects.get(CONFIG_MAP):
+            await self.user.merge_patch(CONFIG_MAP, "kube-system", name, {"data": data}, Object)
+            return
+        made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "kube-system"}}
+        await self.user.create(CONFIG_MAP, {**made, "data": data}, Object)
+
+    @asynccontextmanager
+    async def identity(self):
+        identity = Identity(Client(ApiModel(self.world)), lambda: self.own, random.Random(1))
+        task = asyncio.create_task(identity.run())
+        await asyncio.wait_for(identity.ready.wait(), 10)
+        yield identity
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def until(port: int, login: Pair, said: str) -> None:
+    async with asyncio.timeout(10):
+        while await ask(port, OLD, login) != said:
+            pass
+
+
+async def test_the_servers_believe_whom_the_api_server_believes_now():
+    site = Site()
+    await site.tell(OLD, NEW)
+    async with (
+        site.identity() as identity,
+        served(identity.callers) as callers,
+        served(identity.front_proxy) as front_proxy,
+    ):
+        assert (await ask(callers, OLD, OLD), await ask(callers, OLD, NEW)) == ("'ann'", "refused")
+        assert (await ask(front_proxy, OLD, OLD), await ask(front_proxy, OLD, NEW)) == ("refused", "'ann'")
+        await site.tell(NEW, OLD)
+        await until(callers, NEW, "'ann'")
+        assert (await ask(callers, OLD, OLD), await ask(front_proxy, OLD, OLD)) == ("refused", "'ann'")
+
+
+def test_a_new_certificate_of_its_own_is_found_in_time_and_a_torn_one_is_read_again():
+    async def play() -> None:
+        site, reads = Site(), []
+
+        def read() -> Pair:
+            reads.append(asyncio.get_running_loop().time())
+            if len(reads) == 1:
+                raise ValueError("torn")
+            return site.own
+
+        identity = Identity(Client(ApiModel(site.world)), read, random.Random(1))
+        task = asyncio.create_task(identity.run())
+        await identity.ready.wait()
+        await asyncio.sleep(1300)
+        assert [round(later - earlier) for earlier, later in itertools.pairwise(reads)] == [1, 600, 600]
+        task.cancel()
+        await asyncio.wait([task])
+
+    virtual_time.run(play())
+
+
+async def test_a_cluster_that_tells_nothing_believes_tokens_only():
+    async with Site().identity() as identity, served(identity.callers) as port:
+        assert (await ask(port, OLD, OLD), await ask(port, OLD, None)) == ("refused", "None")

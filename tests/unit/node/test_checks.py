@@ -1,0 +1,148 @@
+"""Questions to a run: everything goes through its provider, nothing to any other host."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from skysail.cloud.contract import RunId
+from skysail.cloud.errors import Refused
+from skysail.kube import certificates, kubeconfig
+from skysail.local.provider.sessions import SocketLine
+from skysail.node.checks import Checks
+from skysail.node.manifest import Container, Handler, Probe
+from tests.support import virtual_time
+from tests.unit.node.pods import container
+from tests.unit.node.test_grpc_health import NOT_SERVING, SERVING, SETTINGS
+
+RUN = RunId("u", "main", 0)
+
+
+class Dialer:
+    """The part of a provider that reaches ports. The pod's address leads nowhere: only a dialled line does."""
+
+    def __init__(self) -> None:
+        self.dialled: list[tuple[str, int, bool]] = []
+
+    async def dial(self, pod: str, port: int, *, from_outside: bool) -> SocketLine:
+        self.dialled.append((pod, port, from_outside))
+        try:
+            return SocketLine(*await asyncio.open_connection("127.0.0.1", port))
+        except OSError as error:
+            raise Refused("NotListening", f"Nothing in the pod answers on port {port}.") from error
+
+
+def asks(port: int, dialer: Dialer | None = None) -> Checks:
+    ports = [{"name": "http", "containerPort": port}]
+    of = msgspec.convert(container("main", ports=ports), Container)
+    return Checks(dialer or Dialer(), RUN, of, "192.0.2.1")
+
+
+def probe(**fields) -> Probe:
+    return msgspec.convert(fields, Probe)
+
+
+async def answer_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """/ok is 200, everything else 503."""
+    line = await reader.readline()
+    status = b"200 OK" if b" /ok " in line else b"503 No"
+    writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
+    await writer.drain()
+    writer.close()
+
+
+def says(answer: bytes):
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    return say
+
+
+@pytest.fixture
+async def listen():
+    """Starts a server and returns its port."""
+    servers = []
+
+    async def start(answer, tls: ssl.SSLContext | None = None) -> int:
+        servers.append(await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls))
+        return servers[-1].sockets[0].getsockname()[1]
+
+    yield start
+    for server in servers:
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"), [("/ok", ""), ("ok", ""), ("/x", "HTTP probe failed with statuscode: 503")]
+)
+async def test_an_http_probe_looks_at_the_status(listen, path, answer):
+    port, dialer = await listen(answer_http), Dialer()
+    assert await asks(port, dialer).check(probe(httpGet={"path": path, "port": "http"}), 5.0) == answer
+    assert dialer.dialled == [("u", port, True)]
+
+
+@pytest.mark.parametrize(("path", "answer"), [("/ok", ""), ("/x", "HTTP probe failed with statuscode: 503")])
+async def test_an_https_probe_asks_whether_somebody_answers_and_not_who(listen, path, answer):
+    stranger = certificates.authority("x", now=datetime.now(UTC), valid=timedelta(hours=1))
+    own = certificates.server(stranger, ["elsewhere"], now=datetime.now(UTC), valid=timedelta(hours=1))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    kubeconfig.load_certificate(tls, own.certificate, own.key)
+    port = await listen(answer_http, tls)
+    action = probe(httpGet={"path": path, "port": port, "scheme": "HTTPS"})
+    assert await asks(port).check(action, 5.0) == answer
+
+
+async def test_https_to_a_server_without_it_is_a_failure(listen):
+    port = await listen(answer_http)
+    assert await asks(port).check(probe(httpGet={"port": port, "scheme": "HTTPS"}), 5.0)
+
+
+async def test_what_answers_something_else_is_told(listen):
+    port = await listen(says(b"220 mail ready\r\n"))
+    assert await asks(port).check(probe(httpGet={"port": port}), 5.0) == "the answer is no HTTP"
+    assert await asks(port).check(probe(grpc={"port": port}), 5.0) == "the answer is no HTTP/2"
+
+
+async def test_a_tcp_probe_connects(listen):
+    port = await listen(answer_http)
+    assert await asks(port).check(probe(tcpSocket={"port": port}), 5.0) == ""
+    assert "port 1" in await asks(port).check(probe(tcpSocket={"port": 1}), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (SETTINGS + SERVING, ""),
+        (SETTINGS + NOT_SERVING, 'service unhealthy (responded with "NOT_SERVING")'),
+        (SETTINGS, "the server refused the health check: it must serve grpc.health.v1.Health"),
+    ],
+)
+async def test_a_grpc_probe_believes_one_message(listen, answer, reason):
+    port = await listen(says(answer))
+    assert await asks(port).check(probe(grpc={"port": port}), 5.0) == reason
+
+
+def test_an_answer_that_does_not_come_is_a_failure():
+    class Silent(Dialer):
+        async def dial(self, pod: str, port: int, *, from_outside: bool) -> SocketLine:
+            await asyncio.sleep(3600)
+            raise AssertionError
+
+    assert virtual_time.run(asks(1, Silent()).check(probe(tcpSocket={"port": 1}), 2.0)) == "no answer within 2 s"
+
+
+def test_a_hook_may_only_sleep_and_not_longer_than_there_is_time():
+    async def play() -> float:
+        handler = msgspec.convert({"sleep": {"seconds": 100}}, Handler)
+        assert await asks(1).hook(handler, 5.0) == ""
+        return asyncio.get_running_loop().time()
+
+    assert virtual_time.run(play()) == 5.0

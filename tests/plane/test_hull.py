@@ -24,6 +24,8 @@ from tests.support import processes
 from tests.support.cluster import Cluster
 
 NOBODY = 65534
+# Long, because a machine may be busy with other things; no test passes by waiting.
+PATIENCE = 240.0
 
 
 class Shell:
@@ -85,7 +87,7 @@ def test_up_down_and_up_again_as_a_user_does_it(skysail):
     kept = skysail("kubectl", "get", "configmap", "kept", "-o", "jsonpath={.data.word}")
     assert kept.stdout == "ahoy"
     os.kill(Control(skysail.home.control).status().pid, signal.SIGTERM)
-    skysail.home.wait_until_free(30)
+    skysail.home.wait_until_free(PATIENCE)
 
     assert skysail("down", "--purge").returncode == 0
     assert not skysail.home.root.exists()
@@ -97,7 +99,7 @@ def test_kill_of_the_outer_process_leaves_nothing(tmp_path):
         running = processes.of_home(cluster.home.root)
         assert len(running) == 8, running  # four of the hull, four of the plane
         os.kill(cluster.control.status().pid, signal.SIGKILL)
-        cluster.home.wait_until_free(10)
+        cluster.home.wait_until_free(PATIENCE)
         assert processes.of_home(cluster.home.root) == {}
 
 
@@ -237,7 +239,7 @@ def test_a_wish_to_end_reaches_the_payload():
     with subprocess.Popen(hull_script(waits), stdout=pipe, stderr=pipe, text=True) as outer:
         assert outer.stdout.readline() == "ready\n"
         os.kill(int(outer.stderr.readline().removeprefix("entry ")), signal.SIGTERM)
-        assert outer.wait(10) == 7
+        assert outer.wait(PATIENCE) == 7
 
 
 def test_orphans_are_collected():
@@ -316,7 +318,7 @@ sys.exit(hull.main({msgspec.json.encode(settings).decode()!r}))
     namespaces = [*commands[Component.KUBECTL], f"--kubeconfig={place.kubeconfig}", "get", "namespace", "default"]
     assert subprocess.run(namespaces, capture_output=True, check=False).returncode == 0
     assert launch.stop(place)
-    assert outer.wait(10) == 0
+    assert outer.wait(PATIENCE) == 0
 
 
 def is_ready(home: Home) -> bool:

@@ -111,6 +111,6 @@ def settings_page() -> str:
     hints = typing.get_type_hints(Settings, include_extras=True)
     for field in msgspec.structs.fields(Settings):
         about = next(meta.description for meta in hints[field.name].__metadata__ if meta.description)
-        default = "" if field.default in (None, ()) else f"`{json.dumps(field.default)}`"
+        default = "" if field.default in (None, (), msgspec.NODEFAULT) else f"`{json.dumps(field.default)}`"
         lines.append(f"| `{field.name}` | `SKYSAIL_{field.name.upper()}` | {default} | {about} |")
     return _HEADER + "\n".join([*lines, ""])

@@ -6,8 +6,11 @@ from typing import Any
 
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.base.names import Label
+from skysail.claims import bureau
+from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kinds.awaiting.observe import rights
 from skysail.kube import crd, discovery, events, lease, rbac, webhooks
+from skysail.kube.rbac import Right
 from skysail.kube.resources import (
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
@@ -18,6 +21,8 @@ from skysail.kube.resources import (
     SERVICE_ACCOUNT,
     Resource,
 )
+from skysail.node import heartbeat, keeper, references, register
+from skysail.node.server import api, tls
 
 Manifest = dict[str, Any]
 
@@ -49,7 +54,13 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
     """The service account and exactly the rights that the code declares."""
     account = (operator_namespace, NAME)
     everywhere = [
-        *(right for kind in (*ALL_KINDS, *COMPATIBLE_KINDS) for right in rights(kind)),
+        *(right for kind in (*ALL_KINDS, *COMPATIBLE_KINDS) if kind is not CLOUD_INSTANCE for right in rights(kind)),
+        *bureau.RIGHTS,
+        *keeper.RIGHTS,
+        *references.RIGHTS,
+        *register.RIGHTS,
+        *api.RIGHTS,
+        Right(NAMESPACE, ("get",), names=("kube-system",)),
         *discovery.RIGHTS,
         *events.RIGHTS,
         *webhooks.RIGHTS,
@@ -58,13 +69,23 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
     roles = [
         rbac.cluster_role(NAME, everywhere, _LABELS),
         rbac.role(operator_namespace, NAME, at_home, _LABELS),
+        rbac.role(heartbeat.NAMESPACE, NAME, heartbeat.LEASE_NAMESPACE_RIGHTS, _LABELS),
     ]
     service_account = {
         "apiVersion": "v1",
         "kind": SERVICE_ACCOUNT.kind,
         "metadata": {"name": NAME, "namespace": operator_namespace, "labels": _LABELS},
     }
-    return [service_account, *roles, *(rbac.binding(role, account) for role in roles)]
+    bindings = [rbac.binding(role, account) for role in roles]
+    return [service_account, *roles, *bindings, _reads_authorities(account)]
+
+
+def _reads_authorities(account: tuple[str, str]) -> Manifest:
+    """The servers of our nodes believe the callers that the API server believes."""
+    namespace, role = tls.READER
+    metadata = {"name": role, "namespace": namespace, "labels": _LABELS}
+    bound = rbac.binding({"kind": ROLE.kind, "metadata": metadata}, account)
+    return {**bound, "metadata": {**metadata, "name": f"{NAME}-nodes"}}
 
 
 def _marked(manifest: Manifest) -> Manifest:

@@ -17,12 +17,21 @@ from skysail.claims.observe import Claims, Desk, Owners
 from skysail.claims.orders import Orders
 from skysail.claims.provider import ClaimedProvider
 from skysail.claims.sweep import Sweeper
-from skysail.claims.types import CloudInstance
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.instances import Cloud, Instance
 from skysail.core.actions import End
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.objects import Key, Object
+from skysail.kube.rbac import Right, reading
+from skysail.kube.resources import POD
+
+RIGHTS = (
+    reading(CLOUD_INSTANCE.resource),
+    Right(CLOUD_INSTANCE.resource, ("create", "delete", "patch")),
+    Right(CLOUD_INSTANCE.resource, ("update",), subresource="status"),
+    Right(POD, ("get",)),
+)
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):

@@ -216,7 +216,7 @@ def _mirror(snapshot: Snapshot, instances: tuple[Instance, ...]) -> Plan:
     if kept.state == "ended":
         return _ended(snapshot, kept, status)
     end = _underway(snapshot) or verdict(snapshot)
-    if end is None and kept.exit is not None and kept.id not in snapshot.asked:
+    if end is None and _has_just_finished(snapshot, kept):
         # Most clouds confirm at once, and the end is one write then instead of two.
         return Plan(actions=_ends(snapshot, (kept.id, *spare)), look_again=snapshot.terms.tick)
     end = end or _work_done(kept)
@@ -225,6 +225,13 @@ def _mirror(snapshot: Snapshot, instances: tuple[Instance, ...]) -> Plan:
     actions = _ends(snapshot, spare)
     notes = tuple(_spare_note(snapshot, id_) for id_ in spare if id_ not in snapshot.asked)
     return Plan(actions=actions, status=status, notes=notes, look_again=_next_look(snapshot))
+
+
+def _has_just_finished(snapshot: Snapshot, instance: Instance) -> bool:
+    """Its program ended a moment ago, and nobody has asked yet for the end of the instance that we know."""
+    if instance.exit is None or instance.id in snapshot.asked or not snapshot.object.status.instance_id:
+        return False
+    return snapshot.now.timestamp() - instance.exit.ended < _ASK_AGAIN.total_seconds()
 
 
 def _kept(known: str, instances: tuple[Instance, ...]) -> Instance | None:

@@ -19,6 +19,7 @@ from skysail.kube.client import Client
 from skysail.kube.errors import AlreadyExists, KubeError, NotFound
 from skysail.kube.events import micro_time
 from skysail.kube.objects import Object
+from skysail.kube.rbac import Right
 from skysail.kube.resources import LEASE, NODE
 
 NAMESPACE = "kube-node-lease"
@@ -27,6 +28,8 @@ _RENEW_SECONDS = 10.0
 # Two looks must fit into the Lease's own time, and a busy owner must fit between two looks.
 _LOOK_SECONDS = 15.0
 _RETRY_SECONDS = 1.0
+
+LEASE_NAMESPACE_RIGHTS = (Right(LEASE, ("create", "get", "patch")),)
 
 log = logging.getLogger(__name__)
 

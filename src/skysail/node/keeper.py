@@ -23,9 +23,10 @@ from skysail.kube.audit import audit
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.errors import Conflict, KubeError, NotFound
-from skysail.kube.resources import POD
+from skysail.kube.rbac import Right, reading
+from skysail.kube.resources import POD, SERVICE
 from skysail.kube.watch import Reflector
-from skysail.node import burden, daemons, guard, render
+from skysail.node import burden, daemons, guard, render, translate
 from skysail.node.book import Book
 from skysail.node.burden import Burden
 from skysail.node.logs import LogStore
@@ -41,6 +42,13 @@ _REFRESH_SECONDS = 60.0
 _AUDIT_SECONDS = 600.0
 # A start or an end takes some milliseconds: a status in between would be a write that nobody reads.
 _PATIENCE = 2.0
+
+RIGHTS = (
+    reading(POD),
+    Right(POD, ("patch",), subresource="status"),
+    Right(POD, ("delete", "patch")),
+    reading(SERVICE),
+)
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +124,9 @@ class Keeper:
     def pod(self, book: Book) -> Pod | None:
         """The pod of this book as the API server has it; None where it is gone, whoever has its name now."""
         pod = self.pods.get(book.key)
-        return pod if pod is not None and pod.metadata.uid == book.uid else None
+        if pod is None or pod.metadata.uid != book.uid:
+            return None
+        return translate.without_login(pod) if self._node.is_virtual else pod
 
     def _seen(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None:

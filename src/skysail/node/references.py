@@ -16,6 +16,7 @@ from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.errors import Forbidden, NotFound
 from skysail.kube.objects import Object
+from skysail.kube.rbac import Right
 from skysail.kube.resources import (
     CONFIG_MAP,
     PERSISTENT_VOLUME,
@@ -35,6 +36,8 @@ _FRESH_SECONDS = 1.0
 _SPENT = 0.6
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 _HEADLESS = ("", "None")
+
+RIGHTS = (Right(CONFIG_MAP, ("get",)), Right(SECRET, ("get",)), Right(PERSISTENT_VOLUME_CLAIM, ("get",)))
 
 T = TypeVar("T")
 

@@ -23,6 +23,7 @@ from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.errors import AlreadyExists, Conflict, KubeError
 from skysail.kube.objects import Object
+from skysail.kube.rbac import Right, reading
 from skysail.kube.resources import NODE
 from skysail.kube.watch import Reflector
 from skysail.node.heartbeat import Heartbeat
@@ -39,6 +40,8 @@ _HEALTHY = {
     "NetworkUnavailable": ("False", "NetworkIsUp", "Pods have addresses."),
     "Ready": ("True", "KubeletReady", "Skysail's agent is running."),
 }
+
+RIGHTS = (reading(NODE), Right(NODE, ("create",)), Right(NODE, ("patch",), subresource="status"))
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from skysail.cloud import contract
 from skysail.node import environment, quantities
@@ -30,6 +31,8 @@ from skysail.node.manifest import (
 CONFIG_MAP = "ConfigMap"
 SECRET = "Secret"  # noqa: S105 (a kind)
 _GPU = "nvidia.com/gpu"
+# The volume by which the API server gives every pod its service account's token.
+_LOGIN = "kube-api-access-"
 _LONGEST_SUB_PATH = 4096
 
 
@@ -92,6 +95,25 @@ def unmet_wishes(pod: Pod, facts: Facts) -> list[Reference]:
 
 def every_container(pod: Pod) -> tuple[Container, ...]:
     return (*pod.spec.init_containers, *pod.spec.containers)
+
+
+def without_login(pod: Pod) -> Pod:
+    """Without the login at the cluster that nearly every pod is given: it stays in the cluster."""
+    names = {volume.name for volume in pod.spec.volumes if volume.name.startswith(_LOGIN)}
+    if not names:
+        return pod
+    lighter = replace(
+        pod.spec,
+        volumes=tuple(volume for volume in pod.spec.volumes if volume.name not in names),
+        containers=tuple(_without(container, names) for container in pod.spec.containers),
+        init_containers=tuple(_without(container, names) for container in pod.spec.init_containers),
+    )
+    return replace(pod, spec=lighter)
+
+
+def _without(container: Container, volumes: set[str]) -> Container:
+    mounts = tuple(mount for mount in container.volume_mounts if mount.name not in volumes)
+    return replace(container, volume_mounts=mounts)
 
 
 def place(pod: Pod, facts: Facts) -> contract.Pod:

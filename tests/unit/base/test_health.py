@@ -17,11 +17,21 @@ async def get(health: Health, path: str, method: str = "GET") -> tuple[int, str]
         return reply.status, await reply.text()
 
 
+OUTAGES = {"modal": "", "runpod": "runpod does not list its instances: 502."}
+
+
 def health(unready: list[str] | None = None, audit=None) -> Health:
     async def nothing():
         return []
 
-    return Health(Metrics(), unready=lambda: unready or [], audit=audit or nothing)
+    return Health(Metrics(), unready=lambda: unready or [], outages=lambda: OUTAGES, audit=audit or nothing)
+
+
+async def test_a_cloud_that_is_down_is_told_and_leaves_the_process_ready():
+    assert await get(health(), "/readyz/modal") == (200, "ok\n")
+    assert await get(health(), "/readyz/runpod") == (503, "runpod does not list its instances: 502.\n")
+    assert await get(health(), "/readyz/aws") == (404, "nothing is called aws; there is modal, runpod\n")
+    assert await get(health(), "/readyz") == (200, "ok\n")
 
 
 async def test_a_process_that_waits_lives_and_is_not_ready():
@@ -37,7 +47,8 @@ async def test_metrics_have_the_names_that_dashboards_know():
     metrics.read(Metric.EFFECTS, "", lambda: {"": 7})
     metrics.began("TrainingJob", 0.2)
     metrics.ended("TrainingJob", "success", 0.01)
-    code, page = await get(Health(metrics, unready=list, audit=lambda: asyncio.sleep(0, [])), "/metrics")
+    pages = Health(metrics, unready=list, outages=dict, audit=lambda: asyncio.sleep(0, []))
+    code, page = await get(pages, "/metrics")
     assert code == 200
     assert 'controller_runtime_reconcile_total{controller="TrainingJob",result="success"} 1.0' in page
     assert 'controller_runtime_active_workers{controller="TrainingJob"} 0.0' in page

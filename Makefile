@@ -26,6 +26,11 @@ test: $(READY) ## check, then every test, against a real control plane
 	$(BIN)/skysail build
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+.PHONY: test-crashes
+test-crashes: $(READY) ## kill the operator after each write and each paid call, on the real control plane; minutes
+	$(BIN)/skysail build
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crashes
+
 .PHONY: test-frameworks
 test-frameworks: $(READY) ## PyTorch and TensorFlow in pods; downloads gigabytes the first time
 	$(BIN)/skysail build

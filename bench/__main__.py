@@ -14,8 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from bench import cost, plane, pods, table
+from bench import clouds, cost, plane, pods, table
 from bench.clients.measure import Figures
+from bench.clouds import CloudFigures
 from bench.plane import PlaneFigures
 from bench.pods import PodFigures
 from bench.size import Size
@@ -45,6 +46,7 @@ class Results(msgspec.Struct, kw_only=True):
     cost: dict[str, Figures] = {}
     plane: PlaneFigures | None = None
     pods: PodFigures | None = None
+    clouds: CloudFigures | None = None
 
 
 def main() -> None:
@@ -62,6 +64,8 @@ def main() -> None:
         results.plane = plane.run(size.plane_jobs, _say)
     if arguments.only in (None, "pods"):
         results.pods = pods.run(size.starts, size.pods_at_once, size.megabytes, _say)
+    if arguments.only in (None, "clouds"):
+        results.clouds = clouds.run(size.cloud_starts, size.cloud_pods, size.claims, _say)
     print(f"\n{report(results)}\n\nTook {time.monotonic() - began:.0f} s. Kept in {_keep(results)}.")
 
 
@@ -79,13 +83,17 @@ def report(results: Results) -> str:
         title = "Pods on node `local`, beside the same without Kubernetes (MB/s and requests/s: more is better)"
         parts += [table.render(title, pods.COLUMNS, pods.rows(results.pods))]
         parts += ["\n".join(pods.remarks(results.pods))]
+    if results.clouds:
+        title = "Pods at a simulated cloud"
+        parts += [table.render(title, clouds.columns(results.clouds), clouds.rows(results.clouds))]
+        parts += ["\n".join(clouds.remarks(results.clouds))]
     return "\n\n".join(parts)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="0.1 for a quick look [default: 1]")
-    parser.add_argument("--only", choices=("cost", "plane", "pods"), help="one of the parts [default: all]")
+    parser.add_argument("--only", choices=("cost", "plane", "pods", "clouds"), help="one of the parts [default: all]")
     return parser.parse_args()
 
 

@@ -7,7 +7,6 @@ straight to the program. All is measured on one control plane, with the commands
 from __future__ import annotations
 
 import asyncio
-import re
 import statistics
 import subprocess
 import sys
@@ -24,21 +23,19 @@ from bench import pods_traffic
 from bench.pods_seen import SPACE, Pods, manifest
 from bench.pods_traffic import Beside
 from bench.table import Row
+from bench.writes import Write, written
 from skysail.kube import kubeconfig
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.http import HttpTransport
 from skysail.kube.objects import Object
 from skysail.kube.resources import NAMESPACE, SERVICE_ACCOUNT
-from skysail.kube.transport import Request
 from skysail.kube.watch import Reflector
 from skysail.local.box.tools import Tools
 from skysail.local.home import Home
 
 COLUMNS = ("direct", "node local")
 _AT_ONCE = 16
-_WRITES = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 # What a node writes about a pod: its status, and the end of one that was deleted.
 _BY_NODE = (("PATCH", "status"), ("DELETE", ""))
 
@@ -58,17 +55,17 @@ class PodFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(starts: int, many: int, megabytes: int, say: Callable[[str], None]) -> PodFigures:
-    with _cluster(say) as home:
+    with cluster(say) as home:
         return asyncio.run(_measure(home, starts, many, megabytes, say))
 
 
 def rows(figures: PodFigures) -> list[Row]:
     alone = figures.sandbox
     return [
-        Row("created to Running, p50, ms", [_at(alone, 50), _at(figures.running, 50)]),
-        Row("  p99, ms", [_at(alone, 99), _at(figures.running, 99)]),
-        Row("created to Ready, p50, ms", [_at(alone, 50), _at(figures.ready, 50)]),
-        Row("  p99, ms", [_at(alone, 99), _at(figures.ready, 99)]),
+        Row("created to Running, p50, ms", [at(alone, 50), at(figures.running, 50)]),
+        Row("  p99, ms", [at(alone, 99), at(figures.running, 99)]),
+        Row("created to Ready, p50, ms", [at(alone, 50), at(figures.ready, 50)]),
+        Row("  p99, ms", [at(alone, 99), at(figures.ready, 99)]),
         Row(f"{figures.many} pods to Ready, s", [figures.many_sandboxes, figures.many_ready]),
         *(Row(what, [pair.direct, pair.ours]) for what, pair in figures.traffic.items()),
     ]
@@ -85,7 +82,7 @@ async def _measure(home: Home, starts: int, many: int, megabytes: int, say: Call
     transport = HttpTransport(kubeconfig.from_file(home.kubeconfig))
     try:
         client = Client(transport)
-        await _populate(client)
+        await populate(client, SPACE)
         async with Pods(client).watched() as pods:
             say(f"starting {starts} pods, one after another")
             before = await _written(transport)
@@ -134,27 +131,23 @@ async def _at_once(pods: Pods, many: int) -> tuple[float, float]:
     return ready, await pods.until("gone", *names) - began
 
 
-async def _populate(client: Client) -> None:
-    await client.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}, Object)
+async def populate(client: Client, space: str) -> None:
+    """A namespace in which pods can be made: it has its service account."""
+    await client.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}, Object)
     accounts: Cache[Object] = Cache(SERVICE_ACCOUNT, Object)
-    accounts.feeds = (SPACE,)
+    accounts.feeds = (space,)
     there = asyncio.Event()
     accounts.subscribe(lambda _old, _new: there.set())
-    watching = asyncio.create_task(Reflector(client, accounts, namespace=SPACE).run())
+    watching = asyncio.create_task(Reflector(client, accounts, namespace=space).run())
     await there.wait()
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
 
 
-async def _written(transport: HttpTransport) -> float:
-    """Writes of the sorts that a node makes about pods, by whomever, since the API server started."""
-    page = (await transport.send(Request(method="GET", path="/metrics"))).body.decode()
-    total = 0.0
-    for labels, count in _WRITES.findall(page):
-        found = dict(_LABEL.findall(labels))
-        if found["resource"] == "pods" and (found["verb"], found["subresource"]) in _BY_NODE:
-            total += float(count)
-    return total
+async def _written(transport: HttpTransport) -> int:
+    """Writes of the sorts that a node makes about pods."""
+    counted = await written(transport)
+    return sum(counted[Write("pods", verb, subresource)] for verb, subresource in _BY_NODE)
 
 
 def _sandbox() -> float:
@@ -174,22 +167,22 @@ def _sandboxes(many: int) -> float:
 
 
 @contextmanager
-def _cluster(say: Callable[[str], None]) -> Iterator[Home]:
+def cluster(say: Callable[[str], None]) -> Iterator[Home]:
     with tempfile.TemporaryDirectory(prefix="skysail-bench-") as folder:
         home = Home(Path(folder) / "home")
         try:
-            say("starting a cluster for pods")
-            _skysail("up", f"--home={home.root}")
+            say("starting a cluster")
+            skysail("up", f"--home={home.root}")
             yield home
         finally:
-            _skysail("down", "--purge", f"--home={home.root}")
+            skysail("down", "--purge", f"--home={home.root}")
 
 
-def _skysail(*arguments: str) -> None:
+def skysail(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "skysail", *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
-def _at(seconds: list[float], percentile: int) -> float:
+def at(seconds: list[float], percentile: int) -> float:
     """In milliseconds."""
     if len(seconds) == 1:
         return seconds[0] * 1000

@@ -114,8 +114,10 @@ def _forwarded(home: Home) -> Iterator[int]:
     command = _kubectl(home, "port-forward", "pod/server", f":{_PORT}")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forward:
         assert forward.stdout is not None
-        yield int(forward.stdout.readline().split(":")[1].split()[0])
-        forward.terminate()
+        try:
+            yield int(forward.stdout.readline().split(":")[1].split()[0])
+        finally:
+            forward.terminate()
 
 
 def _downloaded(line: socket.socket, megabytes: int) -> float:
@@ -136,6 +138,8 @@ def _piped(command: list[str]) -> float:
         while got := child.stdout.readinto(buffer):  # type: ignore[attr-defined]  # unbuffered, hence a raw file
             began = began or time.monotonic()
             total += got
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, command)
     return total / 1e6 / (time.monotonic() - began)
 
 
@@ -144,9 +148,10 @@ def _last_line(home: Home, pod: str, until: bytes = b"\n") -> bytes:
     command = _kubectl(home, "logs", "-f", "--tail=1", pod)
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
-        line = next(line for line in child.stdout if line.endswith(until))
-        child.terminate()
-    return line
+        try:
+            return next(line for line in child.stdout if line.endswith(until))
+        finally:
+            child.terminate()
 
 
 def _words(megabytes: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import time
@@ -45,9 +46,24 @@ class Moment(msgspec.Struct, frozen=True):
         return Cost(self.at - earlier.at, self.cpu - earlier.cpu)
 
 
-def memory() -> float:
-    """What this process has in memory now, in MB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+def find(argument: str) -> int:
+    """The process that was started with this argument."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            if argument.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                return int(folder.name)
+    raise LookupError(f"no process has the argument {argument}")
+
+
+def cpu_of(pid: int) -> float:
+    """Processor seconds that another process has used."""
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid: int | str = "self") -> float:
+    """What a process has in memory now, in MB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * resource.getpagesize() / _MEGABYTE
 
 

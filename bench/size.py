@@ -10,7 +10,8 @@ import msgspec
 class Size(msgspec.Struct, frozen=True, kw_only=True):
     """`plane_jobs` is smaller than `jobs`, because a real API server has to write each of them to its disk.
 
-    Of pods that really run, `starts` one after another, and `pods_at_once`; `megabytes` go in or out of one.
+    Of pods that really run, `starts` one after another, and `pods_at_once`; `megabytes` go in or out of one. At a
+    simulated cloud `cloud_starts` and `cloud_pods` likewise, and `claims` that live.
     """
 
     jobs: int = 10_000
@@ -21,6 +22,9 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     starts: int = 30
     pods_at_once: int = 100
     megabytes: int = 200
+    cloud_starts: int = 10
+    cloud_pods: int = 200
+    claims: int = 2_000
 
     @classmethod
     def scaled(cls, scale: float) -> Self:
@@ -35,6 +39,9 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
             starts=max(3, round(full.starts * scale)),
             pods_at_once=max(5, round(full.pods_at_once * scale)),
             megabytes=max(10, round(full.megabytes * scale)),
+            cloud_starts=max(3, round(full.cloud_starts * scale)),
+            cloud_pods=max(5, round(full.cloud_pods * scale)),
+            claims=max(20, round(full.claims * scale)),
         )
 
     @property

@@ -266,6 +266,13 @@ class Entering:
         with pytest.raises(Refused, match="no-such-program"):
             await customer.cloud.exec(running.id, ("no-such-program",), stdin=False, tty=False)
 
+    async def test_a_command_can_be_killed(self, customer: Customer):
+        running = await customer.running()
+        session = await customer.cloud.exec(running.id, ("sleep", "1000"), stdin=False, tty=False)
+        await session.kill()
+        assert await outcome(session) == (137, "", "")
+        await session.close()
+
     async def test_many_commands_at_once(self, customer: Customer):
         running = await customer.running()
 

@@ -99,8 +99,8 @@ class Runs:
 
     async def test_the_next_number_is_another_run(self, talk: Talk):
         uid = await talk.pod()
-        runs = [await talk.start(f"exit {number}", pod=uid, number=number) for number in (0, 1, 2)]
-        assert [(await talk.end(run)).code for run in runs] == [0, 1, 2]
+        runs = [await talk.start(f"exit {number}", pod=uid, number=number) for number in (6, 7)]
+        assert [(await talk.end(run)).code for run in runs] == [6, 7]
 
     async def test_a_started_run_has_a_state(self, talk: Talk):
         assert await talk.provider.state(await talk.start("true")) is not None
@@ -332,6 +332,20 @@ class Execs:
         await talk.provider.stop(run, 0)
         assert (await outcome(session))[0] == 137
 
+    @pytest.mark.parametrize("tty", [False, True])
+    async def test_one_that_is_killed_ends_with_all_that_it_started(self, talk: Talk, tty):
+        run = await talk.start("sleep 1000")
+        script = "trap '' TERM HUP; sleep 1000 & echo up; wait"
+        session = await talk.provider.exec(run, ("sh", "-c", script), stdin=False, tty=tty)
+        output = session.output()
+        await hear(output, "up")
+        await session.kill()
+        async with asyncio.timeout(PATIENCE):
+            assert [piece async for piece in output] == []  # nobody holds it open any more
+            assert await session.wait() == 137
+        await session.kill()
+        assert await talk.is_running(run)
+
     async def test_many_at_once(self, talk: Talk):
         run = await talk.start("sleep 1000")
 
@@ -412,6 +426,7 @@ class Visits:
             output = session.output()
             await session.write(f"{word}\n".encode())
             await hear(output, f"got {word}")
+            await session.kill()
             await session.close_stdin()
             await session.close()
             await session.close()

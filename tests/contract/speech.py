@@ -112,14 +112,15 @@ class Api:
     async def until(self, resource: Resource, name: str, reached: Callable[[Object | None], bool]) -> None:
         """Wait for a state of one object; None stands for absent."""
         selector = f"metadata.name={name}"
-        found = (await self.list(resource, fieldSelector=selector)).ok
-        if reached(found["items"][0] if found["items"] else None):
-            return
-        since = found["metadata"]["resourceVersion"]
-        async with self.watch(resource, fieldSelector=selector, resourceVersion=since) as events:
-            async for event in events:
-                if reached(None if event["type"] == "DELETED" else event["object"]):
-                    return
+        while True:
+            found = (await self.list(resource, fieldSelector=selector)).ok
+            if reached(found["items"][0] if found["items"] else None):
+                return
+            since = found["metadata"]["resourceVersion"]
+            async with self.watch(resource, fieldSelector=selector, resourceVersion=since) as events:
+                async for event in events:
+                    if reached(None if event["type"] == "DELETED" else event["object"]):
+                        return
 
     async def until_gone(self, resource: Resource, name: str) -> None:
         await self.until(resource, name, lambda obj: obj is None)

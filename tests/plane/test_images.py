@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.index import Index
-from tests.support.kubectl import apply, fresh_namespace, get, ok, pod, status, until_phase
+from tests.support.kubectl import apply, get, ok, pod, status, until_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,12 +55,6 @@ def add(cluster: Cluster, module: str) -> None:
     rules.add(Rule(pattern=f"team/{module}:*", packages=(module,)))
 
 
-@pytest.fixture
-def namespace(node: Cluster) -> Iterator[str]:
-    with fresh_namespace(node) as name:
-        yield name
-
-
 def using(name: str, module: str) -> dict:
     container = {"image": f"team/{module}:1"}
     return pod(name, "python3", "-c", f"import {module}; print({module}.nonce)", container=container)
@@ -80,7 +74,7 @@ def waiting(node: Cluster, namespace: str, name: str) -> dict:
 def test_two_pods_that_ask_at_once_get_one_environment_and_hear_how_far_it_is(node, namespace, index):
     index.open.clear()
     apply(node, namespace, using("one", "shared"), using("two", "shared"))
-    index.asked.wait()
+    index.until_asked()
     for name in ("one", "two"):
         node.until(lambda name=name: "Pulling" in dict(events(node, namespace, name)), f"{name} to be told")
         assert waiting(node, namespace, name)["reason"] == "ContainerCreating"
@@ -113,7 +107,7 @@ def test_an_agent_that_is_killed_meanwhile_leaves_nothing_half_made(node, namesp
     index.open.clear()
     index.asked = threading.Event()
     apply(node, namespace, using("a", "broken"))
-    index.asked.wait()
+    index.until_asked()
     before = node.unit("agent").pid
     node.signal("agent")
     node.until(lambda: node.unit("agent").pid not in {before, None}, "the next agent")

@@ -486,7 +486,8 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 entry = hull.launch(payload)
 guest = os.fork()
 if guest == 0:
-    os._exit(visitor.run(os.getppid(), ["sh", "-c", "ls /sys/class/net; id -u; exit 37"], dict(os.environ)))
+    script = "ls /sys/class/net; id -u; cat /etc/resolv.conf; exit 37"
+    os._exit(visitor.run(os.getppid(), ["sh", "-c", script], dict(os.environ), resolv_conf="inside"))
 code = os.waitstatus_to_exitcode(os.waitpid(guest, 0)[1])
 os.kill(entry, signal.SIGTERM)
 os.waitpid(entry, 0)
@@ -499,19 +500,20 @@ def test_a_visitor_enters_a_hull_whoever_started_it(before):
     command = [sys.executable, "-c", VISIT.format(before=before)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 37, done.stderr
-    assert {"lo", "skysail0", "0"} == set(done.stdout.split()) - {"bonding_masters"}
+    assert {"lo", "skysail0", "0", "inside"} == set(done.stdout.split()) - {"bonding_masters"}
 
 
 def test_a_shell_is_inside_the_hull(cluster):
-    script = 'ip -brief addr show skysail0; cat /proc/1/comm; echo "$KUBECONFIG"; pwd; exit 37'
+    script = 'ip -brief addr show skysail0; cat /proc/1/comm; echo "$KUBECONFIG"; pwd; cat /etc/resolv.conf; exit 37'
     command = [sys.executable, "-m", "skysail", "shell", f"--home={cluster.home.root}", "--", "sh", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cluster.home.root)
     assert done.returncode == 37, done.stderr
-    link, init, login, folder = done.stdout.splitlines()
+    link, init, login, folder, *resolver = done.stdout.splitlines()
     assert "10.244.0.1/16" in link
     assert init == Path("/proc/self/comm").read_text().strip()
     assert login == str(credentials.inside_path(cluster.home, "admin"))
     assert folder == str(cluster.home.root)
+    assert resolver == names.resolv_conf("default").splitlines()
     absent = subprocess.run([*command[:-3], "no-such-program"], capture_output=True, text=True, check=False)
     assert (absent.returncode, absent.stderr) == (
         127,

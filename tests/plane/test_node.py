@@ -10,14 +10,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
-
 from skysail.local.addresses import NODE
 from tests.support.kubectl import (
     apply,
     claim,
     conditions,
-    fresh_namespace,
     get,
     ok,
     pod,
@@ -27,23 +24,7 @@ from tests.support.kubectl import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.support.cluster import Cluster
-
-
-@pytest.fixture(scope="module")
-def node(cluster: Cluster) -> Iterator[Cluster]:
-    """A plane with the node `local` on it."""
-    cluster.start_agent()
-    yield cluster
-    cluster.stop("agent")
-
-
-@pytest.fixture
-def namespace(node: Cluster) -> Iterator[str]:
-    with fresh_namespace(node) as name:
-        yield name
 
 
 def job(name: str, *command: str, restart: str = "Never", env: list | None = None, **spec) -> dict:

@@ -13,7 +13,7 @@ from skysail.local.plane.flags import Component
 from tests.support import holdings
 from tests.support.cluster import Cluster
 from tests.support.holdings import Process
-from tests.support.kubectl import apply, fresh_namespace, get, ok, pod, until_condition, until_phase
+from tests.support.kubectl import apply, get, ok, pod, until_condition, until_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +31,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster.start_operator()
         cluster.start_agent()
         yield cluster
-
-
-@pytest.fixture
-def namespace(node: Cluster) -> Iterator[str]:
-    with fresh_namespace(node) as name:
-        yield name
 
 
 def test_a_hundred_pods_three_times_leave_nothing_that_grows(node, namespace):
@@ -117,16 +111,17 @@ def until_no_more_than(node: Cluster, before: dict[str, Counter[str]]) -> None:
         print(f"still there: {surplus}")  # noqa: T201 (pytest shows it where the test fails)
 
 
-def test_the_life_of_a_pod_costs_the_agent_four_writes_at_most(node, namespace):
-    """A report of its start and one of its end, a token for it, and its last delete where it was deleted alive."""
+def test_the_life_of_a_pod_costs_the_agent_five_writes_at_most(node, namespace):
+    """A report of its start (another where that takes long) and one of its end, a token for it, and its last delete
+    where it was deleted alive."""
     apply(node, namespace, pod("short", "sleep", "1"), pod("deleted", "sleep", "1000"))
     until_phase(node, namespace, "short", "Succeeded")
     until_condition(node, namespace, "pod/deleted", "Ready")
     ok(node, "delete", "pod", "short", "deleted", "-n", namespace)
     node.until(lambda: not get(node, namespace, "pods")["items"], "the pods to be gone")
     report, token = ("patch", "pods/status"), ("create", "serviceaccounts/token")
-    assert writes(node, namespace, AGENT, "short") == Counter({report: 2})
-    assert writes(node, namespace, AGENT, "deleted") == Counter({report: 2, ("delete", "pods"): 1})
+    assert writes(node, namespace, AGENT, "short") <= Counter({report: 3})
+    assert writes(node, namespace, AGENT, "deleted") <= Counter({report: 3, ("delete", "pods"): 1})
     assert writes(node, namespace, AGENT, "default") == Counter({token: 2}), "one for each pod"
     scheduler = f"system:{Component.SCHEDULER}"
     for name in ("short", "deleted"):

@@ -6,6 +6,8 @@ import asyncio
 import json
 import random
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -26,7 +28,7 @@ from skysail.node.keeper import Keeper, Surroundings
 from skysail.node.logs import LogStore
 from skysail.node.references import Node
 from skysail.node.register import Description, Registrar
-from tests.support.kubectl import apply, fresh_namespace, get, ok, pod, status, until_condition, until_phase
+from tests.support.kubectl import apply, get, ok, pod, status, until_condition, until_phase
 from tests.unit.node.test_burden import FATES
 from tests.unit.node.test_grpc_health import SERVING, SETTINGS
 
@@ -36,20 +38,6 @@ if TYPE_CHECKING:
 
     from skysail.kube.certificates import Pair
     from tests.support.cluster import Cluster
-
-
-@pytest.fixture(scope="module")
-def node(cluster: Cluster) -> Iterator[Cluster]:
-    """A plane with the node `local` on it."""
-    cluster.start_agent()
-    yield cluster
-    cluster.stop("agent")
-
-
-@pytest.fixture
-def namespace(node: Cluster) -> Iterator[str]:
-    with fresh_namespace(node) as name:
-        yield name
 
 
 def events(node: Cluster, namespace: str, name: str) -> dict[str, str]:
@@ -305,3 +293,36 @@ def test_the_api_server_believes_a_node_by_its_certificate_only(cluster, tmp_pat
         )
         asked = cluster.kubectl("get", "--raw", path)
         assert (asked.stdout, "certificate" in asked.stderr) == (("ok", False) if is_known else ("", True))
+
+
+LOOK_UP = """
+import socket
+print(*(socket.gethostbyname(name) for name in ("nobody", "nobody.default.svc.cluster.local")))
+try:
+    socket.create_connection(("nobody", 80), timeout=20)
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+def test_a_shell_knows_names_as_a_pod_does_and_a_service_without_endpoints_refuses(node):
+    argv = [sys.executable, "-m", "skysail", "shell", f"--home={node.home.root}", "--", sys.executable, "-c", LOOK_UP]
+    ok(node, "create", "service", "clusterip", "nobody", "--tcp=80:80", "-n", "default")
+    try:
+        address = ok(node, "get", "service", "nobody", "-n", "default", "-o", "jsonpath={.spec.clusterIP}")
+        node.until(
+            lambda: inside(argv) == f"{address} {address}\nConnectionRefusedError\n", "the name, and nobody there"
+        )
+    finally:
+        ok(node, "delete", "service", "nobody", "-n", "default")
+
+
+def inside(argv: list[str]) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+
+
+def test_kubectl_debug_of_a_running_pod_ends_with_the_reason(node, namespace):
+    apply(node, namespace, pod("a", "sleep", "1000"))
+    until_phase(node, namespace, "a", "Running")
+    done = node.kubectl("debug", "a", "-n", namespace, "-i", "--image=busybox", "-c", "debugger", "--", "true")
+    assert "nothing is added to a pod that runs; use exec" in done.stdout + done.stderr

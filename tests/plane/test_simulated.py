@@ -22,18 +22,11 @@ from tests.conformance.instances import CloudConformance, Entering, Real
 from tests.conformance.talk import hear
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.plane
-
-
-@pytest.fixture(scope="module")
-def node(cluster: Cluster) -> Iterator[Cluster]:
-    cluster.start_agent()
-    yield cluster
-    cluster.stop("agent")
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown
 from skysail.cloud.instances import Inventory
+from tests.simulation.faults import Effect
+from tests.simulation.weather import LASTING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,15 +22,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PAUSE_SECONDS = 300.0
 _SLOW_SECONDS = 30.0
 
-# What may befall a call without changing how the story ends.
+# What may befall a call without changing how the story ends. What befalls any effect befalls it, too.
 CALL_TROUBLES = (
-    "crash",
     "crash before",
-    "twin",
-    "pause",
     "lost, done",
     "lost, not done",
     "throttled",
@@ -60,15 +58,15 @@ class FaultyCloud:
         return self._account.terms
 
     async def create(self, order: Order) -> Instance:
-        return await self._call(lambda: self._account.create(order))
+        return await self._call(Effect("CREATE", order.claim), lambda: self._account.create(order))
 
     async def end(self, instance: str, grace: float) -> None:
-        await self._call(lambda: self._account.end(instance, grace))
+        await self._call(Effect("END", instance), lambda: self._account.end(instance, grace))
 
     async def list(self) -> Inventory:
         what = self._survey()
         inventory = await self._account.list()
-        if what == "empty":
+        if what == "empty" or self._transport.weather.lasts("listings lie"):
             return Inventory(())
         if what == "partial":
             return Inventory(inventory.instances[1:], complete=False)
@@ -97,13 +95,25 @@ class FaultyCloud:
         return await self._account.dial(instance, port)
 
     def _survey(self) -> str | None:
-        self._transport.surveys += 1
-        return self._transport.strikes("survey", self._transport.surveys)
+        self._transport.surveys.append(len(self._transport.effects))
+        what = self._transport.strikes("survey", len(self._transport.surveys))
+        self._suffer()
+        return what
 
-    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+    def _suffer(self) -> None:
+        if self._transport.weather.lasts("cloud down"):
+            raise Unknown("cloud down")
+        if self._transport.weather.lasts("storm of 429"):
+            raise Throttled("storm of 429", retry_after=20.0)
+
+    async def _call(self, effect: Effect, call: Callable[[], Awaitable[T]]) -> T:
         self._transport.calls += 1
-        what = self._transport.strikes("call", self._transport.calls)
+        self._transport.strays += self._transport.fate.is_deposed
+        what = self._transport.effect(effect) or self._transport.strikes("call", self._transport.calls)
         fate = self._transport.fate
+        if what in LASTING:
+            fate.begin(what)
+        self._suffer()
         match what:
             case "crash before":
                 fate.crash()
@@ -119,10 +129,8 @@ class FaultyCloud:
             case "crash":
                 fate.crash()
                 await asyncio.Event().wait()
-            case "pause":
-                fate.depose()
-                fate.twin()
-                await asyncio.sleep(_PAUSE_SECONDS)
+            case "pause" | "stall":
+                await self._transport.hold(what)
             case "lost, done" | "malformed":
                 raise Unknown(what)
         return done

@@ -1,21 +1,32 @@
-"""Prints how many disturbed runs there were, by trouble: the number is part of the claim."""
+"""A judge for disturbed runs, and the scoreboard that the build prints at its end."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
+from tests.simulation.scoreboard import Court, Scoreboard
+
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def court(record_property: Callable[[str, object], None]) -> Iterator[Court]:
+    court = Court(record_property)
+    yield court
+    court.close()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    counts: Counter[str] = Counter()
-    for outcome in ("passed", "failed"):
-        for report in terminalreporter.stats.get(outcome, ()):
-            if "tests/simulation" in report.nodeid:
-                counts.update({str(name): int(count) for name, count in report.user_properties})
-    if counts:
-        terminalreporter.section(f"simulation: {counts.total()} disturbed runs")
-        for trouble, count in counts.items():
-            terminalreporter.write_line(f"{count:6} {trouble}")
+    stats = terminalreporter.stats
+    lines = Scoreboard(_calls(stats.get("passed", [])), _calls(stats.get("failed", []))).lines()
+    if lines:
+        terminalreporter.section("simulation: scoreboard")
+    for line in lines:
+        terminalreporter.write_line(line)
+
+
+def _calls(reports: list[pytest.TestReport]) -> list[pytest.TestReport]:
+    return [report for report in reports if report.when == "call"]

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
 
-On = Literal["effect", "read", "event", "call", "survey"]
+    from tests.simulation.weather import Weather
+
+On = Literal["effect", "write", "read", "event", "call", "survey"]
 
 REFUSALS: dict[str, tuple[int, str]] = {
     "conflict": (409, "Conflict"),
@@ -32,31 +34,46 @@ REFUSALS: dict[str, tuple[int, str]] = {
     "unavailable": (503, "ServiceUnavailable"),
 }
 LOST = ("reply lost, done", "reply lost, not done", "unreachable")
-OTHERS = ("crash", "twin", "pause")
-EFFECT_TROUBLES = (*OTHERS, *LOST, *REFUSALS)
+EFFECT_TROUBLES = ("crash", "twin", "pause", "stall")
+WRITE_TROUBLES = (*LOST, *REFUSALS)
 READ_TROUBLES = ("reply lost, not done", "unreachable", "throttled", "server error", "expired")
 EVENT_TROUBLES = ("drop", "repeat", "swap", "delay", "replay", "end", "break", "expire", "silence", "deafness")
 
 _GONE = failure(410, "Expired", "too old resource version: 1 (2)")
 _PAUSE_SECONDS = 300.0
+_WAKING_SECONDS = 1.0
 _DELAY_SECONDS = 30.0
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """What goes wrong, at the n-th effect (mutating request), read or watch event of a process."""
+    """What goes wrong, at the n-th effect, read or watch event of a process.
+
+    An effect is a write to the API server or a call to a cloud: both are counted in one sequence, and each by itself.
+    `then` befalls the process that starts after a crash, and the API server tells it how things were so many changes
+    `back`.
+    """
 
     on: On
     at: int
     what: str
+    then: Trouble | None = None
+    back: int = 0
 
 
 class Effect(msgspec.Struct, frozen=True):
     method: str
     path: str
 
+    @property
+    def is_end(self) -> bool:
+        """Whether something ends by it, here or at a cloud."""
+        return self.method in {"DELETE", "END"}
+
 
 class Fate(Protocol):
     """What can befall the process at the other end of a transport."""
+
+    is_deposed: bool
 
     def crash(self) -> None:
         """End it; another one starts later."""
@@ -67,41 +84,79 @@ class Fate(Protocol):
     def depose(self) -> None:
         """Let its lease run out: it may not act any more."""
 
+    def begin(self, what: str) -> None:
+        """Let this last for a while, for every process."""
+
 
 class FaultyTransport:
     """The connection of one process."""
 
-    def __init__(self, inner: Transport, trouble: Trouble | None, fate: Fate) -> None:
+    def __init__(self, inner: Transport, trouble: Trouble | None, fate: Fate, weather: Weather) -> None:
         self._inner = inner
         self._trouble = trouble
+        self.weather = weather
         self.effects: list[Effect] = []
+        self.writes = 0
         self.reads = 0
         self.events = 0
         self.calls = 0
-        self.surveys = 0
+        # How many effects there were before each look at what a cloud runs.
+        self.surveys: list[int] = []
+        # Calls to a cloud by a process whose lease had run out.
+        self.strays = 0
+        self._asleep = False
         self.fate = fate
         self.struck = False
 
     async def send(self, request: Request) -> Reply:
-        if request.is_mutating:
-            self.effects.append(Effect(request.method, request.path))
-            what = self.strikes("effect", len(self.effects))
-        else:
-            self.reads += 1
-            what = self.strikes("read", self.reads)
+        what = self._trouble_with(request)
+        if self.weather.lasts("API server down"):
+            raise Unreachable("API server down")
+        if self.weather.lasts("storm of 429"):
+            return _reply(*REFUSALS["throttled"])
         return await self._send_into(request, what) if what else await self._inner.send(request)
 
     async def open(self, request: Request) -> Stream:
+        if self.weather.lasts("API server down"):
+            raise Unreachable("API server down")
         return FaultyStream(await self._inner.open(request), self)
 
     async def close(self) -> None:
         await self._inner.close()
+
+    def effect(self, effect: Effect) -> str | None:
+        self.effects.append(effect)
+        return self.strikes("effect", len(self.effects))
+
+    async def hold(self, what: str) -> None:
+        """Keep the process waiting while another one works; in a pause, but not in a stall, it loses its lease."""
+        if what == "pause":
+            self.fate.depose()
+        self.fate.twin()
+        self._asleep = True
+        await asyncio.sleep(_PAUSE_SECONDS)
+        asyncio.get_running_loop().call_later(_WAKING_SECONDS, self._wake)
+
+    async def awake(self) -> None:
+        """Who is held reads no watch either: what happened meanwhile is read after the reply that held it."""
+        while self._asleep:
+            await asyncio.sleep(_WAKING_SECONDS)
+
+    def _wake(self) -> None:
+        self._asleep = False
 
     def strikes(self, on: On, number: int) -> str | None:
         if self._trouble is None or (self._trouble.on, self._trouble.at) != (on, number):
             return None
         self.struck = True
         return self._trouble.what
+
+    def _trouble_with(self, request: Request) -> str | None:
+        if not request.is_mutating:
+            self.reads += 1
+            return self.strikes("read", self.reads)
+        self.writes += 1
+        return self.effect(Effect(request.method, request.path)) or self.strikes("write", self.writes)
 
     async def _send_into(self, request: Request, what: str) -> Reply:
         match what:
@@ -111,11 +166,9 @@ class FaultyTransport:
                 await asyncio.Event().wait()
             case "twin":
                 self.fate.twin()
-            case "pause":
+            case "pause" | "stall":
                 reply = await self._inner.send(request)
-                self.fate.depose()
-                self.fate.twin()
-                await asyncio.sleep(_PAUSE_SECONDS)
+                await self.hold(what)
                 return reply
             case "reply lost, done":
                 await self._inner.send(request)
@@ -160,6 +213,9 @@ class FaultyStream:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         is_deaf = False
         async for line in self._inner:
+            await self._transport.awake()
+            if self._transport.weather.lasts("API server down"):
+                raise ReplyLost("API server down")
             what = self._trouble_with(line)
             if what in {"end", "expire"}:
                 if what == "expire":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -27,10 +28,12 @@ from skysail.node.keeper import Keeper
 from skysail.node.logs import LogStore
 from skysail.node.references import Node
 from tests.simulation.clouds import FaultyCloud
+from tests.simulation.runner import Bill
 from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:
     from skysail.cloud.simulated.faults import Fault
+    from skysail.cloud.simulated.ledger import Row
     from tests.contract.speech import Api
     from tests.simulation.process import Process
     from tests.simulation.world import World
@@ -39,7 +42,7 @@ NODE = "cloud"
 CLUSTER = "cluster-1"
 STRANGER = "cluster-2"
 # A tick that is longer than a real one: hours of virtual time pass in each run.
-VENDOR = msgspec.structs.replace(MODAL, lag=8.0, remembers=120.0, terms=Terms(tick=20.0))
+VENDOR = msgspec.structs.replace(MODAL, lag=8.0, remembers=120.0, terms=Terms(tick=30.0))
 VOLATILE = frozenset(
     {
         "startTime",
@@ -54,6 +57,7 @@ VOLATILE = frozenset(
         "launching",
         "conditions",
         "containerID",
+        "imageID",
     }
 )
 
@@ -62,27 +66,40 @@ class Market:
     """The account, with an instance of somebody else in it."""
 
     def __init__(self, *script: Fault) -> None:
+        self.logs = tempfile.TemporaryDirectory(prefix="skysail-logs-")
         self.ledger = Ledger()
         self.account = Account(VENDOR, self.ledger, now=_wall, script=script)
         self.foreign = self.account.plant(claim="theirs", cluster=STRANGER)
 
     async def close(self) -> None:
         await self.account.close()
+        self.logs.cleanup()
 
-    def complaints(self, world: World) -> list[str]:
+    def bill(self, world: World) -> Bill:
         rows = self.ledger.rows
         claims = [obj["metadata"]["name"] for obj in world.objects.get(CLOUD_INSTANCE.resource, {}).values()]
-        wrong = []
-        if (most := bill.most_at_once(rows)) > 1:
-            wrong.append(f"{most} instances were billed at once for one claim")
-        wrong += [f"instance {row.instance} of claim {row.claim} has no owner" for row in self._orphans(claims, world)]
+        at_once, orphans = bill.most_at_once(rows), self._orphans(claims, world)
+        wrong = [f"{at_once} instances were billed at once for one claim"] if at_once > 1 else []
+        wrong += [f"instance {row.instance} of claim {row.claim} has no owner" for row in orphans]
         wrong += [f"a stranger's instance {name} was touched" for name in bill.strangers_touched(rows, cluster=CLUSTER)]
-        return wrong
+        wrong += [f"claim {name} went while its instance was paid for" for name in self._abandoned(world)]
+        return Bill(at_once, len(orphans), wrong)
 
-    def _orphans(self, claims: list[str], world: World) -> list[object]:
+    def _orphans(self, claims: list[str], world: World) -> list[Row]:
         pods = {obj["metadata"]["uid"] for obj in world.objects.get(POD, {}).values()}
         alive = [row for row in bill.billable(self.ledger.rows) if row.cluster == CLUSTER]
         return [row for row in alive if row.claim not in claims or row.claim.rsplit("-", 1)[0] not in pods]
+
+    def _abandoned(self, world: World) -> list[str]:
+        """Claims that went although the id of an instance stood in them that had not ended."""
+        ends = {row.instance: row.at for row in self.ledger.rows if row.verb == "ended"}
+        gone = [each for each in world.history.journal if each.gone and each.resource == CLOUD_INSTANCE.resource]
+        ids = {each.after["metadata"]["name"]: each.after.get("status", {}).get("instanceId") for each in gone}
+        return [
+            name
+            for name, at in ((each.after["metadata"]["name"], EPOCH.timestamp() + each.at) for each in gone)
+            if ids[name] and ends.get(ids[name], math.inf) > at
+        ]
 
 
 class Harbour:
@@ -112,8 +129,8 @@ class Harbour:
             process.client,
             provider,
             Node(name=NODE, address="10.0.0.1", allocatable={}, environment={}),
-            LogStore(Path(tempfile.mkdtemp(prefix="skysail-logs-"))),
-            around=keeper.Surroundings(broadcaster, _wall, process.rng),
+            LogStore(Path(tempfile.mkdtemp(dir=market.logs.name))),
+            around=keeper.Surroundings(broadcaster, lambda: process.now().timestamp(), process.rng),
         )
         self.keeper.pods.subscribe(self.bureau.owner_changed)
         process.background += [

@@ -1,12 +1,13 @@
 """Plays a scenario once undisturbed, then once for each thing that can go wrong at each place; all must end alike.
 
 A scenario is what a user does. The reference run counts the effects, reads and watch events of the operator; each of
-them is then a place for a crash, a lost reply, a refusal, a second operator or a lying watch.
+them is then a place for a crash, a lost reply, a refusal, a second operator, a lying watch, or something that lasts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import Counter
 from datetime import timedelta
@@ -17,8 +18,19 @@ import msgspec
 from skysail.kube.resources import EVENT, LEASE, NAMESPACE
 from tests.contract.speech import Api
 from tests.simulation.api import ApiModel
-from tests.simulation.faults import EFFECT_TROUBLES, EVENT_TROUBLES, READ_TROUBLES, FaultyTransport, On, Trouble
+from tests.simulation.faults import (
+    EFFECT_TROUBLES,
+    EVENT_TROUBLES,
+    READ_TROUBLES,
+    WRITE_TROUBLES,
+    Effect,
+    FaultyTransport,
+    On,
+    Trouble,
+)
+from tests.simulation.past import Past
 from tests.simulation.process import Process
+from tests.simulation.weather import Weather
 from tests.simulation.world import EPOCH, World
 from tests.support import virtual_time
 
@@ -33,11 +45,12 @@ Object = dict[str, Any]
 
 # A resync at its latest, with the audit that it brings: what a lying watch left open is settled by then.
 _RESYNC_SECONDS = 660.0 + 40.0
-# Who wrote nothing for three of them stays quiet.
+# Who wrote nothing for three of them stays quiet. A disturbed run that came to the same end needs no other proof.
 _QUIET_SECONDS = 3 * _RESYNC_SECONDS
 _PATIENCE_SECONDS = 20 * _QUIET_SECONDS
 _RESTART_SECONDS = 5.0
 _LOOK_SECONDS = 50.0
+_LOOKS_AFTER_AN_EFFECT = 3
 _VOLATILE = frozenset(
     {"uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "managedFields", "lastTransitionTime"}
 )
@@ -69,27 +82,46 @@ class Outside(Protocol):
 
     async def close(self) -> None: ...
 
-    def complaints(self, world: World) -> list[str]:
-        """What must never be, whatever went wrong."""
+    def bill(self, world: World) -> Bill:
+        """What was paid for."""
+
+
+class Bill(msgspec.Struct, frozen=True):
+    """The most that was paid for at once for one claim, and for how many nobody is there. `wrong` must never be."""
+
+    at_once: int = 0
+    orphans: int = 0
+    wrong: list[str] = []
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a run left behind."""
+    """What a run left behind. `struck`: how many of the processes had trouble."""
 
     end: dict[str, Any]
     history: Counter[str]
-    effects: int
+    effects: list[Effect]
+    writes: int
     reads: int
     events: int
     errors: list[str]
-    struck: bool
+    struck: int
+    strays: int
     calls: int = 0
-    surveys: int = 0
-    outrages: list[str] = []
+    # How many effects there were before each look at what a cloud runs.
+    surveys: list[int] = []
+    bill: Bill = Bill()
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What is wrong with a disturbed run, and what it left behind where it came to an end."""
+
+    wrong: list[str]
+    outcome: Outcome | None = None
 
 
 KINDS: tuple[tuple[On, str], ...] = (
     *(("effect", what) for what in EFFECT_TROUBLES),
+    *(("write", what) for what in WRITE_TROUBLES),
     *(("read", what) for what in READ_TROUBLES),
     *(("event", what) for what in EVENT_TROUBLES),
 )
@@ -101,28 +133,43 @@ def reference(scenario: Scenario) -> Outcome:
 
 def troubles(outcome: Outcome, on: On, what: str) -> list[Trouble]:
     """This trouble, at each place of a run like that one."""
+    if on == "survey":
+        return [Trouble(on, at, what) for at in _telling(outcome.surveys)]
     places = {
-        "effect": outcome.effects,
+        "effect": len(outcome.effects),
+        "write": outcome.writes,
         "read": outcome.reads,
         "event": outcome.events,
         "call": outcome.calls,
-        "survey": outcome.surveys,
     }[on]
     return [Trouble(on, at, what) for at in range(1, places + 1)]
 
 
-def judge(scenario: Scenario, expected: Outcome, trouble: Trouble) -> list[str]:
+def _telling(surveys: list[int]) -> list[int]:
+    """The first three looks after each effect: those that follow find nothing else than they did."""
+    earlier = Counter[int]()
+    places = []
+    for at, effects in enumerate(surveys, start=1):
+        earlier[effects] += 1
+        if earlier[effects] <= _LOOKS_AFTER_AN_EFFECT:
+            places.append(at)
+    return places
+
+
+def judge(scenario: Scenario, expected: Outcome, trouble: Trouble) -> Verdict:
     """Play it with this trouble and say what is wrong with the outcome."""
     try:
         found = play(scenario, trouble)
     except (AssertionError, virtual_time.Deadlock, TimeoutError) as error:
-        return [f"{trouble}: {type(error).__name__} {error}"]
-    return [f"{trouble}: {complaint}" for complaint in complaints(scenario, expected, found)]
+        return Verdict([f"{trouble}: {type(error).__name__} {error}"])
+    return Verdict([f"{trouble}: {complaint}" for complaint in complaints(scenario, expected, found)], found)
 
 
 def complaints(scenario: Scenario, expected: Outcome, found: Outcome) -> list[str]:
     """What is wrong with a disturbed run; nothing, if it came to the same end in the same way."""
-    wrong = [f"ERROR logged: {line}" for line in found.errors] + found.outrages
+    wrong = [f"ERROR logged: {line}" for line in found.errors] + found.bill.wrong
+    if found.strays:
+        wrong.append(f"an operator without its lease called the cloud {found.strays} times")
     if not found.struck:
         wrong.append("the trouble never came")
     wrong += [
@@ -156,6 +203,7 @@ class _Stage:
         self._observed = 0
         self._processes: list[tuple[asyncio.Task[None], FaultyTransport]] = []
         self._errors = _Errors()
+        self.weather = Weather()
         self.outside: Outside | None = None
 
     async def play(self) -> Outcome:
@@ -167,6 +215,8 @@ class _Stage:
         with self._errors:
             self.start(None if self._scenario.down else self._trouble)
             for number, step in enumerate(self._scenario.steps):
+                if number:
+                    await self._rest(_RESYNC_SECONDS)
                 if number in self._scenario.down:
                     await self._stop()
                 await step(user)
@@ -174,10 +224,13 @@ class _Stage:
                     self._is_down = False
                     self._observed = len(self._processes)
                     self.start(self._trouble)
-                await self._rest(_RESYNC_SECONDS)
-            await self._rest(_QUIET_SECONDS)
+            await self._rest(_RESYNC_SECONDS)
+            first = self._processes[self._observed][1]
+            reads, surveys = first.reads, list(first.surveys)
+            if self._trouble is None:
+                await self._rest(_QUIET_SECONDS)
             await self._stop()
-        outcome = self._outcome()
+        outcome = msgspec.structs.replace(self._outcome(), reads=reads, surveys=surveys)
         if self.outside:
             await self.outside.close()
         return outcome
@@ -188,11 +241,12 @@ class _Stage:
             task.cancel()
         await asyncio.gather(*(task for task, _ in self._processes), return_exceptions=True)
 
-    def start(self, trouble: Trouble | None = None) -> None:
+    def start(self, trouble: Trouble | None = None, *, back: int = 0) -> None:
         if self._is_down:
             return
-        life = _Life(self)
-        transport = FaultyTransport(ApiModel(self._world, "skysail"), trouble, life)
+        life = _Life(self, trouble)
+        api = Past(self._world, "skysail", back) if back else ApiModel(self._world, "skysail")
+        transport = FaultyTransport(api, trouble, life, self.weather)
         process = Process(transport, now=self._now, seed=len(self._processes), outside=self.outside)
         self._scenario.build(process)
         life.process = process
@@ -207,7 +261,7 @@ class _Stage:
         while now() - quiet_since < seconds:
             await asyncio.sleep(_LOOK_SECONDS)
             self._raise_what_ended()
-            if self._activity() != seen:
+            if self._activity() != seen or self.weather.is_bad:
                 seen, quiet_since = self._activity(), now()
             if now() - began > _PATIENCE_SECONDS:
                 raise NeverQuiet(f"{self._scenario.name}: still writing after {now() - began:.0f} s")
@@ -237,18 +291,20 @@ class _Stage:
                 for change in journal
                 if change.verb != "update"
             ),
-            effects=len(first.effects),
+            effects=first.effects,
+            writes=first.writes,
             reads=first.reads,
             events=first.events,
             errors=self._errors.lines,
-            struck=any(transport.struck for _, transport in self._processes),
+            struck=sum(transport.struck for _, transport in self._processes),
+            strays=sum(transport.strays for _, transport in self._processes),
             calls=first.calls,
             surveys=first.surveys,
-            outrages=self.outside.complaints(self._world) if self.outside else [],
+            bill=self.outside.bill(self._world) if self.outside else Bill(),
         )
 
     def _now(self) -> datetime:
-        return EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
+        return EPOCH + timedelta(seconds=asyncio.get_running_loop().time()) + self.weather.jump
 
     async def _nothing(self) -> None: ...
 
@@ -256,20 +312,28 @@ class _Stage:
 class _Life:
     """One process of the operator, and what trouble does to it."""
 
-    def __init__(self, stage: _Stage) -> None:
+    def __init__(self, stage: _Stage, trouble: Trouble | None) -> None:
         self._stage = stage
+        self._trouble = trouble
+        self.is_deposed = False
         self.process: Process
         self.task: asyncio.Task[None]
 
     def crash(self) -> None:
+        assert self._trouble is not None, "only trouble makes it crash"
+        start = functools.partial(self._stage.start, self._trouble.then, back=self._trouble.back)
         self.task.cancel()
-        asyncio.get_running_loop().call_later(_RESTART_SECONDS, self._stage.start)
+        asyncio.get_running_loop().call_later(_RESTART_SECONDS, start)
 
     def twin(self) -> None:
         self._stage.start()
 
     def depose(self) -> None:
+        self.is_deposed = True
         self.process.depose()
+
+    def begin(self, what: str) -> None:
+        self._stage.weather.begin(what)
 
 
 class _Errors(logging.Handler):

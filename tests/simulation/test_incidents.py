@@ -52,7 +52,7 @@ class Story:
             volatile=VOLATILE,
         )
         self.outcome: Outcome = runner.play(scenario, trouble)
-        assert self.outcome.outrages == []
+        assert self.outcome.bill.wrong == []
         assert self.outcome.errors == []
         assert trouble is None or self.outcome.struck
 
@@ -119,18 +119,18 @@ def test_02_an_error_although_the_instance_exists_is_no_reason_for_another():
 
 
 def test_03_nobody_gives_up_ending_while_the_cloud_is_down():
-    story = Story(work_for_hours, delete, faults=(Fault(on="end", what="500", until=_after(HOUR / 2)),))
+    story = Story(work_for_hours, delete, faults=(Fault(on="end", what="500", until=after(HOUR / 2)),))
     assert (story.rows("create"), story.billed, story.phase()) == (1, 0, None)
 
 
 def test_04_a_network_that_is_off_ends_nothing_and_tells_no_end():
-    down = Fault(what="lost", since=_after(60.0), until=_after(1800.0))
+    down = Fault(what="lost", since=after(60.0), until=after(1800.0))
     story = Story(work_for_hours, faults=(down,))
     assert (story.rows("create"), story.rows("end asked"), story.phase()) == (1, 0, "Running")
 
 
 def test_05_a_listing_that_is_empty_for_ever_launches_nothing_and_ends_nothing():
-    story = Story(work_for_hours, faults=(Fault(on="list", what="empty", since=_after(60.0)),))
+    story = Story(work_for_hours, faults=(Fault(on="list", what="empty", since=after(60.0)),))
     assert (story.rows("create"), story.rows("end asked"), story.phase()) == (1, 0, "Running")
 
 
@@ -220,10 +220,10 @@ def test_16_two_namespaces_with_one_name_share_nothing():
 
 
 def test_17_a_cloud_that_cannot_be_asked_launches_nothing_until_it_can():
-    story = Story(work, faults=(Fault(on="list", what="500", until=_after(1200.0)),))
+    story = Story(work, faults=(Fault(on="list", what="500", until=after(1200.0)),))
     assert (story.rows("create"), story.billed, story.phase()) == (1, 0, "Succeeded")
     [begun] = [row.at for row in story.markets[0].ledger.rows if row.verb == "create" and row.cluster == CLUSTER]
-    assert begun >= _after(1200.0)
+    assert begun >= after(1200.0)
 
 
 def test_18_what_went_while_nobody_looked_is_ended_however_often_it_takes():
@@ -247,5 +247,5 @@ def _end_of(namespace: str, pod: str) -> Step:
     return step
 
 
-def _after(seconds: float) -> float:
+def after(seconds: float) -> float:
     return EPOCH.timestamp() + seconds

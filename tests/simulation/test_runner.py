@@ -58,14 +58,14 @@ class Restless(Admiral):
     [
         (Hasty, "delete", "effect", "crash", "Berth stage-a ended as"),
         (Hasty, "delete", "effect", "crash", "delete Berth stage-a: 0 times, expected 1"),
-        (Optimist, "create", "effect", "server error", "ConfigMap a-1 ended as None"),
+        (Optimist, "create", "write", "server error", "ConfigMap a-1 ended as None"),
     ],
 )
 def test_a_mistake_is_found(controller: type[Admiral], scenario: str, on: On, what: str, complaint: str) -> None:
     faulty = msgspec.structs.replace(SCENARIOS[scenario], build=controller)
     expected = runner.reference(SCENARIOS[scenario])
     trials = runner.troubles(runner.reference(faulty), on, what)
-    assert any(complaint in wrong for trial in trials for wrong in runner.judge(faulty, expected, trial))
+    assert any(complaint in wrong for trial in trials for wrong in runner.judge(faulty, expected, trial).wrong)
 
 
 def test_a_controller_that_never_stops_writing_is_found() -> None:

@@ -25,13 +25,14 @@ _WATCH_SECONDS = 1800.0
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One version of the world. `after` of a deleted object is the object as it went."""
+    """One version of the world, since a moment `at`. `after` of a deleted object is the object as it went."""
 
     resource: Resource
     before: Object | None
     after: Object
     gone: bool
     by: str
+    at: float
 
     @property
     def version(self) -> int:
@@ -78,7 +79,7 @@ class History:
             self._oldest[resource] = self._world.version
 
     def add(self, resource: Resource, before: Object | None, after: Object, *, gone: bool, by: str) -> None:
-        change = Change(resource, before, after, gone, by)
+        change = Change(resource, before, after, gone, by, asyncio.get_running_loop().time())
         self.journal.append(change)
         self._recent[resource].append(change)
         self.tell(resource, change)

@@ -95,10 +95,13 @@ class Talk:
         code = await self.child.wait()
         return code if code >= 0 else 128 - code
 
-    async def close(self) -> None:
+    async def kill(self) -> None:
         if self.child.returncode is None:
             self.child.kill()
-            await self.child.wait()
+
+    async def close(self) -> None:
+        await self.kill()
+        await self.child.wait()
         if self._master is not None:
             os.close(self._master)
             self._master = None
@@ -144,6 +147,9 @@ class Attached:
 
     async def wait(self) -> int:
         return await self._container.talk.wait()
+
+    async def kill(self) -> None:
+        return
 
     async def close(self) -> None:
         if self._pieces in self._container.listeners:

@@ -7,6 +7,7 @@ test hooks: it is given another kubeconfig.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import threading
 from concurrent.futures import Future
@@ -60,6 +61,7 @@ class Fault:
     """What goes wrong with one request. This one is the fault that does nothing."""
 
     sends = 1  # how often the API server gets the request
+    is_last = False  # whether the operator hears and sends nothing beside it
 
     async def before(self) -> web.Response | None:
         """Before the API server hears of it. A response is given instead of asking the server."""
@@ -78,6 +80,8 @@ class Fault:
 
 class Kill(Fault):
     """The operator dies after the server did it: before the reply reaches it, or just after."""
+
+    is_last = True
 
     def __init__(self, kill: Callable[[], None], *, after_reply: bool = False) -> None:
         self._kill = kill
@@ -207,6 +211,9 @@ class Proxy:
         self._cluster = cluster
         self._identity = identity
         self._rules: list[_Rule] = []
+        self._deaths = 0
+        self._passing = asyncio.Event()
+        self._passing.set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._cleanup: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -216,9 +223,7 @@ class Proxy:
     def __enter__(self) -> Self:
         self._thread.start()
         listener = self._cluster.listen()
-        now, authority = datetime.now(UTC), pki.ensure(self._cluster.home.pki, datetime.now(UTC))
-        server = f"https://{addresses.HULL}:{listener.getsockname()[1]}"
-        credentials.write(self.kubeconfig, authority, self._identity, server=server, now=now)
+        self._publish(listener.getsockname()[1])
         self._run(self._serve(listener))
         return self
 
@@ -237,8 +242,12 @@ class Proxy:
 
     def clear(self) -> None:
         """From now on everything goes well, and what was seen is forgotten."""
-        self._rules.clear()
+        self.forget_rules()
         self.seen.clear()
+
+    def forget_rules(self) -> None:
+        """From now on everything goes well."""
+        self._rules.clear()
 
     @property
     def mutations(self) -> list[Seen]:
@@ -248,16 +257,18 @@ class Proxy:
         waited: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
         waited.result(timeout=30)
 
+    def _publish(self, port: int) -> None:
+        """Tell where the proxy is."""
+        now, authority = datetime.now(UTC), pki.ensure(self._cluster.home.pki, datetime.now(UTC))
+        server = f"https://{addresses.HULL}:{port}"
+        credentials.write(self.kubeconfig, authority, self._identity, server=server, now=now)
+
     async def _serve(self, listener: socket.socket) -> None:
-        access = kubeconfig.from_file(self._cluster.user(self._identity.name, *self._identity.groups))
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=access.tls, limit=0),
-            timeout=aiohttp.ClientTimeout(total=None),
-            auto_decompress=False,
-        )
+        stack = contextlib.AsyncExitStack()
+        session, server = await stack.enter_async_context(self._upstream())
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
-            return await self._handle(request, session, access.server)
+            return await self._handle(request, session, server)
 
         runner = web.ServerRunner(web.Server(handle), shutdown_timeout=0.1)
         await runner.setup()
@@ -265,16 +276,28 @@ class Proxy:
 
         async def cleanup() -> None:
             await runner.cleanup()
-            await session.close()
+            await stack.aclose()
             await _let_connections_end()
 
         self._cleanup = cleanup
 
-    def _tls(self) -> ssl.SSLContext:
+    @contextlib.asynccontextmanager
+    async def _upstream(self) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+        """A session for requests that are passed on, and the address to which."""
+        access = kubeconfig.from_file(self._cluster.user(self._identity.name, *self._identity.groups))
+        connector = aiohttp.TCPConnector(ssl=access.tls, limit=0)
+        patience = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(connector=connector, timeout=patience, auto_decompress=False) as session:
+            yield session, access.server
+
+    def _tls(self) -> ssl.SSLContext | None:
         pair = self._cluster.certificate(addresses.HULL)
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         load_certificate(tls, pair.certificate, pair.key)
         return tls
+
+    def _is_stream(self, seen: Seen) -> bool:
+        return seen.is_watch
 
     async def _handle(
         self, request: web.BaseRequest, session: aiohttp.ClientSession, server: str
@@ -283,6 +306,7 @@ class Proxy:
         self.seen.append(seen)
         fault = self._fault_for(seen)
         try:
+            await self._pass(fault)
             if response := await fault.before():
                 return response
             return await self._forward(request, seen, fault, (session, server))
@@ -290,6 +314,19 @@ class Proxy:
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=502)
+        finally:
+            if fault.is_last:
+                self._deaths += 1
+                self._passing.set()
+
+    async def _pass(self, fault: Fault) -> None:
+        """Where one request is the last one, all others wait for the death of who sent them, and are never sent."""
+        deaths = self._deaths
+        await self._passing.wait()
+        if self._deaths != deaths:
+            raise Cut
+        if fault.is_last:
+            self._passing.clear()
 
     def _fault_for(self, seen: Seen) -> Fault:
         for rule in self._rules:
@@ -318,10 +355,11 @@ class Proxy:
             response.headers.update(
                 {name: value for name, value in upstream.headers.items() if name.lower() not in _HOP_BY_HOP}
             )
-            if seen.is_watch and upstream.status == 200:
+            if self._is_stream(seen) and upstream.status == 200:
                 try:
                     await response.prepare(request)
                     async for line in fault.events(_lines(upstream)):
+                        await self._pass(fault)
                         await response.write(line)
                     await response.write_eof()
                 finally:

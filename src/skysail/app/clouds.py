@@ -16,8 +16,10 @@ import msgspec
 from skysail.base import clock
 from skysail.base.errors import UserError
 from skysail.base.metrics import Metrics
+from skysail.base.names import REAL, SIMULATED
 from skysail.base.settings import NodeSettings, Settings
-from skysail.claims.provider import ClaimedProvider, Wishes
+from skysail.claims.bureau import Bureau
+from skysail.claims.provider import Wishes
 from skysail.cloud.instances import Cloud
 from skysail.cloud.simulated.account import Account
 from skysail.cloud.simulated.client import RemoteAccount
@@ -81,13 +83,15 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     cluster: str
     version: str
+    is_simulated: bool
 
 
 class CloudNode:
     """One node. The replica that leads serves it; the others keep its Lease meanwhile."""
 
-    def __init__(self, name: str, settings: NodeSettings, provider: ClaimedProvider, parts: Parts) -> None:
+    def __init__(self, name: str, settings: NodeSettings, bureau: Bureau, parts: Parts) -> None:
         self.name = name
+        provider = bureau.provider(settings.provider)
         self.keeper = Keeper(
             parts.client,
             provider,
@@ -98,6 +102,7 @@ class CloudNode:
         provider.wishes = self._wishes
         self._settings = settings
         self._provider = provider
+        self._listings = bureau.listings[settings.provider]
         self._parts = parts
 
     def pod(self, uid: str) -> Pod | None:
@@ -115,7 +120,7 @@ class CloudNode:
         listener = socket.create_server((parts.address, self._settings.port))
         await parts.identity.ready.wait()
         server = await api.serve(pages, listener, parts.identity.callers.context)
-        registrar = Registrar(parts.client, self._description(), now=clock.now, rng=parts.rng)
+        registrar = Registrar(parts.client, self._description(), now=clock.now, rng=parts.rng, outage=self._outage)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.keeper.run())
@@ -132,6 +137,9 @@ class CloudNode:
         pod = self.pod(uid)
         return wishes.wishes(pod) if pod else Wishes()
 
+    def _outage(self) -> str | None:
+        return self._listings.outage if self._listings.is_polled else None
+
     def _description(self) -> Description:
         key, _, effect = self._settings.taint.rpartition(":")
         name, _, value = key.partition("=")
@@ -145,6 +153,7 @@ class CloudNode:
             labels=self._settings.labels,
             taints=({"key": name, "value": value, "effect": effect},),
             is_virtual=True,
+            runtime=f"{self._settings.provider}://{SIMULATED if self._parts.is_simulated else REAL}",
         )
 
 

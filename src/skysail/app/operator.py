@@ -35,7 +35,7 @@ from skysail.core.actions import Note
 from skysail.core.fence import Fenced
 from skysail.core.loop import Controller, Loop
 from skysail.kinds.awaiting.observe import Awaiting
-from skysail.kinds.offload.admit import HOOKS
+from skysail.kinds.offload import admit
 from skysail.kube import admission, kubeconfig, lease, webhooks
 from skysail.kube.audit import Finding
 from skysail.kube.cache import Cache
@@ -159,6 +159,7 @@ class Operator:
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
         self._nodes_identity = Identity(self._client, clouds.certificate(settings, address), self._rng)
         self._nodes = self._make_nodes(accounts, ground, address)
+        self._hooks = admit.hooks(settings.nodes)
         self._keeper = Keeper(
             self._client,
             secret=Key(settings.operator_namespace, webhooks.SECRET_NAME),
@@ -249,9 +250,10 @@ class Operator:
             address=address,
             cluster=ground.cluster,
             version=ground.version,
+            is_simulated=bool(self._settings.simulated_clouds or self._settings.mock_clouds),
         )
         nodes = [
-            CloudNode(name, row, self._bureau.provider(row.provider), parts)
+            CloudNode(name, row, self._bureau, parts)
             for name, row in self._settings.nodes.items()
             if row.provider in accounts
         ]
@@ -273,7 +275,7 @@ class Operator:
                 await self._serve(stack, pages.application(), port)
             if self._settings.webhooks:
                 await self._load_certificate()
-                hooks = admission.application(HOOKS)
+                hooks = admission.application(self._hooks)
                 await self._serve(stack, hooks, self._settings.webhook_port, ssl_context=self._keeper.tls)
             yield
 
@@ -337,7 +339,7 @@ class Operator:
     async def _announce(self) -> None:
         if self._elector.leads:
             without = ("kube-system", self._settings.operator_namespace)
-            await self._keeper.announce(HOOKS, admission.Scope(self._settings.namespaces, without))
+            await self._keeper.announce(self._hooks, admission.Scope(self._settings.namespaces, without))
 
     async def _heartbeat(self) -> None:
         clock_ = asyncio.get_running_loop().time

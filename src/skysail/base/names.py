@@ -96,6 +96,9 @@ class Annotation(Named):
 
 # Who makes disks for claims; the value of the annotation above.
 DISKS = "skysail.dev/disks"
+# The container runtime of a node that stands for a cloud is `<cloud>://` and one of these.
+REAL = "account"
+SIMULATED = "simulated"
 
 
 class Finalizer(Named):
@@ -150,6 +153,7 @@ class Reason(Named):
     CLOUD_UNREACHABLE = "CloudUnreachable", "The cloud does not list what it runs, so nothing is launched there."
     NO_CAPACITY = "NoCapacity", "The cloud has nothing of that kind now; asked again later."
     THROTTLED = "Throttled", "The cloud asked for a pause."
+    CLOUD_LISTS = "CloudLists", "The cloud lists what it runs."
     LAUNCHING = "Launching", "The cloud is being called."
     LAUNCHED = "Launched", "The cloud has made the instance."
     REPLY_LOST = "ReplyLost", "The cloud's answer was lost. Nothing is done before its listings tell what became of it."
@@ -180,6 +184,7 @@ class Event(Named):
     MANDATORY_CONFIG_MAP_NOT_FOUND = "MandatoryConfigMapNotFound", "The pod waits for a ConfigMap or a key of one."
     PULLING = "Pulling", "What an image needs is being made ready; the message says how far it is."
     PULLED = "Pulled", "What an image needs has been made ready."
+    OTHER_PYTHON = "OtherPython", "The tag of an image names a Python, and the container runs in another."
     LIMITS_IGNORED = "LimitsIgnored", "Limits of memory and CPU are not enforced on the node."
     CANNOT_START = "Failed", "A container could not be started; the message says why."
     BACK_OFF = "BackOff", "A container that ends again and again is started again later."

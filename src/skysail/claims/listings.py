@@ -51,6 +51,7 @@ class Listings:
         self._claims: dict[str, CloudInstance] = {}
         self._written: dict[str, float] = {}
         self._sightings: dict[str, _Sighting] = {}
+        self._before: dict[str, tuple[Instance, ...]] = {}
         self._absences: dict[str, _Absence] = {}
 
     def claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
@@ -65,6 +66,7 @@ class Listings:
             self._claims.pop(name, None)
             self._written.pop(name, None)
             self._sightings.pop(name, None)
+            self._before.pop(name, None)
             return
         self._claims[name] = new
         self._written[name] = self._clock()
@@ -76,6 +78,11 @@ class Listings:
             while True:
                 await self.poll()
                 await asyncio.sleep(self.cloud.terms.tick)
+
+    @property
+    def is_polled(self) -> bool:
+        """Whether the cloud has answered, or failed to, since this process began."""
+        return self.outage != self._unlisted
 
     async def poll(self) -> None:
         begun = self._clock()
@@ -96,8 +103,10 @@ class Listings:
         found = self._sightings.get(name)
         if found is not None:
             return Seen(found.instances)
-        absence = self._absences.get(name)
-        return Unseen() if absence is None else Unseen(listings=absence.times, seconds=absence.last - absence.first)
+        absence, before = self._absences.get(name), self._before.get(name, ())
+        if absence is None:
+            return Unseen(before=before)
+        return Unseen(listings=absence.times, seconds=absence.last - absence.first, before=before)
 
     def is_of(self, instance: Instance, claim: CloudInstance) -> bool:
         return (instance.cluster, instance.claim) == (self.cluster, claim.metadata.name)
@@ -171,7 +180,8 @@ class Listings:
         seen = self._sightings.get(name)
         if begun <= self._written[name] or (seen is not None and seen.at >= begun):
             return
-        self._sightings.pop(name, None)
+        if seen is not None:
+            self._before[name] = self._sightings.pop(name).instances
         before = self._absences.get(name)
         self._absences[name] = _Absence(before.times + 1, before.first, begun) if before else _Absence(1, begun, begun)
         if self._claims[name].status.state not in {None, "Claimed", "Terminated"}:

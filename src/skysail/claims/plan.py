@@ -33,6 +33,9 @@ class Verdict(msgspec.Struct, frozen=True):
     message: str
 
 
+_PROGRAM_ENDED = Verdict(Reason.COMPLETED, "Its program ended.")
+
+
 def plan(snapshot: Snapshot) -> Plan:
     status = snapshot.object.status
     match status.state:
@@ -61,8 +64,8 @@ def verdict(snapshot: Snapshot) -> Verdict | None:
         return Verdict(Reason.OWNER_GONE, f"{what} does not exist any more.")
     if claim.metadata.is_deleting:
         return Verdict(Reason.DELETED, "The claim was deleted.")
-    if claim.spec.deadline_time and datetime.fromisoformat(claim.spec.deadline_time) <= snapshot.now:
-        return Verdict(Reason.DEADLINE_EXCEEDED, f"Its time was over at {claim.spec.deadline_time}.")
+    if claim.status.deadline_time and datetime.fromisoformat(claim.status.deadline_time) <= snapshot.now:
+        return Verdict(Reason.DEADLINE_EXCEEDED, f"Its time was over at {claim.status.deadline_time}.")
     return None
 
 
@@ -83,13 +86,17 @@ def _unlaunched(snapshot: Snapshot) -> Plan:
     wait = _obstacle(snapshot)
     if wait is not None:
         return _waiting(snapshot, *wait)
-    claim = snapshot.object
-    if claim.status.launching is not None and snapshot.order is not None:
-        launch = Launch(claim.spec.provider, CLOUD_INSTANCE.resource, claim, snapshot.order)
+    claim, order = snapshot.object, snapshot.order
+    assert order is not None, "without one there is an obstacle"
+    if claim.status.launching is not None:
+        launch = Launch(claim.spec.provider, CLOUD_INSTANCE.resource, claim, order)
         return Plan(actions=(launch,), look_again=snapshot.terms.tick)
     launching = Launching(by=snapshot.identity, nonce=snapshot.ticket, at=timestamp(snapshot.now))
     status = render.told(snapshot, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, "The cloud is being called.")
-    return Plan(status=msgspec.structs.replace(status, state="Launching", launching=launching), look_again=0.0)
+    # The cloud counts from the call on, and so do we: time spent waiting for capacity is not lived.
+    deadline = timestamp(snapshot.now + timedelta(seconds=order.seconds))
+    status = msgspec.structs.replace(status, state="Launching", launching=launching, deadline_time=deadline)
+    return Plan(status=status, look_again=0.0)
 
 
 def _obstacle(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
@@ -195,15 +202,24 @@ def _unseen(snapshot: Snapshot) -> Plan:
 
 def _vanished(snapshot: Snapshot) -> Plan:
     """Several complete listings and the instance's own page say that it is gone."""
-    status = snapshot.object.status
+    status = _as_last_seen(snapshot)
     end = _underway(snapshot)
+    if end is None and status.exit is not None:
+        end = _PROGRAM_ENDED
     if end is not None:
-        return _over(snapshot, end.reason, end.message)
-    now = timestamp(snapshot.now)
-    exit_ = status.exit or Exit(code=LOST_CODE, reason=Reason.LOST, message="The instance vanished at the cloud.")
-    lost = msgspec.structs.replace(status, exit=exit_, finish_time=status.finish_time or now)
+        return _over(snapshot, end.reason, end.message, status=status)
+    exit_ = Exit(code=LOST_CODE, reason=Reason.LOST, message="The instance vanished at the cloud.")
+    lost = msgspec.structs.replace(status, exit=exit_, finish_time=status.finish_time or timestamp(snapshot.now))
     message = "The instance vanished at the cloud, for example because it was preempted."
     return _over(snapshot, Reason.LOST, message, status=lost)
+
+
+def _as_last_seen(snapshot: Snapshot) -> CloudInstanceStatus:
+    """With what this process saw before the cloud forgot the instance, and could not write down."""
+    status, sight = snapshot.object.status, snapshot.sight
+    instances = sight.instances if isinstance(sight, Seen) else sight.before
+    known = next((instance for instance in instances if instance.id == status.instance_id), None)
+    return status if known is None else render.as_seen(snapshot, known)
 
 
 def _mirror(snapshot: Snapshot, instances: tuple[Instance, ...]) -> Plan:
@@ -243,7 +259,7 @@ def _kept(known: str, instances: tuple[Instance, ...]) -> Instance | None:
 
 def _work_done(instance: Instance) -> Verdict | None:
     """A program that ended is no reason for a cloud to stop charging: some go on until they are told."""
-    return Verdict(Reason.COMPLETED, "Its program ended.") if instance.exit is not None else None
+    return _PROGRAM_ENDED if instance.exit is not None else None
 
 
 def _underway(snapshot: Snapshot) -> Verdict | None:
@@ -335,7 +351,7 @@ def _waiting(snapshot: Snapshot, reason: Reason, message: str, seconds: float) -
 def _back(snapshot: Snapshot, reason: Reason, message: str) -> CloudInstanceStatus:
     """To the beginning: it is certain that the cloud has nothing of this claim."""
     status = render.told(snapshot, Conditions.LAUNCHED, "False", reason, message)
-    return msgspec.structs.replace(status, state="Claimed", launching=None)
+    return msgspec.structs.replace(status, state="Claimed", launching=None, deadline_time=None)
 
 
 def _is_surely_absent(snapshot: Snapshot) -> bool:
@@ -354,7 +370,7 @@ def _is_within(span: timedelta, since: datetime, now: datetime) -> bool:
 
 def _next_look(snapshot: Snapshot) -> float | None:
     """The deadline is ours to keep, too; everything else is told by the next listing."""
-    deadline = snapshot.object.spec.deadline_time
+    deadline = snapshot.object.status.deadline_time
     if deadline is None:
         return None
     return max(1.0, (datetime.fromisoformat(deadline) - snapshot.now).total_seconds())

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 
 from skysail.base.names import Condition, Finalizer, Label, Reason
-from skysail.base.timestamps import timestamp
 from skysail.claims.orders import Orders
 from skysail.claims.plan import LOST_CODE
 from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance, CloudInstanceSpec, Gpu
@@ -42,6 +41,8 @@ from skysail.kube.client import FIELD_MANAGER, Client
 from skysail.kube.errors import AlreadyExists, KubeError, NotFound
 from skysail.kube.objects import Key
 
+# By what name a cloud stands before its ids, where it is another than its own.
+_HOSTS = {"modal": "modal.com"}
 # What every launch goes through: not worth a write to the pod each.
 _USUAL = {Reason.LAUNCHING, Reason.LAUNCHED, Reason.ORDER_AWAITED}
 
@@ -78,6 +79,8 @@ class ClaimedProvider:
         self._now = now
         self._pods: dict[str, Pod] = {}
         self._listeners: set[asyncio.Queue[CloudInstance]] = set()
+        # By claim: of many that start at once, a change wakes only those who wait for that one.
+        self._news: dict[str, asyncio.Event] = {}
         self.wishes: Callable[[str], Wishes] = lambda _: Wishes()
         claims.subscribe(self._changed)
 
@@ -106,7 +109,7 @@ class ClaimedProvider:
             Order(claim=name, cluster=self._cluster, pod=pod, container=container, gpus=wishes.gpus, seconds=seconds)
         )
         if self._claims.get(Key("", name)) is None:
-            await self._write(name, self._manifest(run, pod, wishes, seconds))
+            await self._write(name, self._manifest(run, pod, wishes))
 
     async def stop(self, run: RunId, grace: float) -> None:  # noqa: ARG002 (the contract's)
         """The claim carries the grace that the pod has; less of it is a matter of the pod's own end."""
@@ -167,7 +170,7 @@ class ClaimedProvider:
     async def usage(self) -> dict[RunId, Usage]:
         return {}
 
-    def _manifest(self, run: RunId, pod: Pod, wishes: Wishes, seconds: float) -> dict[str, object]:
+    def _manifest(self, run: RunId, pod: Pod, wishes: Wishes) -> dict[str, object]:
         spec = CloudInstanceSpec(
             provider=self._cloud.name,
             for_=Beneficiary(
@@ -181,7 +184,6 @@ class ClaimedProvider:
             launch=run.number,
             gpu=Gpu(wishes.gpus.type, wishes.gpus.count) if wishes.gpus else None,
             grace_seconds=int(wishes.grace),
-            deadline_time=timestamp(self._now() + timedelta(seconds=seconds)),
         )
         resource = CLOUD_INSTANCE.resource
         metadata = {
@@ -236,20 +238,17 @@ class ClaimedProvider:
         return claim.status.instance_id
 
     async def _instance_soon(self, run: RunId) -> str:
-        queue: asyncio.Queue[CloudInstance] = asyncio.Queue()
-        self._listeners.add(queue)
-        try:
+        claim = self._claim(run)
+        while claim is not None and not claim.status.instance_id and claim.status.state != "Terminated":
+            await self._news.setdefault(claim.metadata.name, asyncio.Event()).wait()
             claim = self._claim(run)
-            while claim is not None and not claim.status.instance_id and claim.status.state != "Terminated":
-                await queue.get()
-                claim = self._claim(run)
-        finally:
-            self._listeners.discard(queue)
         return claim.status.instance_id if claim else ""
 
     def _changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
         claim = new or old
         if claim is not None and self._is_run(claim):
+            if news := self._news.pop(claim.metadata.name, None):
+                news.set()
             for queue in self._listeners:
                 queue.put_nowait(claim)
 
@@ -269,7 +268,7 @@ def state_of(claim: CloudInstance) -> State:
     if status.state == "Terminated":
         return _end(claim)
     if status.ready_time is not None:
-        return Running(_seconds(status.ready_time))
+        return Running(_seconds(status.ready_time), _image_id(claim))
     launched = conditions.find(status.conditions, Condition.LAUNCHED)
     if launched is None or launched.reason in _USUAL:
         return Pending("ContainerCreating")
@@ -290,7 +289,13 @@ def _end(claim: CloudInstance) -> Ended:
         message=message,
         started=None if status.ready_time is None else _seconds(status.ready_time),
         ended=_seconds(finished),
+        image_id=_image_id(claim),
     )
+
+
+def _image_id(claim: CloudInstance) -> str:
+    id_, cloud = claim.status.instance_id, claim.spec.provider
+    return f"{_HOSTS.get(cloud, cloud)}/{id_}" if id_ else ""
 
 
 def _seconds(timestamp: str) -> float:

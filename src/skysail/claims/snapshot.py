@@ -31,11 +31,13 @@ class Unseen(msgspec.Struct, frozen=True, kw_only=True):
     """No listing shows one: in `listings` complete ones in a row over so many `seconds`, begun after the last write.
 
     `is_gone` adds the other way to ask: the cloud says that it does not have the instance of the claim's id.
+    `before` is what was last seen: a cloud forgets what has ended, perhaps before its end could be written down.
     """
 
     listings: int = 0
     seconds: float = 0.0
     is_gone: bool = False
+    before: tuple[Instance, ...] = ()
 
 
 Sight = Seen | Unseen

@@ -53,9 +53,6 @@ class CloudInstanceSpec(fields.Part, frozen=True, kw_only=True):
     ] = 0
     members: Annotated[int, Meta(ge=1, le=10000, description="Containers that are launched together.")] = 1
     gpu: Annotated[Gpu | None, Meta(description="GPUs of each member.")] = None
-    deadline_time: Annotated[
-        fields.Time | None, Meta(description="When the cloud itself ends the instance, whatever happens here.")
-    ] = None
     grace_seconds: Annotated[fields.Seconds, Meta(description="How long its program may take to end.")] = 30
     port: Annotated[
         Annotated[int, Meta(ge=1, le=65535)] | None,
@@ -90,6 +87,9 @@ class CloudInstanceStatus(fields.Part, frozen=True, kw_only=True):
     instance_id: Annotated[fields.ShortText, Meta(description="Id at the cloud.")] = ""
     usd_per_hour: Annotated[fields.Usd | None, Meta(description="Price of all members, in US dollars an hour.")] = None
     region: Annotated[fields.ShortText, Meta(description="Where it is, as the cloud names it.")] = ""
+    deadline_time: Annotated[
+        fields.Time | None, Meta(description="When the cloud itself ends the instance, whatever happens here.")
+    ] = None
     start_time: Annotated[fields.Time | None, Meta(description="When the cloud began to charge.")] = None
     ready_time: Annotated[fields.Time | None, Meta(description="When its program began.")] = None
     finish_time: Annotated[fields.Time | None, Meta(description="When its program ended.")] = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,10 +39,10 @@ def add(
 
     rules, environments = _open(home)
     rule = Rule(
-        pattern=pattern,
-        packages=tuple(name for group in packages or () for name in group.split(",") if name),
+        pattern=_pattern(pattern),
+        packages=_packages(packages or ()),
         python=python,
-        entrypoint=tuple(shlex.split(entrypoint)),
+        entrypoint=_entrypoint(entrypoint),
         copied=_copied(copy),
     )
     asyncio.run(environments.make(rule, lambda step: typer.echo(f"  {step}")))
@@ -85,7 +86,37 @@ def _open(home: Path | None) -> tuple[Rules, Environments]:
     return store.open_in(Home.of(home, os.environ).root, os.environ)
 
 
+def _pattern(pattern: str) -> str:
+    from skysail.local.errors import Misused
+
+    if not pattern.strip():
+        raise Misused("An image must have a name: name those that are meant, such as 'team/trainer:*'.")
+    return pattern
+
+
+def _packages(groups: Iterable[str]) -> tuple[str, ...]:
+    """What begins with a dash would be an option of uv itself."""
+    from skysail.local.errors import Misused
+
+    names = tuple(name for group in groups for part in group.split(",") if (name := part.strip()))
+    for name in names:
+        if name.startswith("-"):
+            raise Misused(f"--with {name} is no package; uv is set by its own variables, such as UV_DEFAULT_INDEX.")
+    return names
+
+
+def _entrypoint(text: str) -> tuple[str, ...]:
+    from skysail.local.errors import Misused
+
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise Misused(f"--entrypoint {text} cannot be read as a shell would read it: {error}.") from error
+
+
 def _copied(spec: str) -> Copied | None:
+    from skysail.local.box import root
+    from skysail.local.box.host import Machine
     from skysail.local.errors import Misused
     from skysail.local.images.rules import Copied
 
@@ -94,4 +125,6 @@ def _copied(spec: str) -> Copied | None:
     source, _, target = spec.rpartition(":")
     if not source or not target.startswith("/") or not Path(source).is_dir():
         raise Misused(f"--copy {spec} must be FOLDER:/path, with a folder that exists.")
+    if root.hides_the_system(target, Machine()):
+        raise Misused(f"--copy {spec} would hide the system's own files at {target}: choose another path.")
     return Copied(str(Path(source).absolute()), target)

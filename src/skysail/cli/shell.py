@@ -20,7 +20,7 @@ def shell(
     from skysail.local.control import Control
     from skysail.local.errors import NotRunning
     from skysail.local.home import Home
-    from skysail.local.net import egress
+    from skysail.local.net import egress, names
     from skysail.local.plane import credentials
 
     place = Home.of(home, os.environ)
@@ -34,4 +34,5 @@ def shell(
         "KUBECONFIG": str(credentials.inside_path(place, "admin")),
         "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin",
     }
-    raise typer.Exit(visitor.run(outer, command or [os.environ.get("SHELL", "/bin/sh")], env))
+    program = command or [os.environ.get("SHELL", "/bin/sh")]
+    raise typer.Exit(visitor.run(outer, program, env, resolv_conf=names.resolv_conf("default")))

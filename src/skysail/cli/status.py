@@ -1,4 +1,4 @@
-"""`skysail status`: what runs, how often it had to be restarted, and what is in the cluster."""
+"""`skysail status`: what runs, how often it had to be restarted, what is in the cluster, and what the clouds cost."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from skysail.local.control import HullStatus
+    from skysail.local.spending import Spending
 
 
 def status(home: HomeOption = None) -> None:
@@ -21,6 +22,7 @@ def status(home: HomeOption = None) -> None:
     from rich.console import Console
 
     from skysail.kube.errors import KubeError
+    from skysail.local import spending
     from skysail.local.census import census
     from skysail.local.control import Control
     from skysail.local.errors import NotRunning
@@ -41,6 +43,10 @@ def status(home: HomeOption = None) -> None:
         return
     try:
         console.print(_objects(asyncio.run(census(place.kubeconfig))))
+        clouds = asyncio.run(spending.read(place.kubeconfig, time.time()))
+        if clouds:
+            console.print(_clouds(clouds))
+            console.print(_bill(clouds), soft_wrap=True)
     except KubeError as error:
         words = f"The API server does not answer as it should: {error}. {place.logs}/kube-apiserver.log may tell why."
         console.print(words, markup=False, highlight=False, soft_wrap=True)
@@ -71,6 +77,32 @@ def _objects(counts: dict[str, int]) -> Table:
     for kind, count in sorted(counts.items()):
         table.add_row(kind, str(count))
     return table
+
+
+def _clouds(clouds: list[Spending]) -> Table:
+    from rich.table import Table
+
+    table = Table("cloud", "node", "account", "reachable", "instances", "USD/h", "USD so far")
+    for each in clouds:
+        table.add_row(
+            each.cloud,
+            each.node,
+            "simulated" if each.is_simulated else "real",
+            each.outage or "yes",
+            f"{each.live}, {each.unknown} unknown" if each.unknown else str(each.live),
+            f"{each.usd_per_hour:.2f}",
+            f"{each.usd:.4f}",
+        )
+    return table
+
+
+def _bill(clouds: list[Spending]) -> str:
+    """Nobody shall take a simulated price for a bill, nor the other way round."""
+    if all(each.is_simulated for each in clouds):
+        return "All clouds are simulated: nothing is paid, whatever the prices say."
+    if any(each.is_simulated for each in clouds):
+        return "Simulated clouds cost nothing. Real ones are billed by their own prices, for pods deleted since, too."
+    return "These are real accounts. What was deleted since is not in the sums: the clouds' own bills have it."
 
 
 def _age(seconds: float) -> str:

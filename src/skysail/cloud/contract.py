@@ -134,7 +134,10 @@ class Pending(msgspec.Struct, frozen=True, tag="pending"):
 
 
 class Running(msgspec.Struct, frozen=True, tag="running"):
+    """`image_id` is what the place calls that which runs; empty where the name of the image says all."""
+
     started: float
+    image_id: str = ""
 
 
 EVICTED = "Evicted"
@@ -151,6 +154,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
     message: str = ""
     started: float | None = None
     ended: float
+    image_id: str = ""
 
 
 State = Pending | Running | Ended
@@ -214,6 +218,10 @@ class Session(Protocol):
         """Its exit code; 128 + n for a signal."""
         ...
 
+    async def kill(self) -> None:
+        """End an exec at once, with all that it started and left in its group. An attached run goes on."""
+        ...
+
     async def close(self) -> None:
         """The user is gone: an exec gets SIGHUP where it has a tty, an attached run goes on. May be called twice."""
         ...
@@ -272,7 +280,7 @@ class Provider(Protocol):
         ...
 
     async def state(self, run: RunId) -> State | None:
-        """None where this run is not known."""
+        """None where this run is not known: one that ended may be forgotten when the second after it is started."""
         ...
 
     def output(self, run: RunId) -> AsyncIterator[Output]:

@@ -19,9 +19,11 @@ METRICS_PORT = 10251
 SIMULATED_PORT = 10252
 # The Service by which the API server knows who serves metrics.
 METRICS_SERVICE = ("kube-system", "skysail-metrics")
-# On the hull's own tmpfs: etcd has no password, so it has no address that a pod could dial either.
+# On the hull's own tmpfs: etcd has no password, so it has no address that a pod could dial either. Where it waits for
+# peers it takes a plain name only, which is a file in the folder that it is started in.
 RUN_FOLDER = "/run/skysail"
 ETCD_SOCKET = f"unix://{RUN_FOLDER}/etcd.sock"
+ETCD_PEER_SOCKET = "unix://etcd-peer.sock"
 # It has neither peers nor clients that look it up, but it does not start without addresses to tell them.
 ETCD_CLIENT_URL = "http://127.0.0.1:2379"
 ETCD_PEER_URL = "http://127.0.0.1:2380"

@@ -26,11 +26,12 @@ _LARGEST_LOG = 20_000_000
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. `env` is added to the supervisor's own environment."""
+    """What to run. `env` is added to the supervisor's own environment; it starts in `folder`, or else in its folder."""
 
     name: str
     argv: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     env: Mapping[str, str] = {}
+    folder: str | None = None
     restart: bool = True
     grace: float = 10.0
 
@@ -172,6 +173,7 @@ class _Supervised:
             process = await asyncio.create_subprocess_exec(
                 *self._unit.argv,
                 env={**os.environ, **self._unit.env},
+                cwd=self._unit.folder,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -12,6 +12,7 @@ NEWPID = 0x20000000
 NEWNET = 0x40000000
 
 _PR_SET_PDEATHSIG = 1
+_MS_BIND = 0x1000
 _MS_REC_PRIVATE = 0x4000 | 0x40000
 
 
@@ -28,6 +29,11 @@ def join(descriptor: int, kind: int) -> None:
 def mount(kind: str, target: str) -> None:
     """Mount a fresh proc, sysfs or tmpfs."""
     _check(_libc().mount(kind.encode(), target.encode(), kind.encode(), 0, None), f"mount {kind} on {target}")
+
+
+def bind(source: str, target: str) -> None:
+    """From here on whoever opens the target in this mount namespace finds the source."""
+    _check(_libc().mount(source.encode(), target.encode(), None, _MS_BIND, None), f"mount {source} on {target}")
 
 
 def make_mounts_private() -> None:

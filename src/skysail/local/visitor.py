@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from skysail.local import syscalls
+from skysail.local.addresses import RUN_FOLDER
 from skysail.local.errors import NotRunning
 
 # The user first, for with it come the rights to join the others. Without the hull's processes, a sandbox that is
 # started there waits for ever for what it cannot see.
 _KINDS = {"user": syscalls.NEWUSER, "mnt": syscalls.NEWNS, "net": syscalls.NEWNET, "pid": syscalls.NEWPID}
+_RESOLV_CONF = Path("/etc/resolv.conf")
+_OWN_IN_A_HULL = "/run"
 
 
-def run(outer: int, command: Sequence[str], env: Mapping[str, str]) -> int:
+def run(outer: int, command: Sequence[str], env: Mapping[str, str], *, resolv_conf: str) -> int:
     """Run a command inside the hull of this outer process, on our terminal, and return its exit code.
+
+    The command alone finds `resolv_conf` as /etc/resolv.conf: the machine's own does not know the names inside.
 
     Call it before the first thread starts: it joins namespaces and forks. This process is inside afterwards.
     """
@@ -23,20 +29,38 @@ def run(outer: int, command: Sequence[str], env: Mapping[str, str]) -> int:
     _join(_init_of(outer))
     child = os.fork()
     if child == 0:
-        _become(command, env, folder)
+        _become(command, env, folder, resolv_conf)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code
 
 
-def _become(command: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
+def _become(command: Sequence[str], env: Mapping[str, str], folder: Path, resolv_conf: str) -> None:
     """Never returns: this process is the command, or it says why it cannot be."""
     try:
+        _resolve_by(resolv_conf)
         os.chdir(folder if folder.is_dir() else "/")
         os.execvpe(command[0], tuple(command), env)  # noqa: S606 (the user's own shell)
     except OSError as error:
         os.write(2, f"skysail: {command[0]} cannot be started: {error.strerror}.\n".encode())
     finally:
         os._exit(127)
+
+
+def _resolve_by(resolv_conf: str) -> None:
+    """In a mount namespace of our own, so that nobody else in the hull sees it."""
+    target = _RESOLV_CONF.resolve()
+    if target.is_relative_to(_OWN_IN_A_HULL):  # where the machine's leads; the hull's own /run has no such file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+    if not target.exists():
+        return
+    syscalls.unshare(syscalls.NEWNS)
+    syscalls.make_mounts_private()
+    with tempfile.NamedTemporaryFile("w", dir=RUN_FOLDER) as file:
+        file.write(resolv_conf)
+        file.flush()
+        os.fchmod(file.fileno(), 0o644)
+        syscalls.bind(file.name, str(target))  # the mount keeps it when its name is gone
 
 
 def _join(pid: int) -> None:

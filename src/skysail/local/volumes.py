@@ -12,6 +12,7 @@ import msgspec
 
 from skysail.cloud.contract import Disk, File, Files, Folder, Mount, Scratch, Volume
 from skysail.cloud.errors import Gone, Refused
+from skysail.local import plain_path
 from skysail.local.box.root import Bind
 
 _REASON = "CreateContainerConfigError"
@@ -60,7 +61,9 @@ class Volumes:
                 read_only = mount.read_only
         path = self._paths[mount.volume]
         source = _below(path, mount.sub_path, can_make=not read_only) if mount.sub_path else path
-        return Bind(str(source), mount.path, read_only)
+        # Programs write beside a part of a volume and beside a folder of the machine, so they can put a link there.
+        is_shared = bool(mount.sub_path) or isinstance(volume.source, Folder)
+        return Bind(str(source), mount.path, read_only, is_shared)
 
     def update(self, name: str, files: Iterable[File]) -> None:
         """Replace the content of a `Files` volume: a reader sees all of the old or all of the new."""
@@ -105,15 +108,15 @@ class Volumes:
                 return self._disk(name)
 
     def _folder(self, path: Path, *, create: bool) -> Path:
-        real = path.resolve()
-        if not any(real.is_relative_to(allowed.resolve()) for allowed in self._places.allowed):
+        real = _real(path)
+        if not any(real.is_relative_to(_real(allowed)) for allowed in self._places.allowed):
             raise Refused(
                 "HostPathNotAllowed",
                 f"The folder {path} of this machine is not open to pods: "
                 f"use an emptyDir or a claim, or `skysail down` and `SKYSAIL_ALLOWED_FOLDERS={path} skysail up`.",
             )
         if create:
-            real.mkdir(parents=True, exist_ok=True)
+            os.close(plain_path.opened(real, can_make=True))
         if not real.exists():
             raise Refused("HostPathMissing", f"{path} does not exist on this machine: create it first.")
         return real
@@ -123,11 +126,12 @@ class Volumes:
             raise Refused(_REASON, f"{name!r} is no name of a disk.")
         path = self._places.disks / name
         path.mkdir(mode=0o777, parents=True, exist_ok=True)
-        return path
+        return _real(path)
 
 
 def _limit(volume: Volume) -> int | None:
-    return volume.source.size_limit if isinstance(volume.source, Scratch) else None
+    """A limit of nothing is none, as for a kubelet."""
+    return volume.source.size_limit or None if isinstance(volume.source, Scratch) else None
 
 
 def _size(folder: Path) -> int:
@@ -143,18 +147,23 @@ def _size(folder: Path) -> int:
 def _empty(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o777)  # whoever the program is
-    return folder
+    return _real(folder)
+
+
+def _real(path: Path) -> Path:
+    """Without links. Unlike `Path.resolve` it takes one that leads to itself; then whoever opens it will complain."""
+    return Path(os.path.realpath(path))
 
 
 def _below(root: Path, sub_path: str, *, can_make: bool) -> Path:
-    """A path inside the volume. A link that somebody put there must not lead out of it."""
-    path = (root / sub_path).resolve()
-    if not path.is_relative_to(root.resolve()):
+    """A path inside the volume, `root`, which has no links in it. One that somebody put there must not lead out."""
+    path = _real(root / sub_path)
+    if not path.is_relative_to(root):
         raise Refused(_REASON, f"The subPath {sub_path} leads out of its volume.")
-    if not path.exists():
-        if not can_make:
-            raise Refused(_REASON, f"The subPath {sub_path} does not exist in its volume.")
-        path.mkdir(parents=True)
+    try:
+        os.close(plain_path.opened(path, can_make=can_make))
+    except FileNotFoundError as error:
+        raise Refused(_REASON, f"The subPath {sub_path} does not exist in its volume.") from error
     return path
 
 

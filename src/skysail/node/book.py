@@ -9,7 +9,7 @@ from skysail.cloud.contract import Ended, RunId, Running, State
 from skysail.kube.objects import Key
 from skysail.node.burden import Burden
 from skysail.node.manifest import Pod
-from skysail.node.snapshot import Health, Snapshot, Waiting, begun
+from skysail.node.snapshot import REMEMBERED, Health, Snapshot, Waiting, begun
 
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 60.0
@@ -74,10 +74,17 @@ class Book:
 
     def ended(self, run: RunId, state: Ended) -> None:
         self.runs[run] = state
+        self._forget_before(run)
         self.stops.pop(run, None)
         self.health.pop(run, None)
         for task in self.followers.pop(run, ()):
             task.cancel()
+
+    def _forget_before(self, run: RunId) -> None:
+        over = [past for past, state in self.runs.items() if isinstance(state, Ended)]
+        for past in over:
+            if past.container == run.container and past.number <= run.number - REMEMBERED:
+                del self.runs[past]
 
     def latest(self, container: str) -> RunId | None:
         """The newest run of a container, whatever became of it."""

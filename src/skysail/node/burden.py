@@ -15,6 +15,7 @@ import msgspec
 from skysail.cloud.contract import Abilities
 from skysail.node.manifest import Container, Handler, Pod, PodSpec, Probe, SecurityContext, Volume
 
+NOT_ADDED = "nothing is added to a pod that runs; use exec"
 _DNS = ("ClusterFirst", "ClusterFirstWithHostNet")
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ _POD_LEFT_OUT: tuple[Rule[PodSpec], ...] = (
     ("dnsConfig", lambda spec: spec.dns_config, "names come from the cluster's name server"),
     ("setHostnameAsFQDN", lambda spec: spec.set_hostname_as_fqdn, "the host name stays the short one"),
     ("resources", lambda spec: spec.resources, "limits hold for each container, not for the pod as a whole"),
-    ("ephemeralContainers", lambda spec: spec.ephemeral_containers, "nothing is added to a pod that runs; use exec"),
+    ("ephemeralContainers", lambda spec: spec.ephemeral_containers, NOT_ADDED),
     (
         "securityContext.supplementalGroups",
         lambda spec: spec.security_context.supplemental_groups,
@@ -149,7 +150,7 @@ def _is_known(volume: Volume) -> bool:
 
 def _container(path: str, box: Container, abilities: Abilities) -> Iterator[str]:
     yield from _told(path, box, _CONTAINER_REFUSED)
-    if wanted := sorted(set(box.security_context.capabilities.add) - abilities.capabilities):
+    if wanted := sorted(box.security_context.capabilities.added - abilities.capabilities):
         yield f"{path}.securityContext.capabilities.add: no container here may have {', '.join(wanted)}."
     for index, variable in enumerate(box.env):
         if variable.value_from and variable.value_from.file_key_ref:

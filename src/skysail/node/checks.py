@@ -7,6 +7,7 @@ would connect to wherever a pod names could be sent to places that the pod itsel
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from skysail.node.tls_line import TlsLine
 _GOOD = range(200, 400)
 _LONGEST_REASON = 1024
 _LONGEST_LINE = 8192
+_LONGEST_ANSWER = 10 * 1024
 _HOOK_SECONDS = 30.0
 
 
@@ -61,9 +63,14 @@ class Checks:
 
     async def _ask_command(self, action: ExecAction) -> str:
         session = await self._provider.exec(self._run, action.command, stdin=False, tty=False)
+        said = b""
         try:
-            said = b"".join([piece.data async for piece in session.output()])
+            async for piece in session.output():
+                said = (said + piece.data)[-_LONGEST_ANSWER:]
             code = await session.wait()
+        except asyncio.CancelledError:
+            await session.kill()  # its time is over, and the next one must not find it still there
+            raise
         finally:
             await session.close()
         return said.decode(errors="replace") or f"exit code {code}" if code else ""
@@ -71,7 +78,7 @@ class Checks:
     async def _ask_http(self, action: HttpAction) -> str:
         port = self._port(action.port)
         async with self._line(port) as plain:
-            line = await TlsLine.open(plain, _trusting()) if action.scheme == "HTTPS" else plain
+            line = await TlsLine.open(plain, self._trusting) if action.scheme == "HTTPS" else plain
             await line.write(_request(action, f"{self._address}:{port}"))
             words = (await _first_line(line)).split(maxsplit=2)
         if len(words) < 2 or not words[1].isdigit():  # noqa: PLR2004 (the version and the code)
@@ -103,6 +110,14 @@ class Checks:
         finally:
             await line.close()
 
+    @functools.cached_property
+    def _trusting(self) -> ssl.SSLContext:
+        """A probe asks whether somebody answers, not who: no authority is read for it."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+
     def _port(self, port: int | str) -> int:
         named = {row.name: row.container_port for row in self._container.ports}
         return port if isinstance(port, int) else named.get(port, 0)
@@ -121,11 +136,3 @@ def _request(action: HttpAction, host: str) -> bytes:
     path = action.path if action.path.startswith("/") else f"/{action.path}"
     lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     return "\r\n".join(lines).encode()
-
-
-def _trusting() -> ssl.SSLContext:
-    """A probe asks whether somebody answers, not who."""
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context

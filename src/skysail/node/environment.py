@@ -15,7 +15,6 @@ from skysail.node import quantities
 from skysail.node.manifest import Container, EnvFrom, EnvVar, Pod, ResourceSelector, TokenSource
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
-_NAME = re.compile(r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
 _KEYED_FIELD = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
 
 Data = Mapping[str, bytes]
@@ -131,8 +130,7 @@ def _from(source: EnvFrom, facts: Facts) -> dict[str, str]:
         data = store.get(reference.name)
         if data is None and not reference.optional:
             raise _absent(what, reference.name)
-        # A key that is no name of a variable is left out, as a kubelet does.
-        result.update({source.prefix + key: _text(value) for key, value in (data or {}).items() if _NAME.match(key)})
+        result.update({source.prefix + key: _text(value) for key, value in (data or {}).items()})
     return result
 
 

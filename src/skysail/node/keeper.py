@@ -18,7 +18,7 @@ from skysail.base.names import Event
 from skysail.cloud.contract import Ended, Listing, Provider, RunId
 from skysail.cloud.errors import ProviderError
 from skysail.core.queue import Queue
-from skysail.kube import events
+from skysail.kube import events, tolerations
 from skysail.kube.audit import audit
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
@@ -135,6 +135,8 @@ class Keeper:
             return
         if new.metadata.uid not in self.books:
             self._open_book(new)
+        elif old is not None and old.spec != new.spec and self._burden(old) != self._burden(new):
+            self._tell_burden(new)
         self._queue.add(new.metadata.uid)
 
     def _open_book(self, pod: Pod) -> None:
@@ -186,6 +188,8 @@ class Keeper:
         if pod is None:
             await self._bury(book)
             return
+        if self._node.is_virtual and await self._keep_here(pod):
+            return  # the cache tells of what was written
         snapshot = book.snapshot(pod, now=self._wall(), host_ip=self._node.address, burden=self._burden(pod))
         planned = daemons.plan(snapshot) if daemons.is_only_shown(pod, self._node) else plan(snapshot)
         await self._act(book, pod, planned)
@@ -193,6 +197,16 @@ class Keeper:
         await self._part(book, pod, planned)
         if planned.look_again is not None:
             self._queue.add_after(uid, planned.look_again)
+
+    async def _keep_here(self, pod: Pod) -> bool:
+        """Admission did it where it was there, and knew that the pod comes here."""
+        lasting = tolerations.without_end(pod.spec.tolerations)
+        if lasting is None or pod.is_over or pod.metadata.is_deleting:
+            return False
+        metadata = pod.metadata
+        patch = {"metadata": {"uid": metadata.uid}, "spec": {"tolerations": lasting}}
+        self.pods.wrote(await self._client.merge_patch(POD, metadata.namespace, metadata.name, patch, Pod))
+        return True
 
     def _burden(self, pod: Pod) -> Burden:
         return burden.of(pod, self._provider.abilities) if not daemons.is_only_shown(pod, self._node) else Burden()
@@ -229,7 +243,7 @@ class Keeper:
         if planned.status is None or not render.differs(pod, planned.status):
             book.report_due = None
             return
-        if planned.is_moving or book.starting or book.stops:
+        if not planned.is_parting and (planned.is_moving or book.starting or book.stops):
             now = self._wall()
             book.report_due = book.report_due or now + _PATIENCE
             if now < book.report_due:
@@ -237,6 +251,8 @@ class Keeper:
                 return
         book.report_due = None
         self.pods.wrote(await self._client.patch_status(POD, pod, planned.status, Pod))
+        for note in render.new_pauses(pod, planned.status):
+            self.tell(pod, Event.BACK_OFF, note)
 
     async def _let_go(self, pod: Pod) -> None:
         try:
@@ -283,11 +299,14 @@ class Keeper:
 
     async def _survey_for_ever(self) -> None:
         while True:
-            try:
-                await self._survey()
-            except ProviderError as error:
-                log.warning("provider does not list", extra={"why": str(error)})
+            await guard.survive(self._try_survey(), "survey")
             await asyncio.sleep(_SURVEY_SECONDS * self._rng.uniform(0.9, 1.1))
+
+    async def _try_survey(self) -> None:
+        try:
+            await self._survey()
+        except ProviderError as error:
+            log.warning("provider does not list", extra={"why": str(error)})
 
     async def _survey(self) -> None:
         """Compare what we believe with what is there: news that got lost, runs that got lost, places nobody wants."""
@@ -329,4 +348,4 @@ class Keeper:
             for book in list(self.books.values()):
                 pod = self.pod(book)
                 if pod is not None and not pod.is_over:
-                    await self._performer.refresh(book, pod)
+                    await guard.survive(self._performer.refresh(book, pod), f"files of pod {book.uid}")

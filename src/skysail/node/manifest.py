@@ -140,8 +140,18 @@ class Lifecycle(_Read, frozen=True):
 
 
 class Capabilities(_Read, frozen=True):
+    """People write them as they like: `net_raw` and `CAP_NET_RAW` are both NET_RAW."""
+
     add: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
+
+    @property
+    def added(self) -> frozenset[str]:
+        return frozenset(name.upper().removeprefix("CAP_") for name in self.add)
+
+    @property
+    def dropped(self) -> frozenset[str]:
+        return frozenset(name.upper().removeprefix("CAP_") for name in self.drop)
 
 
 class Profile(_Read, frozen=True):
@@ -292,6 +302,7 @@ class PodSpec(_Read, frozen=True):
     ephemeral_containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
     node_name: str = ""
+    tolerations: tuple[dict[str, Any], ...] = ()
     restart_policy: str = "Always"
     hostname: str = ""
     hostname_override: str | None = None
@@ -332,6 +343,7 @@ class PodStatus(_Read, frozen=True):
     conditions: tuple[dict[str, Any], ...] = ()
     container_statuses: tuple[dict[str, Any], ...] = ()
     init_container_statuses: tuple[dict[str, Any], ...] = ()
+    ephemeral_container_statuses: tuple[dict[str, Any], ...] = ()
 
 
 class Pod(Object, frozen=True, gc=False):

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+import msgspec
+
 from skysail.base.names import Event
 from skysail.cloud.contract import EVICTED, Ended, Pending, Provider, RunId, Running, State
 from skysail.cloud.errors import Gone, ProviderError, Refused
@@ -23,9 +25,11 @@ from skysail.node.logs import LogStore
 from skysail.node.manifest import Container, Pod, Volume
 from skysail.node.plan import Start, Stop
 from skysail.node.references import References
-from skysail.node.snapshot import Health
+from skysail.node.snapshot import HEALTHY, Health
 
 _PUMP_SECONDS = 5.0
+# What a program has for its own end, even if its hook took all the time that there was.
+_LEAST_GRACE = 2.0
 _TAIL_LINES = 80
 _TAIL_BYTES = 2048
 
@@ -81,9 +85,10 @@ class Performer:
         """Begin to end a run. Asked again with less grace, it is ended sooner."""
         log.info("stopping", extra={"pod": str(book.key), "container": step.run.container, "why": step.why})
         book.stops[step.run] = self._now() + step.grace
-        for task in (book.starting.get(step.run), book.stopping.get(step.run)):
-            if task is not None:
-                task.cancel()
+        if step.run in book.stopping:
+            book.stopping[step.run].cancel()
+        if book.health.get(step.run, HEALTHY).failure:
+            self._teller.tell(pod, Event.KILLING, f"{step.run.container}: {step.why}", warning=False)
         container = next((c for c in translate.every_container(pod) if c.name == step.run.container), None)
         book.stopping[step.run] = self.task(self._stop(book, pod, container, step), f"end of {step.run}")
 
@@ -133,6 +138,10 @@ class Performer:
                 book.hold(container.name, "CreateContainerError", "The node failed; its log tells more.", self._now())
             # Before it is no longer under way: a run that nobody knows of would be started once more.
             await self._look(book, pod, run)
+        except asyncio.CancelledError:
+            if run in book.stops:
+                await self._look(book, pod, run)  # it may run already, and then it has to be ended as one that does
+            raise
         finally:
             book.starting.pop(run, None)
             self._changed(book.uid)
@@ -156,18 +165,18 @@ class Performer:
         failure = await Checks(self._provider, run, container, book.address or "").hook(hook)
         if failure:
             self._teller.tell(pod, Event.POST_START_FAILED, f"{container.name}: {failure}")
+            note = f"{container.name}: It is ended, because the hook after its start failed."
+            self._teller.tell(pod, Event.KILLING, note, warning=False)
             await self._provider.stop(run, float(pod.spec.termination_grace_period_seconds or 0))
 
     async def _stop(self, book: Book, pod: Pod, container: Container | None, step: Stop) -> None:
         began = self._now()
-        hook = container.lifecycle.pre_stop if container else None
-        has_begun = isinstance(book.runs.get(step.run), Running)
+        await self._break_off(book, step.run)
         try:
-            if container is not None and hook is not None and has_begun and step.grace > 0:
-                failure = await Checks(self._provider, step.run, container, book.address or "").hook(hook, step.grace)
-                if failure:
-                    self._teller.tell(pod, Event.PRE_STOP_FAILED, f"{container.name}: {failure}")
-            await self._provider.stop(step.run, max(0.0, step.grace - (self._now() - began)))
+            if container is not None and isinstance(book.runs.get(step.run), Running) and step.grace > 0:
+                await self._before_stop(book, pod, container, step)
+            left = step.grace - (self._now() - began)
+            await self._provider.stop(step.run, max(_LEAST_GRACE, left) if step.grace > 0 else 0.0)
         except Gone:
             log.debug("run gone before it was stopped", extra={"pod": str(book.key)})
         except ProviderError as error:
@@ -176,6 +185,23 @@ class Performer:
         finally:
             book.stopping.pop(step.run, None)
         await self._look(book, pod, step.run)
+        if step.run not in book.runs:
+            book.stops.pop(step.run, None)  # there never was such a run, so nobody will tell its end
+
+    async def _break_off(self, book: Book, run: RunId) -> None:
+        """End a start that is under way, and know how far it came."""
+        start = book.starting.get(run)
+        if start is not None:
+            start.cancel()
+            await asyncio.wait([start])
+
+    async def _before_stop(self, book: Book, pod: Pod, container: Container, step: Stop) -> None:
+        hook = container.lifecycle.pre_stop
+        if hook is None:
+            return
+        failure = await Checks(self._provider, step.run, container, book.address or "").hook(hook, step.grace)
+        if failure:
+            self._teller.tell(pod, Event.PRE_STOP_FAILED, f"{container.name}: {failure}")
 
     async def _look(self, book: Book, pod: Pod, run: RunId) -> None:
         try:
@@ -195,7 +221,9 @@ class Performer:
     def _care(self, book: Book, pod: Pod | None, run: RunId, *, is_late: bool) -> None:
         """What is due when a run has begun; once. One that began later than its start still wants its hook."""
         container = next((c for c in (translate.every_container(pod) if pod else ()) if c.name == run.container), None)
-        if pod is None or container is None or run in book.followers or not isinstance(book.runs[run], Running):
+        if pod is None or container is None or run in book.followers or run in book.stops:
+            return
+        if not isinstance(book.runs[run], Running):
             return
         tasks = book.followers[run] = []
         if is_late and container.lifecycle.post_start is not None:
@@ -209,11 +237,14 @@ class Performer:
         def tell(health: Health) -> None:
             if run in book.health:
                 book.health[run] = health
-            if health.failure:
-                self._teller.tell(pod, Event.UNHEALTHY, f"{container.name}: {health.failure}")
             self._changed(book.uid)
 
-        await probes.watch(container, checks.check, tell)
+        def complain(why: str) -> None:
+            """Of a run that goes on: what has ended, or is being ended, cannot answer."""
+            if isinstance(book.runs.get(run), Running) and run not in book.stops:
+                self._teller.tell(pod, Event.UNHEALTHY, f"{container.name}: {why}")
+
+        await probes.watch(container, checks.check, tell, complain)
 
     async def _pump(self, run: RunId) -> None:
         writer = self._logs.writer(run)
@@ -239,7 +270,7 @@ class Performer:
         if end.message or not end.code or policies.get(run.container) != "FallbackToLogsOnError":
             return end
         tail = self._logs.end(run, _TAIL_LINES, _TAIL_BYTES).decode(errors="replace")
-        return Ended(code=end.code, reason=end.reason, message=tail, started=end.started, ended=end.ended)
+        return msgspec.structs.replace(end, message=tail)
 
     def _held(self, book: Book, pod: Pod, container: str, error: Missing | ProviderError | KubeError) -> None:
         reason, event = _reasons(error)

@@ -65,6 +65,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the status will change again at once, so that writing it now would be waste."""
         return any(isinstance(step, (Prepare, Start)) for step in self.steps)
 
+    @property
+    def is_parting(self) -> bool:
+        """Whether the status is the last word, and nobody could write it later."""
+        return any(isinstance(step, (Release, DeletePod)) for step in self.steps)
+
 
 class Ending(msgspec.Struct, frozen=True):
     """The pod has to end: how long its runs have for that, and what is said of it."""

@@ -21,8 +21,13 @@ def initial(container: Container) -> Health:
     return Health(started=container.startup_probe is None, ready=container.readiness_probe is None)
 
 
-async def watch(container: Container, check: Check, tell: Callable[[Health], None]) -> None:
-    """Ask until cancelled, or until the run has to be ended. Tells the health whenever it changes."""
+async def watch(
+    container: Container, check: Check, tell: Callable[[Health], None], complain: Callable[[str], None]
+) -> None:
+    """Ask until cancelled, or until the run has to be ended.
+
+    Tells the health whenever it changes, and complains of each bad answer, also where it changes nothing yet.
+    """
     health = initial(container)
 
     def changed(**news: bool | str | int | None) -> None:
@@ -32,20 +37,36 @@ async def watch(container: Container, check: Check, tell: Callable[[Health], Non
             health = new
             tell(new)
 
+    def ask(name: str) -> Check:
+        return _complaining(f"{name} probe failed", check, complain)
+
     if container.startup_probe:
-        async for passed, reason in _verdicts(container.startup_probe, check):
+        async for passed, reason in _verdicts(container.startup_probe, ask("Startup")):
             if passed:
                 break
             grace = container.startup_probe.termination_grace_period_seconds
-            changed(failure=f"Startup probe failed: {reason}", grace=grace)
+            changed(failure=reason, grace=grace)
             return
         changed(started=True)
     async with asyncio.TaskGroup() as tasks:
         if container.readiness_probe:
-            tasks.create_task(_follow_readiness(container.readiness_probe, check, lambda ready: changed(ready=ready)))
+            asking = ask("Readiness")
+            tasks.create_task(_follow_readiness(container.readiness_probe, asking, lambda ready: changed(ready=ready)))
         if alive := container.liveness_probe:
             grace = alive.termination_grace_period_seconds
-            tasks.create_task(_follow_liveness(alive, check, lambda why: changed(failure=why, grace=grace)))
+            tasks.create_task(_follow_liveness(alive, ask("Liveness"), lambda why: changed(failure=why, grace=grace)))
+
+
+def _complaining(what: str, check: Check, complain: Callable[[str], None]) -> Check:
+    async def ask(probe: Probe | Handler, timeout: float) -> str:  # noqa: ASYNC109 (the probe's own field)
+        reason = await check(probe, timeout)
+        if not reason:
+            return ""
+        complaint = f"{what}: {reason}"
+        complain(complaint)
+        return complaint
+
+    return ask
 
 
 async def _follow_readiness(probe: Probe, check: Check, tell: Callable[[bool], None]) -> None:
@@ -56,7 +77,7 @@ async def _follow_readiness(probe: Probe, check: Check, tell: Callable[[bool], N
 async def _follow_liveness(probe: Probe, check: Check, tell: Callable[[str], None]) -> None:
     async for passed, reason in _verdicts(probe, check):
         if not passed:
-            tell(f"Liveness probe failed: {reason}")
+            tell(reason)
             return
 
 

@@ -10,6 +10,7 @@ import msgspec
 from skysail.cloud.contract import Abilities, Line, Provider, RunId, Running, Session, Usage
 from skysail.node import daemons
 from skysail.node.book import Book
+from skysail.node.burden import NOT_ADDED
 from skysail.node.keeper import Keeper
 from skysail.node.logs import Excerpt, LogStore
 from skysail.node.manifest import Container, Pod
@@ -111,6 +112,8 @@ class Reach:
         for container in every_container(pod):
             if container.name == place.container:
                 return book, pod, container
+        if place.container in {container.name for container in pod.spec.ephemeral_containers}:
+            raise NotRunning(f'container "{place.container}" was not started: {NOT_ADDED}')
         raise NoSuch(f'container "{place.container}" not found in pod "{place.pod}"')
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from skysail.base.names import Label
+from skysail.base.names import Condition, Label, Reason
 from skysail.base.timestamps import timestamp
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
@@ -40,6 +40,10 @@ _HEALTHY = {
     "NetworkUnavailable": ("False", "NetworkIsUp", "Pods have addresses."),
     "Ready": ("True", "KubeletReady", "Skysail's agent is running."),
 }
+_UNTOLD = ("Unknown", Reason.CLOUD_UNREACHABLE.value, "The cloud has not been asked yet.")
+
+# By type: status, reason, message.
+Conditions = Mapping[str, tuple[str, str, str]]
 
 RIGHTS = (reading(NODE), Right(NODE, ("create",)), Right(NODE, ("patch",), subresource="status"))
 
@@ -47,7 +51,10 @@ log = logging.getLogger(__name__)
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself. A virtual one stands for a cloud: people and load balancers can keep off it."""
+    """What a node says of itself. A virtual one stands for a cloud: people and load balancers can keep off it.
+
+    `runtime` is what runs its pods, as `name://version`.
+    """
 
     name: str
     address: str
@@ -58,6 +65,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     taints: tuple[Mapping[str, str], ...] = ()
     is_virtual: bool = False
+    runtime: str = "skysail://1"
 
 
 class NodeStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -66,6 +74,7 @@ class NodeStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     conditions: tuple[dict[str, Any], ...] = ()
     daemon_endpoints: dict[str, Any] | None = None
     declared_features: tuple[str, ...] = ()
+    node_info: dict[str, Any] = {}
 
 
 class NodeObject(Object, frozen=True, gc=False):
@@ -73,13 +82,24 @@ class NodeObject(Object, frozen=True, gc=False):
 
 
 class Registrar:
-    """One per node. `registered` is set when the node was first seen as it should be."""
+    """One per node. `registered` is set when the node was first seen as it should be.
+
+    `outage` tells why a cloud's node cannot reach it: empty where it can, None before the first answer. The node stays
+    ready meanwhile, because pods of one that is not would be taken away, and they run on.
+    """
 
     def __init__(
-        self, client: Client, described: Description, *, now: Callable[[], datetime], rng: random.Random
+        self,
+        client: Client,
+        described: Description,
+        *,
+        now: Callable[[], datetime],
+        rng: random.Random,
+        outage: Callable[[], str | None] | None = None,
     ) -> None:
         self._client = client
         self._described = described
+        self._outage = outage
         self._now = now
         self._rng = rng
         self._heartbeat = Heartbeat(client, described.name, now)
@@ -126,10 +146,23 @@ class Registrar:
         if node is None:
             node = await self._client.create(NODE, manifest(self._described), NodeObject)
             self._nodes.wrote(node)
-        if not is_right(node, self._described):
-            shown = status(self._described, timestamp(self._now()))
+        conditions = {**_HEALTHY, **self._reach(node)}
+        if not is_right(node, self._described, conditions):
+            shown = status(self._described, timestamp(self._now()), conditions, node.status.conditions)
             self._nodes.wrote(await self._client.patch_status(NODE, node, shown, NodeObject))
         self.registered.set()
+
+    def _reach(self, node: NodeObject) -> Conditions:
+        """What was told stands until the cloud has answered anew, so that a restart of ours is no news of it."""
+        if self._outage is None:
+            return {}
+        outage = self._outage()
+        if outage is None:
+            told = next((row for row in node.status.conditions if row["type"] == Condition.CLOUD_REACHABLE), None)
+            return {Condition.CLOUD_REACHABLE: (told["status"], told["reason"], told["message"]) if told else _UNTOLD}
+        if outage:
+            return {Condition.CLOUD_REACHABLE: ("False", Reason.CLOUD_UNREACHABLE, outage)}
+        return {Condition.CLOUD_REACHABLE: ("True", Reason.CLOUD_LISTS, "The cloud lists what it runs for us.")}
 
     def _node(self) -> NodeObject | None:
         return next(iter(self._nodes.all()), None)
@@ -147,7 +180,10 @@ def manifest(described: Description) -> dict[str, Any]:
     }
 
 
-def status(described: Description, now: str) -> dict[str, Any]:
+def status(
+    described: Description, now: str, conditions: Conditions = _HEALTHY, before: Iterable[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    since = {(row["type"], row["status"]): row.get("lastTransitionTime") for row in before}
     return {
         "capacity": dict(described.capacity),
         "allocatable": dict(described.capacity),
@@ -162,24 +198,25 @@ def status(described: Description, now: str) -> dict[str, Any]:
                 "reason": reason,
                 "message": message,
                 "lastHeartbeatTime": now,
-                "lastTransitionTime": now,
+                "lastTransitionTime": since.get((name, value)) or now,
             }
-            for name, (value, reason, message) in _HEALTHY.items()
+            for name, (value, reason, message) in conditions.items()
         ],
     }
 
 
-def is_right(node: NodeObject, described: Description) -> bool:
-    """Whether the scheduler and the API server see what they should. Times are left out: the Lease tells them."""
+def is_right(node: NodeObject, described: Description, conditions: Conditions = _HEALTHY) -> bool:
+    """Whether everybody sees what they should. Times are left out: the Lease tells them."""
     seen = node.status
-    conditions = {row["type"]: row["status"] for row in seen.conditions}
+    told = {row["type"]: (row["status"], row.get("reason"), row.get("message")) for row in seen.conditions}
     wanted = status(described, "")
     return (
-        conditions == {name: value for name, (value, _, _) in _HEALTHY.items()}
+        told == conditions
         and list(seen.addresses) == wanted["addresses"]
         and seen.daemon_endpoints == wanted["daemonEndpoints"]
         and seen.capacity == wanted["capacity"]
         and seen.declared_features == _FEATURES
+        and seen.node_info.get("containerRuntimeVersion") == described.runtime
     )
 
 
@@ -188,7 +225,7 @@ def _info(described: Description) -> dict[str, str]:
     return {
         **unknown,
         "kubeletVersion": described.kubelet_version,
-        "containerRuntimeVersion": "skysail://1",
+        "containerRuntimeVersion": described.runtime,
         "operatingSystem": "linux",
         "osImage": "skysail",
         "architecture": described.labels.get("kubernetes.io/arch", "amd64"),

@@ -9,12 +9,15 @@ import msgspec
 
 from skysail.base.names import Condition, Reason
 from skysail.cloud.contract import EVICTED, Ended, Pending, Running
+from skysail.node.burden import NOT_ADDED
 from skysail.node.manifest import Container, Pod
 from skysail.node.snapshot import HEALTHY, History, Snapshot, is_sidecar, timestamp
 
 _LONGEST_MESSAGE = 4096
 # By this a Job's podFailurePolicy tells what the node did from what the program did.
 _DISRUPTED = "DisruptionTarget"
+_PAUSED = "CrashLoopBackOff"
+_NEVER_RAN = 128  # as a runtime says of what could not be started
 
 Json = dict[str, Any]
 
@@ -30,7 +33,7 @@ class Final(msgspec.Struct, frozen=True):
 def status(snapshot: Snapshot, known: Mapping[str, History], final: Final | None = None) -> Json:
     """The whole status that the node answers for. None stands for a field that is not there."""
     pod = snapshot.pod
-    initialised = final is not None or _is_initialised(pod, known)
+    initialised = _is_initialised(pod, known)
     inits = [_container(snapshot, c, known[c.name], final=final) for c in pod.spec.init_containers]
     mains = [_container(snapshot, c, known[c.name], final=final, initialised=initialised) for c in pod.spec.containers]
     address = snapshot.address or (pod.status.pod_ip or "" if final or pod.metadata.is_deleting else "")
@@ -39,7 +42,7 @@ def status(snapshot: Snapshot, known: Mapping[str, History], final: Final | None
         "reason": final.reason if final else None,
         "message": final.message if final else None,
         "observedGeneration": pod.metadata.generation or None,
-        "startTime": pod.status.start_time or timestamp(snapshot.now),
+        "startTime": pod.status.start_time or timestamp(_beginning(snapshot, known)),
         "hostIP": snapshot.host_ip or None,
         "hostIPs": [{"ip": snapshot.host_ip}] if snapshot.host_ip else None,
         "podIP": address or None,
@@ -47,6 +50,7 @@ def status(snapshot: Snapshot, known: Mapping[str, History], final: Final | None
         "conditions": _conditions(snapshot, known, final, [*inits, *mains]),
         "initContainerStatuses": inits,
         "containerStatuses": mains,
+        "ephemeralContainerStatuses": [_never_added(c) for c in pod.spec.ephemeral_containers],
     }
 
 
@@ -54,6 +58,19 @@ def differs(pod: Pod, shown: Json) -> bool:
     """Whether this status is another than the one that was written."""
     written = msgspec.to_builtins(pod.status)
     return any(_bare(written.get(name)) != _bare(value) for name, value in shown.items())
+
+
+def new_pauses(pod: Pod, shown: Json) -> list[str]:
+    """What this status tells, and the one that was written did not, of containers that end again and again."""
+    written = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    before = {(row["name"], row.get("restartCount")) for row in written if _is_paused(row)}
+    rows = [row for row in (*shown["initContainerStatuses"], *shown["containerStatuses"]) if _is_paused(row)]
+    return [row["state"]["waiting"]["message"] for row in rows if (row["name"], row["restartCount"]) not in before]
+
+
+def _is_paused(row: Json) -> bool:
+    waiting = (row.get("state") or {}).get("waiting") or {}
+    return waiting.get("reason") == _PAUSED
 
 
 def _bare(value: Any) -> Any:
@@ -64,6 +81,13 @@ def _bare(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_bare(part) for part in value]
     return value
+
+
+def _beginning(snapshot: Snapshot, known: Mapping[str, History]) -> float:
+    """The first status is often written when containers run already, and a pod is not younger than they are."""
+    states = [state for past in known.values() for state in (past.state, past.previous)]
+    begun = [state.started for state in states if isinstance(state, (Running, Ended)) and state.started is not None]
+    return min((snapshot.now, *begun))
 
 
 def _phase(pod: Pod, known: Mapping[str, History]) -> str:
@@ -102,7 +126,7 @@ def _container(
     return {
         "name": container.name,
         "image": container.image,
-        "imageID": f"skysail://{container.image}" if past.begun >= 0 else "",
+        "imageID": _image_id(container, past),
         "containerID": f"skysail://{run.pod}.{run.container}.{run.number}" if past.begun >= 0 else None,
         "restartCount": max(past.begun, 0),
         "started": goes_on and health.started,
@@ -110,6 +134,26 @@ def _container(
         "state": state,
         "lastState": last,
     }
+
+
+def _never_added(container: Container) -> Json:
+    """`kubectl debug` waits until its container has begun or ended."""
+    end = {"exitCode": _NEVER_RAN, "reason": Reason.UNSUPPORTED, "message": f"{NOT_ADDED}."}
+    return {
+        "name": container.name,
+        "image": container.image,
+        "imageID": "",
+        "restartCount": 0,
+        "ready": False,
+        "state": {"terminated": end},
+    }
+
+
+def _image_id(container: Container, past: History) -> str:
+    if past.begun < 0:
+        return ""
+    told = past.previous if isinstance(past.state, Pending) else past.state
+    return (told.image_id if isinstance(told, (Running, Ended)) else "") or f"skysail://{container.image}"
 
 
 def _states(
@@ -147,7 +191,7 @@ def _pause(snapshot: Snapshot, container: Container, past: History, end: Ended) 
     if not past.pause:
         return None
     where = f"container={container.name} pod={snapshot.pod.metadata.key}"
-    return _waiting("CrashLoopBackOff", f"back-off {past.pause:.0f}s restarting failed {where}")
+    return _waiting(_PAUSED, f"back-off {past.pause:.0f}s restarting failed {where}")
 
 
 def _comes_back(pod: Pod, container: Container, end: Ended) -> bool:

@@ -22,6 +22,8 @@ LOST_CODE = 137
 _HEALTHY_SECONDS = 600.0
 _FIRST_PAUSE = 10.0
 _LONGEST_PAUSE = 300.0
+# So many short runs in a row have the longest pause: what was before them changes nothing.
+REMEMBERED = 8
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -149,8 +151,8 @@ def lost(pod: Pod, known: Mapping[RunId, State], now: float) -> dict[RunId, Ende
 
 def loss(state: Pending | Running, now: float) -> Ended:
     message = "The node lost this container: its process ended together with the node's agent, or unseen by it."
-    started = state.started if isinstance(state, Running) else None
-    return Ended(code=LOST_CODE, reason="Lost", message=message, started=started, ended=now)
+    started, image = (state.started, state.image_id) if isinstance(state, Running) else (None, "")
+    return Ended(code=LOST_CODE, reason="Lost", message=message, started=started, ended=now, image_id=image)
 
 
 def is_sidecar(container: Container) -> bool:
@@ -185,18 +187,19 @@ def _written(pod: Pod, container: str) -> History:
     entry: dict[str, Any] = next((row for row in entries if row["name"] == container), {})
     state, last = entry.get("state") or {}, entry.get("lastState") or {}
     number = entry.get("restartCount", 0)
-    before = _ended(last["terminated"]) if "terminated" in last else None
+    image = entry.get("imageID") or ""
+    before = _ended(last["terminated"], image) if "terminated" in last else None
     if "running" in state:
         started = seconds(state["running"]["startedAt"])
-        return History(number=number, state=Running(started), previous=before)
+        return History(number=number, state=Running(started, image), previous=before)
     if "terminated" in state:
-        return History(number=number, state=_ended(state["terminated"]), previous=before)
+        return History(number=number, state=_ended(state["terminated"], image), previous=before)
     if before is not None:
         return History(number=number, state=before)
     return History()
 
 
-def _ended(entry: dict[str, Any]) -> Ended:
+def _ended(entry: dict[str, Any], image_id: str) -> Ended:
     finished = entry.get("finishedAt")
     started = entry.get("startedAt")
     return Ended(
@@ -205,4 +208,5 @@ def _ended(entry: dict[str, Any]) -> Ended:
         message=entry.get("message") or "",
         started=seconds(started) if started else None,
         ended=seconds(finished) if finished else 0.0,
+        image_id=image_id,
     )

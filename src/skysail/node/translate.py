@@ -178,8 +178,8 @@ def _rights(pod: Pod, source: Container) -> contract.Rights:
         user=user,
         group=shared.run_as_group if own.run_as_group is None else own.run_as_group,
         must_not_be_root=bool(non_root),
-        dropped=frozenset(own.capabilities.drop),
-        added=frozenset(own.capabilities.add),
+        dropped=own.capabilities.dropped,
+        added=own.capabilities.added,
         has_read_only_root=own.read_only_root_filesystem,
     )
 

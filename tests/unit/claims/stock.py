@@ -104,6 +104,9 @@ class Talk:
     async def wait(self) -> int:
         return 0
 
+    async def kill(self) -> None:
+        return
+
     async def close(self) -> None:
         return
 

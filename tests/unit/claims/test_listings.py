@@ -109,7 +109,7 @@ def test_a_sight_starts_the_count_anew():
         await desk.poll()
         desk.cloud.instances = []
         await desk.poll()
-        assert desk.sight() == Unseen(listings=1)
+        assert desk.sight() == Unseen(listings=1, before=(instance(),))
 
     play(story)
 
@@ -220,7 +220,7 @@ def test_an_answer_to_a_call_is_newer_than_a_listing_under_way():
         await under_way
         assert desk.sight() == Seen((instance(),))
         await desk.poll()
-        assert desk.sight() == Unseen(listings=1)
+        assert desk.sight() == Unseen(listings=1, before=(instance(),))
 
     play(story)
 

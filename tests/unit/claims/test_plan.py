@@ -26,13 +26,12 @@ from tests.unit.claims.stock import (
     exited,
     instance,
     snapshot,
-    spec,
 )
 
 ABSENT = Unseen(listings=TERMS.absences, seconds=TERMS.visibility + 1)
 GONE = Unseen(listings=TERMS.absences, seconds=TERMS.visibility + 1, is_gone=True)
 DELETED = {"deletion_timestamp": DELETING}
-LATE = spec(deadline_time=ago(1))
+LATE = ago(1)
 ASKED = {"i-1": NOW - timedelta(seconds=1)}
 
 
@@ -104,7 +103,7 @@ TRANSITIONS = [
     ("nobody is left, and nothing is listed", RUNNING, {"owner": Owner.ABSENT}, "Terminating", (End,)),
     ("an owner that cannot be asked ends nothing", RUNNING, {"owner": Owner.UNKNOWN}, "Running", ()),
     ("a claim that was deleted", claim("Running", metadata=DELETED), {"sight": seen()}, "Terminating", (End,)),
-    ("its time is over", claim("Running", of=LATE), {"sight": seen()}, "Terminating", (End,)),
+    ("its time is over", claim("Running", deadline_time=LATE), {"sight": seen()}, "Terminating", (End,)),
     ("a program that ended is told at once", RUNNING, {"sight": seen(instance(exit=exited()))}, "Running", (End,)),
     ("and written down, where the cloud takes its time", RUNNING,
      {"sight": seen(instance(exit=exited())), "asked": ASKED}, "Terminating", ()),
@@ -222,7 +221,7 @@ def test_an_exit_is_told_once():
     [(seen(instance("i-1", "ended")), Reason.DEADLINE_EXCEEDED), (GONE, Reason.DEADLINE_EXCEEDED)],
 )
 def test_the_reason_of_an_end_stays_when_it_is_confirmed(sight, reason):
-    ending = plan(snapshot(claim("Running", of=LATE), sight=seen()))
+    ending = plan(snapshot(claim("Running", deadline_time=LATE), sight=seen()))
     before = claim("Terminating", conditions=ending.status.conditions)
     made = plan(snapshot(before, sight=sight))
     assert conditions.find(made.status.conditions, Condition.ENDED).reason == reason
@@ -231,6 +230,13 @@ def test_the_reason_of_an_end_stays_when_it_is_confirmed(sight, reason):
 def test_what_vanished_is_told_to_be_lost():
     made = plan(snapshot(RUNNING, sight=GONE))
     assert (made.status.exit.code, made.status.exit.reason, made.status.finish_time) == (137, "Lost", ago(0))
+
+
+def test_what_was_seen_to_end_before_it_vanished_is_not_lost():
+    forgotten = msgspec.structs.replace(GONE, before=(instance(exit=exited()),))
+    made = plan(snapshot(RUNNING, sight=forgotten))
+    assert made.status.exit.code == exited().code
+    assert conditions.find(made.status.conditions, Condition.ENDED).reason == "Completed"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +270,7 @@ def test_foreign_finalizers_stay():
 
 
 def test_the_deadline_is_looked_at_in_time():
-    of = claim("Running", of=spec(deadline_time=ago(-90)))
+    of = claim("Running", deadline_time=ago(-90))
     assert plan(snapshot(of, sight=seen())).look_again == 90
     assert plan(snapshot(RUNNING, sight=seen())).look_again is None
 

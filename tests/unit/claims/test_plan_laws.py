@@ -26,7 +26,6 @@ from tests.unit.claims.stock import (
     instance,
     order,
     snapshot,
-    spec,
 )
 
 # Rows of what may be are made beforehand, so that an example is a few choices. Calls of ours have the nonce `mine`.
@@ -64,7 +63,7 @@ CALLS = [
 NONCES = {"Launching": (TICKET, "mine", "theirs"), "Unknown": (TICKET, "mine", "theirs")}
 KNOWN_EXITS = dict.fromkeys(("Running", "Terminating", "Terminated"), (None, Exit(code=5, reason="Error")))
 CLAIMS = [
-    claim(state, of=spec(deadline_time=deadline), metadata={"deletion_timestamp": deleted}, nonce=nonce, exit=exit_)
+    claim(state, metadata={"deletion_timestamp": deleted}, nonce=nonce, exit=exit_, deadline_time=deadline)
     for state in (None, "Claimed", "Launching", "Unknown", "Starting", "Running", "Terminating", "Terminated")
     for nonce, exit_ in product(NONCES.get(state, ("",)), KNOWN_EXITS.get(state, (None,)))
     for deadline, deleted in product((None, ago(1), ago(-60)), (None, DELETING))

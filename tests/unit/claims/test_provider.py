@@ -94,7 +94,7 @@ def test_a_start_is_an_order_and_a_claim():
         assert list(quay.stored) == [NAME]
         assert quay.stored[NAME]["metadata"]["finalizers"] == [Finalizer.CLAIM]
         assert (made.spec.for_.uid, made.spec.for_.work, made.spec.gpu.count) == (UID, "job/3", 2)
-        assert (made.spec.deadline_time, made.spec.grace_seconds) == (ago(-90), 7)
+        assert made.spec.grace_seconds == 7
         order = quay.orders.get(NAME)
         assert (order.cluster, order.claim, order.seconds, order.container) == (CLUSTER, NAME, 90.0, MAIN)
         assert quay.ordered == [NAME]
@@ -172,9 +172,9 @@ def test_one_claim_is_one_container():
         (claim("Claimed", conditions=launched(Reason.ORDER_AWAITED, "...")), Pending("ContainerCreating")),
         (claim("Unknown", conditions=launched(Reason.REPLY_LOST, "Lost.")), Pending("ReplyLost", "Lost.")),
         (claim("Starting", conditions=launched(Reason.LAUNCHED, "...")), Pending("ContainerCreating")),
-        (claim("Running", ready_time=ago(30)), Running(NOW.timestamp() - 30)),
-        (claim("Terminating", ready_time=ago(30)), Running(NOW.timestamp() - 30)),
-        (claim("Terminating", ready_time=ago(30), exit=Exit(code=3)), Running(NOW.timestamp() - 30)),
+        (claim("Running", ready_time=ago(30)), Running(NOW.timestamp() - 30, "cloud/i-1")),
+        (claim("Terminating", ready_time=ago(30)), Running(NOW.timestamp() - 30, "cloud/i-1")),
+        (claim("Terminating", ready_time=ago(30), exit=Exit(code=3)), Running(NOW.timestamp() - 30, "cloud/i-1")),
         (
             claim("Terminated", ready_time=ago(30), finish_time=ago(7), exit=Exit(code=3, reason="Error", message="m")),
             Ended(code=3, reason="Error", message="m", started=NOW.timestamp() - 30, ended=NOW.timestamp() - 7),
@@ -187,6 +187,13 @@ def test_one_claim_is_one_container():
 )
 def test_only_a_confirmed_end_is_an_end(of, state):
     assert state_of(of) == state
+
+
+@pytest.mark.parametrize(("cloud", "want"), [("modal", "modal.com/i-1"), ("runpod", "runpod/i-1")])
+@pytest.mark.parametrize("state", ["Running", "Terminated"])
+def test_the_id_at_the_cloud_is_the_id_of_the_image(cloud, want, state):
+    told = state_of(claim(state, of=spec(provider=cloud), ready_time=ago(30), instance_id="i-1"))
+    assert told.image_id == want
 
 
 def test_who_was_ordered_in_an_earlier_life_has_to_be_started_again():

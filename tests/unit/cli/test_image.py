@@ -41,6 +41,32 @@ def test_a_copy_that_cannot_be_is_misuse(tmp_path, monkeypatch, copy):
         command("add", "x", "--copy", copy)
 
 
+@pytest.mark.parametrize(
+    "target", ["/", "/usr", "/usr/", "/bin", "/etc", "/proc/sys", "//usr/bin", "/workspace/../lib", "/dev"]
+)
+def test_a_copy_does_not_hide_the_system(tmp_path, monkeypatch, target):
+    monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
+    with pytest.raises(Misused, match="would hide the system's own files"):
+        command("add", "x", "--copy", f"{tmp_path}:{target}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("q:*", "--entrypoint", "unclosed 'quote"), "No closing quotation"),
+        (("", "--with", "six"), "An image must have a name"),
+        (("  ",), "An image must have a name"),
+        (("q:*", "--with=--index-url=http://x"), "--with --index-url=http://x is no package"),
+        (("q:*", "--with=six, -r"), "--with -r is no package"),
+    ],
+)
+def test_what_cannot_be_meant_is_misuse_and_leaves_no_rule(tmp_path, monkeypatch, arguments, why):
+    monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
+    with pytest.raises(Misused, match=why):
+        command("add", *arguments)
+    assert Rules(tmp_path / "home" / "images.json").own() == ()
+
+
 def test_who_interrupts_it_leaves_nothing_half_made_and_no_rule(tmp_path):
     with Index(treasure="") as index:
         index.open.clear()
@@ -52,7 +78,7 @@ def test_who_interrupts_it_leaves_nothing_half_made_and_no_rule(tmp_path):
         }
         argv = [sys.executable, "-m", "skysail", "image", "add", "island:*", "--with", "treasure"]
         with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as adding:
-            index.asked.wait()
+            index.until_asked()
             adding.send_signal(signal.SIGINT)
             said, _ = adding.communicate()
     assert adding.returncode == 130, said

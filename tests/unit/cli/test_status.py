@@ -4,6 +4,7 @@ import pytest
 
 from skysail.cli import status
 from skysail.local.control import HullStatus
+from skysail.local.spending import Spending
 from skysail.local.supervisor import UnitStatus
 
 
@@ -22,3 +23,41 @@ def test_the_header_says_whether_one_can_work_with_it(is_ready, states, want):
         is_ready=is_ready, pid=1, started=0.0, url="", with_operator=True, with_audit=False, steps=(), units=units
     )
     assert status._state(shown) == want
+
+
+def spending(**change):
+    usual = {
+        "cloud": "modal",
+        "node": "modal.com",
+        "is_simulated": True,
+        "outage": "",
+        "live": 2,
+        "unknown": 0,
+        "usd_per_hour": 7.9,
+        "usd": 0.123456,
+    }
+    return Spending(**{**usual, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "want"),
+    [
+        ({}, ["modal", "modal.com", "simulated", "yes", "2", "7.90", "0.1235"]),
+        (
+            {"is_simulated": False, "unknown": 1},
+            ["modal", "modal.com", "real", "yes", "2, 1 unknown", "7.90", "0.1235"],
+        ),
+        ({"outage": "It is down."}, ["modal", "modal.com", "simulated", "It is down.", "2", "7.90", "0.1235"]),
+    ],
+)
+def test_a_cloud_is_a_row(change, want):
+    table = status._clouds([spending(**change)])
+    assert [next(iter(column.cells)) for column in table.columns] == want
+
+
+@pytest.mark.parametrize(
+    ("accounts", "want"),
+    [((True, True), "nothing is paid"), ((True, False), "Real ones are billed"), ((False, False), "real accounts")],
+)
+def test_what_a_price_means_is_said(accounts, want):
+    assert want in status._bill([spending(is_simulated=one) for one in accounts])

@@ -109,6 +109,11 @@ def test_the_environment_comes_last_and_only_if_it_is_not_shown_already():
     assert "/usr/lib/python" not in bound
 
 
+def test_what_is_held_open_is_bound_by_its_descriptor():
+    held = (Bind("/vol", "/a", is_shared=True, descriptor=7), Bind("/vol", "/b", read_only=True, descriptor=8))
+    assert " --bind-fd 7 /a --ro-bind-fd 8 /b " in words(room(binds=held))
+
+
 @pytest.mark.parametrize("user", [None, 0])
 def test_root_has_the_usual_rights_of_a_container_only(user):
     rights = words(room(rights=Rights(user=user)))

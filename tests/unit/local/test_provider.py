@@ -3,16 +3,18 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from skysail.cloud.changes import Changes
-from skysail.cloud.contract import Container, Folder, Limits, Mount, Pod, Rights, RunId, Volume
-from skysail.cloud.errors import Refused
+from skysail.cloud.contract import Container, File, Files, Folder, Limits, Mount, Pod, Rights, RunId, Volume
+from skysail.cloud.errors import Gone, ProviderError, Refused
 from skysail.local.box.limits import Groups
 from skysail.local.images.rules import Copied, Rule, Rules
 from skysail.local.provider.usage import by_namespace
@@ -88,12 +90,62 @@ async def test_a_pod_whose_volume_cannot_be_leaves_nothing(talk, tmp_path):
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+async def test_files_that_exclude_each_other_are_told_and_the_old_ones_stay(talk):
+    clash = (File("a/b", b"1"), File("a", b"2"))
+    with pytest.raises(ProviderError, match="The place of the pod cannot be made: Is a directory"):
+        await talk.pod(Volume("v", Files(clash)))
+    uid = await talk.pod(Volume("v", Files((File("a/b", b"old"),))))
+    with pytest.raises(ProviderError, match="The files of volume v cannot be written: Is a directory"):
+        await talk.provider.update(uid, "v", clash)
+    assert await talk.result("cat /v/a/b", pod=uid, mounts=(Mount(volume="v", path="/v"),)) == (0, "old")
+
+
+async def test_of_the_runs_before_the_last_two_nothing_is_kept(talk):
+    uid = await talk.pod()
+    beside = await talk.start("true", pod=uid, name="other")
+    runs = []
+    for number in range(4):
+        runs.append(await talk.start(f"echo {number}", pod=uid, number=number))
+        await talk.end(runs[-1])
+    assert sorted((await talk.provider.list()).runs) == [*runs[2:], beside]
+    assert await talk.said(runs[2]) == "2\n"
+    with pytest.raises(Gone):
+        await talk.said(runs[1])
+
+
+async def test_one_that_still_runs_is_kept_however_old(talk):
+    uid = await talk.pod()
+    old = await talk.start("sleep 1000", pod=uid)
+    await talk.start("sleep 1000", pod=uid, number=5)
+    await talk.provider.stop(old, 0)
+    assert (await talk.end(old)).code == 137
+
+
+async def test_a_start_that_failed_by_mistake_can_be_tried_again(talk, tmp_path):
+    rules, run = tmp_path / "home" / "images.json", RunId(await talk.pod(), "main", 0)
+    rules.parent.mkdir(exist_ok=True)
+    rules.write_text("{")
+    with pytest.raises(msgspec.DecodeError):
+        await talk.provider.start(run, talk.shell("exit 37"))
+    rules.unlink()
+    await talk.provider.start(run, talk.shell("exit 37"))
+    assert (await talk.end(run)).code == 37
+
+
 async def test_an_image_without_command_or_entry_point_is_refused(talk, tmp_path):
     Rules(tmp_path / "home" / "images.json").add(Rule(pattern="bare", packages=None))
     run = RunId(await talk.pod(), "main", 0)
-    with pytest.raises(Refused, match="skysail image add 'bare' --entrypoint") as refused:
+    with pytest.raises(Refused, match="skysail image add bare --entrypoint") as refused:
         await talk.provider.start(run, Container(name="main", image="bare", args=("x",)))
     assert refused.value.reason == "EntrypointUnknown"
+
+
+async def test_the_command_to_make_an_image_known_can_be_pasted_whatever_its_name_is(talk):
+    image = "x'; touch /tmp/mine; 'y"
+    with pytest.raises(Refused) as refused:
+        await talk.provider.start(RunId(await talk.pod(), "main", 0), Container(name="main", image=image))
+    command = str(refused.value).rpartition(": ")[2].split("`")[1]
+    assert shlex.split(command) == ["skysail", "image", "add", image, "--with", "PACKAGE,PACKAGE"]
 
 
 async def test_an_entry_point_runs_with_the_containers_arguments_in_a_copy_of_its_folder(talk, tmp_path):
@@ -125,7 +177,7 @@ async def test_the_machines_python_programs_are_not_taken_behind_the_environment
     await talk.provider.start(run, Container(name="main", image=talk.python_image, command=("torchrun", "x.py")))
     end = await talk.end(run)
     assert (end.code, end.reason) == (128, "StartError")
-    assert "skysail image add 'python:3' --with" in end.message
+    assert "skysail image add python:3 --with" in end.message
 
 
 async def test_steps_of_an_image_are_told(tmp_path, monkeypatch):
@@ -284,3 +336,28 @@ async def test_that_limits_are_not_enforced_is_said_once(tmp_path):
             await talk.end(await talk.start("true", limits=Limits(memory=30_000_000)))
     why = "Limits of memory and CPU are not enforced on this node: start Skysail as root if they must be."
     assert told == [f"LimitsIgnored: {why}"]
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_a_command_too_long_for_the_kernel_has_ended_and_is_not_tried_again(talk):
+    before = descriptors()
+    end = await talk.end(await talk.start(f": {'x' * 300_000}"))
+    assert (end.code, end.reason) == (128, "StartError")
+    assert end.message.startswith('"sh" cannot be started: its command and arguments are too long for the kernel')
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("image", "is_told"), [("python:2.7-slim", True), ("python:2", True), ("python:3", False), ("python:latest", False)]
+)
+async def test_which_python_runs_is_said_where_the_image_names_another(tmp_path, image, is_told):
+    told = []
+    async with local_provider(tmp_path, tell=lambda _, reason, note: told.append((str(reason), note))) as provider:
+        pod = await Talk(provider, image=image, python_image=image).pod()
+        await provider.start(RunId(pod, "main", 0), Container(name="main", image=image, command=("true",)))
+    ours = ".".join(map(str, sys.version_info[:3]))
+    words = [note for reason, note in told if reason == "OtherPython"]
+    assert [f"Image {image} runs in Python {ours} here" in note for note in words] == [True] * is_told

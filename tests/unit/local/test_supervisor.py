@@ -72,6 +72,13 @@ async def test_a_unit_runs_until_it_is_stopped(stage):
     assert stage.only_unit().crash is None
 
 
+async def test_a_unit_starts_in_its_folder(stage, tmp_path):
+    (tmp_path / "folder").mkdir()
+    await stage.supervisor.start(Unit(name="server", argv=("pwd",), folder=str(tmp_path / "folder"), restart=False))
+    await asyncio.wait_for(stage.told.get(), 20)
+    assert stage.only_unit().crash.log_tail == str(tmp_path / "folder")
+
+
 async def test_a_crash_is_reported_with_the_end_of_its_log(stage):
     await stage.supervisor.start(Unit(name="server", argv=("sh", "-c", "echo last words; exit 37")))
     await stage.pauses(1)

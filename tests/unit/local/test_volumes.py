@@ -127,6 +127,26 @@ def test_a_part_is_made_in_a_writable_volume_only(places):
     assert path_of(made(places, Scratch()), sub_path="a/b").is_dir()
 
 
+def test_a_part_stays_in_its_volume(places, tmp_path):
+    (tmp_path / "open" / "folder" / "part").mkdir(parents=True)
+    (tmp_path / "closed" / "part").mkdir(parents=True)
+    volumes = made(places, Folder(str(tmp_path / "open" / "folder")))
+    for part in ("..", "a/../../b", "/etc"):
+        with pytest.raises(Refused, match="leads out of its volume"):
+            path_of(volumes, sub_path=part)
+    (tmp_path / "open" / "folder").rename(tmp_path / "open" / "away")
+    (tmp_path / "open" / "folder").symlink_to(tmp_path / "closed")
+    with pytest.raises(Refused, match="leads out of its volume"):
+        path_of(volumes, sub_path="part")
+
+
+def test_a_part_that_is_a_link_to_itself_cannot_be_opened(places):
+    volumes = made(places, Scratch())
+    (path_of(volumes) / "a").symlink_to("a")
+    with pytest.raises(OSError, match="a link is in the way"):
+        path_of(volumes, sub_path="a")
+
+
 def test_what_is_not_there_cannot_be_replaced(places):
     with pytest.raises(Gone):
         made(places, Files(())).update("other", ())
@@ -144,7 +164,8 @@ def test_a_volume_that_outgrew_its_limit_is_named(places, in_memory):
     assert '"v" exceeds the limit of 65536 bytes' in volumes.excess()
 
 
-def test_a_volume_without_a_limit_may_grow(places):
-    volumes = made(places, Scratch())
+@pytest.mark.parametrize("limit", [None, 0])
+def test_a_volume_without_a_limit_may_grow(places, limit):
+    volumes = made(places, Scratch(size_limit=limit))
     (path_of(volumes) / "a").write_bytes(b"x" * 64 * 1024)
     assert (volumes.have_limits, volumes.excess()) == (False, "")

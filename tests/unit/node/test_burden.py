@@ -121,7 +121,7 @@ FATES: dict[str, dict[str, Carried | Harmless | Told]] = {
         "shareProcessNamespace": Told(True),
         "subdomain": CARRIED,
         "terminationGracePeriodSeconds": CARRIED,
-        "tolerations": SCHEDULER,
+        "tolerations": CARRIED,
         "topologySpreadConstraints": SCHEDULER,
         "volumes": CARRIED,
     },
@@ -340,7 +340,7 @@ def test_an_ordinary_pod_is_no_burden():
     restricted = {
         "runAsNonRoot": True,
         "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]},
+        "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE", "cap_chown"]},
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     of = pod(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
-from skysail.cloud.contract import RunId
+from skysail.cloud.contract import Output, RunId
 from skysail.cloud.errors import Refused
 from skysail.kube import certificates, kubeconfig
 from skysail.local.provider.sessions import SocketLine
@@ -100,6 +101,16 @@ async def test_an_https_probe_asks_whether_somebody_answers_and_not_who(listen, 
     assert await asks(port).check(action, 5.0) == answer
 
 
+async def test_an_https_probe_does_not_read_whom_the_machine_trusts(listen, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise AssertionError
+
+    for name in ("load_default_certs", "set_default_verify_paths", "load_verify_locations"):
+        monkeypatch.setattr(ssl.SSLContext, name, refuse)
+    port = await listen(answer_http)
+    assert "SSL" in await asks(port).check(probe(httpGet={"port": port, "scheme": "HTTPS"}), 5.0)
+
+
 async def test_https_to_a_server_without_it_is_a_failure(listen):
     port = await listen(answer_http)
     assert await asks(port).check(probe(httpGet={"port": port, "scheme": "HTTPS"}), 5.0)
@@ -146,3 +157,54 @@ def test_a_hook_may_only_sleep_and_not_longer_than_there_is_time():
         return asyncio.get_running_loop().time()
 
     assert virtual_time.run(play()) == 5.0
+
+
+class Talk:
+    """A command that prints so many pieces, and ends with a code or never."""
+
+    def __init__(self, pieces: list[bytes], code: int | None) -> None:
+        self.pieces = pieces
+        self.code = code
+        self.was_killed = False
+        self.was_closed = False
+
+    async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Talk:
+        return self
+
+    async def output(self):
+        for piece in self.pieces:
+            yield Output("stdout", 0.0, piece)
+
+    async def wait(self) -> int:
+        if self.code is None:
+            await asyncio.Event().wait()
+        return self.code
+
+    async def kill(self) -> None:
+        self.was_killed = True
+
+    async def close(self) -> None:
+        self.was_closed = True
+
+
+COMMAND = {"exec": {"command": ["x"]}}
+
+
+def test_a_command_that_prints_without_end_does_not_fill_the_memory():
+    talk = Talk([bytes(64 * 1024)] * 1000 + [b"the end"], code=3)
+    tracemalloc.start()
+    try:
+        said = virtual_time.run(asks(1, talk).check(probe(**COMMAND), 5.0))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert said.endswith("the end")
+    assert most < 2**20
+
+
+@pytest.mark.parametrize(("code", "was_killed"), [(0, False), (3, False), (None, True)])
+def test_a_command_that_is_not_waited_for_any_longer_is_killed(code, was_killed):
+    talk = Talk([b"said"], code)
+    answer = virtual_time.run(asks(1, talk).check(probe(**COMMAND), 5.0))
+    assert answer == {0: "", 3: "said", None: "no answer within 5 s"}[code]
+    assert (talk.was_killed, talk.was_closed) == (was_killed, True)

@@ -9,7 +9,7 @@ from skysail.node.environment import Facts, Missing
 from tests.unit.node.pods import container, pod
 
 FACTS = Facts(
-    config_maps={"c": {"A": b"from c", "B": b"b", "not a name!": b"x"}},
+    config_maps={"c": {"A": b"from c", "B": b"b", "1bad": b"x"}},
     secrets={"s": {"A": b"from s", "key": b"secret"}},
     services={"KUBERNETES_SERVICE_HOST": "10.96.0.1"},
     pod_ip="10.244.0.2",
@@ -33,11 +33,12 @@ def test_later_sources_win_and_env_wins_over_all():
         {"name": "B", "value": "own"},
         env_from=({"configMapRef": {"name": "c"}}, {"secretRef": {"name": "s"}}),
     )
-    assert found == {"A": "from s", "B": "own", "key": "secret"}
+    assert found == {"A": "from s", "B": "own", "1bad": "x", "key": "secret"}
 
 
 def test_a_prefix_stands_before_each_name():
-    assert resolve(env_from=({"prefix": "P_", "configMapRef": {"name": "c"}},)) == {"P_A": "from c", "P_B": "b"}
+    found = resolve(env_from=({"prefix": "P_", "configMapRef": {"name": "c"}},))
+    assert found == {"P_A": "from c", "P_B": "b", "P_1bad": "x"}
 
 
 @pytest.mark.parametrize(

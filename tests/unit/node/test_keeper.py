@@ -129,14 +129,18 @@ class Site:
         node = Node(name="local", address="10.244.0.1", allocatable={}, is_virtual=is_virtual)
         around = Surroundings(broadcaster, _now, random.Random(1))
         keeper = Keeper(client, self.provider, node, self.logs, around=around)
-        task = asyncio.create_task(keeper.run())
+        tasks = [asyncio.create_task(work.run()) for work in (keeper, broadcaster)]
         await asyncio.sleep(1)
         yield keeper
-        task.cancel()
-        await asyncio.wait([task])
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
-    async def create(self, restart: str = "Never", volumes: list | None = None, owner: str = "") -> RunId:
+    async def create(
+        self, restart: str = "Never", volumes: list | None = None, owner: str = "", tolerations: tuple[dict, ...] = ()
+    ) -> RunId:
         spec = {
+            "tolerations": list(tolerations),
             "nodeName": "local",
             "restartPolicy": restart,
             "containers": [{"name": "main", "image": "x"}],
@@ -393,6 +397,20 @@ def test_everything_else_is_run(tmp_path, owner, is_virtual):
         site = Site(tmp_path)
         async with site.keeper(is_virtual=is_virtual):
             run = await site.create(owner=owner)
+            assert site.provider.starts == [run]
+
+    virtual_time.run(play())
+
+
+@pytest.mark.parametrize("is_virtual", [True, False])
+def test_a_pod_at_a_cloud_stays_while_nobody_hears_of_its_node(tmp_path, is_virtual):
+    async def play() -> None:
+        site = Site(tmp_path)
+        unheard = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
+        async with site.keeper(is_virtual=is_virtual):
+            run = await site.create(tolerations=({**unheard, "tolerationSeconds": 300},))
+            (kept,) = site.world.objects[POD][("default", "a")]["spec"]["tolerations"]
+            assert kept == (unheard if is_virtual else {**unheard, "tolerationSeconds": 300})
             assert site.provider.starts == [run]
 
     virtual_time.run(play())

@@ -108,6 +108,13 @@ def test_an_init_container_that_failed(policy, steps):
     made = plan(snapshot(pod(initContainers=[INIT], restartPolicy=policy), {run("init"): ended(3)}))
     assert made.steps == steps
     assert made.status["phase"] == ("Failed" if policy == "Never" else "Pending")
+    assert made.status["containerStatuses"][0]["state"] == {"waiting": {"reason": "PodInitializing"}}
+
+
+def test_a_pod_is_not_younger_than_its_containers():
+    made = plan(snapshot(pod(initContainers=[INIT]), {run("init"): ended(ago=5, lasted=2), run(): running(since=3)}))
+    assert made.status["startTime"] == made.status["initContainerStatuses"][0]["state"]["terminated"]["startedAt"]
+    assert plan(snapshot(pod(), {})).status["startTime"] == "2026-11-15T12:00:00Z"
 
 
 def test_a_sidecar_has_to_start_before_what_follows():

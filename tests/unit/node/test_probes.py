@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 
 from skysail.node import probes
 from skysail.node.manifest import Container
@@ -32,15 +33,21 @@ class Answers:
         return "no" if self._bad(now) else ""
 
 
-def watched(fields: dict, bad, seconds: float = 60.0) -> list[tuple[float, Health]]:
+def watched(fields: dict, bad, seconds: float = 60.0, *, complaints: list | None = None) -> list[tuple[float, Health]]:
     """What was told, and when."""
     told = []
+    heard = [] if complaints is None else complaints
 
     async def play() -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
-                await probes.watch(parsed(**fields), Answers(bad), lambda health: told.append((loop.time(), health)))
+                await probes.watch(
+                    parsed(**fields),
+                    Answers(bad),
+                    lambda health: told.append((loop.time(), health)),
+                    lambda why: heard.append((loop.time(), why)),
+                )
         except TimeoutError:
             pass
 
@@ -97,3 +104,14 @@ def test_a_probe_may_name_the_time_that_a_run_has_to_end():
     probe = {**EVERY_SECOND, "failureThreshold": 1, "terminationGracePeriodSeconds": 3}
     assert [health.grace for _, health in watched({"livenessProbe": probe}, lambda _: True)] == [3]
     assert [health.grace for _, health in watched({"startupProbe": probe}, lambda _: True)] == [3]
+
+
+@pytest.mark.parametrize("name", ["startup", "readiness", "liveness"])
+def test_every_bad_answer_is_complained_of_before_enough_of_them_have_a_consequence(name):
+    complaints = []
+    watched(
+        {f"{name}Probe": {**EVERY_SECOND, "failureThreshold": 5}},
+        lambda now: now < 2,
+        complaints=complaints,
+    )
+    assert complaints == [(at, f"{name.capitalize()} probe failed: no") for at in (0.0, 1.0)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -41,13 +41,20 @@ class Site:
 
     @property
     def ready(self) -> str:
-        return next(row["status"] for row in self.node["status"]["conditions"] if row["type"] == "Ready")
+        return self.condition("Ready")["status"]
+
+    def condition(self, name: str) -> dict:
+        return next((row for row in self.node["status"]["conditions"] if row["type"] == name), {})
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=asyncio.get_running_loop().time())
 
     @asynccontextmanager
-    async def registered(self):
+    async def registered(self, outage=None, *, is_first=True):
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}}
-        await self.user.create(NAMESPACE, namespace, Object)
-        registrar = Registrar(Client(ApiModel(self.world)), ME, now=lambda: START, rng=random.Random(1))
+        if is_first:
+            await self.user.create(NAMESPACE, namespace, Object)
+        registrar = Registrar(Client(ApiModel(self.world)), ME, now=self.now, rng=random.Random(1), outage=outage)
         task = asyncio.create_task(registrar.run())
         await registrar.registered.wait()
         yield
@@ -114,7 +121,63 @@ def test_a_quiet_node_is_not_written():
     virtual_time.run(play())
 
 
-@pytest.mark.parametrize("wrong", [{"address": "10.0.0.9"}, {"port": 10251}, {"capacity": {"cpu": "1"}}])
+def test_a_cloud_that_is_down_shows_and_the_node_stays_ready():
+    async def play() -> None:
+        site, outage = Site(), [""]
+        async with site.registered(lambda: outage[0]):
+            assert site.condition("CloudReachable")["status"] == "True"
+            ready_since = site.condition("Ready")["lastTransitionTime"]
+            outage[0] = "modal does not list its instances: it is down."
+            await asyncio.sleep(60)
+            told = site.condition("CloudReachable")
+            assert (told["status"], told["reason"], told["message"]) == ("False", "CloudUnreachable", outage[0])
+            assert told["lastTransitionTime"] > ready_since
+            assert (site.ready, site.condition("Ready")["lastTransitionTime"]) == ("True", ready_since)
+            written = site.node["metadata"]["resourceVersion"]
+            await asyncio.sleep(300)
+            assert site.node["metadata"]["resourceVersion"] == written
+            outage[0] = ""
+            await asyncio.sleep(60)
+            assert site.condition("CloudReachable")["status"] == "True"
+
+    virtual_time.run(play())
+
+
+@pytest.mark.parametrize("told", ["", "modal is down."])
+def test_what_was_told_of_a_cloud_stands_until_it_has_answered_a_new_process(told):
+    async def play() -> None:
+        site = Site()
+        async with site.registered(lambda: told):
+            pass
+        before = site.node["metadata"]["resourceVersion"]
+        async with site.registered(lambda: None, is_first=False):
+            await asyncio.sleep(300)
+            assert site.node["metadata"]["resourceVersion"] == before
+
+    virtual_time.run(play())
+
+
+def test_a_cloud_that_was_never_asked_is_not_known_to_be_reachable():
+    async def play() -> None:
+        site = Site()
+        async with site.registered(lambda: None):
+            assert site.condition("CloudReachable")["status"] == "Unknown"
+
+    virtual_time.run(play())
+
+
+def test_a_node_that_stands_for_no_cloud_says_nothing_of_one():
+    async def play() -> None:
+        site = Site()
+        async with site.registered():
+            assert site.condition("CloudReachable") == {}
+
+    virtual_time.run(play())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"address": "10.0.0.9"}, {"port": 10251}, {"capacity": {"cpu": "1"}}, {"runtime": "modal://account"}]
+)
 def test_what_others_rely_on_is_compared(wrong):
     shown = msgspec.convert({"metadata": {"name": "local"}, "status": register.status(ME, "")}, NodeObject)
     assert register.is_right(shown, ME)

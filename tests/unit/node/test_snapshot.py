@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from skysail.node.plan import plan
 from skysail.node.snapshot import history, lost
 from tests.unit.node.pods import NOW, ended, pod, run, running, snapshot, written
@@ -47,3 +50,16 @@ def test_an_end_that_was_told_is_not_taken_back():
     past = history(snapshot(told({run(): ended(9)}, restartPolicy="OnFailure"), {run(): running()}), "main")
     assert past.ended is not None
     assert past.ended.code == 9
+
+
+@pytest.mark.parametrize("state", [running(), ended(0)])
+def test_what_the_provider_calls_an_image_is_shown_and_kept_when_it_forgets(state):
+    named = {run(): msgspec.structs.replace(state, image_id="modal.com/sb-1")}
+    kept = told(named)
+    for runs in (named, {}):
+        shown = plan(snapshot(kept, runs)).status
+        assert shown["containerStatuses"][0]["imageID"] == "modal.com/sb-1"
+
+
+def test_an_image_without_another_name_is_known_by_its_own():
+    assert told({run(): running()}).status.container_statuses[0]["imageID"] == "skysail://busybox"

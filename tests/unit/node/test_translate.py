@@ -138,6 +138,11 @@ def test_what_must_be_looked_up():
             {},
             contract.Rights(dropped=frozenset({"ALL"}), added=frozenset({"NET_BIND_SERVICE"}), has_read_only_root=True),
         ),
+        (
+            {"capabilities": {"drop": ["all", "CAP_NET_RAW"], "add": ["cap_chown"]}},
+            {},
+            contract.Rights(dropped=frozenset({"ALL", "NET_RAW"}), added=frozenset({"CHOWN"})),
+        ),
     ],
 )
 def test_what_a_container_says_of_its_rights_comes_before_what_its_pod_says(own, shared, rights):

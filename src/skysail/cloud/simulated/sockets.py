@@ -11,7 +11,7 @@ import msgspec
 from skysail.cloud.contract import Output
 from skysail.cloud.errors import Unknown
 from skysail.cloud.simulated import wire
-from skysail.cloud.simulated.wire import Data, End, Exited, Failed, Frame, Opened, Printed, Resize
+from skysail.cloud.simulated.wire import Data, End, Exited, Failed, Frame, Kill, Opened, Printed, Resize
 from skysail.cloud.tape import Tape
 
 _LOST = "The connection to the simulated cloud was lost."
@@ -52,6 +52,9 @@ class RemoteSession:
         if self._code is None:
             raise Unknown(_LOST)
         return self._code
+
+    async def kill(self) -> None:
+        await _send(self._socket, Kill())
 
     async def close(self) -> None:
         self._listening.cancel()

@@ -11,7 +11,7 @@ from aiohttp import WSMsgType, web
 from skysail.cloud.contract import Line, Session
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.simulated import wire
-from skysail.cloud.simulated.wire import Data, End, Exited, Failed, Frame, Opened, Printed, Problem, Resize
+from skysail.cloud.simulated.wire import Data, End, Exited, Failed, Frame, Kill, Opened, Printed, Problem, Resize
 
 _HEARTBEAT_SECONDS = 30.0
 
@@ -54,6 +54,8 @@ async def _to_session(socket: web.WebSocketResponse, session: Session) -> None:
                 await session.close_stdin()
             case Resize(width, height):
                 await session.resize(width, height)
+            case Kill():
+                await session.kill()
 
 
 async def _from_session(socket: web.WebSocketResponse, session: Session) -> None:

@@ -82,6 +82,10 @@ class Resize(msgspec.Struct, frozen=True, tag="resize"):
     height: int
 
 
+class Kill(msgspec.Struct, frozen=True, tag="kill"):
+    """End the command."""
+
+
 class Printed(msgspec.Struct, frozen=True, tag="printed"):
     piece: Output
 
@@ -90,7 +94,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     code: int
 
 
-Frame = Opened | Failed | Data | End | Resize | Printed | Exited
+Frame = Opened | Failed | Data | End | Resize | Kill | Printed | Exited
 LARGEST_FRAME = 64 * 2**20
 
 

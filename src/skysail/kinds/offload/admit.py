@@ -7,11 +7,19 @@ is set to it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from skysail.base.settings import NodeSettings
+from skysail.kinds.offload import stay
 from skysail.kube.hooks import Admit, Hook, Manifest, Verdict
 
 _CONTAINERS = ("containers", "initContainers")
+
+
+def hooks(nodes: Mapping[str, NodeSettings]) -> tuple[Hook, ...]:
+    """Every hook of an operator that has these nodes."""
+    return (*HOOKS, stay.hook(nodes)) if nodes else HOOKS
 
 
 def set_limits(pod_spec_path: str) -> Admit:

@@ -9,12 +9,14 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
 from skysail.cloud.contract import Output
 from skysail.cloud.tape import Tape
+from skysail.local import plain_path
 from skysail.local.box import root
 from skysail.local.box.host import Machine
 from skysail.local.box.process import Child, Stream, Wires
@@ -71,7 +73,11 @@ class Running:
         self.wires = wires
         self.tape = Tape()
         self._now = now
-        self._child = Child(argv, wires, keep)
+        try:
+            self._child = Child(argv, wires, keep)
+        except OSError:
+            wires.close()
+            raise
         self._pumps = [asyncio.create_task(copy(source, self._put(stream))) for stream, source in wires.sources.items()]
 
     async def wait(self) -> int:
@@ -97,6 +103,20 @@ class Running:
         return put
 
 
+class Command(Running):
+    """One beside a program. Made by `Box.exec`."""
+
+    def kill(self) -> None:
+        """End it with all of its group. What we started ourselves is only the way into the box."""
+        if self._child.ended.done():
+            return
+        command = _first_child(self._child.pid)
+        with contextlib.suppress(ProcessLookupError):
+            if command is not None:
+                os.killpg(command, signal.SIGKILL)
+            os.kill(self._child.pid, signal.SIGKILL)
+
+
 class Box(Running):
     """One run of one program. Made by `start`."""
 
@@ -109,16 +129,15 @@ class Box(Running):
         self._was_executed = False
         self._is_unwanted = False
         heard, told = os.pipe()
-        arguments = _memory("\0".join((*root.arguments(order.room, Machine()), "")).encode())
-        try:
+        with ExitStack() as ours, ExitStack() as theirs:
+            ours.callback(os.close, heard)
+            theirs.callback(os.close, told)
+            room, held = _held(order.room, theirs)
+            arguments = _memory("\0".join((*root.arguments(room, Machine()), "")).encode())
+            theirs.callback(os.close, arguments)
             argv = _command_line(order, tools, arguments=arguments, status=told)
-            super().__init__(argv, Wires(stdin=order.stdin, terminal=order.terminal), (arguments, told), now)
-        except BaseException:
-            os.close(heard)
-            raise
-        finally:
-            os.close(arguments)
-            os.close(told)
+            super().__init__(argv, Wires(stdin=order.stdin, terminal=order.terminal), (arguments, told, *held), now)
+            ours.pop_all()
         self._unread = b""
         self._listener = asyncio.create_task(copy(Source(heard), self._hear))
 
@@ -172,15 +191,9 @@ class Box(Running):
 
     def program(self) -> int | None:
         """The user's program: the first child of the box's first process, which itself takes no signal but KILL."""
-        if self._init is None or self.has_ended:
-            return None
-        try:
-            children = Path(f"/proc/{self._init}/task/{self._init}/children").read_text().split()
-        except OSError:
-            return None
-        return int(children[0]) if children else None
+        return None if self._init is None or self.has_ended else _first_child(self._init)
 
-    async def exec(self, command: tuple[str, ...], *, stdin: bool, terminal: bool) -> Running:
+    async def exec(self, command: tuple[str, ...], *, stdin: bool, terminal: bool) -> Command:
         """Start a command that sees the program's files, processes and network, with the same rights."""
         if self._init_descriptor is None or self.has_ended:
             raise NotStarted("the program has ended")
@@ -189,11 +202,16 @@ class Box(Running):
         keep = (order, self._init_descriptor, told)
         argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("enter.py")), *map(str, keep)]
         try:
-            running = Running(argv, Wires(stdin=stdin, terminal=terminal), keep, self._now)
+            running = Command(argv, Wires(stdin=stdin, terminal=terminal), keep, self._now)
         finally:
             os.close(order)
             os.close(told)
-        failure = await _read_all(heard)
+        try:
+            failure = await _read_all(heard)
+        except asyncio.CancelledError:
+            running.kill()  # nobody will know of it
+            await running.drop()
+            raise
         if failure:
             await running.wait()
             raise NotStarted(failure)
@@ -243,10 +261,24 @@ class Box(Running):
 
     def _why(self) -> str:
         words = self.tape.last_words()
+        if "Unknown option" in words:
+            return f"the sandbox could not be made: bubblewrap is too old ({words}): update it, for example by apt-get"
         reason = words.rpartition(": ")[2] if "execvp" in words else ""
         if reason:
             return f'"{self._order.argv[0]}" cannot be started: {_NOT_FOUND if "No such" in reason else reason}'
         return f"the sandbox could not be made: {words or 'it ended without a word'}"
+
+
+def _held(room: root.Room, until: ExitStack) -> tuple[root.Room, list[int]]:
+    """The room with what is shared in it held open, and the descriptors. Raises OSError."""
+    binds, held = [], []
+    for bind in room.binds:
+        descriptor = plain_path.opened(Path(bind.source)) if bind.is_shared else None
+        if descriptor is not None:
+            until.callback(os.close, descriptor)
+            held.append(descriptor)
+        binds.append(msgspec.structs.replace(bind, descriptor=descriptor))
+    return msgspec.structs.replace(room, binds=tuple(binds)), held
 
 
 def _command_line(order: Order, tools: Tools, *, arguments: int, status: int) -> list[str]:
@@ -261,6 +293,14 @@ def _command_line(order: Order, tools: Tools, *, arguments: int, status: int) ->
         *((tools.setsid, "--ctty") if order.terminal else ()),
         *order.argv,
     ]
+
+
+def _first_child(pid: int) -> int | None:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return None
+    return int(children[0]) if children else None
 
 
 def _memory(content: bytes) -> int:

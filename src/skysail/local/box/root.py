@@ -6,6 +6,7 @@ the environment. So a mount path never has to exist on the machine and is never 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -39,16 +40,22 @@ _SHOWN = (
     *("/etc/os-release", "/etc/passwd", "/etc/pki/tls/certs", "/etc/profile", "/etc/protocols", "/etc/services"),
     *("/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo", "/etc/timezone"),
 )
+_KERNELS = ("/dev", "/proc", "/sys")
 # To make a mount point below a folder of the machine, its entries are shown one by one over an empty folder.
 _MOST_ENTRIES = 400
 
 
 class Bind(msgspec.Struct, frozen=True):
-    """A file or folder of the machine, and where the program finds it."""
+    """A file or folder of the machine, and where the program finds it.
+
+    `is_shared`: others can put a link in the way meanwhile, so who makes the box holds it open by `descriptor`.
+    """
 
     source: str
     target: str
     read_only: bool = False
+    is_shared: bool = False
+    descriptor: int | None = None
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +109,15 @@ def arguments(room: Room, host: Host) -> list[str]:
     ]
 
 
+def hides_the_system(target: str, host: Host) -> bool:
+    """Whether a folder at this path would lie over files that programs need."""
+    path = _canonical(Bind("", posixpath.normpath(f"/{target.strip('/')}")), host).target
+    is_above = any(f"{shown}/".startswith(f"{path.rstrip('/')}/") for shown in (*_SHOWN, *_KERNELS))
+    is_kernels = path.startswith(tuple(f"{top}/" for top in _KERNELS))
+    is_taken = path.startswith(tuple(f"{shown}/" for shown in _SHOWN)) and host.exists(path)
+    return is_above or is_kernels or is_taken
+
+
 def capabilities(rights: Rights) -> dict[str, int]:
     """By name and number. Who is not root in the box has none, as in any container."""
     if user(rights):
@@ -121,7 +137,7 @@ def _canonical(bind: Bind, host: Host) -> Bind:
     top = "/" + target.split("/")[1]
     if top in _SHOWN and host.link(top) is not None:
         target = host.resolve(top) + target.removeprefix(top)
-    return Bind(bind.source, target, bind.read_only)
+    return msgspec.structs.replace(bind, target=target)
 
 
 def _machine(binds: list[Bind], host: Host) -> list[str]:
@@ -164,7 +180,10 @@ def _is_shown(path: str, host: Host) -> bool:
 
 
 def _bind(bind: Bind) -> tuple[str, ...]:
-    return ("--ro-bind" if bind.read_only else "--bind", bind.source, bind.target)
+    word = "--ro-bind" if bind.read_only else "--bind"
+    if bind.descriptor is None:
+        return word, bind.source, bind.target
+    return f"{word}-fd", str(bind.descriptor), bind.target
 
 
 def _rights(rights: Rights) -> list[str]:

@@ -36,7 +36,7 @@ class Made(msgspec.Struct, frozen=True):
 def made_at(path: Path) -> Made | None:
     try:
         return msgspec.json.decode((path / "skysail.json").read_bytes(), type=Made)
-    except FileNotFoundError:
+    except (FileNotFoundError, msgspec.DecodeError):  # half of it may be all that a full disk took
         return None
 
 
@@ -81,7 +81,8 @@ class Builder:
             await self._run([uv, "pip", "install", "--no-progress", *options, *rule.packages], say, lock)
         base, version = (await self._run([interpreter, "-c", _INFO], say, lock)).split()
         made = Made(base, version)
-        (path / "skysail.json").write_bytes(msgspec.json.encode(made))
+        (path / "skysail.json.new").write_bytes(msgspec.json.encode(made))
+        (path / "skysail.json.new").replace(path / "skysail.json")
         say(f"the environment for {rule.pattern} is ready (Python {version})")
         return made
 

@@ -25,6 +25,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     entrypoint: tuple[str, ...] = ()
     default_args: tuple[str, ...] = ()
     copied: Copied | None = None
+    python: str = ""  # its version; none where the image is the machine's own programs
 
     @property
     def env(self) -> dict[str, str]:
@@ -69,7 +70,7 @@ class Environments:
             return _furnished(rule)
         path = self.path(rule)
         made = made_at(path) or await self._builds.join(str(path), partial(self._builder.build, path, rule), say)
-        return _furnished(rule, str(path), made.base)
+        return msgspec.structs.replace(_furnished(rule, str(path), made.base), python=made.version)
 
     def is_made(self, rule: Rule) -> bool:
         return rule.packages is None or made_at(self.path(rule)) is not None

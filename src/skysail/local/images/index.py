@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 _VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
@@ -42,11 +42,19 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _addresses(settings: dict[str, Any]) -> Iterator[str]:
-    for table in (settings, settings.get("pip", {})):
-        for key in _KEYS:
-            value = table.get(key, ())
-            yield from (value,) if isinstance(value, str) else value
-        yield from (index["url"] for index in table.get("index", ()) if "url" in index)
+    """What is of the wrong type names none, for the same reason."""
+    for table in filter(_is_table, (settings, settings.get("pip"))):
+        found = [row for key in _KEYS for row in _rows(table.get(key))]
+        found += [index.get("url") for index in filter(_is_table, _rows(table.get("index")))]
+        yield from (address for address in found if isinstance(address, str))
+
+
+def _rows(value: object) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
 
 
 def _server(address: str) -> tuple[str, int] | None:

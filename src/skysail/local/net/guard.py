@@ -19,13 +19,13 @@ _OWN_RANGES = (IPv4Network(POD_RANGE), IPv4Network(SERVICE_RANGE))
 # Addresses of the sixth version that a gateway turns into the one of the fourth which is written in their last bits.
 _TRANSLATED = IPv6Network("64:ff9b::/96")
 _COMPATIBLE = IPv6Network("::/96")
-# Where two clouds keep theirs although it is not link-local.
-_METADATA = (IPv6Address("fd00:ec2::254"), IPv4Address("100.100.100.200"))
+# Where three clouds keep theirs although it is not link-local.
+_METADATA = (IPv6Address("fd00:ec2::254"), IPv4Address("100.100.100.200"), IPv4Address("168.63.129.16"))
 # Networks of a home, a company or a provider: what is in them trusts whoever is in them. The ranges for examples in
-# documents are not among them, because nobody's network is there.
+# documents are not among them, because nobody's network is there. The last one is for gateways of such a network.
 _PRIVATE: tuple[IPv4Network | IPv6Network, ...] = (
     *map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")),
-    *map(IPv6Network, ("fc00::/7", "fec0::/10")),
+    *map(IPv6Network, ("fc00::/7", "fec0::/10", "64:ff9b:1::/48")),
 )
 _ANY_PORT = 9
 _EVERYBODY = IPv4Address("255.255.255.255")
@@ -52,7 +52,11 @@ def parse_networks(spelling: str) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """`exceptions` and `servers` (host and port) are what the user opened although it would be refused."""
+    """`exceptions` and `servers` (host and port) are what the user opened although it would be refused.
+
+    An exception that is a network opens what is private in it. This machine, the cluster and a cloud's credentials may
+    lie in it as well, and nobody who names a network means them: each of their addresses has to be named alone.
+    """
 
     is_machines: Callable[[Address], bool] = is_of_this_machine
     exceptions: tuple[IPv4Network | IPv6Network, ...] = ()
@@ -67,7 +71,8 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
     def objection(self, spelling: str) -> str | None:
         """Why this numeric address is closed to pods, or None where it is open."""
         address = _plain(ip_address(spelling))
-        if any(address in network for network in self.exceptions):
+        opened = [network for network in self.exceptions if address in network]
+        if any(network.num_addresses == 1 for network in opened):
             return None
         closed = (
             (address.is_loopback or address.is_unspecified, "it is this machine's loopback"),
@@ -75,7 +80,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
             (address.is_multicast or address == _EVERYBODY, "it is no single machine"),
             (any(address in range_ for range_ in _OWN_RANGES), "it is inside the cluster, so add it to NO_PROXY"),
             (self.is_machines(address), "it is an address of this machine itself"),
-            (any(address in network for network in _PRIVATE), _IS_PRIVATE),
+            (not opened and any(address in network for network in _PRIVATE), _IS_PRIVATE),
         )
         return next((why for is_so, why in closed if is_so), None)
 

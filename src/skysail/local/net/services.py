@@ -1,4 +1,4 @@
-"""ClusterIPs: a listener for each port of each Service, which leads every connection to one of its endpoints.
+"""ClusterIPs: a listener for each port of each Service with endpoints, which leads every connection to one of them.
 
 TCP only, the caller's address is not passed on, and there is no session affinity.
 """
@@ -32,11 +32,15 @@ class ServiceProxy:
         self._tasks = Tasks()
 
     async def sync(self, routes: Mapping[Place, tuple[Place, ...]]) -> None:
-        """Serve exactly these. Connections that stand are left alone. To be called by one task at a time."""
-        for place in self._servers.keys() - routes.keys():
+        """Serve exactly these. Connections that stand are left alone. To be called by one task at a time.
+
+        Where nobody stands behind a place nobody listens there, so that a caller is refused and not let down.
+        """
+        served = {place: endpoints for place, endpoints in routes.items() if endpoints}
+        for place in self._servers.keys() - served.keys():
             self._servers.pop(place).close()
             del self._ports[place]
-        for place, endpoints in routes.items():
+        for place, endpoints in served.items():
             if place in self._ports:
                 self._ports[place].endpoints = endpoints
             else:
@@ -71,8 +75,6 @@ class _Port:
 
     def in_turn(self) -> tuple[Place, ...]:
         """All endpoints, another one first each time."""
-        if not self.endpoints:
-            return ()
         first = self._turn = (self._turn + 1) % len(self.endpoints)
         return self.endpoints[first:] + self.endpoints[:first]
 

@@ -56,7 +56,7 @@ def _etcd(home: Home, options: PlaneOptions) -> tuple[str, ...]:
         f"--data-dir={home.etcd}",
         f"--listen-client-urls={addresses.ETCD_SOCKET}",
         f"--advertise-client-urls={addresses.ETCD_CLIENT_URL}",
-        f"--listen-peer-urls={addresses.ETCD_PEER_URL}",
+        f"--listen-peer-urls={addresses.ETCD_PEER_SOCKET}",
         f"--initial-advertise-peer-urls={addresses.ETCD_PEER_URL}",
         f"--initial-cluster=skysail={addresses.ETCD_PEER_URL}",
         "--log-level=warn",

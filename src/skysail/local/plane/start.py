@@ -12,6 +12,7 @@ from skysail.kube import kubeconfig
 from skysail.kube.errors import KubeError
 from skysail.kube.http import HttpTransport
 from skysail.kube.transport import Request
+from skysail.local import addresses
 from skysail.local.errors import StartFailed
 from skysail.local.home import Home
 from skysail.local.plane import credentials, flags
@@ -49,6 +50,7 @@ def units(home: Home, binaries: Binaries, options: PlaneOptions) -> dict[Compone
         component: Unit(
             name=component,
             argv=(*binaries.commands[component], *flags.of(component, home, options)),
+            folder=addresses.RUN_FOLDER,
             grace=_SHORT_GRACE.get(component, 10.0),
         )
         for component in Component

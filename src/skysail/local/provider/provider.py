@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -17,6 +18,7 @@ from skysail.cloud.changes import Changes
 from skysail.cloud.contract import (
     Abilities,
     Container,
+    Ended,
     File,
     Line,
     Listing,
@@ -28,7 +30,7 @@ from skysail.cloud.contract import (
     State,
     Usage,
 )
-from skysail.cloud.errors import Gone, Refused
+from skysail.cloud.errors import Gone, ProviderError, Refused
 from skysail.local.box.box import NotStarted
 from skysail.local.box.root import CAPABILITIES
 from skysail.local.provider.place import Place
@@ -92,14 +94,10 @@ class LocalProvider:
         if known is None:
             known = Run(run, container, self._place(run.pod), self._around)
             self._runs[run] = known
+            self._drop_before(run)
             self._warn(run, container)
-            known.begin(lambda: self._changes.tell(run))
-        try:
-            await known.started()
-        except Refused:
-            if self._runs.get(run) is known:  # it may be tried again, for example when the image was added
-                del self._runs[run]
-            raise
+            known.begin(changed=lambda: self._changes.tell(run), failed=lambda: self._drop(run))
+        await known.started()
 
     async def stop(self, run: RunId, grace: float) -> None:
         known = self._runs.get(run)
@@ -132,7 +130,8 @@ class LocalProvider:
 
     async def update(self, pod: str, volume: str, files: tuple[File, ...]) -> None:
         async with self._lock(pod):
-            await asyncio.to_thread(self._place(pod).volumes.update, volume, files)
+            with _told(f"The files of volume {volume} cannot be written"):
+                await asyncio.to_thread(self._place(pod).volumes.update, volume, files)
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
         try:
@@ -165,8 +164,9 @@ class LocalProvider:
             around = self._around
             place = Place(pod, Volumes(pod.uid, around.places), around.runs / pod.uid, around.name_server)
             try:
-                await asyncio.to_thread(place.make)
-                place.connect(await around.network.attach(pod))
+                with _told("The place of the pod cannot be made"):
+                    await asyncio.to_thread(place.make)
+                    place.connect(await around.network.attach(pod))
             except BaseException:
                 await self._take_away(place)
                 raise
@@ -205,6 +205,17 @@ class LocalProvider:
         await asyncio.to_thread(place.volumes.remove)
         await asyncio.to_thread(shutil.rmtree, place.folder, ignore_errors=True)
 
+    def _drop(self, run: RunId) -> None:
+        """It never came to be, and may be tried again, for example when the image was added."""
+        self._runs.pop(run, None)
+
+    def _drop_before(self, run: RunId) -> None:
+        """Of the runs before, one is enough to know. Each keeps what it printed."""
+        for earlier in [known for known in self._runs.values() if isinstance(known.state, Ended)]:
+            was = earlier.id
+            if (was.pod, was.container) == (run.pod, run.container) and was.number < run.number - 1:
+                del self._runs[was]
+
     def _warn(self, run: RunId, container: Container) -> None:
         """Said once: it is the same for every pod."""
         limits = container.limits
@@ -235,3 +246,13 @@ class LocalProvider:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """A machine's own trouble, such as a full disk, as the contract knows it; without the machine's paths."""
+    try:
+        yield
+    except OSError as error:
+        why = "Is the disk full, or is a path of a volume both a file and a folder?"
+        raise ProviderError(f"{what}: {error.strerror}. {why}") from error

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
+import shlex
 import shutil
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from skysail.base.names import Event
 from skysail.cloud.contract import EVICTED, Container, Ended, RunId, Running, State
 from skysail.cloud.errors import Gone, Refused
 from skysail.local.box.box import Box, Ending, Order
@@ -24,12 +28,13 @@ _LONGEST_MESSAGE = 4096
 _KILLED = 137
 _START_ERROR = 128
 _HOME = "/root"
+_PYTHON_TAG = re.compile(r"(?:^|/)python:(\d+(?:\.\d+)*)(?![\w.])")
 _TRIES = 50
 _PAUSE = 0.02
 
 
 class Run:
-    """`changed` is called after each change of `state`, which is None while the run is on its way."""
+    """`state` is None while the run is on its way, and where it never came to be."""
 
     def __init__(self, run: RunId, container: Container, place: Place, around: Surroundings) -> None:
         self.id = run
@@ -43,8 +48,10 @@ class Run:
         self._eviction = ""
         self._folder = place.folder / f"{run.container}.{run.number}"
 
-    def begin(self, changed: Callable[[], None]) -> None:
+    def begin(self, *, changed: Callable[[], None], failed: Callable[[], None]) -> None:
+        """`changed` is called after each change of `state`; `failed` when nothing is left of one that never was."""
         self._changed = changed
+        self._failed = failed
         self._start = asyncio.create_task(self._started())
         # Who asked may have gone, and then nobody else would take the error.
         self._start.add_done_callback(lambda start: start.cancelled() or start.exception())
@@ -100,6 +107,8 @@ class Run:
             self._around.journal.withdraw(self.id)
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
         await self._leave_group()
+        if self.state is None:
+            self._failed()
 
     async def _leave_group(self) -> None:
         """A command beside the run may need a moment longer. What stays after that is swept at the next start."""
@@ -127,6 +136,9 @@ class Run:
         except BuildFailed as error:
             raise Refused("ErrImagePull", str(error)) from error
         except OSError as error:
+            if error.errno == errno.E2BIG:
+                self._end(code=_START_ERROR, reason="StartError", message=_too_long(argv(self.container, environment)))
+                return
             raise Refused("CreateContainerError", f"The container cannot be made: {error}.") from error
         if self._box.has_ended:
             self._conclude(await self._box.finish())
@@ -145,15 +157,17 @@ class Run:
             raise Refused(
                 "ErrImagePull",
                 f"Image {image} is not known on this machine: "
-                f"`skysail image add '{image}' --with PACKAGE,PACKAGE` makes an environment for it.",
+                f"`skysail image add {shlex.quote(image)} --with PACKAGE,PACKAGE` makes an environment for it.",
             )
+        if objection := _other_python(image, found):
+            self._around.tell(self.id, Event.OTHER_PYTHON, objection)
         return found
 
     def _not_ours(self, program: str) -> str:
-        name = Path(program).name
+        name, image = Path(program).name, self.container.image
         return (
-            f'"{name}" is not in the environment of image {self.container.image}, and the machine\'s own {program} is '
-            f"not used in its place: add the package with `skysail image add '{self.container.image}' --with …`."
+            f'"{name}" is not in the environment of image {image}, and the machine\'s own {program} is '
+            f"not used in its place: add the package with `skysail image add {shlex.quote(image)} --with …`."
         )
 
     def _furnish(self, environment: Environment) -> None:
@@ -238,6 +252,25 @@ def argv(container: Container, environment: Environment) -> tuple[str, ...]:
         raise Refused(
             "EntrypointUnknown",
             f"Container {container.name} names no command, and no entry point of image {container.image} is known "
-            f"here: set `command`, or `skysail image add '{container.image}' --entrypoint …`.",
+            f"here: set `command`, or `skysail image add {shlex.quote(container.image)} --entrypoint …`.",
         )
     return environment.entrypoint + (container.args or environment.default_args)
+
+
+def _too_long(command: tuple[str, ...]) -> str:
+    longest = max(len(word.encode()) for word in command)
+    return (
+        f'"{command[0]}" cannot be started: its command and arguments are too long for the kernel (the longest has '
+        f"{longest} bytes): put the text into a ConfigMap, and mount that as a file."
+    )
+
+
+def _other_python(image: str, environment: Environment) -> str:
+    """A tag that names a Python does not choose one here: empty where it happens to be that one, or names none."""
+    named = _PYTHON_TAG.search(image)
+    if named is None or not environment.python or f"{environment.python}.".startswith(f"{named[1]}."):
+        return ""
+    add = f"skysail image add {shlex.quote(image)} --python {named[1]}"
+    return (
+        f"Image {image} runs in Python {environment.python} here: `{add}` makes one with a Python {named[1]} of yours."
+    )

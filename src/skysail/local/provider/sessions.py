@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from skysail.cloud.contract import Output
-from skysail.local.box.box import Running
+from skysail.local.box.box import Command
 from skysail.local.provider.run import Run
 
 _END_OF_INPUT = b"\x04"
@@ -16,7 +16,7 @@ _CHUNK = 64 * 1024
 class Exec:
     """Owns its command, but does not end it: one without a terminal goes on when the user has gone."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: Command) -> None:
         self._running = running
         self._end = asyncio.create_task(running.wait())
 
@@ -40,6 +40,9 @@ class Exec:
 
     async def wait(self) -> int:
         return await asyncio.shield(self._end)
+
+    async def kill(self) -> None:
+        self._running.kill()
 
     async def close(self) -> None:
         await self._running.drop()
@@ -71,6 +74,9 @@ class Attached:
 
     async def wait(self) -> int:
         return (await self._run.ended()).code
+
+    async def kill(self) -> None:
+        """The run is not its visitor's to end."""
 
     async def close(self) -> None:
         await self.close_stdin()

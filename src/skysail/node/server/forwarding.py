@@ -13,7 +13,7 @@ import struct
 from aiohttp import web
 
 from skysail.cloud.contract import Line
-from skysail.cloud.errors import Gone, ProviderError
+from skysail.cloud.errors import ProviderError
 from skysail.node.server import channels
 from skysail.node.server.backend import Backend, Place
 from skysail.node.server.channels import Channels
@@ -126,24 +126,29 @@ class Pairs:
 async def forward(backend: Backend, pod: str, port: int, data: Stream, error: Stream) -> None:
     """One TCP connection, from dialling to its end. Never raises what concerns only this connection.
 
-    A word on the error stream makes kubectl end all its connections, so there is one only if the pod is gone; a port
-    on which nobody listens is told by an empty answer, as without a cluster between.
+    A word on the error stream makes kubectl print it and end all its connections, as with any node; so there is one
+    where no connection came to be, and none where one broke off.
     """
     try:
         line = await backend.dial(pod, port)
-        try:
-            await _relay(line, data)
-        finally:
-            await line.close()
-    except Gone as gone:
-        await _tell(error, f"error forwarding port {port}: {gone}")
-    except (ProviderError, ConnectionError, PeerGone) as why:
-        log.info("a forwarded connection ended", extra={"pod": pod, "port": port, "why": str(why)})
+    except (ProviderError, ConnectionError) as why:
+        await _tell(error, f"error forwarding port {port} to pod {pod}: {why}")
+    else:
+        await _carry(line, data, port)
     finally:
         data.finish()
         error.finish()
         data.discard()
         error.discard()
+
+
+async def _carry(line: Line, data: Stream, port: int) -> None:
+    try:
+        await _relay(line, data)
+    except (ProviderError, ConnectionError, PeerGone) as why:
+        log.info("a forwarded connection ended", extra={"port": port, "why": str(why)})
+    finally:
+        await line.close()
 
 
 async def _relay(line: Line, data: Stream) -> None:

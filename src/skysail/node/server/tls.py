@@ -122,10 +122,10 @@ def context(own: Pair, authority: str, verify: ssl.VerifyMode) -> ssl.SSLContext
 
 def _bare(verify: ssl.VerifyMode) -> ssl.SSLContext:
     bare = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    bare.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A resumed session would bring back a caller whose authority is no longer believed. Before 1.3 the server's own
+    # cache resumes them, also without tickets, and it is the front's, which outlives every authority.
+    bare.minimum_version = ssl.TLSVersion.TLSv1_3
+    bare.num_tickets = 0
     bare.set_alpn_protocols(["http/1.1"])
     bare.verify_mode = verify
-    # A resumed session would bring back a caller whose authority is no longer believed.
-    bare.options |= ssl.OP_NO_TICKET
-    bare.num_tickets = 0
     return bare

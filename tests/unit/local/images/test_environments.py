@@ -61,7 +61,7 @@ async def test_who_asks_meanwhile_waits_for_the_same_one_and_hears_how_far_it_is
     made = environments(rules, tmp_path, index)
     steps: asyncio.Queue[str] = asyncio.Queue()
     first = asyncio.create_task(made.make(TREASURE, ignore))
-    await asyncio.to_thread(index.asked.wait)
+    await asyncio.to_thread(index.until_asked)
     second = asyncio.create_task(made.make(TREASURE, steps.put_nowait))
     assert await steps.get()
     index.open.set()
@@ -73,7 +73,7 @@ async def test_one_who_goes_does_not_take_it_from_the_others(rules, tmp_path, in
     index.open.clear()
     made = environments(rules, tmp_path, index)
     waiting = [asyncio.create_task(made.make(TREASURE, ignore)) for _ in range(2)]
-    await asyncio.to_thread(index.asked.wait)
+    await asyncio.to_thread(index.until_asked)
     waiting[0].cancel()
     with suppress(asyncio.CancelledError):
         await waiting[0]
@@ -87,7 +87,7 @@ async def test_when_the_last_one_goes_it_is_given_up_and_begins_anew_for_the_nex
     index.open.clear()
     made = environments(rules, tmp_path, index)
     waiting = asyncio.create_task(made.make(TREASURE, ignore))
-    await asyncio.to_thread(index.asked.wait)
+    await asyncio.to_thread(index.until_asked)
     waiting.cancel()
     await asyncio.wait([waiting])
     # Whoever comes now has to wait until the first one has cleaned up, and begins anew.
@@ -124,7 +124,7 @@ async def test_after_a_process_that_was_killed_another_begins_anew(rules, tmp_pa
     index.open.clear()
     env = {**os.environ, "UV_DEFAULT_INDEX": index.url, "UV_CACHE_DIR": str(tmp_path / "uv")}
     killed = await asyncio.create_subprocess_exec(sys.executable, "-c", MAKES, str(tmp_path), env=env)
-    await asyncio.to_thread(index.asked.wait)
+    await asyncio.to_thread(index.until_asked)
     killed.kill()
     await killed.wait()
     made = environments(rules, tmp_path, index)
@@ -137,6 +137,16 @@ async def test_after_a_process_that_was_killed_another_begins_anew(rules, tmp_pa
     assert made.is_made(TREASURE)
     # Its uv lived on, and until that ended nobody wrote into the same folder.
     assert "another process" in first
+
+
+async def test_one_whose_last_file_was_cut_short_is_made_anew(rules, tmp_path):
+    made = environments(rules, tmp_path)
+    plain = Rule(pattern="plain", packages=())
+    await made.make(plain, ignore)
+    (made.path(plain) / "skysail.json").write_bytes(b"")
+    assert not made.is_made(plain)
+    await made.make(plain, ignore)
+    assert made.is_made(plain)
 
 
 async def test_an_environment_is_made_once_and_runs_its_own_python(rules, tmp_path):

@@ -46,6 +46,19 @@ def test_so_do_uvs_own_files(tmp_path):
     assert index.servers({"HOME": str(tmp_path), "UV_NO_CONFIG": "1"}) == set()
 
 
-def test_a_broken_file_names_none(tmp_path):
-    (tmp_path / "uv.toml").write_text("index-url = ")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "index-url = ",
+        "index-url = 1",
+        "pip = 1",
+        "pip = [1]",
+        "find-links = [1, [], {}]",
+        "index = 1",
+        "index = [1, { url = 1 }, { name = 'x' }]",
+        "index = { url = 1 }",
+    ],
+)
+def test_a_broken_file_names_none(tmp_path, text):
+    (tmp_path / "uv.toml").write_text(text)
     assert index.servers({"UV_CONFIG_FILE": str(tmp_path / "uv.toml")}) == set()

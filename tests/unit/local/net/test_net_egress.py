@@ -14,7 +14,7 @@ from skysail.local.net import egress, httpproxy
 from skysail.local.net.guard import Guard
 from skysail.local.net.httpproxy import HttpProxy, Refusal, Wish
 
-LOOPBACK_TOO = Guard(is_machines=lambda _: False, exceptions=(ip_network("127.0.0.0/8"),))
+LOOPBACK_TOO = Guard(is_machines=lambda _: False, exceptions=(ip_network("127.0.0.1"), ip_network("127.0.0.9")))
 STRICT = Guard(is_machines=lambda _: False)
 
 

@@ -35,6 +35,8 @@ INSIDE, MACHINE, PRIVATE = "NO_PROXY", "this machine itself", "SKYSAIL_ALLOWED_N
         ("fe80::1%eth0", CREDENTIALS),
         ("fd00:ec2::254", CREDENTIALS),
         ("100.100.100.200", CREDENTIALS),
+        ("168.63.129.16", CREDENTIALS),
+        ("64:ff9b::a83f:8110", CREDENTIALS),
         ("224.0.0.1", NOBODY),
         ("ff02::1", NOBODY),
         ("255.255.255.255", NOBODY),
@@ -52,6 +54,7 @@ INSIDE, MACHINE, PRIVATE = "NO_PROXY", "this machine itself", "SKYSAIL_ALLOWED_N
         ("172.31.255.255", PRIVATE),
         ("100.64.0.1", PRIVATE),
         ("fd12:3456::1", PRIVATE),
+        ("64:ff9b:1::7f00:1", PRIVATE),
     ],
 )
 def test_what_is_closed_to_pods(address, why):
@@ -71,6 +74,26 @@ def test_a_user_may_open_what_is_closed():
     assert guard.objection("127.0.0.5") is None
     assert guard.objection("::ffff:127.0.0.5") is None
     assert guard.objection("127.0.0.6") is not None
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("10.7.0.8", None),
+        ("10.7.0.9", MACHINE),
+        ("10.244.77.3", INSIDE),
+        ("10.96.0.1", INSIDE),
+        ("127.0.0.1", LOOPBACK),
+        ("169.254.169.254", CREDENTIALS),
+        ("10.96.0.2", None),
+    ],
+)
+def test_a_network_that_the_user_opens_does_not_open_the_machine_or_the_cluster_with_it(address, why):
+    opened = map(ip_network, ("10.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "10.96.0.2"))
+    guard = Guard(is_machines=lambda address: str(address) == "10.7.0.9", exceptions=tuple(opened))
+    objection = guard.objection(address)
+    assert (objection is None) == (why is None)
+    assert (why or "") in (objection or "")
 
 
 def test_a_server_that_the_user_named_is_open_wherever_it_is():

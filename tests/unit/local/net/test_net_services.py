@@ -85,11 +85,20 @@ async def test_one_that_refuses_is_passed_over():
         assert [await ask() for _ in range(3)] == [b"one"] * 3
 
 
-async def test_without_an_endpoint_the_connection_is_reset():
-    async with proxy():
-        with pytest.raises(ConnectionResetError):
-            await ask()
-    opened.clear()
+async def test_without_an_endpoint_the_connection_is_refused_until_there_is_one():
+    async with endpoint(says(b"one")) as one, proxy() as made:
+        assert opened == []
+        await made.sync({FRONT: (one,)})
+        assert await ask() == b"one"
+        where = opened.pop().getsockname()
+        await made.sync({FRONT: ()})
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*where)
+        await made.sync({FRONT: (one,)})
+        assert await ask() == b"one"
+
+
+async def test_where_no_endpoint_answers_the_connection_is_reset():
     async with proxy(nobody_there()):
         with pytest.raises(ConnectionResetError):
             await ask()

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from skysail.local.home import Home
-from skysail.local.plane import flags
+from skysail.local.plane import flags, start
+from skysail.local.plane.binaries import Binaries
 from skysail.local.plane.flags import Component, PlaneOptions
 
 HOME = Home(Path("/home/ann/.skysail"))
@@ -19,7 +20,7 @@ ETCD = (
     "--data-dir=/home/ann/.skysail/etcd",
     "--listen-client-urls=unix:///run/skysail/etcd.sock",
     "--advertise-client-urls=http://127.0.0.1:2379",
-    "--listen-peer-urls=http://127.0.0.1:2380",
+    "--listen-peer-urls=unix://etcd-peer.sock",
     "--initial-advertise-peer-urls=http://127.0.0.1:2380",
     "--initial-cluster=skysail=http://127.0.0.1:2380",
     "--log-level=warn",
@@ -89,6 +90,12 @@ SCHEDULER = (
 )
 def test_a_users_plane_has_exactly_these_flags(component, want):
     assert flags.of(component, HOME, PlaneOptions()) == want
+
+
+def test_a_server_is_started_where_etcd_has_its_sockets():
+    """Its name for the one where it waits for peers is relative, and no pod may see the file."""
+    binaries = Binaries({Component.ETCD: ("etcd",)})
+    assert start.units(HOME, binaries, PlaneOptions())[Component.ETCD].folder == "/run/skysail"
 
 
 def test_an_audit_log_is_written_on_request():

@@ -187,8 +187,15 @@ async def test_port_forward_to_a_pod_that_is_gone_says_so(node):
     node.backend.dial = gone
     async with node.connect("/portForward/ns/pod?port=80,81", V4) as socket:
         said = await heard(socket)
-    assert said[1] == struct.pack("<H", 80) + b"error forwarding port 80: the pod is gone"
-    assert said[3] == struct.pack("<H", 81) + b"error forwarding port 81: the pod is gone"
+    assert said[1] == struct.pack("<H", 80) + b"error forwarding port 80 to pod uid: the pod is gone"
+    assert said[3] == struct.pack("<H", 81) + b"error forwarding port 81 to pod uid: the pod is gone"
+
+
+async def test_port_forward_to_a_port_where_nobody_listens_says_so(node):
+    async with node.connect("/portForward/ns/pod?port=1", V4) as socket:
+        said = await heard(socket)
+    port = struct.pack("<H", 1)
+    assert said == {0: port, 1: port + b"error forwarding port 1 to pod uid: nothing listens on port 1"}
 
 
 REFUSED = [

@@ -53,9 +53,12 @@ async def served(front: Front):
         yield server.sockets[0].getsockname()[1]
 
 
-async def ask(port: int, trusted: Pair, login: Pair | None) -> str:
+async def ask(
+    port: int, trusted: Pair, login: Pair | None, newest: ssl.TLSVersion = ssl.TLSVersion.MAXIMUM_SUPPORTED
+) -> str:
     """What the server says; or `refused`."""
     tls = ssl.create_default_context(cadata=trusted.certificate.decode())
+    tls.maximum_version = newest
     if login is not None:
         own = certificates.client(login, "ann", now=datetime.now(UTC), valid=HOUR)
         load_certificate(tls, own.certificate, own.key)
@@ -96,6 +99,14 @@ async def test_what_cannot_be_read_changes_nothing():
         with pytest.raises(ssl.SSLError):
             front.use(serving(OLD), "-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n")
         assert await ask(port, OLD, OLD) == "'ann'"
+
+
+async def test_nobody_speaks_a_version_that_resumes_sessions_without_a_ticket():
+    front = Front(ssl.CERT_OPTIONAL)
+    async with served(front) as port:
+        front.use(serving(OLD), OLD.certificate.decode())
+        assert await ask(port, OLD, OLD, ssl.TLSVersion.TLSv1_2) == "refused"
+        assert await ask(port, OLD, OLD, ssl.TLSVersion.TLSv1_3) == "'ann'"
 
 
 class Site:

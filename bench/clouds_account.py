@@ -1,0 +1,55 @@
+"""Simulated accounts that pretend, served over HTTP inside the hull. One counts how often it is asked for its list.
+
+usage: python -m bench.clouds_account HOME
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from skysail.app import simulated
+from skysail.cloud.instances import Inventory
+from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.ledger import Ledger
+from skysail.cloud.simulated.server import serve
+from skysail.cloud.simulated.vendors import MODAL, RUNPOD
+from skysail.local.addresses import HULL, SIMULATED_PORT
+from skysail.local.home import Home
+
+
+def ledger(home: Home) -> Path:
+    return home.root / "bench-modal.jsonl"
+
+
+def listings(home: Home) -> Path:
+    """As many bytes as there were listings."""
+    return home.root / "bench-listings"
+
+
+class _Counting(Account):
+    counter: Path
+
+    async def list(self) -> Inventory:
+        with self.counter.open("ab") as file:
+            file.write(b".")
+        return await super().list()
+
+
+async def main(home: Home) -> None:
+    account = _Counting(MODAL, Ledger.open(ledger(home)), now=time.time)
+    account.counter = listings(home)
+    other = Account(RUNPOD, Ledger(), now=time.time)
+    runner = await serve([account, other], simulated.token(home), HULL, SIMULATED_PORT)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+        await account.close()
+        await other.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Home(Path(sys.argv[1]))))

@@ -1,0 +1,41 @@
+"""Files and folders by a way without links, for places where somebody else can put one at any time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+
+_PART = os.O_PATH | os.O_NOFOLLOW
+
+
+def opened(path: Path, *, can_make: bool = False) -> int:
+    """A descriptor of what is there, good for nothing but to be named; of a new folder where nothing is and one may be.
+
+    Raises OSError, also where any part of the path is a link.
+    """
+    folder = os.open(path.anchor, _PART)
+    for part in path.relative_to(path.anchor).parts:
+        try:
+            found = _step(folder, part, can_make=can_make)
+        finally:
+            os.close(folder)
+        folder = found
+    return folder
+
+
+def _step(folder: int, part: str, *, can_make: bool) -> int:
+    try:
+        found = os.open(part, _PART, dir_fd=folder)
+    except FileNotFoundError:
+        if not can_make:
+            raise
+        with contextlib.suppress(FileExistsError):  # somebody was faster
+            os.mkdir(part, dir_fd=folder)
+        found = os.open(part, _PART, dir_fd=folder)
+    if stat.S_ISLNK(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(errno.ELOOP, "a link is in the way", part)
+    return found

@@ -1,0 +1,53 @@
+"""What keeps a mistake that nobody foresaw from costing much: the brake, and what counts as a proof."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from skysail.claims.types import CLOUD_INSTANCE
+from skysail.cloud.simulated.faults import Fault
+from skysail.kube.resources import POD
+from tests.simulation.faults import Trouble
+from tests.simulation.offload import STRANGER, Market, apply_pod
+from tests.simulation.test_incidents import Story, after, delete
+
+if TYPE_CHECKING:
+    from tests.contract.speech import Api
+
+TEN_MINUTES = 600.0
+
+
+def test_a_pod_that_ends_at_once_is_launched_five_times_in_ten_minutes() -> None:
+    story = Story(_fail_again_and_again)
+    launches = [row.at for row in story.markets[0].ledger.rows if row.verb == "create" and row.claim != "theirs"]
+    assert sum(1 for at in launches if at < launches[0] + TEN_MINUTES) == 5
+    assert len(launches) > 5, "it goes on later"
+
+
+async def _fail_again_and_again(api: Api) -> None:
+    await apply_pod(api, "start=1s,run=1s,exit=1", restartPolicy="Always")
+    uid = (await api.get(POD, "train")).ok["metadata"]["uid"]
+    await api.until(CLOUD_INSTANCE.resource, f"{uid}-5", lambda claim: bool(claim) and _is_launched(claim))
+    await delete(api)
+
+
+def _is_launched(claim: dict[str, dict[str, object]]) -> bool:
+    return bool(claim.get("status", {}).get("instanceId"))
+
+
+class Crowded(Market):
+    """So many strangers that a page of the listing does not show what is ours."""
+
+    def __init__(self, *script: Fault) -> None:
+        super().__init__(*script)
+        self.account.plant(claim="also theirs", cluster=STRANGER)
+
+
+def test_listings_in_part_are_no_proof_of_absence() -> None:
+    partial = Fault(on="list", what="partial", since=after(5.0), until=after(TEN_MINUTES))
+    story = Story(_work_for_long, faults=(partial,), trouble=Trouble("call", 1, "lost, done"), market=Crowded)
+    assert (story.rows("create"), story.billed, story.phase()) == (1, 0, "Succeeded")
+
+
+async def _work_for_long(api: Api) -> None:
+    await apply_pod(api, "start=20s,run=20m")

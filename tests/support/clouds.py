@@ -1,0 +1,137 @@
+"""Simulated clouds on a real plane: how pods get there, and the ledgers, which say what was paid for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from skysail.app import simulated
+from skysail.cloud.simulated import bill
+from skysail.cloud.simulated.client import RemoteAccount
+from skysail.cloud.simulated.ledger import Row
+from skysail.cloud.simulated.vendors import VENDORS
+from skysail.local import addresses, doors
+from tests.conformance.customer import Customer
+from tests.support.kubectl import Manifest, get, ok
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from skysail.cloud.simulated.ledger import Verb
+    from tests.support.cluster import Cluster
+
+NODES = {"modal": "modal.com", "runpod": "runpod-virtual-node"}
+TAINTS = {"modal": "virtual-kubelet.io/provider", "runpod": "runpod.io/virtual"}
+_URL = f"http://{addresses.HULL}:{addresses.SIMULATED_PORT}"
+
+
+def flags(cluster: Cluster, url: str = _URL) -> tuple[str, ...]:
+    """What an operator is told so that it has nodes for the simulated clouds of the agent, as `skysail up` tells it."""
+    simulated.token(cluster.home)
+    home = cluster.home
+    return (
+        f"--node-address={addresses.HULL}",
+        f"--node-certificate={home.pki / 'node.crt'}",
+        f"--node-key={home.pki / 'node.key'}",
+        f"--data-folder={home.root / 'clouds'}",
+        f"--simulated-clouds={url}",
+        f"--simulated-token={home.root / 'simulated' / 'token'}",
+    )
+
+
+def start_operator(cluster: Cluster, name: str = "operator", **options: Any) -> None:
+    """With nodes for the simulated clouds. Returns when these are ready."""
+    cluster.start_operator(name, flags=(*flags(cluster), *options.pop("flags", ())), **options)
+    until_nodes_are_ready(cluster, name)
+
+
+def until_nodes_are_ready(cluster: Cluster, name: str = "operator") -> None:
+    for node in NODES.values():
+        cluster.until(lambda node=node: _is_ready(cluster, name, node), f"node {node} to be ready")
+
+
+def _is_ready(cluster: Cluster, operator: str, node: str) -> bool:
+    unit = cluster.unit(operator)
+    assert unit.state == "running", f"{operator} ended: {unit.crash and unit.crash.log_tail}"
+    ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+    return cluster.kubectl("get", "node", node, "-o", ready).stdout == "True"
+
+
+def at(cloud: str, manifest: Manifest) -> Manifest:
+    """The same pod, or the same Job, sent to the node of a cloud."""
+    spec = manifest["spec"].get("template", manifest)["spec"]
+    spec["nodeSelector"] = {"kubernetes.io/hostname": NODES[cloud]}
+    spec["tolerations"] = [{"key": TAINTS[cloud], "operator": "Exists"}]
+    return manifest
+
+
+def claims(cluster: Cluster, namespace: str) -> list[Manifest]:
+    """The claims for pods of this namespace."""
+    every = get(cluster, "default", "cloudinstances")["items"]
+    return [claim for claim in every if claim["spec"]["for"]["namespace"] == namespace]
+
+
+def let_go(cluster: Cluster, namespace: str) -> None:
+    """Delete what makes pods, and the pods. Quicker than a namespace, which is deleted in rounds of seconds."""
+    ok(cluster, "delete", "daemonsets,jobs,pods", "--all", "-n", namespace, "--timeout=240s")
+
+
+class Books:
+    """What the accounts have written down about this cluster. A stranger has an instance at each of them, too."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.id = get(cluster, "default", "namespace", "kube-system")["metadata"]["uid"]
+        self._strangers = asyncio.run(self._invite_strangers())
+
+    def rows(self, cloud: str) -> list[Row]:
+        """An unfinished last line was never written."""
+        path = self._cluster.home.root / "simulated" / f"{cloud}.jsonl"
+        whole, _, _ = path.read_bytes().rpartition(b"\n")
+        return msgspec.json.Decoder(Row).decode_lines(whole)
+
+    def ours(self, cloud: str) -> list[Row]:
+        return list(bill.of(self.rows(cloud), self.id))
+
+    def count(self, cloud: str, verb: Verb) -> int:
+        return sum(row.verb == verb for row in self.ours(cloud))
+
+    def launches(self, cloud: str, pod_uid: str) -> int:
+        return sum(row.verb == "create" and row.claim.startswith(pod_uid) for row in self.ours(cloud))
+
+    def billed(self, cloud: str) -> set[str]:
+        """The claims that are paid for now."""
+        return {row.claim for row in bill.billable(self.ours(cloud))}
+
+    def judge(self) -> None:
+        """What must hold at any time."""
+        for cloud in NODES:
+            rows = self.rows(cloud)
+            assert bill.most_at_once(rows) <= 1, f"{cloud}: a claim was billed twice at once"
+            assert bill.strangers_touched(rows, cluster=self.id) == ()
+            strangers = {row.instance for row in bill.billable(rows) if row.cluster != self.id}
+            assert self._strangers[cloud] in strangers, f"{cloud}: the stranger's instance has ended"
+
+    def until_let_go(self, namespace: str) -> None:
+        """When its pods are gone, the claims go, and leave nothing that is billed."""
+        self._cluster.until(lambda: claims(self._cluster, namespace) == [], f"the claims of {namespace} to be gone")
+        names = {claim["metadata"]["name"] for claim in get(self._cluster, "default", "cloudinstances")["items"]}
+        for cloud in NODES:
+            assert bill.orphans(self.rows(cloud), cluster=self.id, claims=names) == ()
+        self.judge()
+
+    async def _invite_strangers(self) -> Mapping[str, str]:
+        listener = doors.open_listener(0)
+        dial = self._cluster.dial
+        async with await doors.serve(listener, lambda: asyncio.to_thread(dial, addresses.SIMULATED_PORT)):
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            return {name: await self._invite_stranger(name, url) for name in NODES}
+
+    async def _invite_stranger(self, cloud: str, url: str) -> str:
+        account = RemoteAccount(VENDORS[cloud], url, simulated.token(self._cluster.home))
+        try:
+            return (await Customer(account).running(Customer(account).order(seconds=7200.0))).id
+        finally:
+            await account.close()

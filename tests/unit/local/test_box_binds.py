@@ -1,0 +1,89 @@
+"""What lies in a volume is bound, and never where a link leads that somebody put there meanwhile."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from skysail.cloud.contract import Folder, Mount, Scratch, Volume
+from skysail.local import plain_path
+from skysail.local.box.box import Box, Order
+from skysail.local.box.root import Bind, Room
+from skysail.local.box.tools import Tools
+from skysail.local.volumes import Places, Volumes
+
+TOOLS = Tools.find(os.environ["PATH"])
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Volumes:
+    """One of the pod's own, and a folder of the machine in which another pod may write."""
+    (tmp_path / "open" / "part").mkdir(parents=True)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "file").write_text("secret")
+    places = Places(
+        folder=tmp_path / "volumes", memory=tmp_path / "memory", disks=tmp_path / "disks", allowed=(tmp_path / "open",)
+    )
+    made = Volumes("uid", places)
+    made.make([Volume("own", Scratch()), Volume("machine", Folder(str(tmp_path / "open" / "part")))])
+    return made
+
+
+def descriptors() -> list[str]:
+    return os.listdir("/proc/self/fd")  # noqa: PTH208 (names are wanted)
+
+
+async def said(bind: Bind, *argv: str, tools: Tools = TOOLS) -> tuple[int, str]:
+    """The exit code, and what the program says or why there is none."""
+    room = Room(hostname="h", env=(("PATH", "/usr/bin:/bin"),), binds=(bind,))
+    box = await Box.start(Order(room=room, argv=argv), tools, time.time)
+    ending = await box.finish()
+    return ending.code, ending.failure or box.tape.last_words()
+
+
+PARTS = [Mount(volume="own", path="/v", sub_path="a/b"), Mount(volume="machine", path="/v")]
+
+
+@pytest.mark.parametrize("mount", PARTS, ids=["part", "folder"])
+async def test_a_part_of_a_volume_is_seen_and_written_to(volumes, mount):
+    before = descriptors()
+    bind = volumes.bind(mount)
+    assert await said(bind, "sh", "-c", "echo x > /v/file; cat /v/file") == (0, "x")
+    assert (Path(bind.source) / "file").read_text() == "x\n"
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("mount", PARTS, ids=["part", "folder"])
+async def test_a_link_that_comes_between_the_look_and_the_start_is_not_followed(volumes, mount, depth, tmp_path):
+    before = descriptors()
+    bind = volumes.bind(mount)
+    way = Path(bind.source)
+    swapped = (way, way.parent)[depth]
+    swapped.rename(tmp_path / "away")
+    swapped.symlink_to(tmp_path / "secret")
+    (tmp_path / "secret" / way.name).mkdir(exist_ok=True)
+    with pytest.raises(OSError, match=r"link|Not a directory"):
+        await said(bind, "cat", "/v/file")
+    assert descriptors() == before
+
+
+def test_no_folder_is_made_behind_a_link(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "out")
+    with pytest.raises(OSError, match=r"link|Not a directory"):
+        plain_path.opened(tmp_path / "in" / "link" / "new", can_make=True)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+async def test_a_bubblewrap_that_is_too_old_is_told_with_the_fix(volumes, tmp_path):
+    old = tmp_path / "bwrap"
+    old.write_text("#!/bin/sh\necho 'bwrap: Unknown option --bind-fd' >&2; exit 1\n")
+    old.chmod(0o755)
+    tools = Tools(str(old), TOOLS.ip, TOOLS.setsid, TOOLS.sh)
+    _, why = await said(volumes.bind(PARTS[0]), "true", tools=tools)
+    assert "update it" in why

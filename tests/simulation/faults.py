@@ -104,7 +104,9 @@ class FaultyTransport:
         self.surveys: list[int] = []
         # Calls to a cloud by a process whose lease had run out.
         self.strays = 0
-        self._asleep = False
+        # Who is held reads no watch either: what happened meanwhile is read after the reply that held it.
+        self.awake = asyncio.Event()
+        self.awake.set()
         self.fate = fate
         self.struck = False
 
@@ -133,17 +135,9 @@ class FaultyTransport:
         if what == "pause":
             self.fate.depose()
         self.fate.twin()
-        self._asleep = True
+        self.awake.clear()
         await asyncio.sleep(_PAUSE_SECONDS)
-        asyncio.get_running_loop().call_later(_WAKING_SECONDS, self._wake)
-
-    async def awake(self) -> None:
-        """Who is held reads no watch either: what happened meanwhile is read after the reply that held it."""
-        while self._asleep:
-            await asyncio.sleep(_WAKING_SECONDS)
-
-    def _wake(self) -> None:
-        self._asleep = False
+        asyncio.get_running_loop().call_later(_WAKING_SECONDS, self.awake.set)
 
     def strikes(self, on: On, number: int) -> str | None:
         if self._trouble is None or (self._trouble.on, self._trouble.at) != (on, number):
@@ -213,7 +207,7 @@ class FaultyStream:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         is_deaf = False
         async for line in self._inner:
-            await self._transport.awake()
+            await self._transport.awake.wait()
             if self._transport.weather.lasts("API server down"):
                 raise ReplyLost("API server down")
             what = self._trouble_with(line)

@@ -142,7 +142,16 @@ class Cluster:
         asyncio.run(install_node(self.kubeconfig, self._pki().authority))
         argv = (sys.executable, "-m", "skysail.app.agent", str(self.home.root))
         self.control.start_unit(Unit(name="agent", argv=argv))
+        # The node may still be called ready because of the agent before this one: its last door opens last.
+        self.until(lambda: self._answers(addresses.SIMULATED_PORT), "the agent to answer")
         self.until(self._node_is_ready, "node local to be ready")
+
+    def _answers(self, port: int) -> bool:
+        try:
+            self.dial(port).close()
+        except (Refused, OSError):
+            return False
+        return True
 
     def _node_is_ready(self) -> bool:
         jsonpath = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"

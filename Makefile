@@ -27,7 +27,7 @@ test: $(READY) ## check, then every test, against a real control plane
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 .PHONY: test-crashes
-test-crashes: $(READY) ## kill the operator after each write and each paid call, on the real control plane; minutes
+test-crashes: $(READY) ## crash at every effect, simulated and on the real control plane; about half an hour
 	$(BIN)/skysail build
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crashes
 

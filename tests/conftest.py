@@ -1,4 +1,7 @@
-"""The real control plane, for every test that asks for it: one hull per test worker, one operator per module."""
+"""The real control plane, for every test that asks for it: one hull per test worker, one operator per module.
+
+And a judge for runs of the simulation, with the scoreboard that is printed at the end.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.simulation.scoreboard import Court, Scoreboard
 from tests.support.cluster import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +29,23 @@ def operator(cluster: Cluster) -> Iterator[str]:
     cluster.start_operator("operator")
     yield "operator"
     cluster.stop("operator")
+
+
+@pytest.fixture
+def court(record_property: Callable[[str, object], None]) -> Iterator[Court]:
+    court = Court(record_property)
+    yield court
+    court.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    stats = terminalreporter.stats
+    lines = Scoreboard(_calls(stats.get("passed", [])), _calls(stats.get("failed", []))).lines()
+    if lines:
+        terminalreporter.section("simulation: scoreboard")
+    for line in lines:
+        terminalreporter.write_line(line)
+
+
+def _calls(reports: list[pytest.TestReport]) -> list[pytest.TestReport]:
+    return [report for report in reports if report.when == "call"]

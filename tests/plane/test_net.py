@@ -154,10 +154,19 @@ class Net:
             made = json.loads(done.stdout)
             uid, version = made["metadata"]["uid"], int(made["metadata"]["resourceVersion"])
             self.cluster.until(lambda uid=uid, version=version: self.seen().get(uid, 0) >= version, "the watch to tell")
-            address = made.get("spec", {}).get("clusterIP", "None")
-            for port in made.get("spec", {}).get("ports", ()) if address != "None" else ():
-                place = (port["port"], address)
+            for place in self._served_by(made):
                 self.cluster.until(lambda place=place: self.answers(*place), f"somebody to listen at {place}")
+
+    def _served_by(self, made: dict) -> list[tuple[int, str]]:
+        """Where somebody listens because of these endpoints."""
+        name = made["metadata"].get("labels", {}).get("kubernetes.io/service-name")
+        if not name or not made.get("endpoints"):
+            return []
+        done = self.cluster.kubectl("get", "service", name, "-n", made["metadata"]["namespace"], "-o", "json")
+        spec = json.loads(done.stdout)["spec"] if done.returncode == 0 else {}
+        named = {port["name"] for port in made["ports"]}
+        ports = spec.get("ports", ()) if spec.get("clusterIP", "None") != "None" else ()
+        return [(port["port"], spec["clusterIP"]) for port in ports if port.get("name", "") in named]
 
     def seen(self) -> dict[str, int]:
         return json.loads(self.cluster.get("/seen", network.PORT)[1])
@@ -260,10 +269,10 @@ def test_another_endpoint_answers_when_one_dies(net):
         assert {client.run(ASK, "twins", "80") for _ in range(2)} == {"two"}
 
 
-def test_a_service_without_endpoints_resets_and_an_unknown_one_does_not_exist(net):
+def test_a_service_without_endpoints_refuses_and_an_unknown_one_does_not_exist(net):
     net.apply(service("empty"))
     with net.pod("client") as client:
-        assert "ConnectionResetError" in client.run(ASK, "empty", "80")
+        assert "ConnectionRefusedError" in client.run(ASK, "empty", "80")
         assert "ConnectionRefusedError" in client.run(ASK, "empty", "81")
         assert client.run(LOOK_UP, "nobody") == "Name or service not known"
         assert client.run(LOOK_UP, "example.com") == "Name or service not known"

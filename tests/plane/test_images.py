@@ -77,7 +77,9 @@ def test_two_pods_that_ask_at_once_get_one_environment_and_hear_how_far_it_is(no
     index.until_asked()
     for name in ("one", "two"):
         node.until(lambda name=name: "Pulling" in dict(events(node, namespace, name)), f"{name} to be told")
-        assert waiting(node, namespace, name)["reason"] == "ContainerCreating"
+        node.until(
+            lambda name=name: waiting(node, namespace, name).get("reason") == "ContainerCreating", f"{name} to wait"
+        )
     index.open.set()
     for name in ("one", "two"):
         until_phase(node, namespace, name, "Succeeded")

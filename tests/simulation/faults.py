@@ -34,7 +34,7 @@ REFUSALS: dict[str, tuple[int, str]] = {
     "unavailable": (503, "ServiceUnavailable"),
 }
 LOST = ("reply lost, done", "reply lost, not done", "unreachable")
-EFFECT_TROUBLES = ("crash", "twin", "pause", "stall")
+EFFECT_TROUBLES = ("crash", "twin", "pause")
 WRITE_TROUBLES = (*LOST, *REFUSALS)
 READ_TROUBLES = ("reply lost, not done", "unreachable", "throttled", "server error", "expired")
 EVENT_TROUBLES = ("drop", "repeat", "swap", "delay", "replay", "end", "break", "expire", "silence", "deafness")

@@ -98,7 +98,6 @@ class Ground(msgspec.Struct, frozen=True):
 async def _look_around(client: Client, server: str) -> Ground:
     try:
         version = await client.read("/version", _Version)
-        home = await client.get(NAMESPACE, "", "kube-system", Object)
     except Forbidden as error:
         raise CannotStart(
             f"{server} does not accept this login: {error.message}. Make a new token or certificate."
@@ -110,7 +109,22 @@ async def _look_around(client: Client, server: str) -> Ground:
     if (int(version.major), int(version.minor.rstrip("+"))) < OLDEST_KUBERNETES:
         oldest = ".".join(map(str, OLDEST_KUBERNETES))
         raise CannotStart(f"This cluster runs Kubernetes {version.git_version}; Skysail needs {oldest} or newer.")
-    return Ground(version.git_version, home.metadata.uid)
+    return Ground(version.git_version, await _cluster_id(client))
+
+
+async def _cluster_id(client: Client) -> str:
+    try:
+        return (await client.get(NAMESPACE, "", "kube-system", Object)).metadata.uid
+    except Forbidden as error:
+        raise _without_rights(error) from error
+    except KubeError as error:
+        raise CannotStart(f"The namespace kube-system cannot be read: {error}. Try again.") from error
+
+
+def _without_rights(error: Forbidden) -> CannotStart:
+    return CannotStart(
+        f"The rights of Skysail are not installed ({error.message}): `kubectl apply -f config/rbac/role.yaml`."
+    )
 
 
 class _Ended(Exception):
@@ -291,9 +305,7 @@ class Operator:
         try:
             await self._keeper.load()
         except Forbidden as error:
-            raise CannotStart(
-                f"The rights of Skysail are not installed ({error.message}): `kubectl apply -f config/rbac/role.yaml`."
-            ) from error
+            raise _without_rights(error) from error
         except NotFound as error:
             raise CannotStart(
                 f"The namespace {namespace} is missing ({error.message}): `kubectl create namespace {namespace}`."

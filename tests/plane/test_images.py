@@ -46,6 +46,14 @@ def node(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clu
             yield cluster
 
 
+@pytest.fixture(autouse=True)
+def serves_again(index: Index) -> Iterator[None]:
+    """A test that ends early must not leave the next one without an index."""
+    yield
+    index.refuses = False
+    index.open.set()
+
+
 def add(cluster: Cluster, module: str) -> None:
     """As `skysail image add` does, without making it now."""
     from skysail.local.images import store

@@ -10,7 +10,7 @@ import asyncio
 import copy
 import random
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from skysail.kube.resources import CRD, JOB, NAMESPACE, POD, Resource
 from tests.simulation import kinds, ownership, statuses
@@ -33,6 +33,12 @@ _POD_GRACE = 30
 Key = tuple[str, str]
 
 
+class Resident(Protocol):
+    """A controller that is part of the cluster. It acts later, never while it is told."""
+
+    def noticed(self, obj: Object, *, gone: bool) -> None: ...
+
+
 class World:
     """One cluster. Any number of clients share it."""
 
@@ -43,7 +49,9 @@ class World:
         self.objects: dict[Resource, dict[Key, Object]] = {}
         self.kinds: dict[Resource, Kind] = {}
         self._random = random.Random(seed)
+        # The controllers that live in the cluster, whoever else does. A scenario may add more.
         self.janitor = Janitor(self)
+        self.residents: list[Resident] = [self.janitor]
         self._uids = 0
         for kind in [*kinds.built_in(), *map(kinds.of, resources)]:
             self.serve(kind)
@@ -207,7 +215,8 @@ class World:
         else:
             self.objects[kind.resource][key] = obj
         self.history.add(kind.resource, before, obj, gone=after is None, by=by)
-        self.janitor.noticed(obj, gone=after is None)
+        for resident in self.residents:
+            resident.noticed(obj, gone=after is None)
         return obj
 
     def timestamp(self, seconds: float = 0) -> str:

@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from skysail.app import clouds
+from skysail.app import clouds, training
 from skysail.app.clouds import CloudNode
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
+from skysail.app.training import Training
 from skysail.base import clock, health
 from skysail.base.errors import UserError
 from skysail.base.metrics import Metrics
@@ -35,7 +36,10 @@ from skysail.core.actions import Note
 from skysail.core.fence import Fenced
 from skysail.core.loop import Controller, Loop
 from skysail.kinds.awaiting.observe import Awaiting
-from skysail.kinds.offload import admit
+from skysail.kinds.offload import admit as offload_admit
+from skysail.kinds.run import admit as training_admit
+from skysail.kinds.run.counts import Counts
+from skysail.kinds.run.types import TRAINING_JOB
 from skysail.kube import admission, kubeconfig, lease, webhooks
 from skysail.kube.audit import Finding
 from skysail.kube.cache import Cache
@@ -163,17 +167,18 @@ class Operator:
         )
         self._caches = Caches()
         self._performer = Performer(self._client, self._caches, self)
-        self._loops: list[tuple[Cache[Any], Loop[Any]]] = []
+        self._loops: list[tuple[tuple[Cache[Any], ...], Loop[Any]]] = []
         for kind in ALL_KINDS:
-            if kind is not CLOUD_INSTANCE:
+            if kind not in (CLOUD_INSTANCE, TRAINING_JOB):
                 self._await(kind)
         for kind in COMPATIBLE_KINDS:
             self._await(kind, only_ours=True)
+        self._training = self._train()
         self._bureau = self._open_bureau(accounts, ground.cluster)
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
         self._nodes_identity = Identity(self._client, clouds.certificate(settings, address), self._rng)
         self._nodes = self._make_nodes(accounts, ground, address)
-        self._hooks = admit.hooks(settings.nodes)
+        self._hooks = (*offload_admit.hooks(settings.nodes), *training_admit.HOOKS)
         self._keeper = Keeper(
             self._client,
             secret=Key(settings.operator_namespace, webhooks.SECRET_NAME),
@@ -191,6 +196,7 @@ class Operator:
         async with self._servers():
             code = await self._work()
             self._is_stopping = True
+            await self._training.records.flush()
             await self._elector.release()
             log.info("stopping", extra={"identity": self._identity})
             await asyncio.sleep(self._settings.drain_seconds)
@@ -207,7 +213,8 @@ class Operator:
                 tasks.create_task(self._lead(tasks))
                 tasks.create_task(self._heartbeat())
                 tasks.create_task(self._audit_for_ever())
-                if self._settings.webhooks:
+                tasks.create_task(self._training.records.run())
+                if self._has_certificate:
                     tasks.create_task(self._keeper.run(self._announce))
         except* _Ended as ended:
             codes += [end.code for end in ended.exceptions if isinstance(end, _Ended)]
@@ -225,11 +232,35 @@ class Operator:
 
     def _await(self, kind: CustomKind, *, only_ours: bool = False) -> None:
         cache: Cache[Any] = Cache(kind.resource, kind.struct)
-        self._control(Awaiting(kind, cache, clock.now), cache, _is_ours if only_ours else lambda _: True)
+        self._control(Awaiting(kind, cache, clock.now), cache, wanted=_is_ours if only_ours else lambda _: True)
+
+    def _train(self) -> Training:
+        made = Training(
+            self._client,
+            self._settings,
+            self,
+            authority=lambda: self._keeper.authority,
+            serves=self._informers.discovery.serves,
+            rng=self._rng,
+        )
+        known = made.caches
+        for cache in known.children:
+            self._caches.add(cache)
+            self._informers.add_built_in(cache)
+        for gang in known.gangs:
+            self._caches.add(gang)
+            self._informers.add(gang)
+        known.wake(self._control(made.controller, known.training, *known.children), self._informers.discovery)
+        return made
 
     def _control(
-        self, controller: Controller[Any], cache: Cache[Any], wanted: Callable[[Definition], bool] = lambda _: True
+        self,
+        controller: Controller[Any],
+        cache: Cache[Any],
+        *others: Cache[Any],
+        wanted: Callable[[Definition], bool] = lambda _: True,
     ) -> Loop[Any]:
+        """`others` are caches that have to be full, too, before the first plan is made."""
         self._caches.add(cache)
         self._informers.add(cache, wanted)
         loop = Loop(
@@ -241,7 +272,7 @@ class Operator:
             resync=self._settings.resync_seconds,
         )
         cache.subscribe(loop.changed)
-        self._loops.append((cache, loop))
+        self._loops.append(((cache, *others), loop))
         return loop
 
     def _open_bureau(self, accounts: Mapping[str, Cloud], cluster: str) -> Bureau:
@@ -287,8 +318,12 @@ class Operator:
             )
             for port in self._settings.health_ports:
                 await self._serve(stack, pages.application(), port)
-            if self._settings.webhooks:
+            if self._has_certificate:
                 await self._load_certificate()
+            if self._training.is_reported_to:
+                desk = self._training.application()
+                await self._serve(stack, desk, self._settings.progress_port, ssl_context=self._keeper.tls)
+            if self._settings.webhooks:
                 hooks = admission.application(self._hooks)
                 await self._serve(stack, hooks, self._settings.webhook_port, ssl_context=self._keeper.tls)
             yield
@@ -331,9 +366,10 @@ class Operator:
         for vigil in vigils:
             vigil.cancel()
         log.info("leading", extra={"identity": self._identity})
-        for cache, loop in self._loops:
-            tasks.create_task(_run_when_synced(cache, loop))
+        for caches, loop in self._loops:
+            tasks.create_task(_run_when_synced(caches, loop))
         tasks.create_task(self._bureau.run(self._performer.end))
+        tasks.create_task(self._training.reader.run())
         for node in self._nodes:
             tasks.create_task(node.serve())
         if self._settings.webhooks:
@@ -349,7 +385,7 @@ class Operator:
             log.warning("webhooks not announced, tried again in a minute", extra={"why": str(error)})
 
     async def _announce(self) -> None:
-        if self._elector.leads:
+        if self._elector.leads and self._settings.webhooks:
             without = ("kube-system", self._settings.operator_namespace)
             await self._keeper.announce(self._hooks, admission.Scope(self._settings.namespaces, without))
 
@@ -383,6 +419,10 @@ class Operator:
                 log.warning("cache differed and is filled anew", extra=msgspec.structs.asdict(finding))
         return findings
 
+    @property
+    def _has_certificate(self) -> bool:
+        return self._settings.webhooks or self._training.is_reported_to
+
     def _unready(self) -> list[str]:
         if self._is_stopping:
             return ["nothing: this replica stops"]
@@ -401,6 +441,7 @@ class Operator:
         read(Metric.LOOP_LAG, "", lambda: {"": self._lag})
         read(Metric.LEADER, "", lambda: {"": float(self._elector.leads)})
         read(Metric.CLOUD_UP, "cloud", self._clouds_up)
+        Counts(self._training.caches, lambda: self._elector.leads).register(self._metrics)
 
     def _clouds_up(self) -> dict[str, float]:
         return {name: float(not outage) for name, outage in self._bureau.outages().items()}
@@ -412,9 +453,10 @@ class Operator:
         }
 
 
-async def _run_when_synced(cache: Cache[Any], loop: Loop[Any]) -> None:
+async def _run_when_synced(caches: tuple[Cache[Any], ...], loop: Loop[Any]) -> None:
     """A plan made on half of the truth would be wrong; and a kind that cannot be listed must not stop the others."""
-    await cache.synced.wait()
+    for cache in caches:
+        await cache.synced.wait()
     await loop.run()
 
 
@@ -430,5 +472,5 @@ def _address(settings: Settings) -> admission.Address:
 
 
 def _webhook_names(settings: Settings) -> tuple[str, ...]:
-    service = f"{settings.webhook_service}.{settings.operator_namespace}.svc"
-    return (service, settings.webhook_host) if settings.webhook_host else (service,)
+    """Of the admission server and of the one that pods report to: one certificate is for both."""
+    return (f"{settings.webhook_service}.{settings.operator_namespace}.svc", training.host(settings))

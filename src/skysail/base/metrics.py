@@ -12,6 +12,7 @@ from skysail.base.names import Metric
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 Reading = Callable[[], Mapping[str, float]]
+ManyReading = Callable[[], Mapping[tuple[str, ...], float]]
 
 
 class Metrics:
@@ -42,7 +43,11 @@ class Metrics:
 
     def read(self, metric: Metric, label: str, reading: Reading) -> None:
         """A metric whose owner counts anyway: asked when somebody scrapes. Without a label, its key is empty."""
-        self._registry.register(_Reader(metric, label, reading))
+        self._registry.register(_Reader(metric, (label,), lambda: {(key,): value for key, value in reading().items()}))
+
+    def read_by(self, metric: Metric, labels: tuple[str, ...], reading: ManyReading) -> None:
+        """As `read`, where more than one label tells figures apart."""
+        self._registry.register(_Reader(metric, labels, reading))
 
     def page(self) -> bytes:
         return generate_latest(self._registry)
@@ -52,9 +57,9 @@ class Metrics:
 
 
 class _Reader:
-    def __init__(self, metric: Metric, label: str, reading: Reading) -> None:
+    def __init__(self, metric: Metric, labels: tuple[str, ...], reading: ManyReading) -> None:
         self._metric = metric
-        self._labels = [label] if label else []
+        self._labels = [label for label in labels if label]
         self._reading = reading
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
@@ -62,6 +67,6 @@ class _Reader:
         family = (CounterMetricFamily if is_counter else GaugeMetricFamily)(
             self._metric.value, self._metric.about, labels=self._labels
         )
-        for label, value in self._reading().items():
-            family.add_metric([label] if self._labels else [], value)
+        for values, figure in self._reading().items():
+            family.add_metric(values if self._labels else [], figure)
         yield family

@@ -11,7 +11,7 @@ from typing import Any, Protocol, assert_never
 import msgspec
 
 from skysail.base.names import Annotation, Label
-from skysail.core.actions import Action, Apply, Delete, End, Launch, Owner, SetFinalizers
+from skysail.core.actions import Action, Apply, Delete, End, Launch, Owner, PatchStatus, SetFinalizers
 from skysail.core.fence import Fence, Fenced
 from skysail.kube.cache import Cache
 from skysail.kube.client import FIELD_MANAGER, Client, Manifest
@@ -97,6 +97,8 @@ class Performer:
                 return await self._delete(root, action)
             case SetFinalizers():
                 return await self._set_finalizers(root, action)
+            case PatchStatus():
+                return await self._patch_status(root, action)
             case Launch():
                 await self._launch(action)
             case End():
@@ -139,7 +141,7 @@ class Performer:
             if existing.metadata.is_deleting:
                 # It must be gone before one of its name can be made; its end brings the next pass.
                 return None
-            if _applied(existing) == manifest["metadata"]["annotations"][Annotation.APPLIED]:
+            if action.only_once or _applied(existing) == manifest["metadata"]["annotations"][Annotation.APPLIED]:
                 return None
             manifest["metadata"]["uid"] = existing.metadata.uid
         self._begin("apply", resource, key)
@@ -148,7 +150,9 @@ class Performer:
 
     async def _delete(self, root: Root, action: Delete) -> Object | None:
         resource, key = action.resource, action.object.metadata.key
-        options = {} if action.grace_seconds is None else {"gracePeriodSeconds": action.grace_seconds}
+        options: dict[str, Any] = {"propagationPolicy": "Foreground"} if action.children_first else {}
+        if action.grace_seconds is not None:
+            options["gracePeriodSeconds"] = action.grace_seconds
         self._begin("delete", resource, key)
         try:
             with self._doubting(root, resource, key):
@@ -177,6 +181,15 @@ class Performer:
                 resource, metadata.namespace, metadata.name, patch, self._type(resource)
             )
         return self._remember(resource, written)
+
+    async def _patch_status(self, root: Root, action: PatchStatus) -> Object | None:
+        resource, key = action.resource, action.object.metadata.key
+        self._begin("patch status", resource, key)
+        with self._doubting(root, resource, key):
+            type_ = self._type(resource)
+            return self._remember(
+                resource, await self._client.patch_status(resource, action.object, action.fields, type_)
+            )
 
     async def _launch(self, action: Launch) -> None:
         """The claim is read live first: another process may have decided otherwise since our cache was told."""

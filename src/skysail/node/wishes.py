@@ -5,7 +5,7 @@ from __future__ import annotations
 from skysail.base.names import Annotation
 from skysail.claims.provider import Wishes
 from skysail.cloud.instances import Gpus
-from skysail.node import quantities
+from skysail.kube import quantities
 from skysail.node.manifest import Pod
 
 _GPU = "nvidia.com/gpu"

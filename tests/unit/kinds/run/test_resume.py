@@ -1,0 +1,40 @@
+"""Which checkpoint an attempt is said to have begun at, whenever that is written down."""
+
+from __future__ import annotations
+
+import pytest
+
+from skysail.kinds.run.plan import plan
+from skysail.kinds.run.render import children
+from skysail.kinds.run.types import NewestCheckpoint
+from tests.unit.kinds.run.life import ago, attempt, child, job, pod, snapshot, status
+
+OLD, NEW = (NewestCheckpoint(path=f"/checkpoints/{step}", step=step, save_time=ago(60)) for step in (1, 2))
+ANNOTATION = "skysail.dev/resumed-from"
+
+
+def began_at(of, *seen):
+    return plan(snapshot(of, *seen)).status.attempts[-1].resumed_from
+
+
+def rendered(of, resume):
+    [(_, manifest)] = children(of, 1, resume).jobs
+    return manifest["metadata"].get("annotations", {})
+
+
+def test_a_new_attempt_begins_at_the_newest_checkpoint():
+    of = job(checkpointDir="/checkpoints", status=status(attempt(0, "Suspended"), checkpoint=NEW))
+    assert began_at(of) == NEW
+
+
+@pytest.mark.parametrize("resume", [None, OLD])
+def test_a_checkpoint_that_came_after_the_jobs_were_made_is_not_where_they_began(resume):
+    of = job(checkpointDir="/checkpoints", status=status(attempt(0, "Suspended"), checkpoint=NEW))
+    made = child(of, number=1, annotations=rendered(of, resume))
+    assert began_at(of, made, pod(0, number=1), pod(1, number=1)) == resume
+
+
+@pytest.mark.parametrize("text", ["", "{", "7", '{"path": 7}'])
+def test_an_annotation_that_somebody_spoiled_is_no_checkpoint(text):
+    of = job(checkpointDir="/checkpoints", status=status(checkpoint=NEW))
+    assert began_at(of, child(of, annotations={ANNOTATION: text})) is None

@@ -16,7 +16,7 @@ from skysail.kube.transport import Reply, Request, Stream, Transport
 from tests.simulation.statuses import failure
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
     from tests.simulation.weather import Weather
@@ -36,7 +36,7 @@ REFUSALS: dict[str, tuple[int, str]] = {
 LOST = ("reply lost, done", "reply lost, not done", "unreachable")
 EFFECT_TROUBLES = ("crash", "twin", "pause")
 WRITE_TROUBLES = (*LOST, *REFUSALS)
-READ_TROUBLES = ("reply lost, not done", "unreachable", "throttled", "server error", "expired")
+READ_TROUBLES = ("reply lost, not done", "unreachable", "throttled", "server error", "expired", "stale")
 EVENT_TROUBLES = ("drop", "repeat", "swap", "delay", "replay", "end", "break", "expire", "silence", "deafness")
 
 _GONE = failure(410, "Expired", "too old resource version: 1 (2)")
@@ -89,10 +89,19 @@ class Fate(Protocol):
 
 
 class FaultyTransport:
-    """The connection of one process."""
+    """The connection of one process. `behind` connects to a server that lags."""
 
-    def __init__(self, inner: Transport, trouble: Trouble | None, fate: Fate, weather: Weather) -> None:
+    def __init__(
+        self,
+        inner: Transport,
+        trouble: Trouble | None,
+        fate: Fate,
+        weather: Weather,
+        *,
+        behind: Callable[[], Transport],
+    ) -> None:
         self._inner = inner
+        self._behind = behind
         self._trouble = trouble
         self.weather = weather
         self.effects: list[Effect] = []
@@ -177,6 +186,8 @@ class FaultyTransport:
                 return _reply(*REFUSALS[what])
             case "expired":
                 return _reply(410, "Expired")
+            case "stale":
+                return await self._behind().send(request)
             case _:
                 return _reply(*REFUSALS[what])
         return await self._inner.send(request)

@@ -34,6 +34,7 @@ from tests.simulation.world import EPOCH
 if TYPE_CHECKING:
     from skysail.cloud.simulated.faults import Fault
     from skysail.cloud.simulated.ledger import Row
+    from skysail.node.manifest import Pod
     from tests.contract.speech import Api
     from tests.simulation.process import Process
     from tests.simulation.world import World
@@ -116,7 +117,7 @@ class Harbour:
             process.client,
             claims,
             {VENDOR.name: cloud},
-            PodOwners(process.client, self._knows),
+            PodOwners(process.client, self._pod),
             rules=rules,
             around=around,
         )
@@ -139,8 +140,9 @@ class Harbour:
             lambda: self.bureau.run(process.performer.end),
         ]
 
-    def _knows(self, uid: str) -> bool:
-        return uid in self.keeper.books and self.keeper.pod(self.keeper.books[uid]) is not None
+    def _pod(self, uid: str) -> Pod | None:
+        book = self.keeper.books.get(uid)
+        return self.keeper.pod(book) if book else None
 
 
 async def apply_pod(api: Api, simulate: str, *, name: str = "train", **spec: object) -> None:

@@ -49,6 +49,8 @@ _RESYNC_SECONDS = 660.0 + 40.0
 _QUIET_SECONDS = 3 * _RESYNC_SECONDS
 _PATIENCE_SECONDS = 20 * _QUIET_SECONDS
 _RESTART_SECONDS = 5.0
+# How many changes a server that lags has not heard of.
+_BEHIND = 3
 _LOOK_SECONDS = 50.0
 _LOOKS_AFTER_AN_EFFECT = 3
 _VOLATILE = frozenset(
@@ -246,7 +248,8 @@ class _Stage:
             return
         life = _Life(self, trouble)
         api = Past(self._world, "skysail", back) if back else ApiModel(self._world, "skysail")
-        transport = FaultyTransport(api, trouble, life, self.weather)
+        behind = functools.partial(Past, self._world, "skysail", _BEHIND)
+        transport = FaultyTransport(api, trouble, life, self.weather, behind=behind)
         process = Process(transport, now=self._now, seed=len(self._processes), outside=self.outside)
         self._scenario.build(process)
         life.process = process

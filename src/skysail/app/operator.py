@@ -25,6 +25,7 @@ from skysail.base.metrics import Metrics
 from skysail.base.names import Label, Metric
 from skysail.base.settings import Settings
 from skysail.claims import bureau
+from skysail.claims.brake import Limits
 from skysail.claims.bureau import Bureau
 from skysail.claims.observe import INDEXES
 from skysail.claims.owners import PodOwners
@@ -246,9 +247,14 @@ class Operator:
 
     def _open_bureau(self, accounts: Mapping[str, Cloud], cluster: str) -> Bureau:
         claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
-        rules = bureau.Rules(cluster=cluster, identity=self._identity, sweep_grace=self._settings.sweep_seconds)
+        rules = bureau.Rules(
+            cluster=cluster,
+            identity=self._identity,
+            limits=Limits.of(self._settings),
+            sweep_grace=self._settings.sweep_seconds,
+        )
         around = bureau.Surroundings(clock.now, clock.steady, self._rng)
-        owners = PodOwners(self._client, self._knows_pod)
+        owners = PodOwners(self._client, self._pod)
         opened = Bureau(self._client, claims, accounts, owners, rules=rules, around=around)
         self._performer.clouds = opened.calls
         opened.attach(self._control(opened.controller, claims).queue.add)
@@ -275,8 +281,8 @@ class Operator:
             node.keeper.pods.subscribe(self._bureau.owner_changed)
         return nodes
 
-    def _knows_pod(self, uid: str) -> bool:
-        return any(node.pod(uid) for node in self._nodes)
+    def _pod(self, uid: str) -> Object | None:
+        return next((pod for node in self._nodes if (pod := node.pod(uid))), None)
 
     @contextlib.asynccontextmanager
     async def _servers(self) -> AsyncIterator[None]:

@@ -150,6 +150,7 @@ class Reason(Named):
     ORDER_AWAITED = "OrderAwaited", "The claim is there; what to run has not been said since the operator started."
     OLDER_STILL_RUNNING = "OlderStillRunning", "An older pod with the same work has an instance that has not ended."
     LAUNCHES_BRAKED = "LaunchesBraked", "Too many launches in a short time, so the next one waits."
+    NO_ACCOUNT = "NoAccount", "Skysail has no account at the cloud of this claim, so nobody can look or end anything."
     CLOUD_UNREACHABLE = "CloudUnreachable", "The cloud does not list what it runs, so nothing is launched there."
     NO_CAPACITY = "NoCapacity", "The cloud has nothing of that kind now; asked again later."
     THROTTLED = "Throttled", "The cloud asked for a pause."

@@ -113,6 +113,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sweep_seconds: Annotated[
         float, Meta(ge=0, description="How long an instance of ours without a claim is left alone before it is ended.")
     ] = 600.0
+    launches_per_object: Annotated[
+        int, Meta(ge=1, description="How often one pod, or one index of a Job, is launched within 10 minutes.")
+    ] = 5
+    launches_per_namespace: Annotated[
+        int, Meta(ge=1, description="How many launches one namespace may have within an hour.")
+    ] = 60
+    launches_per_cloud: Annotated[
+        int, Meta(ge=1, description="How many launches this cluster may ask of one cloud within an hour.")
+    ] = 300
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None) -> Settings:

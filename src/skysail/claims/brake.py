@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from skysail.base.settings import Settings
 from skysail.claims.types import CloudInstanceSpec
 
 
@@ -21,6 +22,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     object: Limit = Limit(5, timedelta(minutes=10))
     namespace: Limit = Limit(60, timedelta(hours=1))
     cloud: Limit = Limit(300, timedelta(hours=1))
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        return cls(
+            object=Limit(settings.launches_per_object, timedelta(minutes=10)),
+            namespace=Limit(settings.launches_per_namespace, timedelta(hours=1)),
+            cloud=Limit(settings.launches_per_cloud, timedelta(hours=1)),
+        )
 
 
 class Brake:

@@ -13,9 +13,10 @@ from skysail.claims.brake import Brake
 from skysail.claims.calls import Calls
 from skysail.claims.listings import Listings
 from skysail.claims.orders import Orders
-from skysail.claims.snapshot import Owner, Seen, Sight, Snapshot
+from skysail.claims.snapshot import Owner, Seen, Sight, Snapshot, Unseen
 from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance, CloudInstanceStatus
 from skysail.cloud.errors import ProviderError
+from skysail.cloud.instances import Terms
 from skysail.core.actions import Plan
 from skysail.kube.cache import Cache
 from skysail.kube.objects import Key
@@ -26,6 +27,10 @@ _ALIVE = {"Starting", "Running", "Terminating"}
 class Owners(Protocol):
     async def find(self, for_: Beneficiary) -> Owner:
         """Whether it exists, by its UID. ABSENT only where the API server itself says so now."""
+        ...
+
+    def stays(self, uid: str) -> bool:
+        """Whether it is known to exist, and nobody has asked for its end."""
         ...
 
 
@@ -47,11 +52,16 @@ def works(claim: CloudInstance) -> Iterable[str]:
     return (claim.spec.for_.work,) if claim.spec.for_.work else ()
 
 
-INDEXES = {"for": beneficiaries, "work": works}
+def jobs(claim: CloudInstance) -> Iterable[str]:
+    """Index of claims by the Job whose pod they are for."""
+    return (claim.spec.for_.job,) if claim.spec.for_.job else ()
+
+
+INDEXES = {"for": beneficiaries, "work": works, "job": jobs}
 
 
 class Claims:
-    """`listings` by the name of the cloud; a claim for a cloud that is not there any more waits for it."""
+    """`listings` by the name of the cloud; a claim for a cloud that is not there any more says so."""
 
     resource = CLOUD_INSTANCE.resource
 
@@ -74,10 +84,12 @@ class Claims:
 
     async def observe(self, key: Key) -> Snapshot | None:
         claim = self._claims.get(key)
-        listings = self._listings.get(claim.spec.provider) if claim else None
-        if claim is None or listings is None:
+        if claim is None:
             return None
         owner = await self._owners.find(claim.spec.for_)
+        listings = self._listings.get(claim.spec.provider)
+        if listings is None:
+            return self._without_account(claim, owner)
         sight = await _looked(claim, listings)
         now, desk = self._now(), self._desk
         return Snapshot(
@@ -97,6 +109,20 @@ class Claims:
             asked=desk.calls.asked,
         )
 
+    def _without_account(self, claim: CloudInstance, owner: Owner) -> Snapshot:
+        cloud = claim.spec.provider
+        return Snapshot(
+            object=claim,
+            now=self._now(),
+            identity=self._identity,
+            ticket="",
+            terms=Terms(),
+            sight=Unseen(),
+            has_account=False,
+            owner=owner,
+            outage=f"Skysail has no account at {cloud}: give it one in the settings again.",
+        )
+
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan.plan(snapshot)
 
@@ -104,8 +130,13 @@ class Claims:
         return plan.refused(snapshot, why)
 
     def _rival(self, claim: CloudInstance) -> str:
-        """An older object that does the same work, and still has an instance or may have one."""
-        for other in self._claims.by("work", claim.spec.for_.work):
+        """An older object that does the same work, and still has an instance or may have one.
+
+        Pods of a Job without indexes may all do the same. But one that is going is replaced by the next one.
+        """
+        same = self._claims.by("work", claim.spec.for_.work)
+        going = (other for other in self._claims.by("job", claim.spec.for_.job) if not self._stays(other))
+        for other in (*same, *going):
             is_older = _age(other) < _age(claim) and other.spec.for_.uid != claim.spec.for_.uid
             if is_older and other.status.state != "Terminated":
                 return (
@@ -113,6 +144,9 @@ class Claims:
                     f"{other.status.instance_id or other.metadata.name} has not ended yet."
                 )
         return ""
+
+    def _stays(self, claim: CloudInstance) -> bool:
+        return not claim.metadata.is_deleting and self._owners.stays(claim.spec.for_.uid)
 
     def _is_superseded(self, claim: CloudInstance) -> bool:
         others = self._claims.by("for", claim.spec.for_.uid)

@@ -38,6 +38,8 @@ _PROGRAM_ENDED = Verdict(Reason.COMPLETED, "Its program ended.")
 
 def plan(snapshot: Snapshot) -> Plan:
     status = snapshot.object.status
+    if not snapshot.has_account and status.state not in {None, "Claimed", "Terminated"}:
+        return _without_account(snapshot)
     match status.state:
         case None | "Claimed":
             return _claimed(snapshot)
@@ -67,6 +69,15 @@ def verdict(snapshot: Snapshot) -> Verdict | None:
     if claim.status.deadline_time and datetime.fromisoformat(claim.status.deadline_time) <= snapshot.now:
         return Verdict(Reason.DEADLINE_EXCEEDED, f"Its time was over at {claim.status.deadline_time}.")
     return None
+
+
+def _without_account(snapshot: Snapshot) -> Plan:
+    """Somebody may be paying, and nobody here can look or end it. It must not be forgotten."""
+    claim = snapshot.object
+    what = f"instance {claim.status.instance_id}" if claim.status.instance_id else "an instance that may be there"
+    message = f"{snapshot.outage} Until then {what} can be ended at the cloud only."
+    status = render.told(snapshot, Conditions.ENDED, "Unknown", Reason.NO_ACCOUNT, message)
+    return Plan(status=status)
 
 
 def _claimed(snapshot: Snapshot) -> Plan:
@@ -102,10 +113,11 @@ def _unlaunched(snapshot: Snapshot) -> Plan:
 def _obstacle(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
     """What a launch waits for, and when time alone may have removed it."""
     tick = snapshot.terms.tick
+    if snapshot.outage:
+        reason = Reason.CLOUD_UNREACHABLE if snapshot.has_account else Reason.NO_ACCOUNT
+        return reason, f"{snapshot.outage} It is launched when the cloud answers again.", tick
     if snapshot.order is None:
         return Reason.ORDER_AWAITED, "The node has not said yet what to run.", tick
-    if snapshot.outage:
-        return Reason.CLOUD_UNREACHABLE, f"{snapshot.outage} It is launched when the cloud answers again.", tick
     if snapshot.rival:
         return Reason.OLDER_STILL_RUNNING, snapshot.rival, tick
     pause = _pause(snapshot)

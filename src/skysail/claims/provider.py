@@ -43,6 +43,8 @@ from skysail.kube.objects import Key
 
 # By what name a cloud stands before its ids, where it is another than its own.
 _HOSTS = {"modal": "modal.com"}
+# Stands in a claim for a GPU whose type is the cloud's choice.
+ANY_GPU = "any"
 # What every launch goes through: not worth a write to the pod each.
 _USUAL = {Reason.LAUNCHING, Reason.LAUNCHED, Reason.ORDER_AWAITED}
 
@@ -50,12 +52,16 @@ log = logging.getLogger(__name__)
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod asks of a cloud beyond its containers. `work` names what it does for its owner, once at a time."""
+    """What a pod asks of a cloud beyond its containers.
+
+    `work` names what it does for its owner, once at a time; `job` is the owner whose pods replace each other.
+    """
 
     gpus: Gpus | None = None
     seconds: float | None = None
     grace: float = 30.0
     work: str = ""
+    job: str = ""
 
 
 class ClaimedProvider:
@@ -180,9 +186,10 @@ class ClaimedProvider:
                 uid=pod.uid,
                 container=run.container,
                 work=wishes.work,
+                job=wishes.job,
             ),
             launch=run.number,
-            gpu=Gpu(wishes.gpus.type, wishes.gpus.count) if wishes.gpus else None,
+            gpu=Gpu(wishes.gpus.type or ANY_GPU, wishes.gpus.count) if wishes.gpus else None,
             grace_seconds=int(wishes.grace),
         )
         resource = CLOUD_INSTANCE.resource
@@ -209,8 +216,10 @@ class ClaimedProvider:
             raise Unknown(f"The claim could not be read: {error}") from error
 
     async def _delete(self, claim: CloudInstance) -> None:
+        """As it is known here: one that has ended meanwhile is a record, and is left to go with its pod."""
+        as_known = {"uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version}
         try:
-            left = await self._client.delete(CLOUD_INSTANCE.resource, claim, CloudInstance, {})
+            left = await self._client.delete(CLOUD_INSTANCE.resource, claim, CloudInstance, {"preconditions": as_known})
         except NotFound:
             return
         except KubeError as error:

@@ -64,7 +64,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that the plan of a claim is made from.
 
     `ticket` is a nonce of this process that was never used for a call: who wrote it into the claim may call.
-    `outage`, `brake` and `rival` are sentences, empty where nothing stands in the way.
+    `outage`, `brake` and `rival` are sentences, empty where nothing stands in the way. Without an account the cloud
+    can neither be asked nor told anything.
     """
 
     object: CloudInstance
@@ -73,6 +74,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     ticket: str
     terms: Terms
     sight: Sight
+    has_account: bool = True
     owner: Owner = Owner.PRESENT
     call: Call | None = None
     order: Order | None = None

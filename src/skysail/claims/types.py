@@ -31,12 +31,18 @@ class Beneficiary(fields.Part, frozen=True):
         fields.ShortText,
         Meta(description="What the object does for its owner, such as one index of a Job; never done twice at once."),
     ] = ""
+    job: Annotated[
+        str,
+        Meta(max_length=63, description="UID of the Job of a pod. Its next pod waits for the end of one that goes."),
+    ] = ""
 
 
 class Gpu(fields.Part, frozen=True):
     """GPUs of the instance."""
 
-    type: Annotated[fields.ShortText, Meta(description="Type, as the cloud names it.")]
+    type: Annotated[
+        fields.ShortText, Meta(description="Type, as the cloud names it; `any` where it is the cloud's choice.")
+    ]
     count: Annotated[int, Meta(ge=1, le=1024, description="How many, for each member.")] = 1
 
 
@@ -120,6 +126,7 @@ CLOUD_INSTANCE = CustomKind(
         Column("USD/h", ".status.usdPerHour", "number"),
         Column("Namespace", ".spec.for.namespace"),
         Column("For", ".spec.for.name"),
+        Column("GPUs", ".spec.gpu.count", "integer", priority=1),
         Column("Id", ".status.instanceId", priority=1),
         Column("Region", ".status.region", priority=1),
         Column("USD", ".status.usdTotal", "number", priority=1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from skysail.base.names import Annotation
 from skysail.claims.provider import Wishes
 from skysail.cloud.instances import Gpus
+from skysail.kube.objects import OwnerReference
 from skysail.node import quantities
 from skysail.node.manifest import Pod
 
@@ -21,14 +22,20 @@ def wishes(pod: Pod) -> Wishes:
         seconds=None if spec.active_deadline_seconds is None else float(spec.active_deadline_seconds),
         grace=float(_DEFAULT_GRACE if grace is None else grace),
         work=work(pod),
+        job=owner.uid if (owner := _job(pod)) else "",
     )
 
 
 def work(pod: Pod) -> str:
     """One index of an Indexed Job is done by one pod at a time; other pods of a controller stand for themselves."""
-    owner = pod.metadata.controller
+    owner = _job(pod)
     index = (pod.metadata.annotations or {}).get(_INDEX)
-    return f"{owner.uid}/{index}" if owner and owner.kind == "Job" and index is not None else ""
+    return f"{owner.uid}/{index}" if owner and index is not None else ""
+
+
+def _job(pod: Pod) -> OwnerReference | None:
+    owner = pod.metadata.controller
+    return owner if owner and owner.kind == "Job" else None
 
 
 def _gpus(pod: Pod) -> Gpus | None:

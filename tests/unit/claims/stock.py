@@ -31,7 +31,8 @@ DELETING = "2026-11-15T11:59:00Z"
 
 
 def spec(uid: str = UID, **fields: Any) -> CloudInstanceSpec:
-    for_ = Beneficiary(kind="Pod", namespace="n", name="a", uid=uid, container="main", work=fields.pop("work", ""))
+    owner = {name: fields.pop(name, "") for name in ("work", "job")}
+    for_ = Beneficiary(kind="Pod", namespace="n", name="a", uid=uid, container="main", **owner)
     return CloudInstanceSpec(**{"provider": CLOUD, "for_": for_, **fields})
 
 

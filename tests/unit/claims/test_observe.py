@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from skysail.claims.brake import Brake, Limits
@@ -12,9 +13,9 @@ from skysail.claims.snapshot import Owner, Seen, Unseen
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.errors import Unknown
 from skysail.kube.cache import Cache
-from skysail.kube.objects import Key
+from skysail.kube.objects import Key, Meta
 from tests.support import virtual_time
-from tests.unit.claims.stock import NOW, TERMS, Watch, claim, instance, moved, spec
+from tests.unit.claims.stock import DELETING, NOW, TERMS, Watch, claim, instance, moved, spec
 
 DOUBTED = claim("Unknown", nonce="theirs")
 RUNNING = claim("Running")
@@ -25,10 +26,16 @@ def play(story) -> None:
 
 
 class Known:
-    """Finds the owner that the test says."""
+    """Finds every owner. Those that `go` were asked to."""
+
+    def __init__(self) -> None:
+        self.go: set[str] = set()
 
     async def find(self, for_):
         return Owner.PRESENT
+
+    def stays(self, uid):
+        return uid not in self.go
 
 
 class Office:
@@ -44,7 +51,8 @@ class Office:
         calls = Calls({}, brake, now=lambda: NOW, rng=_Rng(), changed=self.desk.woken.append)
         memory = Desk(calls, Orders(self.desk.woken.append), brake)
         listings = {self.desk.cloud.name: self.desk.listings}
-        self.controller = Claims(self.cache, listings, Known(), memory, identity="me", now=lambda: NOW)
+        self.owners = Known()
+        self.controller = Claims(self.cache, listings, self.owners, memory, identity="me", now=lambda: NOW)
 
     async def snapshot(self, of: CloudInstance):
         return await self.controller.observe(Key("", of.metadata.name))
@@ -114,6 +122,28 @@ def test_an_older_object_with_the_same_work_is_a_rival_until_its_end_is_confirme
     play(story)
 
 
+def test_the_next_pod_of_a_job_waits_for_one_that_goes_and_for_no_other():
+    async def story() -> None:
+        old = claim("Running", of=spec("u-1", job="j"), metadata={"creation_timestamp": "2026-11-15T11:00:00Z"})
+        new = claim("Claimed", of=spec("u-2", job="j"), metadata={"creation_timestamp": "2026-11-15T11:01:00Z"})
+        office = Office(old, new)
+        assert (await office.snapshot(new)).rival == ""
+        office.owners.go.add("u-1")
+        assert "i-1" in (await office.snapshot(new)).rival
+        assert (await office.snapshot(old)).rival == ""
+        office.owners.go.clear()
+        office.cache.put(msgspec.structs.replace(old, metadata=_deleted(old.metadata)))
+        assert "i-1" in (await office.snapshot(new)).rival
+        office.cache.put(moved(moved(old), state="Terminated"))
+        assert (await office.snapshot(new)).rival == ""
+
+    play(story)
+
+
+def _deleted(metadata: Meta) -> Meta:
+    return msgspec.structs.replace(metadata, deletion_timestamp=DELETING, resource_version="8")
+
+
 def test_a_later_launch_for_the_same_object_supersedes():
     async def story() -> None:
         first, second = claim("Terminated", of=spec(launch=9)), claim("Claimed", of=spec(launch=10))
@@ -124,9 +154,11 @@ def test_a_later_launch_for_the_same_object_supersedes():
     play(story)
 
 
-def test_a_claim_of_a_cloud_that_was_removed_from_the_settings_is_left_alone():
+def test_a_claim_of_a_cloud_that_was_removed_from_the_settings_says_so():
     async def story() -> None:
         orphan = claim("Running", of=spec(provider="elsewhere"))
-        assert await Office(orphan).snapshot(orphan) is None
+        found = await Office(orphan).snapshot(orphan)
+        assert not found.has_account
+        assert "no account at elsewhere" in found.outage
 
     play(story)

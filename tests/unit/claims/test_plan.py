@@ -157,6 +157,24 @@ def test_a_launch_waits_and_says_for_what_also_with_the_ticket_written(state, kn
     assert (told.status, told.reason, made.look_again) == ("False", reason, wait)
 
 
+@pytest.mark.parametrize("state", ["Launching", "Unknown", "Starting", "Running", "Terminating"])
+@pytest.mark.parametrize("owner", [Owner.PRESENT, Owner.ABSENT])
+def test_without_an_account_what_may_cost_is_not_forgotten_and_nobody_is_called(state, owner):
+    of = claim(state, nonce="theirs" if state in {"Launching", "Unknown"} else "", metadata=DELETED)
+    made = plan(snapshot(of, has_account=False, owner=owner, outage="No account at cloud."))
+    told = conditions.find(made.status.conditions, Condition.ENDED)
+    assert (made.actions, made.status.state) == ((), state)
+    assert (told.status, told.reason) == ("Unknown", Reason.NO_ACCOUNT)
+    assert ("i-1" in told.message) == bool(of.status.instance_id)
+
+
+def test_without_an_account_nothing_is_launched_and_what_was_never_launched_may_go():
+    made = plan(snapshot(claim("Claimed"), has_account=False, outage="No account at cloud.", order=None))
+    assert conditions.find(made.status.conditions, Condition.LAUNCHED).reason == Reason.NO_ACCOUNT
+    gone = plan(snapshot(claim("Claimed"), has_account=False, owner=Owner.ABSENT))
+    assert gone.status.state == "Terminated"
+
+
 def test_a_pause_ends_and_does_not_grow_when_the_clock_is_set_back():
     of, call = claim("Claimed"), failed(NoCapacity("None left."), 10.0)
     assert plan(snapshot(of, call=call, now=NOW + timedelta(seconds=9))).status.state == "Claimed"

@@ -22,7 +22,9 @@ from skysail.kube.fields import Condition
 from skysail.kube.objects import Key
 from skysail.kube.transport import Reply, Request
 from tests.simulation.api import ApiModel
+from tests.simulation.ownership import Manager
 from tests.simulation.world import World
+from tests.simulation.writes import Write
 from tests.support import virtual_time
 from tests.unit.claims.stock import CLOUD, CLUSTER, DELETING, NAME, NOW, UID, ScriptedCloud, ago, claim, moved, spec
 
@@ -266,6 +268,25 @@ def test_a_release_that_failed_is_repeated():
         quay.server.is_down = False
         await quay.provider.release(UID)
         assert quay.stored[NAME]["metadata"]["deletionTimestamp"]
+
+    play(story)
+
+
+def test_a_claim_that_moved_on_is_not_deleted_on_old_news():
+    async def story() -> None:
+        quay = Quay()
+        await quay.start()
+        known = quay.claims.get(Key("", NAME))
+        quay.world.replace(
+            quay.world.kinds[CLOUD_INSTANCE.resource],
+            quay.stored[NAME],
+            {**quay.stored[NAME], "status": {"state": "Terminated"}},
+            Write(Manager("skysail", "Update", "status")),
+        )
+        with pytest.raises(Unknown, match="could not be deleted"):
+            await quay.provider.stop(RUN, 0.0)
+        assert quay.claims.get(Key("", NAME)) == known
+        assert "deletionTimestamp" not in quay.stored[NAME]["metadata"]
 
     play(story)
 

@@ -242,6 +242,12 @@ def test_a_wish_to_end_reaches_the_payload():
         assert outer.wait(PATIENCE) == 7
 
 
+def test_programs_of_a_hull_that_nohup_started_heed_hang_ups():
+    asked = "return int(signal.getsignal(signal.SIGHUP) != signal.SIG_DFL)"
+    done = in_a_hull(asked, before="signal.signal(signal.SIGHUP, signal.SIG_IGN)")
+    assert done.returncode == 0, done.stderr
+
+
 def test_orphans_are_collected():
     done = in_a_hull(
         """

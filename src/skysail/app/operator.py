@@ -27,13 +27,15 @@ from skysail.base.settings import Settings
 from skysail.claims import bureau
 from skysail.claims.brake import Limits
 from skysail.claims.bureau import Bureau
+from skysail.claims.diary import Diary
 from skysail.claims.observe import INDEXES
 from skysail.claims.owners import PodOwners
+from skysail.claims.surroundings import Surroundings
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.instances import Cloud
 from skysail.core.act import Caches, Performer
 from skysail.core.actions import Note
-from skysail.core.fence import Fenced
+from skysail.core.fence import Fenced, FencedTransport
 from skysail.core.loop import Controller, Loop
 from skysail.kinds.awaiting.observe import Awaiting
 from skysail.kinds.offload import admit
@@ -151,6 +153,8 @@ class Operator:
         # Never the same twice: two replicas that call themselves alike would both believe that they lead.
         self._identity = f"{settings.identity or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._client = Client(transport)
+        # For those who write on their own, such as nodes: not any more when the lease is lost.
+        self._acting = Client(FencedTransport(transport, self))
         self._metrics = Metrics()
         self._informers = Informers(self._client, namespaces=settings.namespaces, gate=Collector(), rng=self._rng)
         self._broadcaster = Broadcaster(self._client, instance=self._identity, now=clock.now)
@@ -170,6 +174,7 @@ class Operator:
                 self._await(kind)
         for kind in COMPATIBLE_KINDS:
             self._await(kind, only_ours=True)
+        self._diary = Diary(self._acting, settings.operator_namespace, clock.now)
         self._bureau = self._open_bureau(accounts, ground.cluster)
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
         self._nodes_identity = Identity(self._client, clouds.certificate(settings, address), self._rng)
@@ -253,9 +258,10 @@ class Operator:
             limits=Limits.of(self._settings),
             sweep_grace=self._settings.sweep_seconds,
         )
-        around = bureau.Surroundings(clock.now, clock.steady, self._rng)
+        around = Surroundings(clock.now, clock.steady, self._rng)
         owners = PodOwners(self._client, self._pod)
-        opened = Bureau(self._client, claims, accounts, owners, rules=rules, around=around)
+        claims.subscribe(self._diary.claim_changed)
+        opened = Bureau(self._acting, claims, accounts, owners, rules=rules, around=around)
         self._performer.clouds = opened.calls
         opened.attach(self._control(opened.controller, claims).queue.add)
         return opened
@@ -263,6 +269,7 @@ class Operator:
     def _make_nodes(self, accounts: Mapping[str, Cloud], ground: Ground, address: str) -> list[CloudNode]:
         parts = clouds.Parts(
             client=self._client,
+            acting=self._acting,
             broadcaster=self._broadcaster,
             identity=self._nodes_identity,
             logs=LogStore(Path(self._settings.data_folder) / "pod-logs"),
@@ -282,7 +289,7 @@ class Operator:
         return nodes
 
     def _pod(self, uid: str) -> Object | None:
-        return next((pod for node in self._nodes if (pod := node.pod(uid))), None)
+        return next((pod for node in self._nodes if (pod := node.keeper.known(uid))), None)
 
     @contextlib.asynccontextmanager
     async def _servers(self) -> AsyncIterator[None]:
@@ -331,7 +338,7 @@ class Operator:
 
     async def _lead(self, tasks: asyncio.TaskGroup) -> None:
         """Campaign; act once elected; end the process when the lease is lost, for a clean start is the safest one."""
-        campaign = tasks.create_task(self._elector.campaign())
+        campaign = tasks.create_task(self._elector.campaign(sole=self._settings.sole))
         vigils = [tasks.create_task(node.stand_by()) for node in self._nodes]
         await self._elector.elected.wait()
         for vigil in vigils:
@@ -339,7 +346,7 @@ class Operator:
         log.info("leading", extra={"identity": self._identity})
         for cache, loop in self._loops:
             tasks.create_task(_run_when_synced(cache, loop))
-        tasks.create_task(self._bureau.run(self._performer.end))
+        tasks.create_task(self._pay(tasks))
         for node in self._nodes:
             tasks.create_task(node.serve())
         if self._settings.webhooks:
@@ -347,6 +354,11 @@ class Operator:
         await campaign
         log.error("lease lost, ending so that a clean process takes over", extra={"identity": self._identity})
         raise _Ended(1)
+
+    async def _pay(self, tasks: asyncio.TaskGroup) -> None:
+        self._bureau.remember(await self._diary.read())
+        tasks.create_task(self._diary.run())
+        await self._bureau.run(self._performer.end)
 
     async def _announce_soon(self) -> None:
         try:

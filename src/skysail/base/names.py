@@ -99,6 +99,8 @@ DISKS = "skysail.dev/disks"
 # The container runtime of a node that stands for a cloud is `<cloud>://` and one of these.
 REAL = "account"
 SIMULATED = "simulated"
+# The account of a cloud that only pretends, inside the operator. Simulated ones that are served have the name above.
+MOCK = "mock"
 
 
 class Finalizer(Named):
@@ -130,6 +132,7 @@ class Condition(Named):
     DEPLOYED = "Deployed", "Whether a ModalFunction can be called."
     LAUNCHED = "Launched", "Whether the cloud has made the instance of a claim; Unknown while its answer is lost."
     ENDED = "Ended", "Whether the cloud has confirmed the end of an instance; the reason says what ended it."
+    RELEASED = "Released", "On a claim that was deleted after its end: what it is kept for."
     CLOUD_REACHABLE = "CloudReachable", "On a cloud's node: whether the cloud lists what it runs for us."
 
 
@@ -162,6 +165,7 @@ class Reason(Named):
     REFUSED = "Refused", "The cloud will never run this; the message says why."
     COMPLETED = "Completed", "The program ended by itself."
     DELETED = "Deleted", "The claim was deleted, because its pod was or by hand."
+    OWNER_STAYS = "OwnerStays", "What the instance worked for still exists, and its claim stays as long."
     OWNER_GONE = "OwnerGone", "What the instance worked for does not exist any more."
     DEADLINE_EXCEEDED = "DeadlineExceeded", "The instance reached the end of the time that it was given."
     LOST = "Lost", "The instance vanished at the cloud, for example because it was preempted."

@@ -53,6 +53,10 @@ class CloudInstanceSpec(fields.Part, frozen=True, kw_only=True):
         str,
         Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", description="The cloud."),
     ]
+    account: Annotated[
+        fields.ShortText,
+        Meta(description="The account at the cloud, as Skysail names it. Other accounts know nothing of the instance."),
+    ] = ""
     for_: Annotated[Beneficiary, Meta(description="The object that the instance works for.")] = field(name="for")
     launch: Annotated[
         fields.Count, Meta(description="Counts the launches for that object from 0. Each restart is a new one.")

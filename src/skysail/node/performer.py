@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from skysail.base import guard
 from skysail.base.names import Event
 from skysail.cloud.contract import EVICTED, Ended, Pending, Provider, RunId, Running, State
 from skysail.cloud.errors import Gone, ProviderError, Refused
 from skysail.kube.errors import KubeError
-from skysail.node import guard, probes, translate
+from skysail.node import probes, translate
 from skysail.node.book import Book
 from skysail.node.checks import Checks
 from skysail.node.environment import Missing

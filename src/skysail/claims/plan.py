@@ -8,7 +8,7 @@ launched for it a second time.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -133,6 +133,9 @@ def _launching(snapshot: Snapshot) -> Plan:
     launching = snapshot.object.status.launching
     if launching is not None and launching.nonce == snapshot.ticket:
         return _unlaunched(snapshot)  # nobody has used it, and nobody but us can
+    tick = timedelta(seconds=snapshot.terms.tick)
+    if launching is not None and ending.is_within(tick, datetime.fromisoformat(launching.at), snapshot.now):
+        return Plan(look_again=snapshot.terms.tick)  # whoever wrote it may be about to call, and tells soon
     return _in_doubt(snapshot, "The operator that called the cloud ended before it wrote down the answer.")
 
 

@@ -44,7 +44,7 @@ def claim(
     of = of or spec()
     nonce = status.pop("nonce", "")
     if nonce:
-        status["launching"] = Launching(by="operator", nonce=nonce, at=timestamp(NOW))
+        status["launching"] = Launching(by="operator", nonce=nonce, at=ago(10))
     if state in {"Starting", "Running", "Terminating"}:
         status = {"instance_id": "i-1", "usd_per_hour": 3.6, "start_time": ago(60), **status}
     if state == "Terminated":

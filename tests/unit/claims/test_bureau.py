@@ -187,7 +187,7 @@ def test_an_order_that_was_never_carried_out_goes_with_the_end_of_its_claim():
 def test_the_time_of_an_instance_is_measured_by_the_clock_that_nobody_sets():
     async def story() -> None:
         house = House()
-        of = claim("Running", nonce="theirs", deadline_time=ago(-600))
+        of = claim("Running", nonce="theirs", deadline_time=ago(-590))
         house.claims.put(of)
         await asyncio.sleep(599)
         house.claims.put(moved(of))

@@ -434,3 +434,11 @@ def test_a_refusal_is_an_event():
         snapshot(claim("Launching", nonce="n"), call=Call(nonce="n", error=Refused("NoSuchGpu", "No such GPU.")))
     )
     assert [(note.reason, note.message, note.warning) for note in made.notes] == [("NoSuchGpu", "No such GPU.", True)]
+
+
+def test_who_has_just_written_that_they_call_is_given_time_to_do_so():
+    """Two operators at once would else take the ticket from each other for ever."""
+    theirs = claim("Launching", nonce="theirs")
+    soon = plan(snapshot(theirs, now=NOW - timedelta(seconds=6)))
+    assert (soon.status, soon.actions, soon.look_again) == (None, (), TERMS.tick)
+    assert plan(snapshot(theirs)).status.state == "Unknown"

@@ -147,7 +147,7 @@ async def _measure(home: Home, starts: int, many: int, claims: int, say: Callabl
 
 def _lives(home: Home, seen: CloudPods, uids: list[str]) -> Lives:
     """The cloud's own book says when it was called, and when a program began and ended."""
-    ledger = Ledger.open(clouds_account.ledger(home))
+    ledger = Ledger.open(clouds_account.ledger(home), mark="read")
     ledger.close()
     at = {(row.claim, row.verb): row.at for row in ledger.rows}
     return Lives(

@@ -39,7 +39,7 @@ class _Counting(Account):
 
 
 async def main(home: Home) -> None:
-    account = _Counting(MODAL, Ledger.open(ledger(home)), now=time.time)
+    account = _Counting(MODAL, Ledger.open(ledger(home), mark="bench"), now=time.time)
     account.counter = listings(home)
     other = Account(RUNPOD, Ledger(), now=time.time)
     runner = await serve([account, other], simulated.token(home), HULL, SIMULATED_PORT)

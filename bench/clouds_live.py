@@ -68,7 +68,7 @@ async def claim(client: Client, home: Home, space: str, many: int) -> list[str]:
 
 def _begin(home: Home, cluster: str, names: list[str]) -> dict[str, str]:
     """Instances at the cloud, by claim; without an end of their own."""
-    ledger = Ledger.open(clouds_account.ledger(home))
+    ledger = Ledger.open(clouds_account.ledger(home), mark="live")
     ids = {name: f"{MODAL.name}-live-{number}" for number, name in enumerate(names)}
     now = time.time()
     for name, id_ in ids.items():

@@ -16,6 +16,11 @@ from tests.conformance.talk import PATIENCE, hear, outcome
 NOBODY = "no-such-instance"
 
 
+class Named:
+    async def test_its_account_has_a_name_that_a_claim_can_carry(self, customer: Customer):
+        assert 0 < len(customer.cloud.account) <= 256
+
+
 class Creating:
     async def test_what_was_made_says_for_whom(self, customer: Customer):
         order = customer.order()
@@ -177,7 +182,7 @@ class Printing:
             await customer.said(NOBODY)
 
 
-class CloudConformance(Creating, Listings, Exits, Ends, Printing):
+class CloudConformance(Named, Creating, Listings, Exits, Ends, Printing):
     """For every cloud."""
 
 

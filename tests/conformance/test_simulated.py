@@ -103,11 +103,11 @@ async def test_the_end_of_an_instance_leaves_nothing_at_the_provider(tmp_path: P
 async def test_what_ran_in_the_process_before_is_lost_and_not_billed_on(tmp_path: Path):
     path = tmp_path / "ledger.jsonl"
     async with local_provider(tmp_path) as provider:
-        before = Account(QUICK[0], Ledger.open(path), now=time.time, provider=provider)
+        before = Account(QUICK[0], Ledger.open(path, mark="m"), now=time.time, provider=provider)
         running = await Customer(before).running()
         await before.close()
     async with local_provider(tmp_path) as provider:
-        after = Account(QUICK[0], Ledger.open(path), now=time.time, provider=provider)
+        after = Account(QUICK[0], Ledger.open(path, mark="m"), now=time.time, provider=provider)
         found = await after.look(running.id)
         assert found is not None
         assert found.exit is not None

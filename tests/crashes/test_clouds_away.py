@@ -28,32 +28,37 @@ def test_while_nobody_hears_from_a_cloud_its_pods_stay_and_what_is_evicted_is_no
         books = Books(node)
         with fresh_namespace(node) as namespace, fresh_namespace(node) as ending:
             apply(node, namespace, at("modal", pod("stays", *SLEEP)), by_affinity("modal", pod("chosen", *SLEEP)))
-            apply(node, namespace, at("modal", indexed_job("j")), at("runpod", pod("orphan", *SLEEP)))
+            apply(node, namespace, at("modal", job("j", mode="Indexed")), at("modal", job("k", mode="NonIndexed")))
+            apply(node, namespace, at("runpod", pod("orphan", *SLEEP)))
             apply(node, ending, at("modal", pod("p", *SLEEP)))
-            until_ready(node, namespace, 4)
+            until_ready(node, namespace, 5)
             until_ready(node, ending, 1)
             before = {name: row["metadata"]["uid"] for name, row in pods(node, namespace).items()}
             for name in ("stays", "chosen"):
                 assert not has_an_end(get(node, namespace, "pod", name)), name
             node.stop("operator")
-            (evicted,) = (name for name in before if name.startswith("j-"))
-            give_an_end(node, namespace, evicted)
+            evicted = [name for name in before if name.startswith(("j-", "k-"))]
+            for name in evicted:
+                give_an_end(node, namespace, name)
             ok(node, "delete", "namespace", ending, "--wait=false")
             ok(node, "delete", "node", NODES["runpod"])
             # What the collector of pods does after some minutes to those whose node does not exist.
             ok(node, "delete", "pod", "orphan", "-n", namespace, "--grace-period=0", "--force")
-            second = until_replaced(node, namespace, evicted)
-            assert {name for name, row in pods(node, namespace).items() if is_leaving(row)} == {evicted}
-            assert (len(books.billed("modal")), len(books.billed("runpod"))) == (4, 1), "the clouds go on meanwhile"
+            second = {name: until_replaced(node, namespace, name) for name in evicted}
+            assert {name for name, row in pods(node, namespace).items() if is_leaving(row)} == {*evicted}
+            assert (len(books.billed("modal")), len(books.billed("runpod"))) == (5, 1), "the clouds go on meanwhile"
             start_operator(node)
-            until_condition(node, namespace, f"pod/{second}", "Ready")
-            node.until(lambda: evicted not in pods(node, namespace), "the evicted pod to be gone")
+            for name in second.values():
+                until_condition(node, namespace, f"pod/{name}", "Ready")
+            node.until(lambda: not {*evicted} & {*pods(node, namespace)}, "the evicted pods to be gone")
             node.until(lambda: books.billed("runpod") == set(), "the instance of the orphan to end")
             node.until(lambda: claims(node, ending) == [], "the claim of the deleted namespace to be gone")
             after = {name: row["metadata"]["uid"] for name, row in pods(node, namespace).items()}
-            assert after == {"stays": before["stays"], "chosen": before["chosen"], second: after[second]}
-            assert one_after_the_other(books, before[evicted], after[second])
-            for uid in (*before.values(), after[second]):
+            assert {name: after[name] for name in ("stays", "chosen")} == {n: before[n] for n in ("stays", "chosen")}
+            assert {*after} == {"stays", "chosen", *second.values()}
+            for name in evicted:
+                assert one_after_the_other(books, before[name], after[second[name]]), name
+            for uid in {*before.values(), *after.values()}:
                 assert books.launches("modal", uid) + books.launches("runpod", uid) == 1
             let_go(node, namespace)
             books.until_let_go(namespace)
@@ -68,10 +73,10 @@ def by_affinity(cloud: str, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def indexed_job(name: str) -> Manifest:
+def job(name: str, *, mode: str) -> Manifest:
     """Its program does not end before it must: there is time to pay twice."""
     stubborn = pod("", "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done", terminationGracePeriodSeconds=20)
-    spec = {"template": {"spec": stubborn["spec"]}, "completionMode": "Indexed", "completions": 1}
+    spec = {"template": {"spec": stubborn["spec"]}, "completionMode": mode, "completions": 1}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
 
 
@@ -107,7 +112,7 @@ def until_replaced(node: Cluster, namespace: str, name: str) -> str:
         return is_leaving(shown) and any(row["type"] == "DisruptionTarget" for row in shown["status"]["conditions"])
 
     def others() -> list[str]:
-        return [other for other in pods(node, namespace) if other.startswith("j-") and other != name]
+        return [other for other in pods(node, namespace) if other.startswith(name[:2]) and other != name]
 
     node.until(disrupted, f"{name} to be evicted")
     node.until(lambda: others() != [], "the Job to make another pod")

@@ -19,6 +19,7 @@ def test_an_undisturbed_run_wastes_nothing(name: str) -> None:
     outcome = reference(name)
     assert outcome.errors == []
     assert outcome.bill.wrong == []
+    assert outcome.bill.doubled == []
     assert outcome.calls, "a launch or an end, at least"
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skysail.local.plane.flags import Component
-from tests.support.clouds import NODES, Books, at, claims, let_go, start_operator
+from tests.support.clouds import NODES, Books, at, claims, let_go, start_operator, until_nodes_are_ready
 from tests.support.kubectl import apply, fresh_namespace, get, ok, pod, until_condition, until_phase
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ def test_a_running_pod_can_be_entered_and_reached_and_its_claim_tells_its_story(
     (line,) = [row.split() for row in ok(node, "get", "ci").splitlines() if namespace in row]
     assert line[1:-1] == [cloud, "Running", {"modal": "0.1", "runpod": "0.06"}[cloud], namespace, "p"]
     wide = ok(node, "get", "ci", "-o", "wide")
-    assert " ".join(wide.splitlines()[0].split()) == "NAME PROVIDER GPU STATE USD/H NAMESPACE FOR ID REGION USD AGE"
+    assert (
+        " ".join(wide.splitlines()[0].split()) == "NAME PROVIDER GPU STATE USD/H NAMESPACE FOR GPUS ID REGION USD AGE"
+    )
     assert claims(node, namespace)[0]["status"]["instanceId"] in wide
     ok(node, "delete", "pod", "p", "-n", namespace, "--timeout=60s")
     assert books.billed(cloud) == set()
@@ -189,6 +191,22 @@ def test_a_drain_ends_what_runs_at_the_cloud_and_pays_no_more(node, namespace, b
     finally:
         ok(node, "uncordon", NODES["modal"])
     until_phase(node, namespace, "q", "Succeeded")
+
+
+def test_a_deleted_node_comes_back_at_once_and_its_pods_run_on(node, namespace, books):
+    apply(node, namespace, at("modal", pod("p", *SLEEP)))
+    until_condition(node, namespace, "pod/p", "Ready")
+    before = node_uid(node)
+    ok(node, "delete", "node", NODES["modal"])
+    node.until(lambda: node_uid(node) not in {before, ""}, "the node to be there again")
+    until_nodes_are_ready(node)
+    assert ok(node, "exec", "p", "-n", namespace, "--", "echo", "here") == "here\n"
+    assert books.launches("modal", uid(node, namespace, "p")) == 1
+
+
+def node_uid(node: Cluster) -> str:
+    command = ("get", "node", NODES["modal"], "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
+    return node.kubectl(*command).stdout
 
 
 def test_daemons_on_virtual_nodes_are_shown_and_cost_nothing(node, namespace, books):

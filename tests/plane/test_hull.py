@@ -43,14 +43,14 @@ class Shell:
             "SKYSAIL_KUBE_BIN": binary,
         }
 
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        with self.begin(*arguments) as command:
+    def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        with self.begin(*arguments, **environment) as command:
             output, errors = command.communicate()
         return subprocess.CompletedProcess(command.args, command.returncode, output, errors)
 
-    def begin(self, *arguments: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "skysail", *arguments]
-        return subprocess.Popen(argv, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def begin(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        argv, env = [sys.executable, "-m", "skysail", *arguments], {**self._env, **environment}
+        return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
@@ -92,6 +92,27 @@ def test_up_down_and_up_again_as_a_user_does_it(skysail):
     assert skysail("down", "--purge").returncode == 0
     assert not skysail.home.root.exists()
     assert list(skysail.user_home.iterdir()) == []
+
+
+def test_clouds_pretend_where_that_is_asked_for_and_up_says_which_of_them_cannot_be_reached(skysail):
+    up = skysail("up", MODAL_MOCK="true")
+    assert "the clouds can be reached" in up.stdout, up.stdout + up.stderr
+    assert "--mock-clouds" in operator(skysail)
+    assert (skysail.home.root / "clouds" / "simulated" / "modal.jsonl").exists()
+    assert "with pretended clouds: `skysail down` first" in skysail("up").stdout
+
+    assert skysail("down").returncode == 0
+    (skysail.home.root / "simulated" / "modal.jsonl").write_text("{\n")
+    up = skysail("up")
+    assert "not reached yet: modal.com; `skysail status` tells why" in up.stdout, up.stdout + up.stderr
+    assert "Line 1 of the ledger" in skysail("status").stdout
+    assert "--sole" in operator(skysail), "what was killed is replaced at once"
+    assert {unit.restarts for unit in Control(skysail.home.control).status().units} == {0}
+
+
+def operator(skysail: Shell) -> str:
+    """Its command line."""
+    return next(argv for argv in processes.of_home(skysail.home.root).values() if "skysail run" in argv)
 
 
 def test_kill_of_the_outer_process_leaves_nothing(tmp_path):
@@ -240,6 +261,12 @@ def test_a_wish_to_end_reaches_the_payload():
         assert outer.stdout.readline() == "ready\n"
         os.kill(int(outer.stderr.readline().removeprefix("entry ")), signal.SIGTERM)
         assert outer.wait(PATIENCE) == 7
+
+
+def test_programs_of_a_hull_that_nohup_started_heed_hang_ups():
+    asked = "return int(signal.getsignal(signal.SIGHUP) != signal.SIG_DFL)"
+    done = in_a_hull(asked, before="signal.signal(signal.SIGHUP, signal.SIG_IGN)")
+    assert done.returncode == 0, done.stderr
 
 
 def test_orphans_are_collected():

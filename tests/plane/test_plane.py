@@ -179,8 +179,9 @@ def test_the_audit_log_names_who_did_what(cluster):
 
 def test_a_component_can_be_away_for_a_while_and_come_back(cluster):
     """As long as a test wants: the supervisor does not restart what was stopped on request."""
+    before = cluster.unit("kube-apiserver").crash
     cluster.stop("kube-apiserver")
     assert cluster.kubectl("get", "namespaces", "--request-timeout=2s").returncode == 1
     cluster.resume("kube-apiserver")
     cluster.until(lambda: cluster.kubectl("get", "--raw", "/readyz").returncode == 0, "the API server to be back")
-    assert cluster.unit("kube-apiserver").crash is None
+    assert cluster.unit("kube-apiserver").crash == before

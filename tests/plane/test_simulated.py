@@ -77,7 +77,7 @@ async def test_what_ran_when_the_agent_was_killed_is_lost(node: Cluster, cloud: 
     again = await customer.running(customer.order(claim=running.claim))
     assert again.id != running.id
     await customer.ended(again.id)
-    ledger = Ledger.open(node.home.root / "simulated" / "modal.jsonl")
+    ledger = Ledger.open(node.home.root / "simulated" / "modal.jsonl", mark="read")
     ledger.close()
     rows = list(bill.of(ledger.rows, customer.cluster))
     assert bill.most_at_once(rows) == 1

@@ -12,6 +12,7 @@ from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown
 from skysail.cloud.instances import Inventory
 from tests.simulation.faults import Effect
 from tests.simulation.weather import LASTING
+from tests.support.virtual_time import unfrozen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,10 +33,13 @@ CALL_TROUBLES = (
     "throttled",
     "slow",
     "malformed",
+    "no capacity",
+    "not found",
+    "conflict",
 )
 # What ends the story in another way, and must still waste no money.
-CALL_REFUSALS = ("no capacity", "unauthorized", "out of money", "not found", "conflict")
-SURVEY_TROUBLES = ("lost", "throttled", "empty", "partial", "slow", "unauthorized")
+CALL_REFUSALS = ("unauthorized", "out of money")
+SURVEY_TROUBLES = ("lost", "throttled", "empty", "partial", "partial lie", "slow", "unauthorized")
 
 
 class FaultyCloud:
@@ -48,6 +52,10 @@ class FaultyCloud:
     @property
     def name(self) -> str:
         return self._account.name
+
+    @property
+    def account(self) -> str:
+        return self._account.account
 
     @property
     def abilities(self) -> Abilities:
@@ -64,23 +72,27 @@ class FaultyCloud:
         await self._call(Effect("END", instance), lambda: self._account.end(instance, grace))
 
     async def list(self) -> Inventory:
-        what = self._survey()
-        inventory = await self._account.list()
+        what = await self._survey()
+        inventory = await self._asked(self._account.list)
         if what == "empty" or self._transport.weather.lasts("listings lie"):
             return Inventory(())
         if what == "partial":
             return Inventory(inventory.instances[1:], complete=False)
+        if what == "partial lie":
+            return Inventory(inventory.instances[:-1])
         await _answer(what)
         return inventory
 
     async def look(self, instance: str) -> Instance | None:
-        what = self._survey()
-        if what not in {"empty", "partial"}:
+        what = await self._survey()
+        if what not in {"empty", "partial", "partial lie"}:
             await _answer(what)
-        return await self._account.look(instance)
+        return await self._asked(lambda: self._account.look(instance))
 
-    def changes(self) -> AsyncIterator[str]:
-        return self._account.changes()
+    async def changes(self) -> AsyncIterator[str]:
+        async for claim in self._account.changes():
+            await self._transport.freeze.over()
+            yield claim
 
     def output(self, instance: str) -> AsyncIterator[Output]:
         return self._account.output(instance)
@@ -94,7 +106,14 @@ class FaultyCloud:
     async def dial(self, instance: str, port: int) -> Line:
         return await self._account.dial(instance, port)
 
-    def _survey(self) -> str | None:
+    async def _asked(self, question: Callable[[], Awaitable[T]]) -> T:
+        with unfrozen():
+            answer = await question()
+        await self._transport.freeze.over()
+        return answer
+
+    async def _survey(self) -> str | None:
+        await self._transport.freeze.over()
         self._transport.surveys.append(len(self._transport.effects))
         what = self._transport.strikes("survey", len(self._transport.surveys))
         self._suffer()
@@ -124,7 +143,7 @@ class FaultyCloud:
                 raise Unknown(what)
             case "no capacity" | "unauthorized" | "out of money" | "not found" | "conflict" | "throttled" | "slow":
                 await _answer(what)
-        done = await call()
+        done = await self._asked(call)
         match what:
             case "crash":
                 fate.crash()

@@ -14,9 +14,10 @@ import msgspec
 from skysail.kube.errors import ReplyLost, Unreachable
 from skysail.kube.transport import Reply, Request, Stream, Transport
 from tests.simulation.statuses import failure
+from tests.support.virtual_time import Freeze, unfrozen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
     from tests.simulation.weather import Weather
@@ -36,10 +37,11 @@ REFUSALS: dict[str, tuple[int, str]] = {
 LOST = ("reply lost, done", "reply lost, not done", "unreachable")
 EFFECT_TROUBLES = ("crash", "twin", "pause")
 WRITE_TROUBLES = (*LOST, *REFUSALS)
-READ_TROUBLES = ("reply lost, not done", "unreachable", "throttled", "server error", "expired")
+READ_TROUBLES = ("reply lost, not done", "unreachable", "throttled", "server error", "expired", "stale")
 EVENT_TROUBLES = ("drop", "repeat", "swap", "delay", "replay", "end", "break", "expire", "silence", "deafness")
 
 _GONE = failure(410, "Expired", "too old resource version: 1 (2)")
+_INSTANT = 0.0001
 _PAUSE_SECONDS = 300.0
 _WAKING_SECONDS = 1.0
 _DELAY_SECONDS = 30.0
@@ -84,15 +86,27 @@ class Fate(Protocol):
     def depose(self) -> None:
         """Let its lease run out: it may not act any more."""
 
+    def retire(self) -> None:
+        """End it for good, as a process ends that finds its lease lost."""
+
     def begin(self, what: str) -> None:
         """Let this last for a while, for every process."""
 
 
 class FaultyTransport:
-    """The connection of one process."""
+    """The connection of one process. `behind` connects to a server that lags."""
 
-    def __init__(self, inner: Transport, trouble: Trouble | None, fate: Fate, weather: Weather) -> None:
+    def __init__(
+        self,
+        inner: Transport,
+        trouble: Trouble | None,
+        fate: Fate,
+        weather: Weather,
+        *,
+        behind: Callable[[], Transport],
+    ) -> None:
         self._inner = inner
+        self._behind = behind
         self._trouble = trouble
         self.weather = weather
         self.effects: list[Effect] = []
@@ -102,23 +116,25 @@ class FaultyTransport:
         self.calls = 0
         # How many effects there were before each look at what a cloud runs.
         self.surveys: list[int] = []
-        # Calls to a cloud by a process whose lease had run out.
+        # What a process changed whose lease had run out, here or at a cloud.
         self.strays = 0
-        # Who is held reads no watch either: what happened meanwhile is read after the reply that held it.
-        self.awake = asyncio.Event()
-        self.awake.set()
+        # Who is held does nothing at all: what happened meanwhile is known after the reply that held it.
+        self.freeze = Freeze()
         self.fate = fate
         self.struck = False
 
     async def send(self, request: Request) -> Reply:
+        if not self.fate.is_deposed:
+            await self.freeze.over()
         what = self._trouble_with(request)
         if self.weather.lasts("API server down"):
             raise Unreachable("API server down")
         if self.weather.lasts("storm of 429"):
             return _reply(*REFUSALS["throttled"])
-        return await self._send_into(request, what) if what else await self._inner.send(request)
+        return await (self._send_into(request, what) if what else self._answer(request))
 
     async def open(self, request: Request) -> Stream:
+        await self.freeze.over()
         if self.weather.lasts("API server down"):
             raise Unreachable("API server down")
         return FaultyStream(await self._inner.open(request), self)
@@ -131,13 +147,17 @@ class FaultyTransport:
         return self.strikes("effect", len(self.effects))
 
     async def hold(self, what: str) -> None:
-        """Keep the process waiting while another one works; in a pause, but not in a stall, it loses its lease."""
+        """Stop the process while another one works; in a pause, but not in a stall, it loses its lease."""
+        with unfrozen():
+            await asyncio.sleep(_INSTANT)  # what has passed the fence goes out
         if what == "pause":
             self.fate.depose()
         self.fate.twin()
-        self.awake.clear()
-        await asyncio.sleep(_PAUSE_SECONDS)
-        asyncio.get_running_loop().call_later(_WAKING_SECONDS, self.awake.set)
+        self.freeze.begin()
+        with unfrozen():
+            await asyncio.sleep(_PAUSE_SECONDS)
+            wake = self.fate.retire if what == "pause" else self.freeze.end
+            asyncio.get_running_loop().call_later(_WAKING_SECONDS, wake)
 
     def strikes(self, on: On, number: int) -> str | None:
         if self._trouble is None or (self._trouble.on, self._trouble.at) != (on, number):
@@ -150,22 +170,23 @@ class FaultyTransport:
             self.reads += 1
             return self.strikes("read", self.reads)
         self.writes += 1
+        self.strays += self.fate.is_deposed and not request.path.endswith("/events")
         return self.effect(Effect(request.method, request.path)) or self.strikes("write", self.writes)
 
     async def _send_into(self, request: Request, what: str) -> Reply:
         match what:
             case "crash":
-                await self._inner.send(request)
+                await self._answer(request)
                 self.fate.crash()
                 await asyncio.Event().wait()
             case "twin":
                 self.fate.twin()
             case "pause" | "stall":
-                reply = await self._inner.send(request)
+                reply = await self._answer(request)
                 await self.hold(what)
                 return reply
             case "reply lost, done":
-                await self._inner.send(request)
+                await self._answer(request)
                 raise ReplyLost(what)
             case "reply lost, not done":
                 raise ReplyLost(what)
@@ -173,13 +194,26 @@ class FaultyTransport:
                 raise Unreachable(what)
             case "not found" if request.method == "DELETE":
                 # The server does not lie: who is told that there is nothing to delete was only not the first.
-                await self._inner.send(request)
+                await self._answer(request)
                 return _reply(*REFUSALS[what])
             case "expired":
                 return _reply(410, "Expired")
+            case "stale":
+                return await self._behind().send(request)
             case _:
                 return _reply(*REFUSALS[what])
-        return await self._inner.send(request)
+        return await self._answer(request)
+
+    async def _answer(self, request: Request) -> Reply:
+        """Who is stopped and deposed learns of the answer later, and meets the fence then.
+
+        Without a fence nothing helps who is stopped between the last look and the call, so a stall spares that moment.
+        """
+        with unfrozen():
+            reply = await self._inner.send(request)
+        if self.fate.is_deposed:
+            await self.freeze.over()
+        return reply
 
 
 class FaultyStream:
@@ -207,7 +241,7 @@ class FaultyStream:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         is_deaf = False
         async for line in self._inner:
-            await self._transport.awake.wait()
+            await self._transport.freeze.over()
             if self._transport.weather.lasts("API server down"):
                 raise ReplyLost("API server down")
             what = self._trouble_with(line)

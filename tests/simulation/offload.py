@@ -7,14 +7,16 @@ import math
 import tempfile
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from skysail.claims.bureau import Bureau, Rules, Surroundings
+from skysail.base.names import Condition
+from skysail.claims.bureau import Bureau, Rules
 from skysail.claims.observe import INDEXES
 from skysail.claims.owners import PodOwners
 from skysail.claims.provider import Wishes
+from skysail.claims.surroundings import Surroundings
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.instances import Terms
 from skysail.cloud.simulated import bill
@@ -23,26 +25,30 @@ from skysail.cloud.simulated.ledger import Ledger
 from skysail.cloud.simulated.vendors import MODAL
 from skysail.kube.events import Broadcaster
 from skysail.kube.resources import POD
-from skysail.node import keeper
+from skysail.node import keeper, wishes
 from skysail.node.keeper import Keeper
 from skysail.node.logs import LogStore
 from skysail.node.references import Node
 from tests.simulation.clouds import FaultyCloud
-from tests.simulation.runner import Bill
+from tests.simulation.runner import Bill, Due
 from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from skysail.cloud.simulated.faults import Fault
     from skysail.cloud.simulated.ledger import Row
     from tests.contract.speech import Api
     from tests.simulation.process import Process
+    from tests.simulation.watches import Change
     from tests.simulation.world import World
 
 NODE = "cloud"
 CLUSTER = "cluster-1"
 STRANGER = "cluster-2"
 # A tick that is longer than a real one: hours of virtual time pass in each run.
-VENDOR = msgspec.structs.replace(MODAL, lag=8.0, remembers=120.0, terms=Terms(tick=30.0))
+VENDOR = msgspec.structs.replace(MODAL, lag=8.0, remembers=120.0, terms=Terms(tick=30.0, creating=150.0))
+# Other in each run, and yet there or not there in all of them. Of the cost the ledger is the judge.
 VOLATILE = frozenset(
     {
         "startTime",
@@ -55,7 +61,6 @@ VOLATILE = frozenset(
         "instanceId",
         "usdTotal",
         "launching",
-        "conditions",
         "containerID",
         "imageID",
     }
@@ -80,10 +85,33 @@ class Market:
         claims = [obj["metadata"]["name"] for obj in world.objects.get(CLOUD_INSTANCE.resource, {}).values()]
         at_once, orphans = bill.most_at_once(rows), self._orphans(claims, world)
         wrong = [f"{at_once} instances were billed at once for one claim"] if at_once > 1 else []
+        wrong += [f"{many} instances did the work {work} at once" for work, many in self._together(world, "work")]
         wrong += [f"instance {row.instance} of claim {row.claim} has no owner" for row in orphans]
         wrong += [f"a stranger's instance {name} was touched" for name in bill.strangers_touched(rows, cluster=CLUSTER)]
         wrong += [f"claim {name} went while its instance was paid for" for name in self._abandoned(world)]
-        return Bill(at_once, len(orphans), wrong)
+        return Bill(at_once, len(orphans), wrong, self._dues(world), [job for job, _ in self._together(world, "job")])
+
+    def _dues(self, world: World) -> dict[str, Due]:
+        """By claim, with what it says of its cost at the end."""
+        last = {each.after["metadata"]["name"]: each.after for each in _claims(world)}
+        unwanted = _unwanted(world)
+        mine = list(bill.of(self.ledger.rows, CLUSTER))
+        found = {}
+        for name, charge in bill.charges(mine, _wall()).items():
+            says = last[name].get("status", {}).get("usdTotal") if name in last else None
+            price = charge.usd / charge.seconds if charge.seconds else 0.0
+            error = abs(says - charge.usd) / price if says is not None and price else 0.0
+            rows = [row for row in mine if row.claim == name]
+            idle = sum(_idle(rows, unwanted.get(name.rsplit("-", 1)[0], math.inf)))
+            found[name] = Due(instances=charge.instances, idle=idle, error=error)
+        return found
+
+    def _together(self, world: World, field: str) -> list[tuple[str, int]]:
+        """For which `work` or `job` more than one instance was paid for at once, and how many."""
+        names = {each.after["metadata"]["name"]: each.after["spec"]["for"].get(field, "") for each in _claims(world)}
+        rows = [msgspec.structs.replace(row, claim=names.get(row.claim, "")) for row in self.ledger.rows]
+        found = bill.charges(rows, 0.0)
+        return [(name, charge.at_once) for name, charge in found.items() if name and charge.at_once > 1]
 
     def _orphans(self, claims: list[str], world: World) -> list[Row]:
         pods = {obj["metadata"]["uid"] for obj in world.objects.get(POD, {}).values()}
@@ -93,13 +121,46 @@ class Market:
     def _abandoned(self, world: World) -> list[str]:
         """Claims that went although the id of an instance stood in them that had not ended."""
         ends = {row.instance: row.at for row in self.ledger.rows if row.verb == "ended"}
-        gone = [each for each in world.history.journal if each.gone and each.resource == CLOUD_INSTANCE.resource]
+        gone = [each for each in _claims(world) if each.gone]
         ids = {each.after["metadata"]["name"]: each.after.get("status", {}).get("instanceId") for each in gone}
         return [
             name
             for name, at in ((each.after["metadata"]["name"], EPOCH.timestamp() + each.at) for each in gone)
             if ids[name] and ends.get(ids[name], math.inf) > at
         ]
+
+
+def last_word(change: Change) -> dict[str, Any]:
+    """How a claim that has gone says that its instance ended: everything but the words."""
+    if change.resource != CLOUD_INSTANCE.resource:
+        return {}
+    status = change.after.get("status", {})
+    ends = [row["reason"] for row in status.get("conditions", ()) if row["type"] == Condition.ENDED]
+    told = {key: value for key, value in status.items() if key != "observedGeneration"}
+    return {**told, "conditions": ends}
+
+
+def _claims(world: World) -> list[Change]:
+    """All that was ever written of claims."""
+    return [each for each in world.history.journal if each.resource == CLOUD_INSTANCE.resource]
+
+
+def _unwanted(world: World) -> dict[str, float]:
+    """When somebody first wanted the end of each pod, by its UID."""
+    found: dict[str, float] = {}
+    for each in world.history.journal:
+        metadata = each.after["metadata"]
+        if each.resource == POD and (each.gone or "deletionTimestamp" in metadata):
+            found.setdefault(metadata["uid"], EPOCH.timestamp() + each.at)
+    return found
+
+
+def _idle(rows: list[Row], unwanted: float) -> Iterator[float]:
+    """How long each instance was paid for after its program had ended, or nobody wanted it any more."""
+    for begin in [row for row in rows if row.verb == "create"]:
+        own = {row.verb: row.at for row in rows if row.instance == begin.instance}
+        since = max(begin.at, min(unwanted, own.get("exited", math.inf)))
+        yield max(0.0, own.get("ended", _wall()) - since)
 
 
 class Harbour:
@@ -113,10 +174,10 @@ class Harbour:
         rules = Rules(cluster=CLUSTER, identity=f"operator-{process.rng.getrandbits(32):08x}")
         around = Surroundings(process.now, asyncio.get_running_loop().time, process.rng)
         self.bureau = Bureau(
-            process.client,
+            process.acting,
             claims,
             {VENDOR.name: cloud},
-            PodOwners(process.client, self._knows),
+            PodOwners(process.client, lambda uid: self.keeper.known(uid)),  # noqa: PLW0108 (it is made below)
             rules=rules,
             around=around,
         )
@@ -124,11 +185,11 @@ class Harbour:
         loop = process.control(self.bureau.controller, claims)
         self.bureau.attach(loop.queue.add)
         provider = self.bureau.provider(VENDOR.name)
-        provider.wishes = lambda _: Wishes()
+        provider.wishes = self._wishes
         self.keeper = Keeper(
-            process.client,
+            process.acting,
             provider,
-            Node(name=NODE, address="10.0.0.1", allocatable={}, environment={}),
+            Node(name=NODE, address="10.0.0.1", allocatable={}, environment={}, is_virtual=True),
             LogStore(Path(tempfile.mkdtemp(dir=market.logs.name))),
             around=keeper.Surroundings(broadcaster, lambda: process.now().timestamp(), process.rng),
         )
@@ -139,11 +200,14 @@ class Harbour:
             lambda: self.bureau.run(process.performer.end),
         ]
 
-    def _knows(self, uid: str) -> bool:
-        return uid in self.keeper.books and self.keeper.pod(self.keeper.books[uid]) is not None
+    def _wishes(self, uid: str) -> Wishes:
+        pod = self.keeper.known(uid)
+        return wishes.wishes(pod) if pod else Wishes()
 
 
-async def apply_pod(api: Api, simulate: str, *, name: str = "train", **spec: object) -> None:
+async def apply_pod(
+    api: Api, simulate: str, *, name: str = "train", metadata: Mapping[str, object] | None = None, **spec: object
+) -> None:
     container = {
         "name": "main",
         "image": "python:3.11",
@@ -151,7 +215,7 @@ async def apply_pod(api: Api, simulate: str, *, name: str = "train", **spec: obj
         "env": [{"name": "SKYSAIL_SIMULATE", "value": simulate}],
     }
     manifest = {
-        "metadata": {"name": name},
+        "metadata": {"name": name, **(metadata or {})},
         "spec": {"nodeName": NODE, "restartPolicy": "Never", "containers": [container], **spec},
     }
     (await api.create(POD, manifest)).ok  # noqa: B018 (asserts)

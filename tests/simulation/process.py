@@ -8,7 +8,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from skysail.core.act import Caches, Performer
-from skysail.core.fence import Fenced
+from skysail.core.fence import Fenced, FencedTransport
 from skysail.core.loop import Loop
 from skysail.kube.audit import audit
 from skysail.kube.cache import Cache
@@ -45,6 +45,8 @@ class Process:
         self.transport = transport
         self.outside = outside
         self.client = Client(transport)
+        # For those who write on their own: not any more when it was deposed.
+        self.acting = Client(FencedTransport(transport, self))
         self.now = now
         self.rng = random.Random(seed)
         self._caches = Caches()

@@ -17,6 +17,7 @@ import msgspec
 
 from skysail.kube.resources import EVENT, LEASE, NAMESPACE
 from tests.contract.speech import Api
+from tests.simulation import weather
 from tests.simulation.api import ApiModel
 from tests.simulation.faults import (
     EFFECT_TROUBLES,
@@ -50,6 +51,10 @@ _RESYNC_SECONDS = 660.0 + 40.0
 _QUIET_SECONDS = 3 * _RESYNC_SECONDS
 _PATIENCE_SECONDS = 20 * _QUIET_SECONDS
 _RESTART_SECONDS = 5.0
+# A restart, a pause of a call that failed, or as many listings as prove that something is not there.
+_SETTLING_SECONDS = 150.0
+# How many changes a server that lags has not heard of.
+_BEHIND = 3
 _LOOK_SECONDS = 50.0
 _LOOKS_AFTER_AN_EFFECT = 3
 _VOLATILE = frozenset(
@@ -76,7 +81,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     outside: Callable[[], Outside] | None = None
     # Controllers of the cluster that the story needs, such as the one of Jobs.
     residents: tuple[Callable[[World], Resident], ...] = ()
-    # Besides times and versions: what may differ between two right runs.
+    # What is compared of an object that has gone; nothing, where that is empty.
+    last_word: Callable[[Change], Object] = lambda _: {}
+    # What is there in every right run or in none, and may differ from one to the other.
     volatile: frozenset[str] = frozenset()
 
 
@@ -89,12 +96,26 @@ class Outside(Protocol):
         """What was paid for."""
 
 
+class Due(msgspec.Struct, frozen=True, kw_only=True):
+    """What was paid for one claim: how many instances, and how many seconds of them served nobody.
+
+    `error` is by how many seconds of its price the claim is wrong about its cost.
+    """
+
+    instances: int
+    idle: float
+    error: float
+
+
 class Bill(msgspec.Struct, frozen=True):
     """The most that was paid for at once for one claim, and for how many nobody is there. `wrong` must never be."""
 
     at_once: int = 0
     orphans: int = 0
     wrong: list[str] = []
+    dues: dict[str, Due] = {}
+    # Jobs with more than one instance at once. Those of the stories have one pod, and the next one when it goes.
+    doubled: list[str] = []
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -121,6 +142,8 @@ class Verdict(msgspec.Struct, frozen=True):
     wrong: list[str]
     outcome: Outcome | None = None
 
+
+_NOTHING_DUE = Due(instances=0, idle=0.0, error=0.0)
 
 KINDS: tuple[tuple[On, str], ...] = (
     *(("effect", what) for what in EFFECT_TROUBLES),
@@ -165,14 +188,24 @@ def judge(scenario: Scenario, expected: Outcome, trouble: Trouble) -> Verdict:
         found = play(scenario, trouble)
     except (AssertionError, virtual_time.Deadlock, TimeoutError) as error:
         return Verdict([f"{trouble}: {type(error).__name__} {error}"])
-    return Verdict([f"{trouble}: {complaint}" for complaint in complaints(scenario, expected, found)], found)
+    wrong = complaints(scenario, expected, found) + _overcharges(expected, found, _lag(trouble))
+    if trouble.on != "event":  # who is not told that a pod goes takes the next one for another
+        wrong += [f"Job {job} was paid for twice at once" for job in found.bill.doubled]
+    return Verdict([f"{trouble}: {complaint}" for complaint in wrong], found)
+
+
+def _lag(trouble: Trouble) -> float:
+    """For how long trouble may keep an operator from knowing what to do."""
+    if trouble.on == "event":
+        return _RESYNC_SECONDS + _SETTLING_SECONDS
+    return weather.seconds(trouble.what) + _SETTLING_SECONDS
 
 
 def complaints(scenario: Scenario, expected: Outcome, found: Outcome) -> list[str]:
     """What is wrong with a disturbed run; nothing, if it came to the same end in the same way."""
     wrong = [f"ERROR logged: {line}" for line in found.errors] + found.bill.wrong
     if found.strays:
-        wrong.append(f"an operator without its lease called the cloud {found.strays} times")
+        wrong.append(f"an operator without its lease acted {found.strays} times")
     if not found.struck:
         wrong.append("the trouble never came")
     wrong += [
@@ -192,6 +225,20 @@ def journal(scenario: Scenario) -> list[Change]:
     stage = _Stage(scenario, None)
     virtual_time.run(stage.play())
     return stage.changes
+
+
+def _overcharges(expected: Outcome, found: Outcome, seconds: float) -> list[str]:
+    """What was paid twice, or for nobody, for longer than the trouble explains; and what claims say wrongly of it."""
+    wrong = []
+    for claim, due in found.bill.dues.items():
+        usual = expected.bill.dues.get(claim, _NOTHING_DUE)
+        if due.instances > max(usual.instances, 1):
+            wrong.append(f"claim {claim} paid for {due.instances} instances, expected {usual.instances}")
+        if due.idle > usual.idle + seconds:
+            wrong.append(f"claim {claim} paid {due.idle:.0f} s for nobody, expected {usual.idle:.0f} s")
+        if due.error > usual.error + seconds:
+            wrong.append(f"claim {claim} is wrong about its cost by {due.error:.0f} s")
+    return wrong
 
 
 def play(scenario: Scenario, trouble: Trouble | None) -> Outcome:
@@ -261,11 +308,14 @@ class _Stage:
             return
         life = _Life(self, trouble)
         api = Past(self._world, "skysail", back) if back else ApiModel(self._world, "skysail")
-        transport = FaultyTransport(api, trouble, life, self.weather)
+        behind = functools.partial(Past, self._world, "skysail", _BEHIND)
+        transport = FaultyTransport(api, trouble, life, self.weather, behind=behind)
         process = Process(transport, now=self._now, seed=len(self._processes), outside=self.outside)
         self._scenario.build(process)
         life.process = process
-        life.task = asyncio.get_running_loop().create_task(process.run(), name=f"operator {len(self._processes)}")
+        life.task = asyncio.get_running_loop().create_task(
+            process.run(), name=f"operator {len(self._processes)}", context=transport.freeze.context()
+        )
         self._processes.append((life.task, transport))
 
     async def _rest(self, seconds: float) -> None:
@@ -293,9 +343,14 @@ class _Stage:
         first = self._processes[self._observed][1]
         journal = [change for change in self._world.history.journal if change.resource not in _NOT_COMPARED]
         names = _Names(journal)
-        volatile = _VOLATILE | self._scenario.volatile
+        volatile = self._scenario.volatile
         return Outcome(
             end={
+                f"last word of {names.without_uids(change.after['metadata']['name'])}": names.masked(word, volatile)
+                for change in journal
+                if change.gone and (word := self._scenario.last_word(change))
+            }
+            | {
                 f"{resource.kind} {names.without_uids(obj['metadata']['name'])}": names.masked(obj, volatile)
                 for resource, objects in self._world.objects.items()
                 if resource not in _NOT_COMPARED
@@ -315,8 +370,12 @@ class _Stage:
             strays=sum(transport.strays for _, transport in self._processes),
             calls=first.calls,
             surveys=first.surveys,
-            bill=self.outside.bill(self._world) if self.outside else Bill(),
+            bill=self._bill(names),
         )
+
+    def _bill(self, names: _Names) -> Bill:
+        bill = self.outside.bill(self._world) if self.outside else Bill()
+        return msgspec.structs.replace(bill, dues={names.without_uids(claim): due for claim, due in bill.dues.items()})
 
     def _now(self) -> datetime:
         return EPOCH + timedelta(seconds=asyncio.get_running_loop().time()) + self.weather.jump
@@ -346,6 +405,9 @@ class _Life:
     def depose(self) -> None:
         self.is_deposed = True
         self.process.depose()
+
+    def retire(self) -> None:
+        self.task.cancel()
 
     def begin(self, what: str) -> None:
         self._stage.weather.begin(what)
@@ -388,7 +450,8 @@ class _Names:
     def masked(self, value: Any, volatile: frozenset[str]) -> Any:
         """Without what differs from run to run even when nothing goes wrong."""
         if isinstance(value, dict):
-            return {key: self.masked(item, volatile) for key, item in value.items() if key not in volatile}
+            kept = {key: item for key, item in value.items() if key not in _VOLATILE}
+            return {key: bool(item) if key in volatile else self.masked(item, volatile) for key, item in kept.items()}
         if isinstance(value, list):
             return [self.masked(item, volatile) for item in value]
         return self.without_uids(value) if isinstance(value, str) else value

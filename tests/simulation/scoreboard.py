@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Record = Callable[[str, object], None]
 
+_PLACES = ("tests/simulation/", "tests/crashes/")
 _KNOWN = "effects known"
 _ORPHANS = "orphans"
 _MOST = "billed at once"
@@ -58,8 +59,8 @@ class Scoreboard:
     """What the reports of a test run say. They come from the workers, if there are several."""
 
     def __init__(self, passed: Iterable[pytest.TestReport], failed: Iterable[pytest.TestReport]) -> None:
-        self._passed = [report for report in passed if "tests/simulation/" in report.nodeid]
-        self._reports = [*self._passed, *(report for report in failed if "tests/simulation/" in report.nodeid)]
+        self._passed = [report for report in passed if report.nodeid.startswith(_PLACES)]
+        self._reports = [*self._passed, *(report for report in failed if report.nodeid.startswith(_PLACES))]
         self._counts: Counter[str] = Counter()
         self._most = 0
         for report in self._reports:

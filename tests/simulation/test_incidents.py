@@ -40,6 +40,7 @@ class Story:
         trouble: Trouble | None = None,
         down: frozenset[int] = frozenset(),
         market: type[Market] = Market,
+        at_once: int = 1,
     ) -> None:
         self.markets: list[Market] = []
         scenario = Scenario(
@@ -52,7 +53,7 @@ class Story:
             volatile=VOLATILE,
         )
         self.outcome: Outcome = runner.play(scenario, trouble)
-        assert self.outcome.bill.wrong == []
+        assert self.outcome.bill.wrong == _said_of(at_once)
         assert self.outcome.errors == []
         assert trouble is None or self.outcome.struck
 
@@ -71,6 +72,11 @@ class Story:
 
     def phase(self, pod: str = "train") -> str | None:
         return self.outcome.end.get(f"Pod {pod}", {}).get("status", {}).get("phase")
+
+
+def _said_of(at_once: int) -> list[str]:
+    """By the judge, where the cloud itself made more than one."""
+    return [f"{at_once} instances were billed at once for one claim"] if at_once > 1 else []
 
 
 async def work(api: Api) -> None:

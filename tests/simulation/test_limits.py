@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.cloud.simulated.faults import Fault
-from skysail.kube.resources import POD
+from skysail.kube.resources import JOB, POD
 from tests.simulation.faults import Trouble
 from tests.simulation.offload import STRANGER, Market, apply_pod
+from tests.simulation.stories import of_job
 from tests.simulation.test_incidents import Story, after, delete
 
 if TYPE_CHECKING:
@@ -24,11 +25,28 @@ def test_a_pod_that_ends_at_once_is_launched_five_times_in_ten_minutes() -> None
     assert len(launches) > 5, "it goes on later"
 
 
+def test_a_restart_does_not_let_go_of_the_brake() -> None:
+    """The process after a crash finds the launches before it in the claims, which stay as long as their pods."""
+    story = Story(_fail_at_one_index, trouble=Trouble("call", 5, "crash"))
+    launches = [row.at for row in story.markets[0].ledger.rows if row.verb == "create" and row.claim != "theirs"]
+    assert sum(1 for at in launches if at < launches[0] + TEN_MINUTES) == 5
+    assert len(launches) > 5, "it goes on later"
+
+
 async def _fail_again_and_again(api: Api) -> None:
     await apply_pod(api, "start=1s,run=1s,exit=1", restartPolicy="Always")
     uid = (await api.get(POD, "train")).ok["metadata"]["uid"]
     await api.until(CLOUD_INSTANCE.resource, f"{uid}-5", lambda claim: bool(claim) and _is_launched(claim))
     await delete(api)
+
+
+async def _fail_at_one_index(api: Api) -> None:
+    """As a Job does that keeps the pods which failed."""
+    (await api.create(JOB, {"metadata": {"name": "job"}})).ok  # noqa: B018 (asserts)
+    for attempt in range(6):
+        name = f"train-{attempt}"
+        await apply_pod(api, "start=1s,run=1s,exit=1", name=name, metadata=await of_job(api, index="0"))
+        await api.until(POD, name, lambda pod: bool(pod) and pod.get("status", {}).get("phase") == "Failed")
 
 
 def _is_launched(claim: dict[str, dict[str, object]]) -> bool:

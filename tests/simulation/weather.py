@@ -7,8 +7,14 @@ from datetime import timedelta
 
 _HOUR = 3600.0
 _SECONDS = {"API server down": 60.0, "cloud down": _HOUR, "storm of 429": 300.0, "listings lie": 600.0}
-_JUMPS = {"clock forward": timedelta(hours=1), "clock back": timedelta(hours=-1)}
+# Forward by more than an instance may live.
+_JUMPS = {"clock forward": timedelta(hours=25), "clock back": timedelta(hours=-1)}
 LASTING = (*_SECONDS, *_JUMPS)
+
+
+def seconds(what: str) -> float:
+    """How long it lasts."""
+    return _SECONDS.get(what, 0.0)
 
 
 class Weather:

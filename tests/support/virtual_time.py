@@ -6,17 +6,79 @@ Only what lives on the loop may wait here. A thread or a child process is invisi
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
+import functools
 import selectors
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
 T = TypeVar("T")
 
 
 class Deadlock(RuntimeError):
     """Every task waits and no timer is left: in real life this would hang for ever."""
+
+
+class Freeze:
+    """For tasks that stand still as those of a stopped process do: what their timers do waits until they go on."""
+
+    def __init__(self) -> None:
+        self._goes_on = asyncio.Event()
+        self._goes_on.set()
+        self._late: list[_Timer] = []
+
+    def context(self) -> contextvars.Context:
+        """For the tasks that this freezes, and all that they start."""
+        context = contextvars.copy_context()
+        context.run(_freeze.set, self)
+        return context
+
+    def begin(self) -> None:
+        self._goes_on.clear()
+
+    def end(self) -> None:
+        self._goes_on.set()
+        late, self._late = self._late, []
+        for timer in late:
+            timer.go_off()
+
+    async def over(self) -> None:
+        await self._goes_on.wait()
+
+    def reached(self, timer: _Timer) -> None:
+        if self._goes_on.is_set():
+            timer.go_off()
+        else:
+            self._late.append(timer)
+
+
+class _Timer:
+    """Of a task that may be frozen. It can be cancelled until it has gone off."""
+
+    def __init__(self, do: Callable[[], object], context: contextvars.Context) -> None:
+        self.handle: asyncio.TimerHandle
+        self._do = do
+        self._context = context
+
+    def go_off(self) -> None:
+        if not self.handle.cancelled():
+            self._context.copy().run(self._do)
+
+
+_freeze: contextvars.ContextVar[Freeze | None] = contextvars.ContextVar("freeze", default=None)
+
+
+@contextlib.contextmanager
+def unfrozen() -> Iterator[None]:
+    """For what a frozen task has asked of others: they go on."""
+    token = _freeze.set(None)
+    try:
+        yield
+    finally:
+        _freeze.reset(token)
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -28,6 +90,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._now
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        context = contextvars.copy_context() if context is None else context
+        freeze = context.get(_freeze)
+        if freeze is None:
+            return super().call_at(when, callback, *args, context=context)
+        timer = _Timer(functools.partial(callback, *args), context)
+        timer.handle = super().call_at(when, freeze.reached, timer)
+        return timer.handle
 
     def jump(self, seconds: float) -> None:
         self._now += seconds

@@ -42,7 +42,7 @@ def test_one_broad_except_per_process():
                 named = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)} if node.type else {"Exception"}
                 if named & {"Exception"}:
                     broad.append(str(path.relative_to(SOURCE)))
-    assert sorted(broad) == ["core/loop.py", "local/control_server.py", "node/guard.py"]
+    assert sorted(broad) == ["base/guard.py", "core/loop.py", "local/control_server.py"]
 
 
 def test_nobody_asks_whether_this_is_a_laptop():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from skysail.app.simulated import open_account
 from skysail.base import clock
 from skysail.base.errors import UserError
 from skysail.base.metrics import Metrics
@@ -23,7 +24,7 @@ from skysail.claims.provider import Wishes
 from skysail.cloud.instances import Cloud
 from skysail.cloud.simulated.account import Account
 from skysail.cloud.simulated.client import RemoteAccount
-from skysail.cloud.simulated.ledger import Ledger
+from skysail.cloud.simulated.unusable import Unusable
 from skysail.cloud.simulated.vendors import VENDORS
 from skysail.kube import certificates
 from skysail.kube.certificates import Pair
@@ -33,7 +34,6 @@ from skysail.node import keeper, wishes
 from skysail.node.heartbeat import Heartbeat
 from skysail.node.keeper import Keeper
 from skysail.node.logs import LogStore
-from skysail.node.manifest import Pod
 from skysail.node.reach import Reach
 from skysail.node.references import Node
 from skysail.node.register import Description, Registrar
@@ -53,18 +53,13 @@ class NoAccount(UserError):
 @contextlib.asynccontextmanager
 async def accounts(settings: Settings) -> AsyncIterator[dict[str, Cloud]]:
     """The clouds that this process may call, by name."""
-    opened: dict[str, RemoteAccount | Account] = {}
+    opened: dict[str, RemoteAccount | Account | Unusable] = {}
     wanted = [vendor for name, vendor in VENDORS.items() if name in {row.provider for row in settings.nodes.values()}]
     if settings.simulated_clouds:
         token = _read(settings.simulated_token, "simulated_token")
         opened = {vendor.name: RemoteAccount(vendor, settings.simulated_clouds, token) for vendor in wanted}
     elif settings.mock_clouds:
-        folder = Path(settings.data_folder) / "simulated"
-        folder.mkdir(parents=True, exist_ok=True)
-        opened = {
-            vendor.name: Account(vendor, Ledger.open(folder / f"{vendor.name}.jsonl"), now=time.time)
-            for vendor in wanted
-        }
+        opened = {vendor.name: open_account(vendor, Path(settings.data_folder)) for vendor in wanted}
     try:
         yield dict(opened)
     finally:
@@ -76,6 +71,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """What the nodes of a process share."""
 
     client: Client
+    # Writes while this process leads.
+    acting: Client
     broadcaster: Broadcaster
     identity: Identity
     logs: LogStore
@@ -93,7 +90,7 @@ class CloudNode:
         self.name = name
         provider = bureau.provider(settings.provider)
         self.keeper = Keeper(
-            parts.client,
+            parts.acting,
             provider,
             Node(name=name, address=parts.address, allocatable=settings.capacity, is_virtual=True),
             parts.logs,
@@ -105,11 +102,6 @@ class CloudNode:
         self._listings = bureau.listings[settings.provider]
         self._parts = parts
 
-    def pod(self, uid: str) -> Pod | None:
-        """A pod of this node as the API server last told it."""
-        book = self.keeper.books.get(uid)
-        return self.keeper.pod(book) if book else None
-
     async def serve(self) -> None:
         """Until cancelled."""
         parts = self._parts
@@ -120,7 +112,7 @@ class CloudNode:
         listener = socket.create_server((parts.address, self._settings.port))
         await parts.identity.ready.wait()
         server = await api.serve(pages, listener, parts.identity.callers.context)
-        registrar = Registrar(parts.client, self._description(), now=clock.now, rng=parts.rng, outage=self._outage)
+        registrar = Registrar(parts.acting, self._description(), now=clock.now, rng=parts.rng, outage=self._outage)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.keeper.run())
@@ -134,7 +126,7 @@ class CloudNode:
         await Heartbeat(self._parts.client, self.name, clock.now).stand_by()
 
     def _wishes(self, uid: str) -> Wishes:
-        pod = self.pod(uid)
+        pod = self.keeper.known(uid)
         return wishes.wishes(pod) if pod else Wishes()
 
     def _outage(self) -> str | None:

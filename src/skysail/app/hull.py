@@ -22,11 +22,12 @@ import msgspec
 
 from skysail.app import simulated
 from skysail.app.install import install, install_node
+from skysail.base.settings import Settings
 from skysail.kube import kubeconfig, resources
 from skysail.kube.client import Client
 from skysail.kube.errors import KubeError
 from skysail.kube.http import HttpTransport
-from skysail.local import control, doors, hull, syscalls
+from skysail.local import control, doors, hull, spending, syscalls
 from skysail.local.addresses import API_PORT, HULL, NODE, OPERATOR_HEALTH_PORT, SIMULATED_PORT
 from skysail.local.control import Answer, Control, HullStatus, Request
 from skysail.local.control_server import ControlServer
@@ -43,6 +44,8 @@ from skysail.node import register
 
 _DIAL_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
+_PAUSE_SECONDS = 0.1
+_CLOUD_SECONDS = 15.0
 _OPERATOR_READY = f"http://{HULL}:{OPERATOR_HEALTH_PORT}/readyz"
 
 
@@ -177,15 +180,19 @@ class _Inside:
         except TimeoutError as error:
             raise StartFailed("The API server did not take and serve the kinds of Skysail in time.") from error
         self._say("the kinds of Skysail are installed")
+        if self._settings.with_node:
+            await self._start_agent()  # first, because it serves the clouds that the operator asks
         if self._settings.with_operator:
             await self._start_operator()
         if self._settings.with_node:
-            await self._start_node()
+            await self._await_node()
+        if self._settings.with_node and self._settings.with_operator:
+            await self._await_clouds()
 
     async def _start_operator(self) -> None:
         login = credentials.inside_path(self._home, "operator")
         # Without a drain: it stops with its API server, and nobody takes over.
-        flags = (f"--kubeconfig={login}", f"--webhook-host={HULL}", "--drain-seconds=0", *self._cloud_flags())
+        flags = (f"--kubeconfig={login}", f"--webhook-host={HULL}", "--drain-seconds=0", "--sole", *self._cloud_flags())
         run = (sys.executable, "-P", "-m", "skysail", "run", *flags)
         await self._supervisor.start(Unit(name="operator", argv=run))
         is_ready = partial(start.is_healthy, _OPERATOR_READY)
@@ -193,31 +200,52 @@ class _Inside:
         self._say("the operator is ready")
 
     def _cloud_flags(self) -> tuple[str, ...]:
-        """Where there is a node, its agent serves simulated clouds, and the operator has nodes for them."""
+        """Where there is a node for this machine, there are those of clouds, too."""
         if not self._settings.with_node:
             return ()
-        simulated.token(self._home)
         home = self._home.root
         return (
             f"--node-address={HULL}",
             f"--node-certificate={self._home.pki / 'node.crt'}",
             f"--node-key={self._home.pki / 'node.key'}",
             f"--data-folder={home / 'clouds'}",
-            f"--simulated-clouds=http://{HULL}:{SIMULATED_PORT}",
-            f"--simulated-token={home / 'simulated' / 'token'}",
+            *self._account_flags(),
         )
 
-    async def _start_node(self) -> None:
+    def _account_flags(self) -> tuple[str, ...]:
+        """Where nobody asked to pretend, the agent serves simulated clouds."""
+        if self._settings.mock_clouds:
+            return ("--mock-clouds",)
+        simulated.token(self._home)
+        token = self._home.root / "simulated" / "token"
+        return f"--simulated-clouds=http://{HULL}:{SIMULATED_PORT}", f"--simulated-token={token}"
+
+    async def _start_agent(self) -> None:
         authority = (self._home.pki / "ca.crt").read_bytes()
         await install_node(credentials.inside_path(self._home, "admin"), authority)
         run = (sys.executable, "-P", "-m", "skysail.app.agent", str(self._home.root))
         await self._supervisor.start(Unit(name="agent", argv=run))
+        # The node may be called ready because of the agent before this one; this door opens last.
+        await start.until(partial(_answers, SIMULATED_PORT), "the agent to answer", self._supervisor)
+
+    async def _await_node(self) -> None:
         transport = HttpTransport(kubeconfig.from_file(credentials.inside_path(self._home, "admin")))
         try:
             await start.until(partial(_node_is_ready, Client(transport)), "the node to be ready", self._supervisor)
         finally:
             await transport.close()
         self._say(f"node {NODE} is ready")
+
+    async def _await_clouds(self) -> None:
+        """Not for ever: a cluster can be worked with while a cloud is down."""
+        login = credentials.inside_path(self._home, "admin")
+        deadline = time.monotonic() + _CLOUD_SECONDS
+        while unreached := await _unreached(login):
+            if time.monotonic() > deadline:
+                self._say(f"not reached yet: {', '.join(unreached)}; `skysail status` tells why")
+                return
+            await asyncio.sleep(_PAUSE_SECONDS)
+        self._say("the clouds can be reached")
 
     def _say(self, step: str) -> None:
         self._steps.append(step)
@@ -251,6 +279,7 @@ class _Inside:
             url=self._url,
             with_operator=self._settings.with_operator,
             with_audit=self._settings.plane.audit,
+            mock_clouds=self._settings.mock_clouds,
             steps=tuple(self._steps),
             units=self._supervisor.status(),
         )
@@ -284,12 +313,35 @@ def _each(failures: BaseExceptionGroup[BaseException]) -> Iterator[BaseException
             yield failure
 
 
+async def _answers(port: int) -> bool:
+    try:
+        line = await _dial(HULL, port)
+    except OSError:
+        return False
+    line.close()
+    return True
+
+
 async def _node_is_ready(client: Client) -> bool:
     try:
         node = await client.get(resources.NODE, "", NODE, register.NodeObject)
     except KubeError:
         return False
     return any(row["type"] == "Ready" and row["status"] == "True" for row in node.status.conditions)
+
+
+async def _unreached(login: Path) -> list[str]:
+    """Nodes of clouds that do not say yet that they reach it: as the operator knows it now, and as the node tells."""
+    nodes = Settings().nodes
+    try:
+        told = {each.node for each in await spending.read(login, time.time()) if not each.outage}
+    except KubeError:
+        told = set()
+    return [
+        name
+        for name, row in nodes.items()
+        if name not in told or not await start.is_healthy(f"{_OPERATOR_READY}/{row.provider}")
+    ]
 
 
 def _last_port(home: Home) -> int:

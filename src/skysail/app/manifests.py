@@ -6,7 +6,7 @@ from typing import Any
 
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.base.names import Label
-from skysail.claims import bureau
+from skysail.claims import bureau, diary
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kinds.awaiting.observe import rights
 from skysail.kinds.run import observe, records
@@ -72,7 +72,7 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
         *events.RIGHTS,
         *webhooks.RIGHTS,
     ]
-    at_home = [*lease.OWN_NAMESPACE_RIGHTS, *webhooks.OWN_NAMESPACE_RIGHTS]
+    at_home = [*lease.OWN_NAMESPACE_RIGHTS, *webhooks.OWN_NAMESPACE_RIGHTS, *diary.OWN_NAMESPACE_RIGHTS]
     roles = [
         rbac.cluster_role(NAME, everywhere, _LABELS),
         rbac.role(operator_namespace, NAME, at_home, _LABELS),

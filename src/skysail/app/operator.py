@@ -26,14 +26,17 @@ from skysail.base.metrics import Metrics
 from skysail.base.names import Label, Metric
 from skysail.base.settings import Settings
 from skysail.claims import bureau
+from skysail.claims.brake import Limits
 from skysail.claims.bureau import Bureau
+from skysail.claims.diary import Diary
 from skysail.claims.observe import INDEXES
 from skysail.claims.owners import PodOwners
+from skysail.claims.surroundings import Surroundings
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.instances import Cloud
 from skysail.core.act import Caches, Performer
 from skysail.core.actions import Note
-from skysail.core.fence import Fenced
+from skysail.core.fence import Fenced, FencedTransport
 from skysail.core.loop import Controller, Loop
 from skysail.kinds.awaiting.observe import Awaiting
 from skysail.kinds.offload import admit as offload_admit
@@ -154,6 +157,8 @@ class Operator:
         # Never the same twice: two replicas that call themselves alike would both believe that they lead.
         self._identity = f"{settings.identity or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._client = Client(transport)
+        # For those who write on their own, such as nodes: not any more when the lease is lost.
+        self._acting = Client(FencedTransport(transport, self))
         self._metrics = Metrics()
         self._informers = Informers(self._client, namespaces=settings.namespaces, gate=Collector(), rng=self._rng)
         self._broadcaster = Broadcaster(self._client, instance=self._identity, now=clock.now)
@@ -174,6 +179,7 @@ class Operator:
         for kind in COMPATIBLE_KINDS:
             self._await(kind, only_ours=True)
         self._training = self._train()
+        self._diary = Diary(self._acting, settings.operator_namespace, clock.now)
         self._bureau = self._open_bureau(accounts, ground.cluster)
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
         self._nodes_identity = Identity(self._client, clouds.certificate(settings, address), self._rng)
@@ -277,10 +283,16 @@ class Operator:
 
     def _open_bureau(self, accounts: Mapping[str, Cloud], cluster: str) -> Bureau:
         claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
-        rules = bureau.Rules(cluster=cluster, identity=self._identity, sweep_grace=self._settings.sweep_seconds)
-        around = bureau.Surroundings(clock.now, clock.steady, self._rng)
-        owners = PodOwners(self._client, self._knows_pod)
-        opened = Bureau(self._client, claims, accounts, owners, rules=rules, around=around)
+        rules = bureau.Rules(
+            cluster=cluster,
+            identity=self._identity,
+            limits=Limits.of(self._settings),
+            sweep_grace=self._settings.sweep_seconds,
+        )
+        around = Surroundings(clock.now, clock.steady, self._rng)
+        owners = PodOwners(self._client, self._pod)
+        claims.subscribe(self._diary.claim_changed)
+        opened = Bureau(self._acting, claims, accounts, owners, rules=rules, around=around)
         self._performer.clouds = opened.calls
         opened.attach(self._control(opened.controller, claims).queue.add)
         return opened
@@ -288,6 +300,7 @@ class Operator:
     def _make_nodes(self, accounts: Mapping[str, Cloud], ground: Ground, address: str) -> list[CloudNode]:
         parts = clouds.Parts(
             client=self._client,
+            acting=self._acting,
             broadcaster=self._broadcaster,
             identity=self._nodes_identity,
             logs=LogStore(Path(self._settings.data_folder) / "pod-logs"),
@@ -306,8 +319,8 @@ class Operator:
             node.keeper.pods.subscribe(self._bureau.owner_changed)
         return nodes
 
-    def _knows_pod(self, uid: str) -> bool:
-        return any(node.pod(uid) for node in self._nodes)
+    def _pod(self, uid: str) -> Object | None:
+        return next((pod for node in self._nodes if (pod := node.keeper.known(uid))), None)
 
     @contextlib.asynccontextmanager
     async def _servers(self) -> AsyncIterator[None]:
@@ -360,7 +373,7 @@ class Operator:
 
     async def _lead(self, tasks: asyncio.TaskGroup) -> None:
         """Campaign; act once elected; end the process when the lease is lost, for a clean start is the safest one."""
-        campaign = tasks.create_task(self._elector.campaign())
+        campaign = tasks.create_task(self._elector.campaign(sole=self._settings.sole))
         vigils = [tasks.create_task(node.stand_by()) for node in self._nodes]
         await self._elector.elected.wait()
         for vigil in vigils:
@@ -368,7 +381,7 @@ class Operator:
         log.info("leading", extra={"identity": self._identity})
         for caches, loop in self._loops:
             tasks.create_task(_run_when_synced(caches, loop))
-        tasks.create_task(self._bureau.run(self._performer.end))
+        tasks.create_task(self._pay(tasks))
         tasks.create_task(self._training.reader.run())
         for node in self._nodes:
             tasks.create_task(node.serve())
@@ -377,6 +390,11 @@ class Operator:
         await campaign
         log.error("lease lost, ending so that a clean process takes over", extra={"identity": self._identity})
         raise _Ended(1)
+
+    async def _pay(self, tasks: asyncio.TaskGroup) -> None:
+        self._bureau.remember(await self._diary.read())
+        tasks.create_task(self._diary.run())
+        await self._bureau.run(self._performer.end)
 
     async def _announce_soon(self) -> None:
         try:

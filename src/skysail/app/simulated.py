@@ -7,24 +7,31 @@ the home; what ran when the agent ended is `Lost` there at the next start.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
 import time
+from pathlib import Path
 
 from aiohttp import web
 from msgspec.structs import replace
 
+from skysail.base.names import MOCK, SIMULATED
+from skysail.cloud.contract import Provider
 from skysail.cloud.simulated.account import Account
 from skysail.cloud.simulated.client import RemoteAccount
-from skysail.cloud.simulated.ledger import Ledger
+from skysail.cloud.simulated.ledger import Ledger, Unreadable
 from skysail.cloud.simulated.server import serve
+from skysail.cloud.simulated.unusable import Unusable
 from skysail.cloud.simulated.vendors import VENDORS, Vendor
 from skysail.local import private_file
 from skysail.local.addresses import HULL, SIMULATED_PORT
 from skysail.local.home import Home
 from skysail.local.provider.provider import LocalProvider
 from skysail.local.provider.surroundings import Surroundings
+
+log = logging.getLogger(__name__)
 
 
 class SimulatedClouds:
@@ -41,15 +48,11 @@ class SimulatedClouds:
         self._provider = LocalProvider(
             replace(around, places=places, runs=folder / "pods", tell=lambda _run, _note: None)
         )
-        self._accounts: list[Account] = []
+        self._accounts: list[Account | Unusable] = []
         self._runner: web.AppRunner | None = None
 
     async def open(self) -> None:
-        folder = self._home.root / "simulated"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        for vendor in VENDORS.values():
-            ledger = Ledger.open(folder / f"{vendor.name}.jsonl")
-            self._accounts.append(Account(vendor, ledger, now=time.time, provider=self._provider))
+        self._accounts = [open_account(vendor, self._home.root, self._provider) for vendor in VENDORS.values()]
         self._runner = await serve(self._accounts, token(self._home), HULL, SIMULATED_PORT)
 
     async def close(self) -> None:
@@ -58,6 +61,18 @@ class SimulatedClouds:
         for account in self._accounts:
             await account.close()
         await self._provider.close()
+
+
+def open_account(vendor: Vendor, root: Path, provider: Provider | None = None) -> Account | Unusable:
+    """The account whose ledger is below `simulated/`. One that cannot be read does not keep the others from work."""
+    folder = root / "simulated"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        ledger = Ledger.open(folder / f"{vendor.name}.jsonl", mark=secrets.token_hex(4))
+    except Unreadable as error:
+        log.error("simulated cloud not opened", extra={"cloud": vendor.name, "why": str(error)})  # noqa: TRY400 (the sentence has it all)
+        return Unusable(vendor, SIMULATED if provider else MOCK, str(error))
+    return Account(vendor, ledger, now=time.time, provider=provider)
 
 
 def remote(home: Home, vendor: Vendor) -> RemoteAccount:

@@ -118,6 +118,8 @@ DISKS = "skysail.dev/disks"
 # The container runtime of a node that stands for a cloud is `<cloud>://` and one of these.
 REAL = "account"
 SIMULATED = "simulated"
+# The account of a cloud that only pretends, inside the operator. Simulated ones that are served have the name above.
+MOCK = "mock"
 
 
 class Finalizer(Named):
@@ -152,6 +154,7 @@ class Condition(Named):
     DEPLOYED = "Deployed", "Whether a ModalFunction can be called."
     LAUNCHED = "Launched", "Whether the cloud has made the instance of a claim; Unknown while its answer is lost."
     ENDED = "Ended", "Whether the cloud has confirmed the end of an instance; the reason says what ended it."
+    RELEASED = "Released", "On a claim that was deleted after its end: what it is kept for."
     CLOUD_REACHABLE = "CloudReachable", "On a cloud's node: whether the cloud lists what it runs for us."
 
 
@@ -175,6 +178,7 @@ class Reason(Named):
     ORDER_AWAITED = "OrderAwaited", "The claim is there; what to run has not been said since the operator started."
     OLDER_STILL_RUNNING = "OlderStillRunning", "An older pod with the same work has an instance that has not ended."
     LAUNCHES_BRAKED = "LaunchesBraked", "Too many launches in a short time, so the next one waits."
+    NO_ACCOUNT = "NoAccount", "Skysail has no account at the cloud of this claim, so nobody can look or end anything."
     CLOUD_UNREACHABLE = "CloudUnreachable", "The cloud does not list what it runs, so nothing is launched there."
     NO_CAPACITY = "NoCapacity", "The cloud has nothing of that kind now; asked again later."
     THROTTLED = "Throttled", "The cloud asked for a pause."
@@ -186,6 +190,7 @@ class Reason(Named):
     REFUSED = "Refused", "The cloud will never run this; the message says why."
     COMPLETED = "Completed", "The program ended by itself."
     DELETED = "Deleted", "The claim was deleted, because its pod was or by hand."
+    OWNER_STAYS = "OwnerStays", "What the instance worked for still exists, and its claim stays as long."
     OWNER_GONE = "OwnerGone", "What the instance worked for does not exist any more."
     DEADLINE_EXCEEDED = "DeadlineExceeded", "The end of the time that it was given was reached."
     ACCEPTED = "Accepted", "A controller works on the object."

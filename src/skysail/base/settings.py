@@ -68,6 +68,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     identity: Annotated[
         str | None, Meta(description="Name of this replica, to which a suffix is added; by default the host's name.")
     ] = None
+    sole: Annotated[
+        bool, Meta(description="No other replica runs: take the lease over at once, whoever seems to hold it.")
+    ] = False
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="What is logged.")] = "info"
     log_format: Annotated[
         Literal["auto", "json", "text"], Meta(description="auto: text on a terminal, JSON elsewhere.")
@@ -120,6 +123,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sweep_seconds: Annotated[
         float, Meta(ge=0, description="How long an instance of ours without a claim is left alone before it is ended.")
     ] = 600.0
+    launches_per_object: Annotated[
+        int, Meta(ge=1, description="How often one pod, or one index of a Job, is launched within 10 minutes.")
+    ] = 5
+    launches_per_namespace: Annotated[
+        int, Meta(ge=1, description="How many launches one namespace may have within an hour.")
+    ] = 60
+    launches_per_cloud: Annotated[
+        int, Meta(ge=1, description="How many launches this cluster may ask of one cloud within an hour.")
+    ] = 300
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None) -> Settings:
@@ -134,6 +146,12 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | 
     return msgspec.convert(merged, Settings, strict=False)
 
 
+def mocks_clouds(environment: Mapping[str, str]) -> bool:
+    """Whether the environment asks to pretend; for who starts an operator without the rest of that environment."""
+    names = _names("mock_clouds")
+    return load({}, {name: value for name, value in environment.items() if name in names}).mock_clouds
+
+
 def _checked(source: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         msgspec.convert(values, Settings, strict=False)
@@ -145,13 +163,17 @@ def _checked(source: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(Settings):
-        names = (_PREFIX + field.name.upper(), *_OTHER_NAMES.get(field.name, ()))
-        value = next((environment[name] for name in names if name in environment), None)
+        value = next((environment[name] for name in _names(field.name) if name in environment), None)
         if value is not None:
             found[field.name] = (
                 [part.strip() for part in value.split(",")] if isinstance(field.default, tuple) else value
             )
     return found
+
+
+def _names(setting: str) -> tuple[str, ...]:
+    """In the environment."""
+    return (_PREFIX + setting.upper(), *_OTHER_NAMES.get(setting, ()))
 
 
 def _from_file(file: Path) -> dict[str, Any]:

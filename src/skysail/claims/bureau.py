@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 
 import msgspec
 
 from skysail.claims import calls
+from skysail.claims.ages import Ages
 from skysail.claims.brake import Brake, Limits
 from skysail.claims.calls import Calls
+from skysail.claims.diary import Launch
 from skysail.claims.listings import Listings
 from skysail.claims.observe import Claims, Desk, Owners
 from skysail.claims.orders import Orders
 from skysail.claims.provider import ClaimedProvider
+from skysail.claims.surroundings import Surroundings
 from skysail.claims.sweep import Sweeper
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.instances import Cloud, Instance
@@ -43,14 +45,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     sweep_grace: float = 600.0
 
 
-class Surroundings(msgspec.Struct, frozen=True):
-    """`now` is the time in statuses, `clock` only goes forward."""
-
-    now: Callable[[], datetime]
-    clock: Callable[[], float]
-    rng: random.Random
-
-
 class Bureau:
     """`controller` and `calls` are for the loop and the performer of the process; `attach` tells who wakes a claim."""
 
@@ -69,7 +63,8 @@ class Bureau:
         self._rules = rules
         self._around = around
         self._wake: Callable[[Key], None] = lambda _: None
-        brake = Brake(rules.limits)
+        brake = Brake(rules.limits, clock=around.clock, now=around.now)
+        ages = Ages(around.clock)
         self.orders = Orders(self._changed)
         self.calls = Calls(clouds, brake, now=around.now, rng=around.rng, changed=self._changed)
         self.listings = {
@@ -80,13 +75,14 @@ class Bureau:
             claims,
             self.listings,
             owners,
-            Desk(self.calls, self.orders, brake),
+            Desk(self.calls, self.orders, brake, ages),
             identity=rules.identity,
             now=around.now,
         )
         self._brake = brake
         self.calls.made = self._made
-        claims.subscribe(self._forget)
+        claims.subscribe(self._claim_changed)
+        claims.subscribe(ages.claim_changed)
         for listings in self.listings.values():
             claims.subscribe(listings.claim_changed)
 
@@ -97,12 +93,17 @@ class Bureau:
         """A cloud as a node sees it."""
         listings, rules = self.listings[cloud], self._rules
         return ClaimedProvider(
-            self._client, listings.cloud, self._claims, self.orders, cluster=rules.cluster, now=self._around.now
+            self._client, listings.cloud, self._claims, self.orders, cluster=rules.cluster, wake=self._changed
         )
 
     def outages(self) -> dict[str, str]:
-        """Why each cloud cannot be relied on now, as a sentence; empty where it can."""
-        return {name: listings.outage for name, listings in self.listings.items()}
+        """Why each cloud that this process asks cannot be relied on now, as a sentence; empty where it can."""
+        return {name: listings.outage for name, listings in self.listings.items() if listings.is_polled}
+
+    def remember(self, launches: Iterable[Launch]) -> None:
+        """Launches of earlier processes whose claims are gone: the brake counts them."""
+        for launch in launches:
+            self._brake.count(launch.spec, max(self._around.now() - launch.at, timedelta()))
 
     def owner_changed(self, old: Object | None, new: Object | None) -> None:
         """Something that instances may work for is gone, or another has its name."""
@@ -110,10 +111,10 @@ class Bureau:
             for claim in self._claims.by("for", old.metadata.uid):
                 self._wake(claim.metadata.key)
 
-    async def run(self, end: Callable[[End], Awaitable[None]]) -> None:
+    async def run(self, end: Callable[[End], None]) -> None:
         """Until cancelled: poll the clouds, and sweep. `end` performs an effect, behind the fence."""
         await self._claims.synced.wait()
-        calls.seed(self._brake, self._claims.all())
+        calls.seed(self._brake, self._claims.all(), self._around.now())
         try:
             async with asyncio.TaskGroup() as tasks:
                 for listings in self.listings.values():
@@ -123,7 +124,7 @@ class Bureau:
                         listings,
                         self._claims,
                         grace=self._rules.sweep_grace,
-                        clock=self._around.clock,
+                        around=self._around,
                         end=end,
                     )
                     tasks.create_task(sweeper.run())
@@ -135,9 +136,19 @@ class Bureau:
         for listings in self.listings.values():
             listings.saw(instance)
 
-    def _forget(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
-        """Not when a claim is looked up in vain: the order comes before the claim."""
-        if old is not None and new is None:
+    def _claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
+        """Not when a claim is looked up in vain: the order comes before the claim.
+
+        An order holds secrets, and one with an id, or an end, is never carried out again.
+        """
+        if new is not None:
+            self.calls.heed(new)
+            if old is None:  # an earlier launch for the same object may go now
+                for earlier in self._claims.by("for", new.spec.for_.uid):
+                    self._wake(earlier.metadata.key)
+            if new.status.instance_id or new.status.state == "Terminated":
+                self.orders.forget(new.metadata.name)
+        elif old is not None:
             self.calls.forget(old.metadata.name)
             self.orders.forget(old.metadata.name)
 

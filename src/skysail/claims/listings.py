@@ -9,26 +9,34 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
+from skysail.base import guard
 from skysail.claims.snapshot import Seen, Sight, Unseen
 from skysail.claims.types import CloudInstance
 from skysail.cloud.errors import ProviderError
-from skysail.cloud.instances import Cloud, Instance, Inventory
+from skysail.cloud.instances import Cloud, Instance, Inventory, oldest_first
 
 # How many instances are asked for one by one, where a listing shows none of ours.
 _WITNESSES = 3
+# How many are asked for at once, where a listing does not show them.
+_INQUIRIES = 8
+# A cloud that is silent for so many ticks, and for so many seconds, does not list.
+_SILENT_TICKS = 3
+_SILENT_SECONDS = 30.0
+_ALIVE = {"Starting", "Running", "Terminating"}
 
 log = logging.getLogger(__name__)
 
 
 class _Absence(NamedTuple):
-    """So many complete listings in a row without it, the first of them begun then."""
+    """So many complete listings in a row without it, the first of them begun then; and what its own page says."""
 
     times: int
     first: float
     last: float
+    is_gone: bool = False
 
 
 class _Sighting(NamedTuple):
@@ -58,7 +66,7 @@ class Listings:
         """Given to the cache of claims as a listener."""
         claim = new or old
         assert claim is not None, "a change has a before or an after"
-        if claim.spec.provider != self.cloud.name:
+        if not self.is_about(claim):
             return
         name = claim.metadata.name
         self._absences.pop(name, None)
@@ -76,7 +84,8 @@ class Listings:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             while True:
-                await self.poll()
+                if not await guard.survive(self.poll(), f"listing of {self.cloud.name}"):
+                    self._fail(f"{self.cloud.name} cannot be listed; the operator's log tells more.")
                 await asyncio.sleep(self.cloud.terms.tick)
 
     @property
@@ -87,12 +96,17 @@ class Listings:
     async def poll(self) -> None:
         begun = self._clock()
         try:
-            inventory = await self.cloud.list()
-            contradiction = await self._contradiction(inventory)
+            async with asyncio.timeout(self._patience):
+                inventory = await self.cloud.list()
+                contradiction = await self._contradiction(inventory)
         except ProviderError as error:
             self._fail(f"{self.cloud.name} does not list its instances: {error}")
             return
+        except TimeoutError:
+            self._fail(f"{self.cloud.name} does not list its instances: no answer in {self._patience:.0f} seconds.")
+            return
         self._take(inventory, begun, is_evidence=inventory.complete and not contradiction)
+        await self._inquire()
         if contradiction or not inventory.complete:
             self._fail(contradiction or f"{self.cloud.name} lists its instances in part only.")
             return
@@ -100,16 +114,19 @@ class Listings:
         self._recover()
 
     def sight(self, name: str) -> Sight:
-        found = self._sightings.get(name)
-        if found is not None:
-            return Seen(found.instances)
-        absence, before = self._absences.get(name), self._before.get(name, ())
+        instances = self._seen(name)
+        if name in self._claims and _shows(instances, self._known(name)):
+            return Seen(instances)
+        before, absence = self._before.get(name, ()), self._absences.get(name)
         if absence is None:
-            return Unseen(before=before)
-        return Unseen(listings=absence.times, seconds=absence.last - absence.first, before=before)
+            return Unseen(before=before, others=instances)
+        seconds = absence.last - absence.first
+        return Unseen(listings=absence.times, seconds=seconds, is_gone=absence.is_gone, before=before, others=instances)
 
-    def is_of(self, instance: Instance, claim: CloudInstance) -> bool:
-        return (instance.cluster, instance.claim) == (self.cluster, claim.metadata.name)
+    def is_about(self, claim: CloudInstance) -> bool:
+        """Whether this account may know of its instance. Claims from before accounts had names do not say."""
+        spec = claim.spec
+        return spec.provider == self.cloud.name and spec.account in {"", self.cloud.account}
 
     def saw(self, instance: Instance) -> None:
         """An answer about one instance, newer than any listing."""
@@ -117,32 +134,70 @@ class Listings:
         if instance.cluster != self.cluster or name not in self._claims:
             return
         others = [other for other in self._seen(name) if other.id != instance.id]
-        self._note(name, _in_order([*others, instance]), self._clock())
+        self._note(name, oldest_first([*others, instance]), self._clock())
+
+    @property
+    def _patience(self) -> float:
+        return max(_SILENT_SECONDS, _SILENT_TICKS * self.cloud.terms.tick)
 
     async def _follow(self) -> None:
         """A cloud that stops telling is asked to begin again; what it did not tell is in the next listing."""
         while True:
-            try:
-                async for name in self.cloud.changes():
-                    await self._look(name)
-            except ProviderError as error:
-                log.info("cloud does not tell changes", extra={"cloud": self.cloud.name, "why": str(error)})
+            await guard.survive(self._listen(), f"changes of {self.cloud.name}")
             await asyncio.sleep(self.cloud.terms.tick)
 
+    async def _listen(self) -> None:
+        try:
+            async for name in self.cloud.changes():
+                await self._look(name)
+        except ProviderError as error:
+            log.info("cloud does not tell changes", extra={"cloud": self.cloud.name, "why": str(error)})
+
+    async def _inquire(self) -> None:
+        """Ask by their ids for those that the listings have not shown for long. Here, where only this cloud waits."""
+        terms, turns = self.cloud.terms, asyncio.Semaphore(_INQUIRIES)
+        missing = [
+            name
+            for name, absence in self._absences.items()
+            if self._claims[name].status.state in _ALIVE
+            and self._known(name)
+            and absence.times >= terms.absences
+            and absence.last - absence.first > terms.visibility
+        ]
+
+        async def ask(name: str) -> None:
+            async with turns:
+                await self._look(name)
+
+        await asyncio.gather(*map(ask, missing))
+
     async def _look(self, name: str) -> None:
-        claim = self._claims.get(name)
-        if claim is None or not claim.status.instance_id:
+        known = self._known(name)
+        if not known:
             return  # whoever made it tells its id first
         try:
-            instance = await self.cloud.look(claim.status.instance_id)
-        except ProviderError as error:
+            async with asyncio.timeout(self._patience):
+                instance = await self.cloud.look(known)
+        except (ProviderError, TimeoutError) as error:
             log.debug("no look at an instance", extra={"claim": name, "why": str(error)})
+            self._doubt(name, is_gone=False)
             return
-        if instance is not None:
+        self._doubt(name, is_gone=instance is None)
+        # An id that came back, or an answer about something else, says nothing of ours.
+        if instance is not None and (instance.id, instance.claim) == (known, name):
             self.saw(instance)
+
+    def _doubt(self, name: str, *, is_gone: bool) -> None:
+        """What the last look at an instance that is not listed said. It counts as long as nothing else was said."""
+        absence = self._absences.get(name)
+        if absence is not None and absence.is_gone != is_gone:
+            self._absences[name] = absence._replace(is_gone=is_gone)
+            self._changed(name)
 
     async def _contradiction(self, inventory: Inventory) -> str:
         """Where a listing shows nothing of what we know to run, some of it is asked for by its id."""
+        if not all(instance.has_usable_id for instance in inventory.instances if instance.cluster == self.cluster):
+            return f"{self.cloud.name} lists an instance of ours with an id that cannot be written down."
         expected = [
             c for c in self._claims.values() if c.status.state in {"Starting", "Running"} and c.status.instance_id
         ]
@@ -151,21 +206,28 @@ class Listings:
             return ""
         for claim in expected[:_WITNESSES]:
             instance = await self.cloud.look(claim.status.instance_id)
-            if instance is not None and instance.state != "ended" and self.is_of(instance, claim):
+            if instance is None or (instance.cluster, instance.claim) != (self.cluster, claim.metadata.name):
+                continue
+            if instance.state != "ended":
                 return f"{self.cloud.name} lists nothing of ours, and yet instance {instance.id} exists."
         return ""
 
     def _take(self, inventory: Inventory, begun: float, *, is_evidence: bool) -> None:
         found: dict[str, list[Instance]] = defaultdict(list)
         for instance in inventory.instances:
-            if instance.cluster == self.cluster and instance.claim:
+            if instance.cluster == self.cluster and instance.claim and instance.has_usable_id:
                 found[instance.claim].append(instance)
-        for name, claim in self._claims.items():
-            if _shows(found[name], claim.status.instance_id):
+        for name in self._claims:
+            instances = oldest_first(found[name])
+            if _shows(instances, self._known(name)):
                 self._absences.pop(name, None)
-                self._note(name, _in_order(found[name]), begun)
+                self._note(name, instances, begun)
             elif is_evidence:
-                self._miss(name, begun)
+                self._miss(name, instances, begun)
+            elif instances:
+                ids = {instance.id for instance in instances}
+                before = [instance for instance in self._seen(name) if instance.id not in ids]
+                self._note(name, oldest_first([*before, *instances]), begun)
 
     def _note(self, name: str, instances: tuple[Instance, ...], at: float) -> None:
         before = self._sightings.get(name)
@@ -175,17 +237,26 @@ class Listings:
         if before is None or before.instances != instances:
             self._changed(name)
 
-    def _miss(self, name: str, begun: float) -> None:
+    def _miss(self, name: str, others: tuple[Instance, ...], begun: float) -> None:
         """One more complete listing without it, unless the claim, or what we saw of it, is newer than its beginning."""
         seen = self._sightings.get(name)
         if begun <= self._written[name] or (seen is not None and seen.at >= begun):
             return
-        if seen is not None:
-            self._before[name] = self._sightings.pop(name).instances
-        before = self._absences.get(name)
-        self._absences[name] = _Absence(before.times + 1, before.first, begun) if before else _Absence(1, begun, begun)
+        if seen is not None and _shows(seen.instances, self._known(name)):
+            self._before[name] = seen.instances
+        if others:
+            self._note(name, others, begun)
+        else:
+            self._sightings.pop(name, None)
+        before = self._absences.get(name, _Absence(0, begun, begun))
+        self._absences[name] = before._replace(times=before.times + 1, last=begun)
         if self._claims[name].status.state not in {None, "Claimed", "Terminated"}:
             self._changed(name)
+
+    def _known(self, name: str) -> str:
+        """The id that the claim tells."""
+        claim = self._claims.get(name)
+        return claim.status.instance_id if claim else ""
 
     def _seen(self, name: str) -> tuple[Instance, ...]:
         sighting = self._sightings.get(name)
@@ -205,11 +276,6 @@ class Listings:
                     self._changed(name)
 
 
-def _shows(found: list[Instance], known: str) -> bool:
-    """Whether this tells something of the instance that we know. That another one ended does not."""
-    return any(instance.state != "ended" or known in {"", instance.id} for instance in found)
-
-
-def _in_order(instances: Iterable[Instance]) -> tuple[Instance, ...]:
-    """The oldest first; the id decides between those of one second."""
-    return tuple(sorted(instances, key=lambda instance: (instance.created, instance.id)))
+def _shows(instances: tuple[Instance, ...], known: str) -> bool:
+    """Whether this tells something of the instance that we know, where we know one. Another one does not."""
+    return any(known in {"", instance.id} for instance in instances)

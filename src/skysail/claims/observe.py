@@ -9,23 +9,29 @@ from typing import Protocol
 import msgspec
 
 from skysail.claims import plan
+from skysail.claims.ages import Ages
 from skysail.claims.brake import Brake
 from skysail.claims.calls import Calls
 from skysail.claims.listings import Listings
 from skysail.claims.orders import Orders
-from skysail.claims.snapshot import Owner, Seen, Sight, Snapshot
+from skysail.claims.snapshot import Owner, Snapshot, Unseen
 from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance, CloudInstanceStatus
-from skysail.cloud.errors import ProviderError
+from skysail.cloud.instances import Terms
 from skysail.core.actions import Plan
 from skysail.kube.cache import Cache
 from skysail.kube.objects import Key
 
 _ALIVE = {"Starting", "Running", "Terminating"}
+_PAID = {"Launching", "Unknown", *_ALIVE}
 
 
 class Owners(Protocol):
     async def find(self, for_: Beneficiary) -> Owner:
         """Whether it exists, by its UID. ABSENT only where the API server itself says so now."""
+        ...
+
+    def stays(self, uid: str) -> bool:
+        """Whether it is known to exist, and nobody has asked for its end."""
         ...
 
 
@@ -35,6 +41,7 @@ class Desk(msgspec.Struct, frozen=True):
     calls: Calls
     orders: Orders
     brake: Brake
+    ages: Ages
 
 
 def beneficiaries(claim: CloudInstance) -> Iterable[str]:
@@ -47,11 +54,16 @@ def works(claim: CloudInstance) -> Iterable[str]:
     return (claim.spec.for_.work,) if claim.spec.for_.work else ()
 
 
-INDEXES = {"for": beneficiaries, "work": works}
+def jobs(claim: CloudInstance) -> Iterable[str]:
+    """Index of claims that have an instance or may have one, by the Job whose pod they are for."""
+    return (claim.spec.for_.job,) if claim.spec.for_.job and claim.status.state in _PAID else ()
+
+
+INDEXES = {"for": beneficiaries, "work": works, "job": jobs}
 
 
 class Claims:
-    """`listings` by the name of the cloud; a claim for a cloud that is not there any more waits for it."""
+    """`listings` by the name of the cloud; a claim for a cloud that is not there any more says so."""
 
     resource = CLOUD_INSTANCE.resource
 
@@ -74,27 +86,44 @@ class Claims:
 
     async def observe(self, key: Key) -> Snapshot | None:
         claim = self._claims.get(key)
-        listings = self._listings.get(claim.spec.provider) if claim else None
-        if claim is None or listings is None:
+        if claim is None:
             return None
         owner = await self._owners.find(claim.spec.for_)
-        sight = await _looked(claim, listings)
-        now, desk = self._now(), self._desk
+        listings = self._listings.get(claim.spec.provider)
+        if listings is None or not listings.is_about(claim):
+            return self._without_account(claim, owner)
+        desk, cloud = self._desk, claim.spec.provider
         return Snapshot(
             object=claim,
-            now=now,
+            now=self._now(),
             identity=self._identity,
             ticket=desk.calls.ticket(key.name),
             terms=listings.cloud.terms,
-            sight=sight,
+            sight=listings.sight(key.name),
             owner=owner,
-            call=desk.calls.call(claim),
+            call=desk.calls.last(key.name),
+            throttled=desk.calls.throttled(cloud),
             order=desk.orders.get(key.name),
             outage=listings.outage,
-            brake=desk.brake.verdict(claim.spec, now),
+            brake=desk.brake.verdict(claim.spec),
             rival=self._rival(claim),
             is_superseded=self._is_superseded(claim),
-            asked=desk.calls.asked,
+            lived=desk.ages.lived(key.name),
+            asked=desk.calls.asked(cloud),
+        )
+
+    def _without_account(self, claim: CloudInstance, owner: Owner) -> Snapshot:
+        account = f"account {claim.spec.account}" if claim.spec.account else "account"
+        return Snapshot(
+            object=claim,
+            now=self._now(),
+            identity=self._identity,
+            ticket="",
+            terms=Terms(),
+            sight=Unseen(),
+            has_account=False,
+            owner=owner,
+            outage=f"Skysail has no {account} at {claim.spec.provider}: give it one in the settings again.",
         )
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -104,36 +133,42 @@ class Claims:
         return plan.refused(snapshot, why)
 
     def _rival(self, claim: CloudInstance) -> str:
-        """An older object that does the same work, and still has an instance or may have one."""
-        for other in self._claims.by("work", claim.spec.for_.work):
-            is_older = _age(other) < _age(claim) and other.spec.for_.uid != claim.spec.for_.uid
-            if is_older and other.status.state != "Terminated":
-                return (
-                    f"{other.spec.for_.kind} {other.spec.for_.name} does the same work, and its instance "
-                    f"{other.status.instance_id or other.metadata.name} has not ended yet."
-                )
-        return ""
+        """An older object that does the same work, and still has an instance or may have one.
+
+        Pods of a Job without indexes may all do the same. But one that is going is replaced by the next one, and
+        nothing is launched for it any more.
+        """
+        for_ = claim.spec.for_
+        if not (for_.work or for_.job):
+            return ""
+        if self._claims.unreadable:
+            names = ", ".join(sorted(key.name for key in self._claims.unreadable))
+            return f"Claims that cannot be read may be for the same work: {names}. A newer Skysail may have made them."
+        if not self._stays(claim):
+            return f"{for_.kind} {for_.name} is going, so nothing is launched for it."
+        same = (other for other in self._claims.by("work", for_.work) if other.status.state != "Terminated")
+        going = (other for other in self._claims.by("job", for_.job) if not self._stays(other))
+        rivals = (other for others in (same, going) for other in others if _is_before(other, claim))
+        return next(map(_rivalry, rivals), "")
+
+    def _stays(self, claim: CloudInstance) -> bool:
+        return not claim.metadata.is_deleting and self._owners.stays(claim.spec.for_.uid)
 
     def _is_superseded(self, claim: CloudInstance) -> bool:
         others = self._claims.by("for", claim.spec.for_.uid)
         return any(other.spec.launch > claim.spec.launch for other in others)
 
 
-async def _looked(claim: CloudInstance, listings: Listings) -> Sight:
-    """What the listings say; and where they say for long enough that it is not there, what the cloud itself says."""
-    sight, terms, status = listings.sight(claim.metadata.name), listings.cloud.terms, claim.status
-    if isinstance(sight, Seen) or status.state not in _ALIVE or not status.instance_id:
-        return sight
-    if sight.listings < terms.absences or sight.seconds <= terms.visibility:
-        return sight
-    try:
-        instance = await listings.cloud.look(status.instance_id)
-    except ProviderError:
-        return sight
-    if instance is None:
-        return msgspec.structs.replace(sight, is_gone=True)
-    # An id that came back, or an answer about something else, says nothing of ours.
-    return Seen((instance,)) if listings.is_of(instance, claim) else sight
+def _is_before(other: CloudInstance, claim: CloudInstance) -> bool:
+    """Whether it is older, for another object. What a tenant writes says nothing about other namespaces."""
+    theirs, ours = other.spec.for_, claim.spec.for_
+    return _age(other) < _age(claim) and theirs.uid != ours.uid and theirs.namespace == ours.namespace
+
+
+def _rivalry(other: CloudInstance) -> str:
+    for_ = other.spec.for_
+    instance = other.status.instance_id or other.metadata.name
+    return f"{for_.kind} {for_.name} does the same work, and its instance {instance} has not ended yet."
 
 
 def _age(claim: CloudInstance) -> tuple[str, str]:

@@ -13,14 +13,14 @@ from skysail.kube.resources import POD
 
 
 class PodOwners:
-    """`is_known` looks into the caches of this process. What they do not have is asked of the API server."""
+    """`known` looks into the caches of this process. What they do not have is asked of the API server."""
 
-    def __init__(self, client: Client, is_known: Callable[[str], bool]) -> None:
+    def __init__(self, client: Client, known: Callable[[str], Object | None]) -> None:
         self._client = client
-        self._is_known = is_known
+        self._known = known
 
     async def find(self, for_: Beneficiary) -> Owner:
-        if self._is_known(for_.uid):
+        if self._known(for_.uid):
             return Owner.PRESENT
         try:
             pod = await self._client.get(POD, for_.namespace, for_.name, Object)
@@ -29,3 +29,7 @@ class PodOwners:
         except KubeError:
             return Owner.UNKNOWN
         return Owner.PRESENT if pod.metadata.uid == for_.uid else Owner.ABSENT
+
+    def stays(self, uid: str) -> bool:
+        pod = self._known(uid)
+        return pod is not None and not pod.metadata.is_deleting

@@ -14,8 +14,8 @@ from datetime import datetime
 import msgspec
 
 from skysail.base.names import Condition, Finalizer, Label, Reason
+from skysail.claims.ending import LOST_CODE, UNSTARTED_CODE
 from skysail.claims.orders import Orders
-from skysail.claims.plan import LOST_CODE
 from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance, CloudInstanceSpec, Gpu
 from skysail.cloud.contract import (
     Abilities,
@@ -43,6 +43,8 @@ from skysail.kube.objects import Key
 
 # By what name a cloud stands before its ids, where it is another than its own.
 _HOSTS = {"modal": "modal.com"}
+# Stands in a claim for a GPU whose type is the cloud's choice.
+ANY_GPU = "any"
 # What every launch goes through: not worth a write to the pod each.
 _USUAL = {Reason.LAUNCHING, Reason.LAUNCHED, Reason.ORDER_AWAITED}
 
@@ -50,16 +52,23 @@ log = logging.getLogger(__name__)
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod asks of a cloud beyond its containers. `work` names what it does for its owner, once at a time."""
+    """What a pod asks of a cloud beyond its containers.
+
+    `work` names what it does for its owner, once at a time; `job` is the owner whose pods replace each other.
+    """
 
     gpus: Gpus | None = None
     seconds: float | None = None
     grace: float = 30.0
     work: str = ""
+    job: str = ""
 
 
 class ClaimedProvider:
-    """Of one cloud. `wishes` tells by UID what a pod asks for; it is called when a run starts."""
+    """Of one cloud. `wishes` tells by UID what a pod asks for; it is called when a run starts.
+
+    `wake` has the claim of that name looked at.
+    """
 
     def __init__(
         self,
@@ -69,14 +78,14 @@ class ClaimedProvider:
         orders: Orders,
         *,
         cluster: str,
-        now: Callable[[], datetime],
+        wake: Callable[[str], None],
     ) -> None:
         self._client = client
         self._cloud = cloud
         self._claims = claims
         self._orders = orders
         self._cluster = cluster
-        self._now = now
+        self._wake = wake
         self._pods: dict[str, Pod] = {}
         self._listeners: set[asyncio.Queue[CloudInstance]] = set()
         # By claim: of many that start at once, a change wakes only those who wait for that one.
@@ -103,26 +112,28 @@ class ClaimedProvider:
         if pod is None:
             raise Gone(f"Pod {run.pod} was not prepared.")
         wishes = self.wishes(run.pod)
+        claim = self._claim(run)
+        gpus = wishes.gpus if claim is None else _gpus(claim)
         seconds = min(wishes.seconds or self._cloud.terms.longest, self._cloud.terms.longest)
         name = claim_name(run)
         self._orders.put(
-            Order(claim=name, cluster=self._cluster, pod=pod, container=container, gpus=wishes.gpus, seconds=seconds)
+            Order(claim=name, cluster=self._cluster, pod=pod, container=container, gpus=gpus, seconds=seconds)
         )
-        if self._claims.get(Key("", name)) is None:
+        if claim is None:
             await self._write(name, self._manifest(run, pod, wishes))
 
     async def stop(self, run: RunId, grace: float) -> None:  # noqa: ARG002 (the contract's)
         """The claim carries the grace that the pod has; less of it is a matter of the pod's own end."""
         claim = self._claim(run)
-        if claim is not None and not claim.metadata.is_deleting:
+        if claim is not None and not claim.metadata.is_deleting and claim.status.state != "Terminated":
             await self._delete(claim)
 
     async def release(self, pod: str) -> None:
+        """Nobody here knows the pod any more. Whether it exists is asked of the API server, for each of its claims."""
         self._pods.pop(pod, None)
         for claim in self._claims.by("for", pod):
             self._orders.forget(claim.metadata.name)
-            if not claim.metadata.is_deleting and claim.status.state != "Terminated":
-                await self._delete(claim)
+            self._wake(claim.metadata.name)
 
     async def list(self) -> Listing:
         runs = {run_of(claim): self._state(claim) for claim in self._claims.all() if self._is_run(claim)}
@@ -173,6 +184,7 @@ class ClaimedProvider:
     def _manifest(self, run: RunId, pod: Pod, wishes: Wishes) -> dict[str, object]:
         spec = CloudInstanceSpec(
             provider=self._cloud.name,
+            account=self._cloud.account,
             for_=Beneficiary(
                 kind="Pod",
                 namespace=pod.namespace,
@@ -180,9 +192,10 @@ class ClaimedProvider:
                 uid=pod.uid,
                 container=run.container,
                 work=wishes.work,
+                job=wishes.job,
             ),
             launch=run.number,
-            gpu=Gpu(wishes.gpus.type, wishes.gpus.count) if wishes.gpus else None,
+            gpu=Gpu(wishes.gpus.type or ANY_GPU, wishes.gpus.count) if wishes.gpus else None,
             grace_seconds=int(wishes.grace),
         )
         resource = CLOUD_INSTANCE.resource
@@ -209,8 +222,10 @@ class ClaimedProvider:
             raise Unknown(f"The claim could not be read: {error}") from error
 
     async def _delete(self, claim: CloudInstance) -> None:
+        """As it is known here: one that has ended meanwhile is a record, and is left to go with its pod."""
+        as_known = {"uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version}
         try:
-            left = await self._client.delete(CLOUD_INSTANCE.resource, claim, CloudInstance, {})
+            left = await self._client.delete(CLOUD_INSTANCE.resource, claim, CloudInstance, {"preconditions": as_known})
         except NotFound:
             return
         except KubeError as error:
@@ -284,13 +299,19 @@ def _end(claim: CloudInstance) -> Ended:
     finished = status.finish_time or status.end_time
     assert finished is not None, "an end has its time"
     return Ended(
-        code=LOST_CODE if status.exit is None else status.exit.code,
+        code=status.exit.code if status.exit else (LOST_CODE if status.instance_id else UNSTARTED_CODE),
         reason=reason,
         message=message,
         started=None if status.ready_time is None else _seconds(status.ready_time),
         ended=_seconds(finished),
         image_id=_image_id(claim),
     )
+
+
+def _gpus(claim: CloudInstance) -> Gpus | None:
+    """As they were asked for first: a pod's annotations may have changed since."""
+    gpu = claim.spec.gpu
+    return None if gpu is None else Gpus("" if gpu.type == ANY_GPU else gpu.type, gpu.count)
 
 
 def _image_id(claim: CloudInstance) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import msgspec
@@ -18,8 +18,15 @@ from skysail.core import conditions
 from skysail.kube.fields import Condition
 
 NEVER_PAID = 0.0
-# What a cloud says may be a whole page; the API server takes no more of it than this.
+# What a cloud says may be a whole page, or nonsense such as milliseconds for seconds. The API server takes no more than
+# this, and what it would not take is left out: a claim whose status cannot be written would never end.
 _LONGEST_MESSAGE = 4096
+_LONGEST_WORD = 256
+_DEAREST = 1e9
+_FIRST_MOMENT = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
+_LAST_MOMENT = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
+_CODES = range(-(2**31), 2**31)
+_NO_CODE = 255
 
 
 def as_seen(snapshot: Snapshot, instance: Instance) -> CloudInstanceStatus:
@@ -27,15 +34,17 @@ def as_seen(snapshot: Snapshot, instance: Instance) -> CloudInstanceStatus:
     status = told(snapshot, Conditions.LAUNCHED, "True", Reason.LAUNCHED, "The cloud has made the instance.")
     runs = instance.state == "running" or instance.started is not None
     exit_ = instance.exit
+    start = status.start_time or time(instance.created) or _called(snapshot)
     return msgspec.structs.replace(
         status,
         state=status.state if status.state in {"Running", "Terminating"} else ("Running" if runs else "Starting"),
         instance_id=instance.id,
-        usd_per_hour=status.usd_per_hour if status.usd_per_hour is not None else instance.usd_per_hour,
-        region=instance.region,
-        start_time=status.start_time or time(instance.created),
+        usd_per_hour=status.usd_per_hour if status.usd_per_hour is not None else usd(instance.usd_per_hour),
+        region=instance.region[:_LONGEST_WORD],
+        deadline_time=status.deadline_time or _deadline(snapshot, start),
+        start_time=start,
         ready_time=status.ready_time or _ready(instance, snapshot.now),
-        finish_time=status.finish_time or time(exit_.ended if exit_ else None),
+        finish_time=status.finish_time or (exit_ and (time(exit_.ended) or timestamp(snapshot.now))),
         exit=status.exit or (None if exit_ is None else _exit(exit_)),
     )
 
@@ -71,11 +80,30 @@ def cost(status: CloudInstanceStatus, end: float) -> float:
     if status.start_time is None or status.usd_per_hour is None:
         return NEVER_PAID
     seconds = end - datetime.fromisoformat(status.start_time).timestamp()
-    return round(status.usd_per_hour * max(0.0, seconds) / 3600, 6)
+    return min(_DEAREST, round(status.usd_per_hour * max(0.0, seconds) / 3600, 6))
 
 
 def time(seconds: float | None) -> str | None:
-    return None if seconds is None else timestamp(from_seconds(seconds))
+    """None also where it cannot be one."""
+    if seconds is None or not _FIRST_MOMENT <= seconds < _LAST_MOMENT:
+        return None
+    return timestamp(from_seconds(seconds))
+
+
+def usd(told: float | None) -> float | None:
+    """None also where it cannot be a price."""
+    return told if told is not None and 0 <= told <= _DEAREST else None
+
+
+def _called(snapshot: Snapshot) -> str:
+    launching = snapshot.object.status.launching
+    return launching.at if launching else timestamp(snapshot.now)
+
+
+def _deadline(snapshot: Snapshot, start: str) -> str:
+    """Of an instance that was found after it was given up: the cloud has counted since it made it."""
+    seconds = snapshot.order.seconds if snapshot.order else snapshot.terms.longest
+    return timestamp(datetime.fromisoformat(start) + timedelta(seconds=seconds))
 
 
 def _ready(instance: Instance, now: datetime) -> str | None:
@@ -84,4 +112,5 @@ def _ready(instance: Instance, now: datetime) -> str | None:
 
 
 def _exit(end: Ended) -> Exit:
-    return Exit(code=end.code, reason=end.reason, message=end.message[-_LONGEST_MESSAGE:])
+    code = end.code if end.code in _CODES else _NO_CODE
+    return Exit(code=code, reason=end.reason[:_LONGEST_WORD], message=end.message[-_LONGEST_MESSAGE:])

@@ -22,22 +22,27 @@ class Owner(StrEnum):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The cloud has these instances for the claim, the oldest first. Never empty."""
+    """The cloud has these instances for the claim, the oldest first. Never empty.
+
+    Where the claim knows an id, its instance is among them: another one says nothing of ours.
+    """
 
     instances: tuple[Instance, ...]
 
 
 class Unseen(msgspec.Struct, frozen=True, kw_only=True):
-    """No listing shows one: in `listings` complete ones in a row over so many `seconds`, begun after the last write.
+    """No listing shows it: in `listings` complete ones in a row over so many `seconds`, begun after the last write.
 
     `is_gone` adds the other way to ask: the cloud says that it does not have the instance of the claim's id.
     `before` is what was last seen: a cloud forgets what has ended, perhaps before its end could be written down.
+    `others` are instances of the claim beside the one that it knows.
     """
 
     listings: int = 0
     seconds: float = 0.0
     is_gone: bool = False
     before: tuple[Instance, ...] = ()
+    others: tuple[Instance, ...] = ()
 
 
 Sight = Seen | Unseen
@@ -64,7 +69,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that the plan of a claim is made from.
 
     `ticket` is a nonce of this process that was never used for a call: who wrote it into the claim may call.
-    `outage`, `brake` and `rival` are sentences, empty where nothing stands in the way.
+    `outage`, `brake` and `rival` are sentences, empty where nothing stands in the way. Without an account the cloud
+    can neither be asked nor told anything. `throttled` is the last call, for whatever claim, after which the cloud
+    asked for a pause. `lived` seconds have passed for this process since it first saw the claim's deadline.
     """
 
     object: CloudInstance
@@ -73,12 +80,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     ticket: str
     terms: Terms
     sight: Sight
+    has_account: bool = True
     owner: Owner = Owner.PRESENT
     call: Call | None = None
+    throttled: Call | None = None
     order: Order | None = None
     outage: str = ""
     brake: str = ""
     rival: str = ""
     is_superseded: bool = False
-    # When each instance was last asked to end, by this process.
+    lived: float = 0.0
+    # When each instance of this cloud was last asked to end, by this process.
     asked: Mapping[str, datetime] = msgspec.field(default_factory=dict)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
+from skysail.base import guard
 from skysail.claims.listings import Listings
+from skysail.claims.surroundings import Surroundings
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.instances import Instance
 from skysail.core.actions import End
@@ -15,6 +17,9 @@ from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.errors import KubeError, NotFound
 from skysail.kube.objects import Key
+
+# An end that takes its time is not asked for at every sweep.
+_ASK_AGAIN = 300.0
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +31,10 @@ def orphans(instances: Iterable[Instance], cluster: str, claims: Callable[[str],
 
 
 class Sweeper:
-    """Of one cloud. An orphan ends when it was seen for `grace` seconds, in every listing of that time."""
+    """Of one cloud. An orphan ends `grace` seconds after it was made, if every listing of the last time showed it.
+
+    Not before it was seen for as long as listings may be wrong. A process that begins anew forgets only that.
+    """
 
     def __init__(
         self,
@@ -35,40 +43,57 @@ class Sweeper:
         claims: Cache[CloudInstance],
         *,
         grace: float,
-        clock: Callable[[], float],
-        end: Callable[[End], Awaitable[None]],
+        around: Surroundings,
+        end: Callable[[End], None],
     ) -> None:
         self._client = client
         self._listings = listings
         self._claims = claims
         self._grace = grace
-        self._clock = clock
+        self._clock = around.clock
+        self._now = around.now
         self._end = end
         self._since: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
         await self._claims.synced.wait()
         while True:
-            try:
-                await self.sweep()
-            except Fenced:
-                log.debug("no sweep, another process leads")
+            await guard.survive(self._sweep_as_leader(), f"sweep of {self._listings.cloud.name}")
             await asyncio.sleep(self._listings.cloud.terms.tick)
 
     async def sweep(self) -> None:
         if self._listings.latest is None or self._listings.outage:
             return
+        if self._claims.unreadable or not self._claims.synced.is_set():
+            return  # a claim that cannot be read is a claim
         found = orphans(self._listings.latest.instances, self._listings.cluster, self._is_claimed)
         now = self._clock()
         self._since = {instance.id: self._since.get(instance.id, now) for instance in found}
+        self._asked = {id_: at for id_, at in self._asked.items() if id_ in self._since and now - at < _ASK_AGAIN}
         for instance in found:
-            if now - self._since[instance.id] >= self._grace and await self._is_orphan(instance):
-                log.warning(
-                    "ending an instance without a claim",
-                    extra={"cloud": self._listings.cloud.name, "instance": instance.id, "claim": instance.claim},
-                )
-                await self._end(End(self._listings.cloud.name, instance.id, 0.0))
+            if self._is_due(instance, now - self._since[instance.id]) and instance.id not in self._asked:
+                await self._end_orphan(instance)
+
+    async def _sweep_as_leader(self) -> None:
+        try:
+            await self.sweep()
+        except Fenced:
+            log.debug("no sweep, another process leads")
+
+    async def _end_orphan(self, instance: Instance) -> None:
+        if not await self._is_orphan(instance):
+            return
+        cloud = self._listings.cloud.name
+        extra = {"cloud": cloud, "instance": instance.id, "claim": instance.claim}
+        log.warning("ending an instance without a claim", extra=extra)
+        self._end(End(cloud, instance.id, 0.0))
+        self._asked[instance.id] = self._clock()
+
+    def _is_due(self, instance: Instance, seen: float) -> bool:
+        age = self._now().timestamp() - instance.created
+        return seen >= self._grace or (age >= self._grace and seen >= self._listings.cloud.terms.visibility)
 
     def _is_claimed(self, name: str) -> bool:
         return self._claims.get(Key("", name)) is not None

@@ -31,12 +31,18 @@ class Beneficiary(fields.Part, frozen=True):
         fields.ShortText,
         Meta(description="What the object does for its owner, such as one index of a Job; never done twice at once."),
     ] = ""
+    job: Annotated[
+        str,
+        Meta(max_length=63, description="UID of the Job of a pod. Its next pod waits for the end of one that goes."),
+    ] = ""
 
 
 class Gpu(fields.Part, frozen=True):
     """GPUs of the instance."""
 
-    type: Annotated[fields.ShortText, Meta(description="Type, as the cloud names it.")]
+    type: Annotated[
+        fields.ShortText, Meta(description="Type, as the cloud names it; `any` where it is the cloud's choice.")
+    ]
     count: Annotated[int, Meta(ge=1, le=1024, description="How many, for each member.")] = 1
 
 
@@ -47,6 +53,10 @@ class CloudInstanceSpec(fields.Part, frozen=True, kw_only=True):
         str,
         Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", description="The cloud."),
     ]
+    account: Annotated[
+        fields.ShortText,
+        Meta(description="The account at the cloud, as Skysail names it. Other accounts know nothing of the instance."),
+    ] = ""
     for_: Annotated[Beneficiary, Meta(description="The object that the instance works for.")] = field(name="for")
     launch: Annotated[
         fields.Count, Meta(description="Counts the launches for that object from 0. Each restart is a new one.")
@@ -120,6 +130,7 @@ CLOUD_INSTANCE = CustomKind(
         Column("USD/h", ".status.usdPerHour", "number"),
         Column("Namespace", ".spec.for.namespace"),
         Column("For", ".spec.for.name"),
+        Column("GPUs", ".spec.gpu.count", "integer", priority=1),
         Column("Id", ".status.instanceId", priority=1),
         Column("Region", ".status.region", priority=1),
         Column("USD", ".status.usdTotal", "number", priority=1),

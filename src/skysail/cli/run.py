@@ -19,6 +19,7 @@ def run(
     log_format: Annotated[str | None, typer.Option(help="auto, json or text.")] = None,
     operator_namespace: Annotated[str | None, typer.Option(help="Where the operator's own objects are.")] = None,
     identity: Annotated[str | None, typer.Option(help="Name of this replica.")] = None,
+    sole: Annotated[bool | None, typer.Option(help="No other replica runs: take the lease over at once.")] = None,
     health_port: Annotated[
         list[int] | None, typer.Option(help="Port of /healthz, /readyz and /metrics; may be given several times.")
     ] = None,
@@ -63,6 +64,7 @@ def run(
         "log_format": log_format,
         "operator_namespace": operator_namespace,
         "identity": identity,
+        "sole": sole,
         "health_ports": health_port,
         "webhook_port": webhook_port,
         "webhook_host": webhook_host,

@@ -47,7 +47,8 @@ def status(home: HomeOption = None) -> None:
         clouds = asyncio.run(spending.read(place.kubeconfig, time.time()))
         if clouds:
             console.print(_clouds(clouds))
-            console.print(_bill(clouds), soft_wrap=True)
+            for sentence in (*_outages(clouds), _bill(clouds)):
+                console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     except KubeError as error:
         words = f"The API server does not answer as it should: {error}. {place.logs}/kube-apiserver.log may tell why."
         console.print(words, markup=False, highlight=False, soft_wrap=True)
@@ -81,20 +82,26 @@ def _objects(counts: dict[str, int]) -> Table:
 
 
 def _clouds(clouds: list[Spending]) -> Table:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("cloud", "node", "account", "reachable", "instances", "USD/h", "USD so far")
+    node = Column("node", overflow="fold")
+    table = Table("cloud", node, "account", "reachable", "instances", "USD/h", "USD so far")
     for each in clouds:
         table.add_row(
             each.cloud,
             each.node,
             "simulated" if each.is_simulated else "real",
-            each.outage or "yes",
+            "no" if each.outage else "yes",
             f"{each.live}, {each.unknown} unknown" if each.unknown else str(each.live),
             f"{each.usd_per_hour:.2f}",
             f"{each.usd:.4f}",
         )
     return table
+
+
+def _outages(clouds: list[Spending]) -> list[str]:
+    """Below the table: in a narrow terminal a column of sentences has a few words a line."""
+    return [f"{each.node} cannot be reached: {each.outage}" for each in clouds if each.outage]
 
 
 def _bill(clouds: list[Spending]) -> str:

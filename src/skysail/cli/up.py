@@ -28,6 +28,7 @@ def up(
     import os
     import time
 
+    from skysail.base import settings as operator_settings
     from skysail.local import launch
     from skysail.local.box.tools import Tools
     from skysail.local.home import Home
@@ -36,6 +37,7 @@ def up(
     place = Home.of(home, os.environ)
     if not without_operator:
         Tools.find(os.environ.get("PATH", ""))  # before anything is built: without them there would be no pods
+    mock_clouds = not without_operator and operator_settings.mocks_clouds(os.environ)
     began = time.monotonic()
     status = launch.join(place, say)
     if status is None:
@@ -46,13 +48,14 @@ def up(
             plane=PlaneOptions(audit=audit),
             with_operator=not without_operator,
             with_node=not without_operator,
+            mock_clouds=mock_clouds,
         )
         try:
             status = launch.start(settings, say)
         except KeyboardInterrupt:
             say("it goes on coming up in the background; `skysail down` stops it")
             raise
-    if (status.with_operator, status.with_audit) != (not without_operator, audit):
+    if (status.with_operator, status.with_audit, status.mock_clouds) != (not without_operator, audit, mock_clouds):
         say(_otherwise(status))
     typer.echo(f"Skysail is up at {status.url} (took {time.monotonic() - began:.1f} s). Next:\n{_next_steps(place)}")
     if attach:
@@ -62,7 +65,12 @@ def up(
 def _otherwise(status: HullStatus) -> str:
     operator = "with" if status.with_operator else "without"
     log = "with" if status.with_audit else "without"
-    return f"it was up already, {operator} its operator and {log} an audit log: `skysail down` first to change that"
+    pretence = "pretended" if status.mock_clouds else "simulated"
+    clouds = f", with {pretence} clouds" if status.with_operator else ""
+    return (
+        f"it was up already, {operator} its operator and {log} an audit log{clouds}: "
+        "`skysail down` first to change that"
+    )
 
 
 def _next_steps(home: Home) -> str:

@@ -7,12 +7,14 @@ after a restart of the caller. Raises only errors of `cloud.errors`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Literal, Protocol
 
 import msgspec
 
 from skysail.cloud.contract import Abilities, Container, Ended, Line, Output, Pod, Session
+
+_LONGEST_ID = 256
 
 
 class Gpus(msgspec.Struct, frozen=True):
@@ -38,7 +40,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """One paid thing. `claim` and `cluster` are empty where somebody else made it.
+    """One paid thing. `id` has at most 256 characters. `claim` and `cluster` are empty where somebody else made it.
 
     `exit` is how its work ended; an instance may be billed beyond that, until its state is `ended`.
     """
@@ -55,6 +57,16 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     usd_total: float | None = None
     region: str = ""
 
+    @property
+    def has_usable_id(self) -> bool:
+        """Whether it can be written down, and asked for."""
+        return 0 < len(self.id) <= _LONGEST_ID
+
+
+def oldest_first(instances: Iterable[Instance]) -> tuple[Instance, ...]:
+    """The id decides between those of one second."""
+    return tuple(sorted(instances, key=lambda instance: (instance.created, instance.id)))
+
 
 class Inventory(msgspec.Struct, frozen=True):
     """What the account has, ours and others'. Instances that ended may be missing, or stay for a while.
@@ -67,10 +79,14 @@ class Inventory(msgspec.Struct, frozen=True):
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a cloud's answers can be trusted, and how long an instance may live."""
+    """How far a cloud's answers can be trusted, and how long an instance may live.
+
+    `creating`: so long a create may be worked on, although nobody waits for its answer any more.
+    """
 
     tick: float = 5.0
     visibility: float = 60.0
+    creating: float = 21 * 60.0
     absences: int = 3
     longest: float = 24 * 3600.0
 
@@ -80,6 +96,11 @@ class Cloud(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def account(self) -> str:
+        """Tells accounts at the same cloud apart. What one of them lists says nothing about instances of another."""
+        ...
 
     @property
     def abilities(self) -> Abilities: ...

@@ -52,8 +52,8 @@ class Clouds(Protocol):
         """Begin the call; what comes of it is seen by the next snapshot. Never blocks."""
         ...
 
-    async def end(self, action: End) -> None:
-        """Ask once. Raises nothing that is not also seen later: an end counts when a listing confirms it."""
+    def end(self, action: End) -> None:
+        """Begin to ask, once. Never blocks: an end counts when a listing confirms it, and no cloud delays another."""
         ...
 
 
@@ -102,7 +102,7 @@ class Performer:
             case Launch():
                 await self._launch(action)
             case End():
-                await self.end(action)
+                self.end(action)
             case _:
                 assert_never(action)
         return None
@@ -201,13 +201,13 @@ class Performer:
         self._begin("launch", action.resource, seen.key)
         self.clouds.launch(action)
 
-    async def end(self, action: End) -> None:
+    def end(self, action: End) -> None:
         """Ask a cloud to end an instance, also one that belongs to no object any more."""
         assert self.clouds is not None, "only a process with clouds plans ends"
         self._fence.check()
         self.effects += 1
         log.info("end", extra={"cloud": action.cloud, "instance": action.instance, "effect": self.effects})
-        await self.clouds.end(action)
+        self.clouds.end(action)
 
     async def _look(self, resource: Resource, key: Key) -> Object | None:
         """A live read. Where the object belongs into a cache, its answer is as good as a watch event."""

@@ -73,7 +73,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """Ask the cloud to end an instance. Asked again, nothing else happens."""
+    """Ask the cloud to end an instance. Asked again, nothing else happens. The call goes on by itself."""
 
     cloud: str
     instance: str

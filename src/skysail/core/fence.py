@@ -8,15 +8,37 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from skysail.kube.errors import KubeError
+from skysail.kube.transport import Reply, Request, Stream, Transport
 
-class Fenced(Exception):
-    """This process may not act any more: drop the pass, another process does it."""
+
+class Fenced(KubeError):
+    """This process may not act any more: drop the pass, another process does it. Nothing was written."""
 
 
 class Fence(Protocol):
     def check(self) -> None:
         """Raise `Fenced` unless this process leads. Never blocks."""
         ...
+
+
+class FencedTransport:
+    """A connection over which only a process writes that leads."""
+
+    def __init__(self, inner: Transport, fence: Fence) -> None:
+        self._inner = inner
+        self._fence = fence
+
+    async def send(self, request: Request) -> Reply:
+        if request.is_mutating:
+            self._fence.check()
+        return await self._inner.send(request)
+
+    async def open(self, request: Request) -> Stream:
+        return await self._inner.open(request)
+
+    async def close(self) -> None:
+        """The connection is somebody else's."""
 
 
 class Open:

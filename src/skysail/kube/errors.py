@@ -13,6 +13,7 @@ KubeError
     ├── Invalid          the server will never take this: give up and say why
     ├── Throttled        the server asks us to wait `retry_after` seconds
     └── ServerFault      the server has a problem of its own: try again later
+        └── NotServed    nobody answers at this path: no word about an object
 """
 
 from __future__ import annotations
@@ -78,6 +79,10 @@ class ServerFault(ApiError):
         return self.reason in {"Timeout", "ServerTimeout"} or self.status == _GATEWAY_TIMEOUT
 
 
+class NotServed(ServerFault):
+    """Nobody answers at this path: the kind is not served, or this was not the API server. No word about an object."""
+
+
 class _Cause(msgspec.Struct):
     reason: str = ""
     field: str = ""
@@ -114,7 +119,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
     400: Invalid,
     401: Forbidden,
     403: Forbidden,
-    404: NotFound,
+    404: NotServed,
     405: Invalid,
     406: Invalid,
     409: Conflict,

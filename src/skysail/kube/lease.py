@@ -65,6 +65,7 @@ class Elector:
         self._now = now
         self._clock = clock
         self._rng = rng
+        self._takes_over = False
         self._until = 0.0
         self._seen: tuple[str, float] = ("", 0.0)
         self.elected = asyncio.Event()
@@ -73,12 +74,18 @@ class Elector:
     def leads(self) -> bool:
         return self._clock() < self._until
 
-    async def campaign(self) -> None:
-        """Acquire, then renew. Returns when the lease was ours and is lost; until then it does not return."""
+    async def campaign(self, *, sole: bool = False) -> None:
+        """Acquire, then renew. Returns when the lease was ours and is lost; until then it does not return.
+
+        Who is `sole` knows that whoever else holds the lease is dead, and takes it over at once; but once only, for who
+        loses it to another was wrong about that.
+        """
+        self._takes_over = sole
         while True:
             started = self._clock()
             if await self._try_in_time():
                 self._until = started + _RENEW_DEADLINE
+                self._takes_over = False
                 self.elected.set()
             elif self.elected.is_set() and not self.leads:
                 return
@@ -121,7 +128,8 @@ class Elector:
         except NotFound:
             return await self._create()
         holder = lease.spec.holder_identity
-        if holder and holder != self._identity and not self._ran_out(lease):
+        is_anothers = bool(holder) and holder != self._identity
+        if is_anothers and not self._takes_over and not self._ran_out(lease):
             return False
         await self._write(lease, holder=self._identity, duration=_DURATION)
         return True

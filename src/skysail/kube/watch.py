@@ -17,7 +17,7 @@ from skysail.base.backoff import Backoff
 from skysail.kube import errors
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
-from skysail.kube.errors import Expired, Forbidden, KubeError, NotFound, ServerFault, Throttled
+from skysail.kube.errors import Expired, Forbidden, KubeError, NotFound, NotServed, ServerFault, Throttled
 from skysail.kube.objects import Key, Object
 from skysail.kube.transport import Stream
 
@@ -107,7 +107,7 @@ class Reflector(Generic[T]):
                 if self._stale.is_set():
                     continue
                 self._complain(error)
-                if isinstance(error, (Forbidden, NotFound, msgspec.MsgspecError)):
+                if isinstance(error, (Forbidden, NotFound, NotServed, msgspec.MsgspecError)):
                     resource_version = ""
                 await self._pause(error.retry_after if isinstance(error, Throttled) else None)
 

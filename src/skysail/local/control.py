@@ -76,6 +76,8 @@ class HullStatus(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     with_operator: bool
     with_audit: bool
+    # Whether clouds are only pretended.
+    mock_clouds: bool
     steps: tuple[str, ...]
     units: tuple[UnitStatus, ...]
 

@@ -153,6 +153,8 @@ def _init(payload: Payload, ip: str, told: int, lifeline: _Lifeline) -> int:
         os.write(told, _READY)
         os.close(told)
         _take_endings()
+        # Who was started by `nohup` ignores hang-ups, and so would every program in the hull, a pod's shell too.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         _run(payload, None)
     os.close(told)
     return _wait_for(child)

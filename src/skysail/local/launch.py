@@ -37,6 +37,8 @@ class HullSettings(msgspec.Struct, frozen=True, kw_only=True):
     plane: PlaneOptions = PlaneOptions()
     with_operator: bool = True
     with_node: bool = False
+    # Whether clouds are only pretended, instead of simulated by the node.
+    mock_clouds: bool = False
     # Whether the hull ends with the process that started it, however that ends. For tests.
     tied: bool = False
 

@@ -28,6 +28,9 @@ class Burden(msgspec.Struct, frozen=True):
     refused: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
+    def __add__(self, other: Burden) -> Burden:
+        return Burden((*self.refused, *other.refused), (*self.left_out, *other.left_out))
+
 
 _POD_REFUSED: tuple[Rule[PodSpec], ...] = (
     ("hostPID", lambda spec: spec.host_pid, "a pod never sees the processes of the machine"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from skysail.base import guard
 from skysail.base.names import Event
 from skysail.cloud.contract import Ended, Listing, Provider, RunId
 from skysail.cloud.errors import ProviderError
@@ -26,7 +27,7 @@ from skysail.kube.errors import Conflict, KubeError, NotFound
 from skysail.kube.rbac import Right, reading
 from skysail.kube.resources import POD, SERVICE
 from skysail.kube.watch import Reflector
-from skysail.node import burden, daemons, guard, render, translate
+from skysail.node import burden, daemons, render, translate, wishes
 from skysail.node.book import Book
 from skysail.node.burden import Burden
 from skysail.node.logs import LogStore
@@ -121,12 +122,16 @@ class Keeper:
         if pod is not None:
             self.tell(pod, reason, f"{run.container}: {note}", warning=False)
 
+    def known(self, uid: str) -> Pod | None:
+        """A pod of this node, as the API server last told it."""
+        book = self.books.get(uid)
+        pod = self.pods.get(book.key) if book else None
+        return pod if pod is not None and pod.metadata.uid == uid else None
+
     def pod(self, book: Book) -> Pod | None:
         """The pod of this book as the API server has it; None where it is gone, whoever has its name now."""
-        pod = self.pods.get(book.key)
-        if pod is None or pod.metadata.uid != book.uid:
-            return None
-        return translate.without_login(pod) if self._node.is_virtual else pod
+        pod = self.known(book.uid)
+        return translate.without_login(pod) if pod and self._node.is_virtual else pod
 
     def _seen(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None:
@@ -209,7 +214,10 @@ class Keeper:
         return True
 
     def _burden(self, pod: Pod) -> Burden:
-        return burden.of(pod, self._provider.abilities) if not daemons.is_only_shown(pod, self._node) else Burden()
+        if daemons.is_only_shown(pod, self._node):
+            return Burden()
+        found = burden.of(pod, self._provider.abilities)
+        return found + wishes.burden(pod) if self._node.is_virtual else found
 
     async def _act(self, book: Book, pod: Pod, planned: Plan) -> None:
         for step in planned.steps:

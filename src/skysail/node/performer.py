@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from skysail.base import guard
 from skysail.base.names import Event
 from skysail.cloud.contract import EVICTED, Ended, Pending, Provider, RunId, Running, State
 from skysail.cloud.errors import Gone, ProviderError, Refused
 from skysail.kube.errors import KubeError
-from skysail.node import guard, probes, translate
+from skysail.node import probes, translate
 from skysail.node.book import Book
 from skysail.node.checks import Checks
 from skysail.node.environment import Missing
@@ -29,6 +30,8 @@ from skysail.node.snapshot import HEALTHY, Health
 
 _PUMP_SECONDS = 5.0
 # What a program has for its own end, even if its hook took all the time that there was.
+# The next pass comes at once: who fails at once must not be asked without a pause.
+_STOP_AGAIN_SECONDS = 1.0
 _LEAST_GRACE = 2.0
 _TAIL_LINES = 80
 _TAIL_BYTES = 2048
@@ -180,7 +183,8 @@ class Performer:
         except Gone:
             log.debug("run gone before it was stopped", extra={"pod": str(book.key)})
         except ProviderError as error:
-            log.warning("run not stopped", extra={"pod": str(book.key), "why": str(error)})
+            log.warning("run not stopped, tried again", extra={"pod": str(book.key), "why": str(error)})
+            await asyncio.sleep(_STOP_AGAIN_SECONDS)
             book.stops.pop(step.run, None)
         finally:
             book.stopping.pop(step.run, None)

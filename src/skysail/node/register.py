@@ -28,7 +28,8 @@ from skysail.kube.resources import NODE
 from skysail.kube.watch import Reflector
 from skysail.node.heartbeat import Heartbeat
 
-_LOOK_SECONDS = 10.0
+# A look costs nothing where all is as it should be, and people wait for the news of a cloud.
+_LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 1.0
 # So that the API server hands WebSockets on: there a command that breaks off is an error, and not a success.
 _FEATURES = ("ExtendWebSocketsToKubelet",)
@@ -45,7 +46,7 @@ _UNTOLD = ("Unknown", Reason.CLOUD_UNREACHABLE.value, "The cloud has not been as
 # By type: status, reason, message.
 Conditions = Mapping[str, tuple[str, str, str]]
 
-RIGHTS = (reading(NODE), Right(NODE, ("create",)), Right(NODE, ("patch",), subresource="status"))
+RIGHTS = (reading(NODE), Right(NODE, ("create", "patch")), Right(NODE, ("patch",), subresource="status"))
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,12 @@ class NodeStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     node_info: dict[str, Any] = {}
 
 
+class NodeSpec(msgspec.Struct, frozen=True, gc=False):
+    taints: tuple[dict[str, Any], ...] = ()
+
+
 class NodeObject(Object, frozen=True, gc=False):
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
@@ -146,6 +152,9 @@ class Registrar:
         if node is None:
             node = await self._client.create(NODE, manifest(self._described), NodeObject)
             self._nodes.wrote(node)
+        if patch := correction(node, self._described):
+            node = await self._client.merge_patch(NODE, "", self._described.name, patch, NodeObject)
+            self._nodes.wrote(node)
         conditions = {**_HEALTHY, **self._reach(node)}
         if not is_right(node, self._described, conditions):
             shown = status(self._described, timestamp(self._now()), conditions, node.status.conditions)
@@ -169,15 +178,37 @@ class Registrar:
 
 
 def manifest(described: Description) -> dict[str, Any]:
-    own = {"kubernetes.io/hostname": described.name, "kubernetes.io/os": "linux"}
-    virtual = _VIRTUAL if described.is_virtual else {}
-    labels = {**own, **virtual, **described.labels}
     return {
         "apiVersion": NODE.api_version,
         "kind": NODE.kind,
-        "metadata": {"name": described.name, "labels": labels},
+        "metadata": {"name": described.name, "labels": _labels(described)},
         "spec": {"providerID": described.provider_id, "taints": [dict(taint) for taint in described.taints]},
     }
+
+
+def correction(node: NodeObject, described: Description) -> dict[str, Any]:
+    """What makes labels and taints right again. Without its taint a cloud would be paid for any pod.
+
+    What others put there (a cordon, the controller of nodes) stays.
+    """
+    patch: dict[str, Any] = {}
+    taints = [{key: taint.get(key, "") for key in ("key", "value", "effect")} for taint in node.spec.taints]
+    if missing := [dict(taint) for taint in described.taints if taint not in taints]:
+        ours = {(taint["key"], taint["effect"]) for taint in missing}
+        others = [taint for taint in node.spec.taints if (taint["key"], taint["effect"]) not in ours]
+        patch["spec"] = {"taints": [*others, *missing]}
+    shown = node.metadata.labels or {}
+    labels = {name: value for name, value in _labels(described).items() if shown.get(name) != value}
+    if not patch and not labels:
+        return {}
+    # Against its version: taints are one list, and others write it too.
+    known = {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}
+    return {**patch, "metadata": {**known, "labels": labels}}
+
+
+def _labels(described: Description) -> dict[str, str]:
+    own = {"kubernetes.io/hostname": described.name, "kubernetes.io/os": "linux"}
+    return {**own, **(_VIRTUAL if described.is_virtual else {}), **described.labels}
 
 
 def status(

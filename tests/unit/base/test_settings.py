@@ -1,6 +1,6 @@
 import pytest
 
-from skysail.base.settings import Settings, SettingsError, load
+from skysail.base.settings import Settings, SettingsError, load, mocks_clouds
 
 
 def test_without_anything_the_defaults_hold():
@@ -53,3 +53,22 @@ def test_a_wrong_file_is_told(tmp_path, text, words):
         load({}, {}, file)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "want"),
+    [
+        ({}, False),
+        ({"MODAL_MOCK": "true"}, True),
+        ({"SKYSAIL_MOCK_CLOUDS": "1"}, True),
+        ({"SKYSAIL_MOCK_CLOUDS": "false", "MODAL_MOCK": "true"}, False),
+        ({"MODAL_MOCK": "true", "SKYSAIL_WEBHOOK_PORT": "of nobody's business here"}, True),
+    ],
+)
+def test_the_environment_alone_can_ask_to_pretend(env, want):
+    assert mocks_clouds(env) is want
+
+
+def test_a_wish_to_pretend_that_is_not_understood_is_told():
+    with pytest.raises(SettingsError, match="mock_clouds"):
+        mocks_clouds({"MODAL_MOCK": "perhaps"})

@@ -25,13 +25,15 @@ UID = "7c0e5a52-5d0c-4a5e-9a0a-2f5f0a5a7d11"
 NAME = f"{UID}-0"
 CLUSTER = "cluster-1"
 CLOUD = "cloud"
+ACCOUNT = "ours"
 TICKET = "ticket"
 TERMS = Terms()
 DELETING = "2026-11-15T11:59:00Z"
 
 
 def spec(uid: str = UID, **fields: Any) -> CloudInstanceSpec:
-    for_ = Beneficiary(kind="Pod", namespace="n", name="a", uid=uid, container="main", work=fields.pop("work", ""))
+    owner = {name: fields.pop(name, "") for name in ("work", "job")}
+    for_ = Beneficiary(kind="Pod", namespace="n", name="a", uid=uid, container="main", **owner)
     return CloudInstanceSpec(**{"provider": CLOUD, "for_": for_, **fields})
 
 
@@ -42,7 +44,7 @@ def claim(
     of = of or spec()
     nonce = status.pop("nonce", "")
     if nonce:
-        status["launching"] = Launching(by="operator", nonce=nonce, at=timestamp(NOW))
+        status["launching"] = Launching(by="operator", nonce=nonce, at=ago(10))
     if state in {"Starting", "Running", "Terminating"}:
         status = {"instance_id": "i-1", "usd_per_hour": 3.6, "start_time": ago(60), **status}
     if state == "Terminated":
@@ -115,6 +117,7 @@ class ScriptedCloud:
     """Answers what it was given. An exception is raised; None waits for ever."""
 
     name = CLOUD
+    account = ACCOUNT
     abilities = Abilities(exec=True, several_containers=True)
     terms = TERMS
 
@@ -127,6 +130,7 @@ class ScriptedCloud:
         self.looks: list[str] = []
         self.ends: list[tuple[str, float]] = []
         self.end_error: Exception | None = None
+        self.is_silent = False
         self.talks: list[str] = []
         self.told: asyncio.Queue[str | Exception] = asyncio.Queue()
 
@@ -142,12 +146,13 @@ class ScriptedCloud:
 
     async def end(self, instance: str, grace: float) -> None:
         self.ends.append((instance, grace))
-        await asyncio.sleep(0)
+        await self._hang()
         if self.end_error is not None:
             raise self.end_error
 
     async def list(self) -> Inventory:
         await asyncio.sleep(0.1)
+        await self._hang()
         if isinstance(self.listing, Exception):
             raise self.listing
         return self.listing or Inventory(tuple(self.instances))
@@ -155,6 +160,7 @@ class ScriptedCloud:
     async def look(self, instance: str) -> Instance | None:
         self.looks.append(instance)
         await asyncio.sleep(0.1)
+        await self._hang()
         page = self.pages.get(instance, next((row for row in self.instances if row.id == instance), None))
         if isinstance(page, Exception):
             raise page
@@ -173,6 +179,11 @@ class ScriptedCloud:
 
     async def dial(self, instance: str, port: int) -> None:
         self.talks.append(f"{instance}: {port}")
+
+    async def _hang(self) -> None:
+        if self.is_silent:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
 
     async def output(self, instance: str) -> AsyncIterator[Output]:
         yield Output("stdout", 0.0, f"of {instance}".encode())

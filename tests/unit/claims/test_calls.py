@@ -28,7 +28,7 @@ class Phone:
 
     def __init__(self, limits: Limits = MANY) -> None:
         self.cloud = ScriptedCloud()
-        self.brake = Brake(limits)
+        self.brake = Brake(limits, clock=asyncio.get_running_loop().time, now=self.now)
         self.woken: list[str] = []
         self.made: list[str] = []
         self.jump = timedelta()
@@ -50,7 +50,7 @@ class Phone:
     async def answered(self, *answers):
         of = self.launch(*answers)
         await asyncio.sleep(2)
-        return self.calls.call(of)
+        return self.calls.last(of.metadata.name)
 
 
 def play(story) -> None:
@@ -85,10 +85,10 @@ def test_two_claims_have_two_tickets():
 def test_a_call_is_under_way_until_it_is_answered():
     async def story() -> None:
         phone = Phone()
-        of = phone.launch(instance())
-        assert phone.calls.call(of).is_under_way
+        phone.launch(instance())
+        assert phone.calls.last(NAME).is_under_way
         await asyncio.sleep(2)
-        assert phone.calls.call(of).instance == instance()
+        assert phone.calls.last(NAME).instance == instance()
         assert (phone.woken, phone.made) == ([NAME], ["i-1"])
 
     play(story)
@@ -143,10 +143,11 @@ def test_a_call_that_its_claim_does_not_wait_for_is_broken_off_and_is_a_doubt(af
         phone.launch(None)
         if begun:
             await asyncio.sleep(2)
-        assert phone.calls.call(after).is_under_way
+        phone.calls.heed(after)
+        assert phone.calls.last(NAME).is_under_way
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert isinstance(phone.calls.call(after).error, Unknown)
+        assert isinstance(phone.calls.last(NAME).error, Unknown)
         assert phone.woken == [NAME]
 
     play(story)
@@ -157,7 +158,9 @@ def test_a_call_that_its_claim_waits_for_goes_on():
         phone = Phone()
         of = phone.launch(None)
         await asyncio.sleep(1300)
-        assert phone.calls.call(of).is_under_way
+        phone.calls.heed(of)
+        await asyncio.sleep(1)
+        assert phone.calls.last(NAME).is_under_way
 
     play(story)
 
@@ -169,7 +172,7 @@ def test_a_call_that_ends_after_its_claim_is_gone_leaves_nothing_behind():
         await asyncio.sleep(2)
         phone.calls.forget(NAME)
         await asyncio.sleep(2)
-        assert phone.calls.call(claim("Launching", nonce="mine")) is None
+        assert phone.calls.last(NAME) is None
         assert (phone.calls._calls, phone.calls._tasks, phone.calls._tickets) == ({}, {}, {})
 
     play(story)
@@ -181,9 +184,9 @@ def test_a_late_answer_does_not_replace_the_outcome_of_a_newer_call():
         phone.launch(None)
         await asyncio.sleep(2)
         phone.calls.forget(NAME)
-        of = phone.launch(instance("i-2"))
+        phone.launch(instance("i-2"))
         await asyncio.sleep(2)
-        assert phone.calls.call(of).instance.id == "i-2"
+        assert phone.calls.last(NAME).instance.id == "i-2"
 
     play(story)
 
@@ -219,7 +222,7 @@ def test_what_may_have_been_made_is_counted(answer, counts):
     async def story() -> None:
         phone = Phone(Limits(object=Limit(1, timedelta(minutes=10))))
         await phone.answered(answer)
-        assert bool(phone.brake.verdict(spec(), phone.now())) == bool(counts)
+        assert bool(phone.brake.verdict(spec())) == bool(counts)
 
     play(story)
 
@@ -239,28 +242,69 @@ def test_many_that_were_planned_at_once_do_not_pass_the_brake_together():
     play(story)
 
 
+async def asked(phone: Phone, id_: str, *, grace: float = 0.0):
+    """When each instance was asked to end, after the answer to this one."""
+    phone.calls.end(End(CLOUD, id_, grace))
+    await asyncio.sleep(0.1)
+    return phone.calls.asked(CLOUD)
+
+
 def test_an_end_is_remembered_until_it_fails():
     async def story() -> None:
         phone = Phone()
-        await phone.calls.end(End(CLOUD, "i-1", 30.0))
+        began = phone.now()
+        assert await asked(phone, "i-1", grace=30.0) == {"i-1": began}
         assert phone.cloud.ends == [("i-1", 30.0)]
-        assert phone.calls.asked == {"i-1": phone.now()}
         phone.cloud.end_error = Gone("404")
-        await phone.calls.end(End(CLOUD, "i-2", 0.0))
-        assert "i-2" in phone.calls.asked
+        assert "i-2" in await asked(phone, "i-2")
         phone.cloud.end_error = Unknown("lost")
-        await phone.calls.end(End(CLOUD, "i-1", 0.0))
-        assert "i-1" not in phone.calls.asked
+        assert "i-1" not in await asked(phone, "i-1")
 
     play(story)
 
 
-def test_two_ends_of_one_instance_may_fail_together():
+def test_a_mistake_in_an_end_is_logged_and_asked_again(caplog):
     async def story() -> None:
         phone = Phone()
-        phone.cloud.end_error = Unknown("lost")
-        await asyncio.gather(*(phone.calls.end(End(CLOUD, "i-1", 0.0)) for _ in range(2)))
-        assert phone.calls.asked == {}
+        phone.cloud.end_error = ZeroDivisionError("oops")
+        assert await asked(phone, "i-1") == {}
+
+    play(story)
+    assert "oops" in caplog.text
+
+
+def test_an_end_that_is_being_asked_for_is_not_asked_for_twice():
+    async def story() -> None:
+        phone = Phone()
+        for _ in range(2):
+            phone.calls.end(End(CLOUD, "i-1", 0.0))
+        await asyncio.sleep(0.1)
+        assert phone.cloud.ends == [("i-1", 0.0)]
+        await asked(phone, "i-1")
+        assert len(phone.cloud.ends) == 2
+
+    play(story)
+
+
+def test_an_end_that_a_cloud_does_not_answer_holds_up_nobody():
+    async def story() -> None:
+        phone = Phone()
+        phone.cloud.is_silent = True
+        for number in range(100):
+            phone.calls.end(End(CLOUD, f"i-{number}", 0.0))
+        await asyncio.sleep(60)
+        assert len(phone.cloud.ends) == 100
+        await phone.calls.close()
+        assert len(asyncio.all_tasks()) == 1
+
+    play(story)
+
+
+def test_two_clouds_may_use_one_id():
+    async def story() -> None:
+        phone = Phone()
+        await asked(phone, "i-1")
+        assert "i-1" not in phone.calls.asked("another")
 
     play(story)
 
@@ -268,11 +312,33 @@ def test_two_ends_of_one_instance_may_fail_together():
 def test_ends_are_not_remembered_for_ever_and_a_snapshot_keeps_what_it_has():
     async def story() -> None:
         phone = Phone()
-        await phone.calls.end(End(CLOUD, "i-1", 0.0))
-        held = phone.calls.asked
+        held = await asked(phone, "i-1")
         phone.jump = timedelta(hours=2)
-        await phone.calls.end(End(CLOUD, "i-2", 0.0))
-        assert (list(held), list(phone.calls.asked)) == (["i-1"], ["i-2"])
+        assert list(await asked(phone, "i-2")) == ["i-2"]
+        assert list(held) == ["i-1"]
+
+    play(story)
+
+
+def test_a_cloud_that_is_throttled_is_known_to_be_whoever_called():
+    async def story() -> None:
+        phone = Phone()
+        assert phone.calls.throttled(CLOUD) is None
+        call = await phone.answered(Throttled("slow", 77.0))
+        assert phone.calls.throttled(CLOUD) == call
+        assert phone.calls.throttled("another") is None
+        await phone.answered(NoCapacity("none"))
+        assert phone.calls.throttled(CLOUD) == call
+
+    play(story)
+
+
+@pytest.mark.parametrize("id_", ["", "i" * 257])
+def test_an_id_that_cannot_be_written_down_is_a_doubt(id_):
+    async def story() -> None:
+        phone = Phone()
+        assert isinstance((await phone.answered(instance(id_))).error, Unknown)
+        assert phone.made == []
 
     play(story)
 
@@ -280,10 +346,10 @@ def test_ends_are_not_remembered_for_ever_and_a_snapshot_keeps_what_it_has():
 def test_a_process_that_stops_leaves_no_call_behind():
     async def story() -> None:
         phone = Phone()
-        of = phone.launch(None)
+        phone.launch(None)
         await asyncio.sleep(2)
         await phone.calls.close()
-        assert isinstance(phone.calls.call(of).error, Unknown)
+        assert isinstance(phone.calls.last(NAME).error, Unknown)
         assert len(asyncio.all_tasks()) == 1
 
     play(story)

@@ -14,8 +14,10 @@ from tests.support import virtual_time
 from tests.unit.claims.stock import (
     NAME,
     NOW,
+    TERMS,
     Watch,
     claim,
+    exited,
     instance,
     moved,
     spec,
@@ -210,6 +212,127 @@ def test_that_a_double_ended_says_nothing_of_the_instance_that_we_know():
     play(story)
 
 
+@pytest.mark.parametrize("state", ["starting", "ended"])
+def test_a_double_does_not_stand_for_the_instance_that_we_know(state):
+    async def story() -> None:
+        double = instance("i-2", state)
+        desk = Watch(double)
+        desk.knows(RUNNING)
+        await desk.poll(2)
+        assert desk.sight() == Unseen(listings=2, seconds=desk.sight().seconds, others=(double,))
+        desk.cloud.instances = [instance(), double]
+        await desk.poll()
+        assert desk.sight() == Seen((instance(), double))
+
+    play(story)
+
+
+def test_a_double_in_a_part_of_a_listing_does_not_hide_what_was_seen():
+    async def story() -> None:
+        desk = Watch(instance())
+        desk.knows(RUNNING)
+        await desk.poll()
+        desk.cloud.listing = Inventory((instance("i-2"),), complete=False)
+        await desk.poll()
+        assert desk.sight() == Seen((instance(), instance("i-2")))
+
+    play(story)
+
+
+def test_what_was_last_seen_stays_known_while_only_doubles_are_seen():
+    async def story() -> None:
+        desk = Watch(instance(exit=exited(3)))
+        desk.knows(RUNNING)
+        await desk.poll()
+        desk.cloud.instances = [instance("i-2", "ended")]
+        await desk.poll(3)
+        assert desk.sight().before == (instance(exit=exited(3)),)
+
+    play(story)
+
+
+@pytest.mark.parametrize("id_", ["", "i" * 257])
+def test_an_id_that_cannot_be_written_down_is_an_outage_and_no_absence(id_):
+    async def story() -> None:
+        desk = Watch(instance(id_))
+        desk.knows(DOUBTED)
+        await desk.poll(20)
+        assert desk.sight() == Unseen()
+        assert "id that cannot be written down" in desk.listings.outage
+        desk.cloud.instances = [instance(id_, cluster="cluster-2")]
+        await desk.poll()
+        assert desk.listings.outage == ""
+
+    play(story)
+
+
+def test_the_page_is_asked_for_only_after_long_absence():
+    async def story() -> None:
+        desk = beside_another()
+        await desk.poll(2, every=TERMS.visibility)
+        assert (desk.sight().is_gone, desk.cloud.looks) == (False, [])
+        desk.woken.clear()
+        await desk.poll()
+        assert (desk.sight().is_gone, desk.cloud.looks) == (True, ["i-1"])
+        assert desk.woken == [NAME, NAME]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("page", "sight"),
+    [
+        (instance("i-1", "ended"), Seen((instance("i-1", "ended"),))),
+        (instance("i-1"), Seen((instance("i-1"),))),
+        (instance("i-2"), None),
+        (instance("i-1", claim="another"), None),
+        (instance("i-1", cluster="cluster-2"), None),
+        (Unknown("lost"), None),
+    ],
+)
+def test_a_page_is_believed_where_it_is_of_this_claim(page, sight):
+    async def story() -> None:
+        desk = beside_another()
+        desk.cloud.pages["i-1"] = page
+        await desk.poll(3, every=TERMS.visibility)
+        found = desk.sight()
+        assert found == (sight or Unseen(listings=3, seconds=found.seconds))
+
+    play(story)
+
+
+@pytest.mark.parametrize("later", [instance("i-1"), Unknown("lost")])
+def test_the_last_word_of_a_page_counts(later):
+    async def story() -> None:
+        desk = beside_another()
+        await desk.poll(3, every=TERMS.visibility)
+        desk.cloud.pages["i-1"] = later
+        await desk.poll()
+        assert isinstance(desk.sight(), Seen) or not desk.sight().is_gone
+        desk.cloud.pages["i-1"] = Unknown("lost")
+        await desk.poll()
+        assert not desk.sight().is_gone
+
+    play(story)
+
+
+def test_who_has_no_instance_has_no_page():
+    async def story() -> None:
+        desk = Watch()
+        desk.knows(DOUBTED)
+        await desk.poll(3, every=TERMS.visibility)
+        assert (desk.sight().is_gone, desk.cloud.looks) == (False, [])
+
+    play(story)
+
+
+def beside_another() -> Watch:
+    """Ours is not listed, and another one of ours is: no listing is contradicted."""
+    desk = Watch(instance("i-7", claim="b"))
+    desk.knows(RUNNING, claim("Running", metadata={"name": "b"}, instance_id="i-7"))
+    return desk
+
+
 def test_an_answer_to_a_call_is_newer_than_a_listing_under_way():
     async def story() -> None:
         desk = Watch()
@@ -306,6 +429,55 @@ async def running(desk: Watch):
     yield
     task.cancel()
     await asyncio.wait([task])
+
+
+def test_a_cloud_that_does_not_answer_is_an_outage():
+    async def story() -> None:
+        desk = Watch()
+        desk.knows(DOUBTED)
+        async with running(desk):
+            desk.cloud.is_silent = True
+            await asyncio.sleep(60)
+            assert "no answer in 30 seconds" in desk.listings.outage
+            desk.cloud.is_silent = False
+            await asyncio.sleep(60)
+            assert desk.listings.outage == ""
+
+    play(story)
+
+
+def test_a_page_that_is_not_answered_does_not_stop_the_listings():
+    async def story() -> None:
+        desk = beside_another()
+        await desk.poll(3, every=TERMS.visibility)
+        desk.cloud.pages["i-1"] = None
+        look = desk.cloud.look
+        desk.cloud.look = lambda _: asyncio.Event().wait()
+        await desk.poll()
+        assert (desk.sight().is_gone, desk.listings.outage) == (False, "")
+        desk.cloud.look = look
+        await desk.poll()
+        assert desk.sight().is_gone
+
+    play(story)
+
+
+def test_a_mistake_in_a_cloud_s_code_is_an_outage_and_is_logged(caplog):
+    async def story() -> None:
+        desk = Watch()
+        desk.knows(DOUBTED)
+        async with running(desk):
+            desk.cloud.told.put_nowait(ZeroDivisionError("in changes"))
+            desk.cloud.listing = ZeroDivisionError("in a listing")
+            await asyncio.sleep(10)
+            assert "the operator's log tells more" in desk.listings.outage
+            desk.cloud.listing = None
+            await asyncio.sleep(10)
+            assert desk.listings.outage == ""
+
+    play(story)
+    assert "in changes" in caplog.text
+    assert "in a listing" in caplog.text
 
 
 def test_what_the_cloud_itself_tells_is_looked_at_at_once_by_id():

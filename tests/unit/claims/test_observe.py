@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from skysail.claims.ages import Ages
 from skysail.claims.brake import Brake, Limits
 from skysail.claims.calls import Calls
 from skysail.claims.observe import INDEXES, Claims, Desk
 from skysail.claims.orders import Orders
-from skysail.claims.snapshot import Owner, Seen, Unseen
+from skysail.claims.snapshot import Owner, Unseen
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
-from skysail.cloud.errors import Unknown
 from skysail.kube.cache import Cache
-from skysail.kube.objects import Key
+from skysail.kube.objects import Key, Meta
 from tests.support import virtual_time
-from tests.unit.claims.stock import NOW, TERMS, Watch, claim, instance, moved, spec
+from tests.unit.claims.stock import ACCOUNT, DELETING, NOW, TERMS, Watch, claim, moved, spec
 
 DOUBTED = claim("Unknown", nonce="theirs")
 RUNNING = claim("Running")
@@ -25,10 +26,16 @@ def play(story) -> None:
 
 
 class Known:
-    """Finds the owner that the test says."""
+    """Finds every owner. Those that `go` were asked to."""
+
+    def __init__(self) -> None:
+        self.go: set[str] = set()
 
     async def find(self, for_):
         return Owner.PRESENT
+
+    def stays(self, uid):
+        return uid not in self.go
 
 
 class Office:
@@ -40,11 +47,12 @@ class Office:
         self.cache: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
         for one in claims:
             self.cache.put(one)
-        brake = Brake(Limits())
+        brake = Brake(Limits(), clock=lambda: 0.0, now=lambda: NOW)
         calls = Calls({}, brake, now=lambda: NOW, rng=_Rng(), changed=self.desk.woken.append)
-        memory = Desk(calls, Orders(self.desk.woken.append), brake)
+        memory = Desk(calls, Orders(self.desk.woken.append), brake, Ages(lambda: 0.0))
         listings = {self.desk.cloud.name: self.desk.listings}
-        self.controller = Claims(self.cache, listings, Known(), memory, identity="me", now=lambda: NOW)
+        self.owners = Known()
+        self.controller = Claims(self.cache, listings, self.owners, memory, identity="me", now=lambda: NOW)
 
     async def snapshot(self, of: CloudInstance):
         return await self.controller.observe(Key("", of.metadata.name))
@@ -58,45 +66,12 @@ class _Rng:
 LONG = {"times": 3, "every": TERMS.visibility}
 
 
-def test_the_page_is_asked_for_only_after_long_absence():
-    async def story() -> None:
-        office = Office(RUNNING)
-        await office.desk.poll(2, every=TERMS.visibility)
-        office.desk.cloud.looks.clear()
-        assert (await office.snapshot(RUNNING)).sight.is_gone is False
-        assert office.desk.cloud.looks == []
-        await office.desk.poll()
-        assert (await office.snapshot(RUNNING)).sight.is_gone is True
-
-    play(story)
-
-
-@pytest.mark.parametrize(
-    ("page", "sight"),
-    [
-        (instance("i-1", "ended"), Seen((instance("i-1", "ended"),))),
-        (instance("i-1", claim="another"), None),
-        (instance("i-1", cluster="cluster-2"), None),
-        (Unknown("lost"), None),
-    ],
-)
-def test_a_page_is_believed_where_it_is_of_this_claim(page, sight):
+def test_a_snapshot_is_made_without_a_word_to_the_cloud():
     async def story() -> None:
         office = Office(RUNNING)
         await office.desk.poll(**LONG)
-        office.desk.cloud.pages["i-1"] = page
-        found = (await office.snapshot(RUNNING)).sight
-        assert found == (sight or Unseen(listings=3, seconds=found.seconds))
-
-    play(story)
-
-
-def test_who_has_no_instance_has_no_page():
-    async def story() -> None:
-        office = Office(DOUBTED)
-        await office.desk.poll(**LONG)
-        assert (await office.snapshot(DOUBTED)).sight.is_gone is False
-        assert office.desk.cloud.looks == []
+        office.desk.cloud.is_silent = True
+        assert (await office.snapshot(RUNNING)).sight.is_gone
 
     play(story)
 
@@ -114,6 +89,53 @@ def test_an_older_object_with_the_same_work_is_a_rival_until_its_end_is_confirme
     play(story)
 
 
+def test_the_next_pod_of_a_job_waits_for_one_that_goes_and_for_no_other():
+    async def story() -> None:
+        old = claim("Running", of=spec("u-1", job="j"), metadata={"creation_timestamp": "2026-11-15T11:00:00Z"})
+        new = claim("Claimed", of=spec("u-2", job="j"), metadata={"creation_timestamp": "2026-11-15T11:01:00Z"})
+        office = Office(old, new)
+        assert (await office.snapshot(new)).rival == ""
+        office.owners.go.add("u-1")
+        assert "i-1" in (await office.snapshot(new)).rival
+        assert "is going" in (await office.snapshot(old)).rival
+        office.owners.go.clear()
+        office.cache.put(msgspec.structs.replace(old, metadata=_deleted(old.metadata)))
+        assert "i-1" in (await office.snapshot(new)).rival
+        office.cache.put(moved(moved(old), state="Terminated"))
+        assert (await office.snapshot(new)).rival == ""
+
+    play(story)
+
+
+@pytest.mark.parametrize("owner", [{"work": "w"}, {"job": "w"}])
+def test_what_another_namespace_says_of_its_work_is_nothing_to_us(owner):
+    async def story() -> None:
+        theirs = spec("u-1", **owner)
+        theirs = msgspec.structs.replace(theirs, for_=msgspec.structs.replace(theirs.for_, namespace="elsewhere"))
+        old = claim("Running", of=theirs, metadata={"creation_timestamp": "2026-11-15T11:00:00Z"})
+        new = claim("Claimed", of=spec("u-2", **owner))
+        office = Office(old, new)
+        office.owners.go.add("u-1")
+        assert (await office.snapshot(new)).rival == ""
+
+    play(story)
+
+
+def test_a_claim_that_cannot_be_read_may_be_a_rival():
+    async def story() -> None:
+        worker, alone = claim("Claimed", of=spec("u-1", work="w")), claim("Claimed", of=spec("u-2"))
+        office = Office(worker, alone)
+        office.cache.unreadable.add(Key("", "of-a-newer-skysail"))
+        assert "of-a-newer-skysail" in (await office.snapshot(worker)).rival
+        assert (await office.snapshot(alone)).rival == ""
+
+    play(story)
+
+
+def _deleted(metadata: Meta) -> Meta:
+    return msgspec.structs.replace(metadata, deletion_timestamp=DELETING, resource_version="8")
+
+
 def test_a_later_launch_for_the_same_object_supersedes():
     async def story() -> None:
         first, second = claim("Terminated", of=spec(launch=9)), claim("Claimed", of=spec(launch=10))
@@ -124,9 +146,26 @@ def test_a_later_launch_for_the_same_object_supersedes():
     play(story)
 
 
-def test_a_claim_of_a_cloud_that_was_removed_from_the_settings_is_left_alone():
+@pytest.mark.parametrize(("account", "is_ours"), [("", True), (ACCOUNT, True), ("theirs", False)])
+def test_what_another_account_lists_says_nothing_about_an_instance(account, is_ours):
+    async def story() -> None:
+        running = claim("Running", of=spec(account=account))
+        office = Office(running)
+        await office.desk.poll(**LONG)
+        found = await office.snapshot(running)
+        assert found.has_account is is_ours
+        assert (found.sight == Unseen()) is not is_ours
+        assert ("no account theirs at cloud" in found.outage) is not is_ours
+        assert ("i-1" in office.desk.cloud.looks) is is_ours
+
+    play(story)
+
+
+def test_a_claim_of_a_cloud_that_was_removed_from_the_settings_says_so():
     async def story() -> None:
         orphan = claim("Running", of=spec(provider="elsewhere"))
-        assert await Office(orphan).snapshot(orphan) is None
+        found = await Office(orphan).snapshot(orphan)
+        assert not found.has_account
+        assert "no account at elsewhere" in found.outage
 
     play(story)

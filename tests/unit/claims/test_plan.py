@@ -12,6 +12,7 @@ from skysail.claims.plan import plan, refused
 from skysail.claims.render import cost
 from skysail.claims.snapshot import Call, Owner, Seen, Unseen
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceStatus, Exit
+from skysail.cloud.contract import Ended
 from skysail.cloud.errors import Gone, NoCapacity, ProviderError, Refused, Throttled, Unknown, Unsupported
 from skysail.core import conditions
 from skysail.core.actions import Delete, End, Launch, SetFinalizers
@@ -29,14 +30,18 @@ from tests.unit.claims.stock import (
 )
 
 ABSENT = Unseen(listings=TERMS.absences, seconds=TERMS.visibility + 1)
+NEVER = Unseen(listings=TERMS.absences, seconds=TERMS.visibility + TERMS.creating + 1)
 GONE = Unseen(listings=TERMS.absences, seconds=TERMS.visibility + 1, is_gone=True)
 DELETED = {"deletion_timestamp": DELETING}
-LATE = ago(1)
 ASKED = {"i-1": NOW - timedelta(seconds=1)}
 
 
 def seen(*instances):
     return Seen(instances or (instance(),))
+
+
+def with_others(sight, *instances):
+    return msgspec.structs.replace(sight, others=instances)
 
 
 def called(**fields):
@@ -62,6 +67,8 @@ DOUBTED = claim("Unknown", nonce="theirs")
 RUNNING = claim("Running", ready_time=ago(30))
 ENDING = claim("Terminating")
 OVER = claim("Terminated")
+# It was given ten minutes.
+TIMED = claim("Running", ready_time=ago(30), deadline_time=ago(-540))
 
 TRANSITIONS = [
     ("a new claim is put under our ticket", claim(), {}, "Launching", ()),
@@ -87,9 +94,11 @@ TRANSITIONS = [
      "Terminated", ()),
     ("a doubt is not ended by few listings", DOUBTED, {"sight": Unseen(listings=2, seconds=500)}, "Unknown", ()),
     ("nor by listings in a short time", DOUBTED, {"sight": Unseen(listings=50, seconds=60)}, "Unknown", ()),
-    ("nor while a call is being broken off", DOUBTED, {"sight": ABSENT, "call": called()}, "Unknown", ()),
-    ("but by enough of them", DOUBTED, {"sight": ABSENT}, "Claimed", ()),
-    ("and then it is over, where nobody wants it", DOUBTED, {"sight": ABSENT, "owner": Owner.ABSENT},
+    ("nor while a call is being broken off", DOUBTED, {"sight": NEVER, "call": called()}, "Unknown", ()),
+    ("nor while its call may still be worked on", DOUBTED, {"sight": ABSENT}, "Unknown", ()),
+    ("nor is it over then, where nobody wants it", DOUBTED, {"sight": ABSENT, "owner": Owner.ABSENT}, "Unknown", ()),
+    ("but by enough of them", DOUBTED, {"sight": NEVER}, "Claimed", ()),
+    ("and then it is over, where nobody wants it", DOUBTED, {"sight": NEVER, "owner": Owner.ABSENT},
      "Terminated", ()),
     ("a doubt is ended by a sight", DOUBTED, {"sight": seen()}, "Running", ()),
     ("and the instance ends, where nobody wants it", DOUBTED, {"sight": seen(), "owner": Owner.ABSENT},
@@ -103,7 +112,9 @@ TRANSITIONS = [
     ("nobody is left, and nothing is listed", RUNNING, {"owner": Owner.ABSENT}, "Terminating", (End,)),
     ("an owner that cannot be asked ends nothing", RUNNING, {"owner": Owner.UNKNOWN}, "Running", ()),
     ("a claim that was deleted", claim("Running", metadata=DELETED), {"sight": seen()}, "Terminating", (End,)),
-    ("its time is over", claim("Running", deadline_time=LATE), {"sight": seen()}, "Terminating", (End,)),
+    ("its time is over", TIMED, {"sight": seen(), "lived": 600}, "Terminating", (End,)),
+    ("its time is not over", TIMED, {"sight": seen(), "lived": 599}, "Running", ()),
+    ("a clock that is set ends nothing", TIMED, {"sight": seen(), "now": NOW + timedelta(days=2)}, "Running", ()),
     ("a program that ended is told at once", RUNNING, {"sight": seen(instance(exit=exited()))}, "Running", (End,)),
     ("and written down, where the cloud takes its time", RUNNING,
      {"sight": seen(instance(exit=exited())), "asked": ASKED}, "Terminating", ()),
@@ -112,6 +123,19 @@ TRANSITIONS = [
     ("it is not asked for at every look", ENDING, {"sight": seen(), "asked": ASKED}, "Terminating", ()),
     ("an end is confirmed by the cloud", ENDING, {"sight": seen(instance("i-1", "ended"))}, "Terminated", ()),
     ("or by its absence", ENDING, {"sight": GONE}, "Terminated", ()),
+    ("another instance is not ours", RUNNING, {"sight": seen(instance("i-9"))}, "Running", ()),
+    ("ours ends with it", RUNNING, {"sight": seen(instance("i-9")), "owner": Owner.ABSENT}, "Terminating",
+     (End, End)),
+    ("also where ours is not listed", RUNNING,
+     {"sight": Unseen(others=(instance("i-9"),)), "owner": Owner.ABSENT}, "Terminating", (End, End)),
+    ("the end of another one confirms nothing", ENDING,
+     {"sight": seen(instance("i-9", "ended")), "asked": ASKED}, "Terminating", ()),
+    ("where ours is gone the other one stands in", RUNNING, {"sight": with_others(GONE, instance("i-9"))},
+     "Running", ()),
+    ("and ends first where nobody is left", ENDING, {"sight": with_others(GONE, instance("i-9"))},
+     "Terminating", (End,)),
+    ("also a straggler beside ours", claim("Terminated", instance_id="i-1"),
+     {"sight": Unseen(others=(instance("i-9"),)), "owner": Owner.ABSENT}, "Terminated", (End,)),
     ("that another instance ended confirms nothing", RUNNING, {"sight": seen(instance("i-9", "ended"))},
      "Running", ()),
     ("the cloud ended it", RUNNING, {"sight": seen(instance("i-1", "ended"))}, "Terminated", ()),
@@ -155,6 +179,24 @@ def test_a_launch_waits_and_says_for_what_also_with_the_ticket_written(state, kn
     told = conditions.find(made.status.conditions, Condition.LAUNCHED)
     assert (made.actions, made.status.state, made.status.launching) == ((), "Claimed", None)
     assert (told.status, told.reason, made.look_again) == ("False", reason, wait)
+
+
+@pytest.mark.parametrize("state", ["Launching", "Unknown", "Starting", "Running", "Terminating"])
+@pytest.mark.parametrize("owner", [Owner.PRESENT, Owner.ABSENT])
+def test_without_an_account_what_may_cost_is_not_forgotten_and_nobody_is_called(state, owner):
+    of = claim(state, nonce="theirs" if state in {"Launching", "Unknown"} else "", metadata=DELETED)
+    made = plan(snapshot(of, has_account=False, owner=owner, outage="No account at cloud."))
+    told = conditions.find(made.status.conditions, Condition.ENDED)
+    assert (made.actions, made.status.state) == ((), state)
+    assert (told.status, told.reason) == ("Unknown", Reason.NO_ACCOUNT)
+    assert ("i-1" in told.message) == bool(of.status.instance_id)
+
+
+def test_without_an_account_nothing_is_launched_and_what_was_never_launched_may_go():
+    made = plan(snapshot(claim("Claimed"), has_account=False, outage="No account at cloud.", order=None))
+    assert conditions.find(made.status.conditions, Condition.LAUNCHED).reason == Reason.NO_ACCOUNT
+    gone = plan(snapshot(claim("Claimed"), has_account=False, owner=Owner.ABSENT))
+    assert gone.status.state == "Terminated"
 
 
 def test_a_pause_ends_and_does_not_grow_when_the_clock_is_set_back():
@@ -221,7 +263,7 @@ def test_an_exit_is_told_once():
     [(seen(instance("i-1", "ended")), Reason.DEADLINE_EXCEEDED), (GONE, Reason.DEADLINE_EXCEEDED)],
 )
 def test_the_reason_of_an_end_stays_when_it_is_confirmed(sight, reason):
-    ending = plan(snapshot(claim("Running", deadline_time=LATE), sight=seen()))
+    ending = plan(snapshot(TIMED, sight=seen(), lived=600))
     before = claim("Terminating", conditions=ending.status.conditions)
     made = plan(snapshot(before, sight=sight))
     assert conditions.find(made.status.conditions, Condition.ENDED).reason == reason
@@ -243,11 +285,14 @@ def test_what_was_seen_to_end_before_it_vanished_is_not_lost():
     ("before", "known", "usd"),
     [
         (claim("Claimed"), {"owner": Owner.ABSENT}, 0.0),
-        (DOUBTED, {"owner": Owner.ABSENT, "sight": ABSENT}, 0.0),
+        (DOUBTED, {"owner": Owner.ABSENT, "sight": NEVER}, 0.0),
         (LAUNCHING, {"call": called(error=Refused("No", "never"))}, 0.0),
         (ENDING, {"sight": seen(instance("i-1", "ended", usd_total=1.25))}, 1.25),
         (ENDING, {"sight": seen(instance("i-1", "ended", ended=NOW.timestamp() - 10))}, 0.05),
         (ENDING, {"sight": GONE}, 0.06),
+        (claim("Terminating", deadline_time=ago(20)), {"sight": GONE}, 0.04),
+        (claim("Running", deadline_time=ago(20)), {"sight": GONE}, 0.04),
+        (ENDING, {"sight": seen(instance("i-1", "ended", usd_total=-5.0, ended=NOW.timestamp() - 10))}, 0.05),
         (claim("Terminating", usd_total=9.0), {"sight": seen(instance("i-1", "ended", usd_total=1.25))}, 9.0),
     ],
 )
@@ -270,8 +315,7 @@ def test_foreign_finalizers_stay():
 
 
 def test_the_deadline_is_looked_at_in_time():
-    of = claim("Running", deadline_time=ago(-90))
-    assert plan(snapshot(of, sight=seen())).look_again == 90
+    assert plan(snapshot(TIMED, sight=seen(), lived=510)).look_again == 90
     assert plan(snapshot(RUNNING, sight=seen())).look_again is None
 
 
@@ -285,3 +329,116 @@ def test_a_refused_write_leaves_the_state():
 def test_a_page_of_an_error_fits_into_the_status(error):
     made = plan(snapshot(LAUNCHING, call=called(error=error)))
     assert msgspec.convert(msgspec.to_builtins(made.status), CloudInstanceStatus) == made.status
+
+
+STRANGE = [
+    {"created": NOW.timestamp() * 1000, "started": NOW.timestamp() * 1000},
+    {"created": float("nan"), "started": -1.0},
+    {"created": 1e300},
+    {"region": "r" * 300},
+    {"usd_per_hour": -1.0},
+    {"usd_per_hour": 1e12},
+    {"usd_per_hour": float("nan"), "usd_total": float("inf")},
+    {"exit": Ended(code=2**40, reason="r" * 300, message="", ended=NOW.timestamp() * 1000)},
+]
+
+
+@pytest.mark.parametrize("fields", STRANGE)
+@pytest.mark.parametrize("state", ["starting", "running", "ended"])
+def test_whatever_a_cloud_says_is_written_as_far_as_it_can_be(state, fields):
+    made = plan(snapshot(claim("Launching", nonce="theirs"), sight=seen(instance(**{"state": state, **fields}))))
+    assert msgspec.convert(msgspec.to_builtins(made.status), CloudInstanceStatus) == made.status
+    assert made.status.instance_id == "i-1"
+    assert made.status.start_time is not None
+
+
+@pytest.mark.parametrize("fields", STRANGE)
+def test_whatever_a_cloud_says_an_instance_that_nobody_wants_is_ended(fields):
+    made = plan(snapshot(RUNNING, sight=seen(instance(**fields)), owner=Owner.ABSENT))
+    assert made.actions == (End(CLOUD, "i-1", 0.0),)
+
+
+def test_an_exit_code_that_cannot_be_one_is_no_success():
+    strange = instance(exit=Ended(code=2**40, reason="Error", ended=NOW.timestamp()))
+    assert plan(snapshot(ENDING, sight=seen(strange))).status.exit.code == 255
+
+
+def test_the_answer_to_our_call_counts_beside_a_listing_without_it():
+    first, double = instance("i-1"), instance("i-2")
+    made = plan(snapshot(LAUNCHING, call=called(instance=first), sight=seen(double)))
+    assert (made.status.instance_id, made.actions) == ("i-1", (End(CLOUD, "i-2", 30.0),))
+    doubted = claim("Unknown", nonce="mine")
+    assert plan(snapshot(doubted, call=called(instance=first), sight=seen(double))).status.instance_id == "i-1"
+
+
+@pytest.mark.parametrize(("known", "seconds"), [({}, 3600), ({"order": None}, TERMS.longest)])
+def test_what_is_found_after_it_was_given_up_has_a_deadline(known, seconds):
+    made = plan(snapshot(claim("Claimed"), sight=seen(), **known))
+    assert made.status.deadline_time == ago(60 - seconds)
+    later = claim("Running", start_time=made.status.start_time, deadline_time=made.status.deadline_time)
+    assert plan(snapshot(later, sight=seen(), lived=seconds)).actions == (End(CLOUD, "i-1", 30.0),)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Refused("PaymentRequired", "Add money."), "PaymentRequired"),
+        (Refused("not one word", "Never."), Reason.REFUSED),
+        (Refused("", "Never."), Reason.REFUSED),
+        (Refused("x" * 2000, "Never."), Reason.REFUSED),
+        (Unsupported("Never."), Reason.REFUSED),
+    ],
+)
+def test_a_refusal_has_the_cloud_s_own_reason(error, reason):
+    before = plan(snapshot(claim("Claimed"))).status.conditions
+    of = claim("Launching", nonce="mine", conditions=before)
+    made = plan(snapshot(of, call=called(error=error)))
+    told = [conditions.find(made.status.conditions, type_) for type_ in (Condition.LAUNCHED, Condition.ENDED)]
+    assert [(one.status, one.reason, one.message) for one in told] == [
+        ("False", reason, str(error)),
+        ("True", reason, str(error)),
+    ]
+
+
+def test_a_claim_that_was_deleted_by_hand_says_what_it_is_kept_for():
+    before = claim("Terminated", metadata=DELETED)
+    made = plan(snapshot(before))
+    assert "kept until Pod n/a is deleted" in conditions.find(made.status.conditions, Condition.RELEASED).message
+    after = msgspec.structs.replace(before, status=made.status)
+    assert plan(snapshot(after)).status == made.status
+
+
+def test_a_pause_that_the_cloud_asked_for_is_kept_by_all():
+    throttled = Call(nonce="other", error=Throttled("Wait.", 42.0), failed=NOW, pause=timedelta(seconds=42))
+    made = plan(snapshot(claim("Claimed"), throttled=throttled))
+    told = conditions.find(made.status.conditions, Condition.LAUNCHED)
+    assert (made.status.state, told.reason, made.look_again) == ("Claimed", Reason.THROTTLED, 42.0)
+    later = snapshot(claim("Claimed"), throttled=throttled, now=NOW + timedelta(seconds=42))
+    assert plan(later).status.state == "Launching"
+
+
+def test_what_ended_a_program_is_what_the_claim_says():
+    preempted = Ended(code=137, reason="Preempted", message="Another paid more.", ended=NOW.timestamp() - 2)
+    made = plan(snapshot(claim("Running"), sight=seen(instance("i-1", "ended", exit=preempted))))
+    told = conditions.find(made.status.conditions, Condition.ENDED)
+    assert (told.reason, told.message) == ("Preempted", "Another paid more.")
+
+
+def test_the_final_cost_is_that_of_all_that_were_made():
+    both = (instance("i-1", "ended", usd_total=0.6, exit=exited()), instance("i-2", "ended", usd_total=0.04))
+    assert plan(snapshot(claim("Running"), sight=Seen(both))).status.usd_total == pytest.approx(0.64)
+
+
+def test_a_refusal_is_an_event():
+    made = plan(
+        snapshot(claim("Launching", nonce="n"), call=Call(nonce="n", error=Refused("NoSuchGpu", "No such GPU.")))
+    )
+    assert [(note.reason, note.message, note.warning) for note in made.notes] == [("NoSuchGpu", "No such GPU.", True)]
+
+
+def test_who_has_just_written_that_they_call_is_given_time_to_do_so():
+    """Two operators at once would else take the ticket from each other for ever."""
+    theirs = claim("Launching", nonce="theirs")
+    soon = plan(snapshot(theirs, now=NOW - timedelta(seconds=6)))
+    assert (soon.status, soon.actions, soon.look_again) == (None, (), TERMS.tick)
+    assert plan(snapshot(theirs)).status.state == "Unknown"

@@ -9,7 +9,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skysail.claims.plan import plan, verdict
+from skysail.claims.ending import verdict
+from skysail.claims.plan import plan
 from skysail.claims.snapshot import Call, Owner, Seen, Snapshot, Unseen
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceStatus, Exit
 from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown, Unsupported
@@ -48,8 +49,9 @@ SEEN = [
     *(Seen(pair) for pair in combinations(INSTANCES, 2) if pair[0].id != pair[1].id),
 ]
 UNSEEN = [
-    Unseen(listings=listings, seconds=seconds, is_gone=is_gone)
-    for listings, seconds, is_gone in product(range(5), (0.0, 60.0, 61.0), (True, False))
+    Unseen(listings=listings, seconds=seconds, is_gone=is_gone, others=others)
+    for listings, seconds, is_gone in product(range(5), (0.0, 60.0, 61.0, 1320.0, 1321.0), (True, False))
+    for others in ((), (instance("i-2"),), (instance("i-2", "ended"),))
 ]
 CALLS = [
     None,
@@ -68,6 +70,7 @@ CLAIMS = [
     for nonce, exit_ in product(NONCES.get(state, ("",)), KNOWN_EXITS.get(state, (None,)))
     for deadline, deleted in product((None, ago(1), ago(-60)), (None, DELETING))
 ]
+THROTTLED = Call(nonce="other", error=Throttled("slow", 9.0), failed=NOW, pause=timedelta(seconds=9))
 SENTENCES = st.sampled_from(["", "", "", "", "Not now."])
 
 
@@ -82,6 +85,8 @@ def snapshots():
         brake=SENTENCES,
         rival=SENTENCES,
         is_superseded=st.booleans(),
+        lived=st.sampled_from([0.0, 1e6]),
+        throttled=st.sampled_from([None, THROTTLED]),
         asked=st.sampled_from([{}, {"i-1": NOW}, {"i-1": NOW, "i-2": NOW}]),
         order=st.sampled_from([None, order(), order(), order()]),
     )
@@ -92,8 +97,14 @@ def state_after(made, before):
 
 
 def is_surely_absent(of: Snapshot) -> bool:
-    sight = of.sight
-    return isinstance(sight, Unseen) and sight.listings >= TERMS.absences and sight.seconds > TERMS.visibility
+    sight, known = of.sight, of.object.status.instance_id
+    if not isinstance(sight, Unseen) or sight.listings < TERMS.absences:
+        return False
+    return sight.seconds > TERMS.visibility + (0.0 if known else TERMS.creating)
+
+
+def shown(of: Snapshot):
+    return of.sight.instances if isinstance(of.sight, Seen) else of.sight.others
 
 
 def a_launch_needs_our_unused_ticket_in_the_claim_and_everybody_s_leave(of):
@@ -120,22 +131,41 @@ def a_ticket_is_written_only_where_it_is_certain_that_there_is_nothing(of):
 
 
 def what_is_not_seen_and_not_surely_absent_changes_nothing_by_itself(of):
-    if isinstance(of.sight, Seen) or is_surely_absent(of) or verdict(of) is not None:
+    if shown(of) or is_surely_absent(of) or verdict(of) is not None:
         return
     made, status = plan(of), of.object.status
     mine = of.call is not None and status.launching is not None and of.call.nonce == status.launching.nonce
     is_done = mine and of.call.instance is not None and of.call.instance.exit is not None
     assert is_done or status.state == "Terminating" or not any(isinstance(action, End) for action in made.actions)
     if made.status is not None and made.status.state == "Terminated" != status.state:
-        assert status.state == "Launching"
+        assert status.state in {"Launching", "Unknown"}
         assert mine
         assert isinstance(of.call.error, (Refused, Unsupported)) or of.call.instance is not None
 
 
-def a_doubt_is_left_by_a_sight_or_by_sure_absence_only(of):
+def a_doubt_is_left_by_a_sight_an_answer_or_sure_absence_only(of):
+    made, status = plan(of), of.object.status
+    if status.state == "Unknown" and state_after(made, of) != "Unknown":
+        is_answered = of.call is not None and of.call.nonce == status.launching.nonce and of.call.instance is not None
+        assert isinstance(of.sight, Seen) or is_answered or is_surely_absent(of)
+
+
+def an_instance_that_is_known_is_given_up_only_for_one_that_is_seen_beside_it_or_when_it_is_gone(of):
+    made, known = plan(of), of.object.status.instance_id
+    if known and made.status is not None and made.status.instance_id != known:
+        is_gone = is_surely_absent(of) and of.sight.is_gone
+        assert is_gone or known in {row.id for row in shown(of)}
+
+
+def who_nobody_wants_is_ended_whatever_else_is_seen(of):
+    status = of.object.status
+    if status.state not in {"Starting", "Running", "Terminating"} or verdict(of) is None:
+        return
     made = plan(of)
-    if of.object.status.state == "Unknown" and state_after(made, of) != "Unknown":
-        assert isinstance(of.sight, Seen) or is_surely_absent(of)
+    ended = {action.instance for action in made.actions if isinstance(action, End)}
+    told_ended = {row.id for row in shown(of) if row.state == "ended"}
+    is_gone = is_surely_absent(of) and of.sight.is_gone
+    assert is_gone or status.instance_id in ended | told_ended | set(of.asked)
 
 
 def an_end_is_believed_only_where_it_is_confirmed(of):
@@ -145,6 +175,7 @@ def an_end_is_believed_only_where_it_is_confirmed(of):
     if isinstance(of.sight, Unseen):
         assert is_surely_absent(of)
         assert of.sight.is_gone
+        assert {row.state for row in of.sight.others} <= {"ended"}
     else:
         assert {row.state for row in of.sight.instances} == {"ended"}
         assert status.instance_id in {row.id for row in of.sight.instances}
@@ -155,14 +186,15 @@ def a_claim_is_let_go_only_when_its_end_is_written_and_nobody_needs_it(of):
     if goes:
         assert of.object.status.state == "Terminated"
         assert of.owner is Owner.ABSENT or of.is_superseded
-        assert isinstance(of.sight, Unseen) or {row.state for row in of.sight.instances} == {"ended"}
+        assert {row.state for row in shown(of)} <= {"ended"}
 
 
 def what_was_told_is_not_taken_back(of):
     made, before = plan(of), of.object.status
     if made.status is None:
         return
-    assert before.state != "Terminated"
+    if before.state == "Terminated":
+        assert msgspec.structs.replace(made.status, conditions=(), observed_generation=0) == before
     assert before.exit in {None, made.status.exit}
     for told, shown in ((before.ready_time, made.status.ready_time), (before.start_time, made.status.start_time)):
         assert told in {None, shown}
@@ -173,7 +205,7 @@ def what_was_told_is_not_taken_back(of):
 
 def only_instances_of_this_claim_are_ended(of):
     known = {of.object.status.instance_id}
-    known |= {row.id for row in of.sight.instances} if isinstance(of.sight, Seen) else set()
+    known |= {row.id for row in shown(of)}
     known |= {of.call.instance.id} if of.call is not None and of.call.instance is not None else set()
     assert {action.instance for action in plan(of).actions if isinstance(action, End)} <= known - {""}
 
@@ -193,7 +225,9 @@ LAWS = (
     a_launch_needs_our_unused_ticket_in_the_claim_and_everybody_s_leave,
     a_ticket_is_written_only_where_it_is_certain_that_there_is_nothing,
     what_is_not_seen_and_not_surely_absent_changes_nothing_by_itself,
-    a_doubt_is_left_by_a_sight_or_by_sure_absence_only,
+    a_doubt_is_left_by_a_sight_an_answer_or_sure_absence_only,
+    an_instance_that_is_known_is_given_up_only_for_one_that_is_seen_beside_it_or_when_it_is_gone,
+    who_nobody_wants_is_ended_whatever_else_is_seen,
     an_end_is_believed_only_where_it_is_confirmed,
     a_claim_is_let_go_only_when_its_end_is_written_and_nobody_needs_it,
     what_was_told_is_not_taken_back,

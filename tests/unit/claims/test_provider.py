@@ -22,9 +22,24 @@ from skysail.kube.fields import Condition
 from skysail.kube.objects import Key
 from skysail.kube.transport import Reply, Request
 from tests.simulation.api import ApiModel
+from tests.simulation.ownership import Manager
 from tests.simulation.world import World
+from tests.simulation.writes import Write
 from tests.support import virtual_time
-from tests.unit.claims.stock import CLOUD, CLUSTER, DELETING, NAME, NOW, UID, ScriptedCloud, ago, claim, moved, spec
+from tests.unit.claims.stock import (
+    ACCOUNT,
+    CLOUD,
+    CLUSTER,
+    DELETING,
+    NAME,
+    NOW,
+    UID,
+    ScriptedCloud,
+    ago,
+    claim,
+    moved,
+    spec,
+)
 
 POD = Pod(uid=UID, namespace="n", name="a", hostname="a")
 MAIN = Container(name="main", image="busybox")
@@ -59,8 +74,9 @@ class Quay:
         self.ordered: list[str] = []
         self.orders = Orders(self.ordered.append)
         self.cloud = ScriptedCloud()
+        self.woken: list[str] = []
         self.provider = ClaimedProvider(
-            Client(self.server), self.cloud, self.claims, self.orders, cluster=CLUSTER, now=lambda: NOW
+            Client(self.server), self.cloud, self.claims, self.orders, cluster=CLUSTER, wake=self.woken.append
         )
 
     async def start(self, run: RunId = RUN) -> CloudInstance:
@@ -94,7 +110,7 @@ def test_a_start_is_an_order_and_a_claim():
         assert list(quay.stored) == [NAME]
         assert quay.stored[NAME]["metadata"]["finalizers"] == [Finalizer.CLAIM]
         assert (made.spec.for_.uid, made.spec.for_.work, made.spec.gpu.count) == (UID, "job/3", 2)
-        assert made.spec.grace_seconds == 7
+        assert (made.spec.account, made.spec.grace_seconds) == (ACCOUNT, 7)
         order = quay.orders.get(NAME)
         assert (order.cluster, order.claim, order.seconds, order.container) == (CLUSTER, NAME, 90.0, MAIN)
         assert quay.ordered == [NAME]
@@ -181,7 +197,7 @@ def test_one_claim_is_one_container():
         ),
         (
             claim("Terminated", conditions=(Condition(Conditions.ENDED, "True", ago(5), "Refused", "Never."),)),
-            Ended(code=137, reason="Refused", message="Never.", ended=NOW.timestamp() - 5),
+            Ended(code=128, reason="Refused", message="Never.", ended=NOW.timestamp() - 5),
         ),
     ],
 )
@@ -237,35 +253,86 @@ def test_a_stop_deletes_the_claim_once_and_the_run_goes_on_until_the_end_is_conf
     play(story)
 
 
-def test_a_release_takes_every_claim_of_the_pod_and_no_other():
+def test_a_release_forgets_the_pod_and_leaves_its_end_to_who_asks_whether_it_exists():
+    """A node may have lost sight of a pod that runs: nothing ends because of that."""
+
     async def story() -> None:
         quay = Quay()
         await quay.start()
         await quay.start(RunId(UID, "main", 1))
-        over = claim("Terminated", of=spec(launch=2))
-        stranger = claim("Running", of=spec("u-2"))
-        quay.claims.put(over)
-        quay.claims.put(stranger)
-        await quay.provider.release(UID)
+        quay.claims.put(claim("Running", of=spec("u-2")))
         await quay.provider.release(UID)
         await quay.provider.release("nobody")
-        assert quay.server.writes == ["POST", "POST", "DELETE", "DELETE"]
+        assert quay.server.writes == ["POST", "POST"]
+        assert sorted(quay.woken) == [f"{UID}-0", f"{UID}-1"]
         assert (await quay.provider.list()).pods == {}
         assert quay.orders.get(NAME) is None
 
     play(story)
 
 
-def test_a_release_that_failed_is_repeated():
+def test_a_stop_that_failed_is_repeated():
     async def story() -> None:
         quay = Quay()
         await quay.start()
         quay.server.is_down = True
         with pytest.raises(Unknown, match="could not be deleted"):
-            await quay.provider.release(UID)
+            await quay.provider.stop(RUN, 0.0)
         quay.server.is_down = False
-        await quay.provider.release(UID)
+        await quay.provider.stop(RUN, 0.0)
         assert quay.stored[NAME]["metadata"]["deletionTimestamp"]
+
+    play(story)
+
+
+def test_what_has_ended_is_not_stopped():
+    async def story() -> None:
+        quay = Quay()
+        quay.show(await quay.start(), state="Terminated", end_time=ago(1))
+        await quay.provider.stop(RUN, 0.0)
+        assert quay.server.writes == ["POST"]
+
+    play(story)
+
+
+def test_a_launch_is_for_the_gpus_of_its_claim_whatever_the_pod_says_since():
+    async def story() -> None:
+        quay = Quay()
+        quay.provider.wishes = lambda _: Wishes(gpus=Gpus("T4", 1))
+        await quay.start()
+        quay.provider.wishes = lambda _: Wishes(gpus=Gpus("H100", 8))
+        await quay.start()
+        assert quay.orders.get(NAME).gpus == Gpus("T4", 1)
+
+    play(story)
+
+
+def test_gpus_of_any_type_are_the_clouds_choice():
+    async def story() -> None:
+        quay = Quay()
+        quay.provider.wishes = lambda _: Wishes(gpus=Gpus("", 2))
+        for _ in range(2):
+            assert (await quay.start()).spec.gpu.type == "any"
+            assert quay.orders.get(NAME).gpus == Gpus("", 2)
+
+    play(story)
+
+
+def test_a_claim_that_moved_on_is_not_deleted_on_old_news():
+    async def story() -> None:
+        quay = Quay()
+        await quay.start()
+        known = quay.claims.get(Key("", NAME))
+        quay.world.replace(
+            quay.world.kinds[CLOUD_INSTANCE.resource],
+            quay.stored[NAME],
+            {**quay.stored[NAME], "status": {"state": "Terminated"}},
+            Write(Manager("skysail", "Update", "status")),
+        )
+        with pytest.raises(Unknown, match="could not be deleted"):
+            await quay.provider.stop(RUN, 0.0)
+        assert quay.claims.get(Key("", NAME)) == known
+        assert "deletionTimestamp" not in quay.stored[NAME]["metadata"]
 
     play(story)
 

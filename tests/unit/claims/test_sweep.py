@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from datetime import datetime, timedelta
 
 import pytest
 
 from skysail.claims.listings import Listings
 from skysail.claims.observe import INDEXES
+from skysail.claims.surroundings import Surroundings
 from skysail.claims.sweep import Sweeper, orphans
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.errors import Unknown
 from skysail.core.fence import Fenced
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
+from skysail.kube.objects import Key
 from skysail.kube.transport import Reply, Request
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
 from tests.support import virtual_time
-from tests.unit.claims.stock import CLUSTER, NAME, ScriptedCloud, claim, instance
+from tests.unit.claims.stock import CLUSTER, NAME, NOW, TERMS, ScriptedCloud, claim, instance
 
 GRACE = 600.0
 
@@ -45,9 +49,17 @@ class Yard:
         self.claims.synced.set()
         clock = asyncio.get_running_loop().time
         self.listings = Listings(self.cloud, CLUSTER, clock=clock, changed=lambda _: None)
-        self.sweeper = Sweeper(self.client, self.listings, self.claims, grace=GRACE, clock=clock, end=self._end)
+        self.sweeper = Sweeper(
+            self.client,
+            self.listings,
+            self.claims,
+            grace=GRACE,
+            around=Surroundings(self._now, clock, random.Random(1)),
+            end=self._end,
+        )
         self.ended: list[str] = []
         self.is_fenced = False
+        self.mistake: Exception | None = None
 
     async def sweep(self, *, after: float = 0.0) -> list[str]:
         await asyncio.sleep(after)
@@ -64,9 +76,15 @@ class Yard:
         }
         await self.client.create(CLOUD_INSTANCE.resource, manifest, CloudInstance)
 
-    async def _end(self, action) -> None:
+    def _now(self) -> datetime:
+        """When the scripted instances were just made."""
+        return NOW - timedelta(seconds=60 - asyncio.get_running_loop().time())
+
+    def _end(self, action) -> None:
         if self.is_fenced:
             raise Fenced("another process leads")
+        if self.mistake is not None:
+            raise self.mistake
         assert (action.cloud, action.grace) == ("cloud", 0.0)
         self.ended.append(action.instance)
 
@@ -101,7 +119,7 @@ def test_an_orphan_ends_after_the_grace():
     play(story)
 
 
-def test_an_orphan_that_was_away_in_between_has_its_grace_anew():
+def test_an_orphan_that_was_away_in_between_must_be_seen_for_a_while_anew():
     async def story() -> None:
         yard = Yard(instance())
         await yard.sweep()
@@ -109,8 +127,8 @@ def test_an_orphan_that_was_away_in_between_has_its_grace_anew():
         await yard.sweep(after=300)
         yard.cloud.instances = [instance()]
         await yard.sweep(after=300)
-        assert await yard.sweep(after=300) == []
-        assert await yard.sweep(after=300) == ["i-1"]
+        assert await yard.sweep(after=TERMS.visibility - 1) == []
+        assert await yard.sweep(after=1) == ["i-1"]
 
     play(story)
 
@@ -174,6 +192,38 @@ def test_nothing_is_swept_before_the_first_listing():
     play(story)
 
 
+def test_an_end_that_takes_its_time_is_asked_for_rarely():
+    async def story() -> None:
+        yard = Yard(instance())
+        await yard.sweep()
+        await yard.sweep(after=GRACE)
+        for _ in range(50):
+            await yard.sweep(after=5)
+        assert yard.ended == ["i-1"]
+        assert await yard.sweep(after=60) == ["i-1", "i-1"]
+
+    play(story)
+
+
+def test_a_mistake_in_one_sweep_does_not_end_the_others(caplog):
+    async def story() -> None:
+        yard = Yard(instance())
+        yard.mistake = ZeroDivisionError("oops")
+        polling = asyncio.create_task(yard.listings.run())
+        sweeping = asyncio.create_task(yard.sweeper.run())
+        await asyncio.sleep(2 * GRACE)
+        assert (yard.ended, sweeping.done()) == ([], False)
+        yard.mistake = None
+        await asyncio.sleep(10)
+        assert yard.ended == ["i-1"]
+        for task in (polling, sweeping):
+            task.cancel()
+        await asyncio.wait([polling, sweeping])
+
+    play(story)
+    assert "oops" in caplog.text
+
+
 def test_a_process_that_does_not_lead_sweeps_when_it_leads_again():
     async def story() -> None:
         yard = Yard(instance())
@@ -188,5 +238,33 @@ def test_a_process_that_does_not_lead_sweeps_when_it_leads_again():
         for task in (polling, sweeping):
             task.cancel()
         await asyncio.wait([polling, sweeping])
+
+    play(story)
+
+
+def test_what_was_made_long_ago_waits_only_as_long_as_listings_may_be_wrong():
+    """Else a process that ends more often than every ten minutes would never sweep."""
+
+    async def story() -> None:
+        yard = Yard(instance(created=NOW.timestamp() - 60 - GRACE))
+        assert await yard.sweep() == []
+        assert await yard.sweep(after=TERMS.visibility - 1) == []
+        assert await yard.sweep(after=1.0) == ["i-1"]
+
+    play(story)
+
+
+def test_nothing_is_swept_while_a_claim_cannot_be_read():
+    async def story() -> None:
+        yard = Yard(instance())
+        yard.claims.unreadable.add(Key("", "of-a-newer-skysail"))
+        await yard.sweep()
+        assert await yard.sweep(after=GRACE) == []
+        yard.claims.unreadable.clear()
+        yard.claims.synced.clear()
+        assert await yard.sweep(after=GRACE) == []
+        yard.claims.synced.set()
+        await yard.sweep()
+        assert await yard.sweep(after=GRACE) == ["i-1"]
 
     play(story)

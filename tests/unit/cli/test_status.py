@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
 
 from skysail.cli import status
 from skysail.local.control import HullStatus
@@ -20,7 +23,15 @@ from skysail.local.supervisor import UnitStatus
 def test_the_header_says_whether_one_can_work_with_it(is_ready, states, want):
     units = tuple(UnitStatus(name=name, state=state) for name, state in zip("ab", states, strict=True))
     shown = HullStatus(
-        is_ready=is_ready, pid=1, started=0.0, url="", with_operator=True, with_audit=False, steps=(), units=units
+        is_ready=is_ready,
+        pid=1,
+        started=0.0,
+        url="",
+        with_operator=True,
+        with_audit=False,
+        mock_clouds=False,
+        steps=(),
+        units=units,
     )
     assert status._state(shown) == want
 
@@ -47,12 +58,23 @@ def spending(**change):
             {"is_simulated": False, "unknown": 1},
             ["modal", "modal.com", "real", "yes", "2, 1 unknown", "7.90", "0.1235"],
         ),
-        ({"outage": "It is down."}, ["modal", "modal.com", "simulated", "It is down.", "2", "7.90", "0.1235"]),
+        ({"outage": "It is down."}, ["modal", "modal.com", "simulated", "no", "2", "7.90", "0.1235"]),
     ],
 )
 def test_a_cloud_is_a_row(change, want):
     table = status._clouds([spending(**change)])
     assert [next(iter(column.cells)) for column in table.columns] == want
+
+
+def test_why_a_cloud_is_away_is_told_in_whole_sentences_and_the_table_fits_a_narrow_terminal():
+    clouds = [spending(outage="It does not list its instances, because nobody answers there."), spending()]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(status._clouds(clouds))
+    rows = [line for line in console.export_text().splitlines() if "modal" in line]
+    assert len(rows) == 2
+    assert status._outages(clouds) == [
+        "modal.com cannot be reached: It does not list its instances, because nobody answers there."
+    ]
 
 
 @pytest.mark.parametrize(

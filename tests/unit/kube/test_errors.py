@@ -29,7 +29,8 @@ def status(**fields) -> bytes:
         (429, status(reason="TooManyRequests"), errors.Throttled),
         (500, status(reason="InternalError"), errors.ServerFault),
         (503, b"<html>bad gateway</html>", errors.ServerFault),
-        (404, b"404 page not found", errors.NotFound),
+        (404, b"404 page not found", errors.NotServed),
+        (404, status(reason="NotFound"), errors.NotFound),
     ],
 )
 def test_an_answer_becomes_the_error_that_says_what_to_do(code, body, want):

@@ -110,6 +110,36 @@ def test_a_released_lease_is_taken_at_the_next_try():
     assert not leads
 
 
+def test_who_is_alone_takes_the_lease_of_a_dead_process_at_once():
+    async def main():
+        world = World()
+        dead = asyncio.create_task(elector(Line(world), "dead").campaign())
+        await asyncio.sleep(5)
+        dead.cancel()
+        alone = elector(Line(world), "alone")
+        campaign = asyncio.create_task(alone.campaign(sole=True))
+        await asyncio.sleep(0.1)
+        campaign.cancel()
+        return alone.leads, (await lease(world)).spec.holder_identity
+
+    assert virtual_time.run(main()) == (True, "alone")
+
+
+def test_who_only_thinks_to_be_alone_ends_when_another_takes_the_lease():
+    async def main():
+        world = World()
+        wrong, other = (elector(Line(world), name) for name in ("wrong", "other"))
+        first = asyncio.create_task(wrong.campaign(sole=True))
+        await wrong.elected.wait()
+        second = asyncio.create_task(other.campaign(sole=True))
+        async with asyncio.timeout(600):
+            await first
+        second.cancel()
+        return wrong.leads, other.leads, (await lease(world)).spec.holder_identity
+
+    assert virtual_time.run(main()) == (False, True, "other")
+
+
 def test_a_paused_process_knows_that_its_lease_ran_out():
     async def main():
         line = Line(World())

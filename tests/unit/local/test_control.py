@@ -12,7 +12,15 @@ from skysail.local.errors import NotRunning, Refused
 from skysail.local.supervisor import Unit
 
 STATUS = HullStatus(
-    is_ready=True, pid=7, started=1.0, url="https://x", with_operator=True, with_audit=False, steps=("one",), units=()
+    is_ready=True,
+    pid=7,
+    started=1.0,
+    url="https://x",
+    with_operator=True,
+    with_audit=False,
+    mock_clouds=False,
+    steps=("one",),
+    units=(),
 )
 
 

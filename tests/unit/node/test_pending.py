@@ -112,7 +112,7 @@ class Harbour:
         """A process: its caches, orders and books go with it."""
         claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
         self.orders = Orders(lambda _: None)
-        provider = ClaimedProvider(self.client, self.cloud, claims, self.orders, cluster="c", now=_wall)
+        provider = ClaimedProvider(self.client, self.cloud, claims, self.orders, cluster="c", wake=lambda _: None)
         rng = random.Random(1)
         around = Surroundings(Broadcaster(self.client, instance="test", now=clock.now), _now, rng)
         keeper = Keeper(
@@ -255,11 +255,11 @@ def test_a_claim_that_was_deleted_by_hand_ends_the_run_and_the_restart_has_a_new
         async with site.keeper():
             uid = await site.create(restart="Always")
             if has_begun:
-                await site.say(f"{uid}-0", "Running", ready_time=timestamp(_wall()))
-            await site.say(f"{uid}-0", "Terminated")
+                await site.say(f"{uid}-0", "Running", instance_id="i-1", ready_time=timestamp(_wall()))
+            await site.say(f"{uid}-0", "Terminated", instance_id="i-1" if has_begun else "")
             await asyncio.sleep(30)
             assert sorted(site.claims) == [f"{uid}-0", f"{uid}-1"]
-            assert site.shown["lastState"]["terminated"]["exitCode"] == 137
+            assert site.shown["lastState"]["terminated"]["exitCode"] == (137 if has_begun else 128)
 
     virtual_time.run(play())
 

@@ -189,3 +189,45 @@ def test_a_virtual_node_can_be_told_from_a_machine():
     assert labels["type"] == "virtual-kubelet"
     assert labels["node.kubernetes.io/exclude-from-external-load-balancers"] == "true"
     assert "type" not in register.manifest(ME)["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
+    ("taints", "labels", "is_right"),
+    [
+        ([{"key": "cloud", "value": "x", "effect": "NoSchedule"}], {}, True),
+        ([{"key": "cloud", "value": "x", "effect": "NoSchedule"}, {"key": "cordon", "effect": "NoSchedule"}], {}, True),
+        ([], {}, False),
+        (
+            [{"key": "cloud", "value": "y", "effect": "NoSchedule"}, {"key": "cordon", "effect": "NoSchedule"}],
+            {},
+            False,
+        ),
+        ([{"key": "cloud", "value": "x", "effect": "NoSchedule"}], {"type": "other"}, False),
+    ],
+)
+def test_what_somebody_took_from_a_node_is_put_back_and_what_they_added_stays(taints, labels, is_right):
+    described = msgspec.structs.replace(
+        ME, is_virtual=True, taints=({"key": "cloud", "value": "x", "effect": "NoSchedule"},)
+    )
+    wanted = register.manifest(described)
+    metadata = {**wanted["metadata"], "labels": {**wanted["metadata"]["labels"], **labels}, "uid": "u"}
+    node = msgspec.convert({"metadata": metadata, "spec": {"taints": taints}}, NodeObject)
+    patch = register.correction(node, described)
+    assert (patch == {}) == is_right
+    if "spec" in patch:
+        keys = [(taint["key"], taint.get("value")) for taint in patch["spec"]["taints"]]
+        assert keys == [*[("cordon", None)] * (len(taints) - 1 if taints else 0), ("cloud", "x")]
+    if labels:
+        assert patch["metadata"]["labels"] == {"type": "virtual-kubelet"}
+
+
+def test_a_node_whose_label_was_taken_gets_it_back():
+    async def story() -> None:
+        site = Site()
+        async with site.registered():
+            patch = {"metadata": {"labels": {"kubernetes.io/hostname": "another"}}}
+            await site.user.merge_patch(NODE, "", "local", patch, NodeObject)
+            await asyncio.sleep(5)
+            assert site.node["metadata"]["labels"]["kubernetes.io/hostname"] == "local"
+
+    virtual_time.run(story())

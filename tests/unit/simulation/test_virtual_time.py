@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.virtual_time import Deadlock, run
+from tests.support.virtual_time import Deadlock, Freeze, run, unfrozen
 
 
 def test_a_day_passes_at_once_and_to_the_second() -> None:
@@ -56,3 +56,39 @@ def test_a_standstill_names_the_tasks_that_wait() -> None:
 
     with pytest.raises(Deadlock, match=r"stuck\) at .*test_virtual_time\.py"):
         run(stuck())
+
+
+def test_what_is_frozen_goes_on_later_and_all_else_meanwhile() -> None:
+    async def main() -> list[tuple[str, float]]:
+        loop, freeze, told = asyncio.get_running_loop(), Freeze(), []
+
+        async def wait(name: str) -> None:
+            await asyncio.sleep(10)
+            told.append((name, loop.time()))
+
+        async def ask() -> None:
+            with unfrozen():
+                await wait("asked")
+
+        frozen = [loop.create_task(work, context=freeze.context()) for work in (wait("frozen"), ask())]
+        free = loop.create_task(wait("free"))
+        freeze.begin()
+        loop.call_later(300, freeze.end)
+        await asyncio.gather(*frozen, free)
+        return told
+
+    assert run(main()) == [("asked", 10), ("free", 10), ("frozen", 300)]
+
+
+def test_a_timer_that_was_cancelled_in_a_freeze_never_goes_off() -> None:
+    async def main() -> list[str]:
+        loop, freeze, told = asyncio.get_running_loop(), Freeze(), list[str]()
+        timer = freeze.context().run(loop.call_later, 10, told.append, "late")
+        freeze.begin()
+        await asyncio.sleep(20)
+        timer.cancel()
+        freeze.end()
+        await asyncio.sleep(20)
+        return told
+
+    assert run(main()) == []

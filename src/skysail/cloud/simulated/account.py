@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from skysail.base.names import MOCK, SIMULATED
 from skysail.cloud.contract import Abilities, Line, Output, Provider, Session
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
 from skysail.cloud.instances import Instance, Inventory, Order, Terms
 from skysail.cloud.simulated import orders
-from skysail.cloud.simulated.faults import NOTHING, Fault, Script
+from skysail.cloud.simulated.faults import NOTHING, Fault, Mishap, Script
 from skysail.cloud.simulated.ledger import Ledger, Row
 from skysail.cloud.simulated.life import PREEMPTED
 from skysail.cloud.simulated.machines import IGNORED, Machines
@@ -53,6 +54,10 @@ class Account:
     @property
     def name(self) -> str:
         return self.vendor.name
+
+    @property
+    def account(self) -> str:
+        return SIMULATED if self._abilities is PLACING else MOCK
 
     @property
     def abilities(self) -> Abilities:
@@ -144,6 +149,9 @@ class Account:
             )
             raise
         begin = orders.beginning(order, self.vendor, wished, fault)
+        if fault.what == "lost-later":
+            self._track(self._make_later(fault.seconds, begin, order))
+            raise Mishap(fault.what)
         instance = self._machines.make(begin, order)
         if fault.what == "duplicate":
             self._machines.make(begin, order)
@@ -183,7 +191,14 @@ class Account:
 
     async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Who stops waiting leaves nothing half done."""
+        return await asyncio.shield(self._track(work))
+
+    async def _make_later(self, seconds: float, begin: Row, order: Order) -> None:
+        await asyncio.sleep(seconds)
+        self._machines.make(begin, order)
+
+    def _track(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
-        return await asyncio.shield(task)
+        return task

@@ -71,13 +71,13 @@ def orphans(rows: Iterable[Row], *, cluster: str, claims: Collection[str]) -> tu
 
 
 def strangers_touched(rows: Iterable[Row], *, cluster: str) -> tuple[str, ...]:
-    """Instances of others that somebody asked to end. Must be none."""
+    """Instances of others that somebody asked to end, whether or not the cloud did it. Must be none."""
     strangers: set[str] = set()
     touched: list[str] = []
     for row in rows:
         if row.verb == "create" and row.cluster != cluster:
             strangers.add(row.instance)
-        elif row.verb == "end asked" and row.instance in strangers:
+        elif row.verb in {"end asked", "refused"} and row.instance in strangers:
             touched.append(row.instance)
     return tuple(touched)
 

@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from skysail.base.names import SIMULATED
 from skysail.cloud.contract import Abilities, Line, Output, Session
 from skysail.cloud.errors import Gone, ProviderError, Refused, Unknown
 from skysail.cloud.instances import Instance, Inventory, Order, Terms
@@ -60,6 +61,10 @@ class RemoteAccount:
         return self._vendor.name
 
     @property
+    def account(self) -> str:
+        return SIMULATED
+
+    @property
     def abilities(self) -> Abilities:
         return self._abilities
 
@@ -88,14 +93,13 @@ class RemoteAccount:
             return None
 
     async def changes(self) -> AsyncIterator[str]:
-        """Connects again whenever the connection is lost. What was missed meanwhile is in `list`."""
+        """Connects again whenever the connection ends. What was missed meanwhile is in `list`."""
         while True:
-            try:
+            with contextlib.suppress(ProviderError):
                 async for line in self._lines("/changes"):
                     if claim := _read(line, str):
                         yield claim
-            except ProviderError:
-                await asyncio.sleep(_AGAIN_SECONDS)
+            await asyncio.sleep(_AGAIN_SECONDS)
 
     async def output(self, instance: str) -> AsyncIterator[Output]:
         async for line in self._lines(f"/instances/{_quoted(instance)}/output"):
@@ -163,12 +167,13 @@ class RemoteAccount:
         return Unknown(f"The simulated {self.name} gave no answer: {str(error) or type(error).__name__}.")
 
     def _trouble(self, status: int, content: bytes) -> ProviderError:
-        """Only a refusal in its own words is one: a 5xx, a conflict or a stranger's page says nothing."""
+        """Only a refusal in its own words is one: a 5xx, a conflict or a stranger's page settles nothing."""
         if status == _UNAUTHORIZED:
             return Refused("Unauthorized", f"The simulated {self.name} does not know this token: give it a valid one.")
-        if status < _SERVER_ERROR:
-            with contextlib.suppress(msgspec.MsgspecError):
-                return msgspec.json.decode(content, type=Problem).error()
+        with contextlib.suppress(msgspec.MsgspecError):
+            problem = msgspec.json.decode(content, type=Problem)
+            if status < _SERVER_ERROR or problem.kind == "Unknown":
+                return problem.error()
         return Unknown(f"The simulated {self.name} answered {status}, which says nothing.")
 
 

@@ -17,6 +17,7 @@ What = Literal[
     "nothing",
     "lost",  # the request never arrived
     "lost-done",  # it was done, and the reply never arrived
+    "lost-later",  # it is done long after everybody stopped waiting
     "500",
     "500-done",
     "malformed",  # it was done, and nobody can read the reply
@@ -44,6 +45,7 @@ _EFFECTS: tuple[What, ...] = (*_ANSWERS, "lost-done", "500-done")
 WHATS: dict[On, tuple[What, ...]] = {
     "create": (
         *_EFFECTS,
+        "lost-later",
         "no-capacity",
         "duplicate",
         "dear",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Self
 
@@ -13,6 +16,12 @@ from skysail.cloud.instances import Instance
 from skysail.cloud.simulated.wishes import Wishes
 
 Verb = Literal["create", "started", "exited", "end asked", "ended", "refused"]
+
+log = logging.getLogger(__name__)
+
+
+class Unreadable(Exception):
+    """A ledger says what no ledger can say; the message names the line. Nothing is known of the account's instances."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,28 +46,36 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Ledger:
-    """In memory, or in a file of JSON lines that outlives who writes it."""
+    """In memory, or in a file of JSON lines that outlives who writes it.
 
-    def __init__(self, descriptor: int | None = None) -> None:
-        self._descriptor = descriptor
+    `mark` is a part of the ids that are made, another one for each process: so no id comes back after a file was lost.
+    """
+
+    def __init__(self, mark: str = "") -> None:
+        self.mark = mark
+        self._path: Path | None = None
+        self._descriptor: int | None = None
         self._encoder = msgspec.json.Encoder()
         self.rows: list[Row] = []
         self.instances: dict[str, Instance] = {}
         self.beginnings: dict[str, Row] = {}
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """With all that the file tells. A last line that was never finished was never written."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        ledger = cls(descriptor)
-        whole, newline, _ = path.read_bytes().rpartition(b"\n")
-        os.ftruncate(descriptor, len(whole) + len(newline))
-        for row in msgspec.json.Decoder(Row).decode_lines(whole):
-            ledger._take(row)
+    def open(cls, path: Path, *, mark: str) -> Self:
+        """With all that the file tells. A last line that was never finished was never written. Raises `Unreadable`."""
+        ledger = cls(mark)
+        ledger._open(path)
+        try:
+            ledger._read(path)
+        except Unreadable:
+            ledger.close()
+            raise
         return ledger
 
     def write(self, row: Row) -> None:
-        if self._descriptor is not None:
+        if self._path is not None and self._descriptor is not None:
+            if not _is_at(self._path, self._descriptor):
+                self._begin_anew(self._path)
             os.write(self._descriptor, self._encoder.encode(row) + b"\n")
         self._take(row)
 
@@ -67,12 +84,65 @@ class Ledger:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def _open(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def _read(self, path: Path) -> None:
+        assert self._descriptor is not None, "it was opened"
+        whole, newline, _ = path.read_bytes().rpartition(b"\n")
+        os.ftruncate(self._descriptor, len(whole) + len(newline))
+        for number, row in _rows(path, whole):
+            if row.verb not in {"create", "refused"} and row.instance not in self.instances:
+                raise _unreadable(path, number, f"instance {row.instance or 'without an id'} was never created")
+            self._take(row)
+
+    def _begin_anew(self, path: Path) -> None:
+        """Somebody took the file away. All that was in it is known here, and is written again."""
+        log.warning(
+            "The ledger %s was removed or replaced while it was in use, so it is written anew, with all that it said. "
+            "To begin with an empty one, `skysail down` first.",
+            path,
+        )
+        self.close()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(path.with_suffix(".replaced"))
+        self._open(path)
+        assert self._descriptor is not None, "it was opened"
+        os.write(self._descriptor, b"".join(self._encoder.encode(row) + b"\n" for row in self.rows))
+
     def _take(self, row: Row) -> None:
         self.rows.append(row)
         if row.verb == "create":
             self.beginnings[row.instance] = row
         if row.instance and row.verb != "refused":
             self.instances[row.instance] = _after(self.instances.get(row.instance), row)
+
+
+def _rows(path: Path, lines: bytes) -> Iterator[tuple[int, Row]]:
+    decoder = msgspec.json.Decoder(Row)
+    for number, line in enumerate(lines.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, decoder.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise _unreadable(path, number, str(error)) from error
+
+
+def _unreadable(path: Path, number: int, why: str) -> Unreadable:
+    return Unreadable(
+        f"Line {number} of the ledger {path} cannot be read ({why}): mend or delete it, or move the file away, and "
+        "start again (`skysail down`, `skysail up`)."
+    )
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _after(before: Instance | None, row: Row) -> Instance:

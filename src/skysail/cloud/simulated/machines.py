@@ -41,7 +41,8 @@ class Machines:
 
     def make(self, begin: Row, order: Order | None) -> Instance:
         """`begin` has everything but an id and a time. Without an order nothing runs, until it is ended."""
-        name = f"simulated-{self._vendor.name}-{len(self._ledger.beginnings) + 1}"
+        parts = ("simulated", self._vendor.name, self._ledger.mark, str(len(self._ledger.beginnings) + 1))
+        name = "-".join(filter(None, parts))
         begin = msgspec.structs.replace(begin, at=self._now(), instance=name)
         self._ledger.write(begin)
         self._changes.tell(begin.claim)

@@ -14,9 +14,8 @@ import msgspec
 from aiohttp import web
 
 from skysail.cloud.errors import Gone, ProviderError, Refused
-from skysail.cloud.instances import Order
+from skysail.cloud.instances import Cloud, Order
 from skysail.cloud.simulated import talks
-from skysail.cloud.simulated.account import Account
 from skysail.cloud.simulated.faults import Mishap
 from skysail.cloud.simulated.wire import Problem
 
@@ -26,7 +25,7 @@ _LARGEST_ORDER = 64 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-async def serve(accounts: Iterable[Account], token: str, host: str, port: int) -> web.AppRunner:
+async def serve(accounts: Iterable[Cloud], token: str, host: str, port: int) -> web.AppRunner:
     """The runner's `cleanup` ends it.
 
     Handlers end with their callers, or who follows a silent program would be followed for ever. An account does not
@@ -39,7 +38,7 @@ async def serve(accounts: Iterable[Account], token: str, host: str, port: int) -
     return runner
 
 
-def _application(accounts: Iterable[Account], token: str) -> web.Application:
+def _application(accounts: Iterable[Cloud], token: str) -> web.Application:
     service = _Service({account.name: account for account in accounts}, token)
     app = web.Application(client_max_size=_LARGEST_ORDER, middlewares=[service.answer])
     base = "/{cloud}/v1"
@@ -56,7 +55,7 @@ def _application(accounts: Iterable[Account], token: str) -> web.Application:
 
 
 class _Service:
-    def __init__(self, accounts: dict[str, Account], token: str) -> None:
+    def __init__(self, accounts: dict[str, Cloud], token: str) -> None:
         self._accounts = accounts
         self._secret = f"Bearer {token}".encode()
 
@@ -114,7 +113,7 @@ class _Service:
         account, port = self._account(request), int(_number(request, "port"))
         return await talks.serve_line(request, lambda: account.dial(_id(request), port))
 
-    def _account(self, request: web.Request) -> Account:
+    def _account(self, request: web.Request) -> Cloud:
         name = request.match_info["cloud"]
         if name not in self._accounts:
             raise Gone(f"There is no simulated cloud {name}, only {', '.join(self._accounts)}.")

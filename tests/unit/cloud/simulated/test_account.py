@@ -271,13 +271,13 @@ def test_every_change_of_a_claim_is_told():
 def test_an_account_that_is_opened_again_goes_on(tmp_path, pause):
     async def main():
         path = tmp_path / "ledger.jsonl"
-        cloud = account(ledger=Ledger.open(path))
+        cloud = account(ledger=Ledger.open(path, mark="m"))
         made = await cloud.create(order("exit=37"))
         foreign = cloud.plant(cluster="another")
         await asyncio.sleep(min(pause, 5.0))
         await cloud.close()
         await asyncio.sleep(max(pause - 5.0, 0.0))
-        again = account(ledger=Ledger.open(path))
+        again = account(ledger=Ledger.open(path, mark="m"))
         assert await again.look(made.id) == cloud.ledger.instances[made.id]
         await asyncio.sleep(100)
         ended = await again.look(made.id)
@@ -288,6 +288,18 @@ def test_an_account_that_is_opened_again_goes_on(tmp_path, pause):
         await again.close()
 
     run(main())
+
+
+def test_no_id_comes_back_when_the_ledger_was_lost(tmp_path):
+    async def first_id(mark: str) -> str:
+        path = tmp_path / "ledger.jsonl"
+        path.unlink(missing_ok=True)
+        cloud = account(ledger=Ledger.open(path, mark=mark))
+        made = await cloud.create(order())
+        await cloud.close()
+        return made.id
+
+    assert run(first_id("a")) != run(first_id("b"))
 
 
 @pytest.mark.parametrize("vendor", [PLAIN, LINGERING], ids=["ends", "lingers"])

@@ -223,6 +223,20 @@ def test_an_end_may_be_slow():
     run(main())
 
 
+def test_a_create_may_be_done_long_after_everybody_stopped_waiting():
+    async def main():
+        cloud = account(Fault(on="create", at=1, what="lost-later", seconds=150.0))
+        with pytest.raises(Unknown):
+            await cloud.create(order())
+        await asyncio.sleep(149)
+        assert (await cloud.list()).instances == ()
+        await asyncio.sleep(2)
+        assert [instance.created for instance in (await cloud.list()).instances] == [150.0]
+        await cloud.close()
+
+    run(main())
+
+
 def test_a_cloud_that_is_down_answers_nothing_and_what_runs_there_runs_on():
     async def main():
         cloud = account(Fault(what="lost", since=1.0, until=3601.0))

@@ -200,6 +200,25 @@ async def test_changes_are_told_again_after_the_connection_broke(monkeypatch):
         await changes.aclose()
 
 
+async def test_a_connection_for_changes_that_ends_at_once_is_not_opened_again_at_once(monkeypatch):
+    monkeypatch.setattr("skysail.cloud.simulated.client._AGAIN_SECONDS", 3600.0)
+    async with shop() as (_, client):
+        opened: list[str] = []
+
+        async def lines(path: str) -> AsyncIterator[bytes]:
+            opened.append(path)
+            for nothing in ():
+                yield nothing
+
+        monkeypatch.setattr(client, "_lines", lines)
+        hearing = asyncio.create_task(anext(client.changes()))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert opened == ["/changes"]
+        hearing.cancel()
+        await asyncio.wait([hearing])
+
+
 async def test_who_leaves_is_not_followed_any_more():
     async with shop() as (account, client):
         planted = account.plant()

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from skysail.cloud.contract import Ended
 from skysail.cloud.simulated import bill
-from skysail.cloud.simulated.ledger import Ledger, Row
+from skysail.cloud.simulated.ledger import Ledger, Row, Unreadable
 from skysail.cloud.simulated.wishes import Wishes
 
 
@@ -32,11 +34,11 @@ ROWS = [
 
 def test_a_ledger_that_is_opened_again_knows_everything(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    first = Ledger.open(path)
+    first = Ledger.open(path, mark="m")
     for row in ROWS:
         first.write(row)
     first.close()
-    again = Ledger.open(path)
+    again = Ledger.open(path, mark="m")
     again.close()
     assert again.rows == ROWS
     assert again.instances == first.instances
@@ -48,18 +50,62 @@ def test_a_ledger_that_is_opened_again_knows_everything(tmp_path):
 @pytest.mark.parametrize("cut", range(1, 30))
 def test_a_line_that_was_never_finished_was_never_written(tmp_path, cut):
     path = tmp_path / "ledger.jsonl"
-    ledger = Ledger.open(path)
+    ledger = Ledger.open(path, mark="m")
     for row in ROWS[:3]:
         ledger.write(row)
     ledger.close()
     path.write_bytes(path.read_bytes()[:-cut])
-    again = Ledger.open(path)
+    again = Ledger.open(path, mark="m")
     assert again.rows == ROWS[:2]
     again.write(ROWS[3])
     again.close()
-    whole = Ledger.open(path)
+    whole = Ledger.open(path, mark="m")
     whole.close()
     assert whole.rows == [*ROWS[:2], ROWS[3]]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"{", "Input data was truncated"),
+        (b"\xff", "malformed"),
+        (b'{"at": 1}', "missing required field `verb`"),
+        (b'{"at": 1, "verb": "started", "instance": "x"}', "instance x was never created"),
+        (b'{"at": 1, "verb": "ended"}', "instance without an id was never created"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named_with_its_file_and_the_file_is_left_alone(tmp_path, line, why):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger.open(path, mark="m")
+    ledger.write(ROWS[0])
+    ledger.close()
+    broken = path.read_bytes() + line + b"\n"
+    path.write_bytes(broken)
+    with pytest.raises(Unreadable, match=rf"^Line 2 of the ledger {path} cannot be read \(.*{why}.*\): mend or delete"):
+        Ledger.open(path, mark="m")
+    assert path.read_bytes() == broken
+
+
+def replaced(path: Path) -> None:
+    path.rename(path.with_name("before"))
+    path.touch()
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, replaced])
+def test_a_ledger_that_vanishes_is_missed_once_and_written_anew_with_all_that_it_said(tmp_path, caplog, harm):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger.open(path, mark="m")
+    for row in ROWS[:2]:
+        ledger.write(row)
+    harm(path)
+    for row in ROWS[2:]:
+        ledger.write(row)
+    ledger.close()
+    again = Ledger.open(path, mark="m")
+    again.close()
+    assert again.rows == ROWS
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [str(path) in record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [True]
 
 
 def test_the_bill_of_a_claim_counts_what_ran_at_once():

@@ -1,4 +1,4 @@
-"""What a mistake of ours must not do: end the process, and every pod of the node with it."""
+"""What one mistake must not do: end the process, and every pod, node and cloud of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 async def survive(work: Awaitable[None], what: str) -> bool:
-    """Await, and tell whether it went well. The one broad `except` of the agent's process; cancelling passes."""
+    """Await, and tell whether it went well. The broad `except` of everything that is no loop; cancelling passes."""
     try:
         await work
     except Exception:

@@ -65,7 +65,7 @@ def test_an_attempt_begins_at_the_checkpoint_that_was_told() -> None:
     status = reference("preempted, resumes").end[f"TrainingJob {NAME}"]["status"]
     saved = {"path": "/checkpoints/120", "step": 120, "saveTime": "2026-01-01T00:00:00Z"}
     assert [attempt.get("resumedFrom") for attempt in status["attempts"]] == [None, saved]
-    assert (status["checkpoint"], status["progress"]) == (saved, {"percent": 12})
+    assert (status["checkpoint"], status["progress"]) == (saved, {"percent": 12, "lastUpdatedTime": True})
 
 
 def test_every_story_has_its_end() -> None:

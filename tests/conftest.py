@@ -5,6 +5,7 @@ And a judge for runs of the simulation, with the scoreboard that is printed at t
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,13 @@ from tests.support.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _heed_terminals() -> None:
+    """As a hull does: who runs the tests by `nohup` or in the background would make their programs deaf to these."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

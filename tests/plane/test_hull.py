@@ -263,10 +263,11 @@ def test_a_wish_to_end_reaches_the_payload():
         assert outer.wait(PATIENCE) == 7
 
 
-def test_programs_of_a_hull_that_nohup_started_heed_hang_ups():
-    asked = "return int(signal.getsignal(signal.SIGHUP) != signal.SIG_DFL)"
-    done = in_a_hull(asked, before="signal.signal(signal.SIGHUP, signal.SIG_IGN)")
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("number", ["SIGHUP", "SIGINT"], ids=["by-nohup", "in-the-background"])
+def test_programs_of_a_hull_heed_terminals_however_it_was_started(number):
+    dies = f"return -subprocess.run(['sh', '-c', 'kill -{number[3:]} $$']).returncode"
+    done = in_a_hull(dies, before=f"signal.signal(signal.{number}, signal.SIG_IGN)")
+    assert done.returncode == signal.Signals[number], done.stderr
 
 
 def test_orphans_are_collected():

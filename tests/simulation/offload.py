@@ -13,6 +13,7 @@ import msgspec
 
 from skysail.base.names import Condition
 from skysail.claims.bureau import Bureau, Rules
+from skysail.claims.ending import LOST_CODE
 from skysail.claims.observe import INDEXES
 from skysail.claims.owners import PodOwners
 from skysail.claims.provider import Wishes
@@ -137,7 +138,9 @@ def last_word(change: Change) -> dict[str, Any]:
     status = change.after.get("status", {})
     ends = [row["reason"] for row in status.get("conditions", ()) if row["type"] == Condition.ENDED]
     told = {key: value for key, value in status.items() if key != "observedGeneration"}
-    return {**told, "conditions": ends}
+    was_killed = status.get("exit", {}).get("code") == LOST_CODE
+    # Who comes after a crash sees a program that was killed, and cannot always know any more by whom.
+    return {**told, "conditions": bool(ends) if was_killed else ends}
 
 
 def _claims(world: World) -> list[Change]:

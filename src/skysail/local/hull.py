@@ -153,8 +153,7 @@ def _init(payload: Payload, ip: str, told: int, lifeline: _Lifeline) -> int:
         os.write(told, _READY)
         os.close(told)
         _take_endings()
-        # Who was started by `nohup` ignores hang-ups, and so would every program in the hull, a pod's shell too.
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        _heed_terminals()
         _run(payload, None)
     os.close(told)
     return _wait_for(child)
@@ -194,6 +193,12 @@ def _wait_for(child: int) -> int:
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
+
+
+def _heed_terminals() -> None:
+    """Who was started by `nohup`, or in the background of a script, ignores these, and so would a pod's shell."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _hold_endings() -> None:

@@ -17,21 +17,18 @@ _GPU = "nvidia.com/gpu"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _DEFAULT_GRACE = 30
 _MOST_GPUS = 1024
-_UNHEEDED = (
-    Annotation.MODAL_IMAGE,
-    Annotation.MODAL_COMMAND,
-    Annotation.MODAL_CPU,
-    Annotation.MODAL_MEMORY,
-    Annotation.MODAL_RETRIES,
-    Annotation.MODAL_REPLICAS,
-    Annotation.MODAL_TUNNEL,
-    Annotation.RUNPOD_GPU_MEMORY,
-    Annotation.RUNPOD_CLOUD_TYPE,
-    Annotation.RUNPOD_TEMPLATE,
-    Annotation.RUNPOD_REGISTRY_AUTH,
-    Annotation.RUNPOD_DATACENTERS,
-    Annotation.RUNPOD_PORTS,
-)
+_CLOUDS = ("modal-operator.io/", "runpod.io/")
+# Where to run is said by the node that it was bound to.
+_HEEDED = {
+    Annotation.MODAL_GPU,
+    Annotation.MODAL_GPU_TYPE,
+    Annotation.MODAL_TIMEOUT,
+    Annotation.MODAL_OFFLOAD,
+    Annotation.MODAL_USE,
+    Annotation.RUNPOD_OFFLOAD,
+    Annotation.RUNPOD_MANAGED,
+    Annotation.RUNPOD_MAX_PRICE,
+}
 
 
 def wishes(pod: Pod) -> Wishes:
@@ -64,9 +61,10 @@ def burden(pod: Pod) -> Burden:
     refused = [*_unclear_gpus(pod), *_unclear_timeout(pod)]
     if Annotation.RUNPOD_MAX_PRICE in told:
         refused.append(_said(Annotation.RUNPOD_MAX_PRICE, "prices are not compared; drop it to run at any price."))
-    left_out = [
-        _said(name, "this node does not heed it; the pod's own fields hold.") for name in _UNHEEDED if name in told
-    ]
+    unheeded = sorted(name for name in told if name.startswith(_CLOUDS) and name not in _HEEDED)
+    left_out = (
+        [_said(", ".join(unheeded), "this node does not heed them; the pod's own fields hold.")] if unheeded else []
+    )
     return Burden(tuple(refused), tuple(left_out))
 
 
@@ -85,7 +83,7 @@ def _unclear_timeout(pod: Pod) -> Iterator[str]:
         yield _said(Annotation.MODAL_TIMEOUT, f"`{asked}` is no number of seconds.")
 
 
-def _said(name: Annotation, what: str) -> str:
+def _said(name: str, what: str) -> str:
     return f"metadata.annotations[{name}]: {what}"
 
 

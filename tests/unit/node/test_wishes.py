@@ -68,9 +68,15 @@ def test_gpus_that_nobody_can_understand_are_told(asked, limit, complaint):
 
 def test_what_would_cost_more_than_was_allowed_is_refused_and_the_rest_is_told():
     asked = {"runpod.io/max-price": "0.1", "modal-operator.io/timeout": "soon", "runpod.io/cloud-type": "COMMUNITY"}
+    asked |= {
+        "modal-operator.io/env-PYTHONPATH": "/app",
+        "modal-operator.io/use-modal": "true",
+        "example.com/mine": "x",
+    }
     found = burden(pod(annotations=asked))
     assert ["timeout" in found.refused[0], "max-price" in found.refused[1], len(found.refused)] == [True, True, 2]
-    assert [sentence.split(":")[0] for sentence in found.left_out] == ["metadata.annotations[runpod.io/cloud-type]"]
+    told = "metadata.annotations[modal-operator.io/env-PYTHONPATH, runpod.io/cloud-type]"
+    assert [sentence.split(":")[0] for sentence in found.left_out] == [told]
 
 
 def test_how_long_it_may_live_and_take_to_end():

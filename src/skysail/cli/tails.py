@@ -114,16 +114,15 @@ class _Following:
 
     async def _follow(self, pod: Pod) -> None:
         """To its end; a stream that breaks off goes on after the last line that came."""
-        last: Moment | None = None
+        place = _Place()
         query = {} if self._tail is None else {"tailLines": str(self._tail)}
         while True:
             # Asked before, so that what it said until then comes with the stream.
             has_ended = self._has_ended(pod)
             try:
                 async for moment, line in _lines(self._client, pod, {**query, "follow": "true", "timestamps": "true"}):
-                    if last is None or moment is None or moment > last:
+                    if place.is_new(moment):
                         self._say(pod, line)
-                        last = moment or last
             except (NotFound, Invalid):
                 return
             except (ReplyLost, Unreachable):
@@ -131,11 +130,41 @@ class _Following:
             if has_ended:
                 return
             await asyncio.sleep(_PAUSE_SECONDS)
-            query = query if last is None else {"sinceTime": last[0].strftime("%Y-%m-%dT%H:%M:%SZ")}
+            query = place.resume() or query
 
     def _has_ended(self, pod: Pod) -> bool:
         now = self._pods.get(pod.metadata.key)
         return now is None or now.metadata.uid != pod.metadata.uid or now.is_over
+
+
+class _Place:
+    """How far the log of a pod was heard. Several lines may be of one moment: they are told apart by their number."""
+
+    def __init__(self) -> None:
+        self._moment: Moment | None = None
+        self._lines = 0
+        self._heard: int | None = None
+
+    def resume(self) -> dict[str, str]:
+        """The query of a stream that goes on here. It is exact to a second only, so some lines come again."""
+        if self._moment is None:
+            return {}
+        self._heard = self._lines
+        return {"sinceTime": self._moment[0].strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+    def is_new(self, moment: Moment | None) -> bool:
+        if moment is None:
+            return True
+        if self._heard is not None and self._moment is not None:
+            if moment < self._moment:
+                return False
+            if moment == self._moment and self._heard:
+                self._heard -= 1
+                return False
+            self._heard = None
+        self._lines = self._lines + 1 if moment == self._moment else 1
+        self._moment = moment
+        return True
 
 
 async def _lines(client: Client, pod: Pod, query: dict[str, str]) -> AsyncIterator[tuple[Moment | None, str]]:

@@ -172,6 +172,19 @@ def test_a_stream_that_breaks_goes_on_after_the_last_line():
     assert site.asked[1].query["sinceTime"] == "2026-01-01T00:00:00Z"
 
 
+def test_lines_of_one_moment_are_all_heard_and_none_twice():
+    async def story(site: Site, job: TrainingJob) -> None:
+        broken = Log(stamped("a 1", "b 1", "c 1"), BREAKS)
+        again = Log(stamped("a 1", "b 1", "c 1", "d 1", "e 2"))
+        pod = await site.pod(job, 0, 0, RUNNING, broken, again)
+        await asyncio.sleep(60)
+        await site.tell(pod, ENDED)
+        await site.ends(job)
+
+    said, _ = followed(story)
+    assert [line for _, line in said] == ["a 1", "b 1", "c 1", "d 1", "e 2"]
+
+
 def test_one_that_lived_shorter_than_the_news_travelled_is_heard_too():
     async def story(site: Site, job: TrainingJob) -> None:
         await site.pod(job, 0, 0, ENDED, Log(stamped("a 1")))

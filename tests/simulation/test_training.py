@@ -98,7 +98,7 @@ def test_a_crash_after_any_effect_changes_nothing(name: str, court: Court) -> No
 
 
 @pytest.mark.parametrize("what", ["reply lost, done", "reply lost, not done"])
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", _TOLD_TWICE)
 def test_a_lost_reply_changes_nothing(name: str, what: str, court: Court) -> None:
     troubles = runner.troubles(reference(name), "write", what)
     assert court.complaints(SCENARIOS[name], reference(name), troubles) == []

@@ -289,6 +289,10 @@ TRAINING_JOB = CustomKind(
         Column("Framework", ".spec.framework"),
         Column("Workers", ".spec.workers", "integer"),
         Column("Phase", ".status.phase"),
+        Column("%", ".status.progress.percent", "integer", "Part that is done.", priority=1),
+        Column("Checkpoint", ".status.checkpoint.step", "integer", "Step of the newest checkpoint.", priority=1),
+        Column("Retries", ".status.retries", "integer", priority=1),
+        Column("Why", '.status.conditions[?(@.type=="Running")].message', priority=1),
     ),
     scale=Scale(".spec.workers", ".status.replicas", ".status.selector"),
     rules=(

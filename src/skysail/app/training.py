@@ -44,10 +44,6 @@ class Training:
         )
         self._reporters = Reporters(client, self.caches, clock.steady)
 
-    @property
-    def is_reported_to(self) -> bool:
-        return self._settings.progress_port != 0
-
     def application(self) -> web.Application:
         """What pods report to."""
         desk = Desk(self._reporters, self.records, self.caches, rate=Rate(clock.steady), now=clock.now)
@@ -55,10 +51,14 @@ class Training:
 
     def _terms(self) -> Terms:
         stall = timedelta(seconds=self._settings.stall_seconds)
-        if not self.is_reported_to:
+        if not is_reported_to(self._settings):
             return Terms(stall=stall)
         server = f"https://{host(self._settings)}:{self._settings.progress_port}"
         return Terms(Reporting(server, self._authority().decode()), stall)
+
+
+def is_reported_to(settings: Settings) -> bool:
+    return settings.progress_port != 0
 
 
 def host(settings: Settings) -> str:

@@ -285,6 +285,15 @@ class Metric(Named):
     TRAINING_JOB_EPOCH = "trainingjob_current_epoch", "The epoch that each TrainingJob is in, by `namespace`, `name`."
     TRAINING_JOB_LOSS = "trainingjob_loss", "The metric `loss` that each TrainingJob reported, by `namespace`, `name`."
     TRAINING_JOB_ACCURACY = "trainingjob_accuracy", "The metric `accuracy` likewise, by `namespace`, `name`."
+    TRAINING_JOB_GPU_UTILIZATION = (
+        "trainingjob_gpu_utilization_percent",
+        "The metric `gpu_utilization` likewise, by `namespace`, `name`; absent where a training does not report it.",
+    )
+    TRAINING_JOB_PASS_TIME = (
+        "trainingjob_operator_reconcile_duration_seconds",
+        "How long passes over TrainingJobs took.",
+    )
+    TRAINING_JOB_PASS_ERRORS = "trainingjob_operator_errors_total", "Passes over TrainingJobs that failed."
     TRAINING_JOB_ATTEMPTS = "trainingjob_attempts_total", "Attempts that ended, by `namespace`, `cause`."
     TRAINING_JOB_LOST = (
         "trainingjob_lost_seconds_total",

@@ -12,10 +12,11 @@ from skysail.kinds.run import attempts
 from skysail.kinds.run.groups import groups
 from skysail.kinds.run.observe import Caches
 from skysail.kinds.run.report import number
-from skysail.kinds.run.types import Attempt, TrainingJob
+from skysail.kinds.run.types import TRAINING_JOB, Attempt, TrainingJob
 
 _LOSS = ("loss", "train_loss")
 _ACCURACY = ("accuracy", "eval_accuracy")
+_GPU_UTILIZATION = ("gpu_utilization", "gpu_utilization_percent")
 _WORKER = "worker"
 
 Figures = Mapping[tuple[str, ...], float]
@@ -48,6 +49,9 @@ class Counts:
         metrics.read_by(Metric.TRAINING_JOB_EPOCH, each, lambda: self._each(_epoch))
         metrics.read_by(Metric.TRAINING_JOB_LOSS, each, lambda: self._each(lambda job: _told(job, _LOSS)))
         metrics.read_by(Metric.TRAINING_JOB_ACCURACY, each, lambda: self._each(lambda job: _told(job, _ACCURACY)))
+        metrics.read_by(Metric.TRAINING_JOB_GPU_UTILIZATION, each, lambda: self._each(_used))
+        kind = TRAINING_JOB.resource.kind
+        metrics.rename(kind, time=Metric.TRAINING_JOB_PASS_TIME, errors=Metric.TRAINING_JOB_PASS_ERRORS)
 
     def _changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
         if old is None or new is None or not self._leads():
@@ -114,6 +118,10 @@ def _percent(job: TrainingJob) -> float | None:
 
 def _epoch(job: TrainingJob) -> float | None:
     return job.status.progress.epoch if job.status.progress else None
+
+
+def _used(job: TrainingJob) -> float | None:
+    return _told(job, _GPU_UTILIZATION)
 
 
 def _told(job: TrainingJob, names: tuple[str, ...]) -> float | None:

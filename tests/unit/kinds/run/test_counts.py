@@ -20,17 +20,17 @@ from tests.unit.kinds.run.test_observe import labelled
 class Page:
     def __init__(self, *, leads: bool = True) -> None:
         self.caches = Caches.make()
-        self._metrics = Metrics()
+        self.metrics = Metrics()
         self._version = 0
-        Counts(self.caches, lambda: leads).register(self._metrics)
+        Counts(self.caches, lambda: leads).register(self.metrics)
 
     def see(self, shown: Any, **spec: Any) -> None:
         self._version += 1
         self.caches.training.put(job(metadata={"resource_version": str(self._version)}, status=shown, **spec))
 
     def figures(self, name: str) -> dict[str, float]:
-        lines = self._metrics.page().decode().splitlines()
-        rows = [line.rsplit(" ", 1) for line in lines if line.startswith(name + "{")]
+        lines = self.metrics.page().decode().splitlines()
+        rows = [line.rsplit(" ", 1) for line in lines if line.startswith((name + "{", name + " "))]
         return {labels.removeprefix(name): float(value) for labels, value in rows}
 
 
@@ -69,6 +69,7 @@ def test_who_does_not_lead_shows_nothing():
 
 def test_what_a_job_told_last_is_shown():
     metrics = (Metric(name="loss", value="0.25"), Metric(name="eval_accuracy", value="0.5"), Metric(name="x", value=""))
+    metrics += (Metric(name="gpu_utilization", value="87.5"),)
     page = Page()
     page.see(status(attempt(0), phase="Running", progress=Progress(percent=5, epoch=2, metrics=metrics)))
     mnist = 'name="mnist",namespace="ml-jobs"'
@@ -76,7 +77,18 @@ def test_what_a_job_told_last_is_shown():
     assert page.figures("trainingjob_current_epoch") == {f"{{{mnist}}}": 2}
     assert page.figures("trainingjob_loss") == {f"{{{mnist}}}": 0.25}
     assert page.figures("trainingjob_accuracy") == {f"{{{mnist}}}": 0.5}
+    assert page.figures("trainingjob_gpu_utilization_percent") == {f"{{{mnist}}}": 87.5}
     assert page.figures("trainingjob_state") == {f'{{{mnist},state="Running"}}': 1}
+
+
+def test_passes_are_shown_by_the_labs_names_too():
+    page = Page()
+    page.metrics.began("TrainingJob", 0.0)
+    page.metrics.ended("TrainingJob", "error", 0.5)
+    page.metrics.began("Other", 0.0)
+    page.metrics.ended("Other", "error", 0.5)
+    assert page.figures("trainingjob_operator_errors_total") == {"": 1}
+    assert page.figures("trainingjob_operator_reconcile_duration_seconds_sum") == {"": 0.5}
 
 
 def test_a_loss_that_is_no_number_is_not_shown():

@@ -24,7 +24,7 @@ down: $(READY) ## stop it; the data stay (.venv/bin/skysail down --purge deletes
 test: $(READY) ## check, then every test, against a real control plane
 	@$(MAKE) --no-print-directory check
 	$(BIN)/skysail build
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 30
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 30
 
 .PHONY: test-crashes
 test-crashes: $(READY) ## crash at every effect, simulated and on the real control plane; about half an hour

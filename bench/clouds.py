@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench import clouds_account, clouds_live, pods, process
+from bench import clouds_account, clouds_floor, clouds_live, pods, process
 from bench.clouds_live import Tick
 from bench.clouds_seen import NODE_NAME, CloudPods
 from bench.table import Row, number
@@ -53,11 +53,13 @@ class Lives(msgspec.Struct, frozen=True, kw_only=True):
 class CloudFigures(msgspec.Struct, frozen=True, kw_only=True):
     """`writes` are those for one pod of many, from its claim to its deletion, by resource, verb and subresource.
 
+    `floor` is what the requests of as many launches take without an operator.
     `restarts` of the operator: on a machine that is too busy it may lose its lease.
     """
 
     alone: Lives
     together: Lives
+    floor: list[float]
     writes: dict[str, float]
     restarts: int
     claims: int
@@ -94,7 +96,9 @@ def rows(figures: CloudFigures) -> list[Row]:
 def remarks(figures: CloudFigures) -> list[str]:
     idle, live, tick = figures.idle, figures.live, MODAL.terms.tick
     details = ", ".join(f"{what} {count:.2f}" for what, count in figures.writes.items())
+    floor = [number(pods.at(figures.floor, percent)) for percent in (50, 99)]
     return [
+        f"A bare client takes {floor[0]} ms (p50) and {floor[1]} ms (p99) for the three requests before a call.",
         f"Writes for the life of a pod: {sum(figures.writes.values()):.1f} ({details}).",
         f"The operator was restarted {figures.restarts} times meanwhile.",
         f"With {figures.claims:,} live claims a tick of {tick:.0f} s takes {live.cpu * 1000:.0f} ms of a processor",
@@ -107,6 +111,7 @@ async def _measure(home: Home, starts: int, many: int, claims: int, say: Callabl
     transport = HttpTransport(kubeconfig.from_file(home.kubeconfig))
     client = Client(transport)
     try:
+        floor = await clouds_floor.launches(client, many)
         await _start(home, client)
         spaces = [f"bench-clouds-{n}" for n in range(1 + -(-many // _PER_NAMESPACE))]
         for space in spaces:
@@ -137,6 +142,7 @@ async def _measure(home: Home, starts: int, many: int, claims: int, say: Callabl
     return CloudFigures(
         alone=alone,
         together=together,
+        floor=floor,
         writes=_by_us(writes, many),
         restarts=restarts,
         claims=claims,

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.simulation.scoreboard import Court, Scoreboard
-from tests.support.cluster import Cluster
+# Before the first import of them, which the simulation is.
+pytest.register_assert_rewrite("tests.contract.cases", "tests.contract.speech")
+
+from tests.simulation.scoreboard import Court, Scoreboard  # noqa: E402 (as above)
+from tests.support.cluster import Cluster  # noqa: E402 (as above)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

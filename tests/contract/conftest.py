@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.register_assert_rewrite("tests.contract.cases", "tests.contract.speech")
-
-from tests.contract.servers import ModelServer, PlaneServer  # noqa: E402 (after the rewriting is arranged)
+from tests.contract.servers import ModelServer, PlaneServer
 
 if TYPE_CHECKING:
     from tests.contract.servers import Server

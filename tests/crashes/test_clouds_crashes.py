@@ -81,7 +81,7 @@ def scene(cluster: Cluster) -> Iterator[Scene]:
             yield scene
         finally:
             cluster.stop(OPERATOR)
-            cluster.stop("agent")
+            cluster.remove_agent()
 
 
 @pytest.fixture(autouse=True)

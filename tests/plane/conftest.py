@@ -28,7 +28,7 @@ def node(cluster: Cluster) -> Iterator[Cluster]:
     """A plane with the node `local` on it."""
     cluster.start_agent()
     yield cluster
-    cluster.stop("agent")
+    cluster.remove_agent()
 
 
 @pytest.fixture

@@ -269,6 +269,12 @@ async def test_the_first_status_of_an_ml_model_is_legal_and_a_half_one_is_not(se
     assert "status.observedGeneration" in {field for field, _ in refusal(answer)}
 
 
+@pytest.mark.parametrize("kind", [KINDS["CloudInstance"]], ids=["CloudInstance"])
+async def test_a_claim_shows_its_state_before_anybody_has_written_one(cluster, kind, stored):
+    (row,) = cluster.kubectl("get", "ci", stored["metadata"]["name"], "--no-headers").stdout.splitlines()
+    assert row.split()[1:3] == ["simulated", "Claimed"]
+
+
 @kinds
 async def test_the_smallest_object_comes_back_with_its_declared_defaults_and_is_read_by_our_type(kind, stored):
     sent = SPECS[kind.resource.kind]

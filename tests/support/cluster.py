@@ -146,6 +146,11 @@ class Cluster:
         self.until(lambda: self._answers(addresses.SIMULATED_PORT), "the agent to answer")
         self.until(self._node_is_ready, "node local to be ready")
 
+    def remove_agent(self) -> None:
+        """And its node with it: a pod that was bound there while it still counts as ready would never end."""
+        self.stop("agent")
+        self.kubectl("delete", "node", addresses.NODE, "--ignore-not-found")
+
     def _answers(self, port: int) -> bool:
         try:
             self.dial(port).close()

@@ -137,6 +137,7 @@ CLOUD_INSTANCE = CustomKind(
     ),
     rules=(Rule("self == oldSelf", "a claim cannot be changed: Skysail makes a new CloudInstance for each launch"),),
     kept_names=frozenset({"at"}),
+    first_status=CloudInstanceStatus(state="Claimed"),
 )
 
 KINDS = (CLOUD_INSTANCE,)

@@ -48,6 +48,7 @@ class CustomKind(msgspec.Struct, frozen=True, kw_only=True):
 
     `struct` has `spec` and `status`; its docstring is what `kubectl explain` opens with. `rules` stand at the spec.
     `kept_names` are field names that people have in their manifests although they break today's conventions.
+    `first_status` is what `kubectl` shows of an object whose status nobody has written yet.
     """
 
     resource: Resource
@@ -58,6 +59,7 @@ class CustomKind(msgspec.Struct, frozen=True, kw_only=True):
     scale: Scale | None = None
     rules: tuple[Rule, ...] = ()
     kept_names: frozenset[str] = frozenset()
+    first_status: msgspec.Struct | None = None
 
     @property
     def file_name(self) -> str:
@@ -126,9 +128,12 @@ def _schema(kind: CustomKind) -> Schema:
     spec = structural(parts["spec"])
     if kind.rules:
         spec.update(cel(*kind.rules))
+    status = structural(parts["status"], defaults=False)
+    if kind.first_status is not None:
+        status["default"] = msgspec.to_builtins(kind.first_status)
     return {
         "type": "object",
         "description": inspect.cleandoc(kind.struct.__doc__ or ""),
         "required": ["spec"],
-        "properties": {**_TYPE_META, "spec": spec, "status": structural(parts["status"], defaults=False)},
+        "properties": {**_TYPE_META, "spec": spec, "status": status},
     }

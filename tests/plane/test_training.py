@@ -138,6 +138,43 @@ def test_workers_are_scaled_by_a_patch_and_nothing_is_left_after_a_deletion(
     assert ok(cluster, "get", "jobs", "-n", namespace, "-o", "name") == ""
 
 
+def test_elastic_workers_come_in_place_after_what_a_job_is_rendered_from_has_changed(
+    cluster: Cluster, operator: str, namespace: str
+) -> None:
+    """The API server refuses to change the template of a Job that is there."""
+    apply(cluster, namespace, manifest(elastic={"min": 1, "max": 4}))
+    until_pods(cluster, namespace, 2, 0)
+    for spec in ({"runPolicy": {"backoffLimit": 9}}, {"workers": 3}):
+        ok(cluster, "patch", "trainingjob", NAME, "-n", namespace, "--type=merge", "-p", json.dumps({"spec": spec}))
+    until_pods(cluster, namespace, 3, 0)
+    shown = status(cluster, namespace)
+    assert [attempt.get("cause") for attempt in shown["attempts"]] == [None]
+    assert {"Accepted": "True"}.items() <= {row["type"]: row["status"] for row in shown["conditions"]}.items()
+
+
+def test_a_pod_that_somebody_deletes_begins_a_new_attempt_at_no_cost(
+    cluster: Cluster, operator: str, namespace: str
+) -> None:
+    apply(cluster, namespace, manifest(runPolicy={"backoffLimit": 0}))
+    until_pods(cluster, namespace, 2, 0)
+    tell(cluster, namespace, "Running")
+    until_phase(cluster, namespace, "Running")
+    name = pods(cluster, namespace)[1]["metadata"]["name"]
+    ok(cluster, "delete", "pod", name, "-n", namespace, "--wait=false")
+    until_pods(cluster, namespace, 2, 1)
+    shown = status(cluster, namespace)
+    assert (shown["attempts"][0]["cause"], shown.get("retries", 0)) == ("Deleted", 0)
+    assert (shown["failure"]["pod"], shown["failure"]["node"]) == (name, "nowhere")
+
+
+def test_pods_that_were_left_without_their_job_are_ended(cluster: Cluster, operator: str, namespace: str) -> None:
+    apply(cluster, namespace, manifest())
+    until_pods(cluster, namespace, 2, 0)
+    ok(cluster, "delete", "job", f"{NAME}-worker-0", "-n", namespace, "--cascade=orphan")
+    until_pods(cluster, namespace, 2, 1)
+    assert status(cluster, namespace)["attempts"][0]["cause"] == "Deleted"
+
+
 def test_a_held_job_has_no_pods_and_goes_on_when_it_may(cluster: Cluster, operator: str, namespace: str) -> None:
     apply(cluster, namespace, manifest())
     until_pods(cluster, namespace, 2, 0)

@@ -2,26 +2,27 @@
 
 Indexed Jobs only. Pods have names that tell their place, so that two runs can be compared. What a pod does stands in
 its command: `simulate`, then rules such as `0/worker-1 exit=3 after=20`; the first that fits attempt and rank counts.
-The second pod of a rank is meant by `0/worker-1#1`.
+The second pod of a rank is meant by `0/worker-1#1`. One that saves when it is told to go ends with `term=0`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+from collections import Counter
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from skysail.base.names import Label
-from skysail.kinds.run.workload import INDEX
+from skysail.kinds.run.workload import INDEX_LABEL
 from skysail.kube.resources import JOB, POD
 from tests.simulation.ownership import Manager
 from tests.simulation.writes import DeleteOptions, Write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from skysail.kube.resources import Resource
     from tests.simulation.ownership import Object
@@ -39,10 +40,11 @@ _KUBELET = Write(Manager("kubelet", "Update", "status"))
 
 
 class Deed(msgspec.Struct, frozen=True):
-    """What a pod does: it ends with this code after so long, or never."""
+    """What a pod does: it ends with this code after so long, or never; and with another when it is told to go."""
 
     exit: int = 0
     after: float | None = 60.0
+    term: int = SIGTERM
 
 
 class Sweeper:
@@ -76,10 +78,10 @@ class Sweeper:
         found = self.world.objects[resource].get((metadata["namespace"], metadata["name"]))
         return found if found and found["metadata"]["uid"] == metadata["uid"] else None
 
-    def tell(self, resource: Resource, obj: Object, status: Object) -> None:
+    def tell(self, resource: Resource, obj: Object, status: Object) -> Object:
         """Write these fields of the status."""
         wanted = {**copy.deepcopy(obj), "status": {**obj.get("status", {}), **status}}
-        self.world.replace(self.world.kinds[resource], obj, wanted, _KUBELET)
+        return self.world.replace(self.world.kinds[resource], obj, wanted, _KUBELET)
 
     def delete_pod(self, pod: Object, grace: int | None = None) -> None:
         options = DeleteOptions(grace_period_seconds=grace, propagation_policy="Background")
@@ -104,24 +106,33 @@ class JobController(Sweeper):
             return
         pods = [pod for pod in self.all(POD) if _owner(pod) == job["metadata"]["uid"]]
         active = [pod for pod in pods if not _is_over(pod)]
+        job = self._counted(job, pods)
         end = next((row for row in job.get("status", {}).get("conditions", []) if row["status"] == "True"), None)
         end = end or self._end(job, pods)
         if end is not None:
             self._finish(job, end, active)
         else:
-            self._make(job, pods, active)
+            self._make(job, active)
         for pod in pods:
             if _is_over(pod):
                 self._untrack(pod)
 
+    def _counted(self, job: Object, pods: list[Object]) -> Object:
+        """An index that was completed once stays so, whatever becomes of its pod and however it came to its end."""
+        spec, known = job["spec"], _indexes(job, "completedIndexes")
+        done = known | {_index(pod) for pod in pods if pod["status"]["phase"] == "Succeeded"}
+        failed = [pod for pod in pods if pod["status"]["phase"] == "Failed" and not _is_disrupted(pod)]
+        worn = self._worn_out(spec, failed) if "backoffLimitPerIndex" in spec else set()
+        counted = {"completedIndexes": _listed(index for index in done if index < spec["completions"])}
+        return self.tell(JOB, job, counted | ({"failedIndexes": _listed(worn)} if worn else {}))
+
     def _end(self, job: Object, pods: list[Object]) -> Object | None:
         spec = job["spec"]
-        done = {_index(pod) for pod in pods if pod["status"]["phase"] == "Succeeded"}
+        done = _indexes(job, "completedIndexes")
         failed = [pod for pod in pods if pod["status"]["phase"] == "Failed" and _index(pod) < spec["completions"]]
         disrupted = [pod for pod in failed if _is_disrupted(pod)]
         if "backoffLimitPerIndex" in spec:
-            worn = self._worn_out(spec, [pod for pod in failed if pod not in disrupted])
-            if worn is not None:
+            if _indexes(job, "failedIndexes"):
                 return _condition("FailureTarget", "FailedIndexes", "Job has failed indexes")
         elif disrupted:
             name, index = disrupted[0]["metadata"]["name"], _index(disrupted[0])
@@ -136,9 +147,9 @@ class JobController(Sweeper):
             return _condition("SuccessCriteriaMet", "CompletionsReached", "Reached expected number of succeeded pods")
         return None
 
-    def _worn_out(self, spec: Object, failed: list[Object]) -> int | None:
-        often = {index: sum(1 for pod in failed if _index(pod) == index) for index in map(_index, failed)}
-        return next((index for index, times in often.items() if times > spec["backoffLimitPerIndex"]), None)
+    def _worn_out(self, spec: Object, failed: list[Object]) -> set[int]:
+        often = Counter(_index(pod) for pod in failed if _index(pod) < spec["completions"])
+        return {index for index, times in often.items() if times > spec["backoffLimitPerIndex"]}
 
     def _finish(self, job: Object, end: Object, active: list[Object]) -> None:
         """Announce the end, let the pods go, and confirm it when they have gone."""
@@ -151,12 +162,11 @@ class JobController(Sweeper):
             conditions.append({**end, "type": type_})
         self.tell(JOB, job, {"conditions": conditions})
 
-    def _make(self, job: Object, pods: list[Object], active: list[Object]) -> None:
+    def _make(self, job: Object, active: list[Object]) -> None:
         """One pod for each index that has none; a terminating pod still counts, and those beyond the end go."""
-        spec = job["spec"]
+        spec, busy = job["spec"], {_index(pod) for pod in active} | _indexes(job, "completedIndexes")
         for index in range(spec["completions"]):
-            mine = [pod for pod in pods if _index(pod) == index]
-            if not any(not _is_over(pod) or pod["status"]["phase"] == "Succeeded" for pod in mine):
+            if index not in busy:
                 self._create(job, index)
         for pod in active:
             if _index(pod) >= spec["completions"] and "deletionTimestamp" not in pod["metadata"]:
@@ -172,7 +182,7 @@ class JobController(Sweeper):
             "metadata": {
                 "name": f"{stem}{number}",
                 "namespace": metadata["namespace"],
-                "labels": {**template["metadata"]["labels"], INDEX: str(index)},
+                "labels": {**template["metadata"]["labels"], INDEX_LABEL: str(index)},
                 "finalizers": [_TRACKED],
                 "ownerReferences": [{**reference, "controller": True, "blockOwnerDeletion": True}],
             },
@@ -244,7 +254,7 @@ class Kubelets(Sweeper):
 
     def _stop(self, pod: Object) -> None:
         """A pod that is told to go ends, is seen to have ended, and goes."""
-        self._end(pod, SIGTERM)
+        self._end(pod, _deed(pod).term)
         live = self.now(pod)
         if live is not None:
             self.delete_pod(live, grace=0)
@@ -253,15 +263,24 @@ class Kubelets(Sweeper):
 def _deed(pod: Object) -> Deed:
     command = pod["spec"]["containers"][0]["command"]
     labels = pod["metadata"]["labels"]
-    rank = f"{labels[Label.ATTEMPT]}/{labels[Label.WORKER]}-{labels[INDEX]}"
+    rank = f"{labels[Label.ATTEMPT]}/{labels[Label.WORKER]}-{labels[INDEX_LABEL]}"
     lives = int(pod["metadata"]["name"].rpartition("-")[2])
     for rule in command[1:]:
         pattern, *settings = rule.split()
         if fnmatch(rank, pattern) or fnmatch(f"{rank}#{lives}", pattern):
             told = dict(setting.split("=") for setting in settings)
             after = told.get("after", "60")
-            return Deed(int(told.get("exit", "0")), None if after == "never" else float(after))
+            term = int(told.get("term", SIGTERM))
+            return Deed(int(told.get("exit", "0")), None if after == "never" else float(after), term)
     return Deed()
+
+
+def _indexes(job: Object, field: str) -> set[int]:
+    return {int(index) for index in job.get("status", {}).get(field, "").split(",") if index}
+
+
+def _listed(indexes: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(indexes)))
 
 
 def _condition(type_: str, reason: str, message: str) -> Object:
@@ -277,7 +296,7 @@ def _owner(pod: Object) -> Any:
 
 
 def _index(pod: Object) -> int:
-    return int(pod["metadata"]["labels"][INDEX])
+    return int(pod["metadata"]["labels"][INDEX_LABEL])
 
 
 def _is_over(pod: Object) -> bool:

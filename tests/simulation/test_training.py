@@ -38,14 +38,39 @@ ENDS: dict[str, tuple[str | None, list[str | None], int, list[str]]] = {
     "created suspended": ("Succeeded", ["Succeeded"], 0, ["worker-0-0-0", "worker-0-1-0"]),
     "scale 2, 4, 1": ("Running", ["WorldSizeChanged", "WorldSizeChanged", None], 0, ["worker-2-0-0"]),
     "scale in place": ("Running", [None], 0, ["worker-0-0-0"]),
+    "scale in place after another limit": (
+        "Running",
+        [None],
+        0,
+        ["worker-0-0-0", "worker-0-1-0", "worker-0-2-0"],
+    ),
     "another image": ("Succeeded", ["SpecChanged", "Succeeded"], 0, ["worker-1-0-0", "worker-1-1-0"]),
     "wrong, then corrected": ("Succeeded", ["SpecChanged", "Succeeded"], 0, ["worker-1-0-0", "worker-1-1-0"]),
+    "wrong while it runs": ("Running", [None], 0, ["worker-0-0-0", "worker-0-1-0"]),
     "deadline": ("Failed", ["DeadlineExceeded"], 0, []),
+    "deadline, and pods are kept": ("Failed", ["DeadlineExceeded"], 0, []),
     "forgotten": (None, [], 0, []),
     "cleaned": ("Succeeded", ["Succeeded"], 0, []),
     "kept": ("Succeeded", ["Succeeded"], 0, ["chief-0-0-0"]),
     "deleted": (None, [], 0, []),
     "a stranger deletes a Job": ("Succeeded", ["Deleted", "Succeeded"], 0, ["worker-1-0-0", "worker-1-1-0"]),
+    "a stranger deletes a Job and not its pods": (
+        "Succeeded",
+        ["Deleted", "Succeeded"],
+        0,
+        ["worker-1-0-0", "worker-1-1-0"],
+    ),
+    "a stranger deletes a pod": ("Succeeded", ["Deleted", "Succeeded"], 0, ["worker-1-0-0", "worker-1-1-0"]),
+    "a stranger deletes a pod that saves": (
+        "Succeeded",
+        ["Deleted", "Succeeded"],
+        0,
+        ["worker-1-0-0", "worker-1-1-0"],
+    ),
+    "a stranger deletes the only pod, which saves": ("Succeeded", ["Deleted", "Succeeded"], 0, ["worker-1-0-0"]),
+    "the node of one that saves is drained": ("Succeeded", ["Preempted", "Succeeded"], 0, ["worker-1-0-0"]),
+    "the node of one that is done is drained": ("Running", [None], 0, ["worker-0-0-0"]),
+    "deleted, and trained anew": ("Succeeded", ["Succeeded"], 0, ["worker-0-0-1", "worker-0-1-1"]),
 }
 # Where the order of events matters most: an attempt ends, and another one begins.
 _TOLD_TWICE = ("failure, then restart of the gang", "preempted", "preempted, resumes", "scale 2, 4, 1")
@@ -74,7 +99,8 @@ def test_every_story_has_its_end() -> None:
 
 def test_a_service_is_there_only_with_more_than_one_worker() -> None:
     with_service = {name for name in SCENARIOS if f"Service {NAME}-workers" in reference(name).end}
-    alone = {"success of one worker", "scale 2, 4, 1", "forgotten", "deleted"}
+    one = {"a stranger deletes the only pod, which saves", "the node of one that saves is drained"}
+    alone = {"success of one worker", "scale 2, 4, 1", "forgotten", "deleted"} | one
     assert with_service == SCENARIOS.keys() - alone
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from skysail.base.timestamps import timestamp
 from skysail.kinds.run.observe import Caches, Training
 from skysail.kinds.run.records import Records
 from skysail.kinds.run.report import Report
@@ -18,6 +20,7 @@ from skysail.kube.resources import JOB, POD
 from tests.simulation import runner
 from tests.simulation.jobs import DEAD, JobController, Kubelets
 from tests.simulation.runner import Scenario
+from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -123,15 +126,30 @@ def remove_node_of(pod: str) -> Step:
     return remove
 
 
-def delete_job(name: str) -> Step:
+def delete_job(name: str, policy: str = "Background") -> Step:
     async def remove(api: Api) -> None:
-        (await api.delete(JOB, name, {"propagationPolicy": "Background"})).ok  # noqa: B018 (asserts)
+        (await api.delete(JOB, name, {"propagationPolicy": policy})).ok  # noqa: B018 (asserts)
 
     return remove
 
 
+def delete_pod(name: str) -> Step:
+    async def remove(api: Api) -> None:
+        (await api.delete(POD, name)).ok  # noqa: B018 (asserts)
+
+    return remove
+
+
+async def delete_and_train_anew(api: Api) -> None:
+    """The children of the one before are on their way out, and have the names that the new one needs."""
+    await delete(api)
+    await train("0/* after=30")(api)
+
+
 async def _disrupt(api: Api, pod: str, reason: str) -> None:
+    now = EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
     told = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "It has to give way."}
+    told["lastTransitionTime"] = timestamp(now)
     (await api.merge(POD, pod, {"status": {"conditions": [told]}}, "status")).ok  # noqa: B018 (asserts)
 
 
@@ -185,6 +203,12 @@ SCENARIOS = {
         _scenario("created suspended", train(suspend=True), change(suspend=False)),
         _scenario("scale 2, 4, 1", train(FOREVER), change(workers=4), change(workers=1)),
         _scenario("scale in place", train(FOREVER, **_ELASTIC), change(workers=4), change(workers=1)),
+        _scenario(
+            "scale in place after another limit",
+            train(FOREVER, **_ELASTIC),
+            change(runPolicy={"backoffLimit": 9}),
+            change(workers=3),
+        ),
         _scenario("another image", train("0/* after=never"), change(image="trainer:2")),
         _scenario(
             "wrong, then corrected",
@@ -192,14 +216,62 @@ SCENARIOS = {
             change(hyperparameters={"layers": [64]}),
             change(hyperparameters={"layers": "64"}),
         ),
+        _scenario("wrong while it runs", train(FOREVER), change(hyperparameters={"layers": [64]})),
         _scenario("deadline", train(FOREVER, runPolicy={"activeDeadlineSeconds": 300})),
+        _scenario(
+            "deadline, and pods are kept",
+            train(FOREVER, runPolicy={"activeDeadlineSeconds": 300, "cleanPodPolicy": "None"}),
+        ),
         _scenario("forgotten", train(runPolicy={"ttlSecondsAfterFinished": 300})),
         _scenario("cleaned", train(runPolicy={"cleanPodPolicy": "All"})),
         _scenario("kept", train("*/chief-0 after=100", FOREVER, runPolicy={"cleanPodPolicy": "None"}, **_CHIEF)),
         _scenario("deleted", train(FOREVER), delete),
         _scenario("a stranger deletes a Job", train("0/* after=never"), delete_job("mnist-worker-0")),
+        _scenario(
+            "a stranger deletes a Job and not its pods",
+            train("0/* after=never"),
+            delete_job("mnist-worker-0", "Orphan"),
+        ),
+        _scenario(
+            "a stranger deletes a pod",
+            train("0/* after=never"),
+            delete_pod("mnist-worker-0-1-0"),
+            volatile=frozenset({"failure"}),
+        ),
+        _scenario(
+            "a stranger deletes a pod that saves",
+            train("0/* after=never term=0"),
+            delete_pod("mnist-worker-0-1-0"),
+        ),
+        _scenario(
+            "a stranger deletes the only pod, which saves",
+            train("0/* after=never term=0", workers=1),
+            delete_pod("mnist-worker-0-0-0"),
+        ),
+        _scenario(
+            "the node of one that saves is drained",
+            train("0/* after=never term=0", workers=1),
+            preempt("mnist-worker-0-0-0", "EvictionByEvictionAPI"),
+            volatile=frozenset({"failure"}),
+        ),
+        _scenario(
+            "the node of one that is done is drained",
+            train("*/worker-1 after=20", FOREVER),
+            preempt("mnist-worker-0-1-0", "EvictionByEvictionAPI"),
+        ),
+        _scenario("deleted, and trained anew", train("0/* after=never"), delete_and_train_anew),
     )
 }
+
+# Stories in which an operator has to see a pod go: who hears of it when it has gone takes it for failed, or for done.
+FLEETING = frozenset(
+    {
+        "a stranger deletes a pod",
+        "a stranger deletes a pod that saves",
+        "a stranger deletes the only pod, which saves",
+        "the node of one that saves is drained",
+    }
+)
 
 
 @functools.cache

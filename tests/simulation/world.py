@@ -134,8 +134,11 @@ class World:
             self._remove(kind, live, write)
             return None
         began_before = "deletionTimestamp" in metadata
-        if not began_before or grace < metadata["deletionGracePeriodSeconds"]:
+        if not began_before:
             metadata["deletionTimestamp"] = self.timestamp(grace)
+            metadata["deletionGracePeriodSeconds"] = grace
+        elif grace < metadata["deletionGracePeriodSeconds"]:
+            metadata["deletionTimestamp"] = _sooner(metadata, grace)
             metadata["deletionGracePeriodSeconds"] = grace
         if not began_before and kind.has_generation:
             metadata["generation"] += 1
@@ -327,6 +330,12 @@ def _grace(kind: Kind, live: Object, options: DeleteOptions) -> int:
     if options.grace_period_seconds is not None:
         return options.grace_period_seconds
     return int(live["spec"].get("terminationGracePeriodSeconds", _POD_GRACE))
+
+
+def _sooner(metadata: Object, grace: int) -> str:
+    """A shorter grace counts from when the end was first asked for."""
+    saved = timedelta(seconds=metadata["deletionGracePeriodSeconds"] - grace)
+    return (datetime.fromisoformat(metadata["deletionTimestamp"]) - saved).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _bare(obj: Object) -> Object:

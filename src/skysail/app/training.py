@@ -40,7 +40,7 @@ class Training:
         self.records = Records(client, self.caches.training, now=clock.now, rng=rng)
         self.reader = Reader(client, self.caches, self.records, recorder)
         self.controller = observe.Training(
-            client, self.caches, clock.now, terms=self._terms, serves=serves, settled=self.reader.settled
+            client, self.caches, clock.now, terms=self._terms, serves=serves, is_settled=self.reader.is_settled
         )
         self._reporters = Reporters(client, self.caches, clock.steady)
 

@@ -224,6 +224,7 @@ class Event(Named):
     PREEMPTED = "Preempted", "A pod had to give way to another one or was evicted. A new attempt begins at no cost."
     GANG_EVICTED = "GangEvicted", "The gang scheduler took the job's place back. A new attempt begins at no cost."
     NODE_LOST = "NodeLost", "A pod's node was lost. A new attempt begins, which costs no retry."
+    POD_DELETED = "PodDeleted", "Somebody deleted a pod of the training, so a new attempt begins at no cost."
     JOB_DELETED = "JobDeleted", "Somebody deleted a Job of the training, so a new attempt begins."
     TRAINING_SUSPENDED = "Suspended", "The training is held, and its pods end."
     CHECKPOINT_REFUSED = "CheckpointRefused", "A pod printed a checkpoint that cannot be used; the message says why."

@@ -17,11 +17,13 @@ from skysail.kinds.run.types import TRAINING_JOB, TrainingJob
 from skysail.kinds.run.workload import Pod
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client, decoded
-from skysail.kube.errors import Invalid, NotFound, ReplyLost, Unreachable
+from skysail.kube.errors import Invalid, NotFound, ReplyLost, ServerFault, Throttled, Unreachable
 from skysail.kube.resources import POD
 
 # Between two tries, where a stream broke off or a pod has not told its end yet.
 _PAUSE_SECONDS = 1.0
+# How often a node is asked that does not answer for a pod that has ended: it may be gone for good.
+_TRIES = 10
 
 Say = Callable[[Pod, str], None]
 Moment = tuple[datetime, str]
@@ -114,7 +116,7 @@ class _Following:
 
     async def _follow(self, pod: Pod) -> None:
         """To its end; a stream that breaks off goes on after the last line that came."""
-        place = _Place()
+        place, tries = _Place(), 0
         query = {} if self._tail is None else {"tailLines": str(self._tail)}
         while True:
             # Asked before, so that what it said until then comes with the stream.
@@ -125,8 +127,9 @@ class _Following:
                         self._say(pod, line)
             except (NotFound, Invalid):
                 return
-            except (ReplyLost, Unreachable):
-                has_ended = False
+            except (ReplyLost, ServerFault, Throttled, Unreachable):
+                tries += has_ended
+                has_ended = tries == _TRIES
             if has_ended:
                 return
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -63,6 +63,14 @@ class PatchStatus(msgspec.Struct, frozen=True):
     fields: Manifest
 
 
+class Patch(msgspec.Struct, frozen=True):
+    """Change these fields of the spec of an object that has not changed since it was seen, and nothing else of it."""
+
+    resource: Resource
+    object: Object
+    spec: Manifest
+
+
 class Launch(msgspec.Struct, frozen=True):
     """Call the cloud for a claim that has not changed since it was seen. The call goes on by itself: it may be long."""
 
@@ -80,7 +88,7 @@ class End(msgspec.Struct, frozen=True):
     grace: float
 
 
-Action = Apply | Delete | SetFinalizers | PatchStatus | Launch | End
+Action = Apply | Delete | SetFinalizers | Patch | PatchStatus | Launch | End
 
 
 class Note(msgspec.Struct, frozen=True):

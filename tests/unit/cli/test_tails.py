@@ -30,9 +30,8 @@ BREAKS = object()
 class Log:
     """One answer to a request for a log; `BREAKS` in it is a connection that breaks."""
 
-    status = 200
-
-    def __init__(self, *chunks: Any) -> None:
+    def __init__(self, *chunks: Any, status: int = 200) -> None:
+        self.status = status
         self._chunks = chunks
 
     async def __aenter__(self) -> Self:
@@ -183,6 +182,28 @@ def test_lines_of_one_moment_are_all_heard_and_none_twice():
 
     said, _ = followed(story)
     assert [line for _, line in said] == ["a 1", "b 1", "c 1", "d 1", "e 2"]
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_a_node_that_does_not_answer_ends_nothing(status):
+    async def story(site: Site, job: TrainingJob) -> None:
+        lost = await site.pod(job, 0, 0, RUNNING, Log(stamped("a 1"), BREAKS), *[Log(b"{}", status=status)] * 99)
+        await asyncio.sleep(30)
+        await site.client.delete(POD, lost, Object)
+        await site.pod(job, 0, 1, ENDED, Log(stamped("b 1")))
+        await site.ends(job)
+
+    said, _ = followed(story)
+    assert [line for _, line in said] == ["a 1", "b 1"]
+
+
+def test_a_node_that_never_answers_for_a_pod_that_has_ended_is_given_up():
+    async def story(site: Site, job: TrainingJob) -> None:
+        await site.pod(job, 0, 0, ENDED, *[Log(b"{}", status=500)] * 99)
+        await site.ends(job)
+
+    said, site = followed(story)
+    assert (said, len(site.asked)) == ([], 10)
 
 
 def test_one_that_lived_shorter_than_the_news_travelled_is_heard_too():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from skysail.core.act import Caches, Performer
-from skysail.core.actions import Apply, Delete, Owner, PatchStatus
-from skysail.core.fence import Open
+from skysail.core.actions import Apply, Delete, Owner, Patch, PatchStatus
+from skysail.core.fence import Fenced, Open
 from skysail.kube.client import Client
 from skysail.kube.errors import Conflict
 from skysail.kube.objects import Key, Object
@@ -88,6 +89,33 @@ def test_a_status_is_changed_only_where_it_is_as_it_was_seen():
         with pytest.raises(Conflict):
             await stage.perform(PatchStatus(POD, seen, {"reason": "ToldAgain"}))
         assert (await stage.api.get(POD, "told")).ok["status"] == status
+
+    play(story)
+
+
+def test_a_part_of_a_spec_is_changed_and_nothing_else_of_it():
+    async def story(stage):
+        spec = {"activeDeadlineSeconds": 5, "nodeSelector": {"zone": "a"}}
+        (await stage.api.create(POD, {"metadata": {"name": "scaled"}, "spec": spec})).ok  # noqa: B018 (asserts)
+        seen = await stage.client.get(POD, "default", "scaled", Object)
+        await stage.perform(Patch(POD, seen, {"activeDeadlineSeconds": 3}))
+        assert (await stage.api.get(POD, "scaled")).ok["spec"] == {**spec, "activeDeadlineSeconds": 3}
+        with pytest.raises(Conflict):
+            await stage.perform(Patch(POD, seen, {"activeDeadlineSeconds": 1}))
+
+    play(story)
+
+
+def test_a_child_of_one_that_had_the_name_before_is_waited_for():
+    """Its owner is gone, so it goes by itself: nobody has to rename anything."""
+
+    async def story(stage):
+        before = await stage.owner()
+        await stage.apply(before, "first", only_once=False)
+        renewed = msgspec.structs.replace(before.object.metadata, uid="another")
+        after = Owner(CONFIG_MAP, msgspec.structs.replace(before.object, metadata=renewed))
+        with pytest.raises(Fenced):
+            await stage.apply(after, "second", only_once=False)
 
     play(story)
 

@@ -14,7 +14,7 @@ from skysail.base.backoff import delay_after
 from skysail.base.timestamps import timestamp
 from skysail.kinds.run.groups import is_elastic
 from skysail.kinds.run.snapshot import Snapshot
-from skysail.kinds.run.types import Attempt, Cause, Failure, NewestCheckpoint, TrainingJobSpec, TrainingJobStatus
+from skysail.kinds.run.types import Attempt, Cause, Failure, TrainingJob, TrainingJobSpec, TrainingJobStatus
 
 _REMEMBERED = 10
 _FIRST_DELAY = 10.0
@@ -45,14 +45,17 @@ def recorded(status: TrainingJobStatus, number: int) -> Attempt | None:
     return next((attempt for attempt in status.attempts if attempt.number == number), None)
 
 
-def opened(
-    status: TrainingJobStatus, number: int, *, now: datetime, resumed_from: NewestCheckpoint | None
-) -> TrainingJobStatus:
-    """With this attempt among those that were begun."""
-    if recorded(status, number) is not None:
+def opened(status: TrainingJobStatus, begun: Attempt) -> TrainingJobStatus:
+    """With this attempt among those that were begun. What failed before the spec was corrected costs nothing now."""
+    if recorded(status, begun.number) is not None:
         return status
-    begun = Attempt(number=number, start_time=timestamp(now), resumed_from=resumed_from)
-    return msgspec.structs.replace(status, attempts=(*status.attempts, begun)[-_REMEMBERED:])
+    last = status.attempts[-1] if status.attempts else begun
+    is_corrected = last.spec_hash not in {"", begun.spec_hash}
+    return msgspec.structs.replace(
+        status,
+        attempts=(*status.attempts, begun)[-_REMEMBERED:],
+        retries=0 if is_corrected else status.retries,
+    )
 
 
 def ran(status: TrainingJobStatus, since: str) -> TrainingJobStatus:
@@ -79,13 +82,13 @@ def closed(status: TrainingJobStatus, cause: Cause, failure: Failure | None, *, 
     )
 
 
-def pause(status: TrainingJobStatus, now: datetime) -> timedelta:
+def pause(job: TrainingJob, now: datetime) -> timedelta:
     """How long the next attempt has still to wait. A clock that was set back does not make it longer."""
-    streak = _streak(status)
+    streak = _streak(job.status, asked(job.spec))
     if not streak:
         return timedelta()
     delay = timedelta(seconds=delay_after(streak - 1, first=_FIRST_DELAY, longest=_LONGEST_DELAY))
-    left = moment(status.attempts[-1].end_time) + delay - now
+    left = moment(job.status.attempts[-1].end_time) + delay - now
     return left if timedelta() < left <= delay else timedelta()
 
 
@@ -94,7 +97,7 @@ def is_crash_loop(status: TrainingJobStatus) -> bool:
     last = status.attempts[-_LOOP:]
     if len(last) < _LOOP or any(each.cause != "Failed" or each.failure is None for each in last):
         return False
-    return not any(map(_was_healthy, last)) and len({_signature(each.failure) for each in last}) == 1
+    return not any(map(_was_healthy, last)) and len({(each.spec_hash, _signature(each.failure)) for each in last}) == 1
 
 
 def trained(spec: TrainingJobSpec) -> str:
@@ -102,10 +105,12 @@ def trained(spec: TrainingJobSpec) -> str:
 
     How many workers an elastic job has is no part of it, nor is what only the operator reads.
     """
-    wanted = msgspec.to_builtins(spec)
-    aside = _LIFECYCLE | ({"workers"} if is_elastic(spec) else set())
-    matters = {name: value for name, value in wanted.items() if name not in aside}
-    return hashlib.sha256(msgspec.json.encode(matters, order="sorted")).hexdigest()[:16]
+    return asked(spec) if is_elastic(spec) else _hash(spec, aside=_LIFECYCLE)
+
+
+def asked(spec: TrainingJobSpec) -> str:
+    """A hash of what is trained, with however many workers: what failed with another one says nothing of this one."""
+    return _hash(spec, aside=_LIFECYCLE | {"workers"})
 
 
 def moment(time: str | None) -> datetime:
@@ -113,11 +118,18 @@ def moment(time: str | None) -> datetime:
     return datetime.fromisoformat(time)
 
 
-def _streak(status: TrainingJobStatus) -> int:
+def _hash(spec: TrainingJobSpec, *, aside: set[str]) -> str:
+    matters = {name: value for name, value in msgspec.to_builtins(spec).items() if name not in aside}
+    return hashlib.sha256(msgspec.json.encode(matters, order="sorted")).hexdigest()[:16]
+
+
+def _streak(status: TrainingJobStatus, wanted: str) -> int:
     """How many attempts in a row came to a bad end before they were healthy, and the last one in any case."""
     streak = 0
     for attempt in reversed(status.attempts):
         if attempt.cause not in _MISHAPS or (streak and _was_healthy(attempt)):
+            break
+        if attempt.spec_hash not in {"", wanted}:
             break
         streak += 1
         if _was_healthy(attempt):

@@ -13,11 +13,11 @@ from skysail.kinds.run.groups import groups
 from skysail.kinds.run.observe import Caches
 from skysail.kinds.run.report import number
 from skysail.kinds.run.types import TRAINING_JOB, Attempt, TrainingJob
+from skysail.kinds.run.workload import WORKER
 
 _LOSS = ("loss", "train_loss")
 _ACCURACY = ("accuracy", "eval_accuracy")
 _GPU_UTILIZATION = ("gpu_utilization", "gpu_utilization_percent")
-_WORKER = "worker"
 
 Figures = Mapping[tuple[str, ...], float]
 
@@ -80,7 +80,7 @@ class Counts:
         found: Counter[tuple[str, ...]] = Counter()
         for job in self._jobs():
             held: dict[str, int] = {
-                group.role: group.gpus if gpus else int(group.role == _WORKER) for group in groups(job.spec)
+                group.role: group.gpus if gpus else int(group.role == WORKER) for group in groups(job.spec)
             }
             pods = self._caches.pods.by("training", job.metadata.uid)
             found[job.metadata.namespace,] += sum(

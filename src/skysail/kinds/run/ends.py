@@ -8,17 +8,17 @@ import msgspec
 
 from skysail.base.names import Event, Reason
 from skysail.core.actions import Note
-from skysail.kinds.run import attempts, failure
+from skysail.kinds.run import attempts, completion, failure
 from skysail.kinds.run.failure import Mishap
 from skysail.kinds.run.gangs import leave
-from skysail.kinds.run.groups import groups
+from skysail.kinds.run.objections import objections
 from skysail.kinds.run.snapshot import Run, Snapshot
 from skysail.kinds.run.types import Cause, Failure, TrainingJob, TrainingJobSpec, TrainingJobStatus
-from skysail.kinds.run.workload import named
+from skysail.kinds.run.workload import WORKER, Job, named
 
 _FREE = "A new attempt begins, which costs no retry."
 _COMPLETED = "Training job completed successfully"
-_WORKER = "worker"
+_EVENTS = {"NodeLost": Event.NODE_LOST, "Preempted": Event.PREEMPTED, "Deleted": Event.POD_DELETED}
 
 
 class End(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Verdict(msgspec.Struct, frozen=True):
 def end_of(snapshot: Snapshot, run: Run) -> End | None:
     """What has happened comes before what is wished: a failure is written down although the job is to be held."""
     job = snapshot.object
-    if _has_succeeded(job.spec, run):
+    if completion.has_succeeded(job.spec, run):
         return End("Succeeded", _COMPLETED)
     mishap = failure.ended_badly(job.spec, run)
     if mishap is not None:
@@ -63,7 +63,12 @@ def end_of(snapshot: Snapshot, run: Run) -> End | None:
     if job.spec.suspend:
         message = "The job is held: its pods end, and its checkpoints stay. Set spec.suspend to false to go on."
         return End("Suspended", message, notes=(Note(Event.TRAINING_SUSPENDED, message),))
-    return _changed(job.spec, run) or _vanished(snapshot, run)
+    return _undone(snapshot, run)
+
+
+def unheeded(job: TrainingJob, run: Run) -> tuple[str, ...]:
+    """What is wrong with a change that came while an attempt was under way: a bad edit never ends good work."""
+    return () if _outdated(job.spec, run) is None else objections(job)
 
 
 def verdict(spec: TrainingJobSpec, status: TrainingJobStatus, end: End) -> Verdict | None:
@@ -96,29 +101,33 @@ def deadline_sentence(job: TrainingJob) -> str:
     return f"The job ran longer than runPolicy.activeDeadlineSeconds allows, which is {limit} s."
 
 
-def _has_succeeded(spec: TrainingJobSpec, run: Run) -> bool:
-    decisive = {group.role for group in groups(spec) if group.is_decisive}
-    return decisive <= {job.role for job in run.jobs if job.is_complete}
-
-
 def _mishap(mishap: Mishap, log: str | None) -> End:
     what = failure.with_log(mishap.failure, log)
     if mishap.cause == "Failed":
         note = Note(Event.WORKER_FAILED, f"{named(what.role, what.index)} failed", warning=True)
         return End("Failed", failure.sentence(what), what, mishap.is_final, (note,))
     message = f"{failure.sentence(what, mishap.cause)} {_FREE}"
-    event = Event.NODE_LOST if mishap.cause == "NodeLost" else Event.PREEMPTED
-    return End(mishap.cause, message, what, notes=(Note(event, message, warning=True),))
+    return End(mishap.cause, message, what, notes=(Note(_EVENTS[mishap.cause], message, warning=True),))
 
 
-def _changed(spec: TrainingJobSpec, run: Run) -> End | None:
-    """The attempt was made from other wishes than those that are there now."""
+def _undone(snapshot: Snapshot, run: Run) -> End | None:
+    """Nobody wants the attempt as it is, or a part of it is gone."""
+    job = snapshot.object
+    outdated = _outdated(job.spec, run)
+    if outdated is None:
+        return _vanished(snapshot, run)
+    return None if objections(job) else _changed(job.spec, run, outdated)
+
+
+def _outdated(spec: TrainingJobSpec, run: Run) -> Job | None:
+    """One that was made from other wishes than those that are there now."""
     wanted = attempts.trained(spec)
-    other = next((job for job in run.jobs if job.trained_spec not in {"", wanted}), None)
-    if other is None:
-        return None
-    before = next((job.spec.parallelism for job in run.jobs if job.role == _WORKER), spec.workers)
-    if attempts.trained(msgspec.structs.replace(spec, workers=before)) == other.trained_spec:
+    return next((job for job in run.jobs if job.trained_spec not in {"", wanted}), None)
+
+
+def _changed(spec: TrainingJobSpec, run: Run, outdated: Job) -> End:
+    before = next((job.spec.parallelism for job in run.jobs if job.role == WORKER), spec.workers)
+    if attempts.trained(msgspec.structs.replace(spec, workers=before)) == outdated.trained_spec:
         message = f"The number of workers was changed from {before} to {spec.workers}, so a new attempt begins."
         return End("WorldSizeChanged", message, notes=(Note(Event.WORLD_SIZE_CHANGED, message),))
     message = "What to train was changed, so a new attempt begins."

@@ -6,22 +6,23 @@ import re
 
 import msgspec
 
+from skysail.kinds.run import completion
 from skysail.kinds.run.frameworks import FRAMEWORKS, Scope
 from skysail.kinds.run.groups import groups, is_elastic
 from skysail.kinds.run.snapshot import Run
 from skysail.kinds.run.types import Cause, Failure, TrainingJobSpec
-from skysail.kinds.run.workload import Condition, Job, Pod, named
+from skysail.kinds.run.workload import DISRUPTED, EVALUATOR, WORKER, Job, Pod, named, newest
 
 # The reasons by which Kubernetes tells that it was the node and not somebody's wish.
 _NODE_LOST = {"DeletionByTaintManager", "DeletionByPodGC"}
 _BY_POLICY = "PodFailurePolicy"
-_DISRUPTED = "DisruptionTarget"
 _POD_IN_MESSAGE = re.compile(r"[Pp]od \S+?/(?P<pod>\S+)(?: for index (?P<index>\d+))?")
-_RENDEZVOUS = 0
-# It only reads what the others have saved: days of training do not end because it cannot.
-_EVALUATOR = "evaluator"
 _LONGEST_LOG = 4096
 _OUT_OF_MEMORY = "OOMKilled"
+_DELETED = "Deleted"
+# Above it, exit codes name the signal that ended a program; by this one it was asked to end.
+_SIGNALS = 128
+_SIGTERM = _SIGNALS + 15
 
 
 class Mishap(msgspec.Struct, frozen=True):
@@ -35,14 +36,9 @@ class Mishap(msgspec.Struct, frozen=True):
 
 def ended_badly(spec: TrainingJobSpec, run: Run) -> Mishap | None:
     """None while the attempt may still succeed."""
-    disrupted = _disrupted(spec, run)
-    if disrupted is not None:
-        return disrupted
-    for job in run.jobs:
-        if job.failed is not None and job.role != _EVALUATOR:
-            return _failed(spec, run, job, job.failed)
-    host = _lost_rendezvous(spec, run)
-    return None if host is None else Mishap("Failed", _described(host), host)
+    if completion.is_about_to_succeed(spec, run):
+        return None
+    return _disrupted(spec, run) or _failed(spec, run) or _deleted(spec, run) or _lost_rendezvous(spec, run)
 
 
 def with_log(failure: Failure, log: str | None) -> Failure:
@@ -59,6 +55,8 @@ def sentence(failure: Failure, cause: Cause | None = "Failed") -> str:
         return f"The node of {who}{where} was lost."
     if cause == "Preempted":
         return f"{who}{where} had to give way ({failure.reason})."
+    if cause == "Deleted":
+        return f"{who}{where} was deleted by somebody."
     code = "" if failure.exit_code is None else f" with exit code {failure.exit_code}"
     reason = f" ({failure.reason})" if failure.reason not in {"", "Error"} else ""
     fix = " It needs more memory: raise resources.limits.memory." if failure.reason == _OUT_OF_MEMORY else ""
@@ -69,7 +67,7 @@ def _disrupted(spec: TrainingJobSpec, run: Run) -> Mishap | None:
     """A pod that is about to go ends its gang, whatever becomes of the others: they fail because it is missing."""
     for pod in _in_order(run.pods):
         disruption = pod.disruption
-        if disruption is not None and (not _comes_back_alone(spec, pod) or _belongs_to_failed(run, pod)):
+        if disruption is not None and pod.was_cut_off and not _comes_back_alone(spec, pod):
             failure = _described(pod, reason=disruption.reason, message=disruption.message)
             return Mishap("NodeLost" if disruption.reason in _NODE_LOST else "Preempted", failure)
     return None
@@ -77,38 +75,72 @@ def _disrupted(spec: TrainingJobSpec, run: Run) -> Mishap | None:
 
 def _comes_back_alone(spec: TrainingJobSpec, pod: Pod) -> bool:
     """Whether the others can do without it meanwhile."""
-    if is_elastic(spec) and pod.role == "worker" and pod.index == _RENDEZVOUS:
+    if is_elastic(spec) and pod.role == WORKER and pod.index == completion.RENDEZVOUS:
         return False
     return _scope(spec, pod.role) == "index"
 
 
-def _belongs_to_failed(run: Run, pod: Pod) -> bool:
-    return pod.role != _EVALUATOR and any(job.failed is not None and job.role == pod.role for job in run.jobs)
-
-
-def _failed(spec: TrainingJobSpec, run: Run, job: Job, failed: Condition) -> Mishap:
+def _failed(spec: TrainingJobSpec, run: Run) -> Mishap | None:
     """The pod may be gone; what the Job controller says of it stays."""
-    if failed.reason == _BY_POLICY and _DISRUPTED in failed.message:
-        return Mishap("Preempted", _told(job, failed))
-    culprit = next((pod for pod in _by_end(run.pods) if pod.role == job.role), None)
-    is_final = _scope(spec, job.role) == "index"
+    told = [(job, _told(job)) for job in run.jobs if job.failed is not None and job.role != EVALUATOR]
+    if not told:
+        return None
+    pushed = next((failure for job, failure in told if failure.reason == DISRUPTED), None)
+    if pushed is not None:
+        return Mishap("Preempted", pushed)
+    culprit = next(iter(_suspects(spec, run)), None)
     if culprit is None:
-        return Mishap("Failed", _told(job, failed), is_final=is_final)
-    return Mishap("Failed", _described(culprit), culprit, is_final)
+        job, failure = told[0]
+        return Mishap("Failed", failure, is_final=_scope(spec, job.role) == "index")
+    if culprit.was_deleted:
+        return Mishap("Deleted", _described(culprit, reason=_DELETED))
+    return Mishap("Failed", _described(culprit), culprit, is_final=_scope(spec, culprit.role) == "index")
 
 
-def _lost_rendezvous(spec: TrainingJobSpec, run: Run) -> Pod | None:
+def _suspects(spec: TrainingJobSpec, run: Run) -> list[Pod]:
+    """Pods that failed and did not come back, who failed first first: the others often fail because of it."""
+    jobs = {job.role: job for job in run.jobs}
+    failed = [pod for pod in newest(run.pods).values() if pod.status.phase == "Failed" and pod.role != EVALUATOR]
+    return sorted((pod for pod in failed if _is_suspect(spec, jobs.get(pod.role), pod)), key=_by_blame)
+
+
+def _is_suspect(spec: TrainingJobSpec, job: Job | None, pod: Pod) -> bool:
+    """One that may come back alone ends nothing before it has failed as often as it may; to have to go never counts."""
+    if _scope(spec, pod.role) == "gang":
+        return True
+    if job is None or job.failed is None or pod.disruption is not None:
+        return False
+    return not job.worn_out or pod.index in job.worn_out
+
+
+def _by_blame(pod: Pod) -> tuple[str, bool, int, str, int]:
+    """In the same second, who was killed comes before who lost a peer, and who was told to go is last."""
+    if pod.exit is None:
+        return "~", pod.was_deleted, 0, pod.role, pod.index
+    exit_ = pod.exit[1]
+    is_killed = exit_.exit_code > _SIGNALS and exit_.exit_code != _SIGTERM
+    weight = 0 if exit_.reason == _OUT_OF_MEMORY else 1 if is_killed else 2
+    return exit_.finished_at or "", pod.was_deleted, weight, pod.role, pod.index
+
+
+def _deleted(spec: TrainingJobSpec, run: Run) -> Mishap | None:
+    """Somebody deleted a pod that the others cannot do without. The Job controller does so where one has failed."""
+    pods = newest(run.pods).values()
+    failing = {pod.role for pod in pods if pod.status.phase == "Failed" and not pod.was_deleted}
+    failing -= {job.role for job in run.jobs if job.is_complete}
+    for pod in sorted(pods, key=lambda pod: (pod.metadata.deletion_timestamp or "", pod.role, pod.index)):
+        if pod.was_deleted and pod.role not in failing and not _comes_back_alone(spec, pod):
+            return Mishap("Deleted", _described(pod, reason=_DELETED))
+    return None
+
+
+def _lost_rendezvous(spec: TrainingJobSpec, run: Run) -> Mishap | None:
     """Elastic workers meet at worker 0: without it nobody comes back."""
     if not is_elastic(spec):
         return None
-    hosts = (pod for pod in _by_end(run.pods) if (pod.role, pod.index) == ("worker", _RENDEZVOUS))
-    return next(hosts, None)
-
-
-def _by_end(pods: tuple[Pod, ...]) -> list[Pod]:
-    """Those that failed, the first one first: the others often fail because of it."""
-    failed = [pod for pod in _in_order(pods) if pod.status.phase == "Failed"]
-    return sorted(failed, key=lambda pod: pod.exit[1].finished_at or "" if pod.exit else "~")
+    hosts = [pod for pod in run.pods if (pod.role, pod.index) == (WORKER, completion.RENDEZVOUS)]
+    lost = sorted((pod for pod in hosts if pod.status.phase == "Failed"), key=_by_blame)
+    return Mishap("Failed", _described(lost[0]), lost[0]) if lost else None
 
 
 def _in_order(pods: tuple[Pod, ...]) -> list[Pod]:
@@ -128,14 +160,18 @@ def _described(pod: Pod, *, reason: str = "", message: str = "") -> Failure:
     )
 
 
-def _told(job: Job, failed: Condition) -> Failure:
+def _told(job: Job) -> Failure:
+    """In the words of the Job controller."""
+    failed = job.failed
+    assert failed is not None, "only a Job that failed tells why"
     found = _POD_IN_MESSAGE.search(failed.message)
     index = found["index"] if found else None
+    is_pushed = failed.reason == _BY_POLICY and DISRUPTED in failed.message
     return Failure(
         role=job.role,
         index=None if index is None else int(index),
         pod=found["pod"] if found else "",
-        reason=_DISRUPTED if _DISRUPTED in failed.message else failed.reason,
+        reason=DISRUPTED if is_pushed else failed.reason,
         message=failed.message,
     )
 

@@ -23,8 +23,8 @@ _AS_A_WORKER = Role()
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """Pods of one role, which are all alike.
 
-    `is_decisive`: its success is the job's. `winner` is the one pod that speaks for the group; None means all of them.
-    `outlives`: it does not end by itself, or need not, and is ended when the decisive group is done.
+    `is_decisive`: its success is the job's, and the others are ended with it: they do not end by themselves, or need
+    not. `winner` is the one pod that speaks for the group; None means all of them.
     """
 
     role: RoleName
@@ -36,10 +36,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     is_decisive: bool = False
     winner: int | None = None
-
-    @property
-    def outlives(self) -> bool:
-        return not self.is_decisive
 
 
 def groups(spec: TrainingJobSpec) -> tuple[Group, ...]:
@@ -62,6 +58,11 @@ def largest(spec: TrainingJobSpec) -> int:
     """The most pods that the job may have without being rendered anew."""
     beside = sum(group.replicas for group in groups(spec) if group.role != "worker")
     return beside + (spec.elastic.max if spec.elastic and is_elastic(spec) else spec.workers)
+
+
+def fewest(spec: TrainingJobSpec, group: Group) -> int:
+    """With how many pods of the group the training begins."""
+    return spec.elastic.min if spec.elastic and group.role == "worker" and is_elastic(spec) else group.replicas
 
 
 def is_elastic(spec: TrainingJobSpec) -> bool:
@@ -95,6 +96,8 @@ def _group(
     """What the role does not say is as for a worker; arguments belong to their command."""
     resources = role.resources or spec.resources or ResourceRequirements()
     shares_gpus = role.resources is None and name != "ps"
+    if role.resources is None and name == "ps":
+        resources = _without_gpus(resources)
     return Group(
         role=name,
         replicas=replicas,
@@ -106,6 +109,15 @@ def _group(
         is_decisive=is_decisive,
         winner=winner,
     )
+
+
+def _without_gpus(resources: ResourceRequirements) -> ResourceRequirements:
+    """Parameter servers only hold what the others compute."""
+    limits, requests = (
+        {name: amount for name, amount in amounts.items() if name != GPU}
+        for amounts in (resources.limits, resources.requests)
+    )
+    return msgspec.structs.replace(resources, limits=limits, requests=requests)
 
 
 def _gpus(resources: ResourceRequirements) -> int:

@@ -7,7 +7,6 @@ beginning, and so finds what was printed while nobody listened, as long as the p
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -21,6 +20,7 @@ from skysail.core.actions import Note
 from skysail.core.loop import Recorder
 from skysail.kinds.run.groups import groups, is_elastic
 from skysail.kinds.run.observe import Caches
+from skysail.kinds.run.plan import OVER
 from skysail.kinds.run.pods import CONTAINER
 from skysail.kinds.run.records import Records
 from skysail.kinds.run.report import MARK, Report, Unusable, kept, line
@@ -38,6 +38,8 @@ _LONGEST_PAUSE = 30.0
 # A log ends a moment after its container. A node that does not answer must not keep the next attempt from beginning.
 _PATIENCE_SECONDS = 15.0
 _TRIES = 3
+# So many logs are opened at a time: a leader begins with those of all jobs.
+_OPENINGS = 32
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +68,10 @@ class Reader:
         self._records = records
         self._recorder = recorder
         self._tasks: asyncio.TaskGroup | None = None
-        self._begun = asyncio.Event()
+        self._begun = False
         self._followed: dict[str, _Following] = {}
+        self._asked: dict[str, float] = {}
+        self._openings = asyncio.Semaphore(_OPENINGS)
         caches.pods.subscribe(self._changed)
 
     async def run(self) -> None:
@@ -77,21 +81,29 @@ class Reader:
         async with asyncio.TaskGroup() as self._tasks:
             for pod in self._caches.pods.all():
                 self._follow(pod)
-            self._begun.set()
+            self._begun = True
             await asyncio.Event().wait()
 
-    async def settled(self, job: str) -> None:
-        """Returns when all is read and written that ended pods of this job have printed, or after a while."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self._begun.wait()
-                if ending := self._ending(job):
-                    await asyncio.wait(ending)
+    def is_settled(self, job: str) -> bool:
+        """Whether all is read and written that ended pods of this job have printed, or was waited for long enough.
 
-    def _ending(self, job: str) -> list[asyncio.Task[None]]:
+        Nobody waits here: who is told no asks again, so that a dead node keeps only its own jobs.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._begun and not self._is_reading(job):
+            self._asked.pop(job, None)
+            return True
+        if now - self._asked.setdefault(job, now) < _PATIENCE_SECONDS:
+            return False
+        del self._asked[job]
+        return True
+
+    def _is_reading(self, job: str) -> bool:
+        """Whether the log of a pod that has ended is not read to its end."""
         for pod in self._caches.pods.by("training", job):
             self._follow(pod)
-        return [row.task for row in self._followed.values() if row.job == job and self._has_ended(row.key)]
+        rows = [row for row in self._followed.values() if row.job == job and self._has_ended(row.key)]
+        return any(not row.task.done() for row in rows)
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None:
@@ -138,7 +150,9 @@ class Reader:
         if since:
             query["sinceTime"] = since
         path = POD.path(pod.metadata.namespace, pod.metadata.name, "log")
-        async with await self._client.follow(path, query) as stream:
+        async with self._openings:
+            opened = await self._client.follow(path, query)
+        async with opened as stream:
             async for printed in lines(stream):
                 yield printed
 
@@ -149,7 +163,7 @@ class Reader:
         try:
             complete = line(printed.text)
             if complete is not None and printed.time:
-                self._records.note(job, Report(checkpoint=kept(job.spec, complete, printed.time)))
+                self._records.note(job, Report(checkpoint=kept(job, complete, printed.time)))
         except Unusable as error:
             message = f"Pod {pod.metadata.name}: {error}"
             self._recorder.record(TRAINING_JOB.resource, job, Note(Event.CHECKPOINT_REFUSED, message, warning=True))
@@ -165,7 +179,7 @@ class Reader:
 
 def prints(job: TrainingJob, pod: Pod) -> bool:
     """Whether this pod may tell of a checkpoint: rank 0 does. Elastic workers have no rank before they have met."""
-    if not checkpoint_directory(job.spec) or pod.started_at is None:
+    if not checkpoint_directory(job.spec) or pod.started_at is None or job.status.phase in OVER:
         return False
     if job.status.attempts and pod.attempt < job.status.attempts[-1].number:
         return False

@@ -22,6 +22,8 @@ from skysail.kube.fields import Quantity, ResourceRequirements
 
 _KINDS_OF_VALUE = {type(None): "null", list: "a list", dict: "an object"}
 _LONGEST_VALUE = 60
+# No amount of anything has more digits, and none is smaller.
+_MOST_DIGITS = 30
 # Kubernetes' own: a pod's identity.
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 (a folder)
 
@@ -65,6 +67,7 @@ def _elastic(spec: TrainingJobSpec) -> Iterator[str]:
 
 def _amounts(spec: TrainingJobSpec) -> Iterator[str]:
     for where, resources in _resources(spec):
+        yield from _unreadable(where, resources)
         for name, request in sorted(resources.requests.items()):
             yield from _against_limit(where, name, request, resources.limits.get(name))
     wanted, shared = spec.gpu_per_worker, spec.resources or ResourceRequirements()
@@ -84,6 +87,13 @@ def _resources(spec: TrainingJobSpec) -> Iterator[tuple[str, ResourceRequirement
         named = {"chief": roles.chief, "parameterServers": roles.parameter_servers, "evaluator": roles.evaluator}
         rows += [(f"spec.roles.{name}.resources", role.resources) for name, role in named.items() if role is not None]
     yield from ((where, resources) for where, resources in rows if resources is not None)
+
+
+def _unreadable(where: str, resources: ResourceRequirements) -> Iterator[str]:
+    for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
+        for name, amount in sorted(amounts.items()):
+            if _number(amount) is None:
+                yield f"{where}.{kind} has {name}: {amount}, which is no amount: write one such as 500m, 2 or 4Gi."
 
 
 def _against_limit(where: str, name: str, request: Quantity, limit: Quantity | None) -> Iterator[str]:
@@ -121,11 +131,12 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _number(quantity: Quantity | None) -> Decimal | None:
-    """None where there is none, or where nobody can tell: the API server says so of each pod."""
+    """None where there is none, or where nobody can tell."""
     try:
-        return None if quantity is None else quantities.parse(quantity)
+        number = None if quantity is None else quantities.parse(quantity)
     except ValueError:
         return None
+    return None if number is None or abs(number.adjusted()) > _MOST_DIGITS else number
 
 
 def _shown(value: Any) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
@@ -12,11 +13,11 @@ from skysail.base.names import Label
 from skysail.core.actions import Plan
 from skysail.core.fence import Fenced
 from skysail.core.loop import Loop
-from skysail.kinds.run import attempts, failure, gangs, naming, plan
+from skysail.kinds.run import attempts, completion, failure, gangs, naming, plan, waiting
 from skysail.kinds.run.gangs.sight import Serves, Sight, serves_nothing
 from skysail.kinds.run.groups import groups
 from skysail.kinds.run.reporting import Terms
-from skysail.kinds.run.snapshot import Snapshot
+from skysail.kinds.run.snapshot import Obstacle, Snapshot
 from skysail.kinds.run.types import TRAINING_JOB, TrainingJob, TrainingJobStatus
 from skysail.kinds.run.workload import Job, Pod
 from skysail.kube.cache import Cache, label_values, owner_uids, uids
@@ -41,6 +42,8 @@ RIGHTS = (
     Right(CONFIG_MAP, ("create", "get", "patch")),
     Right(PERSISTENT_VOLUME_CLAIM, ("create", "get", "patch")),
     reading(POD),
+    # `delete` is for pods whose Job was deleted without them.
+    Right(POD, ("delete",)),
     Right(POD, ("get",), subresource="log"),
     Right(EVENT, ("list",)),
     *(right for gang in gangs.GANGS.values() for right in gang.rights),
@@ -49,6 +52,8 @@ RIGHTS = (
 _OURS = {"labelSelector": Label.TRAINING_JOB_UID}
 _LOG_LINES = 20
 _LOG_BYTES = 16384
+# A node that does not answer must not keep other jobs from being looked at.
+_LOG_SECONDS = 5.0
 # The Job controller makes pods at once; where there are fewer after so long, something keeps it from it.
 _PATIENCE = timedelta(seconds=10)
 _CANNOT_CREATE = "FailedCreate"
@@ -60,10 +65,23 @@ class _List(msgspec.Struct, Generic[T], frozen=True):
     items: tuple[T, ...]
 
 
-class _Told(msgspec.Struct, frozen=True):
-    """An event, as far as it says what is wrong."""
+class _Series(msgspec.Struct, frozen=True, rename="camel"):
+    last_observed_time: str | None = None
+
+
+class _Told(msgspec.Struct, frozen=True, rename="camel"):
+    """An event, as far as it says what is wrong. Who tells decides which of its times are there."""
 
     note: str = ""
+    reason: str = ""
+    event_time: str | None = None
+    deprecated_last_timestamp: str | None = None
+    series: _Series | None = None
+
+    @property
+    def time(self) -> str:
+        last = self.series.last_observed_time if self.series else None
+        return last or self.deprecated_last_timestamp or self.event_time or ""
 
 
 class _Events(msgspec.Struct, frozen=True):
@@ -116,12 +134,13 @@ class Caches(msgspec.Struct, frozen=True):
                 loop.queue.add(job.metadata.key)
 
 
-async def _nothing_to_read(_: str) -> None:
+def _nothing_to_read(_: str) -> bool:
     """Where nobody follows logs."""
+    return True
 
 
 class Training:
-    """The controller. `settled` returns when all is written that ended pods of a job have told of checkpoints."""
+    """The controller. `is_settled`: whether all is written that ended pods of a job have told of checkpoints."""
 
     resource = TRAINING_JOB.resource
 
@@ -133,14 +152,14 @@ class Training:
         *,
         terms: Callable[[], Terms] = Terms,
         serves: Serves = serves_nothing,
-        settled: Callable[[str], Awaitable[None]] = _nothing_to_read,
+        is_settled: Callable[[str], bool] = _nothing_to_read,
     ) -> None:
         self._client = client
         self._caches = caches
         self._now = now
         self._terms = terms
         self._gangs = Sight(client, caches.gangs, serves)
-        self._settled = settled
+        self._is_settled = is_settled
 
     async def observe(self, key: Key) -> Snapshot | None:
         job = self._caches.training.get(key)
@@ -179,16 +198,22 @@ class Training:
         run = snapshot.run(number)
         if failure.ended_badly(snapshot.object.spec, run) is not None:
             return await self._with_evidence(snapshot, number)
-        wanted = sum(group.replicas for group in groups(snapshot.object.spec))
-        if len(run.pods) < wanted and _has_waited(snapshot, run.jobs):
-            return msgspec.structs.replace(snapshot, complaint=await self._complaint(run.jobs))
-        return snapshot
+        if completion.missing(snapshot.object.spec, run) and _has_waited(snapshot, run.jobs):
+            snapshot = msgspec.structs.replace(snapshot, complaint=await self._complaint(run.jobs))
+        stuck = waiting.stuck(run, snapshot.now)
+        return snapshot if stuck is None else msgspec.structs.replace(snapshot, obstacle=await self._obstacle(stuck))
 
     async def _with_evidence(self, snapshot: Snapshot, number: int) -> Snapshot:
-        """The verdict is final, so it is made from the pods as they are: a Job may be heard of before its pods are."""
-        await self._settled(snapshot.object.metadata.uid)
-        pods = await self._list(POD, snapshot.object, _List[Pod])
-        snapshot = msgspec.structs.replace(snapshot, pods=pods.items)
+        """The verdict is final, so it is made from the pods as they are: a Job may be heard of before its pods are.
+
+        What was seen of a pod that has gone since is evidence as well.
+        """
+        if not self._is_settled(snapshot.object.metadata.uid):
+            return msgspec.structs.replace(snapshot, is_settled=False)
+        pods = (await self._list(POD, snapshot.object, _List[Pod])).items
+        there = {pod.metadata.uid for pod in pods}
+        gone = tuple(pod for pod in snapshot.pods if pod.metadata.uid not in there)
+        snapshot = msgspec.structs.replace(snapshot, pods=(*pods, *gone))
         mishap = failure.ended_badly(snapshot.object.spec, snapshot.run(number))
         log = None if mishap is None else await self._log(mishap.pod)
         return msgspec.structs.replace(snapshot, log=log)
@@ -225,7 +250,8 @@ class Training:
         A cache that lags would begin an attempt anew that was over long ago, beside the one that runs.
         """
         job = snapshot.object
-        await self._settled(job.metadata.uid)
+        if not self._is_settled(job.metadata.uid):
+            return msgspec.structs.replace(snapshot, is_settled=False)
         live = await self._client.get(self.resource, job.metadata.namespace, job.metadata.name, Object)
         if live.metadata.resource_version != job.metadata.resource_version:
             raise Fenced(f"{job.metadata.key} has changed")
@@ -246,22 +272,32 @@ class Training:
             return None
         query = {"container": pod.exit[0], "tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
         try:
-            return await self._client.read_text(POD.path(pod.metadata.namespace, pod.metadata.name, "log"), query)
-        except KubeError:
+            async with asyncio.timeout(_LOG_SECONDS):
+                return await self._client.read_text(POD.path(pod.metadata.namespace, pod.metadata.name, "log"), query)
+        except (KubeError, TimeoutError):
             return None
 
     async def _complaint(self, jobs: tuple[Job, ...]) -> str | None:
         """What the Job controller last told about pods that it cannot make."""
         for job in jobs:
-            selector = f"regarding.uid={job.metadata.uid},reason={_CANNOT_CREATE}"
-            try:
-                page = await self._client.list_page(EVENT, job.metadata.namespace, {"fieldSelector": selector})
-            except KubeError:
-                return None
-            told = decoded(page, _Events).items
+            told = await self._events(job, f",reason={_CANNOT_CREATE}")
             if told:
                 return told[-1].note
         return None
+
+    async def _obstacle(self, pod: Pod) -> Obstacle | None:
+        """What was last told about a pod that does not start. A later event says that an earlier one is overcome."""
+        told = await self._events(pod)
+        newest = max(told, key=lambda event: event.time, default=None)
+        return None if newest is None else Obstacle(pod.metadata.name, newest.reason, newest.note)
+
+    async def _events(self, about: Object, more: str = "") -> tuple[_Told, ...]:
+        """As far as they can be read: they are for people, and nothing depends on them."""
+        query = {"fieldSelector": f"regarding.uid={about.metadata.uid}{more}"}
+        try:
+            return decoded(await self._client.list_page(EVENT, about.metadata.namespace, query), _Events).items
+        except KubeError:
+            return ()
 
 
 def _has_waited(snapshot: Snapshot, jobs: tuple[Job, ...]) -> bool:

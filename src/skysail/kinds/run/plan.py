@@ -13,27 +13,32 @@ import msgspec
 from skysail.base.names import Annotation, Event, Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import finalizers
-from skysail.core.actions import Action, Apply, Delete, Manifest, Note, Owner, Plan
-from skysail.kinds.run import attempts, failure, silence, status
-from skysail.kinds.run.ends import End, deadline_sentence, end_of, until_deadline, verdict
+from skysail.core.actions import Action, Apply, Delete, Manifest, Note, Owner, Patch, Plan
+from skysail.kinds.run import attempts, completion, failure, silence, status, waiting
+from skysail.kinds.run.ends import End, deadline_sentence, end_of, unheeded, until_deadline, verdict
 from skysail.kinds.run.gangs import leave
-from skysail.kinds.run.groups import groups
+from skysail.kinds.run.groups import fewest, groups, is_elastic
 from skysail.kinds.run.objections import objections
 from skysail.kinds.run.render import Children, children
 from skysail.kinds.run.snapshot import Run, Snapshot
-from skysail.kinds.run.types import TRAINING_JOB, Phase, TrainingJob, TrainingJobStatus
-from skysail.kinds.run.waiting import waits_for
-from skysail.kinds.run.workload import Job, Pod
-from skysail.kube.resources import JOB, SERVICE
+from skysail.kinds.run.types import TRAINING_JOB, Attempt, NewestCheckpoint, Phase, TrainingJob, TrainingJobStatus
+from skysail.kinds.run.volumes import finds
+from skysail.kinds.run.waiting import Wait
+from skysail.kinds.run.workload import EVALUATOR, WORKER, Job, Pod
+from skysail.kube.resources import JOB, POD, SERVICE
 
 # How soon to ask again why there are fewer pods than wanted: nobody tells us when a quota is raised.
 _ASK_AGAIN = 10.0
+# How soon to ask again why a pod does not start on its node: most do, and only then somebody would be told.
+_ASK_NODE = 30.0
 # A node that has not confirmed the end of a pod so long after its grace will not do so by itself.
 _LATE = timedelta(minutes=1)
-# How soon to look again whether a kind is served: what has just appeared has to be listed first.
+# How soon to look again whether a kind is served, or all is written that ended pods have told.
 _SOON = 1.0
 OVER = frozenset({"Succeeded", "Failed"})
 _HELD = frozenset({"Suspended", "Evicted"})
+# Somebody may have deleted what we make beside the pods.
+_LACKING = frozenset({Reason.VOLUME_UNAVAILABLE, Reason.CONFIG_MISSING})
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -44,6 +49,8 @@ def plan(snapshot: Snapshot) -> Plan:
         return Plan()
     if job.status.phase in OVER:
         return _over(snapshot)
+    if not snapshot.is_settled:
+        return Plan(look_again=_SOON)
     number = attempts.under_way(snapshot)
     return _between(snapshot) if number is None else _under_way(snapshot, snapshot.run(number))
 
@@ -52,7 +59,7 @@ def begins(snapshot: Snapshot) -> bool:
     """Whether it is time for the next attempt, where none is under way: nothing of the last one is left."""
     job, late = snapshot.object, until_deadline(snapshot)
     is_free = not (snapshot.jobs or snapshot.pods or job.spec.suspend)
-    return is_free and (late is None or late > 0) and attempts.pause(job.status, snapshot.now) <= timedelta()
+    return is_free and (late is None or late > 0) and attempts.pause(job, snapshot.now) <= timedelta()
 
 
 def refused(snapshot: Snapshot, why: str) -> TrainingJobStatus:
@@ -61,10 +68,13 @@ def refused(snapshot: Snapshot, why: str) -> TrainingJobStatus:
 
 def _under_way(snapshot: Snapshot, run: Run) -> Plan:
     job = snapshot.object
-    # Jobs that are there began where they began, whatever was reported before their attempt was written down.
-    resumed_from = run.jobs[0].resumed_from if run.jobs else job.status.checkpoint
-    known = attempts.opened(job.status, run.number, now=snapshot.now, resumed_from=resumed_from)
-    known = status.seen(snapshot, known, run.number)
+    begun = Attempt(
+        number=run.number,
+        start_time=timestamp(snapshot.now),
+        resumed_from=_resumed_from(job, run),
+        spec_hash=attempts.asked(job.spec),
+    )
+    known = status.seen(snapshot, attempts.opened(job.status, begun), run.number)
     since = _ran_since(snapshot, run)
     if since is not None:
         known = attempts.ran(known, since)
@@ -77,23 +87,41 @@ def _go_on(snapshot: Snapshot, run: Run, known: TrainingJobStatus) -> Plan:
     stale = tuple(
         _delete(each) for each in snapshot.jobs if each.attempt < run.number and not each.metadata.is_deleting
     )
-    wait = waits_for(snapshot, run)
-    runs = known.attempts[-1].run_time is not None
-    total = sum(group.replicas for group in groups(job.spec))
-    if wait is None:
-        shown = status.under_way(
-            snapshot, known, "Running", Reason.RUNNING, f"All {total} pods run or have ended well."
-        )
-    else:
-        shown = status.under_way(snapshot, known, "Running" if runs else "Pending", wait.reason, wait.message)
-    made = attempts.recorded(job.status, run.number) is None
-    shown, until_stall = silence.listened(snapshot, shown)
+    wait, wrong = waiting.waits_for(snapshot, run), " ".join(unheeded(job, run))
+    shown, until_stall = silence.listened(snapshot, _shown(snapshot, known, wait, wrong))
     return Plan(
-        actions=(*stale, *_children(snapshot, run, known), *leave.upkeep(snapshot, all_run=wait is None)),
+        actions=stale if wrong else (*stale, *_upkeep(snapshot, run, known, wait)),
         status=status.gathered(snapshot, shown, None),
-        notes=(_created(job),) if made else (),
-        look_again=_soonest(until_deadline(snapshot), until_stall, _ASK_AGAIN if len(run.pods) < total else None),
+        notes=_news(snapshot, run, wrong),
+        look_again=_soonest(until_deadline(snapshot), until_stall, _until_asked(snapshot, run)),
     )
+
+
+def _upkeep(snapshot: Snapshot, run: Run, known: TrainingJobStatus, wait: Wait | None) -> tuple[Action, ...]:
+    return (*_children(snapshot, run, known, wait), *leave.upkeep(snapshot, all_run=wait is None))
+
+
+def _shown(snapshot: Snapshot, known: TrainingJobStatus, wait: Wait | None, wrong: str) -> TrainingJobStatus:
+    if wait is None:
+        all_ = f"All {len(completion.ranks(snapshot.object.spec))} pods run or have ended well."
+        return status.under_way(snapshot, known, "Running", Reason.RUNNING, all_, unheeded=wrong)
+    phase: Phase = "Pending" if known.attempts[-1].run_time is None else "Running"
+    return status.under_way(snapshot, known, phase, wait.reason, wait.message, unheeded=wrong)
+
+
+def _news(snapshot: Snapshot, run: Run, wrong: str) -> tuple[Note, ...]:
+    job = snapshot.object
+    if attempts.recorded(job.status, run.number) is None:
+        return (_created(job),)
+    is_known = job.status.observed_generation == job.metadata.generation
+    return (Note(Reason.INVALID_SPEC, wrong, warning=True),) if wrong and not is_known else ()
+
+
+def _until_asked(snapshot: Snapshot, run: Run) -> float | None:
+    """In how many seconds to ask who knows why pods are missing, or do not start."""
+    if completion.missing(snapshot.object.spec, run):
+        return _ASK_AGAIN
+    return _ASK_NODE if waiting.starting(run) else None
 
 
 def _close(snapshot: Snapshot, known: TrainingJobStatus, end: End) -> Plan:
@@ -125,7 +153,11 @@ def _between(snapshot: Snapshot) -> Plan:
     if snapshot.jobs or snapshot.pods:
         leftovers = tuple(_delete(each) for each in snapshot.jobs if not each.metadata.is_deleting)
         shown = status.under_way(snapshot, known, phase, Reason.PODS_ENDING, _ending(snapshot))
-        return Plan(actions=leftovers, status=shown, look_again=_LATE.total_seconds() if snapshot.pods else None)
+        return Plan(
+            actions=(*leftovers, *_orphans(snapshot)),
+            status=shown,
+            look_again=_LATE.total_seconds() if snapshot.pods else None,
+        )
     if job.spec.suspend:
         message = "The job is held. Set spec.suspend to false to go on."
         known = msgspec.structs.replace(known, start_time=None)
@@ -134,7 +166,13 @@ def _between(snapshot: Snapshot) -> Plan:
     late = until_deadline(snapshot)
     if late is not None and late <= 0:
         return _out_of_time(snapshot, known)
-    return _pause(snapshot, known, attempts.pause(job.status, snapshot.now))
+    return _pause(snapshot, known, attempts.pause(job, snapshot.now))
+
+
+def _orphans(snapshot: Snapshot) -> tuple[Action, ...]:
+    """Pods whose Job was deleted without them: nobody else would ever end them."""
+    left = (pod for pod in snapshot.pods if pod.is_orphan and not pod.metadata.is_deleting)
+    return tuple(Delete(POD, pod) for pod in left)
 
 
 def _begin(snapshot: Snapshot, known: TrainingJobStatus) -> Plan:
@@ -196,6 +234,8 @@ def _goes(snapshot: Snapshot, job: Job) -> bool:
     if job.attempt < attempts.following(training.status) - 1:
         return True
     has_ended = job.is_complete or job.failed is not None
+    if not has_ended and training.status.attempts and training.status.attempts[-1].cause == "DeadlineExceeded":
+        return True
     pods = [pod for pod in snapshot.pods if (pod.attempt, pod.role) == (job.attempt, job.role)]
     match training.spec.run_policy.clean_pod_policy:
         case "All":
@@ -203,11 +243,11 @@ def _goes(snapshot: Snapshot, job: Job) -> bool:
         case "Running":
             return not has_ended
         case "None":
-            outliving = {group.role for group in groups(training.spec) if group.outlives}
-            return training.status.phase == "Succeeded" and not has_ended and job.role in outliving
+            decisive = {group.role for group in groups(training.spec) if group.is_decisive}
+            return training.status.phase == "Succeeded" and not has_ended and job.role not in decisive
 
 
-def _children(snapshot: Snapshot, run: Run, known: TrainingJobStatus) -> tuple[Action, ...]:
+def _children(snapshot: Snapshot, run: Run, known: TrainingJobStatus, wait: Wait | None) -> tuple[Action, ...]:
     """What is missing of the attempt. A Job that is there stays as it was made, but for its number of elastic workers:
     another version of Skysail may render it otherwise, and its template cannot be changed.
     """
@@ -215,12 +255,15 @@ def _children(snapshot: Snapshot, run: Run, known: TrainingJobStatus) -> tuple[A
     wanted = children(job, run.number, known.attempts[-1].resumed_from, snapshot.terms.reporting)
     owner, hash_ = Owner(TRAINING_JOB.resource, job), attempts.trained(job.spec)
     is_new = attempts.recorded(job.status, run.number) is None
+    # Jobs are made for a new attempt only: one that is missing later was deleted, and the others cannot go on.
     jobs = tuple(
         Apply(JOB, _marked(leave.placed(snapshot, manifest, group.role), hash_), owner)
         for group, (_, manifest) in zip(groups(job.spec), wanted.jobs, strict=True)
-        if _is_due(run, manifest, is_new=is_new)
+        if is_new and run.job(manifest["metadata"]["name"]) is None
     )
-    return (*_spare(snapshot, wanted), *_surroundings(wanted, owner, is_new=is_new), *jobs)
+    is_lacking = wait is not None and wait.reason in _LACKING
+    around = _surroundings(wanted, owner, all_=is_new or is_lacking)
+    return (*_spare(snapshot, wanted), *around, *jobs, *_scaled(job, run))
 
 
 def _spare(snapshot: Snapshot, wanted: Children) -> tuple[Action, ...]:
@@ -230,17 +273,19 @@ def _spare(snapshot: Snapshot, wanted: Children) -> tuple[Action, ...]:
     return tuple(Delete(SERVICE, each) for each in spare)
 
 
-def _surroundings(wanted: Children, owner: Owner, *, is_new: bool) -> tuple[Action, ...]:
-    """All of it for a new attempt; later only what is watched: looking for the rest would cost a read each time."""
+def _surroundings(wanted: Children, owner: Owner, *, all_: bool) -> tuple[Action, ...]:
+    """All of it where it may be missing; else only what is watched: to look for the rest would cost reads each time."""
     claims = tuple(Apply(resource, manifest, owner, only_once=True) for resource, manifest in wanted.claims)
     shared = tuple(Apply(resource, manifest, owner) for resource, manifest in wanted.shared)
-    return (*claims, *shared) if is_new else tuple(each for each in shared if each.resource == SERVICE)
+    return (*claims, *shared) if all_ else tuple(each for each in shared if each.resource == SERVICE)
 
 
-def _is_due(run: Run, manifest: Manifest, *, is_new: bool) -> bool:
-    """Jobs are made for a new attempt only: one that is missing later was deleted, and the others cannot go on."""
-    there = run.job(manifest["metadata"]["name"])
-    return is_new if there is None else there.spec.parallelism != manifest["spec"]["parallelism"]
+def _scaled(job: TrainingJob, run: Run) -> tuple[Action, ...]:
+    """Elastic workers come and go in the Job that is there."""
+    number = job.spec.workers
+    jobs = [each for each in run.jobs if is_elastic(job.spec) and each.role == WORKER]
+    wanted = {"parallelism": number, "completions": number}
+    return tuple(Patch(JOB, each, wanted) for each in jobs if each.spec.parallelism != number)
 
 
 def _marked(manifest: Manifest, hash_: str) -> Manifest:
@@ -258,11 +303,29 @@ def _delete(job: Job) -> Delete:
     return Delete(JOB, job, children_first=True)
 
 
+def _resumed_from(job: TrainingJob, run: Run) -> NewestCheckpoint | None:
+    """Jobs that are there began where they began, whatever was reported before their attempt was written down."""
+    if run.jobs:
+        return run.jobs[0].resumed_from
+    newest = job.status.checkpoint
+    return newest if newest is not None and finds(job, newest) else None
+
+
 def _ran_since(snapshot: Snapshot, run: Run) -> str | None:
-    """When the last pod started, once all have: told by the pods, so that it is known also to who was not there."""
+    """When as many pods had started as the training needs: told by the pods, so that it is known also to who was not
+    there. Nobody waits for an evaluator.
+    """
     started = {(pod.role, pod.index): pod.started_at for pod in run.pods if pod.started_at is not None}
-    ranks = {(group.role, index) for group in groups(snapshot.object.spec) for index in range(group.replicas)}
-    return max(started.values()) if ranks <= started.keys() else None
+    gone = completion.done(run) - started.keys()
+    since = []
+    for group in groups(snapshot.object.spec):
+        needed = 0 if group.role == EVALUATOR else fewest(snapshot.object.spec, group)
+        needed -= sum(1 for role, _ in gone if role == group.role)
+        starts = sorted(start for (role, _), start in started.items() if role == group.role)
+        if len(starts) < needed:
+            return None
+        since += starts[: max(needed, 0)]
+    return max(since, default=None)
 
 
 def _ending(snapshot: Snapshot) -> str:

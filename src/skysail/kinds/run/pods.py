@@ -10,17 +10,17 @@ import msgspec
 from skysail.core.actions import Manifest
 from skysail.kinds.run import naming, reporting
 from skysail.kinds.run.frameworks import FRAMEWORKS
-from skysail.kinds.run.frameworks.world import INDEX, World
+from skysail.kinds.run.frameworks.world import INDEX_VARIABLE, World
 from skysail.kinds.run.groups import GPU, Group
 from skysail.kinds.run.overlay import laid_over
 from skysail.kinds.run.reporting import Reporting
 from skysail.kinds.run.types import NewestCheckpoint, TrainingJob, TrainingJobSpec
 from skysail.kinds.run.volumes import checkpoint_directory, volumes
+from skysail.kinds.run.workload import INDEX_LABEL
 from skysail.kube.fields import PodTemplate
 
 # The container that trains; by this name a podTemplate says more of it.
 CONTAINER = "trainer"
-_INDEX_LABEL = "metadata.labels['batch.kubernetes.io/job-completion-index']"
 
 
 def template(
@@ -57,7 +57,7 @@ def variables(world: World, group: Group, resume: NewestCheckpoint | None) -> li
         **dict(_hyperparameters(world.spec)),
     }
     return [
-        _own(INDEX, _INDEX_LABEL),
+        _own(INDEX_VARIABLE, f"metadata.labels['{INDEX_LABEL}']"),
         _own("POD_NAME", "metadata.name"),
         _own("POD_IP", "status.podIP"),
         *_plain(ours),

@@ -19,11 +19,11 @@ import msgspec
 from skysail.base.timestamps import timestamp
 from skysail.core.queue import Queue
 from skysail.kinds.run import attempts
-from skysail.kinds.run.report import Report, merged
+from skysail.kinds.run.report import Report, Unusable, merged
 from skysail.kinds.run.types import TRAINING_JOB, TrainingJob, TrainingJobStatus
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
-from skysail.kube.errors import Conflict, KubeError, NotFound
+from skysail.kube.errors import Conflict, Invalid, KubeError, NotFound
 from skysail.kube.objects import Key
 from skysail.kube.rbac import Right
 
@@ -44,7 +44,7 @@ class _Word(msgspec.Struct, frozen=True):
     report: Report
     waiting: tuple[asyncio.Future[None], ...] = ()
 
-    def tell(self, error: Lost | None = None) -> None:
+    def tell(self, error: Lost | Unusable | None = None) -> None:
         for each in self.waiting:
             if each.done():
                 continue
@@ -96,7 +96,7 @@ class Records:
         self._add(job, report)
 
     async def write(self, job: TrainingJob, report: Report) -> None:
-        """Returns when it is written. Raises Lost."""
+        """Returns when it is written. Raises Lost, and Unusable where the API server will never take it."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._add(job, report, written)
         await written
@@ -108,7 +108,7 @@ class Records:
             return
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._words[key] = _Word(word.uid, word.report, (*word.waiting, written))
-        with contextlib.suppress(Lost):
+        with contextlib.suppress(Lost, Unusable):
             await written
 
     async def run(self) -> None:
@@ -147,6 +147,8 @@ class Records:
             try:
                 await self._write(key)
                 self._queue.forgive(key)
+            except Invalid as error:
+                self._refuse(key, error)
             except KubeError as error:
                 delay = self._queue.retry(key)
                 extra = {"object": str(key), "why": str(error), "retry_in": round(delay, 1)}
@@ -185,7 +187,7 @@ class Records:
             changed["progress"] = msgspec.to_builtins(status.progress)
         if report.checkpoint is not None:
             # A patch leaves what it does not name, and the step of another checkpoint is wrong for this one.
-            changed["checkpoint"] = {"step": None, **msgspec.to_builtins(report.checkpoint)}
+            changed["checkpoint"] = {"step": None, "claimName": None, **msgspec.to_builtins(report.checkpoint)}
         resource = TRAINING_JOB.resource
         self._jobs.wrote(await self._client.patch_status(resource, job, changed, TrainingJob))
 
@@ -210,3 +212,11 @@ class Records:
     def _drop(self, key: Key, word: _Word) -> None:
         self._words.pop(key, None)
         word.tell(Lost(f"TrainingJob {key} is gone."))
+
+    def _refuse(self, key: Key, error: Invalid) -> None:
+        """What cannot be written must not stand in the way of what is reported later."""
+        log.warning("report dropped", extra={"object": str(key), "why": str(error)})
+        self._queue.forgive(key)
+        word = self._words.pop(key, None)
+        if word is not None:
+            word.tell(Unusable(f"The API server does not take this report: {error.message}"))

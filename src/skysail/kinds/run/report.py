@@ -7,15 +7,14 @@ is ours. Who cannot send anything prints one line instead: `skysail-checkpoint s
 from __future__ import annotations
 
 import math
-import posixpath
 from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from skysail.kinds.run.types import Metric, NewestCheckpoint, Progress, TrainingJobSpec
-from skysail.kinds.run.volumes import checkpoint_directory
+from skysail.kinds.run.types import Metric, NewestCheckpoint, Progress, TrainingJob
+from skysail.kinds.run.volumes import checkpoint_claim_name, checkpoint_directory, is_within
 from skysail.kube import fields
 
 MARK = "skysail-checkpoint "
@@ -24,6 +23,9 @@ _STEP = ("current_step", "global_step", "step")
 _LARGEST_EPOCH = 2**31 - 1
 _LARGEST_STEP = 2**53 - 1
 _MOST_METRICS = 64
+# As the schema of the status has it.
+_LONGEST_PATH = 4096
+_SHOWN_OF_PATH = 100
 
 
 class Unusable(Exception):
@@ -67,7 +69,7 @@ def parse(body: bytes) -> Body:
     """Raises Unusable with what is wrong and where."""
     try:
         parsed = msgspec.json.decode(body, type=Body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unusable(
             f"The report cannot be read: {error}. It is JSON such as "
             '{"trainerStatus": {"progressPercentage": 42}} or {"checkpoint": {"path": "/checkpoints/120"}}.'
@@ -77,13 +79,13 @@ def parse(body: bytes) -> Body:
     return parsed
 
 
-def report(spec: TrainingJobSpec, body: Body, at: str) -> Report:
+def report(job: TrainingJob, body: Body, at: str) -> Report:
     """Raises Unusable for a checkpoint that a later attempt could not find."""
     told = body.trainer_status
     checkpoint = body.checkpoint
     return Report(
         progress=None if told is None else _progress(told),
-        checkpoint=None if checkpoint is None else kept(spec, checkpoint, at),
+        checkpoint=None if checkpoint is None else kept(job, checkpoint, at),
     )
 
 
@@ -99,20 +101,26 @@ def line(text: str) -> Complete | None:
     return Complete(path=path, step=None if step is None else _step(step))
 
 
-def kept(spec: TrainingJobSpec, checkpoint: Complete, at: str) -> NewestCheckpoint:
+def kept(job: TrainingJob, checkpoint: Complete, at: str) -> NewestCheckpoint:
     """The checkpoint, for the status. Outside the checkpoints' volume nothing outlives the pod."""
-    directory = checkpoint_directory(spec)
+    directory = checkpoint_directory(job.spec)
+    if len(checkpoint.path) > _LONGEST_PATH:
+        raise Unusable(
+            f"The path of the checkpoint, {checkpoint.path[:_SHOWN_OF_PATH]}…, has {len(checkpoint.path)} characters: "
+            f"at most {_LONGEST_PATH} are kept. Save it under a shorter name."
+        )
     if not directory:
         raise Unusable(
             f"The checkpoint {checkpoint.path} would be lost with its pod: this TrainingJob has no volume for "
             "checkpoints. Set spec.checkpointDir."
         )
-    if not _is_within(checkpoint.path, directory):
+    if not is_within(checkpoint.path, directory):
         raise Unusable(
             f"The checkpoint {checkpoint.path} is outside spec.checkpointDir, which is {directory}: save it below "
             "that folder, where the next attempt finds it."
         )
-    return NewestCheckpoint(path=checkpoint.path, step=checkpoint.step, save_time=at)
+    claim = checkpoint_claim_name(job)
+    return NewestCheckpoint(path=checkpoint.path, step=checkpoint.step, save_time=at, claim_name=claim)
 
 
 def merged(before: Progress | None, after: Progress | None) -> Progress | None:
@@ -158,11 +166,3 @@ def _step(text: str) -> int:
     ):
         raise Unusable(f"A printed line names step={text[:32]}, which is no step: write a whole number.")
     return int(text)
-
-
-def _is_within(path: str, directory: str) -> bool:
-    """Below the folder, or the folder itself. A path that leads up again may end anywhere."""
-    directory = posixpath.normpath(directory)
-    plain = posixpath.normpath(path)
-    is_below = plain == directory or plain.startswith(directory.rstrip("/") + "/")
-    return path.isprintable() and path.startswith("/") and ".." not in path.split("/") and is_below

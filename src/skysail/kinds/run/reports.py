@@ -95,7 +95,7 @@ class Desk:
                 sentence = f"TrainingJob {key} is reported for too often. One report in five seconds is enough."
                 return _refusal(429, sentence, retry_after=int(_WINDOW_SECONDS))
             body = parse(await request.read())
-            await self._record(job, report(job.spec, body, timestamp(self._now())))
+            await self._record(job, report(job, body, timestamp(self._now())))
         except (Stranger, Outlived, Unusable, Lost) as error:
             return _refusal(_CODES[type(error)], str(error))
         except (KubeError, TimeoutError):

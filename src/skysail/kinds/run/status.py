@@ -10,26 +10,34 @@ from skysail.base.names import Condition as Type
 from skysail.base.names import Label, Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import conditions
+from skysail.kinds.run import completion
 from skysail.kinds.run.snapshot import Snapshot
 from skysail.kinds.run.types import Phase, TrainingJobStatus, WorkerStatus
-from skysail.kinds.run.workload import Pod, newest
+from skysail.kinds.run.workload import WORKER, Pod, newest
 from skysail.kube.fields import Condition
 
 Value = Literal["True", "False", "Unknown"]
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
-_WORKER = "worker"
 _LONGEST_MESSAGE = 4096
 _ENDED = {"Succeeded", "Failed"}
 _NOT_ENDED = "The training has not ended yet."
 
 
 def under_way(
-    snapshot: Snapshot, status: TrainingJobStatus, phase: Phase, reason: str, message: str
+    snapshot: Snapshot, status: TrainingJobStatus, phase: Phase, reason: str, message: str, *, unheeded: str = ""
 ) -> TrainingJobStatus:
-    """Where it stands while its end is open. The sentence is told by the condition Running."""
+    """Where it stands while its end is open. The sentence is told by the condition Running.
+
+    `unheeded` is what is wrong with a change of the spec that an attempt goes on without.
+    """
     runs: Value = "True" if phase == "Running" else "False"
-    status = told(snapshot, accepted(snapshot, status), Type.RUNNING, runs, reason, message)
+    if unheeded:
+        goes_on = f"The attempt under way goes on as it began. {unheeded}"
+        status = told(snapshot, status, Type.ACCEPTED, "False", Reason.INVALID_SPEC, goes_on)
+    else:
+        status = accepted(snapshot, status)
+    status = told(snapshot, status, Type.RUNNING, runs, reason, message)
     status = told(snapshot, status, Type.SUCCEEDED, "Unknown", Reason.UNDER_WAY, _NOT_ENDED)
     return msgspec.structs.replace(status, phase=phase)
 
@@ -56,10 +64,10 @@ def refused(snapshot: Snapshot, why: str) -> TrainingJobStatus:
 
 def unfit(snapshot: Snapshot, status: TrainingJobStatus, why: str) -> TrainingJobStatus:
     """Nothing begins with such a spec: what stands, stands, and the job says what to change."""
-    status = told(snapshot, snapshot.object.status, Type.ACCEPTED, "False", Reason.INVALID_SPEC, why)
+    status = told(snapshot, status, Type.ACCEPTED, "False", Reason.INVALID_SPEC, why)
     status = told(snapshot, status, Type.RUNNING, "False", Reason.INVALID_SPEC, why)
     status = told(snapshot, status, Type.SUCCEEDED, "Unknown", Reason.UNDER_WAY, _NOT_ENDED)
-    return msgspec.structs.replace(status, phase=status.phase or "Pending")
+    return msgspec.structs.replace(status, phase="Restarting" if status.attempts else "Pending")
 
 
 def gathered(snapshot: Snapshot, status: TrainingJobStatus, missing: str | None) -> TrainingJobStatus:
@@ -80,11 +88,13 @@ def accepted(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatus
 def seen(snapshot: Snapshot, status: TrainingJobStatus, number: int) -> TrainingJobStatus:
     """With the workers of this attempt."""
     last, replaced = _workers(snapshot, number)
+    workers = _done(snapshot, status, number)
+    workers |= {index: _worker(pod, number + replaced[index]) for index, pod in last.items()}
     return msgspec.structs.replace(
         status,
-        worker_statuses=tuple(_worker(pod, number + replaced[index]) for index, pod in sorted(last.items())),
+        worker_statuses=tuple(worker for _, worker in sorted(workers.items())),
         replicas=sum(1 for pod in last.values() if not pod.is_over and not pod.metadata.is_deleting),
-        selector=f"{Label.TRAINING_JOB_UID}={snapshot.object.metadata.uid},{Label.WORKER}={_WORKER}",
+        selector=f"{Label.TRAINING_JOB_UID}={snapshot.object.metadata.uid},{Label.WORKER}={WORKER}",
     )
 
 
@@ -126,10 +136,20 @@ def _workers(snapshot: Snapshot, number: int) -> tuple[dict[int, Pod], dict[int,
     pods = [
         pod
         for pod in snapshot.pods
-        if (pod.attempt, pod.role) == (number, _WORKER) and not (pod.is_over and pod.metadata.is_deleting)
+        if (pod.attempt, pod.role) == (number, WORKER) and not (pod.is_over and pod.metadata.is_deleting)
     ]
     last = {index: pod for (_, index), pod in newest(pods).items()}
     return last, {index: sum(1 for pod in pods if pod.index == index) - 1 for index in last}
+
+
+def _done(snapshot: Snapshot, status: TrainingJobStatus, number: int) -> dict[int, WorkerStatus]:
+    """Those who have done their work, as they were seen last: their pods may be gone."""
+    done = completion.done(snapshot.run(number))
+    return {
+        worker.worker_id: msgspec.structs.replace(worker, phase="Succeeded")
+        for worker in status.worker_statuses
+        if (WORKER, worker.worker_id) in done
+    }
 
 
 def _worker(pod: Pod, restarts_before: int) -> WorkerStatus:

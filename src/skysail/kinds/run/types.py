@@ -220,6 +220,9 @@ class NewestCheckpoint(fields.Part, frozen=True, kw_only=True):
     path: Annotated[fields.Path, Meta(description="Where it is.")]
     step: Annotated[fields.Generation | None, Meta(description="Step that it was made at.")] = None
     save_time: Annotated[fields.Time | None, Meta(description="When it was complete.")] = None
+    claim_name: Annotated[
+        fields.Name | None, Meta(description="PersistentVolumeClaim that it is on. Absent: unknown.")
+    ] = None
 
 
 class Attempt(fields.Part, frozen=True, kw_only=True):
@@ -227,11 +230,14 @@ class Attempt(fields.Part, frozen=True, kw_only=True):
 
     number: Annotated[fields.Count, Meta(description="Counts from 0.")]
     start_time: Annotated[fields.Time | None, Meta(description="When it began.")] = None
-    run_time: Annotated[fields.Time | None, Meta(description="When all of its pods ran.")] = None
+    run_time: Annotated[fields.Time | None, Meta(description="When as many of its pods ran as it needs.")] = None
     end_time: Annotated[fields.Time | None, Meta(description="When it was over, and its pods were told to end.")] = None
     cause: Annotated[Cause | None, Meta(description="What ended it. Only Failed costs a retry.")] = None
     failure: Annotated[Failure | None, Meta(description="The pod that made it fail.")] = None
     resumed_from: Annotated[NewestCheckpoint | None, Meta(description="The checkpoint that it began at.")] = None
+    spec_hash: Annotated[
+        fields.ShortText, Meta(description="Stands for what it was made from, the number of workers aside.")
+    ] = ""
 
 
 class Metric(fields.Part, frozen=True, kw_only=True):
@@ -264,7 +270,9 @@ class TrainingJobStatus(fields.Part, frozen=True, kw_only=True):
     replicas: Annotated[fields.Count, Meta(description="Workers that are there, for the scale subresource.")] = 0
     selector: Annotated[fields.Text, Meta(description="Label selector of the workers, for the scale subresource.")] = ""
     attempts: Annotated[tuple[Attempt, ...], Meta(max_length=10, description="The newest attempts, oldest first.")] = ()
-    retries: Annotated[fields.Count, Meta(description="Failed attempts; each one costs a retry.")] = 0
+    retries: Annotated[
+        fields.Count, Meta(description="Failed attempts of what is trained now; each one costs a retry.")
+    ] = 0
     failure: Annotated[Failure | None, Meta(description="The pod that made the newest failed attempt fail.")] = None
     progress: Annotated[Progress | None, Meta(description="How far the training is.")] = None
     checkpoint: Annotated[NewestCheckpoint | None, Meta(description="The newest complete checkpoint.")] = None

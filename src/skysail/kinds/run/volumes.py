@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
+
 import msgspec
 
 from skysail.core.actions import Manifest
 from skysail.kinds.run import naming
 from skysail.kinds.run.groups import largest
-from skysail.kinds.run.types import Checkpoint, TrainingJob, TrainingJobSpec
+from skysail.kinds.run.types import Checkpoint, NewestCheckpoint, TrainingJob, TrainingJobSpec
 from skysail.kube.fields import PersistentVolumeClaimVolumeSource
 from skysail.kube.resources import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM
 
@@ -31,7 +33,7 @@ def volumes(job: TrainingJob) -> tuple[Volume, ...]:
     if spec.data_volume is not None:
         found.append(_claimed("data", spec.data_volume, _DATA))
     if directory := checkpoint_directory(spec):
-        claim = PersistentVolumeClaimVolumeSource(_checkpoint(spec).claim_name or naming.checkpoints(job.metadata.name))
+        claim = PersistentVolumeClaimVolumeSource(checkpoint_claim_name(job))
         found.append(_claimed("checkpoints", claim, directory))
     if spec.hyperparameters:
         found.append(_file(naming.hyperparameters(job.metadata.name)))
@@ -45,6 +47,26 @@ def checkpoint_directory(spec: TrainingJobSpec) -> str:
     wanted = _checkpoint(spec)
     is_wanted = wanted.claim_name or wanted.size or wanted.storage_class_name or wanted.access_mode
     return _CHECKPOINTS if is_wanted else ""
+
+
+def checkpoint_claim_name(job: TrainingJob) -> str:
+    return _checkpoint(job.spec).claim_name or naming.checkpoints(job.metadata.name)
+
+
+def finds(job: TrainingJob, checkpoint: NewestCheckpoint) -> bool:
+    """Whether the job's pods, as they are made now, find what was saved: the folder or its volume may have changed."""
+    is_there = checkpoint.claim_name in {None, checkpoint_claim_name(job)}
+    return is_there and is_within(checkpoint.path, checkpoint_directory(job.spec))
+
+
+def is_within(path: str, directory: str) -> bool:
+    """Below the folder, or the folder itself. A path that leads up again may end anywhere."""
+    if not directory:
+        return False
+    directory = posixpath.normpath(directory)
+    plain = posixpath.normpath(path)
+    is_below = plain == directory or plain.startswith(directory.rstrip("/") + "/")
+    return path.isprintable() and path.startswith("/") and ".." not in path.split("/") and is_below
 
 
 def checkpoint_claim(job: TrainingJob) -> Manifest | None:

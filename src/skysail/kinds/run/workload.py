@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -10,31 +11,37 @@ from skysail.base.names import Annotation, Label
 from skysail.kinds.run.types import NewestCheckpoint
 from skysail.kube.objects import Object
 
-INDEX = "batch.kubernetes.io/job-completion-index"
+INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+WORKER = "worker"
+# It only reads what the others have saved: nobody waits for it, and days of training do not end because it cannot.
+EVALUATOR = "evaluator"
+DISRUPTED = "DisruptionTarget"
 # The Job controller announces an end by the first of each pair, and confirms it when all pods have ended.
 _COMPLETE = ("SuccessCriteriaMet", "Complete")
 _FAILED = ("FailureTarget", "Failed")
-_DISRUPTED = "DisruptionTarget"
 _SCHEDULED = "PodScheduled"
 
 
-class _Read(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class Read(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A part that is only read."""
 
 
-class Condition(_Read, frozen=True):
+class Condition(Read, frozen=True):
     type: str
     status: str
     reason: str = ""
     message: str = ""
+    last_transition_time: str | None = None
 
 
-class JobSpec(_Read, frozen=True):
+class JobSpec(Read, frozen=True):
     parallelism: int = 1
 
 
-class JobStatus(_Read, frozen=True):
+class JobStatus(Read, frozen=True):
     conditions: tuple[Condition, ...] = ()
+    completed_indexes: str = ""
+    failed_indexes: str = ""
 
 
 class Job(Object, frozen=True, gc=False):
@@ -73,21 +80,31 @@ class Job(Object, frozen=True, gc=False):
         return _first(self.status.conditions, *_FAILED)
 
     @property
+    def completed(self) -> frozenset[int]:
+        """Indexes that a pod has ended well for. It may be gone."""
+        return _indexes(self.status.completed_indexes)
+
+    @property
+    def worn_out(self) -> frozenset[int]:
+        """Indexes that failed as often as they may."""
+        return _indexes(self.status.failed_indexes)
+
+    @property
     def is_over(self) -> bool:
         """Whether it is certain that none of its pods runs any more."""
         return _first(self.status.conditions, _COMPLETE[-1], _FAILED[-1]) is not None
 
 
-class Waiting(_Read, frozen=True):
+class Waiting(Read, frozen=True):
     reason: str = ""
     message: str = ""
 
 
-class Running(_Read, frozen=True):
+class Running(Read, frozen=True):
     started_at: str | None = None
 
 
-class Terminated(_Read, frozen=True):
+class Terminated(Read, frozen=True):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
@@ -95,23 +112,23 @@ class Terminated(_Read, frozen=True):
     finished_at: str | None = None
 
 
-class State(_Read, frozen=True):
+class State(Read, frozen=True):
     waiting: Waiting | None = None
     running: Running | None = None
     terminated: Terminated | None = None
 
 
-class Container(_Read, frozen=True):
+class Container(Read, frozen=True):
     name: str = ""
     state: State = State()
     restart_count: int = 0
 
 
-class PodSpec(_Read, frozen=True):
+class PodSpec(Read, frozen=True):
     node_name: str = ""
 
 
-class PodStatus(_Read, frozen=True):
+class PodStatus(Read, frozen=True):
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
@@ -136,7 +153,13 @@ class Pod(Object, frozen=True, gc=False):
 
     @property
     def index(self) -> int:
-        return _number(self, INDEX)
+        return _number(self, INDEX_LABEL)
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether it was made for a rank, and its Job has gone without it."""
+        labels = self.metadata.labels or {}
+        return self.metadata.controller is None and {Label.ATTEMPT, INDEX_LABEL} <= labels.keys()
 
     @property
     def runs(self) -> bool:
@@ -149,7 +172,33 @@ class Pod(Object, frozen=True, gc=False):
     @property
     def disruption(self) -> Condition | None:
         """Why it has to end although it did nothing wrong."""
-        return _first(self.status.conditions, _DISRUPTED)
+        return _first(self.status.conditions, DISRUPTED)
+
+    @property
+    def was_deleted(self) -> bool:
+        """Whether somebody deleted it before it had ended, however it ended then."""
+        due = self.metadata.deletion_timestamp
+        if due is None:
+            return False
+        grace = timedelta(seconds=self.metadata.deletion_grace_period_seconds or 0)
+        return not self._had_ended(datetime.fromisoformat(due) - grace)
+
+    @property
+    def was_cut_off(self) -> bool:
+        """Whether it had to go before its work was done. Who saves when it is told to go may well exit with 0."""
+        if self.was_deleted:
+            return True
+        disruption = self.disruption
+        if disruption is None:
+            return False
+        since = disruption.last_transition_time
+        return not (since and self.status.phase == "Succeeded" and self._had_ended(datetime.fromisoformat(since)))
+
+    def _had_ended(self, moment: datetime) -> bool:
+        """Times are in seconds: who ended in the second in which it was told to did so for that."""
+        ends = [end.finished_at for row in self.status.container_statuses if (end := row.state.terminated)]
+        known = [datetime.fromisoformat(end) for end in ends if end]
+        return self.is_over and bool(known) and max(known) < moment
 
     @property
     def unscheduled(self) -> Condition | None:
@@ -201,6 +250,12 @@ def _first(conditions: tuple[Condition, ...], *types: str) -> Condition | None:
     """The first of these that holds; the later type says more than the earlier one."""
     holding = {row.type: row for row in conditions if row.status == "True"}
     return next((holding[type_] for type_ in reversed(types) if type_ in holding), None)
+
+
+def _indexes(text: str) -> frozenset[int]:
+    """`0,2-4`, as Jobs have it."""
+    ranges = [part.partition("-") for part in text.split(",") if part]
+    return frozenset(index for first, _, last in ranges for index in range(int(first), int(last or first) + 1))
 
 
 def _label(object_: Object, label: str) -> str:

@@ -13,12 +13,15 @@ from skysail.kinds.run import attempts, naming
 from skysail.kinds.run.groups import groups
 from skysail.kinds.run.snapshot import Snapshot
 from skysail.kinds.run.types import Attempt, TrainingJob, TrainingJobStatus
-from skysail.kinds.run.workload import INDEX, Job, Pod
+from skysail.kinds.run.workload import INDEX_LABEL, Job, Pod
 from tests.unit.kinds.run.stock import UID
 from tests.unit.kinds.run.stock import job as training
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 CHIEF = {"framework": "tensorflow", "roles": {"chief": {}, "parameterServers": {"replicas": 1}}}
+
+
+_OWNER = {"apiVersion": "batch/v1", "kind": "Job", "controller": True}
 
 
 def ago(seconds: float) -> str:
@@ -42,9 +45,16 @@ def status(*attempts: Attempt, **fields: Any) -> TrainingJobStatus:
 
 
 def child(
-    of: TrainingJob, role: str = "worker", number: int = 0, *, end: str = "", reason: str = "", **metadata: Any
+    of: TrainingJob,
+    role: str = "worker",
+    number: int = 0,
+    *,
+    end: str = "",
+    reason: str = "",
+    indexes: dict[str, str] | None = None,
+    **metadata: Any,
 ) -> Job:
-    """A Job of an attempt; `end` is a type of condition that holds."""
+    """A Job of an attempt; `end` is a type of condition that holds, `indexes` are those that it counts as ended."""
     conditions = [{"type": end, "status": "True", "reason": reason, "message": "so says the controller"}] if end else []
     replicas = next((group.replicas for group in groups(of.spec) if group.role == role), 1)
     return msgspec.convert(
@@ -59,7 +69,7 @@ def child(
                 **metadata,
             },
             "spec": {"parallelism": replicas},
-            "status": {"conditions": conditions},
+            "status": {"conditions": conditions, **(indexes or {})},
         },
         Job,
     )
@@ -83,7 +93,8 @@ def pod(
                 "namespace": "ml-jobs",
                 "uid": f"{role}-{number}-{index}-{life}",
                 "creationTimestamp": ago(50 - life),
-                "labels": {Label.ATTEMPT: str(number), Label.WORKER: role, INDEX: str(index), UID: ""},
+                "labels": {Label.ATTEMPT: str(number), Label.WORKER: role, INDEX_LABEL: str(index), UID: ""},
+                "ownerReferences": [{**_OWNER, "name": f"mnist-{role}-{number}", "uid": f"{role}-{number}"}],
                 **(metadata or {}),
             },
             "spec": {"nodeName": "" if phase == "Pending" else f"node-{index}"},
@@ -93,8 +104,19 @@ def pod(
     )
 
 
-def disruption(reason: str = "PreemptionByScheduler") -> dict[str, str]:
-    return {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "It has to give way."}
+def disruption(reason: str = "PreemptionByScheduler", *, at: str = ago(15)) -> dict[str, str]:
+    told = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "It has to give way."}
+    return {**told, "lastTransitionTime": at}
+
+
+def deleted(seconds: float = 15, *, grace: int = 30) -> dict[str, Any]:
+    """Somebody asked for its end so many seconds ago."""
+    return {"deletionTimestamp": ago(seconds - grace), "deletionGracePeriodSeconds": grace}
+
+
+def changed(of: TrainingJob, **spec: Any) -> TrainingJob:
+    """The same job, after somebody changed its spec."""
+    return msgspec.structs.replace(of, spec=msgspec.structs.replace(of.spec, **spec))
 
 
 def snapshot(of: TrainingJob, *children: Job | Pod, **known: Any) -> Snapshot:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skysail.kinds.run import attempts
-from skysail.kinds.run.types import Failure, NewestCheckpoint
+from skysail.kinds.run.types import Failure
 from tests.unit.kinds.run import stock
 from tests.unit.kinds.run.life import NOW, ago, attempt, child, job, snapshot, status
 
@@ -44,15 +44,18 @@ def test_a_job_that_is_being_deleted_is_no_new_attempt():
 def test_an_attempt_is_opened_once_and_ten_are_remembered():
     known = status()
     for number in range(12):
-        known = attempts.opened(known, number, now=NOW, resumed_from=None)
-        assert attempts.opened(known, number, now=NOW + timedelta(1), resumed_from=None) == known
+        known = attempts.opened(known, attempt(number))
+        assert attempts.opened(known, attempt(number, start_time=ago(0))) == known
     assert [each.number for each in known.attempts] == list(range(2, 12))
     assert attempts.following(known) == 12
 
 
-def test_an_attempt_remembers_the_checkpoint_that_it_began_at():
-    newest = NewestCheckpoint(path="/checkpoints/120", step=120)
-    assert attempts.opened(status(), 0, now=NOW, resumed_from=newest).attempts[0].resumed_from == newest
+def test_what_failed_before_the_spec_was_corrected_costs_nothing_afterwards():
+    known = status(attempt(0, "Failed", spec_hash="old"), retries=3)
+    assert attempts.opened(known, attempt(1, spec_hash="old")).retries == 3
+    assert attempts.opened(known, attempt(1, spec_hash="new")).retries == 0
+    unknown = status(attempt(0, "Failed"), retries=3)
+    assert attempts.opened(unknown, attempt(1, spec_hash="new")).retries == 3
 
 
 def test_the_first_moment_in_which_all_pods_ran_is_told_once():
@@ -98,11 +101,20 @@ def test_a_later_end_without_a_failure_does_not_forget_the_last_one():
     ],
 )
 def test_the_next_attempt_waits_longer_after_each_that_ended_badly_soon(ledger, seconds):
-    assert attempts.pause(status(*ledger), NOW) == timedelta(seconds=seconds)
+    assert attempts.pause(job(status=status(*ledger)), NOW) == timedelta(seconds=seconds)
+
+
+def test_a_corrected_job_is_not_made_to_wait_and_begins_to_count_anew():
+    of = job()
+    failed = [attempt(number, "Failed", spec_hash=attempts.asked(of.spec)) for number in range(5)]
+    known = status(*failed)
+    assert attempts.pause(job(status=known), NOW) == timedelta(seconds=155)
+    assert attempts.pause(job(status=known, workers=7), NOW) == timedelta(seconds=155)
+    assert attempts.pause(job(status=known, image="corrected"), NOW) == timedelta()
 
 
 def test_a_pause_ends_and_does_not_grow_when_the_clock_is_set_back():
-    known = status(attempt(0, "Failed"))
+    known = job(status=status(attempt(0, "Failed")))
     assert attempts.pause(known, NOW + timedelta(seconds=5)) == timedelta()
     assert attempts.pause(known, NOW - timedelta(hours=1)) == timedelta()
 
@@ -169,5 +181,5 @@ def test_the_hash_is_the_same_after_a_journey_through_the_api(of):
 
 @given(st.lists(st.sampled_from(["Failed", "Preempted", "NodeLost", "Suspended", "SpecChanged"]), max_size=10))
 def test_no_pause_is_longer_than_five_minutes(causes):
-    known = status(*(attempt(number, cause) for number, cause in enumerate(causes)))
+    known = job(status=status(*(attempt(number, cause) for number, cause in enumerate(causes))))
     assert timedelta() <= attempts.pause(known, NOW) <= timedelta(minutes=5)

@@ -6,7 +6,7 @@ import pytest
 
 from skysail.kinds.run.failure import ended_badly, sentence, with_log
 from skysail.kinds.run.types import Failure
-from tests.unit.kinds.run.life import CHIEF, ago, child, disruption, job, pod, snapshot
+from tests.unit.kinds.run.life import CHIEF, ago, child, deleted, disruption, job, pod, snapshot
 
 ELASTIC = {"elastic": {"min": 1, "max": 4}}
 
@@ -51,6 +51,117 @@ def test_the_first_pod_that_failed_is_to_blame():
 def test_of_pods_that_failed_in_the_same_second_the_lowest_rank_is_told():
     of = job()
     assert mishap(of, failed(of), pod(1, "Failed"), pod(0, "Failed")).failure.index == 0
+
+
+@pytest.mark.parametrize(
+    ("killed", "other", "blamed"),
+    [
+        ({"exit": 137}, {"exit": 1}, 1),
+        ({"exit": 137, "why": "OOMKilled"}, {"exit": 137}, 1),
+        ({"exit": 1, "why": "OOMKilled"}, {"exit": 139}, 1),
+        ({"exit": 143}, {"exit": 1}, 0),
+        ({"exit": 3, "metadata": deleted(10)}, {"exit": 1}, 0),
+    ],
+)
+def test_in_the_same_second_who_was_killed_is_to_blame_and_not_who_lost_a_peer(killed, other, blamed):
+    of = job()
+    assert mishap(of, failed(of), pod(0, "Failed", **other), pod(1, "Failed", **killed)).failure.index == blamed
+
+
+def test_the_first_pod_that_failed_is_to_blame_in_whichever_role():
+    of = job(**CHIEF)
+    server = pod(0, "Failed", role="ps", exit=137, why="OOMKilled", finished=ago(10))
+    chief = pod(0, "Failed", role="chief", finished=ago(5))
+    for others in ([failed(of, "ps")], [child(of, "ps")]):
+        found = mishap(of, failed(of, "chief"), *others, child(of), chief, server)
+        assert (found.failure.role, found.pod) == ("ps", server)
+
+
+@pytest.mark.parametrize("indexes", [{"failedIndexes": "1"}, {}])
+def test_of_workers_that_come_back_alone_the_one_that_did_not_is_to_blame(indexes):
+    of = job(**CHIEF)
+    before = [pod(0, "Failed", exit=3, finished=ago(90000)), pod(0, life=1)]
+    worn = [pod(1, "Failed", exit=7, finished=ago(40 - 10 * life), life=life) for life in range(4)]
+    found = mishap(of, failed(of, indexes=indexes), child(of, "chief"), child(of, "ps"), *before, *worn)
+    assert (found.cause, found.pod, found.is_final) == ("Failed", worn[-1], True)
+
+
+def test_a_pod_that_had_to_go_yesterday_and_came_back_excuses_nobody():
+    of = job(**CHIEF)
+    pushed = [pod(0, "Failed", conditions=[disruption("TerminationByKubelet")], finished=ago(90000)), pod(0, life=1)]
+    worn = [pod(1, "Failed", exit=7, finished=ago(40 - 10 * life), life=life) for life in range(4)]
+    found = mishap(of, failed(of), child(of, "chief"), child(of, "ps"), *pushed, *worn)
+    assert (found.cause, found.failure.exit_code) == ("Failed", 7)
+
+
+DELETED = [
+    ("still there", {"phase": "Running"}),
+    ("died of it", {"phase": "Failed", "exit": 143, "finished": ago(10)}),
+    ("saved, and exits with 0", {"phase": "Succeeded", "finished": ago(10)}),
+]
+
+
+@pytest.mark.parametrize("ended", [row[1] for row in DELETED], ids=[row[0] for row in DELETED])
+def test_a_pod_that_somebody_deleted_ends_its_gang_however_it_ends_itself(ended):
+    of = job()
+    found = mishap(of, child(of), pod(0), pod(1, metadata=deleted(15), **ended))
+    assert (found.cause, found.failure.index, found.failure.node, found.failure.reason) == (
+        "Deleted", 1, "node-1", "Deleted",
+    )  # fmt: skip
+
+
+def test_that_a_pod_was_deleted_is_seen_also_when_its_job_has_ended():
+    of = job(workers=1)
+    done = pod(0, "Succeeded", finished=ago(10), metadata=deleted(15))
+    assert mishap(of, child(of, end="Complete", indexes={"completedIndexes": "0"}), done).cause == "Deleted"
+    of = job()
+    died = pod(1, "Failed", exit=143, finished=ago(12), metadata=deleted(15))
+    assert mishap(of, failed(of), pod(0, "Failed", finished=ago(10)), died).cause == "Deleted"
+
+
+def test_a_winner_that_was_deleted_has_not_won_whatever_became_of_the_others():
+    of = job(framework="tensorflow")
+    winner = pod(0, "Succeeded", finished=ago(10), metadata=deleted(15))
+    for other in (pod(1, "Failed"), pod(1, metadata=deleted(5))):
+        found = mishap(of, child(of, end="Complete"), winner, other)
+        assert (found.cause, found.failure.index) == ("Deleted", 0)
+
+
+def test_who_was_done_before_it_was_deleted_or_drained_ends_nothing():
+    of = job()
+    for told in ({"metadata": deleted(15)}, {"conditions": [disruption("EvictionByEvictionAPI", at=ago(15))]}):
+        assert mishap(of, child(of), pod(0), pod(1, "Succeeded", finished=ago(3000), **told)) is None
+
+
+def test_who_was_drained_and_saved_and_exits_with_0_is_not_done():
+    of = job(workers=1)
+    drained = pod(0, "Succeeded", finished=ago(10), conditions=[disruption("EvictionByEvictionAPI", at=ago(15))])
+    assert mishap(of, child(of, end="Complete"), drained).cause == "Preempted"
+
+
+def test_pods_that_the_job_controller_ends_were_not_deleted_by_somebody():
+    of = job()
+    assert mishap(of, child(of), pod(0, "Failed"), pod(1, metadata=deleted(5))) is None
+    of = job(framework="tensorflow")
+    assert mishap(of, child(of), pod(0, "Succeeded"), pod(1, metadata=deleted(5))) is None
+
+
+def test_who_may_come_back_alone_may_be_deleted():
+    of = job(**ELASTIC)
+    assert mishap(of, child(of), pod(0), pod(1, metadata=deleted(5))) is None
+    assert mishap(of, child(of), pod(0, metadata=deleted(5)), pod(1)).cause == "Deleted"
+
+
+def test_where_all_who_decide_are_done_nothing_else_matters():
+    of = job(**CHIEF)
+    jobs = [child(of, "chief"), child(of), failed(of, "ps")]
+    assert mishap(of, *jobs, pod(0, "Succeeded", role="chief"), pod(0, "Failed", role="ps")) is None
+
+
+@pytest.mark.parametrize("spec", [ELASTIC, {"framework": "tensorflow"}])
+def test_a_job_that_failed_has_failed_although_the_first_worker_is_done(spec):
+    of = job(**spec)
+    assert mishap(of, failed(of), pod(0, "Succeeded"), pod(1, "Failed")).cause == "Failed"
 
 
 def test_a_pod_that_its_node_refused_has_a_reason_and_no_exit_code():

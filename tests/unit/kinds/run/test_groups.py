@@ -43,7 +43,6 @@ def test_the_pods_of_a_job_in_the_order_of_ranks(framework, spec, pods, decisive
     found = groups(job(framework, **spec).spec)
     assert [(group.role, group.replicas) for group in found] == pods
     assert [(group.role, group.winner) for group in found if group.is_decisive] == decisive
-    assert {group.role for group in found if group.outlives} == {role for role, _ in pods} - {decisive[0][0]}
     assert largest(job(framework, **spec).spec) == sum(count for _, count in pods)
 
 
@@ -77,9 +76,9 @@ def test_arguments_belong_to_their_command(role, runs):
 # (spec, GPUs of each worker, of each parameter server)
 GPUS = [
     ({"gpuPerWorker": 2}, 2, 0),
-    ({"resources": {"limits": {"nvidia.com/gpu": "1"}}}, 1, 1),
-    ({"resources": {"requests": {"nvidia.com/gpu": 3}}}, 3, 3),
-    ({"gpuPerWorker": 2, "resources": {"limits": {"nvidia.com/gpu": "1"}}}, 2, 1),
+    ({"resources": {"limits": {"nvidia.com/gpu": "1"}}}, 1, 0),
+    ({"resources": {"requests": {"nvidia.com/gpu": 3}}}, 3, 0),
+    ({"gpuPerWorker": 2, "resources": {"limits": {"nvidia.com/gpu": "1"}}}, 2, 0),
     ({"resources": {"limits": {"nvidia.com/gpu": "1k"}}}, 0, 0),
     ({}, 0, 0),
 ]
@@ -89,6 +88,14 @@ GPUS = [
 def test_gpus_of_workers_and_of_parameter_servers(spec, of_worker, of_server):
     workers, servers = groups(job("tensorflow", **spec, roles={"parameterServers": {}}).spec)
     assert (workers.gpus, servers.gpus) == (of_worker, of_server)
+
+
+def test_parameter_servers_share_the_rest_and_have_gpus_where_they_say_so():
+    shared = {"resources": {"limits": {"nvidia.com/gpu": 1, "memory": "4Gi"}, "requests": {"cpu": "2"}}}
+    servers = groups(job("tensorflow", **shared, roles={"parameterServers": {}}).spec)[-1]
+    assert (servers.resources.limits, servers.resources.requests) == ({"memory": "4Gi"}, {"cpu": "2"})
+    own = {"parameterServers": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}
+    assert groups(job("tensorflow", **shared, roles=own).spec)[-1].gpus == 1
 
 
 def test_a_role_with_resources_of_its_own_has_no_gpus_but_those():

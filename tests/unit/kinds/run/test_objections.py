@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,6 +55,12 @@ WRONG = [
     ),
     ({"gpuPerWorker": 2, "resources": {"requests": {GPU: "1"}}}, f"spec.resources.requests has {GPU}: 1"),
     ({"resources": {"requests": {GPU: 1}, "limits": {GPU: 2}}}, "GPUs are not shared, so make them equal"),
+    ({"resources": {"limits": {"cpu": "1e9999999999999999999999"}, "requests": {"cpu": 1}}}, "which is no amount"),
+    (
+        {"resources": {"requests": {"cpu": "1e2.5"}}},
+        "spec.resources.requests has cpu: 1e2.5, which is no amount: write",
+    ),
+    ({"resources": {"requests": {"cpu": "1e999999"}}, "scheduling": {"gang": "volcano"}}, "has cpu: 1e999999, which"),
     ({"checkpointDir": "/data", **DATA}, "spec.checkpointDir is /data, which overlaps /data, where"),
     ({"checkpointDir": "data/saved/", **DATA}, "overlaps /data"),
     ({"checkpointDir": "/x/../data/saved", **DATA}, "overlaps /data"),
@@ -103,7 +111,7 @@ def test_what_is_wrong_is_named_with_the_fix(spec, want):
         {"gpuPerWorker": 2, "resources": {"limits": {GPU: "2"}, "requests": {GPU: 2, "cpu": "1000m"}}},
         {"resources": {"limits": {GPU: 2}}},
         {"resources": {"limits": {"cpu": 1}, "requests": {"memory": "9Gi", "cpu": "1e0"}}},
-        {"resources": {"limits": {"cpu": "1e9999999999999999999999"}, "requests": {"cpu": 1}}},
+        {"resources": {"limits": {"cpu": "1e3"}, "requests": {"cpu": "1n"}}},
         {"checkpointDir": "/data/saved"},
         {"checkpointDir": "/database", **DATA},
         {"checkpointDir": "saved", **DATA},
@@ -139,14 +147,45 @@ def test_an_objection_is_told_once():
     assert (again.status, again.notes) == (told, ())
 
 
-def test_an_attempt_that_runs_when_the_spec_becomes_wrong_is_ended_and_no_other_begins():
-    wrong = life.job(checkpointDir="/", status=life.status(life.attempt(), phase="Running"))
-    runs = life.job(status=wrong.status)
-    ended = plan.plan(life.snapshot(wrong, life.child(runs), life.pod(0), life.pod(1)))
-    assert ended.status.attempts[-1].cause == "SpecChanged"
-    after = life.job(checkpointDir="/", status=ended.status)
-    assert plan.plan(life.snapshot(after)).status.phase == "Restarting"
-    assert plan.plan(life.snapshot(after)).actions == ()
+def test_a_bad_edit_never_ends_good_work_and_is_told_once():
+    runs = life.job(status=life.status(life.attempt(), phase="Running"))
+    wrong = life.changed(runs, checkpoint_dir="/")
+    wrong = msgspec.structs.replace(wrong, metadata=msgspec.structs.replace(wrong.metadata, generation=2))
+    there = (life.child(runs), life.pod(0), life.pod(1))
+    planned = plan.plan(life.snapshot(wrong, *there))
+    assert (planned.status.attempts[-1].cause, planned.status.phase, planned.actions) == (None, "Running", ())
+    message = f"The attempt under way goes on as it began. {objections(wrong)[0]}"
+    rows = {(row.type, row.status, row.reason, row.message) for row in planned.status.conditions}
+    assert ("Accepted", "False", "InvalidSpec", message) in rows
+    assert [note.reason for note in planned.notes] == ["InvalidSpec"]
+    again = plan.plan(life.snapshot(msgspec.structs.replace(wrong, status=planned.status), *there))
+    assert (again.status, again.notes) == (planned.status, ())
+
+
+def test_after_an_attempt_that_went_on_under_a_bad_edit_no_other_begins():
+    runs = life.job(status=life.status(life.attempt(), phase="Running"))
+    wrong = life.changed(runs, checkpoint_dir="/")
+    failed = life.child(runs, end="Failed", reason="BackoffLimitExceeded")
+    ended = plan.plan(life.snapshot(wrong, failed, life.pod(0, "Failed"), life.pod(1)))
+    assert ended.status.attempts[-1].cause == "Failed"
+    after = msgspec.structs.replace(wrong, status=ended.status)
+    later = plan.plan(life.snapshot(after, now=life.NOW + timedelta(hours=1)))
+    assert (later.status.phase, later.actions) == ("Restarting", ())
+
+
+def test_a_bad_edit_that_asks_for_roles_that_are_not_there_ends_nothing():
+    runs = life.job(framework="tensorflow", status=life.status(life.attempt(), phase="Running"))
+    wrong = life.job(framework="tensorflow", status=runs.status, roles={"chief": {}}, hyperparameters={"layers": [64]})
+    seen = life.snapshot(wrong, life.child(runs), life.pod(0), life.pod(1), vanished=frozenset({"mnist-chief-0"}))
+    assert plan.plan(seen).status.attempts[-1].cause is None
+
+
+def test_a_wrong_job_that_is_held_no_more_is_not_called_held():
+    held = life.job(suspend=True, hyperparameters={"x": [1]})
+    told = plan.plan(life.snapshot(held)).status
+    assert told.phase == "Suspended"
+    free = msgspec.structs.replace(life.changed(held, suspend=False), status=told)
+    assert plan.plan(life.snapshot(free)).status.phase == "Pending"
 
 
 _json = st.recursive(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,13 +10,15 @@ import pytest
 
 from skysail.core.fence import Fenced
 from skysail.kinds.run.observe import Caches, Training
+from skysail.kinds.run.snapshot import Obstacle
 from skysail.kinds.run.types import TRAINING_JOB
 from skysail.kube.client import Client
 from skysail.kube.discovery import Discovery
 from skysail.kube.errors import Unreachable
 from skysail.kube.objects import Key, OwnerReference
 from skysail.kube.transport import Reply
-from tests.unit.kinds.run.life import NOW, ago, attempt, child, disruption, job, pod, status
+from tests.support import virtual_time
+from tests.unit.kinds.run.life import NOW, ago, attempt, child, deleted, disruption, job, pod, status
 from tests.unit.kinds.run.stock import UID
 
 if TYPE_CHECKING:
@@ -71,7 +74,7 @@ def listed(*items):
 
 
 async def observed(of, *children, **answers):
-    server = Server(answers.pop("answers", {}))
+    server = answers.pop("server", None) or Server(answers.pop("answers", {}))
     caches = Caches.make()
     caches.training.put(of)
     for each in children:
@@ -79,7 +82,7 @@ async def observed(of, *children, **answers):
             caches.jobs.put(owned(each))
         else:
             caches.pods.put(labelled(each))
-    snapshot = await Training(Client(server), caches, lambda: NOW).observe(KEY)
+    snapshot = await Training(Client(server), caches, lambda: NOW, **answers).observe(KEY)
     return snapshot, server
 
 
@@ -186,6 +189,58 @@ async def test_pods_have_a_moment_to_be_made_before_anybody_is_asked():
     of = job(status=status(attempt(0)))
     _, server = await observed(of, child(of, creationTimestamp=ago(5)), pod(0))
     assert server.asked == []
+
+
+async def test_what_keeps_a_pod_from_starting_is_its_newest_event():
+    of = job(status=status(attempt(0)))
+    told = listed(
+        {"note": "assigned", "reason": "Scheduled", "eventTime": ago(50)},
+        {"note": "Multi-Attach", "reason": "FailedAttachVolume", "deprecatedLastTimestamp": ago(20)},
+        {"note": "not mounted", "reason": "FailedMount", "series": {"lastObservedTime": ago(30)}},
+    )
+    made = pod(1, "Pending", waiting="ContainerCreating")
+    stuck = msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, node_name="node-1"))
+    snapshot, server = await observed(of, child(of), pod(0), stuck, answers={EVENTS: told})
+    assert snapshot.obstacle == Obstacle("mnist-worker-0-1-0", "FailedAttachVolume", "Multi-Attach")
+    assert server.asked[-1].query == {"fieldSelector": "regarding.uid=worker-0-1-0"}
+    assert (await observed(of, child(of), pod(0), stuck))[0].obstacle is None
+
+
+async def test_a_pod_that_is_done_and_gone_is_not_asked_about():
+    of = job(status=status(attempt(0)))
+    _, server = await observed(of, child(of, indexes={"completedIndexes": "1"}), pod(0))
+    assert server.asked == []
+
+
+async def test_what_was_seen_of_a_pod_that_has_gone_since_is_evidence():
+    of = job(status=status(attempt(0)))
+    snapshot, _ = await observed(of, child(of), pod(0), pod(1, metadata=deleted(5)), answers={PODS: listed(pod(0))})
+    assert sorted(each.metadata.name for each in snapshot.pods) == ["mnist-worker-0-0-0", "mnist-worker-0-1-0"]
+
+
+async def test_no_verdict_is_prepared_before_all_is_written_that_ended_pods_have_told():
+    of = job(status=status(attempt(0)))
+    seen = (child(of, end="Failed"), pod(0, "Failed"))
+    snapshot, server = await observed(of, *seen, is_settled=lambda _: False)
+    assert (snapshot.is_settled, server.asked) == (False, [])
+    begins, server = await observed(job(), is_settled=lambda _: False)
+    assert (begins.is_settled, server.asked) == (False, [])
+
+
+def test_a_node_that_does_not_answer_for_a_log_keeps_nobody_for_long():
+    class Silent(Server):
+        async def send(self, request):
+            if request.path.endswith("/log"):
+                await asyncio.sleep(60)
+            return await super().send(request)
+
+    async def main():
+        of = job(status=status(attempt(0)))
+        dead = pod(1, "Failed")
+        seen, _ = await observed(of, child(of, end="Failed"), dead, server=Silent({PODS: listed(dead)}))
+        assert (seen.log, asyncio.get_running_loop().time()) == (None, 5.0)
+
+    virtual_time.run(main())
 
 
 async def test_events_that_cannot_be_read_say_nothing():

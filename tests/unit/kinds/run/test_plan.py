@@ -67,7 +67,8 @@ def test_a_new_job_gets_its_children_and_then_its_status():
         (Apply, JOB),
     ]
     assert [action.only_once for action in result.actions] == [True, False, False, False]
-    assert (result.status.phase, result.status.attempts) == ("Pending", (attempt(0, start_time=ago(0)),))
+    assert [(each.number, each.start_time, each.end_time) for each in result.status.attempts] == [(0, ago(0), None)]
+    assert result.status.phase == "Pending"
     assert [(note.reason, note.message) for note in result.notes] == [(Event.WORKERS_CREATED, "Created 2 worker pods")]
 
 
@@ -98,27 +99,9 @@ def test_a_job_that_is_there_is_never_applied_again():
     assert made(plan(snapshot(of, child(of), pod(0), pod(1)))) == [(Apply, SERVICE)]
 
 
-def test_an_elastic_job_is_scaled_in_place():
-    of = job(status=status(attempt(0, run_time=ago(40))), **ELASTIC)
-    wider = msgspec.structs.replace(of, spec=msgspec.structs.replace(of.spec, workers=4))
-    result = plan(snapshot(wider, child(of), pod(0), pod(1)))
-    assert made(result) == [(Apply, SERVICE), (Apply, JOB)]
-    assert result.actions[-1].manifest["spec"]["completions"] == 4
-    assert cause(result) is None
-    assert result.status.phase == "Running"
-
-
-def test_an_elastic_job_is_scaled_with_the_checkpoint_that_it_began_at():
-    began, newest = NewestCheckpoint(path="/c/1"), NewestCheckpoint(path="/c/9")
-    of = job(status=status(attempt(0, resumed_from=began), checkpoint=newest), **ELASTIC)
-    wider = msgspec.structs.replace(of, spec=msgspec.structs.replace(of.spec, workers=4))
-    container = plan(snapshot(wider, child(of))).actions[-1].manifest["spec"]["template"]["spec"]["containers"][0]
-    assert {"name": "RESUME_FROM", "value": "/c/1"} in container["env"]
-
-
 def test_the_next_attempt_goes_on_from_the_newest_checkpoint():
     newest = NewestCheckpoint(path="/c/9", step=9)
-    of = job(status=closed("Suspended", checkpoint=newest))
+    of = job(status=closed("Suspended", checkpoint=newest), checkpointDir="/c")
     result = plan(snapshot(of))
     assert result.status.attempts[-1].resumed_from == newest
     env = result.actions[-1].manifest["spec"]["template"]["spec"]["containers"][0]["env"]

@@ -32,6 +32,16 @@ def test_what_is_left_after_the_end(policy, phase, known, ranks, goes):
     assert result.actions == ((Delete(JOB, there, children_first=True),) if goes else ())
 
 
+@pytest.mark.parametrize(("known", "goes"), [({}, True), ({"end": "Complete"}, False)])
+def test_a_job_that_ran_too_long_is_stopped_under_every_policy(known, goes):
+    of = job(
+        status=status(attempt(0, "DeadlineExceeded"), phase="Failed"),
+        runPolicy={"cleanPodPolicy": "None", "activeDeadlineSeconds": 60},
+    )
+    there = child(of, **known)
+    assert plan(snapshot(of, there, pod(0))).actions == ((Delete(JOB, there, children_first=True),) if goes else ())
+
+
 @pytest.mark.parametrize("policy", ["All", "Running", "None"])
 def test_parameter_servers_end_when_the_chief_is_done(policy):
     of = job(status=status(attempt(0, "Succeeded"), phase="Succeeded"), runPolicy={"cleanPodPolicy": policy}, **CHIEF)

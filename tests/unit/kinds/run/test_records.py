@@ -12,12 +12,13 @@ import pytest
 
 from skysail.base.timestamps import timestamp
 from skysail.kinds.run.records import Lost, Records, pause, recorded
-from skysail.kinds.run.report import Report
+from skysail.kinds.run.report import Report, Unusable
 from skysail.kinds.run.types import TRAINING_JOB, NewestCheckpoint, Progress, TrainingJob, TrainingJobStatus
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.errors import ReplyLost
 from skysail.kube.objects import Key
+from skysail.kube.transport import Reply
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
 from tests.support import virtual_time
@@ -41,9 +42,13 @@ class Patchy:
     def __init__(self, api: ApiModel, lost: int = 0) -> None:
         self._api = api
         self.lost = lost
+        self.refused = 0
         self.patches = 0
 
     async def send(self, request: Any) -> Any:
+        if request.method == "PATCH" and self.refused:
+            self.refused -= 1
+            return Reply(status=422, body=b'{"reason": "Invalid", "message": "too long"}')
         reply = await self._api.send(request)
         if request.method == "PATCH":
             self.patches += 1
@@ -197,6 +202,18 @@ def test_a_job_of_the_same_name_hears_nothing_of_the_one_before():
         new = await office.open()
         await office.records.write(new, checkpoint(2))
         assert (await office.status()).progress is None
+
+    play(story)
+
+
+def test_what_the_server_never_takes_stands_in_nobodys_way():
+    async def story(office, job):
+        office.line.refused = 1
+        with pytest.raises(Unusable, match="does not take this report: too long"):
+            await office.records.write(job, checkpoint(1))
+        await office.records.settled(KEY)
+        await office.records.write(job, checkpoint(2))
+        assert (await office.status()).checkpoint.step == 2
 
     play(story)
 

@@ -26,7 +26,7 @@ from skysail.kinds.run.types import Metric, NewestCheckpoint, Progress, Training
 from tests.unit.kinds.run.stock import job
 
 AT = "2026-03-01T12:00:00Z"
-SPEC = job(checkpointDir="/checkpoints/mnist").spec
+JOB = job(checkpointDir="/checkpoints/mnist")
 
 
 def outcome(of):
@@ -38,7 +38,7 @@ def outcome(of):
 
 
 def told(**fields):
-    return report(SPEC, parse(json.dumps({"trainerStatus": fields}).encode()), AT).progress
+    return report(JOB, parse(json.dumps({"trainerStatus": fields}).encode()), AT).progress
 
 
 def metrics(**values):
@@ -52,6 +52,7 @@ def metrics(**values):
         (b"{", "truncated"),
         (b"\xff", "cannot be read"),
         (b'{"trainerStatus": {"metrics": [{"name": "\xff", "value": ""}]}}', "cannot be read"),
+        (b'{"trainerStatus":' + b"[" * 50_000, "cannot be read"),
         (b"[]", "Expected `object`, got `array`"),
         (b"{}", "says nothing"),
         (b'{"trainerStatus": null}', "says nothing"),
@@ -121,7 +122,7 @@ def test_any_bytes_are_a_report_or_a_sentence(body):
 
 
 def _is_a_report_or_a_sentence(body):
-    taken = outcome(lambda: report(SPEC, parse(body), AT))
+    taken = outcome(lambda: report(JOB, parse(body), AT))
     if isinstance(taken, str):
         assert taken.endswith(".")
         return
@@ -187,7 +188,9 @@ def test_what_is_printed_comes_back(path, step):
     ],
 )
 def test_a_checkpoint_in_its_folder_is_kept_with_its_time(path):
-    assert kept(SPEC, Complete(path=path, step=1), AT) == NewestCheckpoint(path=path, step=1, save_time=AT)
+    assert kept(JOB, Complete(path=path, step=1), AT) == NewestCheckpoint(
+        path=path, step=1, save_time=AT, claim_name="mnist-checkpoints"
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,12 +209,20 @@ def test_a_checkpoint_in_its_folder_is_kept_with_its_time(path):
 )
 def test_a_checkpoint_elsewhere_is_refused_by_a_sentence(path):
     with pytest.raises(Unusable, match=r"outside spec\.checkpointDir, which is /checkpoints/mnist"):
-        kept(SPEC, Complete(path=path), AT)
+        kept(JOB, Complete(path=path), AT)
+
+
+def test_a_path_that_the_status_has_no_room_for_is_refused_before_it_is_written():
+    path = "/checkpoints/mnist/" + "x" * 4096
+    with pytest.raises(Unusable, match="has 4115 characters: at most 4096 are kept") as error:
+        kept(JOB, Complete(path=path), AT)
+    assert len(str(error.value)) < 300
+    assert kept(JOB, Complete(path=path[:4096]), AT).path == path[:4096]
 
 
 def test_a_job_without_a_folder_for_checkpoints_keeps_none():
     with pytest.raises(Unusable, match=r"Set spec\.checkpointDir"):
-        kept(job().spec, Complete(path="/tmp/1"), AT)
+        kept(job(), Complete(path="/tmp/1"), AT)
 
 
 def test_a_later_report_is_laid_over_an_earlier_one():

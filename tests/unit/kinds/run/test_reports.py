@@ -117,7 +117,7 @@ FOREIGN = {
         },
         None,
     ),
-    "of a pod that somebody made and labelled": ({}, labelled(pod(0))),
+    "of a pod that somebody made and labelled": ({}, labelled(pod(0, metadata={"ownerReferences": []}))),
     "of a pod without our label": ({}, msgspec.structs.replace(made(pod(0)), metadata=pod(0).metadata)),
 }
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from skysail.base.names import Reason
-from skysail.kinds.run.waiting import waits_for
-from tests.unit.kinds.run.life import CHIEF, ago, child, job, pod, snapshot
+from skysail.kinds.run.plan import plan
+from skysail.kinds.run.snapshot import Obstacle
+from skysail.kinds.run.waiting import stuck, waits_for
+from tests.unit.kinds.run import life
+from tests.unit.kinds.run.life import CHIEF, NOW, ago, child, job, pod, snapshot
 
 QUOTA = 'Error creating: pods "mnist-worker-0-1-" is forbidden: exceeded quota: gpus, requested: nvidia.com/gpu=1'
 
@@ -15,6 +19,11 @@ def wait(*pods, of=None, **known):
     of = of or job()
     given = snapshot(of, child(of), *pods, **known)
     return waits_for(given, given.run(0))
+
+
+def stuck_pod(index, **more):
+    made = pod(index, "Pending", **{"waiting": "ContainerCreating", **more})
+    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, node_name="node-1"))
 
 
 def unscheduled(message, reason="Unschedulable"):
@@ -52,7 +61,7 @@ def test_a_job_whose_pods_run_or_have_ended_well_waits_for_nothing():
         (
             {"waiting": "ImagePullBackOff", "said": 'Back-off pulling "trainer:9"'},
             Reason.IMAGE_PULL_FAILED,
-            'Worker 1 waits for its image, which cannot be pulled: ImagePullBackOff: Back-off pulling "trainer:9".',
+            'Worker 1 waits for its image, which cannot be pulled: Back-off pulling "trainer:9".',
         ),
         (
             {"waiting": "CreateContainerConfigError", "said": 'secret "token" not found'},
@@ -74,6 +83,44 @@ def test_a_job_whose_pods_run_or_have_ended_well_waits_for_nothing():
 def test_the_obstacle_of_a_pod_is_told(late, reason, message):
     told = wait(pod(0), pod(1, "Pending", **late))
     assert (told.reason, told.message) == (reason, message)
+
+
+def test_between_two_tries_to_pull_an_image_nothing_new_is_told():
+    """Or every try would be written into the status, for ever."""
+    of = job(status=life.status(life.attempt(0)))
+    tried = pod(1, "Pending", waiting="ErrImagePull", said="manifest unknown")
+    pauses = pod(1, "Pending", waiting="ImagePullBackOff", said='Back-off pulling image "trainer:9"')
+    first = plan(snapshot(of, child(of), pod(0), tried)).status
+    after = plan(snapshot(msgspec.structs.replace(of, status=first), child(of), pod(0), pauses)).status
+    assert after == first
+    assert wait(pod(0), tried).message == "Worker 1 waits for its image, which cannot be pulled: manifest unknown."
+
+
+@pytest.mark.parametrize(
+    ("why", "note", "reason", "message"),
+    [
+        ("FailedAttachVolume", "Multi-Attach error for volume pv-1", Reason.VOLUME_UNAVAILABLE,
+         "Worker 1 waits for its volume: Multi-Attach error for volume pv-1."),
+        ("FailedMount", 'MountVolume.SetUp failed: configmap "x" not found', Reason.CONFIG_MISSING,
+         'Worker 1 waits for something that it refers to: MountVolume.SetUp failed: configmap "x" not found.'),
+        ("FailedCreatePodSandBox", "no network", Reason.STARTING, "Worker 1 does not start: no network."),
+        ("Pulling", 'Pulling image "trainer:1"', Reason.STARTING, "1 of 2 pods run; Worker 1 will start soon."),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_pod_from_starting_on_its_node_is_told(why, note, reason, message):
+    told = wait(pod(0), stuck_pod(1), obstacle=Obstacle("mnist-worker-0-1-0", why, note))
+    assert (told.reason, told.message) == (reason, message)
+    assert wait(pod(0), stuck_pod(1), obstacle=Obstacle("another", why, note)).reason == Reason.STARTING
+
+
+def test_only_a_pod_that_has_a_node_and_says_nothing_for_long_is_asked_about():
+    def asked(*pods):
+        return stuck(snapshot(job(), *pods).run(0), NOW)
+
+    assert asked(pod(0), stuck_pod(1)) == stuck_pod(1)
+    assert asked(pod(0), stuck_pod(1, metadata={"creationTimestamp": ago(5)})) is None
+    assert asked(pod(0), stuck_pod(1, waiting="ErrImagePull")) is None
+    assert asked(pod(0), pod(1, "Pending")) is None
 
 
 def test_a_pod_with_an_obstacle_is_told_before_one_that_only_starts():

@@ -16,8 +16,8 @@ Scope = Literal["gang", "index"]
 Variables = dict[str, str]
 
 # The variable that tells a pod its place in its group. The environment begins with it, so that others can use it.
-INDEX = "JOB_COMPLETION_INDEX"
-OWN_INDEX = f"$({INDEX})"
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
+OWN_INDEX = f"$({INDEX_VARIABLE})"
 ALONE = "localhost"
 
 

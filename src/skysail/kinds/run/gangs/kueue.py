@@ -18,6 +18,7 @@ from skysail.kinds.run.gangs.gang import Facts, Gang, Placement
 from skysail.kinds.run.groups import groups
 from skysail.kinds.run.render import children
 from skysail.kinds.run.types import TrainingJob
+from skysail.kinds.run.workload import Read
 from skysail.kube.client import Client
 from skysail.kube.errors import NotFound
 from skysail.kube.objects import Object
@@ -48,11 +49,7 @@ _KEPT_OF_POD = (
 )
 
 
-class _Read(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A part that is only read."""
-
-
-class Condition(_Read, frozen=True):
+class Condition(Read, frozen=True):
     """Written back whole, because a list is replaced as one."""
 
     type: str
@@ -63,38 +60,38 @@ class Condition(_Read, frozen=True):
     observed_generation: int = 0
 
 
-class _Assignment(_Read, frozen=True):
+class _Assignment(Read, frozen=True):
     name: str
-    flavors: dict[str, str] = {}
+    flavors: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class _Admission(_Read, frozen=True):
+class _Admission(Read, frozen=True):
     pod_set_assignments: tuple[_Assignment, ...] = ()
 
 
-class _Update(_Read, frozen=True):
+class _Update(Read, frozen=True):
     """What an admission check wants to be said in the pods of one role."""
 
     name: str
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    node_selector: dict[str, str] = {}
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
     tolerations: tuple[dict[str, Any], ...] = ()
 
 
-class _Check(_Read, frozen=True):
+class _Check(Read, frozen=True):
     name: str
     state: str = ""
     message: str = ""
     pod_set_updates: tuple[_Update, ...] = ()
 
 
-class _Spec(_Read, frozen=True):
+class _Spec(Read, frozen=True):
     queue_name: str = ""
     active: bool = True
 
 
-class _Status(_Read, frozen=True):
+class _Status(Read, frozen=True):
     conditions: tuple[Condition, ...] = ()
     admission: _Admission | None = None
     admission_checks: tuple[_Check, ...] = ()
@@ -112,8 +109,8 @@ class Workload(Object, frozen=True, gc=False):
         return found is not None and found.status == "True"
 
 
-class _FlavorSpec(_Read, frozen=True):
-    node_labels: dict[str, str] = {}
+class _FlavorSpec(Read, frozen=True):
+    node_labels: dict[str, str] = msgspec.field(default_factory=dict)
     tolerations: tuple[dict[str, Any], ...] = ()
 
 

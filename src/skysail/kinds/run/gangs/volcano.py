@@ -5,12 +5,11 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import cast
 
-import msgspec
-
 from skysail.core.actions import Manifest
 from skysail.kinds.run.gangs.gang import Facts, Gang, Placement
-from skysail.kinds.run.groups import GPU, Group, groups, is_elastic
+from skysail.kinds.run.groups import GPU, Group, fewest, groups
 from skysail.kinds.run.types import TrainingJob
+from skysail.kinds.run.workload import Condition, Read
 from skysail.kube import quantities
 from skysail.kube.objects import Object
 from skysail.kube.rbac import Right, reading
@@ -24,24 +23,13 @@ _GROUP_NAME = "scheduling.k8s.io/group-name"
 _WAITING = "Pending"
 
 
-class _Read(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A part that is only read."""
-
-
-class _Condition(_Read, frozen=True):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-
-
-class _Spec(_Read, frozen=True):
+class _Spec(Read, frozen=True):
     queue: str = ""
 
 
-class _Status(_Read, frozen=True):
+class _Status(Read, frozen=True):
     phase: str = ""
-    conditions: tuple[_Condition, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
 
 class PodGroup(Object, frozen=True, gc=False):
@@ -59,9 +47,9 @@ class Volcano(Gang):
     def spec(self, job: TrainingJob, facts: Facts) -> Manifest:  # noqa: ARG002 (interface)
         """An elastic job begins with the fewest workers that it may have."""
         wanted = job.spec.scheduling
-        members = [(group, _fewest(job, group)) for group in groups(job.spec)]
+        members = [(group, fewest(job.spec, group)) for group in groups(job.spec)]
         spec: Manifest = {
-            "minMember": sum(fewest for _, fewest in members),
+            "minMember": sum(number for _, number in members),
             "queue": (wanted and wanted.queue) or _DEFAULT_QUEUE,
         }
         if wanted and wanted.priority_class:
@@ -80,11 +68,6 @@ class Volcano(Gang):
         if group.status.phase in {"", _WAITING}:
             return f"The pods wait in Volcano's queue {group.spec.queue}."
         return None
-
-
-def _fewest(job: TrainingJob, group: Group) -> int:
-    elastic = job.spec.elastic
-    return elastic.min if elastic and group.role == "worker" and is_elastic(job.spec) else group.replicas
 
 
 def _together(members: list[tuple[Group, int]]) -> dict[str, str]:

@@ -70,10 +70,13 @@ class Builder:
             made = made_at(path)
             if made is not None:
                 return made
+            had_versions = versions_of(path).exists()
             try:
                 return await self._build(path, rule, say, lock)
             except BaseException:
                 await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+                if not had_versions:
+                    versions_of(path).unlink(missing_ok=True)
                 raise
 
     async def _build(self, path: Path, rule: Rule, say: Say, lock: int) -> Made:

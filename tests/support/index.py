@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import threading
 import zipfile
@@ -15,12 +16,12 @@ _WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-n
 _PATIENCE_SECONDS = 120.0
 
 
-def wheel(name: str, code: str) -> bytes:
+def wheel(name: str, code: str, version: str = "1.0") -> bytes:
     """One module that is nothing but this code."""
-    info = f"{name}-1.0.dist-info"
+    info = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": code,
-        f"{info}/METADATA": _metadata(name),
+        f"{info}/METADATA": _metadata(name, version),
         f"{info}/WHEEL": _WHEEL,
     }
     files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
@@ -31,15 +32,17 @@ def wheel(name: str, code: str) -> bytes:
     return packed.getvalue()
 
 
-def _metadata(name: str) -> str:
-    return f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+def _metadata(name: str, version: str) -> str:
+    return f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
 
 
 class Index:
     """Serves on loopback while entered. Modules are by name; `refuses` and `open` may be changed at any time."""
 
     def __init__(self, **modules: str) -> None:
-        self._wheels = {f"{name}-1.0-py3-none-any.whl": wheel(name, code) for name, code in modules.items()}
+        self._wheels: dict[str, bytes] = {}
+        for name, code in modules.items():
+            self.add(name, "1.0", code)
         self.refuses = False
         self.open = threading.Event()
         self.open.set()
@@ -64,6 +67,9 @@ class Index:
         self._thread.join()
         self._server.server_close()
 
+    def add(self, name: str, version: str, code: str) -> None:
+        self._wheels[f"{name}-{version}-py3-none-any.whl"] = wheel(name, code, version)
+
     def until_asked(self) -> None:
         """Somebody has begun to fetch a module. Whoever should have may have failed, so nobody waits for ever."""
         assert self.asked.wait(_PATIENCE_SECONDS), "nobody asked the index for a module"
@@ -73,15 +79,18 @@ class Index:
         if self.refuses:
             return 403, "text/plain", b"not today\n"
         if name.endswith(".metadata"):
-            return 200, "text/plain", _metadata(name.partition("-")[0]).encode()
+            return 200, "text/plain", _metadata(*name.split("-")[:2]).encode()
         if name in self._wheels:
             self.fetched.append(name)
             self.asked.set()
             self.open.wait()
             return 200, "application/octet-stream", self._wheels[name]
         files = [file for file in self._wheels if file.startswith(f"{name}-")]
-        links = [f'<a href="/files/{file}" data-core-metadata="true">{file}</a>' for file in files]
+        links = [f'<a href="/files/{file}#{self._hash(file)}" data-core-metadata="true">{file}</a>' for file in files]
         return (200, "text/html", "".join(links).encode()) if links else (404, "text/plain", b"")
+
+    def _hash(self, file: str) -> str:
+        return f"sha256={hashlib.sha256(self._wheels[file]).hexdigest()}"
 
 
 def _handler(index: Index) -> type[BaseHTTPRequestHandler]:

@@ -36,7 +36,7 @@ from skysail.node.keeper import Keeper
 from skysail.node.logs import LogStore
 from skysail.node.reach import Reach
 from skysail.node.references import Node
-from skysail.node.register import Description, Registrar
+from skysail.node.register import CloudState, Description, Registrar
 from skysail.node.server import api
 from skysail.node.server.callers import Callers
 from skysail.node.server.rights import Rights
@@ -100,6 +100,7 @@ class CloudNode:
         self._settings = settings
         self._provider = provider
         self._listings = bureau.listings[settings.provider]
+        self._sweeper = bureau.sweepers[settings.provider]
         self._parts = parts
 
     async def serve(self) -> None:
@@ -112,7 +113,7 @@ class CloudNode:
         listener = socket.create_server((parts.address, self._settings.port))
         await parts.identity.ready.wait()
         server = await api.serve(pages, listener, parts.identity.callers.context)
-        registrar = Registrar(parts.acting, self._description(), now=clock.now, rng=parts.rng, outage=self._outage)
+        registrar = Registrar(parts.acting, self._description(), now=clock.now, rng=parts.rng, cloud=self._state)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.keeper.run())
@@ -129,8 +130,10 @@ class CloudNode:
         pod = self.keeper.known(uid)
         return wishes.wishes(pod) if pod else Wishes()
 
-    def _outage(self) -> str | None:
-        return self._listings.outage if self._listings.is_polled else None
+    def _state(self) -> CloudState | None:
+        if not self._listings.is_polled:
+            return None
+        return CloudState(self._listings.outage, self._sweeper.complaint)
 
     def _description(self) -> Description:
         key, _, effect = self._settings.taint.rpartition(":")

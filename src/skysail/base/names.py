@@ -156,6 +156,7 @@ class Condition(Named):
     ENDED = "Ended", "Whether the cloud has confirmed the end of an instance; the reason says what ended it."
     RELEASED = "Released", "On a claim that was deleted after its end: what it is kept for."
     CLOUD_REACHABLE = "CloudReachable", "On a cloud's node: whether the cloud lists what it runs for us."
+    INSTANCES_CLAIMED = "InstancesClaimed", "On a cloud's node: whether all that runs there in our name has a claim."
 
 
 class Reason(Named):
@@ -183,6 +184,8 @@ class Reason(Named):
     NO_CAPACITY = "NoCapacity", "The cloud has nothing of that kind now; asked again later."
     THROTTLED = "Throttled", "The cloud asked for a pause."
     CLOUD_LISTS = "CloudLists", "The cloud lists what it runs."
+    ALL_CLAIMED = "AllClaimed", "Each instance has its claim."
+    STRAY_INSTANCES = "StrayInstances", "The cloud runs something in our name that no claim asked for; it is ended."
     LAUNCHING = "Launching", "The cloud is being called."
     LAUNCHED = "Launched", "The cloud has made the instance."
     REPLY_LOST = "ReplyLost", "The cloud's answer was lost. Nothing is done before its listings tell what became of it."

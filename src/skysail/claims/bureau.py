@@ -71,6 +71,10 @@ class Bureau:
             name: Listings(cloud, rules.cluster, clock=around.clock, changed=self._changed)
             for name, cloud in clouds.items()
         }
+        self.sweepers = {
+            name: Sweeper(client, listings, claims, grace=rules.sweep_grace, around=around)
+            for name, listings in self.listings.items()
+        }
         self.controller = Claims(
             claims,
             self.listings,
@@ -117,17 +121,9 @@ class Bureau:
         calls.seed(self._brake, self._claims.all(), self._around.now())
         try:
             async with asyncio.TaskGroup() as tasks:
-                for listings in self.listings.values():
+                for name, listings in self.listings.items():
                     tasks.create_task(listings.run())
-                    sweeper = Sweeper(
-                        self._client,
-                        listings,
-                        self._claims,
-                        grace=self._rules.sweep_grace,
-                        around=self._around,
-                        end=end,
-                    )
-                    tasks.create_task(sweeper.run())
+                    tasks.create_task(self.sweepers[name].run(end))
         finally:
             await self.calls.close()
 

@@ -20,6 +20,7 @@ from skysail.kube.objects import Key
 
 # An end that takes its time is not asked for at every sweep.
 _ASK_AGAIN = 300.0
+_MOST_NAMES = 3
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,6 @@ class Sweeper:
         *,
         grace: float,
         around: Surroundings,
-        end: Callable[[End], None],
     ) -> None:
         self._client = client
         self._listings = listings
@@ -52,18 +52,35 @@ class Sweeper:
         self._grace = grace
         self._clock = around.clock
         self._now = around.now
-        self._end = end
         self._since: dict[str, float] = {}
         self._asked: dict[str, float] = {}
 
-    async def run(self) -> None:
-        """Until cancelled."""
+    @property
+    def complaint(self) -> str:
+        """What runs at the cloud without a claim, as a sentence; empty where nothing does.
+
+        A listing may show for a while what has ended with its claim: that is not complained of.
+        """
+        certain = self._clock() - self._listings.cloud.terms.visibility
+        strays = sorted(id_ for id_, since in self._since.items() if since <= certain)
+        if not strays:
+            return ""
+        what = "instance runs" if len(strays) == 1 else "instances run"
+        ids = ", ".join(strays[:_MOST_NAMES])
+        more = f" and {len(strays) - _MOST_NAMES} more" if len(strays) > _MOST_NAMES else ""
+        return (
+            f"{len(strays)} {what} there in this cluster's name without a claim, and may be paid for: {ids}{more}. "
+            f"Skysail ends what is older than {self._grace:.0f} s."
+        )
+
+    async def run(self, end: Callable[[End], None]) -> None:
+        """Until cancelled. `end` performs an effect, behind the fence."""
         await self._claims.synced.wait()
         while True:
-            await guard.survive(self._sweep_as_leader(), f"sweep of {self._listings.cloud.name}")
+            await guard.survive(self._sweep_as_leader(end), f"sweep of {self._listings.cloud.name}")
             await asyncio.sleep(self._listings.cloud.terms.tick)
 
-    async def sweep(self) -> None:
+    async def sweep(self, end: Callable[[End], None]) -> None:
         if self._listings.latest is None or self._listings.outage:
             return
         if self._claims.unreadable or not self._claims.synced.is_set():
@@ -74,21 +91,21 @@ class Sweeper:
         self._asked = {id_: at for id_, at in self._asked.items() if id_ in self._since and now - at < _ASK_AGAIN}
         for instance in found:
             if self._is_due(instance, now - self._since[instance.id]) and instance.id not in self._asked:
-                await self._end_orphan(instance)
+                await self._end_orphan(instance, end)
 
-    async def _sweep_as_leader(self) -> None:
+    async def _sweep_as_leader(self, end: Callable[[End], None]) -> None:
         try:
-            await self.sweep()
+            await self.sweep(end)
         except Fenced:
             log.debug("no sweep, another process leads")
 
-    async def _end_orphan(self, instance: Instance) -> None:
+    async def _end_orphan(self, instance: Instance, end: Callable[[End], None]) -> None:
         if not await self._is_orphan(instance):
             return
         cloud = self._listings.cloud.name
         extra = {"cloud": cloud, "instance": instance.id, "claim": instance.claim}
         log.warning("ending an instance without a claim", extra=extra)
-        self._end(End(cloud, instance.id, 0.0))
+        end(End(cloud, instance.id, 0.0))
         self._asked[instance.id] = self._clock()
 
     def _is_due(self, instance: Instance, seen: float) -> bool:

@@ -47,7 +47,7 @@ def status(home: HomeOption = None) -> None:
         clouds = asyncio.run(spending.read(place.kubeconfig, time.time()))
         if clouds:
             console.print(_clouds(clouds))
-            for sentence in (*_outages(clouds), _bill(clouds)):
+            for sentence in (*_outages(clouds), *_strays(clouds), _bill(clouds)):
                 console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     except KubeError as error:
         words = f"The API server does not answer as it should: {error}. {place.logs}/kube-apiserver.log may tell why."
@@ -102,6 +102,10 @@ def _clouds(clouds: list[Spending]) -> Table:
 def _outages(clouds: list[Spending]) -> list[str]:
     """Below the table: in a narrow terminal a column of sentences has a few words a line."""
     return [f"{each.node} cannot be reached: {each.outage}" for each in clouds if each.outage]
+
+
+def _strays(clouds: list[Spending]) -> list[str]:
+    return [f"{each.node}: {each.strays}" for each in clouds if each.strays]
 
 
 def _bill(clouds: list[Spending]) -> str:

@@ -37,6 +37,7 @@ class CloudNode(Object, frozen=True):
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
     """At one cloud, by the claims that are there. `outage` is a sentence, empty where the cloud can be reached.
 
+    `strays` is one, too: what runs there without a claim, and so is in none of the sums.
     `unknown` are launches whose answer is awaited or lost: they may run, and cost.
     """
 
@@ -44,6 +45,7 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     is_simulated: bool
     outage: str
+    strays: str
     live: int
     unknown: int
     usd_per_hour: float
@@ -81,6 +83,7 @@ def of(node: CloudNode, claims: Iterable[CloudInstance], now: float) -> Spending
         node=node.metadata.name,
         is_simulated=account == SIMULATED,
         outage=_outage(node),
+        strays=_strays(node),
         live=len(live),
         unknown=sum(status.state in {"Launching", "Unknown"} for status in ours),
         usd_per_hour=sum(status.usd_per_hour or 0.0 for status in live),
@@ -93,3 +96,8 @@ def _outage(node: CloudNode) -> str:
     if told is None:
         return "Nothing is known of it yet."
     return "" if told["status"] == "True" else told["message"]
+
+
+def _strays(node: CloudNode) -> str:
+    told = next((row for row in node.status.conditions if row["type"] == Condition.INSTANCES_CLAIMED), None)
+    return told["message"] if told is not None and told["status"] == "False" else ""

@@ -41,7 +41,10 @@ _HEALTHY = {
     "NetworkUnavailable": ("False", "NetworkIsUp", "Pods have addresses."),
     "Ready": ("True", "KubeletReady", "Skysail's agent is running."),
 }
+_REACHED = ("True", Reason.CLOUD_LISTS.value, "The cloud lists what it runs for us.")
+_CLAIMED = ("True", Reason.ALL_CLAIMED.value, "Each instance that runs there in our name has a claim.")
 _UNTOLD = ("Unknown", Reason.CLOUD_UNREACHABLE.value, "The cloud has not been asked yet.")
+_OF_CLOUDS = (Condition.CLOUD_REACHABLE, Condition.INSTANCES_CLAIMED)
 
 # By type: status, reason, message.
 Conditions = Mapping[str, tuple[str, str, str]]
@@ -87,11 +90,21 @@ class NodeObject(Object, frozen=True, gc=False):
     status: NodeStatus = NodeStatus()
 
 
+class CloudState(msgspec.Struct, frozen=True):
+    """What a node knows of its cloud, as sentences: why it cannot be asked, and what runs there without a claim.
+
+    Empty where all is well.
+    """
+
+    outage: str = ""
+    strays: str = ""
+
+
 class Registrar:
     """One per node. `registered` is set when the node was first seen as it should be.
 
-    `outage` tells why a cloud's node cannot reach it: empty where it can, None before the first answer. The node stays
-    ready meanwhile, because pods of one that is not would be taken away, and they run on.
+    `cloud` is for the node of one; it tells None before the first answer. Where a cloud cannot be asked the node
+    stays ready, because pods of one that is not would be taken away, and they run on.
     """
 
     def __init__(
@@ -101,11 +114,11 @@ class Registrar:
         *,
         now: Callable[[], datetime],
         rng: random.Random,
-        outage: Callable[[], str | None] | None = None,
+        cloud: Callable[[], CloudState | None] | None = None,
     ) -> None:
         self._client = client
         self._described = described
-        self._outage = outage
+        self._cloud = cloud
         self._now = now
         self._rng = rng
         self._heartbeat = Heartbeat(client, described.name, now)
@@ -155,23 +168,25 @@ class Registrar:
         if patch := correction(node, self._described):
             node = await self._client.merge_patch(NODE, "", self._described.name, patch, NodeObject)
             self._nodes.wrote(node)
-        conditions = {**_HEALTHY, **self._reach(node)}
+        conditions = {**_HEALTHY, **self._cloud_conditions(node)}
         if not is_right(node, self._described, conditions):
             shown = status(self._described, timestamp(self._now()), conditions, node.status.conditions)
             self._nodes.wrote(await self._client.patch_status(NODE, node, shown, NodeObject))
         self.registered.set()
 
-    def _reach(self, node: NodeObject) -> Conditions:
+    def _cloud_conditions(self, node: NodeObject) -> Conditions:
         """What was told stands until the cloud has answered anew, so that a restart of ours is no news of it."""
-        if self._outage is None:
+        if self._cloud is None:
             return {}
-        outage = self._outage()
-        if outage is None:
-            told = next((row for row in node.status.conditions if row["type"] == Condition.CLOUD_REACHABLE), None)
-            return {Condition.CLOUD_REACHABLE: (told["status"], told["reason"], told["message"]) if told else _UNTOLD}
-        if outage:
-            return {Condition.CLOUD_REACHABLE: ("False", Reason.CLOUD_UNREACHABLE, outage)}
-        return {Condition.CLOUD_REACHABLE: ("True", Reason.CLOUD_LISTS, "The cloud lists what it runs for us.")}
+        state = self._cloud()
+        told = {row["type"]: (row["status"], row["reason"], row["message"]) for row in node.status.conditions}
+        before = {name.value: told.get(name, _UNTOLD) for name in _OF_CLOUDS}
+        if state is None:
+            return before
+        if state.outage:
+            return {**before, Condition.CLOUD_REACHABLE: ("False", Reason.CLOUD_UNREACHABLE, state.outage)}
+        strays = ("False", Reason.STRAY_INSTANCES, state.strays) if state.strays else _CLAIMED
+        return {Condition.CLOUD_REACHABLE: _REACHED, Condition.INSTANCES_CLAIMED: strays}
 
     def _node(self) -> NodeObject | None:
         return next(iter(self._nodes.all()), None)

@@ -55,7 +55,6 @@ class Yard:
             self.claims,
             grace=GRACE,
             around=Surroundings(self._now, clock, random.Random(1)),
-            end=self._end,
         )
         self.ended: list[str] = []
         self.is_fenced = False
@@ -64,7 +63,7 @@ class Yard:
     async def sweep(self, *, after: float = 0.0) -> list[str]:
         await asyncio.sleep(after)
         await self.listings.poll()
-        await self.sweeper.sweep()
+        await self.sweeper.sweep(self._end)
         return self.ended
 
     async def create(self, name: str) -> None:
@@ -115,6 +114,24 @@ def test_an_orphan_ends_after_the_grace():
         assert await yard.sweep() == []
         assert await yard.sweep(after=GRACE - 1) == []
         assert await yard.sweep(after=1) == ["i-1"]
+
+    play(story)
+
+
+def test_an_orphan_is_complained_of_when_listings_cannot_be_wrong_any_more_and_until_it_is_gone():
+    async def story() -> None:
+        yard = Yard(*(instance(f"i-{number}") for number in range(5)))
+        await yard.sweep()
+        await yard.sweep(after=TERMS.visibility - 1)
+        assert yard.sweeper.complaint == ""
+        await yard.sweep(after=1)
+        assert yard.sweeper.complaint == (
+            "5 instances run there in this cluster's name without a claim, and may be paid for: i-0, i-1, i-2 "
+            f"and 2 more. Skysail ends what is older than {GRACE:.0f} s."
+        )
+        yard.cloud.instances = []
+        await yard.sweep(after=1)
+        assert yard.sweeper.complaint == ""
 
     play(story)
 
@@ -186,7 +203,7 @@ def test_nothing_is_swept_by_an_old_listing(outage):
 def test_nothing_is_swept_before_the_first_listing():
     async def story() -> None:
         yard = Yard(instance())
-        await yard.sweeper.sweep()
+        await yard.sweeper.sweep(yard._end)
         assert yard.ended == []
 
     play(story)
@@ -210,7 +227,7 @@ def test_a_mistake_in_one_sweep_does_not_end_the_others(caplog):
         yard = Yard(instance())
         yard.mistake = ZeroDivisionError("oops")
         polling = asyncio.create_task(yard.listings.run())
-        sweeping = asyncio.create_task(yard.sweeper.run())
+        sweeping = asyncio.create_task(yard.sweeper.run(yard._end))
         await asyncio.sleep(2 * GRACE)
         assert (yard.ended, sweeping.done()) == ([], False)
         yard.mistake = None
@@ -229,7 +246,7 @@ def test_a_process_that_does_not_lead_sweeps_when_it_leads_again():
         yard = Yard(instance())
         yard.is_fenced = True
         polling = asyncio.create_task(yard.listings.run())
-        sweeping = asyncio.create_task(yard.sweeper.run())
+        sweeping = asyncio.create_task(yard.sweeper.run(yard._end))
         await asyncio.sleep(2 * GRACE)
         assert (yard.ended, sweeping.done()) == ([], False)
         yard.is_fenced = False

@@ -42,6 +42,7 @@ def spending(**change):
         "node": "modal.com",
         "is_simulated": True,
         "outage": "",
+        "strays": "",
         "live": 2,
         "unknown": 0,
         "usd_per_hour": 7.9,
@@ -83,3 +84,8 @@ def test_why_a_cloud_is_away_is_told_in_whole_sentences_and_the_table_fits_a_nar
 )
 def test_what_a_price_means_is_said(accounts, want):
     assert want in status._bill([spending(is_simulated=one) for one in accounts])
+
+
+def test_what_runs_without_a_claim_is_told_with_its_node():
+    clouds = [spending(strays="1 instance runs there without a claim."), spending()]
+    assert status._strays(clouds) == ["modal.com: 1 instance runs there without a claim."]

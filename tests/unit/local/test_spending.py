@@ -46,3 +46,9 @@ def test_only_what_says_so_is_simulated(runtime, want):
 )
 def test_an_outage_is_told_in_the_words_of_the_node(conditions, want):
     assert spending.of(node("cloud://account", *conditions), [], 0.0).outage == want
+
+
+@pytest.mark.parametrize(("status", "want"), [("True", ""), ("Unknown", ""), ("False", "1 instance.")])
+def test_what_runs_without_a_claim_is_told_in_the_words_of_the_node(status, want):
+    claimed = {"type": "InstancesClaimed", "status": status, "message": "1 instance."}
+    assert spending.of(node("cloud://account", claimed), [], 0.0).strays == want

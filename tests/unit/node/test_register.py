@@ -14,7 +14,7 @@ from skysail.kube.client import Client
 from skysail.kube.objects import Object
 from skysail.kube.resources import LEASE, NAMESPACE, NODE
 from skysail.node import register
-from skysail.node.register import Description, NodeObject, Registrar
+from skysail.node.register import CloudState, Description, NodeObject, Registrar
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
 from tests.support import virtual_time
@@ -50,11 +50,11 @@ class Site:
         return START + timedelta(seconds=asyncio.get_running_loop().time())
 
     @asynccontextmanager
-    async def registered(self, outage=None, *, is_first=True):
+    async def registered(self, cloud=None, *, is_first=True):
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}}
         if is_first:
             await self.user.create(NAMESPACE, namespace, Object)
-        registrar = Registrar(Client(ApiModel(self.world)), ME, now=self.now, rng=random.Random(1), outage=outage)
+        registrar = Registrar(Client(ApiModel(self.world)), ME, now=self.now, rng=random.Random(1), cloud=cloud)
         task = asyncio.create_task(registrar.run())
         await registrar.registered.wait()
         yield
@@ -124,7 +124,7 @@ def test_a_quiet_node_is_not_written():
 def test_a_cloud_that_is_down_shows_and_the_node_stays_ready():
     async def play() -> None:
         site, outage = Site(), [""]
-        async with site.registered(lambda: outage[0]):
+        async with site.registered(lambda: CloudState(outage[0])):
             assert site.condition("CloudReachable")["status"] == "True"
             ready_since = site.condition("Ready")["lastTransitionTime"]
             outage[0] = "modal does not list its instances: it is down."
@@ -143,11 +143,33 @@ def test_a_cloud_that_is_down_shows_and_the_node_stays_ready():
     virtual_time.run(play())
 
 
+def test_what_runs_at_a_cloud_without_a_claim_shows_also_while_it_cannot_be_asked():
+    async def play() -> None:
+        site, reach = Site(), [CloudState()]
+        async with site.registered(lambda: reach[0]):
+            assert site.condition("InstancesClaimed")["status"] == "True"
+            reach[0] = CloudState(strays="1 instance runs there without a claim.")
+            await asyncio.sleep(60)
+            reach[0] = CloudState(outage="modal is down.")
+            await asyncio.sleep(60)
+            told = site.condition("InstancesClaimed")
+            assert (told["status"], told["reason"], told["message"]) == (
+                "False",
+                "StrayInstances",
+                "1 instance runs there without a claim.",
+            )
+            reach[0] = CloudState()
+            await asyncio.sleep(60)
+            assert site.condition("InstancesClaimed")["status"] == "True"
+
+    virtual_time.run(play())
+
+
 @pytest.mark.parametrize("told", ["", "modal is down."])
 def test_what_was_told_of_a_cloud_stands_until_it_has_answered_a_new_process(told):
     async def play() -> None:
         site = Site()
-        async with site.registered(lambda: told):
+        async with site.registered(lambda: CloudState(told)):
             pass
         before = site.node["metadata"]["resourceVersion"]
         async with site.registered(lambda: None, is_first=False):

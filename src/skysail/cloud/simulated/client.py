@@ -52,8 +52,15 @@ class RemoteAccount:
         self._base = f"{url}/{vendor.name}/v1"
         self._patience = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         self._endless = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
-        self._session = aiohttp.ClientSession(
-            headers={"Authorization": f"Bearer {token}"}, timeout=self._patience, read_bufsize=_LONGEST_LINE
+        headers = {"Authorization": f"Bearer {token}"}
+        self._session = aiohttp.ClientSession(headers=headers, timeout=self._patience)
+        # Each running instance has a stream that is open as long as it runs. Where these had the connections of the
+        # calls, the hundred and first instance could be neither launched nor ended nor listed.
+        self._streams = aiohttp.ClientSession(
+            headers=headers,
+            timeout=self._endless,
+            read_bufsize=_LONGEST_LINE,
+            connector=aiohttp.TCPConnector(limit=0),
         )
 
     @property
@@ -74,6 +81,7 @@ class RemoteAccount:
 
     async def close(self) -> None:
         await self._session.close()
+        await self._streams.close()
 
     async def create(self, order: Order) -> Instance:
         body = msgspec.json.encode(order)
@@ -139,7 +147,7 @@ class RemoteAccount:
 
     async def _lines(self, path: str) -> AsyncIterator[bytes]:
         try:
-            async with self._session.get(self._url(path), timeout=self._endless) as reply:
+            async with self._streams.get(self._url(path)) as reply:
                 if reply.status != _OK:
                     raise self._trouble(reply.status, await reply.read())
                 async for line in reply.content:
@@ -152,7 +160,7 @@ class RemoteAccount:
     ) -> aiohttp.ClientWebSocketResponse:
         url = self._url(f"/instances/{_quoted(instance)}/{what}").with_query(query)
         try:
-            socket = await self._session.ws_connect(url, max_msg_size=wire.LARGEST_FRAME)
+            socket = await self._streams.ws_connect(url, max_msg_size=wire.LARGEST_FRAME)
         except aiohttp.WSServerHandshakeError as error:
             raise self._trouble(error.status, b"") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -1,4 +1,8 @@
-"""Makes one environment with uv. What is broken off leaves nothing that looks finished, and mostly nothing at all."""
+"""Makes one environment with uv. What is broken off leaves nothing that looks finished, and mostly nothing at all.
+
+The versions that were found the first time stay, with their hashes, beside the environment: one that has to be made
+anew, because its disk was cleaned or its making broken off, is the same again.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import fcntl
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,6 +25,8 @@ from skysail.local.images.shared import Say
 _LONGEST_REASON = 400
 _LONGEST_LINE = 1024 * 1024
 _PAUSE = 0.1
+# A source distribution would run its author's code outside of any box.
+_WHEELS_ONLY = ("--only-binary", ":all:")
 _INFO = "import sys, platform; print(sys.base_prefix); print(platform.python_version())"
 # Would keep bytecode from being written; colours are for terminals.
 _MISLEADING = ("PYTHONDONTWRITEBYTECODE", "FORCE_COLOR", "CLICOLOR_FORCE")
@@ -38,6 +44,11 @@ def made_at(path: Path) -> Made | None:
         return msgspec.json.decode((path / "skysail.json").read_bytes(), type=Made)
     except (FileNotFoundError, msgspec.DecodeError):  # half of it may be all that a full disk took
         return None
+
+
+def versions_of(path: Path) -> Path:
+    """Of an environment: the version and the hashes of each of its packages, as uv reads them."""
+    return path.with_suffix(".txt")
 
 
 def base_python() -> str:
@@ -59,10 +70,13 @@ class Builder:
             made = made_at(path)
             if made is not None:
                 return made
+            had_versions = versions_of(path).exists()
             try:
                 return await self._build(path, rule, say, lock)
             except BaseException:
                 await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+                if not had_versions:
+                    versions_of(path).unlink(missing_ok=True)
                 raise
 
     async def _build(self, path: Path, rule: Rule, say: Say, lock: int) -> Made:
@@ -75,16 +89,32 @@ class Builder:
         await self._run(venv, say, lock)
         interpreter = str(path / "bin" / "python")
         if rule.packages:
-            # Wheels only: a source distribution would run its author's code outside of any box. Bytecode is compiled
-            # now, because the environment is read-only in a box and each start would compile anew.
-            options = ("--only-binary", ":all:", "--compile-bytecode", "--python", interpreter)
-            await self._run([uv, "pip", "install", "--no-progress", *options, *rule.packages], say, lock)
+            versions = versions_of(path)
+            if not versions.exists():
+                await self._choose(uv, interpreter, rule.packages, versions, say, lock)
+            # Bytecode is compiled now: the environment is read-only in a box, and each start would compile anew.
+            options = (*_WHEELS_ONLY, "--compile-bytecode", "--require-hashes", "--python", interpreter)
+            await self._run([uv, "pip", "install", "--no-progress", *options, "-r", str(versions)], say, lock)
         base, version = (await self._run([interpreter, "-c", _INFO], say, lock)).split()
         made = Made(base, version)
         (path / "skysail.json.new").write_bytes(msgspec.json.encode(made))
         (path / "skysail.json.new").replace(path / "skysail.json")
         say(f"the environment for {rule.pattern} is ready (Python {version})")
         return made
+
+    async def _choose(
+        self, uv: str, interpreter: str, packages: Sequence[str], versions: Path, say: Say, lock: int
+    ) -> None:
+        """Which version of each package, and of all that these need."""
+        wanted, found = versions.with_suffix(".in"), versions.with_suffix(".new")
+        wanted.write_text("\n".join(packages))
+        try:
+            options = (*_WHEELS_ONLY, "--generate-hashes", "--no-header", "--no-annotate", "--python", interpreter)
+            await self._run([uv, "pip", "compile", "--no-progress", *options, "-o", str(found), str(wanted)], say, lock)
+            found.replace(versions)
+        finally:
+            wanted.unlink()
+            found.unlink(missing_ok=True)
 
     async def _run(self, argv: list[str], say: Say, lock: int) -> str:
         """What it prints. Its own children hold the lock too, so whoever comes after a crash of ours waits for them."""

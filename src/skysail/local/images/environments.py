@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from skysail.local.errors import BuildFailed
-from skysail.local.images.builder import Builder, Made, base_python, made_at
+from skysail.local.images.builder import Builder, Made, base_python, made_at, versions_of
 from skysail.local.images.rules import Copied, Rule, Rules, locked
 from skysail.local.images.shared import Say, Shared
 
@@ -75,13 +75,14 @@ class Environments:
         return rule.packages is None or made_at(self.path(rule)) is not None
 
     def remove(self, rule: Rule) -> None:
-        """Free the disk, unless another rule has the same environment."""
+        """Free the disk, unless another rule has the same environment. Its versions are chosen anew the next time."""
         path = self.path(rule)
         others = {self.path(other) for other in self._rules.all() if other.packages is not None}
         if rule.packages is None or path in others or not path.exists():
             return
         with locked(path.with_suffix(".lock")):
             shutil.rmtree(path, ignore_errors=True)
+            versions_of(path).unlink(missing_ok=True)
 
     def path(self, rule: Rule) -> Path:
         packages = sorted(rule.packages or ())

@@ -90,6 +90,17 @@ async def test_an_answer_that_takes_too_long_is_unknown_and_the_instance_is_made
         assert len((await client.list()).instances) == 1
 
 
+async def test_however_many_are_listened_to_there_is_room_for_a_call():
+    async with shop(seconds=5.0) as (account, client):
+        ids = [account.plant().id for _ in range(150)]
+        listening_to = [asyncio.create_task(anext(client.output(id_), None)) for id_ in ids]
+        await asyncio.sleep(0.1)
+        assert len((await client.list()).instances) == len(ids)
+        for task in listening_to:
+            task.cancel()
+        await asyncio.gather(*listening_to, return_exceptions=True)
+
+
 @pytest.mark.parametrize("token", ["wrong", "", "é", "rightly"])
 async def test_a_wrong_token_is_refused_for_everything(token):
     async with shop(token=token) as (account, client):

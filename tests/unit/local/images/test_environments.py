@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -106,6 +107,24 @@ async def test_a_download_that_fails_leaves_nothing_and_can_be_tried_again(rules
     index.refuses = False
     await made.make(TREASURE, ignore)
     assert made.is_made(TREASURE)
+
+
+async def test_one_that_is_made_anew_has_the_versions_that_it_had(rules, tmp_path, index):
+    made = environments(rules, tmp_path, index)
+    shutil.rmtree((await made.make(TREASURE, ignore)).folders[0])
+    index.add("treasure", "2.0", "island = 'moved'")
+    assert said_by(await made.make(TREASURE, ignore), "import treasure; print(treasure.island)") == "found\n"
+    made.remove(TREASURE)
+    assert said_by(await made.make(TREASURE, ignore), "import treasure; print(treasure.island)") == "moved\n"
+
+
+async def test_a_package_that_was_changed_under_its_version_is_not_installed(rules, tmp_path, index):
+    made = environments(rules, tmp_path, index)
+    shutil.rmtree((await made.make(TREASURE, ignore)).folders[0])
+    index.add("treasure", "1.0", "island = 'forged'")
+    shutil.rmtree(tmp_path / "uv")
+    with pytest.raises(BuildFailed, match=r"[Hh]ash"):
+        await made.make(TREASURE, ignore)
 
 
 MAKES = """

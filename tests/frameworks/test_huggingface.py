@@ -18,6 +18,8 @@ TRAINER = Path(__file__).parents[1] / "support" / "trainers" / "huggingface.py"
 IMAGE = "team/huggingface:1"
 SECONDS = 1200
 
+pytestmark = pytest.mark.timeout(SECONDS + 600)  # gigabytes the first time
+
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

@@ -69,7 +69,10 @@ def test_a_worker_that_is_killed_costs_a_few_epochs_and_changes_nothing(node: Cl
         )
         node.until(lambda: "checkpoint" in shown(node, namespace, "troubled"), "a checkpoint")
         kill(node, namespace, "troubled", rank=1)
-        status = until_over(node, namespace, "troubled")
+        until_over(node, namespace, "troubled")
+        last = f"/checkpoints/epoch-{EPOCHS}.pt"
+        node.until(lambda: shown(node, namespace, "troubled")["checkpoint"]["path"] == last, "the last checkpoint")
+        status = shown(node, namespace, "troubled")
         told, _ = follows.communicate(timeout=60)
         calm = until_over(node, namespace, "calm")
         undisturbed = ok(node, "logs", "-n", namespace, "-l", "trainingjob.ml.example.com/name=calm", "--tail=-1")
@@ -79,7 +82,6 @@ def test_a_worker_that_is_killed_costs_a_few_epochs_and_changes_nothing(node: Cl
     failure = status["failure"]
     assert (failure["role"], failure["index"], failure["node"]) == ("worker", 1, "local"), failure
     assert "SIGKILL" in failure["message"]
-    assert status["checkpoint"]["path"] == f"/checkpoints/epoch-{EPOCHS}.pt"
     assert status["checkpoint"]["step"] == EPOCHS * STEPS
 
     first, second = epochs(told)

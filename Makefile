@@ -36,6 +36,11 @@ test-frameworks: $(READY) ## PyTorch and TensorFlow in pods; downloads gigabytes
 	$(BIN)/skysail build
 	$(BIN)/python -m pytest tests/frameworks
 
+.PHONY: test-gangs
+test-gangs: $(READY) ## the real Kueue beside the operator; builds it from Go modules the first time
+	$(BIN)/skysail build
+	$(BIN)/python -m pytest tests/gangs
+
 .PHONY: check
 check: $(READY) ## style, types, import law, generated files, promises; below a minute
 	$(BIN)/ruff format --check

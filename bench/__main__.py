@@ -14,14 +14,16 @@ from pathlib import Path
 
 import msgspec
 
-from bench import clouds, cost, plane, pods, table
+from bench import clouds, cost, plane, pods, table, training
 from bench.clients.measure import Figures
 from bench.clouds import CloudFigures
 from bench.plane import PlaneFigures
 from bench.pods import PodFigures
 from bench.size import Size
+from bench.training import TrainingFigures
 
 _RESULTS = Path(__file__).parent / "results"
+_PARTS = ("cost", "plane", "pods", "clouds", "training")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +49,7 @@ class Results(msgspec.Struct, kw_only=True):
     plane: PlaneFigures | None = None
     pods: PodFigures | None = None
     clouds: CloudFigures | None = None
+    training: TrainingFigures | None = None
 
 
 def main() -> None:
@@ -66,6 +69,8 @@ def main() -> None:
         results.pods = pods.run(size.starts, size.pods_at_once, size.megabytes, _say)
     if arguments.only in (None, "clouds"):
         results.clouds = clouds.run(size.cloud_starts, size.cloud_pods, size.claims, _say)
+    if arguments.only in (None, "training"):
+        results.training = training.run(size.training_jobs, size.training_starts, size.training_held, _say)
     print(f"\n{report(results)}\n\nTook {time.monotonic() - began:.0f} s. Kept in {_keep(results)}.")
 
 
@@ -87,13 +92,17 @@ def report(results: Results) -> str:
         title = "Pods at a simulated cloud"
         parts += [table.render(title, clouds.columns(results.clouds), clouds.rows(results.clouds))]
         parts += ["\n".join(clouds.remarks(results.clouds))]
+    if results.training:
+        title = "Training jobs of two pods, on nodes that only pretend"
+        parts += [table.render(title, training.columns(results.training), training.rows(results.training))]
+        parts += ["\n".join(training.remarks(results.training))]
     return "\n\n".join(parts)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="0.1 for a quick look [default: 1]")
-    parser.add_argument("--only", choices=("cost", "plane", "pods", "clouds"), help="one of the parts [default: all]")
+    parser.add_argument("--only", choices=_PARTS, help="one of the parts [default: all]")
     return parser.parse_args()
 
 

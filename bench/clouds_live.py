@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, TypeVar
 
 import msgspec
 
 from bench import clouds_account, process
+from bench.at_once import each
 from bench.clouds_seen import manifest
 from bench.writes import written
 from skysail.base.names import Finalizer
@@ -23,12 +22,9 @@ from skysail.kube.objects import Key, Object
 from skysail.kube.resources import NAMESPACE, POD
 from skysail.local.home import Home
 
-_AT_ONCE = 32
 _TICKS = 5
 # Until everything has been looked at again after the start.
 _SETTLE_SECONDS = 10.0
-
-T = TypeVar("T")
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,9 +56,9 @@ async def claim(client: Client, home: Home, space: str, many: int) -> list[str]:
     """So many pods whose instances run already, with their claims, while neither cloud nor operator are there."""
     cluster = (await client.get(NAMESPACE, "", "kube-system", Object)).metadata.uid
     keys = [Key(space, f"live-{number}") for number in range(many)]
-    pods = await _each(keys, lambda key: client.create(POD, manifest(key, "run=10h"), Object))
+    pods = await each(keys, lambda key: client.create(POD, manifest(key, "run=10h"), Object))
     ids = _begin(home, cluster, [f"{pod.metadata.uid}-0" for pod in pods])
-    await _each(pods, lambda pod: _claim(client, pod, ids[f"{pod.metadata.uid}-0"]))
+    await each(pods, lambda pod: _claim(client, pod, ids[f"{pod.metadata.uid}-0"]))
     return [pod.metadata.uid for pod in pods]
 
 
@@ -87,16 +83,6 @@ async def _claim(client: Client, pod: Object, instance: str) -> None:
     made = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
     status = {"state": "Running", "instanceId": instance, "usdPerHour": 0.1, "startTime": now, "readyTime": now}
     await client.patch_status(resource, await client.create(resource, made, Object), status, Object)
-
-
-async def _each(items: Iterable[Any], do: Callable[[Any], Awaitable[T]]) -> list[T]:
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(item: Any) -> T:
-        async with gate:
-            return await do(item)
-
-    return await asyncio.gather(*(one(item) for item in items))
 
 
 async def _changes(transport: HttpTransport) -> int:

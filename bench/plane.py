@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from bench import workload
+from bench.at_once import each
 from bench.clients.__main__ import KOPF_DEFAULT, KOPF_TUNED, SKYSAIL
 from bench.meter import Used
 from bench.table import Row, number
@@ -38,7 +39,6 @@ from skysail.local.supervisor import Unit
 _NAMESPACES = {SKYSAIL: "bench-skysail", KOPF_TUNED: "bench-kopf-tuned", KOPF_DEFAULT: "bench-kopf-default"}
 _REPEATS = 3
 _LONGEST_SECONDS = 120
-_AT_ONCE = 32
 _REPOSITORY = Path(__file__).parent.parent
 
 
@@ -127,13 +127,8 @@ async def _rounds(home: Home, jobs: int, say: Callable[[str], None]) -> dict[str
 
 async def _create(client: Client, namespace: str, jobs: int) -> None:
     await client.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, Object)
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def create(job: int) -> None:
-        async with gate:
-            await client.create(TRAINING_JOB.resource, workload.training_job(job, namespace), Object)
-
-    await asyncio.gather(*(create(job) for job in range(jobs)))
+    wanted = (workload.training_job(job, namespace) for job in range(jobs))
+    await each(wanted, lambda manifest: client.create(TRAINING_JOB.resource, manifest, Object))
 
 
 def _unit(home: Home, contestant: str, namespace: str) -> Unit:

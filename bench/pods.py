@@ -167,12 +167,12 @@ def _sandboxes(many: int) -> float:
 
 
 @contextmanager
-def cluster(say: Callable[[str], None]) -> Iterator[Home]:
+def cluster(say: Callable[[str], None], *flags: str) -> Iterator[Home]:
     with tempfile.TemporaryDirectory(prefix="skysail-bench-") as folder:
         home = Home(Path(folder) / "home")
         try:
             say("starting a cluster")
-            skysail("up", f"--home={home.root}")
+            skysail("up", f"--home={home.root}", *flags)
             yield home
         finally:
             skysail("down", "--purge", f"--home={home.root}")

@@ -11,7 +11,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     """`plane_jobs` is smaller than `jobs`, because a real API server has to write each of them to its disk.
 
     Of pods that really run, `starts` one after another, and `pods_at_once`; `megabytes` go in or out of one. At a
-    simulated cloud `cloud_starts` and `cloud_pods` likewise, and `claims` that live.
+    simulated cloud `cloud_starts` and `cloud_pods` likewise, and `claims` that live. Of training jobs that only pretend
+    to run, `training_starts` one after another, `training_jobs` at once, and `training_held` that wait.
     """
 
     jobs: int = 10_000
@@ -25,6 +26,9 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     cloud_starts: int = 10
     cloud_pods: int = 200
     claims: int = 2_000
+    training_starts: int = 30
+    training_jobs: int = 400
+    training_held: int = 5_000
 
     @classmethod
     def scaled(cls, scale: float) -> Self:
@@ -42,6 +46,9 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
             cloud_starts=max(3, round(full.cloud_starts * scale)),
             cloud_pods=max(5, round(full.cloud_pods * scale)),
             claims=max(20, round(full.claims * scale)),
+            training_starts=max(3, round(full.training_starts * scale)),
+            training_jobs=max(10, round(full.training_jobs * scale)),
+            training_held=max(20, round(full.training_held * scale)),
         )
 
     @property

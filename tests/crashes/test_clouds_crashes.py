@@ -244,7 +244,7 @@ def until_seen(scene: Scene, proxy: Proxy, match: Callable[[Seen], bool]) -> Non
 
 def begin_another(scene: Scene) -> None:
     """On an address of its own, as a second replica is. It leads when the first has not renewed its lease for long."""
-    own = ("--node-address=127.0.0.2", "--webhook-port=9444", "--identity=another")
+    own = ("--node-address=127.0.0.2", "--webhook-port=9444", "--progress-port=8083", "--identity=another")
     scene.cluster.start_operator("another", flags=(*flags(scene.cluster), *own), health_port=STANDBY_PORT)
 
 

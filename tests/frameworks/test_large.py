@@ -26,6 +26,8 @@ TRAININGS = {
     ),
 }
 
+pytestmark = pytest.mark.timeout(1800)
+
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

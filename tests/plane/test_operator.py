@@ -13,6 +13,8 @@ import pytest
 from skysail.app.install import install
 
 SAMPLES = "config/samples"
+# Of a second replica in the same hull.
+OWN = ("--webhook-port=9444", "--progress-port=8083", "--identity=standby")
 
 
 def conditions(cluster, kind: str, name: str, namespace: str = "default") -> dict:
@@ -39,7 +41,6 @@ def modal_job(name: str, **spec) -> dict:
 @pytest.mark.parametrize(
     ("kind", "name", "namespace"),
     [
-        ("trainingjob", "pytorch-mnist", "ml-jobs"),
         ("modaljob", "training-job", "default"),
         ("modalendpoint", "inference-api", "default"),
         ("modalfunction", "data-processor", "default"),
@@ -221,7 +222,7 @@ def test_a_kind_that_is_removed_and_comes_back_is_watched_again(cluster, operato
 
 
 def test_a_second_replica_waits_warm_and_takes_over_when_the_first_is_stopped(cluster, operator):
-    cluster.start_operator("standby", flags=("--webhook-port=9444", "--identity=standby"), health_port=8090)
+    cluster.start_operator("standby", flags=OWN, health_port=8090)
     try:
         assert "skysail_leader 0.0" in cluster.get("/metrics", 8090)[1]
         apply(cluster, modal_job("before"))

@@ -54,6 +54,7 @@ RULE_CASES = [
         "or remove claimName",
     ),
     ("TrainingJob", None, {"scheduling": {"queue": "team"}}, "spec.scheduling.queue", "set scheduling.gang to"),
+    ("TrainingJob", None, {"roles": {"chief": {}}}, "spec.roles", "remove them from roles, worker 0 coordinates"),
     ("ModalJob", None, {"replicas": 2}, "spec.replicas", "set enable_i6pn to true"),
     ("ModalEndpoint", None, {"min_replicas": 11}, "spec.min_replicas", "lower min_replicas or raise max_replicas"),
     ("ModalEndpoint", None, {"code": {}}, "spec.code.inline", "set either configMapRef or inline"),
@@ -285,7 +286,7 @@ async def test_the_smallest_object_comes_back_with_its_declared_defaults_and_is_
     ("path", "words"),
     [
         ("trainingjob", ["A training run of one or more workers", "spec\t<Object> -required-"]),
-        ("tj.spec", ["workers\t<integer>", "Number of worker pods.", "enum: pytorch, tensorflow, xgboost"]),
+        ("tj.spec", ["workers\t<integer>", "Number of worker pods.", "enum: jax, pytorch, tensorflow, xgboost"]),
         ("trainingjob.spec.runPolicy", ["backoffLimit\t<integer>", "How many failed attempts are started anew."]),
         ("modaljob.spec", ["gpu\t<string>", "such as T4", "timeout\t<integer>"]),
         ("mlmodel.status", ["phase\t<string> -required-", "observedGeneration\t<integer> -required-"]),

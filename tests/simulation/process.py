@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,9 @@ from skysail.core.loop import Loop
 from skysail.kube.audit import audit
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
+from skysail.kube.collector import Collector
 from skysail.kube.errors import KubeError
+from skysail.kube.informers import Informers
 from skysail.kube.watch import Reflector
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from skysail.core.actions import Note
     from skysail.core.loop import Controller
     from skysail.kube.cache import Index
+    from skysail.kube.discovery import Discovery
     from skysail.kube.objects import Object
     from skysail.kube.resources import Resource
     from tests.simulation.faults import FaultyTransport
@@ -49,6 +53,7 @@ class Process:
         self.performer = Performer(self.client, self._caches, self)
         self._is_deposed = False
         self._reflectors: list[tuple[Cache[Any], Reflector[Any]]] = []
+        self._informers: Informers | None = None
         self._loops: list[Loop[Any]] = []
         self.background: list[Callable[[], Awaitable[None]]] = []
 
@@ -56,9 +61,21 @@ class Process:
         self, resource: Resource, type_: type[Object], indexes: Mapping[str, Index[Any]] | None = None
     ) -> Cache[Any]:
         cache: Cache[Any] = Cache(resource, type_, indexes)
+        self.fill(cache)
+        return cache
+
+    def fill(self, cache: Cache[Any]) -> None:
+        """Keep a cache current that the controller made itself."""
         self._caches.add(cache)
         self._reflectors.append((cache, Reflector(self.client, cache, rng=self.rng)))
-        return cache
+
+    def discover(self, caches: Iterable[Cache[Any]]) -> Discovery:
+        """Keep caches current of kinds that the cluster need not have."""
+        self._informers = Informers(self.client, namespaces=(), gate=Collector(), rng=self.rng)
+        for cache in caches:
+            self._caches.add(cache)
+            self._informers.add(cache)
+        return self._informers.discovery
 
     def control(self, controller: Controller[Any], own: Cache[Any], children: Iterable[Cache[Any]] = ()) -> Loop[Any]:
         """Look at an object when it changes, and when something that it controls does."""
@@ -74,6 +91,8 @@ class Process:
         async with asyncio.TaskGroup() as tasks:
             for _, reflector in self._reflectors:
                 tasks.create_task(reflector.run())
+            if self._informers is not None:
+                tasks.create_task(self._informers.run())
             for cache, _ in self._reflectors:
                 await cache.synced.wait()
             for loop in self._loops:
@@ -100,6 +119,9 @@ class Process:
     async def _audit_for_ever(self) -> None:
         while True:
             await asyncio.sleep(_RESYNC_SECONDS * self.rng.uniform(0.9, 1.1))
+            if self._informers is not None:
+                with contextlib.suppress(KubeError):
+                    await self._informers.audit()
             for cache, reflector in self._reflectors:
                 try:
                     finding = await audit(self.client, cache)

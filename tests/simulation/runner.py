@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from skysail.kube.resources import Resource
     from tests.simulation.watches import Change
+    from tests.simulation.world import Resident
 
 Object = dict[str, Any]
 
@@ -78,6 +79,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     down: frozenset[int] = frozenset()
     # What is outside of the cluster and outlives the operator, such as a cloud.
     outside: Callable[[], Outside] | None = None
+    # Controllers of the cluster that the story needs, such as the one of Jobs.
+    residents: tuple[Callable[[World], Resident], ...] = ()
     # What is compared of an object that has gone; nothing, where that is empty.
     last_word: Callable[[Change], Object] = lambda _: {}
     # What is there in every right run or in none, and may differ from one to the other.
@@ -217,6 +220,13 @@ def complaints(scenario: Scenario, expected: Outcome, found: Outcome) -> list[st
     return wrong
 
 
+def journal(scenario: Scenario) -> list[Change]:
+    """All that changed in an undisturbed run, in order."""
+    stage = _Stage(scenario, None)
+    virtual_time.run(stage.play())
+    return stage.changes
+
+
 def _overcharges(expected: Outcome, found: Outcome, seconds: float) -> list[str]:
     """What was paid twice, or for nobody, for longer than the trouble explains; and what claims say wrongly of it."""
     wrong = []
@@ -255,6 +265,7 @@ class _Stage:
 
     async def play(self) -> Outcome:
         self._world = World(self._scenario.resources)
+        self._world.residents += [settle(self._world) for settle in self._scenario.residents]
         user = Api(ApiModel(self._world, "user"), "stage", self._nothing)
         (await user.create(NAMESPACE, {"metadata": {"name": "stage"}})).ok  # noqa: B018 (asserts)
         if self._scenario.outside:
@@ -281,6 +292,10 @@ class _Stage:
         if self.outside:
             await self.outside.close()
         return outcome
+
+    @property
+    def changes(self) -> list[Change]:
+        return self._world.history.journal
 
     async def _stop(self) -> None:
         self._is_down = True

@@ -10,7 +10,7 @@ import asyncio
 import copy
 import random
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from skysail.kube.resources import CRD, JOB, NAMESPACE, POD, Resource
 from tests.simulation import kinds, ownership, statuses
@@ -33,6 +33,12 @@ _POD_GRACE = 30
 Key = tuple[str, str]
 
 
+class Resident(Protocol):
+    """A controller that is part of the cluster. It acts later, never while it is told."""
+
+    def noticed(self, obj: Object, *, gone: bool) -> None: ...
+
+
 class World:
     """One cluster. Any number of clients share it."""
 
@@ -43,7 +49,9 @@ class World:
         self.objects: dict[Resource, dict[Key, Object]] = {}
         self.kinds: dict[Resource, Kind] = {}
         self._random = random.Random(seed)
+        # The controllers that live in the cluster, whoever else does. A scenario may add more.
         self.janitor = Janitor(self)
+        self.residents: list[Resident] = [self.janitor]
         self._uids = 0
         for kind in [*kinds.built_in(), *map(kinds.of, resources)]:
             self.serve(kind)
@@ -126,8 +134,11 @@ class World:
             self._remove(kind, live, write)
             return None
         began_before = "deletionTimestamp" in metadata
-        if not began_before or grace < metadata["deletionGracePeriodSeconds"]:
+        if not began_before:
             metadata["deletionTimestamp"] = self.timestamp(grace)
+            metadata["deletionGracePeriodSeconds"] = grace
+        elif grace < metadata["deletionGracePeriodSeconds"]:
+            metadata["deletionTimestamp"] = _sooner(metadata, grace)
             metadata["deletionGracePeriodSeconds"] = grace
         if not began_before and kind.has_generation:
             metadata["generation"] += 1
@@ -207,7 +218,8 @@ class World:
         else:
             self.objects[kind.resource][key] = obj
         self.history.add(kind.resource, before, obj, gone=after is None, by=by)
-        self.janitor.noticed(obj, gone=after is None)
+        for resident in self.residents:
+            resident.noticed(obj, gone=after is None)
         return obj
 
     def timestamp(self, seconds: float = 0) -> str:
@@ -318,6 +330,12 @@ def _grace(kind: Kind, live: Object, options: DeleteOptions) -> int:
     if options.grace_period_seconds is not None:
         return options.grace_period_seconds
     return int(live["spec"].get("terminationGracePeriodSeconds", _POD_GRACE))
+
+
+def _sooner(metadata: Object, grace: int) -> str:
+    """A shorter grace counts from when the end was first asked for."""
+    saved = timedelta(seconds=metadata["deletionGracePeriodSeconds"] - grace)
+    return (datetime.fromisoformat(metadata["deletionTimestamp"]) - saved).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _bare(obj: Object) -> Object:

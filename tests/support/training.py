@@ -1,4 +1,4 @@
-"""Two pods of an Indexed Job that add up numbers with a framework, and what they say about it.
+"""Pods that add up numbers with a framework, and what they say about it: two of an Indexed Job, or a TrainingJob's.
 
 A trainer is a script of this folder. Each of its ranks has numbers that nobody else has, and prints the sum of all.
 """
@@ -24,6 +24,7 @@ PORT = 29500
 _TRAINERS = Path(__file__).parent / "trainers"
 _SECONDS = 600
 _INDEX = "batch.kubernetes.io/job-completion-index"
+_ROLE = "trainingjob.ml.example.com/worker"
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -34,15 +35,11 @@ class Said(msgspec.Struct, frozen=True):
     sum: list[float]
 
 
-class Training:
-    """`late` is a rank that comes ten seconds after the others."""
+class Trainer:
+    """A script, and the numbers of its ranks."""
 
-    def __init__(self, name: str, image: str, env: Mapping[str, str], *, late: int | None = None) -> None:
-        self.name = name if late is None else f"{name}-late"
-        self._trainer = (_TRAINERS / f"{name.replace('-', '_')}.py").read_text()
-        self._image = image
-        self._late = late
-        self._env = env
+    def __init__(self, name: str) -> None:
+        self._script = (_TRAINERS / f"{name.replace('-', '_')}.py").read_text()
         # Small whole numbers, which a float of any size adds without error.
         self._numbers = [[secrets.randbelow(1 << 20) for _ in range(4)] for _ in range(RANKS)]
 
@@ -50,8 +47,79 @@ class Training:
     def sum(self) -> list[float]:
         return [float(sum(column)) for column in zip(*self._numbers, strict=True)]
 
+    def files(self, name: str) -> dict[str, Any]:
+        """What is mounted at /code, as a ConfigMap."""
+        data = {"train.py": self._script, "numbers.json": json.dumps(self._numbers)}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+class TrainingJob:
+    """One whose pods run a trainer. `spec` is laid over what all of them have."""
+
+    def __init__(self, name: str, *, framework: str, image: str, **spec: Any) -> None:
+        self.name = name
+        self._trainer = Trainer(name)
+        self._spec = {"framework": framework, "image": image, "workers": RANKS, **spec}
+
+    @property
+    def sum(self) -> list[float]:
+        return self._trainer.sum
+
     def begin(self, node: Cluster, namespace: str) -> None:
-        apply(node, namespace, self._files(), self._service(), self._job())
+        apply(node, namespace, self._trainer.files(self.name), self._manifest())
+
+    def finish(self, node: Cluster, namespace: str) -> list[Said]:
+        """What the ranks said, in the order of ranks."""
+        some = "--for=jsonpath={.status.completionTime}"
+        ok(node, "wait", f"trainingjob/{self.name}", "-n", namespace, some, f"--timeout={_SECONDS}s")
+        status = get(node, namespace, "trainingjob", self.name)["status"]
+        assert [attempt["cause"] for attempt in status["attempts"]] == ["Succeeded"], status
+        ended = {"Succeeded"}  # who does not end by itself is taken away
+        node.until(lambda: set(self.phases(node, namespace).values()) == ended, f"all pods of {self.name} to end")
+        return _said(self.log(node, namespace))
+
+    def log(self, node: Cluster, namespace: str) -> str:
+        return ok(node, "logs", "-n", namespace, "--tail=-1", "-l", self._label)
+
+    def phases(self, node: Cluster, namespace: str) -> dict[tuple[str, str], str]:
+        """Of each pod, by role and index."""
+        labels = ((pod["metadata"]["labels"], pod) for pod in get(node, namespace, "pods", "-l", self._label)["items"])
+        return {(found[_ROLE], found[_INDEX]): pod["status"]["phase"] for found, pod in labels}
+
+    @property
+    def _label(self) -> str:
+        return f"trainingjob.ml.example.com/name={self.name}"
+
+    def _manifest(self) -> dict[str, Any]:
+        mount = {"name": "code", "mountPath": "/code"}
+        template = {
+            "volumes": [{"name": "code", "configMap": {"name": self.name}}],
+            "containers": [{"name": "trainer", "volumeMounts": [mount]}],
+        }
+        return {
+            "apiVersion": "ml.example.com/v1alpha1",
+            "kind": "TrainingJob",
+            "metadata": {"name": self.name},
+            "spec": {"command": ["python3", "/code/train.py"], "podTemplate": {"spec": template}, **self._spec},
+        }
+
+
+class Training:
+    """An Indexed Job. `late` is a rank that comes ten seconds after the others."""
+
+    def __init__(self, name: str, image: str, env: Mapping[str, str], *, late: int | None = None) -> None:
+        self.name = name if late is None else f"{name}-late"
+        self._trainer = Trainer(name)
+        self._image = image
+        self._late = late
+        self._env = env
+
+    @property
+    def sum(self) -> list[float]:
+        return self._trainer.sum
+
+    def begin(self, node: Cluster, namespace: str) -> None:
+        apply(node, namespace, self._trainer.files(self.name), self._service(), self._job())
 
     def finish(self, node: Cluster, namespace: str) -> list[Said]:
         """What the ranks said, in the order of ranks."""
@@ -60,8 +128,7 @@ class Training:
         node.until(lambda: self._is_over(node, namespace), f"the job {self.name} to end")
         job = get(node, namespace, "job", self.name)
         assert job["status"].get("succeeded") == RANKS, self.log(node, namespace)
-        lines = [line for line in self.log(node, namespace).splitlines() if line.startswith("{")]
-        return sorted((msgspec.json.decode(line, type=Said) for line in lines), key=lambda said: said.rank)
+        return _said(self.log(node, namespace))
 
     def began(self, node: Cluster, namespace: str) -> list[str]:
         """When each rank's trainer began, in the order of ranks."""
@@ -79,10 +146,6 @@ class Training:
     def _is_over(self, node: Cluster, namespace: str) -> bool:
         conditions = get(node, namespace, "job", self.name)["status"].get("conditions", [])
         return any(row["type"] in {"Complete", "Failed"} and row["status"] == "True" for row in conditions)
-
-    def _files(self) -> dict[str, Any]:
-        data = {"train.py": self._trainer, "numbers.json": json.dumps(self._numbers)}
-        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.name}, "data": data}
 
     def _service(self) -> dict[str, Any]:
         spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"job-name": self.name}}
@@ -126,3 +189,8 @@ class Training:
             *first,
             *({"name": name, "value": value.replace("NAME", self.name)} for name, value in self._env.items()),
         ]
+
+
+def _said(log: str) -> list[Said]:
+    lines = [line for line in log.splitlines() if line.startswith("{")]
+    return sorted((msgspec.json.decode(line, type=Said) for line in lines), key=lambda said: said.rank)

@@ -9,7 +9,9 @@ from skysail.base.names import Label
 from skysail.claims import bureau, diary
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kinds.awaiting.observe import rights
-from skysail.kube import crd, discovery, events, lease, rbac, webhooks
+from skysail.kinds.run import observe, records
+from skysail.kinds.run.types import TRAINING_JOB
+from skysail.kube import crd, discovery, events, lease, rbac, tokens, webhooks
 from skysail.kube.rbac import Right
 from skysail.kube.resources import (
     CLUSTER_ROLE,
@@ -32,6 +34,8 @@ RESOURCES: dict[str, Resource] = {
     resource.kind: resource
     for resource in (NAMESPACE, CRD, SERVICE_ACCOUNT, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING)
 }
+# Kinds with a controller of their own, which declares what it needs.
+_OWN_RIGHTS = (CLOUD_INSTANCE, TRAINING_JOB)
 _LABELS: dict[str, str] = {Label.MANAGED_BY.value: NAME}
 
 
@@ -54,8 +58,11 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
     """The service account and exactly the rights that the code declares."""
     account = (operator_namespace, NAME)
     everywhere = [
-        *(right for kind in (*ALL_KINDS, *COMPATIBLE_KINDS) if kind is not CLOUD_INSTANCE for right in rights(kind)),
+        *(right for kind in (*ALL_KINDS, *COMPATIBLE_KINDS) if kind not in _OWN_RIGHTS for right in rights(kind)),
         *bureau.RIGHTS,
+        *observe.RIGHTS,
+        *records.RIGHTS,
+        *tokens.RIGHTS,
         *keeper.RIGHTS,
         *references.RIGHTS,
         *register.RIGHTS,

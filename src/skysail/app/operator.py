@@ -13,14 +13,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
-from skysail.app import clouds
+from skysail.app import clouds, training
+from skysail.app.audits import Audits
 from skysail.app.clouds import CloudNode
+from skysail.app.ground import CannotStart, Ground, look_around
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
+from skysail.app.reception import Reception
+from skysail.app.training import Training
 from skysail.base import clock, health
-from skysail.base.errors import UserError
 from skysail.base.metrics import Metrics
 from skysail.base.names import Label, Metric
 from skysail.base.settings import Settings
@@ -38,37 +40,28 @@ from skysail.core.actions import Note
 from skysail.core.fence import Fenced, FencedTransport
 from skysail.core.loop import Controller, Loop
 from skysail.kinds.awaiting.observe import Awaiting
-from skysail.kinds.offload import admit
-from skysail.kube import admission, kubeconfig, lease, webhooks
-from skysail.kube.audit import Finding
+from skysail.kinds.run.counts import Counts
+from skysail.kinds.run.types import TRAINING_JOB
+from skysail.kube import kubeconfig, lease
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.collector import Collector
 from skysail.kube.crd import CustomKind
 from skysail.kube.discovery import Definition
-from skysail.kube.errors import Forbidden, KubeError, NotFound
 from skysail.kube.events import Broadcaster, Event
 from skysail.kube.http import HttpTransport
 from skysail.kube.informers import Informers
 from skysail.kube.lease import Elector
 from skysail.kube.objects import Key, Object
-from skysail.kube.resources import NAMESPACE, Resource
+from skysail.kube.resources import Resource
 from skysail.kube.transport import Transport
-from skysail.kube.webhooks import Keeper
 from skysail.node.logs import LogStore
 from skysail.node.server.tls import Identity
 
 _HEARTBEAT_SECONDS = 1.0
 # The Lease has connections and a patience of its own: when writes hang, the renewal must not hang behind them.
 _LEASE_SECONDS = 5.0
-# Rules in definitions (CEL) and the label with a pod's completion index are there from this version on.
-OLDEST_KUBERNETES = (1, 29)
-
 log = logging.getLogger(__name__)
-
-
-class CannotStart(UserError):
-    """Something outside is not as the operator needs it; the message says what."""
 
 
 async def run(settings: Settings) -> int:
@@ -77,57 +70,12 @@ async def run(settings: Settings) -> int:
     transport = HttpTransport(access)
     lease_transport = HttpTransport(access, connections=2, seconds=_LEASE_SECONDS)
     try:
-        ground = await _look_around(Client(transport), access.server)
+        ground = await look_around(Client(transport), access.server)
         async with clouds.accounts(settings) as accounts:
             return await Operator(settings, transport, lease_transport, ground, accounts).run()
     finally:
         await transport.close()
         await lease_transport.close()
-
-
-class _Version(msgspec.Struct, rename="camel"):
-    major: str
-    minor: str
-    git_version: str
-
-
-class Ground(msgspec.Struct, frozen=True):
-    """What cluster this is: by its version, and by the UID of a namespace that every cluster has once."""
-
-    version: str
-    cluster: str
-
-
-async def _look_around(client: Client, server: str) -> Ground:
-    try:
-        version = await client.read("/version", _Version)
-    except Forbidden as error:
-        raise CannotStart(
-            f"{server} does not accept this login: {error.message}. Make a new token or certificate."
-        ) from error
-    except KubeError as error:
-        raise CannotStart(
-            f"The API server {server} does not answer: {error}. Is the cluster up, and does the kubeconfig name it?"
-        ) from error
-    if (int(version.major), int(version.minor.rstrip("+"))) < OLDEST_KUBERNETES:
-        oldest = ".".join(map(str, OLDEST_KUBERNETES))
-        raise CannotStart(f"This cluster runs Kubernetes {version.git_version}; Skysail needs {oldest} or newer.")
-    return Ground(version.git_version, await _cluster_id(client))
-
-
-async def _cluster_id(client: Client) -> str:
-    try:
-        return (await client.get(NAMESPACE, "", "kube-system", Object)).metadata.uid
-    except Forbidden as error:
-        raise _without_rights(error) from error
-    except KubeError as error:
-        raise CannotStart(f"The namespace kube-system cannot be read: {error}. Try again.") from error
-
-
-def _without_rights(error: Forbidden) -> CannotStart:
-    return CannotStart(
-        f"The rights of Skysail are not installed ({error.message}): `kubectl apply -f config/rbac/role.yaml`."
-    )
 
 
 class _Ended(Exception):
@@ -166,29 +114,23 @@ class Operator:
             clock=clock.steady,
             rng=self._rng,
         )
+        self._reception = Reception(self._client, settings, lambda: self._elector.leads)
+        self._audits = Audits(self._informers, settings.resync_seconds, self._rng)
         self._caches = Caches()
         self._performer = Performer(self._client, self._caches, self)
-        self._loops: list[tuple[Cache[Any], Loop[Any]]] = []
+        self._loops: list[tuple[tuple[Cache[Any], ...], Loop[Any]]] = []
         for kind in ALL_KINDS:
-            if kind is not CLOUD_INSTANCE:
+            if kind not in (CLOUD_INSTANCE, TRAINING_JOB):
                 self._await(kind)
         for kind in COMPATIBLE_KINDS:
             self._await(kind, only_ours=True)
+        self._training = self._train()
         self._diary = Diary(self._acting, settings.operator_namespace, clock.now)
         self._bureau = self._open_bureau(accounts, ground.cluster)
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
         self._nodes_identity = Identity(self._client, clouds.certificate(settings, address), self._rng)
         self._nodes = self._make_nodes(accounts, ground, address)
-        self._hooks = admit.hooks(settings.nodes)
-        self._keeper = Keeper(
-            self._client,
-            secret=Key(settings.operator_namespace, webhooks.SECRET_NAME),
-            address=_address(settings),
-            names=_webhook_names(settings),
-            now=clock.now,
-        )
         self._lag = 0.0
-        self._differences: dict[str, float] = {}
         self._is_stopping = False
         self._register_metrics()
 
@@ -197,6 +139,7 @@ class Operator:
         async with self._servers():
             code = await self._work()
             self._is_stopping = True
+            await self._training.records.flush()
             await self._elector.release()
             log.info("stopping", extra={"identity": self._identity})
             await asyncio.sleep(self._settings.drain_seconds)
@@ -212,9 +155,10 @@ class Operator:
                 tasks.create_task(self._nodes_identity.run())
                 tasks.create_task(self._lead(tasks))
                 tasks.create_task(self._heartbeat())
-                tasks.create_task(self._audit_for_ever())
-                if self._settings.webhooks:
-                    tasks.create_task(self._keeper.run(self._announce))
+                tasks.create_task(self._audits.run())
+                tasks.create_task(self._training.records.run())
+                if self._reception.is_open:
+                    tasks.create_task(self._reception.run())
         except* _Ended as ended:
             codes += [end.code for end in ended.exceptions if isinstance(end, _Ended)]
         return max(codes)
@@ -231,11 +175,35 @@ class Operator:
 
     def _await(self, kind: CustomKind, *, only_ours: bool = False) -> None:
         cache: Cache[Any] = Cache(kind.resource, kind.struct)
-        self._control(Awaiting(kind, cache, clock.now), cache, _is_ours if only_ours else lambda _: True)
+        self._control(Awaiting(kind, cache, clock.now), cache, wanted=_is_ours if only_ours else lambda _: True)
+
+    def _train(self) -> Training:
+        made = Training(
+            self._client,
+            self._settings,
+            self,
+            authority=self._reception.authority,
+            serves=self._informers.discovery.serves,
+            rng=self._rng,
+        )
+        known = made.caches
+        for cache in known.children:
+            self._caches.add(cache)
+            self._informers.add_built_in(cache)
+        for gang in known.gangs:
+            self._caches.add(gang)
+            self._informers.add(gang)
+        known.wake(self._control(made.controller, known.training, *known.children), self._informers.discovery)
+        return made
 
     def _control(
-        self, controller: Controller[Any], cache: Cache[Any], wanted: Callable[[Definition], bool] = lambda _: True
+        self,
+        controller: Controller[Any],
+        cache: Cache[Any],
+        *others: Cache[Any],
+        wanted: Callable[[Definition], bool] = lambda _: True,
     ) -> Loop[Any]:
+        """`others` are caches that have to be full, too, before the first plan is made."""
         self._caches.add(cache)
         self._informers.add(cache, wanted)
         loop = Loop(
@@ -247,7 +215,7 @@ class Operator:
             resync=self._settings.resync_seconds,
         )
         cache.subscribe(loop.changed)
-        self._loops.append((cache, loop))
+        self._loops.append(((cache, *others), loop))
         return loop
 
     def _open_bureau(self, accounts: Mapping[str, Cloud], cluster: str) -> Bureau:
@@ -296,14 +264,18 @@ class Operator:
         """Health on its ports and admission on its own, on every replica whether or not it leads."""
         async with contextlib.AsyncExitStack() as stack:
             pages = health.Health(
-                self._metrics, unready=self._unready, outages=self._bureau.outages, audit=self._asked_audit
+                self._metrics, unready=self._unready, outages=self._bureau.outages, audit=self._audits.asked
             )
             for port in self._settings.health_ports:
                 await self._serve(stack, pages.application(), port)
+            if self._reception.is_open:
+                await self._reception.load_certificate()
+            if training.is_reported_to(self._settings):
+                desk = self._training.application()
+                await self._serve(stack, desk, self._settings.progress_port, ssl_context=self._reception.tls)
             if self._settings.webhooks:
-                await self._load_certificate()
-                hooks = admission.application(self._hooks)
-                await self._serve(stack, hooks, self._settings.webhook_port, ssl_context=self._keeper.tls)
+                hooks = self._reception.application()
+                await self._serve(stack, hooks, self._settings.webhook_port, ssl_context=self._reception.tls)
             yield
 
     async def _serve(self, stack: contextlib.AsyncExitStack, app: web.Application, port: int, **options: Any) -> None:
@@ -312,21 +284,6 @@ class Operator:
         except OSError as error:
             raise CannotStart(f"Port {port} cannot be opened: {error.strerror}. Choose another one.") from error
         stack.push_async_callback(runner.cleanup)
-
-    async def _load_certificate(self) -> None:
-        namespace = self._settings.operator_namespace
-        try:
-            await self._keeper.load()
-        except Forbidden as error:
-            raise _without_rights(error) from error
-        except NotFound as error:
-            raise CannotStart(
-                f"The namespace {namespace} is missing ({error.message}): `kubectl create namespace {namespace}`."
-            ) from error
-        except KubeError as error:
-            raise CannotStart(
-                f"The webhook's Secret in {namespace} cannot be read or made: {error}. Try again."
-            ) from error
 
     async def _until_signal(self) -> None:
         stop = asyncio.Event()
@@ -344,13 +301,14 @@ class Operator:
         for vigil in vigils:
             vigil.cancel()
         log.info("leading", extra={"identity": self._identity})
-        for cache, loop in self._loops:
-            tasks.create_task(_run_when_synced(cache, loop))
+        for caches, loop in self._loops:
+            tasks.create_task(_run_when_synced(caches, loop))
         tasks.create_task(self._pay(tasks))
+        tasks.create_task(self._training.reader.run())
         for node in self._nodes:
             tasks.create_task(node.serve())
         if self._settings.webhooks:
-            tasks.create_task(self._announce_soon())
+            tasks.create_task(self._reception.announce())
         await campaign
         log.error("lease lost, ending so that a clean process takes over", extra={"identity": self._identity})
         raise _Ended(1)
@@ -360,46 +318,12 @@ class Operator:
         tasks.create_task(self._diary.run())
         await self._bureau.run(self._performer.end)
 
-    async def _announce_soon(self) -> None:
-        try:
-            await self._announce()
-        except KubeError as error:
-            log.warning("webhooks not announced, tried again in a minute", extra={"why": str(error)})
-
-    async def _announce(self) -> None:
-        if self._elector.leads:
-            without = ("kube-system", self._settings.operator_namespace)
-            await self._keeper.announce(self._hooks, admission.Scope(self._settings.namespaces, without))
-
     async def _heartbeat(self) -> None:
         clock_ = asyncio.get_running_loop().time
         while True:
             due = clock_() + _HEARTBEAT_SECONDS
             await asyncio.sleep(_HEARTBEAT_SECONDS)
             self._lag = max(0.0, clock_() - due)
-
-    async def _audit_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.resync_seconds * self._rng.uniform(0.9, 1.1))
-            try:
-                await self._audit()
-            except KubeError as error:
-                log.info("caches not audited", extra={"why": str(error)})
-
-    async def _asked_audit(self) -> list[Finding]:
-        try:
-            return await self._audit()
-        except KubeError as error:
-            raise health.AuditFailed(f"the API server does not answer: {error}") from error
-
-    async def _audit(self) -> list[Finding]:
-        findings = await self._informers.audit()
-        for finding in findings:
-            wrong = finding.missing + finding.stale + finding.extra
-            self._differences[finding.kind] = self._differences.get(finding.kind, 0) + wrong
-            if finding.differs:
-                log.warning("cache differed and is filled anew", extra=msgspec.structs.asdict(finding))
-        return findings
 
     def _unready(self) -> list[str]:
         if self._is_stopping:
@@ -415,10 +339,11 @@ class Operator:
         read(Metric.CACHED_OBJECTS, "kind", lambda: {c.resource.crd_name: len(c) for c in self._informers.caches})
         read(Metric.LISTS, "kind", lambda: self._watch_counts("lists"))
         read(Metric.WATCHES, "kind", lambda: self._watch_counts("watches"))
-        read(Metric.AUDIT_DIFFERENCES, "kind", lambda: self._differences)
+        read(Metric.AUDIT_DIFFERENCES, "kind", lambda: self._audits.differences)
         read(Metric.LOOP_LAG, "", lambda: {"": self._lag})
         read(Metric.LEADER, "", lambda: {"": float(self._elector.leads)})
         read(Metric.CLOUD_UP, "cloud", self._clouds_up)
+        Counts(self._training.caches, lambda: self._elector.leads).register(self._metrics)
 
     def _clouds_up(self) -> dict[str, float]:
         return {name: float(not outage) for name, outage in self._bureau.outages().items()}
@@ -430,23 +355,13 @@ class Operator:
         }
 
 
-async def _run_when_synced(cache: Cache[Any], loop: Loop[Any]) -> None:
+async def _run_when_synced(caches: tuple[Cache[Any], ...], loop: Loop[Any]) -> None:
     """A plan made on half of the truth would be wrong; and a kind that cannot be listed must not stop the others."""
-    await cache.synced.wait()
+    for cache in caches:
+        await cache.synced.wait()
     await loop.run()
 
 
 def _is_ours(definition: Definition) -> bool:
     """Another project's kind is ours to work on only where its definition is our stand-in."""
     return (definition.metadata.labels or {}).get(Label.MANAGED_BY) == "skysail"
-
-
-def _address(settings: Settings) -> admission.Address:
-    if settings.webhook_host:
-        return admission.Address(url=f"https://{settings.webhook_host}:{settings.webhook_port}")
-    return admission.Address(service=(settings.operator_namespace, settings.webhook_service))
-
-
-def _webhook_names(settings: Settings) -> tuple[str, ...]:
-    service = f"{settings.webhook_service}.{settings.operator_namespace}.svc"
-    return (service, settings.webhook_host) if settings.webhook_host else (service,)

@@ -12,6 +12,7 @@ from skysail.base.names import Metric
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 Reading = Callable[[], Mapping[str, float]]
+ManyReading = Callable[[], Mapping[tuple[str, ...], float]]
 
 
 class Metrics:
@@ -30,6 +31,7 @@ class Metrics:
         self._active = Gauge(
             Metric.ACTIVE_WORKERS, Metric.ACTIVE_WORKERS.about, ("controller",), registry=self._registry
         )
+        self._renamed: dict[str, tuple[Histogram, Counter]] = {}
 
     def began(self, kind: str, waited: float) -> None:
         self._wait.labels(kind).observe(waited)
@@ -39,10 +41,25 @@ class Metrics:
         self._active.labels(kind).dec()
         self._passes.labels(kind, result).inc()
         self._time.labels(kind).observe(seconds)
+        if kind in self._renamed:
+            time, errors = self._renamed[kind]
+            time.observe(seconds)
+            errors.inc(result == "error")
 
     def read(self, metric: Metric, label: str, reading: Reading) -> None:
         """A metric whose owner counts anyway: asked when somebody scrapes. Without a label, its key is empty."""
-        self._registry.register(_Reader(metric, label, reading))
+        self._registry.register(_Reader(metric, (label,), lambda: {(key,): value for key, value in reading().items()}))
+
+    def read_by(self, metric: Metric, labels: tuple[str, ...], reading: ManyReading) -> None:
+        """As `read`, where more than one label tells figures apart."""
+        self._registry.register(_Reader(metric, labels, reading))
+
+    def rename(self, kind: str, *, time: Metric, errors: Metric) -> None:
+        """Shows the passes of one kind also by the names that dashboards of an operator before us ask for."""
+        self._renamed[kind] = (
+            Histogram(time, time.about, registry=self._registry, buckets=_SECONDS),
+            Counter(errors.removesuffix("_total"), errors.about, registry=self._registry),
+        )
 
     def page(self) -> bytes:
         return generate_latest(self._registry)
@@ -52,9 +69,9 @@ class Metrics:
 
 
 class _Reader:
-    def __init__(self, metric: Metric, label: str, reading: Reading) -> None:
+    def __init__(self, metric: Metric, labels: tuple[str, ...], reading: ManyReading) -> None:
         self._metric = metric
-        self._labels = [label] if label else []
+        self._labels = [label for label in labels if label]
         self._reading = reading
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
@@ -62,6 +79,6 @@ class _Reader:
         family = (CounterMetricFamily if is_counter else GaugeMetricFamily)(
             self._metric.value, self._metric.about, labels=self._labels
         )
-        for label, value in self._reading().items():
-            family.add_metric([label] if self._labels else [], value)
+        for values, figure in self._reading().items():
+            family.add_metric(values if self._labels else [], figure)
         yield family

@@ -28,6 +28,9 @@ class Label(Named):
     COMPONENT = "app.kubernetes.io/component", "`vgpu-controllers` on the operator's own pods."
     CONTROL_PLANE = "control-plane", "`controller-manager` on the operator's own pods."
     WORKER = "trainingjob.ml.example.com/worker", "On each pod of a TrainingJob; its value is the role."
+    TRAINING_JOB = "trainingjob.ml.example.com/name", "Name of the TrainingJob that a child belongs to."
+    TRAINING_JOB_UID = "trainingjob.ml.example.com/uid", "UID of it; one of the same name that comes later has another."
+    ATTEMPT = "skysail.dev/attempt", "Number of the attempt that a Job of a TrainingJob, or its pod, belongs to."
     MODEL = "model", "Name of the ModelDeployment that a child belongs to."
     MODAL_FUNCTION = "modal-operator.io/function", "Name of the ModalFunction that a Service leads to."
     MODAL_MANAGED = "modal-operator.io/managed", "`true` on a Service that leads to Modal."
@@ -47,6 +50,22 @@ class Annotation(Named):
     """Annotations that people write, or that Skysail writes for them to read."""
 
     APPLIED = "skysail.dev/applied", "Hash of the manifest that was last applied; equal hash, no write."
+    GANG_SPEC = (
+        "skysail.dev/gang-spec",
+        "On what stands for a TrainingJob in a gang scheduler: hash of what it asks for; another hash, another object.",
+    )
+    TRAINED_SPEC = (
+        "skysail.dev/trained-spec",
+        "On a Job of a TrainingJob: hash of the fields that its attempt was made from; another hash, another attempt.",
+    )
+    RESUMED_FROM = (
+        "skysail.dev/resumed-from",
+        "On a Job of a TrainingJob: the checkpoint that its attempt began at, as `status.checkpoint` had it.",
+    )
+    REPORTS_AUTHORITY = (
+        "skysail.dev/reports-authority",
+        "On a pod of a TrainingJob: who vouches for the server that it reports to; the pod has it as a file.",
+    )
     PROVISIONED_BY = (
         "pv.kubernetes.io/provisioned-by",
         "`skysail.dev/disks` on a PersistentVolume that is a disk of the node's provider, by the same name.",
@@ -123,6 +142,9 @@ class Condition(Named):
     """Condition types in the status of our kinds."""
 
     ACCEPTED = "Accepted", "Whether a controller works on this object."
+    RUNNING = "Running", "Whether all pods of a TrainingJob run; if not, the message says what they wait for."
+    STALLED = "Stalled", "There while a TrainingJob that reported progress has been silent for too long."
+    GANG_UNAVAILABLE = "GangUnavailable", "Whether the gang scheduler that a TrainingJob asks for is not installed."
     READY = "Ready", "The summary of what serves: whether it answers."
     SUCCEEDED = "Succeeded", "The summary of what ends: whether it ended well."
     CARRIED = (
@@ -143,10 +165,13 @@ class Reason(Named):
     NOT_IMPLEMENTED_YET = "NotImplementedYet", "The object is valid and stored; its controller is not built yet."
     UNSUPPORTED = "Unsupported", "The pod is not run, because its node cannot carry what it asks for."
     LEFT_OUT = "LeftOut", "The pod runs without something that it asks for."
+    INVALID_SPEC = "InvalidSpec", "The object cannot be worked on as it is written; the message says what to change."
     RECONCILE_FAILED = "ReconcileFailed", "A pass over the object failed and will be tried again."
     HANDLER_NOT_FOUND = "HandlerNotFound", "The handler could not be imported from the image or the code."
     ENTRYPOINT_UNKNOWN = "EntrypointUnknown", "The pod names no command and the image's own could not be read."
     GANG_UNAVAILABLE = "GangUnavailable", "The gang scheduler that was asked for is not installed."
+    GANG_AVAILABLE = "GangAvailable", "The gang scheduler that was asked for is installed."
+    NOT_ADMITTED = "NotAdmitted", "The gang scheduler has not let the job begin; the message has its own words."
     STALLED = "Stalled", "The training reported progress once and has been silent for too long."
     IMAGE_PULL_FAILED = "ImagePullFailed", "The image cannot be pulled."
     INSUFFICIENT_RESOURCES = "InsufficientResources", "No node has room for the pod."
@@ -170,7 +195,23 @@ class Reason(Named):
     DELETED = "Deleted", "The claim was deleted, because its pod was or by hand."
     OWNER_STAYS = "OwnerStays", "What the instance worked for still exists, and its claim stays as long."
     OWNER_GONE = "OwnerGone", "What the instance worked for does not exist any more."
-    DEADLINE_EXCEEDED = "DeadlineExceeded", "The instance reached the end of the time that it was given."
+    DEADLINE_EXCEEDED = "DeadlineExceeded", "The end of the time that it was given was reached."
+    ACCEPTED = "Accepted", "A controller works on the object."
+    UNDER_WAY = "UnderWay", "The training has not ended yet."
+    RUNNING = "Running", "All pods run."
+    STARTING = "Starting", "The pods are being made or started."
+    QUOTA_EXCEEDED = "QuotaExceeded", "A quota of the namespace does not allow the pods."
+    PODS_REFUSED = "PodsRefused", "The API server refuses to make the pods; the message says why."
+    VOLUME_UNAVAILABLE = "VolumeUnavailable", "A volume of a pod is missing or not bound."
+    SCHEDULING_GATED = "SchedulingGated", "Somebody holds a pod back with a scheduling gate."
+    POD_FAILED = "PodFailed", "A pod has failed that the others can do without, for now or for good."
+    CONFIG_MISSING = "ConfigMissing", "A pod refers to a Secret, a ConfigMap or a key that is not there."
+    RESTARTING = "Restarting", "An attempt is over and the next one has not begun yet."
+    PODS_ENDING = "PodsEnding", "Pods of the last attempt have not ended yet, so the next one waits."
+    SUSPENDED = "Suspended", "The job is held by `spec.suspend`."
+    CRASH_LOOP = "CrashLoop", "The same pod failed in the same way three times in a row, soon after its start."
+    BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded", "More attempts failed than `runPolicy.backoffLimit` allows."
+    NOT_RESTARTED = "NotRestarted", "An attempt failed and `restartPolicy` is Never."
     LOST = "Lost", "The instance vanished at the cloud, for example because it was preempted."
 
 
@@ -180,7 +221,16 @@ class Event(Named):
     WORKERS_CREATED = "WorkersCreated", "`Created %d worker pods`."
     TRAINING_COMPLETED = "TrainingCompleted", "`Training job completed successfully`."
     WORKER_FAILED = "WorkerFailed", "`Worker %d failed`."
+    TRAINING_FAILED = "TrainingFailed", "The training failed for good; the message says why."
     WORLD_SIZE_CHANGED = "WorldSizeChanged", "The number of workers was changed, so a new attempt begins."
+    SPEC_CHANGED = "SpecChanged", "What to train was changed, so a new attempt begins."
+    PREEMPTED = "Preempted", "A pod had to give way to another one or was evicted. A new attempt begins at no cost."
+    GANG_EVICTED = "GangEvicted", "The gang scheduler took the job's place back. A new attempt begins at no cost."
+    NODE_LOST = "NodeLost", "A pod's node was lost. A new attempt begins, which costs no retry."
+    POD_DELETED = "PodDeleted", "Somebody deleted a pod of the training, so a new attempt begins at no cost."
+    JOB_DELETED = "JobDeleted", "Somebody deleted a Job of the training, so a new attempt begins."
+    TRAINING_SUSPENDED = "Suspended", "The training is held, and its pods end."
+    CHECKPOINT_REFUSED = "CheckpointRefused", "A pod printed a checkpoint that cannot be used; the message says why."
     GANG_NOT_OFFLOADED = "GangNotOffloaded", "Pods that must reach each other were not sent to a cloud one by one."
     RUNTIME_UNMAINTAINED = "RuntimeUnmaintained", "The chosen model server is no longer maintained."
     OPTIONAL_SECRET_NOT_FOUND = "OptionalSecretNotFound", "The pod runs without a Secret that it can do without."
@@ -220,8 +270,8 @@ class Metric(Named):
     TRAINING_JOBS_COMPLETED = "trainingjob_completed_total", "TrainingJobs that succeeded, by `namespace`."
     TRAINING_JOBS_FAILED = "trainingjob_failed_total", "TrainingJobs that failed, by `namespace`, `reason`."
     TRAINING_JOB_STATE = "trainingjob_state", "State of each TrainingJob, by `namespace`, `name`, `state`."
-    TRAINING_JOB_GPUS = "trainingjob_allocated_gpus", "GPUs that TrainingJobs hold."
-    TRAINING_JOB_WORKERS = "trainingjob_allocated_workers", "Workers that TrainingJobs have."
+    TRAINING_JOB_GPUS = "trainingjob_allocated_gpus", "GPUs that pods of TrainingJobs hold, by `namespace`."
+    TRAINING_JOB_WORKERS = "trainingjob_allocated_workers", "Workers of TrainingJobs that have a node, by `namespace`."
     WORKQUEUE_DEPTH = "workqueue_depth", "Keys that wait for a worker, by `name` of the controller."
     WORKQUEUE_WAIT = "workqueue_queue_duration_seconds", "How long keys waited for a worker, by `name`."
     RECONCILES = "controller_runtime_reconcile_total", "Passes, by `controller` and `result`."
@@ -235,7 +285,24 @@ class Metric(Named):
     LOOP_LAG = "skysail_event_loop_lag_seconds", "How late the event loop was at its last heartbeat."
     CLOUD_UP = "skysail_cloud_up", "1 where the cloud lists what it runs for us, 0 where it does not, by `cloud`."
     LEADER = "skysail_leader", "1 in the replica that leads, 0 in the others."
-    TRAINING_JOB_PROGRESS = "trainingjob_progress_percent", "How far each TrainingJob is."
+    TRAINING_JOB_PROGRESS = "trainingjob_progress_percent", "How far each TrainingJob is, by `namespace`, `name`."
+    TRAINING_JOB_EPOCH = "trainingjob_current_epoch", "The epoch that each TrainingJob is in, by `namespace`, `name`."
+    TRAINING_JOB_LOSS = "trainingjob_loss", "The metric `loss` that each TrainingJob reported, by `namespace`, `name`."
+    TRAINING_JOB_ACCURACY = "trainingjob_accuracy", "The metric `accuracy` likewise, by `namespace`, `name`."
+    TRAINING_JOB_GPU_UTILIZATION = (
+        "trainingjob_gpu_utilization_percent",
+        "The metric `gpu_utilization` likewise, by `namespace`, `name`; absent where a training does not report it.",
+    )
+    TRAINING_JOB_PASS_TIME = (
+        "trainingjob_operator_reconcile_duration_seconds",
+        "How long passes over TrainingJobs took.",
+    )
+    TRAINING_JOB_PASS_ERRORS = "trainingjob_operator_errors_total", "Passes over TrainingJobs that failed."
+    TRAINING_JOB_ATTEMPTS = "trainingjob_attempts_total", "Attempts that ended, by `namespace`, `cause`."
+    TRAINING_JOB_LOST = (
+        "trainingjob_lost_seconds_total",
+        "Seconds of training after the last checkpoint of attempts that did not succeed, by `namespace`.",
+    )
 
 
 ALL: tuple[type[Named], ...] = (Label, Annotation, Finalizer, ForeignFinalizer, Condition, Reason, Event, Metric)

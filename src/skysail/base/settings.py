@@ -80,11 +80,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = (8080, 8081)
     webhook_port: Annotated[Port, Meta(description="Port of the admission server.")] = 9443
     webhook_host: Annotated[
-        str | None, Meta(description="Address at which the API server reaches this process without a Service.")
+        str | None, Meta(description="Address at which the API server and pods reach this process without a Service.")
     ] = None
     webhook_service: Annotated[str, Meta(description="Service in front of the admission server, in a cluster.")] = (
         "skysail-webhook"
     )
+    progress_port: Annotated[
+        Port, Meta(description="Port that pods of TrainingJobs report to; with 0 nobody is asked to report.")
+    ] = 8082
+    progress_service: Annotated[str, Meta(description="Service in front of it, in a cluster.")] = "skysail-progress"
+    stall_seconds: Annotated[
+        float, Meta(gt=0, description="How long a training may be silent that has reported its progress.")
+    ] = 900.0
     resync_seconds: Annotated[
         float,
         Meta(gt=0, description="How often everything is looked at again, and every cache audited, without a change."),

@@ -9,7 +9,7 @@ import typer
 
 from skysail import __version__
 from skysail.base.errors import UserError
-from skysail.cli import audit_cache, build, down, image, kubectl, run, shell, status, up
+from skysail.cli import audit_cache, build, down, get, image, kubectl, logs, run, shell, status, up, why
 from skysail.cli.open import open_service
 
 
@@ -46,6 +46,9 @@ def application() -> typer.Typer:
     app.command()(status.status)
     app.command("open")(open_service)
     app.command()(shell.shell)
+    app.command()(get.get)
+    app.command()(why.why)
+    app.command()(logs.logs)
     app.command()(run.run)
     app.command()(audit_cache.audit_cache)
     app.command(hidden=True)(build.build)

@@ -25,7 +25,10 @@ def run(
     ] = None,
     webhook_port: Annotated[int | None, typer.Option(help="Port of the admission server.")] = None,
     webhook_host: Annotated[
-        str | None, typer.Option(help="Address at which the API server reaches this process without a Service.")
+        str | None, typer.Option(help="Address at which the API server and pods reach this process.")
+    ] = None,
+    progress_port: Annotated[
+        int | None, typer.Option(help="Port that pods of TrainingJobs report to; 0 for none.")
     ] = None,
     resync_seconds: Annotated[float | None, typer.Option(help="How often all is looked at without a change.")] = None,
     drain_seconds: Annotated[
@@ -65,6 +68,7 @@ def run(
         "health_ports": health_port,
         "webhook_port": webhook_port,
         "webhook_host": webhook_host,
+        "progress_port": progress_port,
         "resync_seconds": resync_seconds,
         "drain_seconds": drain_seconds,
         "webhooks": webhooks,

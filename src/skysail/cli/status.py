@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from skysail.cli.ages import age
 from skysail.cli.up import HomeOption
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def status(home: HomeOption = None) -> None:
     console.print(_units(shown, time.time()))
     for unit in shown.units:
         if unit.crash is not None:
-            console.print(f"{unit.name} ended {_age(time.time() - unit.crash.at)} ago ({unit.crash.cause}), with:")
+            console.print(f"{unit.name} ended {age(time.time() - unit.crash.at)} ago ({unit.crash.cause}), with:")
             console.print(unit.crash.log_tail, markup=False, highlight=False)
     if not shown.is_ready:
         return
@@ -66,8 +67,8 @@ def _units(shown: HullStatus, now: float) -> Table:
 
     table = Table("component", "state", "restarts", "age")
     for unit in shown.units:
-        age = _age(now - unit.started) if unit.started else ""
-        table.add_row(unit.name, unit.state, str(unit.restarts), age)
+        lives = age(now - unit.started) if unit.started else ""
+        table.add_row(unit.name, unit.state, str(unit.restarts), lives)
     return table
 
 
@@ -114,10 +115,3 @@ def _bill(clouds: list[Spending]) -> str:
     if any(each.is_simulated for each in clouds):
         return "Simulated clouds cost nothing. Real ones are billed by their own prices, for pods deleted since, too."
     return "These are real accounts. What was deleted since is not in the sums: the clouds' own bills have it."
-
-
-def _age(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size:.0f}{unit}"
-    return f"{seconds:.0f}s"

@@ -11,7 +11,7 @@ from typing import Any, Protocol, assert_never
 import msgspec
 
 from skysail.base.names import Annotation, Label
-from skysail.core.actions import Action, Apply, Delete, End, Launch, Owner, SetFinalizers
+from skysail.core.actions import Action, Apply, Delete, End, Launch, Owner, Patch, PatchStatus, SetFinalizers
 from skysail.core.fence import Fence, Fenced
 from skysail.kube.cache import Cache
 from skysail.kube.client import FIELD_MANAGER, Client, Manifest
@@ -96,7 +96,11 @@ class Performer:
             case Delete():
                 return await self._delete(root, action)
             case SetFinalizers():
-                return await self._set_finalizers(root, action)
+                return await self._patch(root, "finalizers", action, metadata={"finalizers": list(action.finalizers)})
+            case Patch():
+                return await self._patch(root, "patch", action, spec=action.spec)
+            case PatchStatus():
+                return await self._patch_status(root, action)
             case Launch():
                 await self._launch(action)
             case End():
@@ -139,7 +143,7 @@ class Performer:
             if existing.metadata.is_deleting:
                 # It must be gone before one of its name can be made; its end brings the next pass.
                 return None
-            if _applied(existing) == manifest["metadata"]["annotations"][Annotation.APPLIED]:
+            if action.only_once or _applied(existing) == manifest["metadata"]["annotations"][Annotation.APPLIED]:
                 return None
             manifest["metadata"]["uid"] = existing.metadata.uid
         self._begin("apply", resource, key)
@@ -148,7 +152,9 @@ class Performer:
 
     async def _delete(self, root: Root, action: Delete) -> Object | None:
         resource, key = action.resource, action.object.metadata.key
-        options = {} if action.grace_seconds is None else {"gracePeriodSeconds": action.grace_seconds}
+        options: dict[str, Any] = {"propagationPolicy": "Foreground"} if action.children_first else {}
+        if action.grace_seconds is not None:
+            options["gracePeriodSeconds"] = action.grace_seconds
         self._begin("delete", resource, key)
         try:
             with self._doubting(root, resource, key):
@@ -162,21 +168,34 @@ class Performer:
             cache.ended(action.object)
         return None
 
-    async def _set_finalizers(self, root: Root, action: SetFinalizers) -> Object | None:
-        resource, metadata = action.resource, action.object.metadata
-        patch = {
-            "metadata": {
-                "uid": metadata.uid,
-                "resourceVersion": metadata.resource_version,
-                "finalizers": list(action.finalizers),
-            }
-        }
-        self._begin("finalizers", resource, metadata.key)
-        with self._doubting(root, resource, metadata.key):
-            written = await self._client.merge_patch(
-                resource, metadata.namespace, metadata.name, patch, self._type(resource)
+    async def _patch(
+        self,
+        root: Root,
+        verb: str,
+        action: SetFinalizers | Patch,
+        *,
+        metadata: Manifest | None = None,
+        spec: Manifest | None = None,
+    ) -> Object:
+        resource, seen = action.resource, action.object.metadata
+        patch = {"metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version, **(metadata or {})}}
+        if spec is not None:
+            patch["spec"] = spec
+        self._begin(verb, resource, seen.key)
+        with self._doubting(root, resource, seen.key):
+            type_ = self._type(resource)
+            return self._remember(
+                resource, await self._client.merge_patch(resource, seen.namespace, seen.name, patch, type_)
             )
-        return self._remember(resource, written)
+
+    async def _patch_status(self, root: Root, action: PatchStatus) -> Object | None:
+        resource, key = action.resource, action.object.metadata.key
+        self._begin("patch status", resource, key)
+        with self._doubting(root, resource, key):
+            type_ = self._type(resource)
+            return self._remember(
+                resource, await self._client.patch_status(resource, action.object, action.fields, type_)
+            )
 
     async def _launch(self, action: Launch) -> None:
         """The claim is read live first: another process may have decided otherwise since our cache was told."""
@@ -266,6 +285,9 @@ def _applied(existing: Object) -> str | None:
 def _refuse_foreign(resource: Resource, existing: Object, owner: Owner) -> None:
     controller = existing.metadata.controller
     if controller is None or controller.uid != owner.object.metadata.uid:
+        named = (owner.resource.kind, owner.object.metadata.name)
+        if existing.metadata.is_deleting or (controller and (controller.kind, controller.name) == named):
+            raise Fenced(f"{resource.kind} {existing.metadata.name} is of one that had this name before, and goes soon")
         whose = f"belongs to {controller.kind} {controller.name}" if controller else "was made by somebody else"
         raise NameTaken(
             f"{resource.kind} {existing.metadata.name} {whose}, so Skysail leaves it alone. Delete or rename it, or "

@@ -24,19 +24,24 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Apply(msgspec.Struct, frozen=True):
-    """Make a child look like this. No write where it was applied from the same manifest already."""
+    """Make a child look like this. No write where it was applied from the same manifest already.
+
+    `only_once`: one that is there stays as it is, because the server would refuse the change.
+    """
 
     resource: Resource
     manifest: Manifest
     owner: Owner
+    only_once: bool = False
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """End exactly this object, known by its UID."""
+    """End exactly this object, known by its UID. `children_first`: it stays until all that it owns is gone."""
 
     resource: Resource
     object: Object
     grace_seconds: int | None = None
+    children_first: bool = False
 
 
 class SetFinalizers(msgspec.Struct, frozen=True):
@@ -45,6 +50,25 @@ class SetFinalizers(msgspec.Struct, frozen=True):
     resource: Resource
     object: Object
     finalizers: tuple[str, ...]
+
+
+class PatchStatus(msgspec.Struct, frozen=True):
+    """Tell another controller something, in the status of an object that has not changed since it was seen.
+
+    `fields` replace those of the status; None removes one.
+    """
+
+    resource: Resource
+    object: Object
+    fields: Manifest
+
+
+class Patch(msgspec.Struct, frozen=True):
+    """Change these fields of the spec of an object that has not changed since it was seen, and nothing else of it."""
+
+    resource: Resource
+    object: Object
+    spec: Manifest
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -64,7 +88,7 @@ class End(msgspec.Struct, frozen=True):
     grace: float
 
 
-Action = Apply | Delete | SetFinalizers | Launch | End
+Action = Apply | Delete | SetFinalizers | Patch | PatchStatus | Launch | End
 
 
 class Note(msgspec.Struct, frozen=True):

@@ -33,7 +33,8 @@ from skysail.kube.resources import Resource
 
 log = logging.getLogger(__name__)
 
-_WORKERS = 16
+# As many as a transport has connections: a pass waits for the server nearly all of its time.
+_WORKERS = 48
 # How soon to try again what was refused. A person has to change something first.
 REFUSED_SECONDS = 10.0
 

@@ -54,9 +54,11 @@ class Client:
 
     async def watch(self, resource: Resource, namespace: str, query: Mapping[str, str]) -> Stream:
         """An open stream of events. Raises what the server answered if it did not open one."""
-        stream = await self._transport.open(
-            Request(method="GET", path=resource.path(namespace), query={**query, "watch": "true"})
-        )
+        return await self.follow(resource.path(namespace), {**query, "watch": "true"})
+
+    async def follow(self, path: str, query: Mapping[str, str]) -> Stream:
+        """Anything that goes on, such as a log. Raises what the server answered if it did not open it."""
+        stream = await self._transport.open(Request(method="GET", path=path, query=query))
         if stream.status in _OK:
             return stream
         async with stream:
@@ -123,6 +125,10 @@ class Client:
     async def read(self, path: str, type_: type[T]) -> T:
         """Any path that is no resource: version, readiness."""
         return decoded((await self._read(Request(method="GET", path=path))).body, type_)
+
+    async def read_text(self, path: str, query: Mapping[str, str]) -> str:
+        """What is no JSON: a log. Bytes that are no text are shown as such."""
+        return (await self._read(Request(method="GET", path=path, query=query))).body.decode(errors="replace")
 
     async def _write(
         self,

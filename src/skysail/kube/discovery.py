@@ -85,6 +85,13 @@ class Discovery:
         if definition and definition.serves(resource) and wanted(definition):
             listener(True)
 
+    def serves(self, resource: Resource) -> bool | None:
+        """None while the definitions have not been listed."""
+        if not self.cache.synced.is_set():
+            return None
+        definition = self.cache.get(Key("", resource.crd_name))
+        return definition is not None and definition.serves(resource)
+
     def _changed(self, old: Definition | None, new: Definition | None) -> None:
         present = new or old
         assert present is not None, "a change has a before or an after"

@@ -22,6 +22,7 @@ class Informers:
         self._namespaces = namespaces
         self._gate = gate
         self._rng = rng
+        self._built_in: list[Cache[Any]] = []
         self._custom: list[tuple[Cache[Any], Callable[[Definition], bool]]] = []
         self._reflectors: dict[str, list[Reflector[Any]]] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
@@ -29,21 +30,26 @@ class Informers:
 
     def add(self, cache: Cache[Any], wanted: Callable[[Definition], bool] = lambda _: True) -> None:
         """Keep this cache of a custom kind current. Call before `run`."""
-        if self._namespaces and cache.resource.namespaced:
-            cache.feeds = self._namespaces
+        self._feed(cache)
         self._custom.append((cache, wanted))
+
+    def add_built_in(self, cache: Cache[Any]) -> None:
+        """Keep this cache of a kind current that every cluster serves. Call before `run`."""
+        self._feed(cache)
+        self._built_in.append(cache)
 
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            self._start(tasks, self.discovery.cache)
+            for cache in (self.discovery.cache, *self._built_in):
+                self._start(tasks, cache)
             for cache, wanted in self._custom:
                 self._follow(tasks, cache, wanted)
 
     @property
     def caches(self) -> Iterable[Cache[Any]]:
         """Those whose kind is served now."""
-        known = [self.discovery.cache, *(cache for cache, _ in self._custom)]
+        known = [self.discovery.cache, *self._built_in, *(cache for cache, _ in self._custom)]
         return [cache for cache in known if cache.resource.crd_name in self._reflectors]
 
     @property
@@ -63,6 +69,10 @@ class Informers:
                 for reflector in self._reflectors.get(finding.kind, ()):
                     reflector.relist()
         return findings
+
+    def _feed(self, cache: Cache[Any]) -> None:
+        if self._namespaces and cache.resource.namespaced:
+            cache.feeds = self._namespaces
 
     def _follow(self, tasks: asyncio.TaskGroup, cache: Cache[Any], wanted: Callable[[Definition], bool]) -> None:
         def changed(is_served: bool) -> None:  # noqa: FBT001 (the listener's signature)

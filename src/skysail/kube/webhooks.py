@@ -109,6 +109,11 @@ class Keeper:
         """Serve with what the Secret holds; make or renew it where needed. Safe with several replicas at once."""
         self._serve(await self._current())
 
+    @property
+    def authority(self) -> bytes:
+        """Who vouches for this server. Empty before the first `load`."""
+        return self._keys.bundle if self._keys else b""
+
     async def announce(self, hooks: tuple[Hook, ...], scope: Scope) -> None:
         """Make the API server ask us. Writes only where its entry differs from what it should be."""
         assert self._keys is not None, "load() comes first"

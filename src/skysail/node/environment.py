@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from skysail.node import quantities
+from skysail.kube import quantities
 from skysail.node.manifest import Container, EnvFrom, EnvVar, Pod, ResourceSelector, TokenSource
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")

@@ -11,7 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from skysail.cloud import contract
-from skysail.node import environment, quantities
+from skysail.kube import quantities
+from skysail.node import environment
 from skysail.node.environment import Data, Facts, Missing
 from skysail.node.manifest import (
     ConfigMapSource,

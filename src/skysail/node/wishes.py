@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from skysail.base.names import Annotation
 from skysail.claims.provider import Wishes
 from skysail.cloud.instances import Gpus
+from skysail.kube import quantities
 from skysail.kube.objects import OwnerReference
-from skysail.node import quantities
 from skysail.node.burden import Burden
 from skysail.node.manifest import Pod
 

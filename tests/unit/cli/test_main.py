@@ -13,7 +13,7 @@ from skysail.cli import main
 def test_help_lists_every_command_with_a_line():
     shown = CliRunner().invoke(main.application(), ["--help"])
     assert shown.exit_code == 0
-    for command in ("up", "down", "status", "kubectl", "run", "audit-cache"):
+    for command in ("up", "down", "status", "get", "why", "logs", "kubectl", "run", "audit-cache"):
         assert f"\n  {command} " in shown.stdout
 
 
@@ -49,6 +49,21 @@ def test_a_command_that_needs_a_cluster_says_how_to_get_one(command, tmp_path, m
     assert ended.value.code == 2
     want = f"skysail: No cluster runs in {tmp_path}/home: `skysail up` starts one.\n"
     assert capsys.readouterr().err == want
+
+
+@pytest.mark.parametrize("command", ["why", "logs", "get"])
+def test_a_command_that_needs_any_cluster_says_how_to_get_one(command, tmp_path, monkeypatch, capsys):
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "argv", ["skysail", command, "mnist"])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert f"Cannot read the kubeconfig {tmp_path}/.kube/config" in said
+    assert "start a cluster on this machine with `skysail up`" in said
 
 
 def test_a_wrong_flag_is_misuse():

@@ -39,7 +39,7 @@ SPECS = [
         "TrainingJob",
         ["framework", "image", "command"],
         {
-            "framework": {"type": "string", "enum": ["pytorch", "tensorflow", "xgboost"]},
+            "framework": {"type": "string", "enum": ["jax", "pytorch", "tensorflow", "xgboost"]},
             "image": {"type": "string"},
             "command": {"type": "array", "minItems": 1},
             "args": {"type": "array"},
@@ -214,7 +214,7 @@ def test_there_is_a_sample_of_every_kind_that_people_write():
     ("change", "words"),
     [
         ({"workers": 0}, "Expected `int` >= 1 - at `$.spec.workers`"),
-        ({"framework": "jax"}, "Invalid enum value 'jax' - at `$.spec.framework`"),
+        ({"framework": "mxnet"}, "Invalid enum value 'mxnet' - at `$.spec.framework`"),
         ({"image": None}, "Expected `str`, got `null` - at `$.spec.image`"),
         ({"command": []}, "Expected `array` of length >= 1 - at `$.spec.command`"),
     ],

@@ -4,9 +4,10 @@ import random
 from skysail.base.names import Label
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
+from skysail.kube.discovery import Discovery
 from skysail.kube.informers import Informers
 from skysail.kube.objects import Object
-from skysail.kube.resources import CRD, Resource
+from skysail.kube.resources import CONFIG_MAP, CRD, Resource
 from skysail.kube.watch import Gate
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
@@ -131,3 +132,41 @@ def test_an_audit_finds_what_a_watch_lost_and_has_it_listed_again():
         return [f.differs for f in clean], [(f.kind, f.missing, f.extra) for f in found if f.differs], len(site.cache)
 
     assert run(script) == ([False, False], [(WORKLOAD.crd_name, 1, 0)], 2)
+
+
+def test_a_kind_that_every_cluster_serves_is_watched_without_a_definition():
+    async def main():
+        site = Site(namespaces=("default",))
+        cache = Cache(CONFIG_MAP, Object, selector={"labelSelector": "ours"})
+        site.informers.add_built_in(cache)
+        task = asyncio.create_task(site.informers.run())
+        await cache.synced.wait()
+        for name, namespace, labels in (
+            ("a", "default", {"ours": "1"}),
+            ("b", "default", {}),
+            ("c", "kube-system", {}),
+        ):
+            metadata = {"name": name, "namespace": namespace, "labels": labels}
+            await site.user.create(CONFIG_MAP, {"metadata": metadata}, Object)
+        await asyncio.sleep(1)
+        task.cancel()
+        return [o.metadata.name for o in cache.all()], cache in list(site.informers.caches)
+
+    assert virtual_time.run(main()) == (["a"], True)
+
+
+def test_whether_a_kind_is_served_is_unknown_before_the_definitions_are_listed():
+    assert Discovery().serves(WORKLOAD) is None
+
+    async def script(site):
+        serves = site.informers.discovery.serves
+        absent = serves(WORKLOAD)
+        crd = await site.define(version="v1")
+        await asyncio.sleep(2)
+        in_another_version = serves(WORKLOAD)
+        await site.user.delete(CRD, crd, Object)
+        await site.define()
+        await asyncio.sleep(2)
+        return absent, in_another_version, serves(WORKLOAD)
+
+    assert run(script) == (False, False, True)

@@ -7,14 +7,11 @@ from typing import Any
 import msgspec
 
 from skysail.base.names import Condition as Type
-from skysail.base.names import ForeignFinalizer, Reason
-from skysail.core import conditions
-from skysail.core.actions import Plan, SetFinalizers
+from skysail.base.names import Reason
+from skysail.core import conditions, finalizers
+from skysail.core.actions import Plan
 from skysail.kube.crd import CustomKind
 from skysail.kube.fields import Condition
-from skysail.kube.objects import Object
-
-_FOREIGN = frozenset(ForeignFinalizer)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -27,14 +24,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 def plan(snapshot: Snapshot) -> Plan:
     if snapshot.object.metadata.is_deleting:
-        return Plan(actions=_let_go(snapshot.kind, snapshot.object))
+        return Plan(actions=finalizers.let_go(snapshot.kind.resource, snapshot.object))
     return Plan(status=_status(snapshot))
-
-
-def _let_go(kind: CustomKind, object_: Object) -> tuple[SetFinalizers, ...]:
-    """An operator that is no longer there left its finalizer; without us the object would stay for ever."""
-    kept = tuple(finalizer for finalizer in object_.metadata.finalizers if finalizer not in _FOREIGN)
-    return () if kept == object_.metadata.finalizers else (SetFinalizers(kind.resource, object_, kept),)
 
 
 def refused(snapshot: Snapshot, why: str) -> msgspec.Struct:

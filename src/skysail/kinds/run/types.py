@@ -17,8 +17,20 @@ from skysail.kube.objects import Object
 from skysail.kube.resources import Resource
 from skysail.kube.schema import Rule, cel
 
-Framework = Literal["pytorch", "tensorflow", "xgboost"]
-Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
+Framework = Literal["pytorch", "tensorflow", "xgboost", "jax"]
+Phase = Literal["Pending", "Running", "Succeeded", "Failed", "Suspended", "Restarting"]
+Cause = Literal[
+    "Succeeded",
+    "Failed",
+    "Preempted",
+    "NodeLost",
+    "Evicted",
+    "Suspended",
+    "WorldSizeChanged",
+    "SpecChanged",
+    "Deleted",
+    "DeadlineExceeded",
+]
 Workers = Annotated[int, Meta(ge=1, le=100)]
 
 
@@ -192,7 +204,9 @@ class Failure(fields.Part, frozen=True, kw_only=True):
     """The pod that made an attempt fail."""
 
     role: Annotated[fields.ShortText, Meta(description="Role of the pod.")]
-    index: Annotated[fields.Count, Meta(description="Index of the pod in its role.")]
+    index: Annotated[fields.Count | None, Meta(description="Index of the pod in its role. Absent: unknown.")] = None
+    pod: Annotated[fields.ShortText, Meta(description="Name of the pod. Empty: it was gone before it was seen.")] = ""
+    node: Annotated[fields.ShortText, Meta(description="Node that it ran on.")] = ""
     exit_code: Annotated[
         Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None, Meta(description="Exit code of its container.")
     ] = None
@@ -200,13 +214,30 @@ class Failure(fields.Part, frozen=True, kw_only=True):
     message: Annotated[fields.Message, Meta(description="The last lines of its log.")] = ""
 
 
+class NewestCheckpoint(fields.Part, frozen=True, kw_only=True):
+    """The newest complete checkpoint."""
+
+    path: Annotated[fields.Path, Meta(description="Where it is.")]
+    step: Annotated[fields.Generation | None, Meta(description="Step that it was made at.")] = None
+    save_time: Annotated[fields.Time | None, Meta(description="When it was complete.")] = None
+    claim_name: Annotated[
+        fields.Name | None, Meta(description="PersistentVolumeClaim that it is on. Absent: unknown.")
+    ] = None
+
+
 class Attempt(fields.Part, frozen=True, kw_only=True):
     """One run of all workers."""
 
     number: Annotated[fields.Count, Meta(description="Counts from 0.")]
     start_time: Annotated[fields.Time | None, Meta(description="When it began.")] = None
-    end_time: Annotated[fields.Time | None, Meta(description="When its last pod ended.")] = None
-    failure: Annotated[Failure | None, Meta(description="What made it fail.")] = None
+    run_time: Annotated[fields.Time | None, Meta(description="When as many of its pods ran as it needs.")] = None
+    end_time: Annotated[fields.Time | None, Meta(description="When it was over, and its pods were told to end.")] = None
+    cause: Annotated[Cause | None, Meta(description="What ended it. Only Failed costs a retry.")] = None
+    failure: Annotated[Failure | None, Meta(description="The pod that made it fail.")] = None
+    resumed_from: Annotated[NewestCheckpoint | None, Meta(description="The checkpoint that it began at.")] = None
+    spec_hash: Annotated[
+        fields.ShortText, Meta(description="Stands for what it was made from, the number of workers aside.")
+    ] = ""
 
 
 class Metric(fields.Part, frozen=True, kw_only=True):
@@ -227,14 +258,6 @@ class Progress(fields.Part, frozen=True, kw_only=True):
     last_updated_time: Annotated[fields.Time | None, Meta(description="When the training last reported.")] = None
 
 
-class NewestCheckpoint(fields.Part, frozen=True, kw_only=True):
-    """The newest complete checkpoint."""
-
-    path: Annotated[fields.Path, Meta(description="Where it is.")]
-    step: Annotated[fields.Generation | None, Meta(description="Step that it was made at.")] = None
-    save_time: Annotated[fields.Time | None, Meta(description="When it was complete.")] = None
-
-
 class TrainingJobStatus(fields.Part, frozen=True, kw_only=True):
     """What has become of the job."""
 
@@ -247,12 +270,16 @@ class TrainingJobStatus(fields.Part, frozen=True, kw_only=True):
     replicas: Annotated[fields.Count, Meta(description="Workers that are there, for the scale subresource.")] = 0
     selector: Annotated[fields.Text, Meta(description="Label selector of the workers, for the scale subresource.")] = ""
     attempts: Annotated[tuple[Attempt, ...], Meta(max_length=10, description="The newest attempts, oldest first.")] = ()
+    retries: Annotated[
+        fields.Count, Meta(description="Failed attempts of what is trained now; each one costs a retry.")
+    ] = 0
+    failure: Annotated[Failure | None, Meta(description="The pod that made the newest failed attempt fail.")] = None
     progress: Annotated[Progress | None, Meta(description="How far the training is.")] = None
     checkpoint: Annotated[NewestCheckpoint | None, Meta(description="The newest complete checkpoint.")] = None
 
 
 class TrainingJob(Object, frozen=True, gc=False, rename="camel"):
-    """A training run of one or more workers with PyTorch, TensorFlow or XGBoost.
+    """A training run of one or more workers with PyTorch, TensorFlow, XGBoost or JAX.
 
     Skysail makes the pods, tells each worker its rank and the address of the first one, starts a failed attempt anew
     from the newest checkpoint, and says in the status why a job is where it is.
@@ -270,6 +297,10 @@ TRAINING_JOB = CustomKind(
         Column("Framework", ".spec.framework"),
         Column("Workers", ".spec.workers", "integer"),
         Column("Phase", ".status.phase"),
+        Column("%", ".status.progress.percent", "integer", "Part that is done.", priority=1),
+        Column("Checkpoint", ".status.checkpoint.step", "integer", "Step of the newest checkpoint.", priority=1),
+        Column("Retries", ".status.retries", "integer", priority=1),
+        Column("Why", '.status.conditions[?(@.type=="Running")].message', priority=1),
     ),
     scale=Scale(".spec.workers", ".status.replicas", ".status.selector"),
     rules=(
@@ -288,6 +319,12 @@ TRAINING_JOB = CustomKind(
             "!has(self.scheduling) || !has(self.scheduling.queue) || self.scheduling.gang != 'none'",
             "a queue needs a gang scheduler: set scheduling.gang to kueue or volcano, or remove the queue",
             ".scheduling.queue",
+        ),
+        Rule(
+            "!has(self.roles) || self.framework == 'tensorflow' "
+            "|| !(has(self.roles.chief) || has(self.roles.parameterServers))",
+            "only TensorFlow has a chief and parameter servers: remove them from roles, worker 0 coordinates",
+            ".roles",
         ),
     ),
     kept_names=frozenset({"checkpointInterval"}),

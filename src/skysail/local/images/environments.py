@@ -58,8 +58,7 @@ class Environments:
             return await self.make(rule, say)
         except BuildFailed as error:
             # A terminal has the machine's own way to the index; inside a hull there is only the filtered one.
-            command = shlex.join(("skysail", "image", "add", rule.pattern, "--with", ",".join(rule.packages or ())))
-            raise BuildFailed(f"{error} Try it at a terminal: `{command}`.") from error
+            raise BuildFailed(f"{error} Try it at a terminal: `{_command(rule)}`.") from error
 
     async def make(self, rule: Rule, say: Say) -> Environment:
         """Slow the first time; at once when it is made already. Raises BuildFailed with uv's words.
@@ -90,6 +89,18 @@ class Environments:
         python = rule.python or base_python()
         key = hashlib.sha256(msgspec.json.encode([packages, python])).hexdigest()[:16]
         return self._builder.folder / key
+
+
+def _command(rule: Rule) -> str:
+    """What adds this rule. It takes the place of the one that is there, so it says all that that one does."""
+    options = {
+        "--with": ",".join(rule.packages or ()),
+        "--python": rule.python,
+        "--entrypoint": shlex.join(rule.entrypoint),
+        "--copy": f"{rule.copied.source}:{rule.copied.target}" if rule.copied else "",
+    }
+    words = [word for option, value in options.items() if value for word in (option, value)]
+    return shlex.join(("skysail", "image", "add", rule.pattern, *words))
 
 
 def _is_python(program: Path) -> bool:

@@ -42,9 +42,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names(image))
 
 
+# As in PyTorch's own image, programs begin here. Ours has one that trains, which the sample of a TrainingJob names.
+_WORKSPACE = Copied(str(Path(__file__).with_name("workspace")), "/workspace")
+
 STARTING_SET = (
     Rule(pattern="python:*", default_args=("python3",)),
-    Rule(pattern="pytorch/pytorch:*", packages=("torch", "numpy")),
+    Rule(pattern="pytorch/pytorch:*", packages=("torch", "numpy"), copied=_WORKSPACE),
     Rule(pattern="*xgboost*", packages=("xgboost-cpu", "numpy", "scipy")),
     Rule(pattern="*jax*", packages=("jax[cpu]", "numpy")),
     Rule(pattern="tensorflow/tensorflow:*", packages=("tensorflow-cpu",)),

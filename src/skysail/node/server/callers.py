@@ -10,14 +10,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from skysail.base.memory import Memory
+from skysail.kube import tokens
 from skysail.kube.client import Client
-from skysail.kube.rbac import Right
-from skysail.kube.resources import Resource
 from skysail.node.server.errors import Unauthenticated
-from skysail.node.server.memory import Memory
 
-TOKEN_REVIEW = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
-RIGHTS = (Right(TOKEN_REVIEW, ("create",)),)
+RIGHTS = tokens.RIGHTS
 
 _AUTHENTICATED = "system:authenticated"
 _KNOWN_SECONDS = 120.0
@@ -31,21 +29,6 @@ class Caller(msgspec.Struct, frozen=True):
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ""
-
-
-class _User(msgspec.Struct):
-    username: str = ""
-    uid: str = ""
-    groups: tuple[str, ...] = ()
-
-
-class _Status(msgspec.Struct):
-    authenticated: bool = False
-    user: _User = msgspec.field(default_factory=_User)
-
-
-class _Review(msgspec.Struct):
-    status: _Status = msgspec.field(default_factory=_Status)
 
 
 class Callers:
@@ -74,11 +57,8 @@ class Callers:
         )
 
     async def _review(self, token: str) -> Caller | None:
-        manifest = {"apiVersion": TOKEN_REVIEW.api_version, "kind": TOKEN_REVIEW.kind, "spec": {"token": token}}
-        status = (await self._client.create(TOKEN_REVIEW, manifest, _Review)).status
-        if not status.authenticated or not status.user.username:
-            return None
-        return Caller(status.user.username, status.user.groups, status.user.uid)
+        user = await tokens.review(self._client, token)
+        return None if user is None else Caller(user.username, user.groups, user.uid)
 
 
 def by_certificate(certificate: dict[str, Any] | None) -> Caller | None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
+from skysail.base.memory import Memory
 from skysail.kube.client import Client
 from skysail.kube.rbac import Right
 from skysail.kube.resources import Resource
 from skysail.node.server.callers import Caller
 from skysail.node.server.errors import Forbidden
-from skysail.node.server.memory import Memory
 
 ACCESS_REVIEW = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
 RIGHTS = (Right(ACCESS_REVIEW, ("create",)),)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from skysail.cloud import contract
 from skysail.local.errors import BuildFailed
 from skysail.local.images.builder import Builder
 from skysail.local.images.environments import Environment, Environments
-from skysail.local.images.rules import Rule, Rules
+from skysail.local.images.rules import Copied, Rule, Rules
 from skysail.local.provider.run import argv
 from tests.support.index import Index
 
@@ -211,8 +212,10 @@ async def test_what_uv_says_is_in_the_error(rules, tmp_path):
 
 
 async def test_an_image_whose_environment_fails_names_the_command_to_try_at_a_terminal(rules, tmp_path):
-    rules.add(Rule(pattern="team/x:*", packages=("a", "b[c]"), python="2.4"))
-    with pytest.raises(BuildFailed, match=r"`skysail image add 'team/x:\*' --with 'a,b\[c\]'`\.$"):
+    copied = Copied("/home/me/code", "/workspace")
+    rules.add(Rule(pattern="team/x:*", packages=("a", "b[c]"), python="2.4", entrypoint=("run", "it"), copied=copied))
+    command = "skysail image add 'team/x:*' --with 'a,b[c]' --python 2.4 --entrypoint 'run it' --copy "
+    with pytest.raises(BuildFailed, match=re.escape(f"`{command}/home/me/code:/workspace`.") + "$"):
         await environments(rules, tmp_path).find("team/x:1", ignore)
 
 

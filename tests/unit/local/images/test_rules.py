@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from skysail.local.errors import Misused
 from skysail.local.images.rules import STARTING_SET, Rule, Rules, names
+
+SAMPLE = Path(__file__).parents[4] / "config" / "samples" / "ml_v1alpha1_trainingjob.yaml"
 
 
 @pytest.fixture
@@ -65,3 +70,10 @@ def test_what_was_added_can_be_removed_and_the_starting_set_returns(rules):
     assert rules.all() == STARTING_SET
     with pytest.raises(Misused, match="skysail image list"):
         rules.remove("python:*")
+
+
+def test_the_image_of_the_sample_has_the_program_that_it_names(rules):
+    spec = yaml.safe_load(SAMPLE.read_text())["spec"]
+    copied = rules.find(spec["image"]).copied
+    program = Path(spec["command"][-1])
+    assert (Path(copied.source) / program.relative_to(copied.target)).is_file()

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from skysail.node import quantities
+from skysail.kube import quantities
 
 
 @pytest.mark.parametrize(

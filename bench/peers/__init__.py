@@ -1,0 +1,1 @@
+"""Programs of others that run beside Skysail in a benchmark, built from Go modules with pinned versions."""

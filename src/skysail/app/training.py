@@ -1,0 +1,66 @@
+"""TrainingJobs in the operator's process: their controller, and those who hear what their pods report."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+
+from aiohttp import web
+
+from skysail.base import clock
+from skysail.base.settings import Settings
+from skysail.core.loop import Recorder
+from skysail.kinds.run import observe
+from skysail.kinds.run.gangs.sight import Serves
+from skysail.kinds.run.lines import Reader
+from skysail.kinds.run.records import Records
+from skysail.kinds.run.reporting import Reporting, Terms
+from skysail.kinds.run.reports import Desk, Rate
+from skysail.kinds.run.tokens import Reporters
+from skysail.kube.client import Client
+
+
+class Training:
+    """`authority` tells who vouches for our servers; it is asked when pods are made, which is after it is known."""
+
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        recorder: Recorder,
+        *,
+        authority: Callable[[], bytes],
+        serves: Serves,
+        rng: random.Random,
+    ) -> None:
+        self._settings = settings
+        self._authority = authority
+        self.caches = observe.Caches.make()
+        self.records = Records(client, self.caches.training, now=clock.now, rng=rng)
+        self.reader = Reader(client, self.caches, self.records, recorder)
+        self.controller = observe.Training(
+            client, self.caches, clock.now, terms=self._terms, serves=serves, is_settled=self.reader.is_settled
+        )
+        self._reporters = Reporters(client, self.caches, clock.steady)
+
+    def application(self) -> web.Application:
+        """What pods report to."""
+        desk = Desk(self._reporters, self.records, self.caches, rate=Rate(clock.steady), now=clock.now)
+        return desk.application()
+
+    def _terms(self) -> Terms:
+        stall = timedelta(seconds=self._settings.stall_seconds)
+        if not is_reported_to(self._settings):
+            return Terms(stall=stall)
+        server = f"https://{host(self._settings)}:{self._settings.progress_port}"
+        return Terms(Reporting(server, self._authority().decode()), stall)
+
+
+def is_reported_to(settings: Settings) -> bool:
+    return settings.progress_port != 0
+
+
+def host(settings: Settings) -> str:
+    """The name by which pods reach the server, and which its certificate has."""
+    return settings.webhook_host or f"{settings.progress_service}.{settings.operator_namespace}.svc"

@@ -1,0 +1,135 @@
+"""The cluster that a command speaks to, and the TrainingJob that it speaks of."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from skysail.base.errors import UserError
+from skysail.kinds.run.plan import OVER
+from skysail.kinds.run.types import TRAINING_JOB, TrainingJob
+from skysail.kube import kubeconfig
+from skysail.kube.cache import Cache
+from skysail.kube.client import Client, decoded
+from skysail.kube.errors import Forbidden, KubeError, NotFound
+from skysail.kube.http import HttpTransport
+from skysail.kube.kubeconfig import Access
+from skysail.kube.objects import Key, Object
+from skysail.kube.watch import Reflector
+from skysail.local.home import Home
+
+_NEAR = 3
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Object)
+
+
+class NotThere(UserError):
+    """There is no such TrainingJob; the message says what is near."""
+
+
+class NoAnswer(UserError):
+    """The cluster did not answer, or refused; the message says what to do."""
+
+    exit_code = 1
+
+
+class _List(msgspec.Struct):
+    items: tuple[Object, ...]
+
+
+def speak(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
+    """What is said to the cluster, from the first word to the last. What it refuses is a sentence, not a traceback."""
+    try:
+        return asyncio.run(_connected(access, talk))
+    except Forbidden as error:
+        raise NoAnswer(f"{access.server} does not allow this to you: {error.message}.") from error
+    except KubeError as error:
+        raise NoAnswer(
+            f"The cluster at {access.server} does not answer as it should: {error}. Is it up (`skysail status`), and "
+            "is it the one that you mean (`--kubeconfig`)?"
+        ) from error
+
+
+def access(path: Path | None, context: str | None) -> Access:
+    """The named kubeconfig; else KUBECONFIG; else the cluster of this machine, if it is up; else as kubectl does."""
+    home = Home.of(None, os.environ)
+    if path is None and not os.environ.get("KUBECONFIG") and home.is_taken():
+        path = home.kubeconfig
+    return kubeconfig.find(path, context)
+
+
+async def training_job(client: Client, namespace: str, name: str) -> TrainingJob:
+    try:
+        return await client.get(TRAINING_JOB.resource, namespace, name, TrainingJob)
+    except NotFound as error:
+        raise await _not_there(client, Key(namespace, name)) from error
+
+
+async def until_over(client: Client, job: TrainingJob) -> AsyncIterator[TrainingJob]:
+    """The job each time that it has changed, until it has ended or is gone."""
+    key = job.metadata.key
+    cache = Cache(TRAINING_JOB.resource, TrainingJob, selector={"fieldSelector": f"metadata.name={key.name}"})
+    changed = asyncio.Event()
+    cache.subscribe(lambda _, __: changed.set())
+    async with kept(client, cache, key.namespace):
+        while (seen := cache.get(key)) is not None:
+            changed.clear()
+            yield seen
+            if seen.status.phase in OVER:
+                return
+            await changed.wait()
+
+
+@contextlib.asynccontextmanager
+async def kept(client: Client, cache: Cache[K], namespace: str) -> AsyncIterator[None]:
+    """The cache is full when this begins, and current until it ends."""
+    # A reflector never gives up; whoever may not list has to hear of it.
+    await client.list_page(cache.resource, namespace, {**cache.selector, "limit": "1"})
+    cache.feeds = (namespace,)
+    reflector = asyncio.create_task(Reflector(client, cache, namespace=namespace).run())
+    try:
+        await cache.synced.wait()
+        yield
+    finally:
+        reflector.cancel()
+        await asyncio.wait((reflector,))
+
+
+async def _connected(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
+    transport = HttpTransport(access)
+    try:
+        return await talk(Client(transport))
+    finally:
+        await transport.close()
+
+
+async def _not_there(client: Client, wanted: Key) -> NotThere:
+    try:
+        known = await _names(client)
+    except NotFound:
+        return NotThere("This cluster knows no TrainingJobs: Skysail is not installed in it. `skysail up` starts one.")
+    except Forbidden:
+        known = []
+    elsewhere = sorted(key.namespace for key in known if key.name == wanted.name)
+    here = [key.name for key in known if key.namespace == wanted.namespace]
+    missing = f"There is no TrainingJob {wanted.name} in namespace {wanted.namespace}"
+    if elsewhere:
+        return NotThere(f"{missing}, but in {', '.join(elsewhere)}: add `-n {elsewhere[0]}`.")
+    near = difflib.get_close_matches(wanted.name, here, _NEAR)
+    if near:
+        return NotThere(f"{missing}. Near is: {', '.join(near)}.")
+    there = sorted({key.namespace for key in known})
+    return NotThere(f"{missing}. Namespaces with TrainingJobs: {', '.join(there) or 'none'}.")
+
+
+async def _names(client: Client) -> list[Key]:
+    page = await client.list_page(TRAINING_JOB.resource, "", {})
+    return [item.metadata.key for item in decoded(page, _List).items]

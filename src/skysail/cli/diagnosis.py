@@ -1,0 +1,164 @@
+"""Why a TrainingJob is where it is, for people: what its status says, in the order in which it is asked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from skysail.base.names import Condition as Type
+from skysail.base.names import Reason
+from skysail.cli.ages import age, since
+from skysail.core import conditions
+from skysail.kinds.run import failure as failures
+from skysail.kinds.run.types import Attempt, Failure, NewestCheckpoint, Progress, TrainingJob
+from skysail.kinds.run.workload import named
+from skysail.kube.fields import Condition
+
+_ADVICE: dict[str, str] = {
+    Reason.INVALID_SPEC: "Change what it names: `kubectl edit trainingjob {name} -n {namespace}`. It begins by itself.",
+    Reason.RECONCILE_FAILED: "It is tried again by itself. Where it stays so, change what the sentence names.",
+    Reason.INSUFFICIENT_RESOURCES: "Ask for less (resources, gpuPerWorker, workers), or make room: "
+    "`kubectl describe nodes` shows what they have.",
+    Reason.VOLUME_UNAVAILABLE: "`kubectl describe pvc -n {namespace}` shows which claim is not bound, and why.",
+    Reason.IMAGE_PULL_FAILED: "Correct spec.image or give the node access to it. On a cluster of `skysail up`: "
+    "`skysail image add`.",
+    Reason.CONFIG_MISSING: "Create what it refers to; the pod starts by itself.",
+    Reason.QUOTA_EXCEEDED: "`kubectl describe quota -n {namespace}` shows who uses it up. The job begins by itself.",
+    Reason.PODS_REFUSED: "Change what the sentence names.",
+    Reason.SCHEDULING_GATED: "Whoever set the gate removes it: a queue, when it is the job's turn.",
+    Reason.STARTING: "Nothing: wait.",
+    Reason.RUNNING: "Nothing. `skysail logs {name} -n {namespace} -f` shows what it does.",
+    Reason.RESTARTING: "Nothing: the next attempt begins by itself.",
+    Reason.PODS_ENDING: "Nothing: the next attempt begins when they are gone.",
+    Reason.SUSPENDED: "`kubectl patch trainingjob {name} -n {namespace} --type merge -p "
+    '\'{{"spec": {{"suspend": false}}}}\'` lets it go on.',
+    Reason.COMPLETED: "Nothing: it is done.",
+    Reason.NOT_ADMITTED: "Ask for less (resources, gpuPerWorker, workers), or wait: it begins when the queue lets it.",
+    Reason.GANG_UNAVAILABLE: "Install the gang scheduler, or set spec.scheduling.gang to none.",
+    Reason.CRASH_LOOP: "Correct the program or the spec; a change of the spec begins a new attempt.",
+}
+_ANEW = (
+    "Correct it, then delete the TrainingJob and create it anew. A claim that was made for it goes with it, and the "
+    "checkpoints with that: name a claim of your own in spec.checkpoint.claimName to keep them."
+)
+_UNSEEN = (
+    "No operator has looked at it yet. Is one there? `skysail status` on a cluster of `skysail up`, else "
+    "`kubectl get pods -n skysail-system`."
+)
+
+
+def diagnosis(job: TrainingJob, now: datetime) -> Iterator[RenderableType]:
+    """One part after the other, each for lines of its own."""
+    status = job.status
+    yield Text(_headline(job, now))
+    if job.spec.managed_by is not None:
+        yield Text(f"Why: it is {job.spec.managed_by} that works on it, and Skysail leaves it alone.")
+        return
+    yield Text(f"Why: {_reason(job)}")
+    stalled = conditions.find(status.conditions, Type.STALLED)
+    if stalled is not None and stalled.status == "True":
+        yield Text(f"Stalled: {stalled.message}")
+    if status.progress is not None:
+        yield Text(f"Progress: {progress(status.progress, now)}")
+    if status.failure is not None:
+        yield from _failure(status.failure, status.attempts)
+    if status.attempts:
+        yield attempts_table(status.attempts)
+    if status.checkpoint is not None:
+        yield Text(f"Newest checkpoint: {_checkpoint(status.checkpoint, now)}")
+    yield Text(f"What to do: {_advice(job)}")
+
+
+def progress(told: Progress, now: datetime) -> str:
+    parts = [
+        "" if told.percent is None else f"{told.percent}%",
+        "" if told.epoch is None else f"epoch {told.epoch}",
+        "" if told.step is None else f"step {told.step}",
+        *(f"{metric.name} {metric.value}" for metric in told.metrics),
+        "" if told.estimated_remaining_seconds is None else f"{age(told.estimated_remaining_seconds)} to go",
+        "" if told.last_updated_time is None else f"told {since(told.last_updated_time, now)} ago",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def attempts_table(attempts: tuple[Attempt, ...]) -> Table:
+    table = Table("attempt", "began", "all ran after", "lasted", "end", "by", "resumed from", title_justify="left")
+    for attempt in attempts:
+        table.add_row(
+            str(attempt.number),
+            attempt.start_time or "",
+            _between(attempt.start_time, attempt.run_time),
+            _between(attempt.start_time, attempt.end_time),
+            attempt.cause or "under way",
+            "" if attempt.failure is None else _culprit(attempt.failure),
+            "" if attempt.resumed_from is None else _place(attempt.resumed_from),
+        )
+    return table
+
+
+def sentence_of(job: TrainingJob) -> Condition | None:
+    """The condition that tells where the job stands: one that says that nothing is done comes before all others."""
+    accepted = conditions.find(job.status.conditions, Type.ACCEPTED)
+    if accepted is not None and accepted.status == "False":
+        return accepted
+    return conditions.find(job.status.conditions, Type.RUNNING) or accepted
+
+
+def _headline(job: TrainingJob, now: datetime) -> str:
+    spec, status = job.spec, job.status
+    began = "" if status.start_time is None else f", began {since(status.start_time, now)} ago"
+    ended = "" if status.completion_time is None else f", ended {since(status.completion_time, now)} ago"
+    run = sum(1 for worker in status.worker_statuses if worker.phase == "Running")
+    who = f"{spec.framework}, {run} of {spec.workers} workers run"
+    return f"{job.metadata.namespace}/{job.metadata.name}: {status.phase or 'not seen yet'} ({who}{began}{ended})"
+
+
+def _reason(job: TrainingJob) -> str:
+    told = sentence_of(job)
+    if told is None:
+        return "nobody has said anything about it."
+    late = told.observed_generation < job.metadata.generation
+    return told.message + (" (This was said before the newest change of the spec.)" if late else "")
+
+
+def _failure(failure: Failure, attempts: tuple[Attempt, ...]) -> Iterator[Text]:
+    number = next((each.number for each in reversed(attempts) if each.failure is not None), None)
+    cause = next((each.cause for each in reversed(attempts) if each.failure is not None), None)
+    which = "Last failure" if number is None else f"Last failure, in attempt {number}"
+    yield Text(f"{which}: {failures.sentence(failure, cause)}")
+    if failure.message:
+        yield Text("Its last words:")
+        yield Text("\n".join(f"  {line}" for line in failure.message.splitlines()))
+
+
+def _advice(job: TrainingJob) -> str:
+    told = sentence_of(job)
+    if told is None:
+        return _UNSEEN
+    if job.status.phase == "Failed":
+        return _ANEW
+    advice = _ADVICE.get(told.reason, "See `kubectl describe trainingjob {name} -n {namespace}`.")
+    return advice.format(name=job.metadata.name, namespace=job.metadata.namespace)
+
+
+def _culprit(failure: Failure) -> str:
+    code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+    reason = f", {failure.reason}" if failure.reason not in {"", "Error"} else ""
+    return f"{named(failure.role, failure.index)}{code}{reason}"
+
+
+def _checkpoint(checkpoint: NewestCheckpoint, now: datetime) -> str:
+    saved = "" if checkpoint.save_time is None else f", saved {since(checkpoint.save_time, now)} ago"
+    return f"{_place(checkpoint)}{saved}"
+
+
+def _place(checkpoint: NewestCheckpoint) -> str:
+    return checkpoint.path if checkpoint.step is None else f"{checkpoint.path} (step {checkpoint.step})"
+
+
+def _between(start: str | None, end: str | None) -> str:
+    return "" if start is None or end is None else since(start, datetime.fromisoformat(end))

@@ -1,0 +1,16 @@
+"""Options that several commands share: which TrainingJob, in which cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+JobArgument = Annotated[str, typer.Argument(metavar="TRAININGJOB", help="Its name.")]
+NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")]
+KubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(help="The kubeconfig [default: $KUBECONFIG, else that of `skysail up`, else as kubectl finds it]."),
+]
+ContextOption = Annotated[str | None, typer.Option(help="The context in it [default: the current one].")]

@@ -1,0 +1,25 @@
+"""`skysail why`: why a TrainingJob is where it is, and what to do about it."""
+
+from __future__ import annotations
+
+from skysail.cli.options import ContextOption, JobArgument, KubeconfigOption, NamespaceOption
+
+
+def why(
+    name: JobArgument,
+    namespace: NamespaceOption = "default",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Say what a TrainingJob waits for or which rank died and why, and what to do about it."""
+    from rich.console import Console
+
+    from skysail.base import clock
+    from skysail.cli import cluster
+    from skysail.cli.diagnosis import diagnosis
+
+    access = cluster.access(kubeconfig, context)
+    job = cluster.speak(access, lambda client: cluster.training_job(client, namespace, name))
+    console = Console()
+    for part in diagnosis(job, clock.now()):
+        console.print(part, soft_wrap=True)

@@ -1,0 +1,16 @@
+"""Finalizers that operators left which are no longer there: without us their objects would stay for ever. Pure."""
+
+from __future__ import annotations
+
+from skysail.base.names import ForeignFinalizer
+from skysail.core.actions import SetFinalizers
+from skysail.kube.objects import Object
+from skysail.kube.resources import Resource
+
+_FOREIGN = frozenset(ForeignFinalizer)
+
+
+def let_go(resource: Resource, object_: Object) -> tuple[SetFinalizers, ...]:
+    """What an object that is being deleted needs to be rid of them."""
+    kept = tuple(finalizer for finalizer in object_.metadata.finalizers if finalizer not in _FOREIGN)
+    return () if kept == object_.metadata.finalizers else (SetFinalizers(resource, object_, kept),)

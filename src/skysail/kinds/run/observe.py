@@ -1,0 +1,305 @@
+"""The controller of TrainingJobs: caches of what belongs to them, and what has to be asked of the API server itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from skysail.base.names import Label
+from skysail.core.actions import Plan
+from skysail.core.fence import Fenced
+from skysail.core.loop import Loop
+from skysail.kinds.run import attempts, completion, failure, gangs, naming, plan, waiting
+from skysail.kinds.run.gangs.sight import Serves, Sight, serves_nothing
+from skysail.kinds.run.groups import groups
+from skysail.kinds.run.reporting import Terms
+from skysail.kinds.run.snapshot import Obstacle, Snapshot
+from skysail.kinds.run.types import TRAINING_JOB, TrainingJob, TrainingJobStatus
+from skysail.kinds.run.workload import Job, Pod
+from skysail.kube.cache import Cache, label_values, owner_uids, uids
+from skysail.kube.client import Client, decoded
+from skysail.kube.discovery import Discovery
+from skysail.kube.errors import KubeError, NotFound
+from skysail.kube.objects import Key, Object
+from skysail.kube.rbac import Right, reading
+from skysail.kube.resources import CONFIG_MAP, EVENT, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE, Resource
+
+RIGHTS = (
+    reading(TRAINING_JOB.resource),
+    # `patch` lets go of the finalizers of an operator that was there before; `delete` is for the TTL.
+    Right(TRAINING_JOB.resource, ("delete", "patch")),
+    Right(TRAINING_JOB.resource, ("update",), subresource="status"),
+    # Some clusters let only those name an owner that blocks its deletion who could change the owner's finalizers.
+    Right(TRAINING_JOB.resource, ("update",), subresource="finalizers"),
+    reading(JOB),
+    Right(JOB, ("create", "delete", "patch")),
+    reading(SERVICE),
+    Right(SERVICE, ("create", "delete", "patch")),
+    Right(CONFIG_MAP, ("create", "get", "patch")),
+    Right(PERSISTENT_VOLUME_CLAIM, ("create", "get", "patch")),
+    reading(POD),
+    # `delete` is for pods whose Job was deleted without them.
+    Right(POD, ("delete",)),
+    Right(POD, ("get",), subresource="log"),
+    Right(EVENT, ("list",)),
+    *(right for gang in gangs.GANGS.values() for right in gang.rights),
+)
+
+_OURS = {"labelSelector": Label.TRAINING_JOB_UID}
+_LOG_LINES = 20
+_LOG_BYTES = 16384
+# A node that does not answer must not keep other jobs from being looked at.
+_LOG_SECONDS = 5.0
+# The Job controller makes pods at once; where there are fewer after so long, something keeps it from it.
+_PATIENCE = timedelta(seconds=10)
+_CANNOT_CREATE = "FailedCreate"
+
+T = TypeVar("T", bound=Object)
+
+
+class _List(msgspec.Struct, Generic[T], frozen=True):
+    items: tuple[T, ...]
+
+
+class _Series(msgspec.Struct, frozen=True, rename="camel"):
+    last_observed_time: str | None = None
+
+
+class _Told(msgspec.Struct, frozen=True, rename="camel"):
+    """An event, as far as it says what is wrong. Who tells decides which of its times are there."""
+
+    note: str = ""
+    reason: str = ""
+    event_time: str | None = None
+    deprecated_last_timestamp: str | None = None
+    series: _Series | None = None
+
+    @property
+    def time(self) -> str:
+        last = self.series.last_observed_time if self.series else None
+        return last or self.deprecated_last_timestamp or self.event_time or ""
+
+
+class _Events(msgspec.Struct, frozen=True):
+    items: tuple[_Told, ...]
+
+
+class Caches(msgspec.Struct, frozen=True):
+    """What belongs to training jobs, and nothing else: other pods of the cluster are not ours to hold."""
+
+    training: Cache[TrainingJob]
+    jobs: Cache[Job]
+    pods: Cache[Pod]
+    services: Cache[Object]
+    # Of kinds that a cluster need not have, in the order of the registry.
+    gangs: tuple[Cache[Any], ...] = ()
+
+    @classmethod
+    def make(cls) -> Caches:
+        return cls(
+            training=Cache(TRAINING_JOB.resource, TrainingJob, {"uid": uids}),
+            jobs=Cache(JOB, Job, {"owner": owner_uids}, _OURS),
+            pods=Cache(POD, Pod, {"training": label_values(Label.TRAINING_JOB_UID)}, _OURS),
+            services=Cache(SERVICE, Object, {"owner": owner_uids}, _OURS),
+            gangs=tuple(Cache(gang.resource, gang.type, {"owner": owner_uids}, _OURS) for gang in gangs.GANGS.values()),
+        )
+
+    @property
+    def children(self) -> tuple[Cache[Job], Cache[Pod], Cache[Object]]:
+        return self.jobs, self.pods, self.services
+
+    def wake(self, loop: Loop[Snapshot], discovery: Discovery) -> None:
+        """Look at a training job when something of it changes. A pod's owner is its Job, so its label leads here."""
+        loop.follow(self.jobs, self.training)
+        for cache in (self.services, *self.gangs):
+            loop.follow(cache, self.training)
+
+        def changed(old: Pod | None, new: Pod | None) -> None:
+            jobs = {(pod.metadata.labels or {}).get(Label.TRAINING_JOB_UID, "") for pod in (old, new) if pod}
+            for root in [root for uid in jobs for root in self.training.by("uid", uid)]:
+                loop.queue.add(root.metadata.key)
+
+        self.pods.subscribe(changed)
+        for cache in self.gangs:
+            discovery.follow(cache.resource, lambda _: self._look_at_gangs(loop))
+
+    def _look_at_gangs(self, loop: Loop[Snapshot]) -> None:
+        """A gang scheduler came or went."""
+        for job in self.training.all():
+            if gangs.of(job.spec) is not None:
+                loop.queue.add(job.metadata.key)
+
+
+def _nothing_to_read(_: str) -> bool:
+    """Where nobody follows logs."""
+    return True
+
+
+class Training:
+    """The controller. `is_settled`: whether all is written that ended pods of a job have told of checkpoints."""
+
+    resource = TRAINING_JOB.resource
+
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        now: Callable[[], datetime],
+        *,
+        terms: Callable[[], Terms] = Terms,
+        serves: Serves = serves_nothing,
+        is_settled: Callable[[str], bool] = _nothing_to_read,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._now = now
+        self._terms = terms
+        self._gangs = Sight(client, caches.gangs, serves)
+        self._is_settled = is_settled
+
+    async def observe(self, key: Key) -> Snapshot | None:
+        job = self._caches.training.get(key)
+        if job is None:
+            return None
+        uid = job.metadata.uid
+        pods = [pod for pod in self._caches.pods.by("training", uid) if pod.metadata.namespace == key.namespace]
+        snapshot = Snapshot(
+            object=job,
+            now=self._now(),
+            jobs=tuple(self._caches.jobs.by("owner", uid)),
+            pods=tuple(pods),
+            services=tuple(self._caches.services.by("owner", uid)),
+            gang=self._gangs.known(job),
+            terms=self._terms(),
+        )
+        if job.metadata.is_deleting or job.spec.managed_by is not None or job.status.phase in plan.OVER:
+            return snapshot
+        number = attempts.under_way(snapshot)
+        if number is not None:
+            return await self._looked_closer(snapshot, number)
+        return await self._sure_to_begin(snapshot) if plan.begins(snapshot) else snapshot
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return plan.plan(snapshot)
+
+    def refused(self, snapshot: Snapshot, why: str) -> TrainingJobStatus:
+        return plan.refused(snapshot, why)
+
+    async def _looked_closer(self, snapshot: Snapshot, number: int) -> Snapshot:
+        """What is missing of the attempt is asked for: a cache may lag, and to end an attempt for that would be bad."""
+        is_new = attempts.recorded(snapshot.object.status, number) is None
+        snapshot = await self._with_gang(snapshot, begins=is_new)
+        if not is_new:
+            snapshot = await self._searched(snapshot, number)
+        run = snapshot.run(number)
+        if failure.ended_badly(snapshot.object.spec, run) is not None:
+            return await self._with_evidence(snapshot, number)
+        if completion.missing(snapshot.object.spec, run) and _has_waited(snapshot, run.jobs):
+            snapshot = msgspec.structs.replace(snapshot, complaint=await self._complaint(run.jobs))
+        stuck = waiting.stuck(run, snapshot.now)
+        return snapshot if stuck is None else msgspec.structs.replace(snapshot, obstacle=await self._obstacle(stuck))
+
+    async def _with_evidence(self, snapshot: Snapshot, number: int) -> Snapshot:
+        """The verdict is final, so it is made from the pods as they are: a Job may be heard of before its pods are.
+
+        What was seen of a pod that has gone since is evidence as well.
+        """
+        if not self._is_settled(snapshot.object.metadata.uid):
+            return msgspec.structs.replace(snapshot, is_settled=False)
+        pods = (await self._list(POD, snapshot.object, _List[Pod])).items
+        there = {pod.metadata.uid for pod in pods}
+        gone = tuple(pod for pod in snapshot.pods if pod.metadata.uid not in there)
+        snapshot = msgspec.structs.replace(snapshot, pods=(*pods, *gone))
+        mishap = failure.ended_badly(snapshot.object.spec, snapshot.run(number))
+        log = None if mishap is None else await self._log(mishap.pod)
+        return msgspec.structs.replace(snapshot, log=log)
+
+    async def _searched(self, snapshot: Snapshot, number: int) -> Snapshot:
+        job = snapshot.object
+        names = {naming.job(job.metadata.name, group.role, number) for group in groups(job.spec)}
+        missing = names - {each.metadata.name for each in snapshot.jobs}
+        if not missing:
+            return snapshot
+        found = [await self._find(job, name) for name in sorted(missing)]
+        there = tuple(each for each in found if each is not None)
+        return msgspec.structs.replace(
+            snapshot,
+            jobs=(*snapshot.jobs, *there),
+            vanished=frozenset(missing - {each.metadata.name for each in there}),
+        )
+
+    async def _with_gang(self, snapshot: Snapshot, *, begins: bool) -> Snapshot:
+        known = await self._gangs.closer(snapshot.object, snapshot.gang, begins=begins)
+        return msgspec.structs.replace(snapshot, gang=known)
+
+    async def _find(self, job: TrainingJob, name: str) -> Job | None:
+        try:
+            found = await self._client.get(JOB, job.metadata.namespace, name, Job)
+        except NotFound:
+            return None
+        owner = found.metadata.controller
+        return found if owner is not None and owner.uid == job.metadata.uid else None
+
+    async def _sure_to_begin(self, snapshot: Snapshot) -> Snapshot:
+        """An attempt begins on the server's own word: that nobody has begun it, and that nothing of the last is left.
+
+        A cache that lags would begin an attempt anew that was over long ago, beside the one that runs.
+        """
+        job = snapshot.object
+        if not self._is_settled(job.metadata.uid):
+            return msgspec.structs.replace(snapshot, is_settled=False)
+        live = await self._client.get(self.resource, job.metadata.namespace, job.metadata.name, Object)
+        if live.metadata.resource_version != job.metadata.resource_version:
+            raise Fenced(f"{job.metadata.key} has changed")
+        snapshot = await self._with_gang(snapshot, begins=True)
+        if not job.status.attempts:
+            return snapshot
+        jobs = await self._list(JOB, job, _List[Job])
+        pods = await self._list(POD, job, _List[Pod])
+        return msgspec.structs.replace(snapshot, jobs=jobs.items, pods=pods.items)
+
+    async def _list(self, resource: Resource, job: TrainingJob, type_: type[_List[T]]) -> _List[T]:
+        query = {"labelSelector": f"{Label.TRAINING_JOB_UID}={job.metadata.uid}"}
+        return decoded(await self._client.list_page(resource, job.metadata.namespace, query), type_)
+
+    async def _log(self, pod: Pod | None) -> str | None:
+        """Asked for once: a node that does not answer must not keep the next attempt from beginning."""
+        if pod is None or pod.exit is None:
+            return None
+        query = {"container": pod.exit[0], "tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
+        try:
+            async with asyncio.timeout(_LOG_SECONDS):
+                return await self._client.read_text(POD.path(pod.metadata.namespace, pod.metadata.name, "log"), query)
+        except (KubeError, TimeoutError):
+            return None
+
+    async def _complaint(self, jobs: tuple[Job, ...]) -> str | None:
+        """What the Job controller last told about pods that it cannot make."""
+        for job in jobs:
+            told = await self._events(job, f",reason={_CANNOT_CREATE}")
+            if told:
+                return told[-1].note
+        return None
+
+    async def _obstacle(self, pod: Pod) -> Obstacle | None:
+        """What was last told about a pod that does not start. A later event says that an earlier one is overcome."""
+        told = await self._events(pod)
+        newest = max(told, key=lambda event: event.time, default=None)
+        return None if newest is None else Obstacle(pod.metadata.name, newest.reason, newest.note)
+
+    async def _events(self, about: Object, more: str = "") -> tuple[_Told, ...]:
+        """As far as they can be read: they are for people, and nothing depends on them."""
+        query = {"fieldSelector": f"regarding.uid={about.metadata.uid}{more}"}
+        try:
+            return decoded(await self._client.list_page(EVENT, about.metadata.namespace, query), _Events).items
+        except KubeError:
+            return ()
+
+
+def _has_waited(snapshot: Snapshot, jobs: tuple[Job, ...]) -> bool:
+    made = [attempts.moment(job.metadata.creation_timestamp) for job in jobs if job.metadata.creation_timestamp]
+    return bool(made) and snapshot.now - max(made) >= _PATIENCE

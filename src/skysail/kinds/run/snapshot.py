@@ -1,0 +1,63 @@
+"""What is known of one TrainingJob at one moment."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from skysail.kinds.run.gangs.gang import Known
+from skysail.kinds.run.reporting import Terms
+from skysail.kinds.run.types import TrainingJob
+from skysail.kinds.run.workload import Job, Pod
+from skysail.kube.objects import Object
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What there is of one attempt."""
+
+    number: int
+    jobs: tuple[Job, ...] = ()
+    pods: tuple[Pod, ...] = ()
+
+    def job(self, name: str) -> Job | None:
+        return next((job for job in self.jobs if job.metadata.name == name), None)
+
+
+class Obstacle(msgspec.Struct, frozen=True):
+    """The newest event about a pod that has a node and does not start: its name, and the event's reason and words."""
+
+    pod: str
+    reason: str
+    note: str
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the plan of a TrainingJob is made from: Jobs, pods and Services are those of all attempts.
+
+    `vanished` names Jobs of the attempt under way that the API server itself does not have. `log` are the last lines
+    of the pod that made the attempt fail, `complaint` is what keeps the Job controller from making pods, as it told in
+    an event, `obstacle` what keeps a pod from starting on its node; None where nobody knows. `gang` is what the gang
+    scheduler has of the job. `terms` hold for every TrainingJob. `is_settled`: nothing is left to write of what ended
+    pods have told; asked only where the next step would build on it.
+    """
+
+    object: TrainingJob
+    now: datetime
+    jobs: tuple[Job, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    services: tuple[Object, ...] = ()
+    vanished: frozenset[str] = frozenset()
+    log: str | None = None
+    complaint: str | None = None
+    obstacle: Obstacle | None = None
+    gang: Known = Known()
+    terms: Terms = Terms()
+    is_settled: bool = True
+
+    def run(self, number: int) -> Run:
+        return Run(
+            number,
+            tuple(job for job in self.jobs if job.attempt == number),
+            tuple(pod for pod in self.pods if pod.attempt == number),
+        )

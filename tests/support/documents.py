@@ -1,0 +1,63 @@
+"""The commands that a document shows, and the shell of a newcomer who types them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Shell = Callable[[str], subprocess.CompletedProcess[str]]
+
+ROOT = Path(__file__).parents[2]
+_CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# `make` ends in these; the rest of `make up` is this very test run's environment.
+_SAME = {"make up": "skysail up"}
+# Run by whoever runs the tests, or by the shell that is left.
+_NOT_HERE = ("make test", "make check", "make generate", "export PATH", ".venv/bin/python -m pytest")
+
+
+def commands(document: str) -> list[tuple[str, str]]:
+    """Each command with what the document shows of its answer."""
+    found: list[tuple[str, str]] = []
+    for block in _CONSOLE.findall((ROOT / document).read_text()):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((re.sub(r"\s+#.*", "", line[2:]).strip(), ""))
+            else:
+                found[-1] = (found[-1][0], (found[-1][1] + "\n" + line).strip())
+    return [(_SAME.get(command, command), shown) for command, shown in found if not command.startswith(_NOT_HERE)]
+
+
+def follow(shell: Shell, document: str) -> None:
+    """Type all of it, in its order; each answer is what the document shows, or at least no failure."""
+    steps = commands(document)
+    assert len(steps) > 5
+    for command, shown in steps:
+        done = shell(command)
+        assert shown in done.stdout + done.stderr, f"{command}: {done.stdout}{done.stderr}"
+        assert done.returncode == 0 or shown, f"{command}: {done.stdout}{done.stderr}"
+
+
+@contextlib.contextmanager
+def newcomer(home: Path, *, seconds: float) -> Iterator[Shell]:
+    """A shell in the checkout, with a cluster of its own, which is gone afterwards. No command takes longer."""
+    env = {
+        **os.environ,
+        "SKYSAIL_HOME": str(home),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=seconds
+        )
+
+    yield run
+    run("skysail down --purge")

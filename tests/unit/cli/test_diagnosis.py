@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from io import StringIO
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from skysail.base.names import Condition as Type
+from skysail.base.names import Reason
+from skysail.cli import rows
+from skysail.cli.diagnosis import _ADVICE, diagnosis
+from skysail.kinds.run import plan
+from skysail.kinds.run.types import TrainingJob
+from tests.unit.kinds.run import life
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+FAILURE = {
+    "role": "worker",
+    "index": 1,
+    "pod": "mnist-worker-0-1-x",
+    "node": "gpu-7",
+    "exitCode": 137,
+    "reason": "OOMKilled",
+    "message": "loss 0.3\nTraceback: out [of] memory",
+}
+ATTEMPTS = [
+    {
+        "number": 0,
+        "startTime": life.ago(600),
+        "runTime": life.ago(570),
+        "endTime": life.ago(60),
+        "cause": "Failed",
+        "failure": FAILURE,
+    },
+    {"number": 1, "startTime": life.ago(50), "resumedFrom": {"path": "/checkpoints/120", "step": 120}},
+]
+PROGRESS = {
+    "percent": 42,
+    "epoch": 3,
+    "step": 1200,
+    "estimatedRemainingSeconds": 300,
+    "metrics": [{"name": "loss", "value": "0.12"}],
+    "lastUpdatedTime": life.ago(3),
+}
+
+
+def condition(reason: str, message: str, type_: str = "Running", value: str = "False") -> dict[str, object]:
+    return {"type": type_, "status": value, "lastTransitionTime": life.ago(9), "reason": reason, "message": message}
+
+
+def job(*, phase: str = "Running", generation: int = 0, **status: object) -> TrainingJob:
+    workers = [
+        {"workerId": index, "podName": f"mnist-worker-1-{index}", "phase": "Running", "restartCount": 0}
+        for index in range(2)
+    ]
+    spec = {"framework": "pytorch", "image": "trainer:1", "command": ["train"], "workers": 2}
+    metadata = {
+        "name": "mnist",
+        "namespace": "ml-jobs",
+        "uid": "u",
+        "creationTimestamp": life.ago(600),
+        "generation": generation,
+    }
+    shown = {"phase": phase, "workerStatuses": workers, **status}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": shown}, TrainingJob)
+
+
+def told(of: TrainingJob) -> str:
+    console = Console(file=StringIO(), width=200)
+    for part in diagnosis(of, NOW):
+        console.print(part, soft_wrap=True)
+    return console.file.getvalue()
+
+
+def test_a_rank_that_died_is_told_with_all_that_is_known():
+    shown = told(
+        job(
+            startTime=life.ago(570),
+            conditions=[condition("Running", "All 2 pods run or have ended well.", value="True")],
+            failure=FAILURE,
+            attempts=ATTEMPTS,
+            progress=PROGRESS,
+            checkpoint={"path": "/checkpoints/120", "step": 120, "saveTime": life.ago(180)},
+        )
+    )
+    lines = shown.splitlines()
+    assert lines[0] == "ml-jobs/mnist: Running (pytorch, 2 of 2 workers run, began 9m ago)"
+    assert lines[1] == "Why: All 2 pods run or have ended well."
+    assert lines[2] == "Progress: 42%, epoch 3, step 1200, loss 0.12, 5m to go, told 3s ago"
+    assert lines[3] == (
+        "Last failure, in attempt 0: Worker 1 (pod mnist-worker-0-1-x on node gpu-7) failed with exit code 137 "
+        "(OOMKilled). It needs more memory: raise resources.limits.memory."
+    )
+    assert lines[5:7] == ["  loss 0.3", "  Traceback: out [of] memory"]
+    assert "Newest checkpoint: /checkpoints/120 (step 120), saved 3m ago" in lines
+    (first,) = [line for line in lines if "Worker 1, exit code 137, OOMKilled" in line]
+    assert [cell.strip() for cell in first.strip("│").split("│")] == [
+        "0",
+        life.ago(600),
+        "30s",
+        "9m",
+        "Failed",
+        "Worker 1, exit code 137, OOMKilled",
+        "",
+    ]
+    (second,) = [line for line in lines if "under way" in line]
+    assert "/checkpoints/120 (step 120)" in second
+    assert "skysail logs mnist -n ml-jobs -f" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("status", "why", "advice"),
+    [
+        (
+            {"phase": "Pending", "conditions": [condition("QuotaExceeded", "The pods wait for quota.")]},
+            "Why: The pods wait for quota.",
+            "kubectl describe quota -n ml-jobs",
+        ),
+        (
+            {"phase": "Suspended", "conditions": [condition("Suspended", "The job is held.")]},
+            "Why: The job is held.",
+            """-p '{"spec": {"suspend": false}}'""",
+        ),
+        (
+            {"phase": "Failed", "conditions": [condition("BackoffLimitExceeded", "All retries are used up.")]},
+            "Why: All retries are used up.",
+            "name a claim of your own in spec.checkpoint.claimName to keep them",
+        ),
+        (
+            {
+                "phase": "Pending",
+                "conditions": [condition("Starting", "Soon."), condition("InvalidSpec", "spec.x is 1.", "Accepted")],
+            },
+            "Why: spec.x is 1.",
+            "kubectl edit trainingjob mnist -n ml-jobs",
+        ),
+        ({"phase": "Pending"}, "Why: nobody has said anything about it.", "No operator has looked at it yet."),
+    ],
+)
+def test_what_it_waits_for_and_what_to_do_is_told(status, why, advice):
+    shown = told(job(**status))
+    assert why in shown.splitlines()
+    assert advice in shown.splitlines()[-1]
+
+
+def test_a_silent_training_is_told():
+    stalled = condition("Stalled", "No progress was told for 20m.", "Stalled", "True")
+    assert "Stalled: No progress was told for 20m." in told(job(conditions=[stalled]))
+
+
+def test_what_was_said_before_the_newest_change_is_marked():
+    assert "before the newest change" in told(job(generation=3, conditions=[condition("Running", "All run.")]))
+
+
+def test_another_controllers_job_is_not_explained():
+    of = job(conditions=[condition("Running", "All run.")])
+    managed = msgspec.structs.replace(of.spec, managed_by="kueue.x-k8s.io/multikueue")
+    assert "kueue.x-k8s.io/multikueue that works on it" in told(msgspec.structs.replace(of, spec=managed))
+
+
+def test_each_advice_is_a_sentence_about_this_job():
+    for reason, text in _ADVICE.items():
+        assert reason in set(Reason)
+        shown = text.format(name="mnist", namespace="ml-jobs")
+        assert shown.endswith((".", "`"))
+
+
+def test_what_a_plan_writes_is_what_is_told():
+    """From the plan's own hand, so that both speak of the same conditions."""
+    of = life.job()
+    planned = plan.plan(life.snapshot(of)).status
+    running = next(row.message for row in planned.conditions if row.type == Type.RUNNING)
+    assert f"Why: {running}" in told(msgspec.structs.replace(of, status=planned))
+
+
+def test_a_job_is_one_line():
+    of = job(progress=PROGRESS)
+    assert rows.HEADER.split() == ["NAME", "FRAMEWORK", "WORKERS", "PHASE", "PROGRESS", "LEFT", "AGE"]
+    assert rows.row(of, NOW).split() == ["mnist", "pytorch", "2/2", "Running", "42%", "5m", "10m"]
+    assert rows.row(of, NOW).index("Running") == rows.HEADER.index("PHASE")
+
+
+def test_growing_older_is_no_change():
+    of = job(progress=PROGRESS)
+    later = datetime(2026, 3, 1, 13, tzinfo=UTC)
+    assert rows.row(of, NOW) != rows.row(of, later)
+    assert rows.without_age(rows.row(of, NOW)) == rows.without_age(rows.row(of, later))
+
+
+@pytest.mark.parametrize(
+    ("status", "full", "want"),
+    [
+        ({"progress": PROGRESS}, 13, "42%, epoch 3"),
+        ({"phase": "Succeeded", "conditions": [condition("Completed", "It is done.")]}, 32, "It is done."),
+        ({"phase": "Pending", "conditions": [condition("Starting", "It starts.")]}, 0, "It starts."),
+    ],
+)
+def test_the_bar_is_as_long_as_the_training_is_far(status, full, want):
+    console = Console(file=StringIO(), width=120, force_terminal=True, color_system=None)
+    console.print(rows.drawn(job(**status), NOW))
+    shown = console.file.getvalue()
+    assert want in shown
+    assert (shown.count("━") if full else 0) == full

@@ -1,0 +1,123 @@
+"""Effects on the simulated API server: what is left alone, and what waits for its children."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from skysail.core.act import Caches, Performer
+from skysail.core.actions import Apply, Delete, Owner, Patch, PatchStatus
+from skysail.core.fence import Fenced, Open
+from skysail.kube.client import Client
+from skysail.kube.errors import Conflict
+from skysail.kube.objects import Key, Object
+from skysail.kube.resources import CONFIG_MAP, POD, SECRET
+from tests.contract.speech import Api, config_map, owned_by
+from tests.simulation.api import ApiModel
+from tests.simulation.world import World
+from tests.support import virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+class Stage:
+    """A performer, and a user who looks at what it does."""
+
+    def __init__(self) -> None:
+        transport = ApiModel(World())
+        self.client = Client(transport)
+        self.performer = Performer(self.client, Caches(), Open())
+        self.api = Api(transport, "default", _nothing)
+
+    async def owner(self) -> Owner:
+        (await self.api.create(CONFIG_MAP, config_map("owner"))).ok  # noqa: B018 (asserts)
+        return Owner(CONFIG_MAP, await self.client.get(CONFIG_MAP, "default", "owner", Object))
+
+    async def apply(self, owner: Owner, value: str, *, only_once: bool) -> None:
+        metadata = {"name": "child", "namespace": "default"}
+        manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"value": value}}
+        await self.perform(Apply(CONFIG_MAP, manifest, owner, only_once=only_once))
+
+    async def perform(self, action: Any) -> None:
+        await self.performer.perform((CONFIG_MAP, Key("default", "owner")), action)
+
+
+def play(story: Callable[[Stage], Awaitable[None]]) -> None:
+    async def told() -> None:
+        await story(Stage())
+
+    virtual_time.run(told())
+
+
+def test_what_is_applied_only_once_stays_as_it_is():
+    async def story(stage):
+        owner = await stage.owner()
+        await stage.apply(owner, "first", only_once=True)
+        await stage.apply(owner, "second", only_once=True)
+        assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "first"}
+        await stage.apply(owner, "third", only_once=False)
+        assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "third"}
+
+    play(story)
+
+
+def test_what_is_deleted_after_its_children_is_there_as_long_as_they_are():
+    async def story(stage):
+        owner = await stage.owner()
+        references = owned_by((await stage.api.get(CONFIG_MAP, "owner")).ok, blockOwnerDeletion=True)
+        metadata = {"name": "child", "ownerReferences": references, "finalizers": ["example.com/wait"]}
+        (await stage.api.create(SECRET, {"metadata": metadata})).ok  # noqa: B018 (asserts)
+        await stage.perform(Delete(CONFIG_MAP, owner.object, children_first=True))
+        await stage.api.until(SECRET, "child", lambda child: "deletionTimestamp" in child["metadata"])
+        assert "deletionTimestamp" in (await stage.api.get(CONFIG_MAP, "owner")).ok["metadata"]
+        (await stage.api.merge(SECRET, "child", {"metadata": {"finalizers": []}})).ok  # noqa: B018 (asserts)
+        await stage.api.until_gone(CONFIG_MAP, "owner")
+
+    play(story)
+
+
+def test_a_status_is_changed_only_where_it_is_as_it_was_seen():
+    async def story(stage):
+        (await stage.api.create(POD, {"metadata": {"name": "told"}, "spec": {}})).ok  # noqa: B018 (asserts)
+        seen = await stage.client.get(POD, "default", "told", Object)
+        await stage.perform(PatchStatus(POD, seen, {"reason": "Told", "phase": None}))
+        status = (await stage.api.get(POD, "told")).ok["status"]
+        assert status == {"reason": "Told"}
+        with pytest.raises(Conflict):
+            await stage.perform(PatchStatus(POD, seen, {"reason": "ToldAgain"}))
+        assert (await stage.api.get(POD, "told")).ok["status"] == status
+
+    play(story)
+
+
+def test_a_part_of_a_spec_is_changed_and_nothing_else_of_it():
+    async def story(stage):
+        spec = {"activeDeadlineSeconds": 5, "nodeSelector": {"zone": "a"}}
+        (await stage.api.create(POD, {"metadata": {"name": "scaled"}, "spec": spec})).ok  # noqa: B018 (asserts)
+        seen = await stage.client.get(POD, "default", "scaled", Object)
+        await stage.perform(Patch(POD, seen, {"activeDeadlineSeconds": 3}))
+        assert (await stage.api.get(POD, "scaled")).ok["spec"] == {**spec, "activeDeadlineSeconds": 3}
+        with pytest.raises(Conflict):
+            await stage.perform(Patch(POD, seen, {"activeDeadlineSeconds": 1}))
+
+    play(story)
+
+
+def test_a_child_of_one_that_had_the_name_before_is_waited_for():
+    """Its owner is gone, so it goes by itself: nobody has to rename anything."""
+
+    async def story(stage):
+        before = await stage.owner()
+        await stage.apply(before, "first", only_once=False)
+        renewed = msgspec.structs.replace(before.object.metadata, uid="another")
+        after = Owner(CONFIG_MAP, msgspec.structs.replace(before.object, metadata=renewed))
+        with pytest.raises(Fenced):
+            await stage.apply(after, "second", only_once=False)
+
+    play(story)
+
+
+async def _nothing() -> None: ...

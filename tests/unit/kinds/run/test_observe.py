@@ -1,0 +1,272 @@
+"""What the controller asks of the API server itself, beside what its caches tell."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from skysail.core.fence import Fenced
+from skysail.kinds.run.observe import Caches, Training
+from skysail.kinds.run.snapshot import Obstacle
+from skysail.kinds.run.types import TRAINING_JOB
+from skysail.kube.client import Client
+from skysail.kube.discovery import Discovery
+from skysail.kube.errors import Unreachable
+from skysail.kube.objects import Key, OwnerReference
+from skysail.kube.transport import Reply
+from tests.support import virtual_time
+from tests.unit.kinds.run.life import NOW, ago, attempt, child, deleted, disruption, job, pod, status
+from tests.unit.kinds.run.stock import UID
+
+if TYPE_CHECKING:
+    from skysail.kube.transport import Request
+
+KEY = Key("ml-jobs", "mnist")
+JOBS = "/apis/batch/v1/namespaces/ml-jobs/jobs"
+PODS = "/api/v1/namespaces/ml-jobs/pods"
+EVENTS = "/apis/events.k8s.io/v1/namespaces/ml-jobs/events"
+ITSELF = TRAINING_JOB.resource.path("ml-jobs", "mnist")
+
+
+class Server:
+    """Answers by path; what it does not know is not there."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+        self.asked: list[Request] = []
+
+    async def send(self, request: Request) -> Reply:
+        self.asked.append(request)
+        answer = self.answers.get(request.path)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            return Reply(status=404, body=b'{"reason": "NotFound"}')
+        body = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
+        return Reply(status=200, body=body)
+
+    async def open(self, request: Request) -> Any:
+        raise NotImplementedError
+
+    async def close(self) -> None: ...
+
+    @property
+    def paths(self) -> list[str]:
+        return [request.path for request in self.asked]
+
+
+def owned(of):
+    """As the API server has it."""
+    owner = OwnerReference(TRAINING_JOB.resource.api_version, "TrainingJob", "mnist", UID, controller=True)
+    return msgspec.structs.replace(of, metadata=msgspec.structs.replace(of.metadata, owner_references=(owner,)))
+
+
+def labelled(of):
+    labels = {**of.metadata.labels, "trainingjob.ml.example.com/uid": UID}
+    return msgspec.structs.replace(of, metadata=msgspec.structs.replace(of.metadata, labels=labels))
+
+
+def listed(*items):
+    return {"items": list(items)}
+
+
+async def observed(of, *children, **answers):
+    server = answers.pop("server", None) or Server(answers.pop("answers", {}))
+    caches = Caches.make()
+    caches.training.put(of)
+    for each in children:
+        if type(each).__name__ == "Job":
+            caches.jobs.put(owned(each))
+        else:
+            caches.pods.put(labelled(each))
+    snapshot = await Training(Client(server), caches, lambda: NOW, **answers).observe(KEY)
+    return snapshot, server
+
+
+async def test_a_job_that_is_gone_is_no_snapshot():
+    assert await Training(Client(Server({})), Caches.make(), lambda: NOW).observe(KEY) is None
+
+
+async def test_a_running_job_is_seen_without_a_question():
+    of = job(status=status(attempt(0), phase="Running"))
+    snapshot, server = await observed(of, child(of), pod(0), pod(1))
+    assert server.asked == []
+    assert [each.metadata.name for each in (*snapshot.jobs, *snapshot.pods)] == [
+        "mnist-worker-0",
+        "mnist-worker-0-0-0",
+        "mnist-worker-0-1-0",
+    ]
+
+
+async def test_what_is_over_deleted_or_managed_by_others_is_not_asked_about():
+    over = job(status=status(attempt(0, "Failed"), phase="Failed"))
+    managed = job(managedBy="kueue.x-k8s.io/multikueue")
+    gone = job(metadata={"deletion_timestamp": ago(1)}, status=status(attempt(0)))
+    for of in (over, managed, gone):
+        _, server = await observed(of)
+        assert server.asked == []
+
+
+async def test_an_attempt_begins_on_the_servers_own_word():
+    of = job(metadata={"resource_version": "7"})
+    _, server = await observed(of, answers={ITSELF: {"metadata": {"name": "mnist", "resourceVersion": "7"}}})
+    assert server.paths == [ITSELF]
+
+
+async def test_no_attempt_begins_from_what_is_not_so_any_more():
+    of = job(metadata={"resource_version": "7"})
+    with pytest.raises(Fenced):
+        await observed(of, answers={ITSELF: {"metadata": {"name": "mnist", "resourceVersion": "8"}}})
+
+
+async def test_what_the_caches_have_missed_of_the_last_attempt_is_found_before_the_next():
+    of = job(metadata={"resource_version": "7"}, status=status(attempt(0, "Suspended")))
+    itself = {"metadata": {"name": "mnist", "resourceVersion": "7"}}
+    answers = {ITSELF: itself, JOBS: listed(), PODS: listed(pod(1))}
+    snapshot, server = await observed(of, answers=answers)
+    assert [each.metadata.name for each in snapshot.pods] == ["mnist-worker-0-1-0"]
+    assert server.asked[-1].query == {"labelSelector": f"trainingjob.ml.example.com/uid={UID}"}
+
+
+async def test_a_job_that_the_cache_lacks_is_looked_for():
+    of = job(status=status(attempt(0)))
+    there, _ = await observed(of, answers={f"{JOBS}/mnist-worker-0": owned(child(of))})
+    assert ([each.metadata.name for each in there.jobs], there.vanished) == (["mnist-worker-0"], frozenset())
+    gone, _ = await observed(of)
+    assert (gone.jobs, gone.vanished) == ((), {"mnist-worker-0"})
+
+
+async def test_a_strangers_job_of_that_name_is_not_ours():
+    of = job(status=status(attempt(0)))
+    snapshot, _ = await observed(of, answers={f"{JOBS}/mnist-worker-0": child(of)})
+    assert snapshot.vanished == {"mnist-worker-0"}
+
+
+async def test_a_server_that_does_not_answer_ends_no_attempt():
+    of = job(status=status(attempt(0)))
+    with pytest.raises(Unreachable):
+        await observed(of, answers={f"{JOBS}/mnist-worker-0": Unreachable("down")})
+
+
+async def test_the_log_of_the_pod_that_failed_first_is_read():
+    of = job(status=status(attempt(0)))
+    first, second = pod(1, "Failed", finished=ago(20)), pod(0, "Failed", finished=ago(10))
+    answers = {PODS: listed(first, second), f"{PODS}/mnist-worker-0-1-0/log": b"Epoch 3\nValueError: nan\n"}
+    # The cache has not heard yet of the one that failed first.
+    snapshot, server = await observed(of, child(of, end="Failed"), second, answers=answers)
+    assert snapshot.log == "Epoch 3\nValueError: nan\n"
+    assert server.asked[-1].query == {"container": "trainer", "tailLines": "20", "limitBytes": "16384"}
+
+
+async def test_a_log_that_cannot_be_read_is_unknown_and_keeps_nobody():
+    of = job(status=status(attempt(0)))
+    dead = pod(1, "Failed")
+    unreadable, _ = await observed(of, child(of, end="Failed"), dead, answers={PODS: listed(dead)})
+    assert unreadable.log is None
+    silent = {PODS: listed(dead), f"{PODS}/mnist-worker-0-1-0/log": Unreachable("down")}
+    assert (await observed(of, child(of, end="Failed"), dead, answers=silent))[0].log is None
+
+
+async def test_a_log_of_a_pod_that_only_had_to_go_is_not_asked_for():
+    of = job(status=status(attempt(0)))
+    going = pod(1, conditions=[disruption()])
+    _, server = await observed(of, child(of), going, answers={PODS: listed(going)})
+    assert server.paths == [PODS]
+
+
+async def test_what_keeps_the_pods_from_being_made_is_read_from_events():
+    of = job(status=status(attempt(0)))
+    told = listed({"note": "older"}, {"note": "exceeded quota: gpus"})
+    snapshot, server = await observed(of, child(of), pod(0), answers={EVENTS: told})
+    assert snapshot.complaint == "exceeded quota: gpus"
+    assert server.asked[-1].query == {"fieldSelector": "regarding.uid=worker-0,reason=FailedCreate"}
+
+
+async def test_pods_have_a_moment_to_be_made_before_anybody_is_asked():
+    of = job(status=status(attempt(0)))
+    _, server = await observed(of, child(of, creationTimestamp=ago(5)), pod(0))
+    assert server.asked == []
+
+
+async def test_what_keeps_a_pod_from_starting_is_its_newest_event():
+    of = job(status=status(attempt(0)))
+    told = listed(
+        {"note": "assigned", "reason": "Scheduled", "eventTime": ago(50)},
+        {"note": "Multi-Attach", "reason": "FailedAttachVolume", "deprecatedLastTimestamp": ago(20)},
+        {"note": "not mounted", "reason": "FailedMount", "series": {"lastObservedTime": ago(30)}},
+    )
+    made = pod(1, "Pending", waiting="ContainerCreating")
+    stuck = msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, node_name="node-1"))
+    snapshot, server = await observed(of, child(of), pod(0), stuck, answers={EVENTS: told})
+    assert snapshot.obstacle == Obstacle("mnist-worker-0-1-0", "FailedAttachVolume", "Multi-Attach")
+    assert server.asked[-1].query == {"fieldSelector": "regarding.uid=worker-0-1-0"}
+    assert (await observed(of, child(of), pod(0), stuck))[0].obstacle is None
+
+
+async def test_a_pod_that_is_done_and_gone_is_not_asked_about():
+    of = job(status=status(attempt(0)))
+    _, server = await observed(of, child(of, indexes={"completedIndexes": "1"}), pod(0))
+    assert server.asked == []
+
+
+async def test_what_was_seen_of_a_pod_that_has_gone_since_is_evidence():
+    of = job(status=status(attempt(0)))
+    snapshot, _ = await observed(of, child(of), pod(0), pod(1, metadata=deleted(5)), answers={PODS: listed(pod(0))})
+    assert sorted(each.metadata.name for each in snapshot.pods) == ["mnist-worker-0-0-0", "mnist-worker-0-1-0"]
+
+
+async def test_no_verdict_is_prepared_before_all_is_written_that_ended_pods_have_told():
+    of = job(status=status(attempt(0)))
+    seen = (child(of, end="Failed"), pod(0, "Failed"))
+    snapshot, server = await observed(of, *seen, is_settled=lambda _: False)
+    assert (snapshot.is_settled, server.asked) == (False, [])
+    begins, server = await observed(job(), is_settled=lambda _: False)
+    assert (begins.is_settled, server.asked) == (False, [])
+
+
+def test_a_node_that_does_not_answer_for_a_log_keeps_nobody_for_long():
+    class Silent(Server):
+        async def send(self, request):
+            if request.path.endswith("/log"):
+                await asyncio.sleep(60)
+            return await super().send(request)
+
+    async def main():
+        of = job(status=status(attempt(0)))
+        dead = pod(1, "Failed")
+        seen, _ = await observed(of, child(of, end="Failed"), dead, server=Silent({PODS: listed(dead)}))
+        assert (seen.log, asyncio.get_running_loop().time()) == (None, 5.0)
+
+    virtual_time.run(main())
+
+
+async def test_events_that_cannot_be_read_say_nothing():
+    of = job(status=status(attempt(0)))
+    snapshot, _ = await observed(of, child(of), pod(0))
+    assert snapshot.complaint is None
+
+
+class Loop:
+    """Remembers who was woken."""
+
+    def __init__(self) -> None:
+        self.queue = self
+        self.woken: list[Key] = []
+
+    def add(self, key: Key) -> None:
+        self.woken.append(key)
+
+    def follow(self, children: Any, roots: Any) -> None: ...
+
+
+def test_a_pod_wakes_its_training_job_by_the_uid_that_it_carries():
+    caches, loop = Caches.make(), Loop()
+    caches.training.put(job())
+    caches.wake(loop, Discovery())
+    caches.pods.put(labelled(pod(0)))
+    assert loop.woken == [KEY]
+    caches.pods.put(pod(1))
+    assert loop.woken == [KEY]

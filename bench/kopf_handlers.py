@@ -1,4 +1,4 @@
-"""What `skysail run` does with a TrainingJob today, written for Kopf: one condition and the generation it is for.
+"""What `skysail run` does with a ModalJob today, written for Kopf: one condition and the generation it is for.
 
 *Tuned* handles raw events and keeps no state; *default* is what Kopf's documentation shows: handlers of creation and
 resumption. usage: python -m bench.kopf_handlers tuned|default NAMESPACE, with KUBECONFIG.
@@ -15,7 +15,7 @@ from typing import Any
 import kopf
 
 from bench.clients.with_kopf import tune
-from skysail.kinds.run.types import TRAINING_JOB
+from skysail.kinds.run.modal_job import MODAL_JOB
 
 
 async def tell(meta: Any, status: Any, patch: Any, **_: Any) -> None:
@@ -26,7 +26,7 @@ async def tell(meta: Any, status: Any, patch: Any, **_: Any) -> None:
         "type": "Accepted",
         "status": "False",
         "reason": "NotImplementedYet",
-        "message": "This TrainingJob is valid and stored, but nothing is done with it yet.",
+        "message": "This ModalJob is valid and stored, but nothing is done with it yet.",
         "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "observedGeneration": generation,
     }
@@ -40,7 +40,7 @@ def login(**arguments: Any) -> kopf.ConnectionInfo | None:
 
 async def run(namespace: str, *, is_tuned: bool) -> None:
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    job = TRAINING_JOB.resource
+    job = MODAL_JOB.resource
     kopf.on.login(registry=registry)(login)
     if is_tuned:
         tune(settings)

@@ -1,6 +1,6 @@
 """The second part: end to end on a real control plane, with the commands that a user types.
 
-Each contestant gets a namespace with as many new TrainingJobs, is started, and stopped when the last one has its
+Each contestant gets a namespace with as many new ModalJobs, is started, and stopped when the last one has its
 status. Skysail runs under its own rights, Kopf as the cluster's administrator.
 """
 
@@ -23,7 +23,7 @@ from bench.at_once import each
 from bench.clients.__main__ import KOPF_DEFAULT, KOPF_TUNED, SKYSAIL
 from bench.meter import Used
 from bench.table import Row, number
-from skysail.kinds.run.types import TRAINING_JOB, TrainingJob
+from skysail.kinds.run.modal_job import MODAL_JOB, ModalJob
 from skysail.kube import kubeconfig
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
@@ -113,12 +113,12 @@ async def _rounds(home: Home, jobs: int, say: Callable[[str], None]) -> dict[str
     transport = HttpTransport(kubeconfig.from_file(home.kubeconfig))
     try:
         client = Client(transport)
-        say(f"creating {jobs:,} TrainingJobs in each of {len(_NAMESPACES)} namespaces")
+        say(f"creating {jobs:,} ModalJobs in each of {len(_NAMESPACES)} namespaces")
         for namespace in _NAMESPACES.values():
             await _create(client, namespace, jobs)
         found = {}
         for contestant, namespace in _NAMESPACES.items():
-            say(f"{contestant}: {jobs:,} TrainingJobs end to end")
+            say(f"{contestant}: {jobs:,} ModalJobs end to end")
             found[contestant] = await _round(home, client, _unit(home, contestant, namespace), namespace, jobs)
     finally:
         await transport.close()
@@ -127,8 +127,8 @@ async def _rounds(home: Home, jobs: int, say: Callable[[str], None]) -> dict[str
 
 async def _create(client: Client, namespace: str, jobs: int) -> None:
     await client.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, Object)
-    wanted = (workload.training_job(job, namespace) for job in range(jobs))
-    await each(wanted, lambda manifest: client.create(TRAINING_JOB.resource, manifest, Object))
+    wanted = (workload.modal_job(job, namespace) for job in range(jobs))
+    await each(wanted, lambda manifest: client.create(MODAL_JOB.resource, manifest, Object))
 
 
 def _unit(home: Home, contestant: str, namespace: str) -> Unit:
@@ -155,12 +155,12 @@ def _result(home: Home, namespace: str) -> Path:
 
 
 async def _round(home: Home, client: Client, unit: Unit, namespace: str, jobs: int) -> Round:
-    cache = Cache(TRAINING_JOB.resource, TrainingJob)
+    cache = Cache(MODAL_JOB.resource, ModalJob)
     cache.feeds = (namespace,)
     told: set[str] = set()
     all_told = asyncio.Event()
 
-    def changed(_: TrainingJob | None, new: TrainingJob | None) -> None:
+    def changed(_: ModalJob | None, new: ModalJob | None) -> None:
         if new is not None and new.status.observed_generation:
             told.add(new.metadata.name)
             if len(told) == jobs:

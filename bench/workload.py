@@ -10,6 +10,7 @@ import uuid
 from functools import cache
 from typing import Any
 
+from skysail.kinds.run.modal_job import MODAL_JOB
 from skysail.kinds.run.types import TRAINING_JOB
 from skysail.kube.resources import POD
 
@@ -25,6 +26,17 @@ _IMAGE = "images.example.com/ml/trainer:2.4.1-cuda12"
 _LIST_KEYS = ("containerPort", "mountPath", "name", "type", "ip", "uid")
 # Not followed further, so that the tree is as large as it is in a real pod.
 _ATOMIC = {"containerStatuses", "tolerations", "volumes", "volumeMounts"}
+
+
+def modal_job(number: int, namespace: str) -> Manifest:
+    """Of a kind whose controller writes one condition and makes nothing."""
+    labels = {"team": f"team-{number % 20}", "project": f"project-{number % 100}"}
+    return {
+        "apiVersion": MODAL_JOB.resource.api_version,
+        "kind": MODAL_JOB.resource.kind,
+        "metadata": {"name": _job_name(number), "namespace": namespace, "labels": labels},
+        "spec": {"image": _IMAGE, "command": ["torchrun", *_arguments()], "gpu": "H100:8"},
+    }
 
 
 def training_job(number: int, namespace: str = NAMESPACE) -> Manifest:

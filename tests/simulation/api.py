@@ -63,6 +63,8 @@ class ApiModel:
         await asyncio.sleep(_ONE_WAY_SECONDS)
         try:
             target = self._target(request.path)
+            if target.subresource:
+                raise Refusal(404, "NotFound", "the server could not find the requested resource")
             selector = selectors.parse(target.kind.resource, target.namespace, request.query)
             return Watch(self.world, target.kind.resource, selector, request.query)
         except Refusal as refusal:

@@ -132,6 +132,7 @@ class Cluster:
             f"--kubeconfig={kubeconfig or self.operator_kubeconfig}",
             f"--webhook-host={addresses.HULL}",
             "--drain-seconds=0",
+            *(f"--model-source={place}" for place in addresses.MODEL_SOURCES),
             *([f"--health-port={health_port}"] if health_port else []),
             *flags,
         )

@@ -1,4 +1,4 @@
-"""The cluster that a command speaks to, and the TrainingJob that it speaks of."""
+"""The cluster that a command speaks to, and the object that it speaks of."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from typing import TypeVar
 import msgspec
 
 from skysail.base.errors import UserError
+from skysail.kinds.model.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
 from skysail.kinds.run.plan import OVER
 from skysail.kinds.run.types import TRAINING_JOB, TrainingJob
 from skysail.kube import kubeconfig
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client, decoded
+from skysail.kube.crd import CustomKind
 from skysail.kube.errors import Forbidden, KubeError, NotFound
 from skysail.kube.http import HttpTransport
 from skysail.kube.kubeconfig import Access
@@ -30,9 +32,11 @@ _NEAR = 3
 T = TypeVar("T")
 K = TypeVar("K", bound=Object)
 
+Model = ModelDeployment | MLModel
+
 
 class NotThere(UserError):
-    """There is no such TrainingJob; the message says what is near."""
+    """There is none of this name; the message says what is near."""
 
 
 class NoAnswer(UserError):
@@ -48,7 +52,7 @@ class _List(msgspec.Struct):
 def speak(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
     """What is said to the cluster, from the first word to the last. What it refuses is a sentence, not a traceback."""
     try:
-        return asyncio.run(_connected(access, talk))
+        return asyncio.run(connected(access, talk))
     except Forbidden as error:
         raise NoAnswer(f"{access.server} does not allow this to you: {error.message}.") from error
     except KubeError as error:
@@ -67,10 +71,25 @@ def access(path: Path | None, context: str | None) -> Access:
 
 
 async def training_job(client: Client, namespace: str, name: str) -> TrainingJob:
-    try:
-        return await client.get(TRAINING_JOB.resource, namespace, name, TrainingJob)
-    except NotFound as error:
-        raise await _not_there(client, Key(namespace, name)) from error
+    found = await one_of((TRAINING_JOB,), client, Key(namespace, name))
+    assert isinstance(found, TrainingJob)
+    return found
+
+
+async def model(client: Client, namespace: str, name: str) -> Model:
+    """Of either kind that serves one."""
+    found = await one_of((MODEL_DEPLOYMENT, ML_MODEL), client, Key(namespace, name))
+    assert isinstance(found, ModelDeployment | MLModel)
+    return found
+
+
+async def one_of(kinds: tuple[CustomKind, ...], client: Client, wanted: Key) -> Object:
+    """The first that has this name. Raises NotThere, with what is near."""
+    for kind in kinds:
+        with contextlib.suppress(NotFound):
+            found: Object = await client.get(kind.resource, wanted.namespace, wanted.name, kind.struct)
+            return found
+    raise await _not_there(client, kinds, wanted)
 
 
 async def until_over(client: Client, job: TrainingJob) -> AsyncIterator[TrainingJob]:
@@ -103,7 +122,7 @@ async def kept(client: Client, cache: Cache[K], namespace: str) -> AsyncIterator
         await asyncio.wait((reflector,))
 
 
-async def _connected(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
+async def connected(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
     transport = HttpTransport(access)
     try:
         return await talk(Client(transport))
@@ -111,25 +130,27 @@ async def _connected(access: Access, talk: Callable[[Client], Awaitable[T]]) -> 
         await transport.close()
 
 
-async def _not_there(client: Client, wanted: Key) -> NotThere:
+async def _not_there(client: Client, kinds: tuple[CustomKind, ...], wanted: Key) -> NotThere:
+    what = " or ".join(kind.resource.kind for kind in kinds)
+    several = " or ".join(f"{kind.resource.kind}s" for kind in kinds)
     try:
-        known = await _names(client)
+        known = [key for kind in kinds for key in await _names(client, kind)]
     except NotFound:
-        return NotThere("This cluster knows no TrainingJobs: Skysail is not installed in it. `skysail up` starts one.")
+        return NotThere(f"This cluster knows no {several}: Skysail is not installed in it. `skysail up` starts one.")
     except Forbidden:
         known = []
     elsewhere = sorted(key.namespace for key in known if key.name == wanted.name)
     here = [key.name for key in known if key.namespace == wanted.namespace]
-    missing = f"There is no TrainingJob {wanted.name} in namespace {wanted.namespace}"
+    missing = f"There is no {what} {wanted.name} in namespace {wanted.namespace}"
     if elsewhere:
         return NotThere(f"{missing}, but in {', '.join(elsewhere)}: add `-n {elsewhere[0]}`.")
     near = difflib.get_close_matches(wanted.name, here, _NEAR)
     if near:
         return NotThere(f"{missing}. Near is: {', '.join(near)}.")
     there = sorted({key.namespace for key in known})
-    return NotThere(f"{missing}. Namespaces with TrainingJobs: {', '.join(there) or 'none'}.")
+    return NotThere(f"{missing}. Namespaces with {several}: {', '.join(there) or 'none'}.")
 
 
-async def _names(client: Client) -> list[Key]:
-    page = await client.list_page(TRAINING_JOB.resource, "", {})
+async def _names(client: Client, kind: CustomKind) -> list[Key]:
+    page = await client.list_page(kind.resource, "", {})
     return [item.metadata.key for item in decoded(page, _List).items]

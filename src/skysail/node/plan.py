@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.contract import EVICTED, Ended, RunId
+from skysail.cloud.contract import EVICTED, LOST, Ended, RunId
 from skysail.node import render
 from skysail.node.manifest import Container, Pod
 from skysail.node.snapshot import HEALTHY, History, Snapshot, histories, is_sidecar, seconds
@@ -117,12 +117,21 @@ def _ending(snapshot: Snapshot, known: Mapping[str, History]) -> Ending | None:
     if pod.metadata.is_deleting:
         phase = outcome or ("Succeeded" if _all_went_well(pod, known) else "Failed")
         return Ending(_grace(pod), "The pod is deleted.", phase=phase)
+    lost = _lost(known) if outcome == "Failed" else None
+    if lost is not None:
+        return Ending(_grace(pod), lost.message, LOST, lost.message, "Failed")
     if outcome:
         return Ending(_grace(pod), "The pod's work is over.", phase=outcome)
     if snapshot.bygone and pod.spec.restart_policy == "Never":
         message = "The node lost the pod's place, with all that was done there, and nothing in this pod may run twice."
-        return Ending(_grace(pod), message, "Lost", message, "Failed")
+        return Ending(_grace(pod), message, LOST, message, "Failed")
     return None
+
+
+def _lost(known: Mapping[str, History]) -> Ended | None:
+    """The end of a run that the node lost, where no other run ended badly: the programs did nothing wrong."""
+    bad = [past.ended for past in known.values() if past.ended is not None and past.ended.code]
+    return bad[0] if bad and all(end.reason == LOST for end in bad) else None
 
 
 def _end(snapshot: Snapshot, known: Mapping[str, History], ending: Ending) -> Plan:

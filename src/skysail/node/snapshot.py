@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.contract import Ended, Pending, RunId, Running, State
+from skysail.cloud.contract import LOST, Ended, Pending, RunId, Running, State
 from skysail.node.burden import Burden
 from skysail.node.manifest import Container, Pod
 
@@ -152,7 +152,7 @@ def lost(pod: Pod, known: Mapping[RunId, State], now: float) -> dict[RunId, Ende
 def loss(state: Pending | Running, now: float) -> Ended:
     message = "The node lost this container: its process ended together with the node's agent, or unseen by it."
     started, image = (state.started, state.image_id) if isinstance(state, Running) else (None, "")
-    return Ended(code=LOST_CODE, reason="Lost", message=message, started=started, ended=now, image_id=image)
+    return Ended(code=LOST_CODE, reason=LOST, message=message, started=started, ended=now, image_id=image)
 
 
 def is_sidecar(container: Container) -> bool:

@@ -12,24 +12,32 @@ import msgspec
 
 from skysail.base.names import Annotation, Event, Reason
 from skysail.base.timestamps import timestamp
-from skysail.core import finalizers
+from skysail.core import finalizers, obstacles
 from skysail.core.actions import Action, Apply, Delete, Manifest, Note, Owner, Patch, Plan
+from skysail.core.obstacles import Wait
 from skysail.kinds.run import attempts, completion, failure, silence, status, waiting
-from skysail.kinds.run.ends import End, deadline_sentence, end_of, unheeded, until_deadline, verdict
+from skysail.kinds.run.ends import End, deadline_sentence, end_of, unheeded, until_deadline, verdict, wrongs
 from skysail.kinds.run.gangs import leave
 from skysail.kinds.run.groups import fewest, groups, is_elastic
-from skysail.kinds.run.objections import objections
 from skysail.kinds.run.render import Children, children
-from skysail.kinds.run.snapshot import Run, Snapshot
-from skysail.kinds.run.types import TRAINING_JOB, Attempt, NewestCheckpoint, Phase, TrainingJob, TrainingJobStatus
+from skysail.kinds.run.snapshot import Predecessor, Run, Snapshot
+from skysail.kinds.run.types import (
+    TRAINING_JOB,
+    Attempt,
+    Failure,
+    NewestCheckpoint,
+    Phase,
+    TrainingJob,
+    TrainingJobStatus,
+)
 from skysail.kinds.run.volumes import finds
-from skysail.kinds.run.waiting import Wait
 from skysail.kinds.run.workload import EVALUATOR, WORKER, Job, Pod
 from skysail.kube.resources import JOB, POD, SERVICE
 
 # How soon to ask again why there are fewer pods than wanted: nobody tells us when a quota is raised.
 _ASK_AGAIN = 10.0
-# How soon to ask again why a pod does not start on its node: most do, and only then somebody would be told.
+# How soon to ask again why a pod does not start on its node: most do, and only then somebody would be told. Likewise
+# whether the API server still refuses a spec: the cluster's rules may change.
 _ASK_NODE = 30.0
 # A node that has not confirmed the end of a pod so long after its grace will not do so by itself.
 _LATE = timedelta(minutes=1)
@@ -83,16 +91,17 @@ def _under_way(snapshot: Snapshot, run: Run) -> Plan:
 
 
 def _go_on(snapshot: Snapshot, run: Run, known: TrainingJobStatus) -> Plan:
-    job = snapshot.object
     stale = tuple(
         _delete(each) for each in snapshot.jobs if each.attempt < run.number and not each.metadata.is_deleting
     )
-    wait, wrong = waiting.waits_for(snapshot, run), " ".join(unheeded(job, run))
+    wait, wrong = waiting.waits_for(snapshot, run), " ".join(unheeded(snapshot, run))
+    fresh = _untold(failure.alone(snapshot.object.spec, run), known.failure)
+    known = msgspec.structs.replace(known, failure=fresh[-1] if fresh else known.failure)
     shown, until_stall = silence.listened(snapshot, _shown(snapshot, known, wait, wrong))
     return Plan(
         actions=stale if wrong else (*stale, *_upkeep(snapshot, run, known, wait)),
         status=status.gathered(snapshot, shown, None),
-        notes=_news(snapshot, run, wrong),
+        notes=(*_news(snapshot, run, wrong), *map(_fallen, fresh)),
         look_again=_soonest(until_deadline(snapshot), until_stall, _until_asked(snapshot, run)),
     )
 
@@ -117,11 +126,21 @@ def _news(snapshot: Snapshot, run: Run, wrong: str) -> tuple[Note, ...]:
     return (Note(Reason.INVALID_SPEC, wrong, warning=True),) if wrong and not is_known else ()
 
 
+def _untold(failed: list[Failure], told: Failure | None) -> list[Failure]:
+    """Those that failed after the one that was told last."""
+    names = [each.pod for each in failed]
+    return failed[names.index(told.pod) + 1 :] if told is not None and told.pod in names else failed
+
+
+def _fallen(failed: Failure) -> Note:
+    return Note(Event.WORKER_FAILED, failure.sentence(failed), warning=True)
+
+
 def _until_asked(snapshot: Snapshot, run: Run) -> float | None:
     """In how many seconds to ask who knows why pods are missing, or do not start."""
     if completion.missing(snapshot.object.spec, run):
         return _ASK_AGAIN
-    return _ASK_NODE if waiting.starting(run) else None
+    return _ASK_NODE if obstacles.starting(run.pods) else None
 
 
 def _close(snapshot: Snapshot, known: TrainingJobStatus, end: End) -> Plan:
@@ -147,7 +166,9 @@ def _between(snapshot: Snapshot) -> Plan:
     job = snapshot.object
     known = status.seen(snapshot, job.status, attempts.following(job.status) - 1)
     if begins(snapshot):
-        wrong = objections(job)
+        if snapshot.before is not None:
+            return _after(snapshot, known, snapshot.before)
+        wrong = wrongs(snapshot)
         return _unfit(snapshot, known, wrong) if wrong else _begin(snapshot, known)
     phase: Phase = "Suspended" if job.spec.suspend else "Restarting"
     if snapshot.jobs or snapshot.pods:
@@ -167,6 +188,15 @@ def _between(snapshot: Snapshot) -> Plan:
     if late is not None and late <= 0:
         return _out_of_time(snapshot, known)
     return _pause(snapshot, known, attempts.pause(job, snapshot.now))
+
+
+def _after(snapshot: Snapshot, known: TrainingJobStatus, before: Predecessor) -> Plan:
+    """The names that it needs are still those of one that was deleted."""
+    such = f", such as {before.pods[0]}," if before.pods else ""
+    what = f"{len(before.pods)} pods{such}" if before.pods else f"Job {before.job}"
+    message = f"It waits for {what} of the deleted TrainingJob of the same name to end."
+    shown = status.under_way(snapshot, known, "Pending", Reason.PODS_ENDING, message)
+    return Plan(status=shown, look_again=_SOON)
 
 
 def _orphans(snapshot: Snapshot) -> tuple[Action, ...]:
@@ -196,7 +226,7 @@ def _unfit(snapshot: Snapshot, known: TrainingJobStatus, wrong: tuple[str, ...])
     message = " ".join(wrong)
     shown = status.unfit(snapshot, known, message)
     notes = (Note(Reason.INVALID_SPEC, message, warning=True),) if shown != snapshot.object.status else ()
-    return Plan(status=shown, notes=notes)
+    return Plan(status=shown, notes=notes, look_again=None if snapshot.refusal is None else _ASK_NODE)
 
 
 def _pause(snapshot: Snapshot, known: TrainingJobStatus, left: timedelta) -> Plan:

@@ -1,0 +1,55 @@
+"""What was served of a model before, and which of it is meant."""
+
+from __future__ import annotations
+
+import msgspec
+
+from skysail.base.errors import UserError
+from skysail.cli.cluster import Model
+from skysail.kinds.model import revisions
+from skysail.kinds.model.revisions import ControllerRevision, Entry
+from skysail.kube.client import Client, decoded
+from skysail.kube.resources import CONTROLLER_REVISION
+
+
+class NoSuchRevision(UserError):
+    """The history has no such revision; the message says which it has."""
+
+
+class _List(msgspec.Struct):
+    items: tuple[ControllerRevision, ...]
+
+
+async def history(client: Client, model: Model) -> list[Entry]:
+    """The newest first."""
+    page = await client.list_page(CONTROLLER_REVISION, model.metadata.namespace, {})
+    entries = [entry for row in decoded(page, _List).items if _is_of(model, row) and (entry := revisions.entry(row))]
+    return sorted(entries, key=lambda entry: -entry.number)
+
+
+def chosen(model: Model, entries: list[Entry], number: int | None) -> Entry:
+    """The one of this number; without one, what was served last before what is served now."""
+    name = model.metadata.name
+    if number is None:
+        before = [entry for entry in entries if entry.outcome == "served" and entry.number < model.status.revision]
+        if not before:
+            raise NoSuchRevision(f"Nothing else of {name} was served before. Its revisions: {_listed(entries)}.")
+        return before[0]
+    found = next((entry for entry in entries if entry.number == number), None)
+    if found is None:
+        raise NoSuchRevision(f"{name} has no revision {number}. Its revisions: {_listed(entries)}.")
+    return found
+
+
+def told(entry: Entry) -> str:
+    outcome = f", {entry.outcome}" if entry.outcome else ""
+    return f"{entry.number} ({entry.want.version}{outcome})"
+
+
+def _listed(entries: list[Entry]) -> str:
+    return ", ".join(told(entry) for entry in entries) or "none"
+
+
+def _is_of(model: Model, row: ControllerRevision) -> bool:
+    owner = row.metadata.controller
+    return owner is not None and owner.uid == model.metadata.uid

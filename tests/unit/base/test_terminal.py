@@ -1,0 +1,29 @@
+"""Text as a terminal shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from skysail.base.terminal import ending, shown
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("", ""),
+        ("a\nb\n", "a\nb\n"),
+        ("one\r\ntwo\r\n", "one\ntwo\n"),
+        ("\r 1%\r 50%\r100%\nValueError: nan", "100%\nValueError: nan"),
+        ("50%\r", "50%"),
+    ],
+)
+def test_what_was_written_over_is_not_seen(text, seen):
+    assert shown(text) == seen
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [("a\nb", "a\nb"), ("first\nlast line", "last line"), ("one line that is long", "that is long"), ("abc" * 5 + "\n", "bcabcabcabc\n")],
+)  # fmt: skip
+def test_of_what_is_too_long_the_end_stays_in_whole_lines(text, end):
+    assert ending(text, 12) == end

@@ -1,0 +1,607 @@
+"""The life of a model: every step by a table, and what must never happen by chance."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skysail.base.names import Condition, Event, Label, Reason
+from skysail.core.actions import Apply, Delete, Patch, SetFinalizers
+from skysail.core.obstacles import Obstacle
+from skysail.kinds.model.plan import plan, refused
+from skysail.kinds.model.types import Download, Failure
+from skysail.kube.objects import Meta, Object
+from skysail.kube.resources import (
+    CONTROLLER_REVISION,
+    DEPLOYMENT,
+    HORIZONTAL_POD_AUTOSCALER,
+    JOB,
+    PERSISTENT_VOLUME_CLAIM,
+    SERVICE,
+)
+from tests.unit.kinds.model.life import (
+    NOW,
+    ago,
+    at,
+    changed,
+    condition,
+    deployment,
+    entry,
+    job,
+    model,
+    preparer,
+    revision,
+    said,
+    server,
+    shown,
+)
+from tests.unit.kinds.model.stock import DIGEST
+
+SERVERS = [(Apply, SERVICE), (Apply, SERVICE), (Apply, DEPLOYMENT)]
+TRANSIENT = '{"step": "Download", "reason": "Unreachable", "message": "models.example.com does not answer."}'
+MISSING = '{"step": "Download", "reason": "NotFound", "message": "There is nothing at models.example.com/iris.onnx."}'
+
+
+def made(plan_):
+    return [(type(action), action.resource) for action in plan_.actions]
+
+
+def labels(plan_, resource=CONTROLLER_REVISION):
+    """Of what is applied of this kind."""
+    found = [action for action in plan_.actions if isinstance(action, Apply) and action.resource == resource]
+    return [action.manifest["metadata"]["labels"] for action in found]
+
+
+def template(plan_):
+    """The revision that the servers are made from."""
+    found = next(action for action in plan_.actions if isinstance(action, Apply) and action.resource == DEPLOYMENT)
+    return found.manifest["spec"]["template"]["metadata"]["labels"][Label.REVISION]
+
+
+def events(plan_):
+    return [note.reason for note in plan_.notes]
+
+
+def ready(of=None, number=1, **spec):
+    """A model that is served, and the revision that is."""
+    of = of or model(**spec)
+    old = entry(of, number, "served")
+    of = shown(of, revision=number, phase="Ready", digest=DIGEST)
+    return of, old
+
+
+def updated(**spec):
+    """One that is served and asks for another version, and the revisions of both."""
+    of, old = ready(**spec)
+    of = changed(of, version="v2")
+    return of, old, entry(of, 2)
+
+
+# The way of the first revision.
+
+
+def test_a_new_model_is_downloaded_first():
+    result = plan(at(model()))
+    assert made(result) == [(Apply, JOB)]
+    assert (result.status.phase, result.status.observed_generation) == ("Validating", 1)
+    assert said(result.status, Condition.READY) == ("False", Reason.DOWNLOADING)
+    assert said(result.status, Condition.PROGRESSING) == ("True", Reason.DOWNLOADING)
+    assert result.status.candidate == revision(model())
+    assert events(result) == [Event.DOWNLOADING]
+
+
+def test_a_job_that_is_there_is_never_made_again():
+    """Another version of Skysail may render it otherwise, and its template cannot be changed."""
+    assert [action.only_once for action in plan(at(model())).actions] == [True]
+    assert made(plan(at(model(), job(model())))) == []
+
+
+def test_an_ml_model_gets_its_volume_first():
+    result = plan(at(model(ml=True)))
+    assert made(result) == [(Apply, PERSISTENT_VOLUME_CLAIM), (Apply, JOB)]
+    assert result.status.phase == "CreatingStorage"
+    claim = Object(Meta(name="flowers-pvc"))
+    assert plan(at(model(ml=True), claim=claim)).status.phase == "Downloading"
+
+
+def test_a_model_in_the_image_of_its_server_needs_no_download():
+    result = plan(at(model(modelURI="file:///models/iris")))
+    assert made(result) == [(Apply, CONTROLLER_REVISION)]
+    assert result.status.phase == "Deploying"
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason", "words"),
+    [
+        ({}, Reason.DOWNLOADING, "is being downloaded."),
+        ({"validates": "Running"}, Reason.VALIDATING, "the validation script runs"),
+        (
+            {"phase": "Pending", "unscheduled": "0/3 nodes are available: 3 Insufficient cpu."},
+            Reason.INSUFFICIENT_RESOURCES,
+            "The download waits for a node with room for it: 0/3 nodes are available: 3 Insufficient cpu.",
+        ),
+        (
+            {"phase": "Pending", "waiting": "ErrImagePull", "said": "no such image"},
+            Reason.IMAGE_PULL_FAILED,
+            "The download waits for its image, which cannot be pulled: no such image.",
+        ),
+        (
+            {"phase": "Pending", "waiting": "CreateContainerConfigError", "said": 'secret "keys" not found'},
+            Reason.CONFIG_MISSING,
+            'secret "keys" not found.',
+        ),
+    ],
+)
+def test_a_download_says_at_once_where_it_is(pod, reason, words):
+    of = model(validateScript="validate.py")
+    result = plan(at(of, job(of), preparer(of, **pod)))
+    told = condition(result.status, Condition.PROGRESSING)
+    assert (told.reason, words in told.message) == (reason, True), told.message
+    assert result.status.message == told.message
+
+
+def test_a_volume_that_is_not_bound_is_a_step_of_its_own():
+    of = model(ml=True)
+    pending = preparer(of, "Pending", unscheduled="pod has unbound immediate PersistentVolumeClaims.")
+    assert plan(at(of, job(of), pending)).status.phase == "CreatingStorage"
+
+
+def test_a_quota_that_keeps_the_pod_away_is_named():
+    of = model()
+    result = plan(at(of, job(of), complaint="pods is forbidden: exceeded quota: few"))
+    assert condition(result.status, Condition.PROGRESSING).reason == Reason.QUOTA_EXCEEDED
+
+
+def test_the_progress_of_a_download_is_shown_and_asked_for_again():
+    of = model()
+    known = Download(bytes=12_300_000, total=90_100_000, percent=13, remaining_seconds=40, last_updated_time=ago(0))
+    result = plan(at(of, job(of), preparer(of), download=known))
+    assert (result.status.download, result.look_again) == (known, 10.0)
+    assert "12.3 MB of 90.1 MB" in result.status.message
+
+
+def test_progress_that_was_not_read_stays_as_it_was():
+    of = model()
+    known = Download(bytes=1, last_updated_time=ago(4))
+    of = shown(of, download=known, candidate=revision(of))
+    assert plan(at(of, job(of), preparer(of))).status.download == known
+
+
+def test_what_was_downloaded_goes_into_the_history_with_its_digest():
+    of = model(validateScript="validate.py")
+    result = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded", validates="Succeeded")))
+    assert made(result) == [(Apply, CONTROLLER_REVISION)]
+    manifest = result.actions[0].manifest
+    assert (manifest["revision"], manifest["data"]["digest"]) == (1, DIGEST)
+    assert Label.OUTCOME not in manifest["metadata"]["labels"]
+    assert said(result.status, Condition.MODEL_DOWNLOADED) == ("True", Reason.DOWNLOADED)
+    assert said(result.status, Condition.MODEL_VALIDATED) == ("True", Reason.VALIDATED)
+    assert Event.VALIDATION_PASSED in events(result)
+    assert result.status.phase == "Deploying"
+
+
+def test_a_download_whose_word_is_lost_is_done_again():
+    of = model()
+    result = plan(at(of, job(of, "Complete")))
+    assert made(result) == [(Delete, JOB)]
+    assert result.actions[0].children_first
+
+
+def test_a_pod_of_which_nobody_has_heard_that_it_ended_is_waited_for():
+    of = model()
+    result = plan(at(of, job(of, "Complete"), preparer(of)))
+    assert (made(result), result.look_again) == ([], 10.0)
+
+
+def test_a_download_that_does_not_say_what_it_came_to_is_not_done_for_ever():
+    of = model()
+    result = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded", done="all good")))
+    assert (made(result), result.status.phase) == ([], "Failed")
+    assert "its last word is no digest" in result.status.message
+
+
+def test_a_job_that_has_not_confirmed_its_end_is_waited_for():
+    of = model()
+    for end in ("SuccessCriteriaMet", "FailureTarget"):
+        result = plan(at(of, job(of, end), preparer(of, "Failed")))
+        assert (made(result), result.status.failure) == ([], None)
+
+
+def test_servers_follow_a_revision_that_was_found_good():
+    of = model()
+    new = entry(of)
+    result = plan(at(of, job(of, "Complete"), new))
+    assert made(result) == SERVERS
+    assert template(result) == new.hash
+    assert (result.status.phase, result.status.revision, result.status.url) == ("Deploying", 0, "")
+
+
+def test_a_model_is_ready_when_all_its_servers_answer():
+    of = model()
+    new = entry(of)
+    part = plan(at(of, new, deployment(new, replicas=2, available=1), server(of), server(of, 1, ready=False)))
+    assert (part.status.phase, part.status.revision) == ("Deploying", 0)
+    assert part.status.message == "1 of 2 servers of revision 1 answer."
+    whole = plan(at(of, new, deployment(new), server(of)))
+    assert (whole.status.phase, whole.status.revision, whole.status.version) == ("Ready", 1, "v1")
+    assert (whole.status.digest, whole.status.candidate, whole.status.ready_replicas) == (DIGEST, "", 1)
+    assert whole.status.url == "http://iris-service.shop.svc:8000"
+    assert said(whole.status, Condition.READY) == ("True", Reason.SERVED)
+    assert said(whole.status, Condition.PROGRESSING) == ("False", Reason.SERVED)
+    assert labels(whole)[0][Label.OUTCOME] == "served"
+    assert Event.DEPLOYED in events(whole)
+
+
+def test_a_served_model_is_left_alone():
+    of, old = ready()
+    settled = plan(at(of, old, deployment(old), server(of)))
+    again = plan(at(shown(of, **_fields(settled.status)), old, deployment(old), server(of)))
+    assert (again.status, again.notes, again.look_again) == (settled.status, (), None)
+    assert made(again) == SERVERS  # of which none is written, because each was applied so
+
+
+def _fields(status):
+    return {name: getattr(status, name) for name in status.__struct_fields__}
+
+
+def test_only_an_exposed_ml_model_has_an_address():
+    for is_exposed, address in ((True, "flowers-service.shop.svc.cluster.local:8501"), (False, "")):
+        of = model(ml=True, expose=is_exposed)
+        new = entry(of)
+        result = plan(at(of, new, deployment(new), server(of)))
+        assert (result.status.phase, result.status.service_endpoint) == ("Ready", address)
+        assert ((Apply, SERVICE) in made(result)) is is_exposed
+
+
+def test_a_service_that_nobody_wants_any_more_goes():
+    of, old = ready(model(ml=True, expose=False))
+    service = Object(Meta(name="flowers-service", uid="s"))
+    assert (Delete, SERVICE) in made(plan(at(of, old, deployment(old), services=(service,))))
+
+
+def test_nothing_answers_where_no_server_is_wanted():
+    of, old = ready(model(ml=True, replicas=0))
+    result = plan(at(of, old, deployment(old, replicas=0)))
+    assert (result.status.phase, said(result.status, Condition.READY)) == ("Ready", ("False", Reason.SCALED_TO_ZERO))
+
+
+# Updates.
+
+
+def test_a_new_version_is_downloaded_while_the_old_one_is_served():
+    of, old, _ = updated()
+    result = plan(at(of, old, job(of, "Complete", of_revision=old.hash), deployment(old), server(of)))
+    assert made(result) == [(Delete, JOB), *SERVERS]
+    assert template(result) == old.hash
+    result = plan(at(of, old, deployment(old), server(of)))
+    assert made(result) == [(Apply, JOB), *SERVERS]
+    assert template(result) == old.hash
+    assert (result.status.phase, result.status.revision, result.status.version) == ("Ready", 1, "v1")
+    assert said(result.status, Condition.READY) == ("True", Reason.SERVED)
+    assert said(result.status, Condition.PROGRESSING) == ("True", Reason.DOWNLOADING)
+
+
+def test_a_new_version_takes_over_when_all_its_servers_answer():
+    of, old, new = updated()
+    result = plan(at(of, old, new, deployment(old), server(of, of_revision=old.hash)))
+    assert (template(result), result.status.revision, result.status.candidate) == (new.hash, 1, new.hash)
+    rolled = plan(at(of, old, new, deployment(new), server(of)))
+    assert (rolled.status.revision, rolled.status.version, rolled.status.candidate) == (2, "v2", "")
+    assert events(rolled) == [Event.DEPLOYED]
+
+
+def test_a_failed_download_never_touches_what_is_served():
+    of, old, _ = updated()
+    result = plan(at(of, old, job(of, "Failed"), preparer(of, "Failed", exit=78, said=MISSING), deployment(old)))
+    assert template(result) == old.hash
+    assert (JOB not in [action.resource for action in result.actions], result.look_again) == (True, None)
+    assert (result.status.phase, result.status.revision) == ("Ready", 1)
+    assert said(result.status, Condition.UPDATE_FAILED) == ("True", Reason.NOT_FOUND)
+    found = result.status.failure
+    assert (found.step, found.reason, found.exit_code, found.revision) == ("Download", "NotFound", 78, revision(of))
+    assert "Revision 1 (version v1) goes on." in result.status.message
+    assert Event.UPDATE_FAILED in events(result)
+
+
+def test_a_first_revision_that_cannot_be_downloaded_has_failed():
+    of = model()
+    result = plan(at(of, job(of, "Failed"), preparer(of, "Failed", exit=78, said=MISSING)))
+    assert made(result) == []
+    assert result.status.phase == "Failed"
+    assert "There is nothing at models.example.com/iris.onnx." in result.status.message
+    assert said(result.status, Condition.MODEL_DOWNLOADED) == ("False", Reason.NOT_FOUND)
+    assert said(result.status, Condition.UPDATE_FAILED) is None
+
+
+def test_a_failed_validation_says_how_with_its_log():
+    of = model(validateScript="validate.py")
+    failed = preparer(of, "Failed", validates="Failed", exit=3)
+    result = plan(at(of, job(of, "Failed"), failed, log="loss is nan\nassertion failed\n"))
+    found = result.status.failure
+    assert (found.step, found.reason, found.exit_code) == ("Validate", Reason.VALIDATION_FAILED, 3)
+    assert found.log == "loss is nan\nassertion failed"
+    assert said(result.status, Condition.MODEL_DOWNLOADED) == ("True", Reason.DOWNLOADED)
+    assert said(result.status, Condition.MODEL_VALIDATED) == ("False", Reason.VALIDATION_FAILED)
+    assert Event.VALIDATION_FAILED in events(result)
+
+
+def test_what_may_pass_is_written_down_and_tried_again_when_it_is_time():
+    of = model()
+    children = (job(of, "Failed"), preparer(of, "Failed", exit=75, said=TRANSIENT))
+    first = plan(at(of, *children))
+    assert (made(first), first.status.failure.attempts, first.look_again) == ([], 1, 20.0)
+    assert said(first.status, Condition.PROGRESSING) == ("True", Reason.RETRYING)
+    assert first.status.phase == "Validating"
+    of = shown(of, failure=first.status.failure)
+    later = {"now": NOW.replace(second=21)}
+    second = plan(at(of, *children, **later))
+    assert (made(second), second.status.failure.attempts) == ([(Delete, JOB)], 1)
+    unknown = plan(at(model(), *children, **later))
+    assert (made(unknown), unknown.look_again) == ([], 0.0), "the try is counted before its Job goes"
+
+
+@pytest.mark.parametrize(("before", "seconds"), [(0, 30), (1, 60), (2, 120), (5, 960), (6, 1800), (40, 1800)])
+def test_pauses_double_up_to_half_an_hour(before, seconds):
+    of = model()
+    known = Failure(step="Download", reason="Unreachable", revision=revision(of), failure_time=ago(99), attempts=before)
+    of = shown(of, failure=known if before else None)
+    result = plan(at(of, job(of, "Failed"), preparer(of, "Failed", exit=75, said=TRANSIENT)))
+    assert (result.status.failure.attempts, result.look_again) == (before + 1, seconds - 10)
+
+
+def test_the_number_of_tries_is_known_while_the_next_one_runs():
+    of = model()
+    known = Failure(step="Download", reason="Unreachable", revision=revision(of), failure_time=ago(99), attempts=3)
+    of = shown(of, failure=known)
+    assert plan(at(of, job(of, seconds=5), preparer(of))).status.failure == known
+    assert plan(at(changed(of, version="v2"))).status.failure is None
+
+
+def test_a_server_that_crashes_again_and_again_is_written_down_before_anything_is_undone():
+    of, old, new = updated()
+    bad = server(of, 1, ready=False, waiting="CrashLoopBackOff", exit=37, restarts=3)
+    children = (old, new, deployment(new, replicas=2, available=1), server(of, of_revision=old.hash), bad)
+    first = plan(at(of, *children, log="no such layer"))
+    assert (first.actions, first.look_again) == ((), 0.0)
+    found = first.status.failure
+    assert (found.step, found.reason, found.exit_code, found.log) == ("Deploy", "CrashLoop", 37, "no such layer")
+    of = shown(of, failure=found)
+    second = plan(at(of, *children))
+    assert labels(second)[0][Label.OUTCOME] == "failed"
+    assert template(second) == old.hash
+    assert said(second.status, Condition.UPDATE_FAILED) == ("True", Reason.CRASH_LOOP)
+    assert said(second.status, Condition.ROLLED_BACK) == ("True", Reason.UPDATE_FAILED)
+    assert (second.status.phase, second.status.revision, second.status.failure) == ("Ready", 1, found)
+    assert {Event.UPDATE_FAILED, Event.ROLLED_BACK} <= set(events(second))
+
+
+def test_fewer_crashes_may_pass():
+    of, old, new = updated()
+    bad = server(of, 1, ready=False, waiting="CrashLoopBackOff", exit=37, restarts=2)
+    result = plan(at(of, old, new, deployment(new, replicas=2, available=1), bad))
+    assert (result.status.failure, template(result)) == (None, new.hash)
+    told = condition(result.status, Condition.PROGRESSING)
+    assert (told.reason, "ended with exit code 37" in told.message) == (Reason.CRASH_LOOP, True)
+
+
+@pytest.mark.parametrize(
+    ("pod", "step", "reason", "words"),
+    [
+        ({"waiting": "ImagePullBackOff", "said": "not there"}, "Deploy", Reason.IMAGE_PULL_FAILED, "cannot be pulled"),
+        ({"unscheduled": "0/1 nodes: cpu"}, "Deploy", Reason.INSUFFICIENT_RESOURCES, "a node with room"),
+        ({}, "Ready", Reason.NOT_READY, "did not become ready within 1800 s"),
+    ],
+)
+def test_servers_that_are_too_late_are_undone_and_say_why(pod, step, reason, words):
+    of, old, new = updated()
+    late = server(of, 1, ready=False, **pod)
+    result = plan(at(of, old, new, deployment(new, replicas=2, available=1, late=True), late))
+    found = result.status.failure
+    assert (found.step, found.reason, words in found.message) == (step, reason, True), found.message
+
+
+def test_what_failed_stays_undone_until_another_revision_is_asked_for():
+    of, old, new = updated()
+    failed = msgspec.structs.replace(new, outcome="failed")
+    found = Failure(step="Deploy", reason="CrashLoop", message="It ended.", revision=new.hash, failure_time=ago(9))
+    of = shown(of, failure=found)
+    result = plan(at(of, old, failed, deployment(old), server(of, of_revision=old.hash)))
+    assert (template(result), labels(result), result.status.candidate) == (old.hash, [], "")
+    assert said(result.status, Condition.PROGRESSING) == ("False", Reason.UPDATE_FAILED)
+    back = plan(at(changed(of, version="v1"), old, failed, deployment(old)))
+    assert Label.OUTCOME not in labels(back)[0], "it gets another chance when it is asked for again"
+    assert (back.status.failure, said(back.status, Condition.UPDATE_FAILED)) == (None, ("False", Reason.UPDATED))
+
+
+def test_a_first_revision_whose_servers_fail_heals_by_itself():
+    of = model()
+    new = entry(of)
+    bad = server(of, ready=False, waiting="CrashLoopBackOff", exit=1, restarts=4)
+    failing = plan(at(of, new, deployment(new, available=0), bad))
+    assert (failing.status.phase, template(failing)) == ("Failed", new.hash)
+    of = shown(of, failure=failing.status.failure, phase="Failed")
+    still = plan(at(of, new, deployment(new, available=0), bad))
+    assert still.status.failure == failing.status.failure
+    healed = plan(at(of, new, deployment(new), server(of)))
+    assert (healed.status.phase, healed.status.failure) == ("Ready", None)
+
+
+def test_a_served_revision_is_not_undone_when_it_fails_later():
+    of, old, new = updated()
+    of = shown(of, revision=2)
+    new = msgspec.structs.replace(new, outcome="served")
+    bad = server(of, ready=False, waiting="CrashLoopBackOff", exit=1, restarts=4)
+    result = plan(at(of, old, new, deployment(new, available=0), bad))
+    assert (template(result), result.status.phase, result.status.revision) == (new.hash, "Failed", 2)
+    assert said(result.status, Condition.READY) == ("False", Reason.CRASH_LOOP)
+    assert said(result.status, Condition.UPDATE_FAILED) == ("False", Reason.UPDATED)
+
+
+def test_a_verdict_about_a_download_is_none_about_servers():
+    of, old, new = updated()
+    known = Failure(step="Download", reason="Unreachable", revision=new.hash, failure_time=ago(99), attempts=2)
+    result = plan(at(shown(of, failure=known), old, new, deployment(old)))
+    assert (template(result), result.status.failure) == (new.hash, None)
+
+
+# Going back.
+
+
+def test_a_revision_is_pinned_by_its_number():
+    of, old, new = updated()
+    new = msgspec.structs.replace(new, outcome="served")
+    of = shown(changed(of, rollback_to=1), revision=2)
+    begun = plan(at(of, old, new, deployment(new), server(of, of_revision=new.hash)))
+    assert (template(begun), begun.status.candidate, begun.status.revision) == (old.hash, old.hash, 2)
+    done = plan(at(of, old, new, deployment(old), server(of, of_revision=old.hash)))
+    assert (done.status.revision, done.status.version) == (1, "v1")
+    assert said(done.status, Condition.ROLLED_BACK) == ("True", Reason.PINNED)
+    freed = plan(at(changed(shown(of, revision=1), rollback_to=None), old, new, deployment(old)))
+    assert template(freed) == new.hash
+
+
+def test_a_pin_that_is_not_in_the_history_changes_nothing_and_says_what_is():
+    of, old, _ = updated()
+    result = plan(at(changed(of, rollback_to=7), old, deployment(old), server(of, of_revision=old.hash)))
+    assert (template(result), result.status.phase) == (old.hash, "Ready")
+    assert said(result.status, Condition.UPDATE_FAILED) == ("True", Reason.REVISION_NOT_FOUND)
+    assert result.status.message == "spec.rollbackTo is 7, and the history has 1: name one of them, or remove it."
+    empty = plan(at(model(rollbackTo=7)))
+    assert (empty.actions, empty.status.phase) == ((), "Failed")
+
+
+def test_a_revision_that_was_served_once_and_fails_now_is_undone():
+    of, old, new = updated()
+    new = msgspec.structs.replace(new, outcome="served")
+    of = shown(changed(of, rollback_to=1), revision=2)
+    bad = server(of, ready=False, waiting="CrashLoopBackOff", exit=1, restarts=3, of_revision=old.hash)
+    first = plan(at(of, old, new, deployment(old, replicas=2, available=1), bad))
+    second = plan(at(shown(of, failure=first.status.failure), old, new, deployment(old, replicas=2, available=1), bad))
+    assert (template(second), labels(second)[0][Label.OUTCOME]) == (new.hash, "failed")
+
+
+def test_ten_revisions_are_kept_and_never_less_than_the_one_that_is_served():
+    of = model()
+    old = [entry(changed(of, version=f"w{number}"), number, "served") for number in range(2, 14)]
+    now = entry(of, 1, "served")
+    result = plan(at(shown(of, revision=1), now, *old, deployment(now), server(of)))
+    gone = [action.object.revision for action in result.actions if action.resource == CONTROLLER_REVISION]
+    assert gone == [2, 3, 4]
+
+
+# The number of servers.
+
+
+def test_a_fixed_number_is_set_and_never_part_of_what_is_applied():
+    of, old = ready(model(ml=True, replicas=3))
+    result = plan(at(of, old, deployment(old, replicas=1)))
+    patch = next(action for action in result.actions if isinstance(action, Patch))
+    assert patch.spec == {"replicas": 3}
+    applied = next(action for action in result.actions if isinstance(action, Apply) and action.resource == DEPLOYMENT)
+    assert "replicas" not in applied.manifest["spec"]
+    assert result.actions.index(patch) < result.actions.index(applied)
+
+
+def test_an_autoscaler_sets_the_number_alone():
+    of, old = ready(autoscale=True, minReplicas=2)
+    result = plan(at(of, old, deployment(old, replicas=5)))
+    assert made(result) == [*SERVERS, (Apply, HORIZONTAL_POD_AUTOSCALER)]
+
+
+def test_the_number_is_set_only_when_the_autoscaler_has_gone():
+    of, old = ready()
+    scaler = Object(Meta(name="iris", uid="h"))
+    assert made(plan(at(of, old, deployment(old, replicas=5), autoscaler=scaler))) == [
+        *SERVERS,
+        (Delete, HORIZONTAL_POD_AUTOSCALER),
+    ]
+    assert (Patch, DEPLOYMENT) in made(plan(at(of, old, deployment(old, replicas=5))))
+
+
+def test_servers_that_are_added_do_not_make_a_model_unready():
+    of, old = ready(model(ml=True, replicas=3))
+    result = plan(at(of, old, deployment(old, replicas=3, available=1), server(of)))
+    assert (result.status.phase, said(result.status, Condition.READY)) == ("Ready", ("True", Reason.SERVED))
+    assert result.status.candidate == ""
+
+
+def test_a_refusal_to_make_servers_is_told():
+    of, old = ready(model(ml=True, replicas=3))
+    result = plan(at(of, old, deployment(old, replicas=3, available=1, refusal="exceeded quota: few"), server(of)))
+    assert condition(result.status, Condition.PROGRESSING).reason == Reason.QUOTA_EXCEEDED
+
+
+def test_a_volume_that_is_not_mounted_is_told():
+    of = model()
+    new = entry(of)
+    pending = server(of, ready=False, waiting="PodInitializing")
+    told = Obstacle("server-0", "FailedMount", "timed out waiting")
+    result = plan(at(of, new, deployment(new, available=0), pending, obstacle=told))
+    assert condition(result.status, Condition.PROGRESSING).reason == Reason.VOLUME_UNAVAILABLE
+    assert result.look_again == 10.0
+
+
+# The end, and what is wrong.
+
+
+def test_a_deleted_model_lets_go_of_finalizers_that_nobody_removes():
+    gone = {"deletion_timestamp": ago(1), "finalizers": ("mlmodel.finalizer",)}
+    result = plan(at(model(ml=True, metadata=gone)))
+    assert (made(result), result.status) == ([(SetFinalizers, model(ml=True) and result.actions[0].resource)], None)
+    held = plan(at(model(ml=True, metadata={**gone, "finalizers": ("foregroundDeletion",)})))
+    assert (held.actions, held.status.phase) == ((), "Terminating")
+
+
+def test_a_wrong_spec_changes_nothing_and_says_what_to_change():
+    result = plan(at(model(ml=True, modelURL="")))
+    assert (result.actions, result.status.phase) == ((), "Failed")
+    assert said(result.status, Condition.ACCEPTED) == ("False", Reason.INVALID_SPEC)
+    assert "spec.modelURL is empty" in result.status.message
+    assert events(result) == [Reason.INVALID_SPEC]
+    of, old = ready(model(ml=True, modelURL=""))
+    kept = plan(at(of, old, deployment(old)))
+    assert (kept.actions, kept.status.phase) == ((), "Ready")
+
+
+def test_what_the_server_refuses_is_told():
+    result = refused(at(model()), "Deployment iris belongs to somebody else.")
+    assert (result.phase, said(result, Condition.ACCEPTED)) == ("Pending", ("False", Reason.RECONCILE_FAILED))
+
+
+def test_an_unmaintained_server_is_warned_about_when_its_download_begins():
+    of = model(runtime="torchserve")
+    first = plan(at(of))
+    assert events(first) == [Event.DOWNLOADING, Event.RUNTIME_UNMAINTAINED]
+    of = shown(of, candidate=first.status.candidate, conditions=first.status.conditions)
+    assert events(plan(at(of, job(of), preparer(of)))) == []
+
+
+# Whatever is there.
+
+_ends = st.sampled_from(["", "Complete", "Failed", "SuccessCriteriaMet"])
+_outcomes = st.sampled_from(["", "served", "failed"])
+
+
+@given(st.data())
+def test_servers_are_only_ever_made_from_the_history(data):
+    """Whatever is seen: what is asked for is a revision that was found good, and one that failed only if none else."""
+    of = shown(model(), revision=data.draw(st.integers(0, 3)))
+    versions = data.draw(st.lists(st.sampled_from(["v1", "v2", "v3"]), unique=True))
+    history = [
+        entry(changed(of, version=version), number, data.draw(_outcomes))
+        for number, version in enumerate(versions, start=1)
+    ]
+    children = list(history)
+    if data.draw(st.booleans()):
+        children.append(job(of, data.draw(_ends)))
+    if history and data.draw(st.booleans()):
+        there = data.draw(st.sampled_from(history))
+        children.append(deployment(there, late=data.draw(st.booleans()), available=data.draw(st.integers(0, 1))))
+    result = plan(at(of, *children))
+    applied = [action for action in result.actions if isinstance(action, Apply) and action.resource == DEPLOYMENT]
+    wanted = [action.manifest["spec"]["template"]["metadata"]["labels"][Label.REVISION] for action in applied]
+    assert {each.hash for each in history} >= set(wanted)
+    assert not {each.hash for each in history if each.outcome == "failed"} & set(wanted)
+    assert plan(at(of, *children)) == result

@@ -40,6 +40,7 @@ class JobSpec(Read, frozen=True):
 
 class JobStatus(Read, frozen=True):
     conditions: tuple[Condition, ...] = ()
+    start_time: str | None = None
     completed_indexes: str = ""
     failed_indexes: str = ""
 

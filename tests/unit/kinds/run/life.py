@@ -52,6 +52,7 @@ def child(
     end: str = "",
     reason: str = "",
     indexes: dict[str, str] | None = None,
+    started: str | None = ago(60),
     **metadata: Any,
 ) -> Job:
     """A Job of an attempt; `end` is a type of condition that holds, `indexes` are those that it counts as ended."""
@@ -69,7 +70,7 @@ def child(
                 **metadata,
             },
             "spec": {"parallelism": replicas},
-            "status": {"conditions": conditions, **(indexes or {})},
+            "status": {"conditions": conditions, "startTime": started, **(indexes or {})},
         },
         Job,
     )

@@ -126,7 +126,9 @@ class JobController(Sweeper):
         done = known | {_index(pod) for pod in pods if pod["status"]["phase"] == "Succeeded"}
         failed = [pod for pod in pods if pod["status"]["phase"] == "Failed" and not _is_disrupted(pod)]
         worn = self._worn_out(spec, failed) if "backoffLimitPerIndex" in spec else set()
-        counted = {"completedIndexes": _listed(index for index in done if index < spec["completions"])}
+        started = job.get("status", {}).get("startTime") or self.world.timestamp()
+        listed = _listed(index for index in done if index < spec["completions"])
+        counted = {"startTime": started, "completedIndexes": listed}
         return self.tell(JOB, job, counted | ({"failedIndexes": _listed(worn)} if worn else {}))
 
     def _end(self, job: Object, pods: list[Object]) -> Object | None:

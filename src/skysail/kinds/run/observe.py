@@ -293,5 +293,6 @@ class Training:
 
 
 def _has_waited(snapshot: Snapshot, jobs: tuple[Job, ...]) -> bool:
-    made = [attempts.moment(job.metadata.creation_timestamp) for job in jobs if job.metadata.creation_timestamp]
-    return bool(made) and snapshot.now - max(made) >= _PATIENCE
+    """Since the Job controller looked at them first: behind many others that may take a while, and says nothing."""
+    begun = [attempts.moment(job.status.start_time) for job in jobs if job.status.start_time]
+    return bool(begun) and snapshot.now - max(begun) >= _PATIENCE

@@ -24,6 +24,7 @@ class JobSpec(Read, frozen=True):
 
 
 class JobStatus(workloads.JobStatus, frozen=True):
+    start_time: str | None = None
     completed_indexes: str = ""
     failed_indexes: str = ""
 

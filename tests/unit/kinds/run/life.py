@@ -51,10 +51,10 @@ def child(
     *,
     end: str = "",
     reason: str = "",
-    indexes: dict[str, str] | None = None,
+    shows: dict[str, str | None] | None = None,
     **metadata: Any,
 ) -> Job:
-    """A Job of an attempt; `end` is a type of condition that holds, `indexes` are those that it counts as ended."""
+    """A Job of an attempt; `end` is a type of condition that holds, `shows` is what else its status has."""
     conditions = [{"type": end, "status": "True", "reason": reason, "message": "so says the controller"}] if end else []
     replicas = next((group.replicas for group in groups(of.spec) if group.role == role), 1)
     return msgspec.convert(
@@ -69,7 +69,7 @@ def child(
                 **metadata,
             },
             "spec": {"parallelism": replicas},
-            "status": {"conditions": conditions, **(indexes or {})},
+            "status": {"conditions": conditions, "startTime": ago(60), **(shows or {})},
         },
         Job,
     )

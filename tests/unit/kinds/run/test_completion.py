@@ -19,17 +19,17 @@ def run(of, *children):
 @pytest.mark.parametrize(("indexes", "found"), [("", set()), ("1", {1}), ("0,2-4", {0, 2, 3, 4}), ("0-1,7", {0, 1, 7})])
 def test_a_rank_is_done_also_when_its_pod_is_gone(indexes, found):
     of = job(workers=8)
-    assert done(run(of, child(of, indexes={"completedIndexes": indexes}))) == {("worker", index) for index in found}
+    assert done(run(of, child(of, shows={"completedIndexes": indexes}))) == {("worker", index) for index in found}
 
 
 def test_only_ranks_that_are_not_done_miss_a_pod():
     of = job(workers=3)
-    assert missing(of.spec, run(of, child(of, indexes={"completedIndexes": "1"}), pod(0))) == {("worker", 2)}
+    assert missing(of.spec, run(of, child(of, shows={"completedIndexes": "1"}), pod(0))) == {("worker", 2)}
 
 
 def test_who_was_told_to_go_is_not_done_although_the_job_controller_counts_it():
     of = job()
-    counted = child(of, indexes={"completedIndexes": "1"})
+    counted = child(of, shows={"completedIndexes": "1"})
     assert done(run(of, counted, pod(1, metadata=deleted(15), **SAVED))) == set()
     assert done(run(of, counted, pod(1, metadata=deleted(5), **SAVED))) == {("worker", 1)}
 
@@ -56,4 +56,4 @@ def test_success_needs_those_who_speak_for_the_job_to_have_ended_by_themselves(s
 
 def test_where_the_pods_are_gone_the_job_controller_is_believed():
     of = job()
-    assert has_succeeded(of.spec, run(of, child(of, end="Complete", indexes={"completedIndexes": "0-1"})))
+    assert has_succeeded(of.spec, run(of, child(of, end="Complete", shows={"completedIndexes": "0-1"})))

@@ -114,7 +114,7 @@ def test_a_pod_that_somebody_deleted_ends_its_gang_however_it_ends_itself(ended)
 def test_that_a_pod_was_deleted_is_seen_also_when_its_job_has_ended():
     of = job(workers=1)
     done = pod(0, "Succeeded", finished=ago(10), metadata=deleted(15))
-    assert mishap(of, child(of, end="Complete", indexes={"completedIndexes": "0"}), done).cause == "Deleted"
+    assert mishap(of, child(of, end="Complete", shows={"completedIndexes": "0"}), done).cause == "Deleted"
     of = job()
     died = pod(1, "Failed", exit=143, finished=ago(12), metadata=deleted(15))
     assert mishap(of, failed(of), pod(0, "Failed", finished=ago(10)), died).cause == "Deleted"

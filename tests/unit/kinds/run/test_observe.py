@@ -245,7 +245,13 @@ async def test_what_keeps_the_pods_from_being_made_is_read_from_events():
 
 async def test_pods_have_a_moment_to_be_made_before_anybody_is_asked():
     of = job(status=status(attempt(0)))
-    _, server = await observed(of, child(of, creationTimestamp=ago(5)), pod(0))
+    _, server = await observed(of, child(of, shows={"startTime": ago(5)}), pod(0))
+    assert server.asked == []
+
+
+async def test_nobody_is_asked_about_a_job_that_its_controller_has_not_reached_yet():
+    of = job(status=status(attempt(0)))
+    _, server = await observed(of, child(of, shows={"startTime": None}))
     assert server.asked == []
 
 
@@ -266,7 +272,7 @@ async def test_what_keeps_a_pod_from_starting_is_its_newest_event():
 
 async def test_a_pod_that_is_done_and_gone_is_not_asked_about():
     of = job(status=status(attempt(0)))
-    _, server = await observed(of, child(of, indexes={"completedIndexes": "1"}), pod(0))
+    _, server = await observed(of, child(of, shows={"completedIndexes": "1"}), pod(0))
     assert server.asked == []
 
 

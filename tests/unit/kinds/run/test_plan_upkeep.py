@@ -93,7 +93,7 @@ def test_a_worker_that_is_done_and_gone_is_not_waited_for():
     of = job(status=status(attempt(0)))
     first = plan(snapshot(of, child(of), pod(0), pod(1, "Succeeded"))).status
     again = msgspec.structs.replace(of, status=first)
-    planned = plan(snapshot(again, child(of, indexes={"completedIndexes": "1"}), pod(0)))
+    planned = plan(snapshot(again, child(of, shows={"completedIndexes": "1"}), pod(0)))
     assert (told(planned).reason, planned.look_again) == (Reason.RUNNING, None)
     assert [(worker.worker_id, worker.phase) for worker in planned.status.worker_statuses] == [
         (0, "Running"),
@@ -103,7 +103,7 @@ def test_a_worker_that_is_done_and_gone_is_not_waited_for():
 
 def test_a_job_ran_also_where_one_of_its_workers_was_done_and_gone_before_anybody_looked():
     of = job(status=status(attempt(0)))
-    planned = plan(snapshot(of, child(of, indexes={"completedIndexes": "1"}), pod(0)))
+    planned = plan(snapshot(of, child(of, shows={"completedIndexes": "1"}), pod(0)))
     assert (planned.status.phase, planned.status.start_time) == ("Running", ago(40))
 
 

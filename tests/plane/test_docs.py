@@ -16,7 +16,7 @@ def shell(tmp_path, cluster):
         yield run
 
 
-@pytest.mark.parametrize("document", ["README.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/serving.md"])
 def test_the_commands_of_a_document_do_what_it_shows(shell, document):
     follow(shell, document)
 

@@ -214,7 +214,8 @@ def virtual_node(cluster: Cluster, name: str, folder: Path, *, port: int = 10999
         client, rng = Client(transport), random.Random(1)
         broadcaster = Broadcaster(client, instance=name, now=clock.now)
         here = Node(name=name, address=described.address, allocatable=described.capacity, is_virtual=True)
-        keeper = Keeper(client, Cloud(), here, LogStore(folder), around=Surroundings(broadcaster, time.time, rng))
+        around = Surroundings(broadcaster, time.time, clock.steady, rng)
+        keeper = Keeper(client, Cloud(), here, LogStore(folder), around=around)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(Registrar(client, described, now=clock.now, rng=rng).run())

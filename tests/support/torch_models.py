@@ -9,6 +9,7 @@ import json
 import pickle
 import sys
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,9 @@ class Writer:
         torch.save({"weights": Hostile(self.root / "ran")}, self.folder("hostile-archive") / "model.pt")
         torch.save(state, self.folder("weights-alone") / "model.pt")
         torch.save([1, 2, 3], self.folder("no-weights") / "model.pt")
+        with zipfile.ZipFile(self.folder("damaged") / "model.pt", "w") as archive:
+            for member in ("data.pkl", "version", "byteorder"):
+                archive.writestr(f"archive/{member}", b"nonsense")
         codes = {
             "broken-code": "def make():\n    raise RuntimeError('no such layer')\n",
             "other-code": CODE.replace("32", "8"),

@@ -273,7 +273,10 @@ class Event(Named):
 
     WORKERS_CREATED = "WorkersCreated", "`Created %d worker pods`."
     TRAINING_COMPLETED = "TrainingCompleted", "`Training job completed successfully`."
-    WORKER_FAILED = "WorkerFailed", "`Worker %d failed`."
+    WORKER_FAILED = (
+        "WorkerFailed",
+        "`Worker %d failed`; of one that is replaced alone with its pod, node and exit code.",
+    )
     TRAINING_FAILED = "TrainingFailed", "The training failed for good; the message says why."
     WORLD_SIZE_CHANGED = "WorldSizeChanged", "The number of workers was changed, so a new attempt begins."
     SPEC_CHANGED = "SpecChanged", "What to train was changed, so a new attempt begins."
@@ -283,6 +286,10 @@ class Event(Named):
     POD_DELETED = "PodDeleted", "Somebody deleted a pod of the training, so a new attempt begins at no cost."
     JOB_DELETED = "JobDeleted", "Somebody deleted a Job of the training, so a new attempt begins."
     TRAINING_SUSPENDED = "Suspended", "The training is held, and its pods end."
+    CHECKPOINT_LOST = (
+        "CheckpointLost",
+        "The claim that the newest checkpoint was on is gone: an attempt begins without.",
+    )
     CHECKPOINT_REFUSED = "CheckpointRefused", "A pod printed a checkpoint that cannot be used; the message says why."
     GANG_NOT_OFFLOADED = "GangNotOffloaded", "Pods that must reach each other were not sent to a cloud one by one."
     RUNTIME_UNMAINTAINED = "RuntimeUnmaintained", "The chosen model server is no longer maintained."

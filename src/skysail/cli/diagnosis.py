@@ -97,7 +97,7 @@ def _to_go(told: Progress) -> str:
 
 
 def attempts_table(attempts: tuple[Attempt, ...]) -> Table:
-    table = Table("attempt", title_justify="left")
+    table = Table("#", title_justify="left")
     for short in ("began", "all ran after", "lasted", "end"):
         table.add_column(short, no_wrap=short == "began")
     table.add_column("by", overflow="fold")
@@ -155,8 +155,10 @@ def _advice(job: TrainingJob) -> str:
         return _UNSEEN
     if job.status.phase == "Failed":
         return _ANEW
-    is_held = job.status.phase == "Suspended"
-    advice = _ADVICE.get(Reason.SUSPENDED if is_held else told.reason, "See `kubectl describe trainingjob {name} -n {namespace}`.")
+    is_held = job.status.phase == "Suspended" and told.reason == Reason.PODS_ENDING
+    advice = _ADVICE.get(
+        Reason.SUSPENDED if is_held else told.reason, "See `kubectl describe trainingjob {name} -n {namespace}`."
+    )
     return advice.format(name=job.metadata.name, namespace=job.metadata.namespace)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from skysail.base.errors import UserError
+from skysail.base.names import Label
 from skysail.cli.cluster import Model
 from skysail.kinds.model import revisions
 from skysail.kinds.model.revisions import ControllerRevision, Entry
@@ -21,8 +22,9 @@ class _List(msgspec.Struct):
 
 
 async def history(client: Client, model: Model) -> list[Entry]:
-    """The newest first."""
-    page = await client.list_page(CONTROLLER_REVISION, model.metadata.namespace, {})
+    """The newest first. Only the model's own are asked for: those of others may hold anything."""
+    query = {"labelSelector": f"{Label.MODEL_UID}={model.metadata.uid}"}
+    page = await client.list_page(CONTROLLER_REVISION, model.metadata.namespace, query)
     entries = [entry for row in decoded(page, _List).items if _is_of(model, row) and (entry := revisions.entry(row))]
     return sorted(entries, key=lambda entry: -entry.number)
 

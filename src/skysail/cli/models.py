@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 from rich.table import Column, Table
+from rich.text import Text
 
 from skysail.base.names import Label
 from skysail.cli.cluster import Model
@@ -21,6 +23,8 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 20
 _SECONDS = 3.0
 _OK = 200
+_AT_ONCE = 16
+_SERVERS = f"{Label.MODEL_UID},{Label.TYPE}=inference"
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -31,7 +35,9 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class _Stats(msgspec.Struct):
-    requests: list[int]
+    """As a server in a user's pod tells it: it may tell anything."""
+
+    requests: Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=10**12)]], msgspec.Meta(max_length=600)]
 
 
 class _Models(msgspec.Struct):
@@ -50,7 +56,9 @@ async def read(client: Client) -> list[Shown]:
     deployments = decoded(await client.list_page(MODEL_DEPLOYMENT.resource, "", {}), _Models).items
     others = decoded(await client.list_page(ML_MODEL.resource, "", {}), _MLModels).items
     models: list[Model] = sorted((*deployments, *others), key=lambda model: model.metadata.key)
-    asked = await asyncio.gather(*(_requests(client, model) for model in models))
+    pods = decoded(await client.list_page(POD, "", {"labelSelector": _SERVERS}), _Pods).items
+    turns = asyncio.Semaphore(_AT_ONCE)
+    asked = await asyncio.gather(*(_requests(client, model, pods, turns) for model in models))
     return [Shown(model, requests) for model, requests in zip(models, asked, strict=True)]
 
 
@@ -61,7 +69,7 @@ def table(shown: Iterable[Shown]) -> Table:
         model, status = each.model, each.model.status
         drawn.add_row(
             str(model.metadata.key),
-            model.status.version if isinstance(model, ModelDeployment) else "",
+            Text(model.status.version) if isinstance(model, ModelDeployment) else "",
             status.phase or "not seen yet",
             str(status.revision or ""),
             f"{status.ready_replicas}/{status.replicas}",
@@ -78,21 +86,22 @@ def sparkline(counts: list[int]) -> str:
     return "".join(_BARS[-(-count * (len(_BARS) - 1) // tallest)] for count in sums)
 
 
-async def _requests(client: Client, model: Model) -> list[int] | None:
+async def _requests(
+    client: Client, model: Model, pods: tuple[Object, ...], turns: asyncio.Semaphore
+) -> list[int] | None:
     """Over all servers of a model. One that does not answer in time is left out: this is only to look at."""
     row = ROWS.get(model.spec.runtime if isinstance(model, ModelDeployment) else of_framework(model.spec.framework))
     if row is None or not row.stats or not model.status.ready_replicas:
         return None
-    query = {"labelSelector": f"{Label.MODEL_UID}={model.metadata.uid},{Label.TYPE}=inference"}
-    pods = decoded(await client.list_page(POD, model.metadata.namespace, query), _Pods).items
-    told = [stats for stats in await asyncio.gather(*(_stats(client, pod, row) for pod in pods)) if stats]
+    own = [pod for pod in pods if (pod.metadata.labels or {}).get(Label.MODEL_UID) == model.metadata.uid]
+    told = [stats for stats in await asyncio.gather(*(_stats(client, pod, row, turns) for pod in own)) if stats]
     return [sum(counts) for counts in zip(*told, strict=False)] if told else None
 
 
-async def _stats(client: Client, pod: Object, row: Row) -> list[int]:
+async def _stats(client: Client, pod: Object, row: Row, turns: asyncio.Semaphore) -> list[int]:
     path = POD.path(pod.metadata.namespace, f"{pod.metadata.name}:{row.port}", "proxy")
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with turns, asyncio.timeout(_SECONDS):
             reply = await client.ask(f"{path}{row.stats}")
         return msgspec.json.decode(reply.body, type=_Stats).requests if reply.status == _OK else []
     except (KubeError, TimeoutError, msgspec.MsgspecError):

@@ -109,7 +109,7 @@ def _volume(message: str) -> str:
         return cut(message)
     if found["what"] == "not found":
         return f"the claim {found['claim']} does not exist: create it."
-    return f"the claim {found['claim']} is being deleted: it must be gone before it can be made anew."
+    return f"the claim {found['claim']} is being deleted: it can be made anew when it is gone."
 
 
 def _held(who: str, reason: str, message: str, before: str) -> Wait:

@@ -49,12 +49,14 @@ HEALTHY = Health()
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that a plan is made from.
 
-    `runs` are the pod's, from a complete listing; `stops` tells for each run that was asked to end when it will be
-    ended; `waiting` is by container, and under the empty name for the pod itself.
+    `active` is for how long the pod has been here: `now` may jump, and that ends nothing. `runs` are the pod's, from a
+    complete listing; `stops` tells for each run that was asked to end when it will be ended; `waiting` is by container,
+    and under the empty name for the pod itself.
     """
 
     pod: Pod
     now: float
+    active: float
     host_ip: str
     runs: Mapping[RunId, State]
     # None while there is no place for the pod; empty where its place has no address in the cluster.
@@ -136,6 +138,11 @@ def begun(pod: Pod) -> frozenset[RunId]:
     """The latest run of each container, where the status tells of one."""
     told = {c.name: _written(pod, c.name).number for c in (*pod.spec.init_containers, *pod.spec.containers)}
     return frozenset(RunId(pod.metadata.uid, name, number) for name, number in told.items() if number >= 0)
+
+
+def age(pod: Pod, now: float) -> float:
+    """How long the pod was here before this process saw it, by the clocks that wrote it down: there is no other."""
+    return max(0.0, now - seconds(pod.status.start_time)) if pod.status.start_time else 0.0
 
 
 def lost(pod: Pod, known: Mapping[RunId, State], now: float) -> dict[RunId, Ended]:

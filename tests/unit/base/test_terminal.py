@@ -23,7 +23,12 @@ def test_what_was_written_over_is_not_seen(text, seen):
 
 @pytest.mark.parametrize(
     ("text", "end"),
-    [("a\nb", "a\nb"), ("first\nlast line", "last line"), ("one line that is long", "that is long"), ("abc" * 5 + "\n", "bcabcabcabc\n")],
-)  # fmt: skip
+    [
+        ("a\nb", "a\nb"),
+        ("first\nlast line", "last line"),
+        ("one line that is long", "that is long"),
+        ("abc" * 5 + "\n", "bcabcabcabc\n"),
+    ],
+)
 def test_of_what_is_too_long_the_end_stays_in_whole_lines(text, end):
     assert ending(text, 12) == end

@@ -72,14 +72,21 @@ def test_a_sparkline_is_as_tall_as_its_tallest(counts, drawn):
 
 
 async def test_requests_are_those_of_all_servers_that_tell():
-    path = "/api/v1/namespaces/ml/pods"
-    served = deployment(readyReplicas=2, replicas=3, phase="Ready", revision=4, version="v1")
+    path, labels = "/api/v1/namespaces/ml/pods", {"skysail.dev/model-uid": "u"}
+    served = deployment(readyReplicas=2, replicas=3, phase="Ready", revision=4, version="[/v1]")
     answers = {
         "/apis/mlops.sathvik.dev/v1/modeldeployments": {"items": [served]},
         "/apis/oda.tmforum.org.oda.tmforum.org/v1beta1/mlmodels": {"items": [ml_model(expose=True)]},
-        path: {"items": [{"metadata": {"name": name, "namespace": "ml"}} for name in ("a", "b", "silent")]},
+        "/api/v1/pods": {
+            "items": [
+                {"metadata": {"name": name, "namespace": "ml", "labels": labels if name != "other" else {}}}
+                for name in ("a", "b", "silent", "liar", "other")
+            ]
+        },
         f"{path}/a%3A8000/proxy/stats": {"requests": [1, 2]},
         f"{path}/b%3A8000/proxy/stats": {"requests": [0, 5]},
+        f"{path}/liar%3A8000/proxy/stats": {"requests": [-1, 10**30]},
+        f"{path}/other%3A8000/proxy/stats": {"requests": [100, 100]},
     }
     shown = await models.read(Client(Pods(answers)))
     assert [each.requests for each in shown] == [[1, 7], None]
@@ -87,7 +94,7 @@ async def test_requests_are_those_of_all_servers_that_tell():
     console.print(models.table(shown))
     line = next(line for line in console.file.getvalue().splitlines() if "v1" in line)
     assert [word.strip() for word in line.strip("│").split("│")] == [
-        "ml/dummy", "v1", "Ready", "4", "2/3", "▂█ 8",
+        "ml/dummy", "[/v1]", "Ready", "4", "2/3", "▂█ 8",
     ]  # fmt: skip
 
 

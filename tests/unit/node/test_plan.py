@@ -263,6 +263,9 @@ def test_a_pod_that_ended_with_its_node_was_disrupted_and_did_nothing_wrong():
     assert disrupted(lost) == [("TerminationByKubelet", "The node was stopped.")]
     failed = plan(snapshot(of, {run(): ended(1), run("side"): gone})).status
     assert (failed["phase"], failed["reason"], disrupted(failed)) == ("Failed", None, [])
+    done = pod(initContainers=[{**INIT, "restartPolicy": "Always"}], restartPolicy="Never")
+    well = plan(snapshot(done, {run("init"): gone, run(): ended(0)})).status
+    assert (well["phase"], well["reason"], disrupted(well)) == ("Succeeded", None, [])
 
 
 def test_the_condition_of_somebody_else_stays():

@@ -127,7 +127,7 @@ def of_servers(snapshot: Snapshot, entry: Entry) -> Mishap | None:
         return None
     late = [pod for pod in snapshot.serving_pods(entry.hash) if not pod.is_ready]
     crashes = [crash for pod in late if (crash := crashed(pod)) is not None]
-    looping = next((crash for crash in crashes if _restarts(crash) >= _RESTARTS), None)
+    looping = next((crash for crash in crashes if _restarts(crash) >= _RESTARTS and not _passes(crash)), None)
     if looping is None and not deployment.is_late:
         return None
     crash = looping or next(iter(crashes), None)
@@ -137,6 +137,11 @@ def of_servers(snapshot: Snapshot, entry: Entry) -> Mishap | None:
         found = _silent(snapshot, late)
     now = timestamp(snapshot.now)
     return Mishap(msgspec.structs.replace(found, revision=entry.hash, failure_time=now), crash)
+
+
+def _passes(crash: Crash) -> bool:
+    """A place of models that is away for a while says nothing about the revision: only the deadline does then."""
+    return crash.container == FETCH and crash.end.exit_code in {_MAY_PASS, _TOLD_TO_GO}
 
 
 def crashed(pod: Pod) -> Crash | None:

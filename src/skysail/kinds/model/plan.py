@@ -78,7 +78,9 @@ def _served(snapshot: Snapshot, wanted: Target, entry: Entry, actions: Actions) 
         validated=views.validated(wanted),
         rolled_back=Fact("True", Reason.PINNED, pinned) if wanted.is_pinned else None,
     )
-    marked = upkeep.marked(snapshot, entry, "served")
+    # Where no server is wanted, none has answered: nobody knows yet whether it is one to go back to.
+    has_answered = snapshot.deployment is not None and snapshot.deployment.status.available_replicas > 0
+    marked = upkeep.marked(snapshot, entry, "served") if has_answered else ()
     return views.told(snapshot, wanted, view, (*marked, *actions, *upkeep.pruned(snapshot, wanted)))
 
 
@@ -117,7 +119,8 @@ def _go_back(snapshot: Snapshot, wanted: Target, entry: Entry) -> Plan:
         rolled_back=Fact("True", Reason.UPDATE_FAILED, again),
     )
     marked, cleared = upkeep.marked(snapshot, entry, "failed"), upkeep.cleared(snapshot, wanted)
-    return views.told(snapshot, wanted, view, (*marked, *cleared, *upkeep.servers(snapshot, before)))
+    tidied = (*cleared, *upkeep.servers(snapshot, before), *upkeep.pruned(snapshot, wanted))
+    return views.told(snapshot, wanted, view, (*marked, *tidied))
 
 
 def _unfit(snapshot: Snapshot, why: str) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from skysail.core.actions import Action, Apply, Delete, Owner, Patch
-from skysail.kinds.model import render
+from skysail.kinds.model import render, targets
 from skysail.kinds.model.revisions import Entry, Outcome
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.targets import Target
@@ -47,8 +47,13 @@ def forgiven(snapshot: Snapshot, wanted: Target) -> Actions:
 
 
 def pruned(snapshot: Snapshot, wanted: Target) -> Actions:
-    """The oldest go, but never the one that is wanted."""
-    old = [entry for entry in snapshot.history if entry.hash != wanted.hash]
+    """Those that failed go first, then the oldest; never the one that is wanted, nor the one that was served last."""
+    last = targets.served(snapshot)
+    kept = {wanted.hash, last.hash if last is not None else ""}
+    old = sorted(
+        (entry for entry in snapshot.history if entry.hash not in kept),
+        key=lambda entry: (entry.outcome == "served", entry.number),
+    )
     spare = old[: max(len(snapshot.history) - _HISTORY, 0)]
     stored = [entry.object for entry in spare if entry.object is not None and not entry.object.metadata.is_deleting]
     return tuple(Delete(CONTROLLER_REVISION, each) for each in stored)

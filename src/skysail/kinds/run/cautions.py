@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -31,16 +30,11 @@ def _unmeant(spec: TrainingJobSpec) -> Iterator[str]:
         words = msgspec.json.encode(spec.command[0].split()).decode()
         yield f"spec.command is one word with spaces in it, {spec.command[0]!r}: write {words}, unless it is a file."
     for key, value in sorted(spec.hyperparameters.items()):
-        if _is_inexact(value):
+        if isinstance(value, int) and abs(value) > _EXACT:
             yield (
-                f"spec.hyperparameters.{key} is {value}, and numbers beyond {_EXACT} lose digits on their way: write it "
-                "as text, in quotes."
+                f"spec.hyperparameters.{key} is {value}, and numbers beyond {_EXACT} lose digits on their way: write "
+                "it as text, in quotes."
             )
-
-
-def _is_inexact(value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and abs(value) > _EXACT and value == int(value)
 
 
 def _ended(before: TrainingJob, job: TrainingJob) -> Iterator[str]:

@@ -14,7 +14,7 @@ from skysail.core.actions import Plan
 from skysail.core.fence import Fenced
 from skysail.core.loop import Loop
 from skysail.core.obstacles import Obstacle
-from skysail.kinds.run import attempts, completion, ends, failure, gangs, naming, plan, trial
+from skysail.kinds.run import attempts, completion, ends, failure, gangs, naming, plan, trial, volumes
 from skysail.kinds.run.gangs.sight import Serves, Sight, serves_nothing
 from skysail.kinds.run.groups import groups
 from skysail.kinds.run.objections import objections
@@ -254,6 +254,7 @@ class Training:
         if live.metadata.resource_version != job.metadata.resource_version:
             raise Fenced(f"{job.metadata.key} has changed")
         snapshot = await self._with_gang(snapshot, begins=True)
+        snapshot = msgspec.structs.replace(snapshot, has_lost_checkpoint=await self._has_lost_checkpoint(job))
         if attempts.is_untried(job):
             snapshot = await self._tried(snapshot, attempts.following(job.status))
         if not job.status.attempts:
@@ -261,6 +262,18 @@ class Training:
         jobs = await self._list(JOB, job, _List[Job])
         pods = await self._list(POD, job, _List[Pod])
         return msgspec.structs.replace(snapshot, jobs=jobs.items, pods=pods.items)
+
+    async def _has_lost_checkpoint(self, job: TrainingJob) -> bool:
+        """Whoever deletes a claim deletes what is on it, and another one of its name is empty."""
+        checkpoint = job.status.checkpoint
+        if checkpoint is None or not volumes.finds(job, checkpoint):
+            return False
+        name = volumes.checkpoint_claim_name(job)
+        try:
+            claim = await self._client.get(PERSISTENT_VOLUME_CLAIM, job.metadata.namespace, name, Object)
+        except NotFound:
+            claim = None
+        return volumes.has_lost(claim, checkpoint)
 
     async def _tried(self, snapshot: Snapshot, number: int) -> Snapshot:
         """With what the API server has against the spec as it is now, where nothing else speaks against it."""

@@ -19,12 +19,12 @@ from skysail.kinds.run import attempts, completion, failure, silence, status, wa
 from skysail.kinds.run.ends import End, deadline_sentence, end_of, unheeded, until_deadline, verdict, wrongs
 from skysail.kinds.run.gangs import leave
 from skysail.kinds.run.groups import fewest, groups, is_elastic
+from skysail.kinds.run.news import fallen, news
 from skysail.kinds.run.render import Children, children
 from skysail.kinds.run.snapshot import Predecessor, Run, Snapshot
 from skysail.kinds.run.types import (
     TRAINING_JOB,
     Attempt,
-    Failure,
     NewestCheckpoint,
     Phase,
     TrainingJob,
@@ -76,13 +76,14 @@ def refused(snapshot: Snapshot, why: str) -> TrainingJobStatus:
 
 def _under_way(snapshot: Snapshot, run: Run) -> Plan:
     job = snapshot.object
+    before = msgspec.structs.replace(job.status, checkpoint=None) if snapshot.has_lost_checkpoint else job.status
     begun = Attempt(
         number=run.number,
         start_time=timestamp(snapshot.now),
-        resumed_from=_resumed_from(job, run),
+        resumed_from=_resumed_from(job, run, before.checkpoint),
         spec_hash=attempts.asked(job.spec),
     )
-    known = status.seen(snapshot, attempts.opened(job.status, begun), run.number)
+    known = status.seen(snapshot, attempts.opened(before, begun), run.number)
     since = _ran_since(snapshot, run)
     if since is not None:
         known = attempts.ran(known, since)
@@ -95,13 +96,12 @@ def _go_on(snapshot: Snapshot, run: Run, known: TrainingJobStatus) -> Plan:
         _delete(each) for each in snapshot.jobs if each.attempt < run.number and not each.metadata.is_deleting
     )
     wait, wrong = waiting.waits_for(snapshot, run), " ".join(unheeded(snapshot, run))
-    fresh = _untold(failure.alone(snapshot.object.spec, run), known.failure)
-    known = msgspec.structs.replace(known, failure=fresh[-1] if fresh else known.failure)
+    known = msgspec.structs.replace(known, failure=next(reversed(fallen(snapshot, run)), known.failure))
     shown, until_stall = silence.listened(snapshot, _shown(snapshot, known, wait, wrong))
     return Plan(
         actions=stale if wrong else (*stale, *_upkeep(snapshot, run, known, wait)),
         status=status.gathered(snapshot, shown, None),
-        notes=(*_news(snapshot, run, wrong), *map(_fallen, fresh)),
+        notes=news(snapshot, run, wrong),
         look_again=_soonest(until_deadline(snapshot), until_stall, _until_asked(snapshot, run)),
     )
 
@@ -116,24 +116,6 @@ def _shown(snapshot: Snapshot, known: TrainingJobStatus, wait: Wait | None, wron
         return status.under_way(snapshot, known, "Running", Reason.RUNNING, all_, unheeded=wrong)
     phase: Phase = "Pending" if known.attempts[-1].run_time is None else "Running"
     return status.under_way(snapshot, known, phase, wait.reason, wait.message, unheeded=wrong)
-
-
-def _news(snapshot: Snapshot, run: Run, wrong: str) -> tuple[Note, ...]:
-    job = snapshot.object
-    if attempts.recorded(job.status, run.number) is None:
-        return (_created(job),)
-    is_known = job.status.observed_generation == job.metadata.generation
-    return (Note(Reason.INVALID_SPEC, wrong, warning=True),) if wrong and not is_known else ()
-
-
-def _untold(failed: list[Failure], told: Failure | None) -> list[Failure]:
-    """Those that failed after the one that was told last."""
-    names = [each.pod for each in failed]
-    return failed[names.index(told.pod) + 1 :] if told is not None and told.pod in names else failed
-
-
-def _fallen(failed: Failure) -> Note:
-    return Note(Event.WORKER_FAILED, failure.sentence(failed), warning=True)
 
 
 def _until_asked(snapshot: Snapshot, run: Run) -> float | None:
@@ -192,8 +174,7 @@ def _between(snapshot: Snapshot) -> Plan:
 
 def _after(snapshot: Snapshot, known: TrainingJobStatus, before: Predecessor) -> Plan:
     """The names that it needs are still those of one that was deleted."""
-    such = f", such as {before.pods[0]}," if before.pods else ""
-    what = f"{len(before.pods)} pods{such}" if before.pods else f"Job {before.job}"
+    what = f"{len(before.pods)} pods, such as {before.pods[0]}," if before.pods else f"Job {before.job}"
     message = f"It waits for {what} of the deleted TrainingJob of the same name to end."
     shown = status.under_way(snapshot, known, "Pending", Reason.PODS_ENDING, message)
     return Plan(status=shown, look_again=_SOON)
@@ -324,20 +305,15 @@ def _marked(manifest: Manifest, hash_: str) -> Manifest:
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
-def _created(job: TrainingJob) -> Note:
-    return Note(Event.WORKERS_CREATED, f"Created {job.spec.workers} worker pods")
-
-
 def _delete(job: Job) -> Delete:
     """The Job stays until its pods are gone: when it has gone, nothing of the attempt runs."""
     return Delete(JOB, job, children_first=True)
 
 
-def _resumed_from(job: TrainingJob, run: Run) -> NewestCheckpoint | None:
+def _resumed_from(job: TrainingJob, run: Run, newest: NewestCheckpoint | None) -> NewestCheckpoint | None:
     """Jobs that are there began where they began, whatever was reported before their attempt was written down."""
     if run.jobs:
         return run.jobs[0].resumed_from
-    newest = job.status.checkpoint
     return newest if newest is not None and finds(job, newest) else None
 
 

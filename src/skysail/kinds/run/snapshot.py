@@ -37,10 +37,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     `vanished` names Jobs of the attempt under way that the API server itself does not have. `log` are the last lines
     of the pod that made the attempt fail, `complaint` is what keeps the Job controller from making pods, as it told in
-    an event, `obstacle` what keeps a pod from starting on its node; None where nobody knows. `refusal` is what the API
-    server has against the pods of a spec that no attempt was made from yet. `before` is what is left of another that had this name, `gang` what the gang scheduler
-    has of the job. `terms` hold for every TrainingJob. `is_settled`: nothing is left to write of what ended
-    pods have told; asked only where the next step would build on it.
+    an event, `obstacle` what keeps a pod from starting on its node; None where nobody knows. `before` is what is left
+    of another that had this name. `refusal` is what the API server has against the pods of a spec that no attempt was
+    made from yet. `gang` is what the gang scheduler has of the job. `terms` hold for every TrainingJob. `is_settled`:
+    nothing is left to write of what ended pods have told; `has_lost_checkpoint`: the newest one has gone with its
+    claim. Both are asked only where the next step would build on it.
     """
 
     object: TrainingJob
@@ -57,6 +58,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     gang: Known = Known()
     terms: Terms = Terms()
     is_settled: bool = True
+    has_lost_checkpoint: bool = False
 
     def run(self, number: int) -> Run:
         return Run(

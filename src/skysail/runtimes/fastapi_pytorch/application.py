@@ -18,9 +18,10 @@ from skysail.runtimes.fastapi_pytorch import bodies
 from skysail.runtimes.fastapi_pytorch.batching import Batcher
 from skysail.runtimes.fastapi_pytorch.bodies import Receive, Scope, Send
 from skysail.runtimes.fastapi_pytorch.errors import Left, ModelError, Refused
+from skysail.runtimes.fastapi_pytorch.intake import Work
 from skysail.runtimes.fastapi_pytorch.life import Life, Phase
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
-from skysail.runtimes.fastapi_pytorch.requests import Form, Work
+from skysail.runtimes.fastapi_pytorch.requests import Form
 
 Asgi: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from skysail.runtimes.fastapi_pytorch import foreign
 from skysail.runtimes.fastapi_pytorch.errors import Left, ModelError, Refused
+from skysail.runtimes.fastapi_pytorch.intake import Work
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
-from skysail.runtimes.fastapi_pytorch.requests import Work
 from skysail.runtimes.fastapi_pytorch.tensors import Array
 
 Run = Callable[[Sequence[Array]], list[Array]]
@@ -52,14 +52,6 @@ class Job:
         self.answer = answer
         self.has_left = has_left
         self.since = at
-
-    def joins(self, other: Job) -> bool:
-        """Whether both have rows, and of the same kind. An input may also be something that holds for all rows."""
-        mine, theirs = self.work, other.work
-        return all(
-            one.shape == (mine.rows, *two.shape[1:]) and two.shape[:1] == (theirs.rows,) and one.dtype == two.dtype
-            for one, two in zip(mine.arrays, theirs.arrays, strict=True)
-        )
 
 
 class Batcher:
@@ -124,7 +116,9 @@ class Batcher:
         rows, now = 0, self._loop.time()
         while self._waiting:
             job = self._waiting[0]
-            if batch and (rows + job.work.rows > self._batch_rows or not job.joins(batch[0])):
+            if batch and (
+                rows + job.work.rows > self._batch_rows or job.work.kind is None or job.work.kind != batch[0].work.kind
+            ):
                 break
             self._waiting.popleft()
             self._rows -= job.work.rows

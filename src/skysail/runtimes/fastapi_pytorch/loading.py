@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -14,6 +16,7 @@ from skysail.runtimes.fastapi_pytorch.models.files import Format, Found
 from skysail.runtimes.fastapi_pytorch.settings import Settings
 from skysail.runtimes.fastapi_pytorch.tensors import ANY, Array
 
+_Result = TypeVar("_Result")
 # What is added up in another order differs in the last digits; a model that mixes rows differs in the first.
 _NEAR = {"rtol": 1e-3, "atol": 1e-5}
 # PyTorch compiles what it has seen twice.
@@ -31,11 +34,17 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 def load(settings: Settings) -> Loaded:
     """Raises CannotServe with the reason. Slow: reads the file, and runs the model a few times."""
-    found = files.find(Path(settings.model_path))
+    path = Path(settings.model_path)
+    found = _or_wrong(f"{path} cannot be read", files.find, path)
+    what = f"{found.file.name}, which looks like {found.format}, cannot be loaded"
+    return _or_wrong(what, lambda: _tried(_read(found, settings), settings))
+
+
+def _or_wrong(what: str, function: Callable[..., _Result], *arguments: object) -> _Result:
     try:
-        return _tried(_read(found, settings), settings)
+        return foreign.call(function, *arguments)
     except ModelError as error:
-        raise WrongModel(f"{found.file.name}, which looks like {found.format}, cannot be loaded: {error}.") from error
+        raise WrongModel(f"{what}: {error}.") from error
 
 
 def _read(found: Found, settings: Settings) -> Model:
@@ -43,7 +52,7 @@ def _read(found: Found, settings: Settings) -> Model:
     if found.format is Format.ONNX:
         from skysail.runtimes.fastapi_pytorch.models.onnx import OnnxModel  # noqa: PLC0415 - only what is needed
 
-        return foreign.call(OnnxModel, found.file, threads)
+        return OnnxModel(found.file, threads)
     from skysail.runtimes.fastapi_pytorch.models import torch  # noqa: PLC0415 - seconds, and hundreds of megabytes
 
     return torch.load(found, settings, threads)

@@ -11,23 +11,15 @@ import orjson
 
 from skysail.runtimes.fastapi_pytorch import tensors
 from skysail.runtimes.fastapi_pytorch.errors import Refused
+from skysail.runtimes.fastapi_pytorch.intake import Intake, Work
 from skysail.runtimes.fastapi_pytorch.models import Signature
-from skysail.runtimes.fastapi_pytorch.tensors import Array, Spec
+from skysail.runtimes.fastapi_pytorch.tensors import Array
 
 _T = TypeVar("_T")
 _DEEPEST = 8
 _MATRIX = 2
 # Lists in lists without an end are read until the stack is.
 _UNREADABLE = (msgspec.DecodeError, RecursionError)
-
-
-class Work(msgspec.Struct, frozen=True):
-    """What the model is to be given, and what the answer needs of the request."""
-
-    arrays: tuple[Array, ...]
-    rows: int
-    id: str | None = None
-    outputs: tuple[str, ...] = ()
 
 
 class Form(Protocol):
@@ -45,19 +37,15 @@ class Predict(msgspec.Struct, Generic[_T], frozen=True):
     features: _T
 
 
-class Limits(msgspec.Struct, frozen=True):
-    rows: int
-
-
 class PredictForm:
     """The short form, for models of one input."""
 
-    def __init__(self, signature: Signature, limits: Limits) -> None:
+    def __init__(self, signature: Signature, intake: Intake) -> None:
         self._signature = signature
-        self._limits = limits
-        self._spec = signature.inputs[0]
-        self._rank = len(self._spec.shape) or _MATRIX
-        self._kind = tensors.element(self._spec.dtype)
+        self._intake = intake
+        self._dtype = signature.inputs[0].dtype
+        self._rank = len(signature.inputs[0].shape) or _MATRIX
+        self._kind = tensors.element(self._dtype)
         self._usual = self._decoder(self._rank)
 
     def read(self, body: bytes) -> Work:
@@ -68,8 +56,7 @@ class PredictForm:
             features, rank = self._usual.decode(body).features, self._rank
         except _UNREADABLE:
             features, rank = self._unusual(body)
-        array = tensors.of_lists(features, rank, self._spec.dtype)
-        return _work((array,), self._signature, self._limits)
+        return self._intake.admit((tensors.of_lists(features, rank, self._dtype),))
 
     def write(self, _: Work, outputs: Sequence[Array], /) -> bytes:
         if len(outputs) == 1:
@@ -118,10 +105,10 @@ class Infer(msgspec.Struct, Generic[_T], frozen=True):
 class InferForm:
     """The Open Inference Protocol, version 2."""
 
-    def __init__(self, name: str, version: str, signature: Signature, limits: Limits) -> None:
+    def __init__(self, name: str, version: str, signature: Signature, intake: Intake) -> None:
         self._head = {"model_name": name} | ({"model_version": version} if version else {})
         self._signature = signature
-        self._limits = limits
+        self._intake = intake
         # Most models take floating-point numbers, and most clients send them flat: then one pass reads it all.
         self._flat = msgspec.json.Decoder(Infer[list[float]])
         self._any = msgspec.json.Decoder(Infer[msgspec.Raw])
@@ -132,7 +119,7 @@ class InferForm:
         for wished in request.outputs:
             if names and wished.name not in names:
                 raise Refused(f"The model has no output `{wished.name}`; it has {', '.join(names)}.")
-        work = _work(arrays, self._signature, self._limits)
+        work = self._intake.admit(arrays)
         wanted = tuple(wished.name for wished in request.outputs)
         return msgspec.structs.replace(work, id=request.id, outputs=wanted) if request.id or wanted else work
 
@@ -162,15 +149,13 @@ class InferForm:
         specs = self._signature.inputs
         if len(specs) == 1 == len(request.inputs):
             # The names of a TorchScript's inputs are its own affair; where there is one, nothing can be confused.
-            return (_cast(array_of(request.inputs[0], _dtype(request.inputs[0])), specs[0], self._signature),)
+            return (self._intake.cast(array_of(request.inputs[0], _dtype(request.inputs[0])), specs[0]),)
         missing = [spec.name for spec in specs if spec.name not in given]
         unknown = sorted(given.keys() - {spec.name for spec in specs})
         if missing or unknown or len(given) != len(request.inputs):
             names = ", ".join(spec.name for spec in specs)
             raise Refused(f"The model's inputs are {names}, each once; the request has {', '.join(given) or 'none'}.")
-        return tuple(
-            _cast(array_of(given[spec.name], _dtype(given[spec.name])), spec, self._signature) for spec in specs
-        )
+        return tuple(self._intake.cast(array_of(given[spec.name], _dtype(given[spec.name])), spec) for spec in specs)
 
 
 def _dtype(given: Given[Any]) -> np.dtype[Any]:
@@ -199,31 +184,6 @@ def _of_raw(given: Given[msgspec.Raw], dtype: np.dtype[Any]) -> Array:
 def _require_count(given: Given[Any], count: int) -> None:
     if min(given.shape, default=0) < 0 or count != int(np.prod(given.shape, dtype=object)):
         raise Refused(f"`{given.name}` has {count} values, which is not its shape {list(given.shape)}.")
-
-
-def _cast(array: Array, spec: Spec, signature: Signature) -> Array:
-    """To what the model takes: a wider or narrower type of the same kind, and no other."""
-    if not signature.known or array.dtype == spec.dtype:
-        return array
-    if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-        raise Refused(f"`{spec.name}` must be {spec.datatype}, and the request has {tensors.NAMES[array.dtype]}.")
-    cast = array.astype(spec.dtype)
-    if array.dtype.kind in "iu" and not np.array_equal(cast, array):
-        raise Refused(f"A value does not fit {spec.datatype}, which `{spec.name}` is.")
-    tensors.require_finite(cast)
-    return cast
-
-
-def _work(arrays: tuple[Array, ...], signature: Signature, limits: Limits) -> Work:
-    for spec, array in zip(signature.inputs, arrays, strict=True):
-        if array.size == 0:
-            raise Refused(f"`{spec.name}` is empty; send at least one row.")
-        if signature.known and not spec.fits(array.shape):
-            raise Refused(f"`{spec.name}` has the shape {list(array.shape)}; the model takes {list(spec.shape)}.")
-    rows = arrays[0].shape[0] if arrays[0].ndim else 1
-    if rows > limits.rows:
-        raise Refused(f"The request has {rows} rows; send at most {limits.rows} at once.", 413)
-    return Work(arrays, rows)
 
 
 def _decode(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw) -> _T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -16,17 +17,19 @@ import uvicorn
 from skysail.runtimes.fastapi_pytorch import tensors, threads, warming
 from skysail.runtimes.fastapi_pytorch.application import Application, Asgi, Place
 from skysail.runtimes.fastapi_pytorch.batching import Batcher
-from skysail.runtimes.fastapi_pytorch.errors import CannotServe, WrongSetting
+from skysail.runtimes.fastapi_pytorch.errors import WrongSetting
+from skysail.runtimes.fastapi_pytorch.intake import Intake, Work
 from skysail.runtimes.fastapi_pytorch.life import Life, Phase
 from skysail.runtimes.fastapi_pytorch.loading import Loaded, load
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
-from skysail.runtimes.fastapi_pytorch.requests import InferForm, Limits, PredictForm, Work
+from skysail.runtimes.fastapi_pytorch.requests import InferForm, PredictForm
 from skysail.runtimes.fastapi_pytorch.settings import Settings
 
 _BACKLOG = 2048
 # More than the minute that proxies keep theirs: then nobody sends into a connection that is being closed.
 _KEEP_ALIVE_SECONDS = 75
 _LAST_SECONDS = 20
+_COLLECTIONS = (50_000, 20, 20)
 
 
 class Server:
@@ -64,21 +67,19 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain, http)
-        begun = asyncio.create_task(self._begin(listener, http))
+        begun = asyncio.create_task(self._begin(listener))
+        begun.add_done_callback(http.stop_after_failure)
         await http.serve([listener])
         if begun.done():
             begun.result()
         begun.cancel()
 
-    async def _begin(self, listener: socket.socket, http: _Http) -> None:
-        try:
-            loaded = await threads.run(load, self._settings)
-            self._take(loaded)
-            await warming.warm(listener.getsockname()[:2], self._settings, loaded)
-        except CannotServe:
-            http.should_exit = True
-            raise
+    async def _begin(self, listener: socket.socket) -> None:
+        loaded = await threads.run(load, self._settings)
+        self._take(loaded)
+        await warming.warm(listener.getsockname()[:2], self._settings, loaded)
         if self._life.phase is Phase.WARMING:
+            _spare_collector()
             self._life.phase = Phase.SERVING
             sys.stderr.write(f"{self._told(listener, loaded)}\n")
 
@@ -86,9 +87,9 @@ class Server:
         settings, signature = self._settings, loaded.model.signature
         rows = settings.batch_rows if loaded.joins else 0
         batcher = Batcher(loaded.model.run, batch_rows=rows, queue_rows=settings.queue_rows, metrics=self._metrics)
-        limits = Limits(settings.max_rows)
-        infer = InferForm(settings.model_name, settings.model_version, signature, limits)
-        self._app.serve((PredictForm(signature, limits), infer), batcher, _worked(loaded))
+        intake = Intake(signature, settings.max_rows)
+        infer = InferForm(settings.model_name, settings.model_version, signature, intake)
+        self._app.serve((PredictForm(signature, intake), infer), batcher, _worked(loaded))
         self._loaded = loaded
         if self._life.phase is Phase.LOADING:
             self._life.phase = Phase.WARMING
@@ -124,6 +125,13 @@ class Server:
         return f"{said} {loaded.remark}".rstrip()
 
 
+def _spare_collector() -> None:
+    """What is loaded stays: a full collection would look at all of PyTorch while requests wait."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTIONS)
+
+
 class _Http(uvicorn.Server):
     """uvicorn, which leaves signals to us: it would end by the one it got, and not with 0."""
 
@@ -133,6 +141,10 @@ class _Http(uvicorn.Server):
 
     def stop(self) -> None:
         self.should_exit = True
+
+    def stop_after_failure(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.stop()
 
 
 def _listen(settings: Settings) -> socket.socket:

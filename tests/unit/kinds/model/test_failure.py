@@ -94,6 +94,15 @@ def test_a_download_in_a_server_is_told_in_its_own_words():
     )
 
 
+@pytest.mark.parametrize("code", [75, 143])
+def test_a_place_of_models_that_is_away_for_a_while_condemns_no_revision_before_its_deadline(code):
+    of = model()
+    bad = server(of, ready=False, init=True, exit=code, said=word("Unreachable", "It is away."), restarts=5)
+    assert failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of)) is None
+    late = failure.of_servers(at(of, deployment(entry(of), available=0, late=True), bad), entry(of))
+    assert late.failure.reason == Reason.UNREACHABLE
+
+
 def test_a_container_that_was_started_again_has_an_earlier_log():
     of = model()
     runs = server(of, ready=False, exit=1, restarts=3)

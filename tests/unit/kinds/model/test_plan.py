@@ -267,6 +267,13 @@ def test_nothing_answers_where_no_server_is_wanted():
     assert (result.status.phase, said(result.status, Condition.READY)) == ("Ready", ("False", Reason.SCALED_TO_ZERO))
 
 
+def test_who_has_never_answered_is_not_one_to_go_back_to():
+    of = model(ml=True, replicas=0)
+    new = entry(of, 1)
+    result = plan(at(shown(of, revision=1), new, deployment(new, replicas=0)))
+    assert [action for action in result.actions if action.resource == CONTROLLER_REVISION] == []
+
+
 # Updates.
 
 
@@ -489,6 +496,15 @@ def test_ten_revisions_are_kept_and_never_less_than_the_one_that_is_served():
     result = plan(at(shown(of, revision=1), now, *old, deployment(now), server(of)))
     gone = [action.object.revision for action in result.actions if action.resource == CONTROLLER_REVISION]
     assert gone == [2, 3, 4]
+
+
+def test_revisions_that_failed_go_first_and_the_last_good_one_never():
+    of = model()
+    bad = [entry(changed(of, version=f"w{number}"), number, "failed") for number in range(2, 14)]
+    good, now = entry(changed(of, version="good"), 1, "served"), entry(of, 14, "failed")
+    result = plan(at(shown(of, revision=1), good, *bad, now, deployment(good)))
+    gone = [action.object.revision for action in result.actions if isinstance(action, Delete)]
+    assert gone == [2, 3, 4, 5]
 
 
 # The number of servers.

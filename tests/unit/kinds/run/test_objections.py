@@ -39,6 +39,7 @@ WRONG = [
         {"hyperparameters": {"learning-rate": 1, "learning_rate": 2}},
         "learning_rate would both be HYPERPARAM_LEARNING_RATE in the environment: rename one of them.",
     ),
+    ({"hyperparameters": {"": 1}}, "spec.hyperparameters has an empty key: give it a name, such as lr."),
     ({"hyperparameters": {"lr": 1, "LR": 2}}, "would both be HYPERPARAM_LR"),
     ({"framework": "xgboost", "elastic": {"min": 1, "max": 2}}, "spec.elastic needs spec.framework pytorch"),
     (

@@ -12,7 +12,8 @@ from skysail.core.fence import Fenced
 from skysail.core.obstacles import Obstacle
 from skysail.kinds.run import attempts
 from skysail.kinds.run.observe import Caches, Training
-from skysail.kinds.run.types import TRAINING_JOB
+from skysail.kinds.run.snapshot import Predecessor
+from skysail.kinds.run.types import TRAINING_JOB, NewestCheckpoint
 from skysail.kube.client import Client
 from skysail.kube.discovery import Discovery
 from skysail.kube.errors import Unreachable
@@ -135,19 +136,26 @@ async def test_the_jobs_of_a_spec_are_tried_once_before_an_attempt_is_made_from_
     assert f"{JOBS}/mnist-worker-1" in (await observed(other, answers=itself))[1].paths
 
 
+UNTYPED = "failed to create typed patch object (ml-jobs/x; batch/v1, Kind=Job): .spec.template.spec."
+UNMOUNTED = 'spec.containers[0].volumeMounts[0].name: Not found: "a"'
+
+
 @pytest.mark.parametrize(
     ("code", "reason", "said", "told"),
     [
-        (500, "", "failed to create typed patch object (ml-jobs/x; batch/v1, Kind=Job): .spec.template.spec.nodeSelektor:"
-         " field not declared in schema", "spec.podTemplate.spec.nodeSelektor: field not declared in schema."),
-        (422, "Invalid", 'Job.batch "x" is invalid: spec.template.spec.containers[0].volumeMounts[0].name: Not found: "a"',
-         'spec.podTemplate.spec.containers[0].volumeMounts[0].name: Not found: "a".'),
+        (500, "", f"{UNTYPED}nodeSelektor: not declared", "spec: spec.podTemplate.spec.nodeSelektor: not declared."),
+        (
+            422,
+            "Invalid",
+            f'Job.batch "x" is invalid: spec.template.{UNMOUNTED}',
+            f"spec: spec.podTemplate.{UNMOUNTED}.",
+        ),
         (403, "Forbidden", "admission webhook denied the request: no GPUs", "denied the request: no GPUs."),
         (403, "Forbidden", "exceeded quota: jobs, used: 1, limited: 1", None),
         (400, "BadRequest", 'admission webhook "a" does not support dry run', None),
     ],
     ids=["unknown field", "unknown volume", "policy", "quota", "cannot be asked"],
-)  # fmt: skip
+)
 async def test_what_the_api_server_has_against_a_change_is_known_before_good_work_is_ended(code, reason, said, told):
     refused = Reply(status=code, body=msgspec.json.encode({"code": code, "reason": reason, "message": said}))
     of = job(status=status(attempt(0), phase="Running"))
@@ -177,6 +185,47 @@ async def test_what_the_caches_have_missed_of_the_last_attempt_is_found_before_t
     snapshot, server = await observed(of, answers=answers)
     assert [each.metadata.name for each in snapshot.pods] == ["mnist-worker-0-1-0"]
     assert server.asked[-1].query == {"labelSelector": f"trainingjob.ml.example.com/uid={UID}"}
+
+
+CLAIM = "/api/v1/namespaces/ml-jobs/persistentvolumeclaims/mnist-checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("claim", "lost"),
+    [
+        ({"creationTimestamp": ago(500)}, False),
+        ({"creationTimestamp": ago(50)}, True),
+        ({"creationTimestamp": ago(500), "deletionTimestamp": ago(5)}, True),
+        (None, True),
+    ],
+    ids=["the same", "another of its name", "on its way out", "gone"],
+)
+async def test_whether_a_checkpoint_is_gone_with_its_claim_is_asked_before_an_attempt_resumes_from_it(claim, lost):
+    saved = NewestCheckpoint(path="/c/9", save_time=ago(100), claim_name="mnist-checkpoints")
+    known = status(attempt(0, "Suspended"), checkpoint=saved)
+    of = job(metadata={"resource_version": "7"}, status=known, checkpointDir="/c")
+    answers = {ITSELF: {"metadata": {"name": "mnist", "resourceVersion": "7"}}, JOBS: listed(), PODS: listed()}
+    if claim is not None:
+        answers[CLAIM] = {"metadata": {"name": "mnist-checkpoints", **claim}}
+    snapshot, _ = await observed(of, answers=answers)
+    assert snapshot.has_lost_checkpoint is lost
+
+
+async def test_what_is_left_of_one_that_had_the_name_is_waited_for_without_a_question():
+    of = job()
+    owner = OwnerReference(TRAINING_JOB.resource.api_version, "TrainingJob", "mnist", "another", controller=True)
+    old = child(of)
+    caches = Caches.make()
+    caches.training.put(of)
+    caches.jobs.put(
+        msgspec.structs.replace(old, metadata=msgspec.structs.replace(old.metadata, owner_references=(owner,)))
+    )
+    for each in (pod(0, metadata=deleted(5)), pod(1, "Failed")):
+        labels = {**each.metadata.labels, "trainingjob.ml.example.com/uid": "another"}
+        caches.pods.put(msgspec.structs.replace(each, metadata=msgspec.structs.replace(each.metadata, labels=labels)))
+    server = Server({})
+    snapshot = await Training(Client(server), caches, lambda: NOW).observe(KEY)
+    assert (snapshot.before, server.asked) == (Predecessor("mnist-worker-0", ("mnist-worker-0-0-0",)), [])
 
 
 async def test_a_job_that_the_cache_lacks_is_looked_for():

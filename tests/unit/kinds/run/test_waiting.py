@@ -51,20 +51,17 @@ def test_a_job_whose_pods_run_or_have_ended_well_waits_for_nothing():
         (
             {"conditions": unscheduled('0/1 nodes are available: persistentvolumeclaim "data" is being deleted.')},
             Reason.VOLUME_UNAVAILABLE,
-            "Worker 1 waits for its volume: the claim data is being deleted: it must be gone before it can be made "
-            "anew.",
+            "Worker 1 waits for its volume: the claim data is being deleted: it can be made anew when it is gone.",
         ),
         (
-            {"conditions": unscheduled("0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.")},
+            {"conditions": unscheduled("1 node(s) didn't match Pod's node affinity/selector.")},
             Reason.NO_MATCHING_NODE,
-            "Worker 1 waits for a node that it may run on: 0/1 nodes are available: 1 node(s) didn't match Pod's node "
-            "affinity/selector.",
+            "Worker 1 waits for a node that it may run on: 1 node(s) didn't match Pod's node affinity/selector.",
         ),
         (
-            {"conditions": unscheduled("0/2 nodes: 1 Insufficient cpu, 1 node(s) had untolerated taint {a: b}.")},
+            {"conditions": unscheduled("1 Insufficient cpu, 1 node(s) had untolerated taint {a: b}.")},
             Reason.INSUFFICIENT_RESOURCES,
-            "Worker 1 waits for a node with room for it: 0/2 nodes: 1 Insufficient cpu, 1 node(s) had untolerated taint "
-            "{a: b}.",
+            "Worker 1 waits for a node with room for it: 1 Insufficient cpu, 1 node(s) had untolerated taint {a: b}.",
         ),
         (
             {"waiting": "Unsupported", "said": "spec.hostPID: there is no other process to see."},

@@ -12,10 +12,11 @@ import pytest
 from skysail.runtimes.fastapi_pytorch import bodies
 from skysail.runtimes.fastapi_pytorch.application import Application, Place
 from skysail.runtimes.fastapi_pytorch.batching import Batcher
+from skysail.runtimes.fastapi_pytorch.intake import Intake
 from skysail.runtimes.fastapi_pytorch.life import Life, Phase
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
 from skysail.runtimes.fastapi_pytorch.models import Signature
-from skysail.runtimes.fastapi_pytorch.requests import InferForm, Limits, PredictForm
+from skysail.runtimes.fastapi_pytorch.requests import InferForm, PredictForm
 from skysail.runtimes.fastapi_pytorch.tensors import Spec
 
 ANYTHING = Signature(inputs=(Spec(name="x", datatype="FP32", shape=()),), known=False)
@@ -72,7 +73,8 @@ class House:
         self.worked = worked
 
     def open(self) -> None:
-        forms = PredictForm(ANYTHING, Limits(9)), InferForm("net", "v1", ANYTHING, Limits(9))
+        intake = Intake(ANYTHING, 9)
+        forms = PredictForm(ANYTHING, intake), InferForm("net", "v1", ANYTHING, intake)
         self.app.serve(forms, self.batcher, lambda _: self.worked)
         self.life.phase = Phase.SERVING
 

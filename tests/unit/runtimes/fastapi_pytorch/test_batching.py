@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skysail.runtimes.fastapi_pytorch.batching import Batcher, Job, Pace
+from skysail.runtimes.fastapi_pytorch.batching import Batcher, Pace
 from skysail.runtimes.fastapi_pytorch.errors import Left, ModelError, Refused
+from skysail.runtimes.fastapi_pytorch.intake import Work
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
-from skysail.runtimes.fastapi_pytorch.requests import Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def batcher(run, *, batch_rows=512, queue_rows=1000, pace=None) -> Batcher:
 
 
 def work(*rows: float, width: int = 1) -> Work:
-    return Work((np.array([[row] * width for row in rows], np.float32),), len(rows))
+    return Work((np.array([[row] * width for row in rows], np.float32),), len(rows), kind=width)
 
 
 def stays() -> bool:
@@ -137,29 +137,17 @@ async def test_a_model_that_joins_nothing_gets_one_request_after_another():
     queue.close()
 
 
-async def test_rows_of_different_shapes_do_not_go_together():
+async def test_works_of_different_kinds_and_of_none_do_not_go_together():
     model = Slow()
     queue = batcher(model)
     first = await begun(model, queue)
-    others = [queue.submit(work(1, width=width), stays) for width in (1, 1, 2)]
-    scalar = Work((np.array(3, np.float32),), 1)
+    of_no_kind = [Work(work(1).arrays, 1) for _ in range(2)]
+    others = [queue.submit(each, stays) for each in (work(1), work(1), work(1, width=2), *of_no_kind)]
     model.released.set()
     answers = await asyncio.gather(first, *others)
-    assert [answer[0].shape for answer in answers] == [(1, 1), (1, 1), (1, 1), (1, 2)]
-    assert model.batches == [1, 2, 1]
-    assert not any(pair[0].joins(pair[1]) for pair in _pairs(scalar, work(1)))
+    assert [answer[0].shape for answer in answers] == [(1, 1), (1, 1), (1, 1), (1, 2), (1, 1), (1, 1)]
+    assert model.batches == [1, 2, 1, 1, 1]
     queue.close()
-
-
-def _pairs(one: Work, two: Work) -> list[Any]:
-    jobs: list[Any] = [Job(each, None, stays, 0.0) for each in (one, two)]  # type: ignore[arg-type]
-    return [jobs, jobs[::-1]]
-
-
-async def test_an_input_that_is_not_a_row_keeps_requests_apart():
-    scale = np.ones(1, np.float32)
-    both = Work((np.ones((2, 1), np.float32), scale), 2)
-    assert not any(one.joins(two) for one, two in _pairs(both, both))
 
 
 async def test_too_much_that_waits_is_refused_at_once():

@@ -8,8 +8,9 @@ import pytest
 
 from skysail.runtimes.fastapi_pytorch import tensors
 from skysail.runtimes.fastapi_pytorch.errors import Refused
+from skysail.runtimes.fastapi_pytorch.intake import Intake
 from skysail.runtimes.fastapi_pytorch.models import Signature
-from skysail.runtimes.fastapi_pytorch.requests import InferForm, Limits, PredictForm
+from skysail.runtimes.fastapi_pytorch.requests import InferForm, PredictForm
 from skysail.runtimes.fastapi_pytorch.tensors import Spec
 
 PAIR = Spec(name="pair", datatype="FP32", shape=(-1, 2))
@@ -18,7 +19,7 @@ SCORE = Spec(name="score", datatype="FP32", shape=(-1, 1))
 KNOWN = Signature(inputs=(PAIR,), outputs=(SCORE,))
 TWO = Signature(inputs=(PAIR, COUNT), outputs=(SCORE,))
 UNKNOWN = Signature(inputs=(Spec(name="x", datatype="FP32", shape=()),), known=False)
-LIMITS = Limits(4)
+ROWS = 4
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +31,11 @@ def _quietly() -> Iterator[None]:
 
 
 def predict(content, signature=KNOWN):
-    return PredictForm(signature, LIMITS).read(body_of(content))
+    return PredictForm(signature, Intake(signature, ROWS)).read(body_of(content))
 
 
 def infer(content, signature=KNOWN):
-    return InferForm("net", "v1", signature, LIMITS).read(body_of(content))
+    return InferForm("net", "v1", signature, Intake(signature, ROWS)).read(body_of(content))
 
 
 def body_of(content):
@@ -166,7 +167,7 @@ def test_large_whole_numbers_stay_exact():
 
 
 def test_the_short_answer():
-    form = PredictForm(KNOWN, LIMITS)
+    form = PredictForm(KNOWN, Intake(KNOWN, ROWS))
     work = predict({"features": [[1, 2]]})
     assert json.loads(form.write(work, [np.array([[0.1]], np.float32)])) == {"predictions": [[0.1]]}
     both = [np.array([1], np.int64), np.array([[True]])]
@@ -174,7 +175,7 @@ def test_the_short_answer():
 
 
 def test_the_protocol_s_answer_names_what_was_asked():
-    form = InferForm("net", "v1", KNOWN, LIMITS)
+    form = InferForm("net", "v1", KNOWN, Intake(KNOWN, ROWS))
     work = infer({"id": "42", "inputs": [tensor()], "outputs": [{"name": "score"}]})
     assert json.loads(form.write(work, [np.array([[1.5], [2.5]], np.float32)])) == {
         "model_name": "net",
@@ -186,7 +187,7 @@ def test_the_protocol_s_answer_names_what_was_asked():
 
 def test_only_wanted_outputs_are_told():
     two = Signature(inputs=(PAIR,), outputs=(SCORE, Spec(name="rank", datatype="INT64", shape=(-1,))))
-    form = InferForm("net", "", two, LIMITS)
+    form = InferForm("net", "", two, Intake(two, ROWS))
     work = form.read(body_of({"inputs": [tensor()], "outputs": [{"name": "rank"}]}))
     told = json.loads(form.write(work, [np.zeros((1, 1), np.float32), np.array([3])]))
     assert "model_version" not in told
@@ -195,5 +196,31 @@ def test_only_wanted_outputs_are_told():
 
 def test_columns_of_a_larger_array_are_told_as_they_are():
     wide = np.arange(6, dtype=np.float32).reshape(2, 3)
-    told = PredictForm(KNOWN, LIMITS).write(predict({"features": [[1, 2]]}), [wide[:, 1:]])
+    told = PredictForm(KNOWN, Intake(KNOWN, ROWS)).write(predict({"features": [[1, 2]]}), [wide[:, 1:]])
     assert json.loads(told) == {"predictions": [[1, 2], [4, 5]]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ([[1, 2]], [[3, 4], [5, 6]], True),
+        ([[1, 2]], [[3, 4, 5]], False),
+        ([[1, 2]], [[[3, 4]]], False),
+        ([1], [2, 3], True),
+    ],
+)
+def test_rows_of_one_kind_may_go_together(one, other, together):
+    kinds = [predict({"features": rows}, UNKNOWN).kind for rows in (one, other)]
+    assert (kinds[0] == kinds[1]) is together
+    assert None not in kinds
+
+
+def test_the_usual_rows_are_of_one_kind():
+    assert predict({"features": [[1, 2]]}).kind == infer({"inputs": [tensor()]}).kind is not None
+
+
+def test_what_holds_for_a_whole_request_keeps_it_alone():
+    two_rows = tensor(shape=(2, 2), data=[1, 2, 3, 4])
+    assert infer({"inputs": [two_rows, tensor("count", (2,), "INT32", [7, 8])]}, TWO).kind is not None
+    assert infer({"inputs": [two_rows, tensor("count", (1,), "INT32", [7])]}, TWO).kind is None
+    assert infer({"inputs": [tensor("x", (), "FP32", [7])]}, UNKNOWN).kind is None

@@ -70,7 +70,7 @@ def load(found: Found, settings: Settings, threads: int) -> TorchModel:
 
 
 def _script(found: Found, _: Settings, device: str) -> Callable[..., Any]:
-    module = foreign.call(torch.jit.load, str(found.file), device)
+    module = torch.jit.load(str(found.file), device)
     module.eval()
     return module  # type: ignore[no-any-return]
 
@@ -85,8 +85,8 @@ def _with_code(found: Found, settings: Settings, device: str) -> Callable[..., A
         )
     if not settings.allow_code:
         raise WrongSetting(f"{_CODE} comes with the model, and its code runs only where ALLOW_CODE=1 is set.")
-    module = foreign.call(_made, code)
-    foreign.call(module.load_state_dict, weights)
+    module = _made(code)
+    module.load_state_dict(weights)
     return module.eval().to(device)  # type: ignore[no-any-return]
 
 
@@ -94,7 +94,8 @@ def _weights(found: Found) -> Mapping[str, Any]:
     if found.format is Format.SAFETENSORS:
         from safetensors.torch import load_file  # noqa: PLC0415 - where it is needed, and only there
 
-        return foreign.call(load_file, str(found.file))
+        tensors: Mapping[str, Any] = load_file(str(found.file))
+        return tensors
     try:
         content = torch.load(found.file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -135,7 +136,7 @@ def _exported(found: Found, settings: Settings, device: str) -> Callable[..., An
             f"{found.file.name} is an exported program, and loading one can run code that is in it: it is loaded only "
             "where ALLOW_CODE=1 is set. Export the model to ONNX to serve it without."
         )
-    module = foreign.call(torch.export.load, str(found.file)).module()
+    module = torch.export.load(str(found.file)).module()
     return module.to(device)  # type: ignore[no-any-return]
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 _OK = range(200, 300)
 _FAILED = 1
-_AWAY = 503
+# Nobody stands behind the Service, or there is none yet.
+_AWAY = (404, 503)
 
 
 def predict(
@@ -81,6 +82,6 @@ async def _asked(client: Client, model: Model, text: str) -> Reply:
 
 def _refusal(model: Model, status: int, answer: str) -> str:
     """The server's own words; and where no server is ready to say any, what the model waits for."""
-    if status == _AWAY and model.status.ready_replicas == 0:
+    if status in _AWAY and model.status.ready_replicas == 0:
         return f"No server of {model.metadata.name} is ready: {model.status.message or 'nobody has looked at it yet'}"
     return f"The model answered {status}: {answer}"

@@ -205,7 +205,8 @@ def _crash(pod: Pod, container: str, end: Terminated) -> Crash:
 
 def _invalid(pod: Pod, where: str, end: Terminated) -> Crash:
     if end.exit_code == _NO_SCRIPT:
-        text = f"The validation script was not found{_said(end)}"
+        word = _word(end)
+        text = word.message[:_LONGEST_MESSAGE] if word else f"The validation script was not found{_said(end)}"
         return Crash(pod, VALIDATION, end, text, Reason.SCRIPT_NOT_FOUND)
     text = f"The validation script failed with exit code {end.exit_code}{_said(end)} {where} has the whole log."
     return Crash(pod, VALIDATION, end, text, Reason.VALIDATION_FAILED)

@@ -103,9 +103,7 @@ def _go_back(snapshot: Snapshot, wanted: Target, entry: Entry) -> Plan:
         return views.told(snapshot, wanted, view, upkeep.marked(snapshot, entry, ""))
     why = found.message if found is not None else "Its servers failed."
     reason = failure.reason(found) if found is not None else Reason.UPDATE_FAILED
-    message = (
-        f"{named(snapshot, entry)} failed: {why} {named(snapshot, before)} goes on. Correct the spec to try again."
-    )
+    message = f"{named(snapshot, entry)} failed: {why} {named(snapshot, before)} goes on. {status.again(snapshot)}"
     again = f"{named(snapshot, before)} is served again, because revision {entry.number} failed."
     is_back = _is_rolled_out(snapshot, before)
     view = View(
@@ -124,10 +122,10 @@ def _go_back(snapshot: Snapshot, wanted: Target, entry: Entry) -> Plan:
 
 
 def _unfit(snapshot: Snapshot, why: str) -> Plan:
-    """Nobody was asked before this was stored. Nothing begins until it is changed."""
+    """Nobody was asked before this was stored. Nothing begins until it is changed; what is served is looked after."""
     shown = status.unfit(snapshot, why)
     notes = (Note(Reason.INVALID_SPEC, why, warning=True),) if shown != snapshot.object.status else ()
-    return Plan(status=shown, notes=notes)
+    return Plan(actions=upkeep.servers(snapshot, targets.served(snapshot)), status=shown, notes=notes)
 
 
 def _unpinned(snapshot: Snapshot) -> Plan:

@@ -85,7 +85,10 @@ def _pod(serving: Serving) -> Manifest:
 
 def _validation(serving: Serving, entry: Entry) -> Manifest:
     mounts = [fetching.launcher_mount(), {"name": "scripts", "mountPath": _SCRIPTS, "readOnly": True}]
-    return _runtime(serving, entry, mounts) | {
+    found = _runtime(serving, entry, mounts)
+    # Else what it prints first comes after its last words, of which the end is kept.
+    found["env"].append({"name": "PYTHONUNBUFFERED", "value": "1"})
+    return found | {
         "name": VALIDATION,
         "command": ["python3", f"{fetching.LAUNCHER}/validate.py", literal(entry.want.script)],
     }

@@ -12,7 +12,7 @@ from skysail.kinds.model import failure, render, targets, upkeep, views, waiting
 from skysail.kinds.model.failure import Mishap, Prepared
 from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.snapshot import Snapshot
-from skysail.kinds.model.status import Fact, View, named
+from skysail.kinds.model.status import Fact, View, again, named
 from skysail.kinds.model.targets import Target
 from skysail.kinds.model.types import Failure
 from skysail.kinds.model.upkeep import Actions
@@ -52,7 +52,7 @@ def _done(snapshot: Snapshot, wanted: Target, job: Job) -> Plan:
 
 
 def _begin(snapshot: Snapshot, wanted: Target) -> Plan:
-    keep = tuple(entry.hash for entry in snapshot.history)
+    keep = _kept(snapshot)
     job = render.prepare_job(snapshot.serving, wanted.want, keep, snapshot.terms)
     if job is None:
         return _found_good(snapshot, wanted, Prepared())
@@ -65,6 +65,13 @@ def _begin(snapshot: Snapshot, wanted: Target) -> Plan:
     return _under_way(snapshot, wanted, wait, made)
 
 
+def _kept(snapshot: Snapshot) -> tuple[str, ...]:
+    """Revisions whose folders stay on the claim: of the history, and of servers that have lost their place in it."""
+    servers = {pod.revision for pod in snapshot.pods if pod.serves}
+    aimed_at = {snapshot.deployment.revision} if snapshot.deployment is not None else set()
+    return tuple(sorted({entry.hash for entry in snapshot.history} | servers | aimed_at))
+
+
 def _under_way(snapshot: Snapshot, wanted: Target, wait: Wait, actions: Actions = ()) -> Plan:
     view = views.preparing(snapshot, wanted, wait)
     kept = upkeep.servers(snapshot, view.served)
@@ -74,7 +81,8 @@ def _under_way(snapshot: Snapshot, wanted: Target, wait: Wait, actions: Actions 
 def _found_good(snapshot: Snapshot, wanted: Target, found: Prepared) -> Plan:
     """Into the history with it. What follows is the next pass's."""
     entry = Entry(
-        number=max((entry.number for entry in snapshot.history), default=0) + 1,
+        # Also where the history was lost: a number never means something else than it did.
+        number=max((entry.number for entry in snapshot.history), default=snapshot.object.status.revision) + 1,
         hash=wanted.hash,
         want=wanted.want,
         digest=found.digest,
@@ -113,7 +121,7 @@ def _failed(snapshot: Snapshot, wanted: Target, found: Failure) -> Plan:
     """For good, until somebody changes the spec. What is served stays."""
     before, reason = targets.replaces(snapshot, wanted), failure.reason(found)
     goes_on = "" if before is None else f" {named(snapshot, before)} goes on."
-    message = f"{found.message}{goes_on} Correct the spec to try again."
+    message = f"{found.message}{goes_on} {again(snapshot)}"
     not_there = Fact("False", reason, found.message)
     view = View(
         stage="Failed",

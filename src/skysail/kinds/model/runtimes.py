@@ -67,6 +67,8 @@ def _fastapi(image: str) -> Row:
         image=image,
         layout="file",
         port=8000,
+        # So that nobody sets another one, at which it is not asked.
+        environment={"PORT": "8000"},
         ready="/v2/models/{name}/ready",
         predict="/predict",
         rows="features",

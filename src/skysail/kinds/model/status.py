@@ -136,6 +136,13 @@ def named(snapshot: Snapshot, entry: Entry) -> str:
     return f"Revision {entry.number} (version {entry.want.version})" if has_version else f"Revision {entry.number}"
 
 
+def again(snapshot: Snapshot) -> str:
+    """How to have a revision tried again that has failed for good: only another one is."""
+    if snapshot.serving.kind is MODEL_DEPLOYMENT:
+        return "Correct it, and set a new spec.version to try again."
+    return "Correct the spec to try again."
+
+
 def _accepted(snapshot: Snapshot) -> Fact:
     return Fact("True", Reason.ACCEPTED, f"Skysail works on this {snapshot.serving.kind.resource.kind}.")
 

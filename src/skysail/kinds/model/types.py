@@ -176,14 +176,14 @@ Model = ModelDeployment | MLModel
 _WIDE = (
     Column("Revision", ".status.revision", "integer", "Number of the revision that is served.", priority=1),
     Column("Ready", ".status.readyReplicas", "integer", "Servers that answer.", priority=1),
-    Column("Why", '.status.conditions[?(@.type=="Ready")].message', priority=1),
+    Column("Why", ".status.message", priority=1),
 )
 MODEL_DEPLOYMENT = CustomKind(
     resource=Resource("mlops.sathvik.dev", "v1", "modeldeployments", "ModelDeployment"),
     struct=ModelDeployment,
     columns=(
         Column("Runtime", ".spec.runtime"),
-        Column("Version", ".spec.version"),
+        Column("Version", ".status.version", "string", "Version that is served."),
         Column("Phase", ".status.phase"),
         Column("URL", ".status.url"),
         *_WIDE,

@@ -578,7 +578,19 @@ def test_a_wrong_spec_changes_nothing_and_says_what_to_change():
     assert events(result) == [Reason.INVALID_SPEC]
     of, old = ready(model(ml=True, modelURL=""))
     kept = plan(at(of, old, deployment(old)))
-    assert (kept.actions, kept.status.phase) == ((), "Ready")
+    assert (template(kept), kept.status.phase) == (old.hash, "Ready")
+
+
+def test_servers_with_a_lost_place_in_the_history_keep_their_folder_and_their_number():
+    of = model(ml=True)
+    lost = entry(changed(of, model_url="https://models.example.com/old.onnx"), 7, "served")
+    begun = plan(at(shown(of, revision=7), deployment(lost), server(of, of_revision=lost.hash)))
+    words = next(action for action in begun.actions if action.resource == JOB).manifest["spec"]["template"]["spec"]
+    args = words["containers"][0]["args"]
+    assert args[args.index("--keep") + 1] == lost.hash
+    found = plan(at(shown(of, revision=7), deployment(lost), job(of, "Complete"), preparer(of, "Succeeded")))
+    made = next(action for action in found.actions if action.resource == CONTROLLER_REVISION)
+    assert made.manifest["revision"] == 8
 
 
 def test_what_the_server_refuses_is_told():

@@ -370,7 +370,11 @@ def test_a_model_on_a_claim_of_the_users_is_copied_from_it():
 
 @pytest.mark.parametrize("pod", [prepared(deployment(**SCRIPT)), served(deployment())], ids=["validate", "serve"])
 def test_a_container_knows_its_model(pod):
-    assert variables(pod["containers"][0]) == {
+    found = variables(pod["containers"][0])
+    # What a script prints comes in its order, and nobody chooses a port at which the server is not asked.
+    assert found.pop("PYTHONUNBUFFERED", "") == ("1" if pod["containers"][0]["name"] == "validate" else "")
+    assert found.pop("PORT") == "8000"
+    assert found == {
         "MODEL_URI": "https://models.example.com/iris.onnx",
         "MODEL_NAME": "iris",
         "MODEL_VERSION": "v1",
@@ -383,7 +387,7 @@ def test_a_user_adds_variables_that_may_use_ours():
     added = [{"name": "LABELS", "value": "$(MODEL_PATH)/labels"}, secret]
     for pod in (prepared(deployment(env=added, **SCRIPT)), served(deployment(env=added))):
         names = [variable["name"] for variable in pod["containers"][0]["env"]]
-        assert pod["containers"][0]["env"][-2:] == added
+        assert [variable for variable in pod["containers"][0]["env"] if variable in added] == added
         assert names.index("MODEL_PATH") < names.index("LABELS")
         assert "LABELS" not in str(pod["initContainers"])
 

@@ -44,8 +44,6 @@ def modal_job(name: str, **spec) -> dict:
         ("modaljob", "training-job", "default"),
         ("modalendpoint", "inference-api", "default"),
         ("modalfunction", "data-processor", "default"),
-        ("modeldeployment", "dummy-model", "default"),
-        ("mlmodel", "mlmodel-sample", "default"),
         ("trainjob", "pytorch-distributed", "default"),
     ],
 )

@@ -179,7 +179,9 @@ def test_what_was_started_is_never_started_again_whatever_was_told_of_it(node, n
     end = end_of(shown)
     assert (end["exitCode"], end["reason"]) == ((0, "Completed") if has_ended else (137, "Lost"))
     assert shown["containerStatuses"][0]["restartCount"] == 0
-    assert disk.starts == {get(node, namespace, "pod", "once")["metadata"]["uid"]: 1}
+    uid = get(node, namespace, "pod", "once")["metadata"]["uid"]
+    # Killed so early, it may not have come to its first line; it is not started again for that.
+    assert disk.starts in ([{uid: 1}] if has_ended else [{uid: 1}, {}])
 
 
 def test_an_agent_that_stops_in_order_tells_the_same_and_who_may_run_again_does(node, namespace):

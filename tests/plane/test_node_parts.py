@@ -245,7 +245,7 @@ def test_a_daemon_set_rolls_out_over_machines_and_clouds(node, namespace, tmp_pa
     with virtual_node(node, "cloud.example", tmp_path):
         node.until(lambda: "cloud.example" in ok(node, "get", "nodes", "-o", "name"), "a virtual node")
         apply(node, namespace, agent)
-        ok(node, "rollout", "status", "ds/agent", "-n", namespace, "--timeout=120s")
+        ok(node, "rollout", "status", "ds/agent", "-n", namespace, "--timeout=240s")
         shown = {row["spec"]["nodeName"]: row for row in get(node, namespace, "pods")["items"]}
         assert set(shown) == {NODE, "cloud.example"}
         marks = {

@@ -103,12 +103,12 @@ def of_preparation(snapshot: Snapshot, job: Job) -> Mishap:
         is_late = pod is not None and pod.status.reason == _DEADLINE
         message = _too_slow(snapshot) if is_late else _gone(failed.message if failed else "")
         reason = Reason.DEADLINE_EXCEEDED if is_late else Reason.INTERRUPTED
-        found = Failure(step="Download", reason=reason, message=message, revision=job.revision, failure_time=time)
-        return Mishap(found, may_pass=True)
+        step: Step = "Validate" if is_late and _has_fetched(pod) else "Download"
+        found = Failure(step=step, reason=reason, message=message, revision=job.revision, failure_time=time)
+        return Mishap(found, may_pass=may_pass(found))
     crash = _crash(pod, *pod.exit)
     is_interrupted = crash.end.exit_code == _TOLD_TO_GO or pod.disruption is not None
     word = _word(crash.end) if crash.container == FETCH else None
-    may_pass = is_interrupted or (crash.container == FETCH and crash.end.exit_code == _MAY_PASS)
     found = Failure(
         step=_step(crash, word),
         reason=Reason.INTERRUPTED if is_interrupted else crash.reason,
@@ -117,7 +117,22 @@ def of_preparation(snapshot: Snapshot, job: Job) -> Mishap:
         exit_code=crash.end.exit_code,
         failure_time=time,
     )
-    return Mishap(found, crash, may_pass)
+    return Mishap(found, crash, may_pass(found))
+
+
+def may_pass(found: Failure) -> bool:
+    """Whether it may go well the next time with nothing changed: a place that was away, or an end from outside.
+
+    What was written down says so by itself: the pod that it was read from may be gone.
+    """
+    if found.reason == Reason.INTERRUPTED:
+        return True
+    return found.step == "Download" and found.exit_code in {None, _MAY_PASS}
+
+
+def _has_fetched(pod: Pod | None) -> bool:
+    row = pod.container(FETCH) if pod is not None else None
+    return row is not None and row.state.terminated is not None and row.state.terminated.exit_code == 0
 
 
 def of_servers(snapshot: Snapshot, entry: Entry) -> Mishap | None:

@@ -43,7 +43,9 @@ def prepare(serving: Serving, entry: Entry, keep: Iterable[str], terms: Terms) -
     if serving.storage is not None:
         # A new claim belongs to root, and the one that writes does not.
         pod["securityContext"] |= {"fsGroup": fetching.USER, "fsGroupChangePolicy": "OnRootMismatch"}
-    fetch = fetching.container(serving, entry, terms, keep=keep if serving.storage else (), validates=validates)
+    # Its own among them, so that what earlier tries have left goes also where there is no history yet.
+    kept = (*keep, entry.hash) if serving.storage else ()
+    fetch = fetching.container(serving, entry, terms, keep=kept, validates=validates)
     if validates:
         pod["volumes"].append({"name": "scripts", "configMap": {"name": serving.names.script, "optional": True}})
         pod |= {"initContainers": [fetch], "containers": [_validation(serving, entry)]}

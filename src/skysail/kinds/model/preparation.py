@@ -100,7 +100,8 @@ def _not_prepared(snapshot: Snapshot, wanted: Target, mishap: Mishap) -> Plan:
     found = failure.counted(before, failure.with_log(mishap.failure, snapshot.log))
     # The number of tries is written down before the Job goes that it counts.
     is_known = failure.is_known(before, found)
-    return _again(snapshot, wanted, found, is_known=is_known) if mishap.may_pass else _failed(snapshot, wanted, found)
+    passes = failure.may_pass(found) if is_known else mishap.may_pass
+    return _again(snapshot, wanted, found, is_known=is_known) if passes else _failed(snapshot, wanted, found)
 
 
 def _again(snapshot: Snapshot, wanted: Target, found: Failure, *, is_known: bool) -> Plan:

@@ -17,11 +17,11 @@ def call(function: Callable[..., _Result], *arguments: object) -> _Result:
         return function(*arguments)
     except ServingError:
         raise
-    except Exception as error:  # the only broad one of this process
+    except (Exception, SystemExit) as error:  # the only broad one of this process; a model may call exit()
         raise ModelError(_told(error)) from error
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """What a person can use of it: libraries begin, or end, with pages about their own insides."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     useful = lines[-1] if lines and lines[0].startswith("The following operation failed") else " ".join(lines[:2])

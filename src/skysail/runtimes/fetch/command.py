@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
 
 import msgspec
@@ -113,7 +114,8 @@ async def _run(wishes: argparse.Namespace, environment: Mapping[str, str]) -> Ou
         means = Means(web=web, gate=gate, trust=known, secrets=environment, claim=wishes.source)
         if wishes.script:
             guard.check(wishes.script)
-            await fetching.fetch_script(wishes.script, wishes.script_into, source_of(wishes.script, means))
+            own = means if _origin(wishes.script) == _origin(order.uri) else msgspec.structs.replace(means, secrets={})
+            await fetching.fetch_script(wishes.script, wishes.script_into, source_of(wishes.script, own))
         if wishes.launcher:
             wishes.launcher.mkdir(parents=True, exist_ok=True)
             shutil.copy(validate.__file__, wishes.launcher / "validate.py")
@@ -122,6 +124,12 @@ async def _run(wishes: argparse.Namespace, environment: Mapping[str, str]) -> Ou
         source = source_of(order.uri, means)
         guard.check(order.uri)
         return await fetching.fetch(order, source)
+
+
+def _origin(uri: str) -> tuple[str, str]:
+    """Credentials are for one place: the script's may be another than the model's."""
+    parts = urlsplit(uri)
+    return parts.scheme, parts.netloc
 
 
 _patience = partial(

@@ -71,6 +71,17 @@ def test_a_download_that_takes_too_long_says_what_to_raise():
     assert "prepare_seconds" in found.failure.message
 
 
+def test_a_script_that_does_not_come_to_an_end_is_no_download_and_not_tried_for_ever():
+    found = of_preparation(failed(reason="DeadlineExceeded", validates="Failed", exit=137), **SCRIPT)
+    assert (found.failure.step, found.failure.reason, found.may_pass) == ("Validate", Reason.DEADLINE_EXCEEDED, False)
+
+
+def test_what_a_script_leaves_as_its_last_word_is_a_sentence():
+    said = word("ScriptNotFound", "There is no script check.py.", step="Validate")
+    found = of_preparation(failed(validates="Failed", exit=78, said=said), **SCRIPT)
+    assert found.failure.message == "There is no script check.py."
+
+
 def test_memory_is_named_with_its_limit():
     of = model()
     bad = server(of, ready=False, waiting="CrashLoopBackOff", exit=137, why="OOMKilled", restarts=3)

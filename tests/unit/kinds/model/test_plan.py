@@ -322,6 +322,15 @@ def test_a_first_revision_that_cannot_be_downloaded_has_failed():
     assert said(result.status, Condition.UPDATE_FAILED) is None
 
 
+def test_a_verdict_stays_when_the_pod_goes_that_it_was_read_from():
+    of = model()
+    bad = preparer(of, "Failed", exit=65, said='{"step": "Download", "reason": "EmptyModel", "message": "Empty."}')
+    first = plan(at(of, job(of, "Failed"), bad))
+    assert (first.status.phase, first.status.failure.exit_code) == ("Failed", 65)
+    second = plan(at(shown(of, failure=first.status.failure, phase="Failed"), job(of, "Failed")))
+    assert (second.actions, second.status.phase, second.status.failure) == ((), "Failed", first.status.failure)
+
+
 def test_a_failed_validation_says_how_with_its_log():
     of = model(validateScript="validate.py")
     failed = preparer(of, "Failed", validates="Failed", exit=3)

@@ -51,6 +51,19 @@ def stays() -> bool:
     return False
 
 
+async def test_a_model_that_calls_exit_fails_its_request_and_no_other():
+    def leaves(arrays: Sequence[Any]) -> list[Any]:
+        if (arrays[0] < 0).any():
+            raise SystemExit(3)
+        return [arrays[0]]
+
+    queue = batcher(leaves)
+    with pytest.raises(ModelError):
+        await queue.submit(work(-1), stays)
+    assert (await queue.submit(work(1), stays))[0].tolist() == [[1.0]]
+    queue.close()
+
+
 async def begun(model: Slow, queue: Batcher) -> asyncio.Future[Any]:
     """The model is busy with a first request."""
     first = queue.submit(work(100), stays)

@@ -196,6 +196,18 @@ async def test_a_script_and_its_launcher_come_beside(tmp_path: Path):
     assert out.decode().splitlines()[-1] == "checked /m"
 
 
+async def test_a_script_from_elsewhere_is_asked_for_without_the_models_credentials(tmp_path: Path):
+    files, elsewhere = _files(), Files()
+    elsewhere.files["/validate.py"] = b"pass"
+    async with serving(files) as url, serving(elsewhere) as other:
+        more = ("--script", f"{other}/validate.py", "--script-into", str(tmp_path / "script"))
+        command = _command(tmp_path, f"{url}/iris.onnx", *more, HTTP_TOKEN="hunter2")
+        assert await command.run() == 0, command.err
+
+    assert "Bearer hunter2" in str(files.requests)
+    assert "hunter2" not in str(elsewhere.requests)
+
+
 async def test_of_a_model_in_the_image_only_the_launcher_comes(tmp_path: Path):
     command = _command(tmp_path, "file:///models/iris", "--launcher", str(tmp_path / "tools"))
 

@@ -9,6 +9,7 @@ from skysail.base.names import Label
 from skysail.cli.cluster import Model
 from skysail.kinds.model import revisions
 from skysail.kinds.model.revisions import ControllerRevision, Entry
+from skysail.kinds.model.types import ModelDeployment
 from skysail.kube.client import Client, decoded
 from skysail.kube.resources import CONTROLLER_REVISION
 
@@ -30,26 +31,29 @@ async def history(client: Client, model: Model) -> list[Entry]:
 
 
 def chosen(model: Model, entries: list[Entry], number: int | None) -> Entry:
-    """The one of this number; without one, what was served last before what is served now."""
-    name = model.metadata.name
+    """The one of this number. Without one: what is served while another is on its way, else what was before it."""
+    name, now = model.metadata.name, model.status.revision
     if number is None:
-        before = [entry for entry in entries if entry.outcome == "served" and entry.number < model.status.revision]
+        newest = now if model.status.candidate else now - 1
+        before = [entry for entry in entries if entry.outcome == "served" and entry.number <= newest]
         if not before:
-            raise NoSuchRevision(f"Nothing else of {name} was served before. Its revisions: {_listed(entries)}.")
+            raise NoSuchRevision(f"Nothing else of {name} was served before. Its revisions: {_listed(model, entries)}.")
         return before[0]
     found = next((entry for entry in entries if entry.number == number), None)
     if found is None:
-        raise NoSuchRevision(f"{name} has no revision {number}. Its revisions: {_listed(entries)}.")
+        raise NoSuchRevision(f"{name} has no revision {number}. Its revisions: {_listed(model, entries)}.")
     return found
 
 
-def told(entry: Entry) -> str:
-    outcome = f", {entry.outcome}" if entry.outcome else ""
-    return f"{entry.number} ({entry.want.version}{outcome})"
+def told(model: Model, entry: Entry) -> str:
+    """Only ModelDeployments give their revisions names."""
+    version = entry.want.version if isinstance(model, ModelDeployment) else ""
+    about = ", ".join(word for word in (version, entry.outcome) if word)
+    return f"{entry.number} ({about})" if about else str(entry.number)
 
 
-def _listed(entries: list[Entry]) -> str:
-    return ", ".join(told(entry) for entry in entries) or "none"
+def _listed(model: Model, entries: list[Entry]) -> str:
+    return ", ".join(told(model, entry) for entry in entries) or "none"
 
 
 def _is_of(model: Model, row: ControllerRevision) -> bool:

@@ -24,6 +24,8 @@ def rollback(
     context: ContextOption = None,
 ) -> None:
     """Serve an earlier revision of a model, without downloading or validating it anew."""
+    if undo and to is not None:
+        raise typer.BadParameter("--undo goes back to what the spec says, and --to to a revision: give one of them.")
     from skysail.cli import cluster
     from skysail.cli.history import chosen, history, told
 
@@ -34,7 +36,9 @@ def rollback(
             return f"{name} goes back to what its spec says."
         entry = chosen(model, await history(client, model), to)
         await _pin(client, model, entry.number)
-        return f"{name} goes back to revision {told(entry)}. `skysail rollback {name} --undo` takes this back."
+        doubt = " It has failed before, and is only tried again." if entry.outcome == "failed" else ""
+        back = f"{name} goes back to revision {told(model, entry)}.{doubt}"
+        return f"{back} `skysail rollback {name} --undo` takes this back."
 
     typer.echo(cluster.speak(cluster.access(kubeconfig, context), talk))
 

@@ -134,6 +134,15 @@ def test_back_is_to_what_was_served_before_or_to_the_number_that_is_named(number
     assert history.chosen(deployment(revision=4), entries, number).number == want
 
 
+def test_while_another_one_is_on_its_way_back_is_to_what_is_served():
+    on_its_way = deployment(revision=2, candidate="abc")
+    assert history.chosen(on_its_way, [entry(3, ""), entry(2), entry(1)], None).number == 2
+
+
+def test_revisions_of_an_ml_model_have_no_names():
+    assert history.told(ml_model(expose=True), entry(3)) == "3 (served)"
+
+
 @pytest.mark.parametrize(
     ("number", "said"),
     [

@@ -65,6 +65,7 @@ def _serve(snapshot: Snapshot, wanted: Target, entry: Entry) -> Plan:
 
 
 def _served(snapshot: Snapshot, wanted: Target, entry: Entry, actions: Actions) -> Plan:
+    entry = upkeep.renewed(snapshot, wanted, entry)
     pinned = (
         f"{named(snapshot, entry)} is served because spec.rollbackTo names it. Remove that to serve what the spec says."
     )

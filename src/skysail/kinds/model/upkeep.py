@@ -32,9 +32,18 @@ def recorded(snapshot: Snapshot, entry: Entry) -> Apply:
     return Apply(CONTROLLER_REVISION, render.revision(snapshot.serving, entry), owner(snapshot), only_once=True)
 
 
+def renewed(snapshot: Snapshot, wanted: Target, entry: Entry) -> Entry:
+    """What is served again after another one is the newest again. A number that somebody named means what it did."""
+    newest = max(each.number for each in snapshot.history)
+    if wanted.is_pinned or entry.number == newest:
+        return entry
+    return msgspec.structs.replace(entry, number=newest + 1)
+
+
 def marked(snapshot: Snapshot, entry: Entry, outcome: Outcome) -> Actions:
-    """With what became of it."""
-    if entry.outcome == outcome:
+    """With what became of it, and with its number."""
+    stored = {(each.hash, each.number, each.outcome) for each in snapshot.history}
+    if (entry.hash, entry.number, outcome) in stored:
         return ()
     manifest = render.revision(snapshot.serving, msgspec.structs.replace(entry, outcome=outcome))
     return (Apply(CONTROLLER_REVISION, manifest, owner(snapshot)),)

@@ -498,12 +498,23 @@ def test_a_revision_that_was_served_once_and_fails_now_is_undone():
     assert (template(second), labels(second)[0][Label.OUTCOME]) == (new.hash, "failed")
 
 
+def test_what_is_served_again_is_the_newest_again_unless_its_number_was_named():
+    of = model()
+    old, other = entry(of, 1, "served"), entry(changed(of, version="w2"), 2, "served")
+    again = plan(at(shown(of, revision=2), old, other, deployment(old), server(of)))
+    made = next(action for action in again.actions if action.resource == CONTROLLER_REVISION)
+    assert (made.manifest["revision"], again.status.revision) == (3, 3)
+    pinned = changed(changed(of, version="w2"), rollback_to=1)
+    kept = plan(at(shown(pinned, revision=1), old, other, deployment(old), server(of)))
+    assert ([a for a in kept.actions if a.resource == CONTROLLER_REVISION], kept.status.revision) == ([], 1)
+
+
 def test_ten_revisions_are_kept_and_never_less_than_the_one_that_is_served():
     of = model()
     old = [entry(changed(of, version=f"w{number}"), number, "served") for number in range(2, 14)]
     now = entry(of, 1, "served")
     result = plan(at(shown(of, revision=1), now, *old, deployment(now), server(of)))
-    gone = [action.object.revision for action in result.actions if action.resource == CONTROLLER_REVISION]
+    gone = [action.object.revision for action in result.actions if isinstance(action, Delete)]
     assert gone == [2, 3, 4]
 
 

@@ -116,6 +116,13 @@ def test_a_container_has_the_rights_that_it_asks_for(node, namespace, context, s
     assert beside.replace("CapEff: ", "").strip() == said[0]
 
 
+def test_an_environment_runs_also_in_a_root_that_is_read_only(node, namespace):
+    main = {"image": "python:3", "securityContext": {"readOnlyRootFilesystem": True, "runAsNonRoot": True}}
+    apply(node, namespace, pod("a", "python", "-c", "import sys; print(sys.prefix != '/usr')", container=main))
+    until_phase(node, namespace, "a", "Succeeded")
+    assert ok(node, "logs", "a", "-n", namespace) == "True\n"
+
+
 def test_a_pod_whose_volume_outgrows_its_limit_is_evicted(node, namespace):
     main = {"volumeMounts": [{"name": "v", "mountPath": "/data"}]}
     volumes = [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]

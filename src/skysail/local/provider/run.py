@@ -7,7 +7,7 @@ import errno
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ _LONGEST_MESSAGE = 4096
 _KILLED = 137
 _START_ERROR = 128
 _HOME = "/root"
+# Folders that every box has for itself, and where.
+_OWN = {"tmp": "/tmp", "home": _HOME}  # noqa: S108 (inside the box)
 _PYTHON_TAG = re.compile(r"(?:^|/)python:(\d+(?:\.\d+)*)(?![\w.])")
 _TRIES = 50
 _PAUSE = 0.02
@@ -172,10 +174,12 @@ class Run:
 
     def _furnish(self, environment: Environment) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-        for name in ("tmp", "home"):
+        for name in _OWN:
             (self._folder / name).mkdir(parents=True)
         (self._folder / "tmp").chmod(0o1777)
         (self._folder / "message").touch()
+        for place in _below_own(environment):
+            (self._folder / place).mkdir(parents=True, exist_ok=True)
         if environment.copied is not None:
             shutil.copytree(environment.copied.source, self._folder / "copied", symlinks=True)
 
@@ -206,8 +210,7 @@ class Run:
     def _binds(self, environment: Environment) -> tuple[Bind, ...]:
         copied, read_only = environment.copied, self.container.rights.has_read_only_root
         return (
-            Bind(str(self._folder / "tmp"), "/tmp", read_only),  # noqa: S108 (inside the box)
-            Bind(str(self._folder / "home"), _HOME, read_only),
+            *(Bind(str(self._folder / name), target, read_only) for name, target in _OWN.items()),
             *((Bind(str(self._folder / "copied"), copied.target),) if copied else ()),
             *self._place.binds,
             *(self._place.volumes.bind(mount) for mount in self.container.mounts),
@@ -232,6 +235,14 @@ class Run:
         self.state = Ended(code=code, reason=reason, message=message, started=started, ended=self._around.now())
         self._around.journal.end(self.id, self.state)
         self._changed()
+
+
+def _below_own(environment: Environment) -> Iterator[str]:
+    """Where an environment lies in a folder of the box's own: once that is read-only, no place can be made in it."""
+    for name, target in _OWN.items():
+        for folder in environment.folders:
+            if folder.startswith(f"{target}/"):
+                yield name + folder.removeprefix(target)
 
 
 async def _whole(work: Coroutine[Any, Any, None]) -> None:

@@ -29,7 +29,7 @@ test: $(READY) ## check, then every test, against a real control plane
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 30
 
 .PHONY: test-crashes
-test-crashes: $(READY) ## crash at every effect, simulated and on the real control plane; about half an hour
+test-crashes: $(READY) ## crash at every effect, simulated and on the real control plane; more than an hour on two cores
 	$(BIN)/skysail build
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crashes
 

@@ -23,8 +23,12 @@ WORKERS = "trainingjob.ml.example.com/worker"
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
+    """With a node of its name, for pods on a node that is not there are collected while a test looks at them."""
     with fresh_namespace(cluster) as name:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"unschedulable": True}}
+        ok(cluster, "create", "-f", "-", stdin=json.dumps(node))
         yield name
+        ok(cluster, "delete", "node", name)
 
 
 def manifest(**spec: Any) -> dict[str, Any]:
@@ -78,7 +82,7 @@ def tell(cluster: Cluster, namespace: str, phase: str, code: int | None = None, 
     for pod in pods(cluster, namespace)[:ranks]:
         name = pod["metadata"]["name"]
         if not pod["spec"].get("nodeName"):
-            target = {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
+            target = {"apiVersion": "v1", "kind": "Node", "name": namespace}
             binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
             path = f"/api/v1/namespaces/{namespace}/pods/{name}/binding"
             done = cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
@@ -114,7 +118,7 @@ def test_a_failed_worker_is_told_and_the_gang_begins_anew(cluster: Cluster, oper
     tell(cluster, namespace, "Failed", 37, ranks=1)
     until_pods(cluster, namespace, 2, 1)
     failure = status(cluster, namespace)["failure"]
-    assert (failure["role"], failure["exitCode"], failure["node"]) == ("worker", 37, "nowhere")
+    assert (failure["role"], failure["exitCode"], failure["node"]) == ("worker", 37, namespace)
     assert failure["message"] == "the end", "its node does not answer, so it is what the pod said"
     tell(cluster, namespace, "Failed", 37, ranks=1)
     shown = until_phase(cluster, namespace, "Failed")
@@ -164,7 +168,7 @@ def test_a_pod_that_somebody_deletes_begins_a_new_attempt_at_no_cost(
     until_pods(cluster, namespace, 2, 1)
     shown = status(cluster, namespace)
     assert (shown["attempts"][0]["cause"], shown.get("retries", 0)) == ("Deleted", 0)
-    assert (shown["failure"]["pod"], shown["failure"]["node"]) == (name, "nowhere")
+    assert (shown["failure"]["pod"], shown["failure"]["node"]) == (name, namespace)
 
 
 def test_pods_that_were_left_without_their_job_are_ended(cluster: Cluster, operator: str, namespace: str) -> None:

@@ -39,7 +39,7 @@ test-frameworks: $(READY) ## PyTorch and TensorFlow in pods; downloads gigabytes
 	$(BIN)/python -m pytest tests/frameworks
 
 .PHONY: test-gangs
-test-gangs: $(READY) ## the real Kueue beside the operator; builds it from Go modules the first time
+test-gangs: $(READY) ## the real Kueue and Volcano beside the operator; builds them from Go modules the first time
 	$(BIN)/skysail build
 	$(BIN)/python -m pytest tests/gangs
 

@@ -12,7 +12,7 @@ from tests.support.documents import ROOT, follow, newcomer
 @pytest.fixture
 def shell(tmp_path, cluster):
     """`cluster` comes first, because it builds the control plane where there is none."""
-    with newcomer(tmp_path / "home", seconds=300) as run:
+    with newcomer(tmp_path / "home", seconds=900) as run:
         yield run
 
 

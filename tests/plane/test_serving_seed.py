@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from skysail.local.plane.flags import Component
-from tests.support.kubectl import apply, get, ok
+from tests.support.kubectl import Manifest, apply, get, ok
 from tests.support.serving import condition, linear, model_deployment, offer, source, until_ready
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def test_the_commands_of_the_model_operator(node: Cluster, namespace: str) -> No
     assert header.split() == ["NAME", "RUNTIME", "VERSION", "PHASE", "URL", "AGE"]
     url = f"http://{NAME}-service.{namespace}.svc:8000"
     assert row.split()[:-1] == [NAME, "fastapi-pytorch", "v1", "Ready", url]
-    described = ok(node, "describe", "modeldeployment", NAME, "-n", namespace)
-    assert "Deployed" in described
+    describe = ("describe", "modeldeployment", NAME, "-n", namespace)
+    node.until(lambda: "Deployed" in ok(node, *describe), "the event")
     assert f"Name:                   {NAME}\n" in ok(node, "describe", "deployment", NAME, "-n", namespace)
     assert f"{NAME}-service" in ok(node, "describe", "service", NAME, "-n", namespace)
     pods = get(node, namespace, "pods", "-l", f"model={NAME},type=inference")["items"]
@@ -58,13 +58,19 @@ def test_the_commands_of_the_model_operator(node: Cluster, namespace: str) -> No
 
 def test_a_model_that_cannot_be_fetched_is_told_with_its_host_and_step(node: Cluster, namespace: str) -> None:
     apply(node, namespace, model_deployment(NAME, "https://dummy.invalid/dummy_model.pt"))
-    node.until(lambda: "failure" in get(node, namespace, "modeldeployment", NAME).get("status", {}), "a failure")
-    model = get(node, namespace, "modeldeployment", NAME)
+    failed: list[Manifest] = []
+
+    def has_failed() -> bool:
+        """It is tried again soon, and then says that."""
+        failed[:] = [get(node, namespace, "modeldeployment", NAME)]
+        return "dummy.invalid" in failed[0].get("status", {}).get("message", "")
+
+    node.until(has_failed, "a failure")
+    (model,) = failed
     failure = model["status"]["failure"]
     assert (failure["step"], failure["reason"], failure["exitCode"]) == ("Download", "Unreachable", 75)
     assert "dummy.invalid" in failure["message"]
     assert condition(model, "Ready")["status"] == "False"
-    assert "dummy.invalid" in model["status"]["message"]
 
 
 def test_what_is_wrong_is_refused_with_the_fix(node: Cluster, namespace: str) -> None:
@@ -86,14 +92,15 @@ def _asked(node: Cluster, namespace: str, rows: list[list[float]]) -> list[list[
     with subprocess.Popen(
         command, env={**os.environ, "KUBECONFIG": str(node.kubeconfig)}, stdout=subprocess.PIPE, text=True
     ) as forward:
-        assert forward.stdout is not None
-        port = forward.stdout.readline().rpartition("127.0.0.1:")[2].split()[0]
-        body = json.dumps({"features": rows}).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            answer = json.load(reply)
-        forward.terminate()
-    return answer["predictions"]
+        try:
+            assert forward.stdout is not None
+            port = forward.stdout.readline().rpartition("127.0.0.1:")[2].split()[0]
+            body, kind = json.dumps({"features": rows}).encode(), {"Content-Type": "application/json"}
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", body, kind)
+            with urllib.request.urlopen(request, timeout=240) as reply:
+                return json.load(reply)["predictions"]
+        finally:
+            forward.terminate()
 
 
 def _left(node: Cluster, namespace: str) -> str:

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.plane.test_training import NAME, manifest, pods, status, tell, until_phase, until_pods
-from tests.support.kubectl import apply, fresh_namespace, ok
+from tests.plane.test_training import (
+    NAME,
+    manifest,
+    namespace_with_node,
+    pods,
+    status,
+    tell,
+    until_phase,
+    until_pods,
+)
+from tests.support.kubectl import apply, ok
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +47,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    with fresh_namespace(cluster) as name:
+    with namespace_with_node(cluster) as name:
         yield name
 
 

@@ -131,15 +131,18 @@ class DeploymentController(Owning):
         self._moved: dict[str, tuple[Any, float]] = {}
 
     def sweep(self) -> None:
-        for deployment in self.all(DEPLOYMENT):
-            if "deletionTimestamp" not in deployment["metadata"]:
-                self._roll(deployment)
+        for deployment in self._ours():
+            self._roll(deployment)
         for replica_set in self.all(REPLICA_SET):
             if "deletionTimestamp" not in replica_set["metadata"]:
                 self._fill(replica_set)
-        for deployment in self.all(DEPLOYMENT):
-            if "deletionTimestamp" not in deployment["metadata"]:
-                self._report(deployment)
+        for deployment in self._ours():
+            self._report(deployment)
+
+    def _ours(self) -> list[Object]:
+        """Those of others have servers that nobody plays."""
+        there = [each for each in self.all(DEPLOYMENT) if "deletionTimestamp" not in each["metadata"]]
+        return [each for each in there if Label.MODEL_UID in each["metadata"].get("labels", {})]
 
     def _roll(self, deployment: Object) -> None:
         wanted, template = _replicas(deployment), deployment["spec"]["template"]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from skysail.base.names import Label
 from skysail.base.settings import Settings
 from skysail.kinds.model.caches import Caches
 from skysail.kinds.model.observe import Models
 from skysail.kinds.model.terms import terms
 from skysail.kinds.model.types import KINDS, ML_MODEL, MODEL_DEPLOYMENT
-from skysail.kube.resources import DEPLOYMENT, JOB, POD, SERVICE
+from skysail.kube.resources import CONTROLLER_REVISION, DEPLOYMENT, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE
+from tests.contract.speech import owned_by
 from tests.simulation import runner
 from tests.simulation.deployments import (
     REPLICA_SET,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from tests.contract.speech import Api
     from tests.simulation.process import Process
     from tests.simulation.runner import Outcome
+    from tests.simulation.watches import Change
     from tests.simulation.world import World
 
     Step = Callable[[Api], Awaitable[None]]
@@ -78,9 +81,17 @@ class Watchman:
                 uid, metadata = change.after["metadata"]["uid"], change.after["metadata"]
                 answers = is_ready(change.after) and not change.gone and "deletionTimestamp" not in metadata
                 (ready.add if answers else ready.discard)(uid)
+            elif change.resource == SERVICE and _is_taken_over(change) and len(ready) < self._fewest:
+                wrong.append(f"{change.after['metadata']['name']} leads to servers that do not answer yet")
             if is_served and len(ready) < self._fewest:
                 wrong.append(f"only {len(ready)} servers answer after {change.verb} {change.after['metadata']['name']}")
         return Bill(wrong=wrong[:1])
+
+
+def _is_taken_over(change: Change) -> bool:
+    """Whether it led to other servers until now."""
+    before, after = (each.get("spec", {}).get("selector", {}) for each in (change.before or {}, change.after))
+    return bool(before) and Label.MODEL_UID in after and Label.MODEL_UID not in before
 
 
 def deploy(deed: str = "good", version: str = "v1", **spec: Any) -> Step:
@@ -143,6 +154,38 @@ def when(resource: Resource, name: str, holds: Callable[[dict[str, Any]], bool])
         await api.until(resource, name, lambda found: bool(found) and holds(found))
 
     return wait
+
+
+def forget() -> Step:
+    """Somebody takes the label away that says what became of each revision."""
+
+    async def patch(api: Api) -> None:
+        for each in (await api.list(CONTROLLER_REVISION)).ok["items"]:
+            label = {"metadata": {"labels": {Label.OUTCOME: None}}}
+            (await api.merge(CONTROLLER_REVISION, each["metadata"]["name"], label)).ok  # noqa: B018 (asserts)
+
+    return patch
+
+
+def left_behind() -> Step:
+    """What an operator before us made of the model: a Deployment that nobody here plays, and its Service."""
+
+    async def make(api: Api) -> None:
+        model = (await api.get(MODEL_DEPLOYMENT.resource, NAME)).ok
+        owners, chosen = owned_by(model, controller=True), {"model": NAME}
+        template = {"metadata": {"labels": chosen}, "spec": {"containers": []}}
+        servers = {
+            "metadata": {"name": f"inference-{NAME}", "ownerReferences": owners, "labels": chosen},
+            "spec": {"selector": {"matchLabels": chosen}, "template": template},
+        }
+        service = {
+            "metadata": {"name": f"svc-{NAME}", "ownerReferences": owners},
+            "spec": {"selector": chosen, "ports": [{"port": 80, "targetPort": 8000, "protocol": "TCP"}]},
+        }
+        for resource, manifest in ((DEPLOYMENT, servers), (SERVICE, service)):
+            (await api.create(resource, manifest)).ok  # noqa: B018 (asserts)
+
+    return make
 
 
 def _create(kind: CustomKind, spec: dict[str, Any]) -> Step:
@@ -210,6 +253,8 @@ SCENARIOS = {
         _scenario("a stranger deletes the download", at_once(deploy(), _downloading, delete(JOB, f"validate-{NAME}"))),
         _scenario("a stranger deletes a Service", deploy(), delete(SERVICE, f"{NAME}-service")),
         _scenario("a stranger deletes the servers", deploy(), delete(DEPLOYMENT), fewest=0),
+        _scenario("a stranger takes away what became of a revision", deploy(), forget()),
+        _scenario("taken over from another operator", at_once(deploy(), left_behind())),
         _scenario("MLModel", download()),
         _scenario("MLModel updated", download(), change(ML_MODEL, modelURL="https://models.example.com/good/2.tar.gz")),
         _scenario(
@@ -219,6 +264,12 @@ SCENARIOS = {
         ),
         _scenario(
             "MLModel to none and back", download(), change(ML_MODEL, replicas=0), change(ML_MODEL, replicas=2), fewest=0
+        ),
+        _scenario(
+            "MLModel, whose claim a stranger deletes",
+            download(),
+            delete(PERSISTENT_VOLUME_CLAIM, f"{NAME}-pvc"),
+            fewest=0,
         ),
         _scenario("MLModel hidden", download(), change(ML_MODEL, expose=False)),
         _scenario("MLModel deleted", download(), delete(_ML)),

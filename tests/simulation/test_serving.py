@@ -58,10 +58,13 @@ ENDS: dict[str, End] = {
     "a stranger deletes the download": ("Ready", 1, ["served"], _READY),
     "a stranger deletes a Service": ("Ready", 1, ["served"], _READY),
     "a stranger deletes the servers": ("Ready", 1, ["served"], _READY),
+    "a stranger takes away what became of a revision": ("Ready", 1, ["served"], _READY),
+    "taken over from another operator": ("Ready", 1, ["served"], _READY),
     "MLModel": ("Ready", 1, ["served"], _READY),
     "MLModel updated": ("Ready", 2, ["served", "served"], _READY),
     "MLModel, whose update crashes": ("Ready", 1, ["served", "failed"], _ROLLED_BACK),
     "MLModel to none and back": ("Ready", 1, ["served"], _READY),
+    "MLModel, whose claim a stranger deletes": ("Ready", 1, ["served"], _READY),
     "MLModel hidden": ("Ready", 1, ["served"], _READY),
     "MLModel deleted": (None, 0, [], set()),
 }
@@ -136,6 +139,13 @@ def test_servers_of_a_revision_that_failed_do_not_stay() -> None:
         assert deployment["spec"]["template"]["metadata"]["labels"][label] == good["metadata"]["labels"][label], name
 
 
+def test_what_an_operator_before_us_made_ends_when_ours_has_followed_it() -> None:
+    end = reference("taken over from another operator").end
+    assert [line for line in end if line.startswith("Deployment ")] == ["Deployment iris"]
+    selector = end["Service svc-iris"]["spec"]["selector"]
+    assert (selector["model"], selector["type"]) == ("iris", "inference")
+
+
 def test_each_revision_is_downloaded_once_unless_that_fails() -> None:
     jobs = {name: reference(name).history["create Job validate-iris"] for name in SCENARIOS}
     assert {name: jobs[name] for name in ("served", "updated", "back, and forth")} == {
@@ -144,6 +154,16 @@ def test_each_revision_is_downloaded_once_unless_that_fails() -> None:
         "back, and forth": 2,
     }
     assert jobs["download fails twice in a way that passes"] == 3
+    lost = reference("MLModel, whose claim a stranger deletes").history
+    assert (lost["create PersistentVolumeClaim iris-pvc"], lost["create Job iris-download-job"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("in the image", 3), ("served", 5), ("validated and served", 6), ("MLModel", 6)]
+)
+def test_a_model_tells_little_on_its_way(name: str, most: int) -> None:
+    """That it begins, that it downloads, validates and rolls out where that lasts, that it answers, and its end."""
+    assert sum(1 for effect in reference(name).effects if effect.path.endswith("/status")) <= most
 
 
 @pytest.mark.parametrize("name", _WAYS)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SECONDS = 120
+SECONDS = 600
 SOURCE = Path(__file__).parents[2] / "src"
 
 

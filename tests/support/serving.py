@@ -28,7 +28,7 @@ while True:
     count += 1
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=120) as reply:
             answer = reply.read().decode()
     except urllib.error.HTTPError as error:
         answer = f"failed: {error.code} {error.read().decode()}"
@@ -108,7 +108,8 @@ def ask_on(node: Cluster, namespace: str, url: str, question: Any) -> None:
 
 
 def told(node: Cluster, namespace: str) -> list[Told]:
-    lines = ok(node, "logs", "asks", "-n", namespace).splitlines()
+    # The last line may be written right now.
+    lines = ok(node, "logs", "asks", "-n", namespace).rpartition("\n")[0].splitlines()
     return [msgspec.json.decode(line, type=Told) for line in lines][1:]
 
 

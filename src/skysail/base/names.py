@@ -78,6 +78,10 @@ class Annotation(Named):
     OFFLOAD = "skysail.dev/offload", "Asks for a cloud: the name of a provider, or `cheapest`."
     NOT_RUN = "skysail.dev/not-run", "On a DaemonSet's pod on a virtual node: shown as running, not run, and free."
     RUNTIME_IMAGE = "skysail.dev/runtime-image", "On an MLModel: image of the server in place of the framework's own."
+    CIRCUMSTANCES = (
+        "skysail.dev/circumstances",
+        "On the Job that downloads a model: hash of the settings and size that it was made under; a change, a new try.",
+    )
     READY_PATH = (
         "skysail.dev/ready-path",
         "On a model whose server is of your own image: where it answers 200 once the model is loaded, such as `/ping`.",
@@ -191,6 +195,8 @@ class Reason(Named):
     LEFT_OUT = "LeftOut", "The pod runs without something that it asks for."
     INVALID_SPEC = "InvalidSpec", "The object cannot be worked on as it is written; the message says what to change."
     RECONCILE_FAILED = "ReconcileFailed", "A pass over the object failed and will be tried again."
+    NOT_GROWN = "NotGrown", "The claim of a model is smaller than `spec.storageSize`, and cannot grow."
+    NAME_TAKEN = "NameTaken", "A child's name belongs to an object of somebody else; the message says to whom."
     HANDLER_NOT_FOUND = "HandlerNotFound", "The handler could not be imported from the image or the code."
     ENTRYPOINT_UNKNOWN = "EntrypointUnknown", "The pod names no command and the image's own could not be read."
     GANG_UNAVAILABLE = "GangUnavailable", "The gang scheduler that was asked for is not installed."
@@ -243,8 +249,10 @@ class Reason(Named):
     DOWNLOAD_FAILED = "DownloadFailed", "The model could not be downloaded or laid out; the message says why."
     VALIDATING = "Validating", "The validation script runs."
     VALIDATED = "Validated", "The validation script succeeded."
+    NO_SCRIPT = "NoScript", "The revision has no validation script, so only its servers tell whether it is good."
     ROLLING_OUT = "RollingOut", "Servers of the revision are being started beside those that serve."
     SERVED = "Served", "All servers of the revision that is wanted answer."
+    TAKING_OVER = "TakingOver", "The model answers; what an operator before Skysail served it by is ended next."
     NOT_SERVED_YET = "NotServedYet", "No revision of the model has been served yet."
     SCALED_TO_ZERO = "ScaledToZero", "No server is wanted, so nothing answers."
     NOT_READY = "NotReady", "The servers run and do not become ready."

@@ -20,7 +20,7 @@ from skysail.kube import kubeconfig
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client, decoded
 from skysail.kube.crd import CustomKind
-from skysail.kube.errors import Forbidden, KubeError, NotFound
+from skysail.kube.errors import Forbidden, KubeError, NotFound, NotServed
 from skysail.kube.http import HttpTransport
 from skysail.kube.kubeconfig import Access
 from skysail.kube.objects import Key, Object
@@ -28,6 +28,7 @@ from skysail.kube.watch import Reflector
 from skysail.local.home import Home
 
 _NEAR = 3
+_SERVED = (MODEL_DEPLOYMENT, ML_MODEL)
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Object)
@@ -37,6 +38,10 @@ Model = ModelDeployment | MLModel
 
 class NotThere(UserError):
     """There is none of this name; the message says what is near."""
+
+
+class Ambiguous(UserError):
+    """Several have this name; the message says how to name each."""
 
 
 class NoAnswer(UserError):
@@ -76,20 +81,31 @@ async def training_job(client: Client, namespace: str, name: str) -> TrainingJob
     return found
 
 
-async def model(client: Client, namespace: str, name: str) -> Model:
-    """Of either kind that serves one."""
-    found = await one_of((MODEL_DEPLOYMENT, ML_MODEL), client, Key(namespace, name))
+async def model(client: Client, namespace: str, wanted: str) -> Model:
+    """Of either kind that serves one: `wanted` is its name, or `kind/name` where both have that name."""
+    kind, slash, name = wanted.rpartition("/")
+    kinds = tuple(each for each in _SERVED if not slash or kind.lower() in _spellings(each))
+    if not kinds:
+        known = " or ".join(f"{each.resource.kind.lower()}/{name}" for each in _SERVED)
+        raise NotThere(f"{kind} is no kind of model: write {known}.")
+    found = await one_of(kinds, client, Key(namespace, name))
     assert isinstance(found, ModelDeployment | MLModel)
     return found
 
 
 async def one_of(kinds: tuple[CustomKind, ...], client: Client, wanted: Key) -> Object:
-    """The first that has this name. Raises NotThere, with what is near."""
+    """The one that has this name. Raises NotThere, with what is near, and Ambiguous."""
+    found: dict[str, Object] = {}
     for kind in kinds:
-        with contextlib.suppress(NotFound):
-            found: Object = await client.get(kind.resource, wanted.namespace, wanted.name, kind.struct)
-            return found
-    raise await _not_there(client, kinds, wanted)
+        with contextlib.suppress(NotFound, NotServed):
+            there: Object = await client.get(kind.resource, wanted.namespace, wanted.name, kind.struct)
+            found[kind.resource.kind] = there
+    if not found:
+        raise await _not_there(client, kinds, wanted)
+    if len(found) > 1:
+        named = " or ".join(f"{kind.lower()}/{wanted.name}" for kind in found)
+        raise Ambiguous(f"There is a {' and a '.join(found)} {wanted.name} in {wanted.namespace}: write {named}.")
+    return next(iter(found.values()))
 
 
 async def until_over(client: Client, job: TrainingJob) -> AsyncIterator[TrainingJob]:
@@ -130,12 +146,18 @@ async def connected(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T
         await transport.close()
 
 
+def _spellings(kind: CustomKind) -> tuple[str, ...]:
+    """As kubectl takes them."""
+    resource = kind.resource
+    return (resource.kind.lower(), resource.plural, *kind.short_names)
+
+
 async def _not_there(client: Client, kinds: tuple[CustomKind, ...], wanted: Key) -> NotThere:
     what = " or ".join(kind.resource.kind for kind in kinds)
     several = " or ".join(f"{kind.resource.kind}s" for kind in kinds)
     try:
         known = [key for kind in kinds for key in await _names(client, kind)]
-    except NotFound:
+    except (NotFound, NotServed):
         return NotThere(f"This cluster knows no {several}: Skysail is not installed in it. `skysail up` starts one.")
     except Forbidden:
         known = []

@@ -22,6 +22,7 @@ from skysail.kube.fields import Condition
 _ADVICE: dict[str, str] = {
     Reason.INVALID_SPEC: "Change what it names: `kubectl edit trainingjob {name} -n {namespace}`. It begins by itself.",
     Reason.RECONCILE_FAILED: "It is tried again by itself. Where it stays so, change what the sentence names.",
+    Reason.NAME_TAKEN: "Delete or rename one of the two that the sentence names. It goes on by itself then.",
     Reason.INSUFFICIENT_RESOURCES: "Ask for less (resources, gpuPerWorker, workers), or make room: "
     "`kubectl describe nodes` shows what they have.",
     Reason.NO_MATCHING_NODE: "Correct nodeSelector, affinity or tolerations in spec.podTemplate, or label a node: "

@@ -14,4 +14,6 @@ KubeconfigOption = Annotated[
     typer.Option(help="The kubeconfig [default: $KUBECONFIG, else that of `skysail up`, else as kubectl finds it]."),
 ]
 ContextOption = Annotated[str | None, typer.Option(help="The context in it [default: the current one].")]
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a ModelDeployment or MLModel.")]
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A ModelDeployment or MLModel: its name, or kind/name.")
+]

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from skysail.base import terminal
 from skysail.base.names import Reason
 from skysail.kube.workloads import Pod
 
@@ -82,7 +83,7 @@ def stuck(pods: Iterable[P], now: datetime) -> P | None:
 
 def cut(message: str) -> str:
     """The first sentence or two: a scheduler tells of every node, and people read one line."""
-    line = " ".join(message.split())[:_LONGEST]
+    line = " ".join(terminal.shown(message).split())[:_LONGEST]
     return line if line.endswith(".") else f"{line}."
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from skysail.base import terminal
+from skysail.base.ration import Ration
 from skysail.kube.client import Client, decoded
 from skysail.kube.errors import KubeError
 from skysail.kube.objects import Key, Object
@@ -25,6 +26,10 @@ _LOG_BYTES = 65536
 # A node that does not answer must not keep others from being looked at.
 _LOG_SECONDS = 5.0
 _CANNOT_CREATE = "FailedCreate"
+# The API server reads all events of a namespace to find those of one object.
+_EVENTS_A_SECOND = 2.0
+_EVENTS_AT_ONCE = 10.0
+_MOST_REMEMBERED = 1000
 
 
 class _Series(msgspec.Struct, frozen=True, rename="camel"):
@@ -51,10 +56,12 @@ class _Events(msgspec.Struct, frozen=True):
 
 
 class Evidence:
-    """Stateless over its client."""
+    """Asks for few events at a time. Who is not asked about again has not changed."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._ration = Ration(a_second=_EVENTS_A_SECOND, at_once=_EVENTS_AT_ONCE)
+        self._remembered: dict[str, tuple[Told, ...]] = {}
 
     async def log(self, pod: Key, container: str, *, lines: int = LOG_LINES, before: bool = False) -> str | None:
         """The last lines of a container's log; `before`: of the one that was there before it was started again."""
@@ -77,16 +84,33 @@ class Evidence:
 
     async def complaint(self, owner: Object) -> str | None:
         """What a controller last told about pods that it cannot make for this object."""
-        told = await self._events(owner, f",reason={_CANNOT_CREATE}")
-        return told[-1].note if told else None
+        told = _last(await self._events(owner, f",reason={_CANNOT_CREATE}"))
+        return told.note if told is not None else None
 
     async def newest(self, about: Object) -> Told | None:
         """A later event says that an earlier one is overcome."""
-        return max(await self._events(about), key=lambda event: event.time, default=None)
+        return _last(await self._events(about))
 
     async def _events(self, about: Object, more: str = "") -> tuple[Told, ...]:
-        query = {"fieldSelector": f"regarding.uid={about.metadata.uid}{more}"}
+        selector = f"regarding.uid={about.metadata.uid}{more}"
+        if not self._ration.take(asyncio.get_running_loop().time()):
+            return self._remembered.get(selector, ())
         try:
-            return decoded(await self._client.list_page(EVENT, about.metadata.namespace, query), _Events).items
+            page = await self._client.list_page(EVENT, about.metadata.namespace, {"fieldSelector": selector})
         except KubeError:
             return ()
+        return self._remember(selector, decoded(page, _Events).items)
+
+    def _remember(self, selector: str, events: tuple[Told, ...]) -> tuple[Told, ...]:
+        self._remembered.pop(selector, None)
+        if events:
+            self._remembered[selector] = events
+        if len(self._remembered) > _MOST_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+        return events
+
+
+def _last(events: tuple[Told, ...]) -> Told | None:
+    """By their times: they are listed in the order of their names, which tell nothing."""
+    in_order = sorted(events, key=lambda event: event.time)
+    return in_order[-1] if in_order else None

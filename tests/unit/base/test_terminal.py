@@ -22,6 +22,23 @@ def test_what_was_written_over_is_not_seen(text, seen):
 
 
 @pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("\x1b[31mred\x1b[0m\tand plain", "red\tand plain"),
+        ("\x1b]0;a title\x07words", "words"),
+        ("\x1b]8;;https://example.com\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1b]0;a title without an end", ""),
+        ("\x1b(B\x1b[2K\x1b[1Aup", "up"),
+        ("\x9b31mred\x07\x00\x7f", "red"),
+        ("a\x1b", "a"),
+        ("Ünï\u0441ode \N{SNOWMAN}\n", "Ünï\u0441ode \N{SNOWMAN}\n"),
+    ],
+)
+def test_what_tells_a_terminal_how_to_show_it_is_not_seen(text, seen):
+    assert shown(text) == seen
+
+
+@pytest.mark.parametrize(
     ("text", "end"),
     [
         ("a\nb", "a\nb"),

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from skysail.base.settings import Settings
-from skysail.cli import history, models, questions
+from skysail.cli import cluster, history, models, questions
 from skysail.kinds.model import revisions
 from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.runtimes import ROWS
@@ -154,3 +154,38 @@ def test_a_revision_that_is_not_there_is_told_with_those_that_are(number, said):
     with pytest.raises(history.NoSuchRevision) as error:
         history.chosen(deployment(revision=1), [entry(1)], number)
     assert str(error.value) == said
+
+
+BOTH = {
+    "/apis/mlops.sathvik.dev/v1/namespaces/ml/modeldeployments/dummy": deployment(),
+    "/apis/oda.tmforum.org.oda.tmforum.org/v1beta1/namespaces/ml/mlmodels/dummy": ml_model(expose=True),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("modeldeployment/dummy", ModelDeployment),
+        ("ModelDeployments/dummy", ModelDeployment),
+        ("mlmodel/dummy", MLModel),
+    ],
+)
+async def test_a_kind_says_which_of_two_models_of_one_name_is_meant(name, kind):
+    assert isinstance(await cluster.model(Client(Pods(BOTH)), "ml", name), kind)
+
+
+async def test_a_name_that_two_models_have_is_not_guessed_at():
+    with pytest.raises(cluster.Ambiguous, match="write modeldeployment/dummy or mlmodel/dummy"):
+        await cluster.model(Client(Pods(BOTH)), "ml", "dummy")
+    for path, found in BOTH.items():
+        assert await cluster.model(Client(Pods({path: found})), "ml", "dummy") == found
+
+
+async def test_a_kind_that_serves_nothing_is_told():
+    with pytest.raises(cluster.NotThere, match="job is no kind of model: write modeldeployment/dummy or mlmodel/dummy"):
+        await cluster.model(Client(Pods(BOTH)), "ml", "job/dummy")
+
+
+async def test_a_cluster_that_knows_no_models_is_told_apart_from_one_without_this_one():
+    with pytest.raises(cluster.NotThere, match="Skysail is not installed in it"):
+        await cluster.model(Client(Pods({})), "ml", "dummy")

@@ -44,7 +44,8 @@ def admit(kind: CustomKind, terms: Terms, object_: Manifest, old: Manifest | Non
         wrong += _fixed(before, model, terms)
     if wrong:
         return Verdict(refused=" ".join(wrong[:_MOST]))
-    return Verdict(warnings=cautions(model, terms))
+    kept = _kept(before, model, terms) if before is not None else ()
+    return Verdict(warnings=(*cautions(model, terms), *kept))
 
 
 def _read(kind: CustomKind, object_: Manifest) -> Model | None:
@@ -60,14 +61,19 @@ def _read(kind: CustomKind, object_: Manifest) -> Model | None:
 def _fixed(before: Model, model: Model, terms: Terms) -> Iterator[str]:
     """What the claim was made with. Nobody can change it, and a change that does nothing would be a lie."""
     old, new = serving(before, terms).storage, serving(model, terms).storage
-    if old is None or new is None:
-        return
-    anew = "The claim is made once: create the MLModel anew, under another name while this one serves."
-    sizes = amounts.number(old.size), amounts.number(new.size)
-    if sizes[0] != sizes[1]:
-        yield f"spec.storageSize cannot be changed from {old.size} to {new.size}. {anew}"
-    if old.is_shared != new.is_shared:
-        yield f"The access mode cannot be changed. {anew}"
+    if old is not None and new is not None and old.is_shared != new.is_shared:
+        yield (
+            "The access mode cannot be changed. The claim is made once: create the MLModel anew, under another name "
+            "while this one serves."
+        )
+
+
+def _kept(before: Model, model: Model, terms: Terms) -> Iterator[str]:
+    """A volume only grows. Less than it has is no mistake: so somebody takes back what it could not grow to."""
+    old, new = serving(before, terms).storage, serving(model, terms).storage
+    there, wanted = amounts.number(old.size if old else None), amounts.number(new.size if new else None)
+    if new is not None and there is not None and wanted is not None and wanted < there:
+        yield f"A volume that has more than {new.size} keeps it: spec.storageSize only counts where it is larger."
 
 
 def _hook(kind: CustomKind, terms: Terms) -> Hook:

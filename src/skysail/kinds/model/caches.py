@@ -12,7 +12,7 @@ from skysail.core.loop import Loop
 from skysail.kinds.model.revisions import ControllerRevision
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.types import KINDS
-from skysail.kinds.model.workload import Deployment, Job, Pod
+from skysail.kinds.model.workload import Claim, Deployment, Job, Pod
 from skysail.kube.cache import Cache, label_values, owner_uids, uids
 from skysail.kube.crd import CustomKind
 from skysail.kube.objects import Object
@@ -38,7 +38,7 @@ class Caches(msgspec.Struct, frozen=True):
     deployments: Cache[Deployment]
     services: Cache[Object]
     autoscalers: Cache[Object]
-    claims: Cache[Object]
+    claims: Cache[Claim]
     revisions: Cache[ControllerRevision]
 
     @classmethod
@@ -51,7 +51,7 @@ class Caches(msgspec.Struct, frozen=True):
             deployments=Cache(DEPLOYMENT, Deployment, by_owner, _OURS),
             services=Cache(SERVICE, Object, by_owner, _OURS),
             autoscalers=Cache(HORIZONTAL_POD_AUTOSCALER, Object, by_owner, _OURS),
-            claims=Cache(PERSISTENT_VOLUME_CLAIM, Object, by_owner, _OURS),
+            claims=Cache(PERSISTENT_VOLUME_CLAIM, Claim, by_owner, _OURS),
             revisions=Cache(CONTROLLER_REVISION, ControllerRevision, by_owner, _OURS),
         )
 

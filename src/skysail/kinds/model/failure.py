@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import cast, get_args
+from typing import Annotated, cast, get_args
 
 import msgspec
 
+from skysail.base import terminal
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import obstacles
@@ -18,8 +19,10 @@ from skysail.kinds.model.types import Failure, Step
 from skysail.kinds.model.workload import Job, Pod, newest
 from skysail.kube.workloads import Container, Terminated
 
-# A server that was started so often and does not answer will not answer.
+# A server that was started so often and does not answer will not answer. One that ran so long before is not counted
+# among them: kubelets begin to count anew then, too, and what else keeps it from answering is told by its deadline.
 _RESTARTS = 3
+_HEALTHY = timedelta(minutes=10)
 # By which the download says that its failure may pass; by which a shell says that a program was told to go.
 _MAY_PASS = 75
 _TOLD_TO_GO = 143
@@ -64,7 +67,7 @@ class _Word(msgspec.Struct, frozen=True):
 class Prepared(msgspec.Struct, frozen=True):
     """What a download came to. Nothing of it where the model is in the server's image."""
 
-    digest: str = ""
+    digest: Annotated[str, msgspec.Meta(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
     bytes: int = 0
     files: int = 0
 
@@ -109,10 +112,11 @@ def of_preparation(snapshot: Snapshot, job: Job) -> Mishap:
     crash = _crash(pod, *pod.exit)
     is_interrupted = crash.end.exit_code == _TOLD_TO_GO or pod.disruption is not None
     word = _word(crash.end) if crash.container == FETCH else None
+    pinned = snapshot.serving.rollback_to if crash.reason == Reason.CHECKSUM_MISMATCH else None
     found = Failure(
         step=_step(crash, word),
         reason=Reason.INTERRUPTED if is_interrupted else crash.reason,
-        message=crash.message,
+        message=crash.message if pinned is None else _overwritten(snapshot, pinned),
         revision=job.revision,
         exit_code=crash.end.exit_code,
         failure_time=time,
@@ -141,8 +145,8 @@ def of_servers(snapshot: Snapshot, entry: Entry) -> Mishap | None:
     if deployment is None or deployment.revision != entry.hash or deployment.is_rolled_out:
         return None
     late = [pod for pod in snapshot.serving_pods(entry.hash) if not pod.is_ready]
-    crashes = [crash for pod in late if (crash := crashed(pod)) is not None]
-    looping = next((crash for crash in crashes if _restarts(crash) >= _RESTARTS and not _passes(crash)), None)
+    crashes = [crash for pod in late if (crash := crashed(snapshot, entry, pod)) is not None]
+    looping = next((crash for crash in crashes if _loops(crash) and not _passes(crash)), None)
     if looping is None and not deployment.is_late:
         return None
     crash = looping or next(iter(crashes), None)
@@ -159,14 +163,16 @@ def _passes(crash: Crash) -> bool:
     return crash.container == FETCH and crash.end.exit_code in {_MAY_PASS, _TOLD_TO_GO}
 
 
-def crashed(pod: Pod) -> Crash | None:
-    """A container of a server that ended badly and has not answered since."""
+def crashed(snapshot: Snapshot, entry: Entry, pod: Pod) -> Crash | None:
+    """A container of a server of this revision that ended badly and has not answered since."""
     for row in pod.containers:
         end = row.state.terminated or row.last_state.terminated
         is_done = row.state.terminated is not None and row.state.terminated.exit_code == 0
         if end is not None and not is_done and not row.ready and (end.exit_code != 0 or row.restart_count):
             crash = _crash(pod, row.name, end)
-            return msgspec.structs.replace(crash, is_running=row.state.running is not None)
+            is_other = crash.container == FETCH and crash.reason == Reason.CHECKSUM_MISMATCH
+            message = _overwritten(snapshot, entry.number) if is_other else crash.message
+            return msgspec.structs.replace(crash, is_running=row.state.running is not None, message=message)
     return None
 
 
@@ -209,7 +215,7 @@ def _crash(pod: Pod, container: str, end: Terminated) -> Crash:
     word = _word(end) if container == FETCH else None
     if word is not None:
         known = _REASONS.get(word.reason, Reason.DOWNLOAD_FAILED)
-        return Crash(pod, container, end, word.message[:_LONGEST_MESSAGE], known)
+        return Crash(pod, container, end, word.message, known)
     if container == FETCH:
         return Crash(pod, container, end, f"{where} ended with exit code {end.exit_code}.", Reason.DOWNLOAD_FAILED)
     if container == VALIDATION:
@@ -221,23 +227,32 @@ def _crash(pod: Pod, container: str, end: Terminated) -> Crash:
 def _invalid(pod: Pod, where: str, end: Terminated) -> Crash:
     if end.exit_code == _NO_SCRIPT:
         word = _word(end)
-        text = word.message[:_LONGEST_MESSAGE] if word else f"The validation script was not found{_said(end)}"
+        text = word.message if word else f"The validation script was not found{_said(end)}"
         return Crash(pod, VALIDATION, end, text, Reason.SCRIPT_NOT_FOUND)
     text = f"The validation script failed with exit code {end.exit_code}{_said(end)} {where} has the whole log."
     return Crash(pod, VALIDATION, end, text, Reason.VALIDATION_FAILED)
 
 
+def _overwritten(snapshot: Snapshot, number: int) -> str:
+    """The download knows only that it is not what it was told; here is known that it was."""
+    changed = f"What is at the address of the model has changed since revision {number} was found good"
+    if snapshot.serving.rollback_to is not None:
+        return f"{changed}: put the former content back there, or remove spec.rollbackTo."
+    return f"{changed}: set a new spec.version to serve what is there now, or put the former content back there."
+
+
 def _said(end: Terminated) -> str:
     """The last line that a container left, which tells most."""
-    lines = [line.strip() for line in end.message.splitlines() if line.strip()]
+    lines = [line.strip() for line in terminal.shown(end.message).splitlines() if line.strip()]
     return f": {obstacles.cut(lines[-1])}" if lines else "."
 
 
 def _word(end: Terminated) -> _Word | None:
     try:
-        return msgspec.json.decode(end.message, type=_Word)
+        word = msgspec.json.decode(end.message, type=_Word)
     except msgspec.DecodeError:
         return None
+    return msgspec.structs.replace(word, message=terminal.shown(word.message)[:_LONGEST_MESSAGE])
 
 
 def _step(crash: Crash, word: _Word | None) -> Step:
@@ -264,9 +279,15 @@ def _silent(snapshot: Snapshot, late: list[Pod]) -> Failure:
     return Failure(step="Ready", reason=Reason.NOT_READY, message=message)
 
 
-def _restarts(crash: Crash) -> int:
+def _loops(crash: Crash) -> bool:
     row: Container | None = crash.pod.container(crash.container)
-    return row.restart_count if row is not None else 0
+    return row is not None and row.restart_count >= _RESTARTS and not _was_healthy(crash.end)
+
+
+def _was_healthy(end: Terminated) -> bool:
+    if end.started_at is None or end.finished_at is None:
+        return False
+    return datetime.fromisoformat(end.finished_at) - datetime.fromisoformat(end.started_at) >= _HEALTHY
 
 
 def _ended(job: Job) -> str:

@@ -14,6 +14,7 @@ from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.runtimes import MODELS, ROWS
 from skysail.kinds.model.terms import Terms
 from skysail.kinds.model.wants import Serving, Want
+from skysail.runtimes.fetch import secrets
 
 NAME = "fetch"
 USER = 65532
@@ -25,6 +26,9 @@ _STORE = "/mnt/store"
 _SOURCE = "/mnt/source"
 _LAUNCHER = "launcher"
 _SCRATCH = "scratch"
+# What is in these is small: the model has a volume of its own, and a script is no larger than 10 MiB.
+_SCRATCH_SIZE = "256Mi"
+_LAUNCHER_SIZE = "32Mi"
 
 
 def container(
@@ -59,17 +63,17 @@ def container(
         "volumeMounts": mounts,
     }
     if want.credentials:
-        found["envFrom"] = [{"secretRef": {"name": want.credentials}}]
+        found["envFrom"] = [{"prefix": secrets.PREFIX, "secretRef": {"name": want.credentials}}]
     return found
 
 
 def volumes(want: Want, *, validates: bool = False) -> list[Manifest]:
     """What the container needs beside the model's own volume."""
-    found: list[Manifest] = [{"name": _SCRATCH, "emptyDir": {}}]
+    found: list[Manifest] = [{"name": _SCRATCH, "emptyDir": {"sizeLimit": _SCRATCH_SIZE}}]
     if claim := sources.claim(want.uri):
         found.append({"name": "source", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
     if validates:
-        found.append({"name": _LAUNCHER, "emptyDir": {}})
+        found.append({"name": _LAUNCHER, "emptyDir": {"sizeLimit": _LAUNCHER_SIZE}})
     return found
 
 
@@ -97,7 +101,7 @@ def literal(text: str) -> str:
 def _arguments(serving: Serving, entry: Entry, terms: Terms, *, keep: Iterable[str], validates: bool) -> list[str]:
     want = entry.want
     found = ["--uri", want.uri, "--into", f"{_STORE}/{entry.hash}"]
-    found += ["--layout", ROWS[want.runtime].layout, "--name", serving.names.model, "--limit", str(terms.limit_bytes)]
+    found += ["--layout", _layout(want, terms), "--name", serving.names.model, "--limit", str(terms.limit_bytes)]
     # What was found good is what is served: other content at the same address is refused.
     if sha256 := entry.digest.removeprefix("sha256:") or want.sha256:
         found += ["--sha256", sha256]
@@ -110,3 +114,9 @@ def _arguments(serving: Serving, entry: Entry, terms: Terms, *, keep: Iterable[s
     found += [word for place in terms.allowed for word in ("--allow", place)]
     found += [word for hash_ in keep for word in ("--keep", hash_)]
     return [literal(word) for word in found]
+
+
+def _layout(want: Want, terms: Terms) -> str:
+    """Of our own server it is known what it can load. An image of the user's in its place may load other formats."""
+    layout = ROWS[want.runtime].layout
+    return "folder" if layout == "file" and want.image != terms.image(want.runtime) else layout

@@ -7,8 +7,8 @@ from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.types import MODEL_DEPLOYMENT
 from skysail.kinds.model.wants import Serving
 
+VALIDATION = "validation"
 _INFERENCE = "inference"
-_VALIDATION = "validation"
 
 
 def selector(serving: Serving) -> dict[str, str]:
@@ -22,7 +22,7 @@ def servers(serving: Serving) -> dict[str, str]:
 
 
 def of_child(serving: Serving) -> dict[str, str]:
-    return {**_named(serving), **servers(serving)}
+    return {**known(serving), Label.MODEL_NAME: serving.names.model, **servers(serving)}
 
 
 def of_server(serving: Serving, entry: Entry) -> dict[str, str]:
@@ -30,11 +30,17 @@ def of_server(serving: Serving, entry: Entry) -> dict[str, str]:
 
 
 def of_prepare(serving: Serving, entry: Entry) -> dict[str, str]:
-    return {**_named(serving), **selector(serving), Label.TYPE: _VALIDATION, Label.REVISION: entry.hash}
+    return {**known(serving), **of_preparing(serving, entry)}
 
 
-def _named(serving: Serving) -> dict[str, str]:
-    """The first is what children of that kind have always had."""
+def of_preparing(serving: Serving, entry: Entry) -> dict[str, str]:
+    """Of the pod that does it. By the label that it lacks, others find what answers."""
+    found = {Label.MODEL_NAME: serving.names.model, **selector(serving)}
+    return {**found, Label.TYPE: VALIDATION, Label.REVISION: entry.hash}
+
+
+def known(serving: Serving) -> dict[str, str]:
+    """What children of that kind have always had."""
     names = serving.names
-    known, value = (Label.MODEL, names.model) if serving.kind is MODEL_DEPLOYMENT else (Label.APP, names.deployment)
-    return {known: value, Label.MODEL_NAME: names.model}
+    is_deployment = serving.kind is MODEL_DEPLOYMENT
+    return {Label.MODEL: names.model} if is_deployment else {Label.APP: names.deployment}

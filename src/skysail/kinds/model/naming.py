@@ -13,7 +13,8 @@ _LONGEST_STEM = 50
 class Names(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is what the server calls the model, and the value of labels. `script` is the ConfigMap of validation.
 
-    `claim` is empty where the model is kept in its pods.
+    `claim` is empty where the model is kept in its pods. `predecessor` is what served it when the operator whose names
+    these are ran it; empty where that has the name of ours.
     """
 
     model: str
@@ -23,6 +24,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     autoscaler: str
     script: str
     claim: str = ""
+    predecessor: str = ""
 
     def revision(self, hash_: str) -> str:
         """Made from the hash, so that writing one twice makes one."""
@@ -39,6 +41,7 @@ def of_deployment(name: str) -> Names:
         services=(f"{stem}-service", f"svc-{stem}"),
         autoscaler=stem,
         script=f"{stem}-validate",
+        predecessor=f"inference-{name}",
     )
 
 

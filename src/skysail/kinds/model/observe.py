@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from skysail.base.names import Label
 from skysail.core import obstacles
-from skysail.core.actions import Plan
+from skysail.core.actions import Note, Plan
 from skysail.core.fence import Fenced
 from skysail.core.obstacles import Obstacle
-from skysail.kinds.model import failure, plan, progress, revisions, targets
+from skysail.kinds.model import failure, plan, predecessor, progress, revisions, targets
 from skysail.kinds.model.caches import Caches
 from skysail.kinds.model.failure import Mishap
 from skysail.kinds.model.fetching import NAME as FETCH
@@ -25,7 +25,7 @@ from skysail.kinds.model.targets import Target
 from skysail.kinds.model.terms import Terms
 from skysail.kinds.model.types import KINDS, Download, Model
 from skysail.kinds.model.wants import serving
-from skysail.kinds.model.workload import Job, Pod
+from skysail.kinds.model.workload import Claim, Job, Pod
 from skysail.kube import evidence
 from skysail.kube.client import Client, decoded
 from skysail.kube.crd import CustomKind
@@ -67,6 +67,7 @@ RIGHTS = (
         for resource in (DEPLOYMENT, PERSISTENT_VOLUME_CLAIM)
         for right in (reading(resource), Right(resource, ("create", "patch")))
     ),
+    *predecessor.RIGHTS,
     reading(POD),
     *evidence.RIGHTS,
 )
@@ -111,6 +112,9 @@ class Models:
             wanted = targets.target(snapshot)
         if wanted is None:
             return snapshot
+        if wanted.entry is not None or snapshot.job is None or snapshot.job.is_complete:
+            before = await predecessor.find(self._client, snapshot)
+            snapshot = msgspec.structs.replace(snapshot, predecessor=before)
         if wanted.entry is None:
             return await self._prepared(snapshot, wanted)
         return await self._served(snapshot, wanted, wanted.entry)
@@ -118,7 +122,7 @@ class Models:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan.plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: str) -> Status:
+    def refused(self, snapshot: Snapshot, why: Note) -> Status:
         return plan.refused(snapshot, why)
 
     def _cached(self, model: Model) -> Snapshot:
@@ -136,7 +140,7 @@ class Models:
             services=tuple(caches.services.by("owner", uid)),
             autoscaler=_named(caches.autoscalers.by("owner", uid), names.autoscaler),
             claim=_named(caches.claims.by("owner", uid), names.claim),
-            history=_history(caches.revisions.by("owner", uid)),
+            **_known(caches.revisions.by("owner", uid)),
         )
 
     async def _sure(self, snapshot: Snapshot) -> Snapshot:
@@ -149,18 +153,22 @@ class Models:
             raise Fenced(f"{model.metadata.key} has changed")
         listed = await self._list(CONTROLLER_REVISION, model, _List[ControllerRevision])
         known = _newest((*self._caches.revisions.by("owner", model.metadata.uid), *_owned(listed.items, model)))
-        snapshot = msgspec.structs.replace(snapshot, history=_history(known))
+        names = snapshot.serving.names
+        claim = snapshot.claim or (await self._find(PERSISTENT_VOLUME_CLAIM, model, names.claim, Claim))
+        snapshot = msgspec.structs.replace(snapshot, claim=claim, **_known(known))
         wanted = targets.target(snapshot)
         if wanted is None or wanted.entry is not None:
             return snapshot
         # Of one object the server never tells the past, of all of them one that lags might.
-        names = snapshot.serving.names
         found = await self._find(CONTROLLER_REVISION, model, names.revision(wanted.hash), ControllerRevision)
         job = snapshot.job or await self._find(JOB, model, names.job, Job)
-        there = known if found is None else (*known, found)
-        return msgspec.structs.replace(snapshot, history=_history(there), job=job)
+        there = known if found is None else _newest((*known, found))
+        return msgspec.structs.replace(snapshot, job=job, **_known(there))
 
     async def _find(self, resource: Resource, model: Model, name: str, type_: type[T]) -> T | None:
+        """None also where it has no name, because the model is of a kind that has none."""
+        if not name:
+            return None
         try:
             found = await self._client.get(resource, model.metadata.namespace, name, type_)
         except NotFound:
@@ -182,7 +190,7 @@ class Models:
         if not pods and _has_waited(snapshot, job):
             return msgspec.structs.replace(snapshot, complaint=await self._evidence.complaint(job))
         loading = next((pod for pod in pods if pod.is_downloading), None)
-        if loading is not None and progress.is_due(snapshot, wanted.hash):
+        if loading is not None and progress.is_due(snapshot, loading, wanted.hash):
             return msgspec.structs.replace(snapshot, download=await self._progress(snapshot, loading))
         return await self._with_obstacle(snapshot, pods)
 
@@ -230,8 +238,10 @@ def _is_decisive(snapshot: Snapshot, wanted: Target | None) -> bool:
     if wanted is None:
         return True
     if wanted.entry is None:
-        job = snapshot.job
-        return job is None or job.is_over or (job.revision != wanted.hash and not job.metadata.is_deleting)
+        job, needs_volume = snapshot.job, snapshot.serving.storage is not None
+        if job is None or job.is_over or (needs_volume and snapshot.claim is None):
+            return True
+        return job.revision != wanted.hash and not job.metadata.is_deleting
     aim, deployment = targets.aim(snapshot, wanted), snapshot.deployment
     return aim is not None and (deployment is None or deployment.revision != aim.hash)
 
@@ -241,10 +251,14 @@ def _has_waited(snapshot: Snapshot, job: Job) -> bool:
     return made is not None and snapshot.now - datetime.fromisoformat(made) >= _PATIENCE
 
 
-def _history(stored: Iterable[ControllerRevision]) -> tuple[Entry, ...]:
-    """In the order of their numbers."""
-    entries = [entry for each in stored if (entry := revisions.entry(each)) is not None]
-    return tuple(sorted(entries, key=lambda entry: (entry.number, entry.hash)))
+def _known(stored: Iterable[ControllerRevision]) -> dict[str, Any]:
+    """The history in the order of its numbers, and what of it cannot be read."""
+    read = [(each, revisions.entry(each)) for each in stored]
+    entries = [entry for _, entry in read if entry is not None]
+    return {
+        "history": tuple(sorted(entries, key=lambda entry: (entry.number, entry.hash))),
+        "strays": tuple(each for each, entry in read if entry is None),
+    }
 
 
 def _newest(objects: tuple[T, ...]) -> tuple[T, ...]:

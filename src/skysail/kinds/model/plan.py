@@ -10,7 +10,7 @@ import msgspec
 
 from skysail.base.names import Reason
 from skysail.core import finalizers
-from skysail.core.actions import Note, Plan
+from skysail.core.actions import Delete, Note, Plan
 from skysail.core.obstacles import Wait
 from skysail.kinds.model import failure, preparation, status, targets, upkeep, views, waiting
 from skysail.kinds.model.failure import Mishap
@@ -20,6 +20,8 @@ from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.status import Fact, Status, View, named
 from skysail.kinds.model.targets import Target
 from skysail.kinds.model.upkeep import Actions
+from skysail.kube.objects import Object
+from skysail.kube.resources import DEPLOYMENT
 
 _ANOTHER_CHANCE = Wait(Reason.ROLLING_OUT, "Nothing is left to go back to, so its servers are asked for again.")
 
@@ -38,8 +40,14 @@ def plan(snapshot: Snapshot) -> Plan:
     return _serve(snapshot, wanted, wanted.entry)
 
 
-def refused(snapshot: Snapshot, why: str) -> Status:
-    return status.refused(snapshot, why)
+def refused(snapshot: Snapshot, why: Note) -> Status:
+    """A claim that cannot grow keeps nothing else from being done, and so from being told."""
+    names, claim = snapshot.serving.names, snapshot.claim
+    if claim is None or not upkeep.grown(snapshot) or names.claim not in why.message:
+        return status.refused(snapshot, why)
+    shown = plan(snapshot).status
+    assert isinstance(shown, Status), "whoever has a claim is told of"
+    return status.not_grown(snapshot, shown, claim, why.message)
 
 
 def _end(snapshot: Snapshot) -> Plan:
@@ -55,7 +63,7 @@ def _serve(snapshot: Snapshot, wanted: Target, entry: Entry) -> Plan:
     if entry.outcome == "failed" or targets.is_condemned(snapshot, wanted):
         return _go_back(snapshot, wanted, entry)
     actions = (*upkeep.cleared(snapshot, wanted), *upkeep.servers(snapshot, entry))
-    if _is_rolled_out(snapshot, entry):
+    if upkeep.is_rolled_out(snapshot, entry):
         return _served(snapshot, wanted, entry, actions)
     mishap = failure.of_servers(snapshot, entry)
     if mishap is not None:
@@ -76,13 +84,28 @@ def _served(snapshot: Snapshot, wanted: Target, entry: Entry, actions: Actions) 
         message=f"All servers are of revision {entry.number}.",
         served=entry,
         downloaded=views.downloaded(entry),
-        validated=views.validated(wanted),
+        validated=views.validated(entry),
         rolled_back=Fact("True", Reason.PINNED, pinned) if wanted.is_pinned else None,
     )
     # Where no server is wanted, none has answered: nobody knows yet whether it is one to go back to.
     has_answered = snapshot.deployment is not None and snapshot.deployment.status.available_replicas > 0
     marked = upkeep.marked(snapshot, entry, "served") if has_answered else ()
-    return views.told(snapshot, wanted, view, (*marked, *actions, *upkeep.pruned(snapshot, wanted)))
+    done = (*marked, *actions, *upkeep.pruned(snapshot, wanted))
+    if snapshot.predecessor is None:
+        return views.told(snapshot, wanted, view, done)
+    return _succeed(snapshot, wanted, view, done, snapshot.predecessor)
+
+
+def _succeed(snapshot: Snapshot, wanted: Target, view: View, actions: Actions, before: Object) -> Plan:
+    """What an operator before us served the model by ends, a while after every request leads to ours."""
+    left = views.until_known(snapshot)
+    if not left:
+        return views.told(snapshot, wanted, view, (*actions, Delete(DEPLOYMENT, before)))
+    message = (
+        f"The Services lead to servers of ours. Deployment {before.metadata.name} is not needed any more, and ends."
+    )
+    view = msgspec.structs.replace(view, is_moving=True, reason=Reason.TAKING_OVER, message=message)
+    return views.told(snapshot, wanted, view, actions, look_again=left)
 
 
 def _failing(snapshot: Snapshot, wanted: Target, mishap: Mishap, view: View, actions: Actions) -> Plan:
@@ -106,13 +129,15 @@ def _go_back(snapshot: Snapshot, wanted: Target, entry: Entry) -> Plan:
     reason = failure.reason(found) if found is not None else Reason.UPDATE_FAILED
     message = f"{named(snapshot, entry)} failed: {why} {named(snapshot, before)} goes on. {status.again(snapshot)}"
     again = f"{named(snapshot, before)} is served again, because revision {entry.number} failed."
-    is_back = _is_rolled_out(snapshot, before)
+    is_back = upkeep.is_rolled_out(snapshot, before)
     view = View(
         stage="Deploy",
         is_moving=not is_back,
         reason=Reason.UPDATE_FAILED if is_back else Reason.ROLLING_OUT,
         message=message,
         served=before,
+        downloaded=views.downloaded(entry),
+        validated=views.validated(entry),
         failure=found,
         update_failed=Fact("True", reason, message),
         rolled_back=Fact("True", Reason.UPDATE_FAILED, again),
@@ -141,17 +166,14 @@ def _unpinned(snapshot: Snapshot) -> Plan:
         reason=Reason.REVISION_NOT_FOUND,
         message=message,
         served=before,
+        downloaded=None if before is None else views.downloaded(before),
+        validated=None if before is None else views.validated(before),
         failure=snapshot.object.status.failure,
         update_failed=None if before is None else Fact("True", Reason.REVISION_NOT_FOUND, message),
     )
     shown = status.shown(snapshot, view)
     notes = (Note(Reason.REVISION_NOT_FOUND, message, warning=True),) if shown != snapshot.object.status else ()
     return Plan(actions=upkeep.servers(snapshot, before), status=shown, notes=notes)
-
-
-def _is_rolled_out(snapshot: Snapshot, entry: Entry) -> bool:
-    deployment = snapshot.deployment
-    return deployment is not None and deployment.revision == entry.hash and deployment.is_rolled_out
 
 
 def _said(mishap: Mishap) -> Wait:

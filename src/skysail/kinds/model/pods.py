@@ -51,7 +51,7 @@ def prepare(serving: Serving, entry: Entry, keep: Iterable[str], terms: Terms) -
         pod |= {"initContainers": [fetch], "containers": [_validation(serving, entry)]}
     else:
         pod["containers"] = [fetch]
-    return {"metadata": {"labels": labels.of_prepare(serving, entry)}, "spec": pod}
+    return {"metadata": {"labels": labels.of_preparing(serving, entry)}, "spec": pod}
 
 
 def server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:

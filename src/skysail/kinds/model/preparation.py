@@ -19,9 +19,11 @@ from skysail.kinds.model.upkeep import Actions
 from skysail.kinds.model.workload import Job
 from skysail.kube.resources import JOB, PERSISTENT_VOLUME_CLAIM
 
-_SOON = Wait(Reason.DOWNLOADING, "The download begins soon.")
 _OTHER = Wait(Reason.DOWNLOADING, "The download of another revision is ended first.")
 _ENDS = Wait(Reason.DOWNLOADING, "The download has ended; its pod says in a moment what it came to.")
+_BEFORE = Wait(Reason.DOWNLOADING, "A pod of an earlier download has to end first.")
+_GOES = Wait(Reason.VOLUME_UNAVAILABLE, "The claim of the model is being deleted, and is made anew when it is gone.")
+_CHANGED = Wait(Reason.DOWNLOADING, "Settings or the size of the volume have changed, so it is tried again.")
 _LOST = Wait(Reason.DOWNLOADING, "The pod of the download went before its digest was noted, so it is done again.")
 
 
@@ -29,13 +31,30 @@ def prepare(snapshot: Snapshot, wanted: Target) -> Plan:
     job = snapshot.job
     if job is None:
         return _begin(snapshot, wanted)
-    if job.revision != wanted.hash or job.metadata.is_deleting:
-        return _under_way(snapshot, wanted, _OTHER, upkeep.ended(snapshot))
+    if job.revision != wanted.hash or job.metadata.is_deleting or _is_of_another_claim(snapshot, job):
+        return _under_way(snapshot, wanted, waiting.STARTS if job.is_over else _OTHER, upkeep.ended(snapshot))
     if not job.is_over:
         return _under_way(snapshot, wanted, waiting.for_download(snapshot, wanted))
+    if not job.is_complete and _is_otherwise_now(snapshot, job):
+        return _under_way(snapshot, wanted, _CHANGED, upkeep.ended(snapshot))
     if not job.is_complete:
         return _not_prepared(snapshot, wanted, failure.of_preparation(snapshot, job))
     return _done(snapshot, wanted, job)
+
+
+def _is_of_another_claim(snapshot: Snapshot, job: Job) -> bool:
+    """What it downloaded has gone with the claim that was there before: the claim is made first."""
+    if snapshot.serving.storage is None:
+        return False
+    claim = snapshot.claim
+    return claim is None or (job.metadata.creation_timestamp or "") < (claim.metadata.creation_timestamp or "")
+
+
+def _is_otherwise_now(snapshot: Snapshot, job: Job) -> bool:
+    """Whether what it failed of may be another now. A larger volume counts when it is there."""
+    storage, claim = snapshot.serving.storage, snapshot.claim
+    has_room = storage is None or (claim is not None and claim.has(storage.size))
+    return has_room and job.circumstances != render.circumstances(snapshot.serving, snapshot.terms)
 
 
 def _done(snapshot: Snapshot, wanted: Target, job: Job) -> Plan:
@@ -52,16 +71,20 @@ def _done(snapshot: Snapshot, wanted: Target, job: Job) -> Plan:
 
 
 def _begin(snapshot: Snapshot, wanted: Target) -> Plan:
-    keep = _kept(snapshot)
-    job = render.prepare_job(snapshot.serving, wanted.want, keep, snapshot.terms)
+    digest = wanted.lost.digest if wanted.lost is not None and wanted.is_pinned else ""
+    job = render.prepare_job(snapshot.serving, wanted.want, _kept(snapshot), snapshot.terms, digest=digest)
     if job is None:
         return _found_good(snapshot, wanted, Prepared())
+    if any(pod.prepares and not pod.is_over for pod in snapshot.pods):
+        return _under_way(snapshot, wanted, _BEFORE)
+    if snapshot.claim is not None and snapshot.claim.metadata.is_deleting:
+        return _under_way(snapshot, wanted, _GOES)
     owner, claim = upkeep.owner(snapshot), render.claim(snapshot.serving)
     made: Actions = (Apply(JOB, job, owner, only_once=True),)
     if claim is not None:
         made = (Apply(PERSISTENT_VOLUME_CLAIM, claim, owner, only_once=True), *made)
     is_first = claim is not None and snapshot.claim is None
-    wait = Wait(Reason.VOLUME_UNAVAILABLE, "The volume of the model is being made.") if is_first else _SOON
+    wait = waiting.MADE if is_first else waiting.STARTS
     return _under_way(snapshot, wanted, wait, made)
 
 
@@ -79,20 +102,28 @@ def _under_way(snapshot: Snapshot, wanted: Target, wait: Wait, actions: Actions 
 
 
 def _found_good(snapshot: Snapshot, wanted: Target, found: Prepared) -> Plan:
-    """Into the history with it. What follows is the next pass's."""
+    """Into the history with it, and its servers take the place of those of the one before."""
     entry = Entry(
-        # Also where the history was lost: a number never means something else than it did.
-        number=max((entry.number for entry in snapshot.history), default=snapshot.object.status.revision) + 1,
+        number=_number(snapshot, wanted, found),
         hash=wanted.hash,
         want=wanted.want,
         digest=found.digest,
         bytes=found.bytes,
         files=found.files,
+        claim=snapshot.claim.metadata.uid if snapshot.claim is not None else "",
     )
-    wait = Wait(Reason.ROLLING_OUT, f"{named(snapshot, entry)} was found good, and is served next.")
-    view = views.rolling(snapshot, wanted, entry, wait)
-    kept = upkeep.servers(snapshot, view.served)
-    return views.told(snapshot, wanted, view, (upkeep.recorded(snapshot, entry), *kept))
+    view = views.rolling(snapshot, wanted, entry, waiting.for_servers(snapshot, entry))
+    made = (*upkeep.recorded(snapshot, entry), *upkeep.servers(snapshot, entry))
+    return views.told(snapshot, wanted, view, made)
+
+
+def _number(snapshot: Snapshot, wanted: Target, found: Prepared) -> int:
+    """One never means something else than it did, also where the history was lost."""
+    lost = wanted.lost
+    if lost is not None and lost.digest == found.digest:
+        return lost.number
+    known = [entry.number for entry in snapshot.history] + [stray.revision for stray in snapshot.strays]
+    return max((snapshot.object.status.revision, *known)) + 1
 
 
 def _not_prepared(snapshot: Snapshot, wanted: Target, mishap: Mishap) -> Plan:

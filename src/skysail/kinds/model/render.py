@@ -5,9 +5,11 @@ Their number of servers is not in them: where an autoscaler sets it, each apply 
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
-from skysail.base.names import Label
+from skysail.base.names import Annotation, Label
 from skysail.core.actions import Manifest
 from skysail.kinds.model import labels, pods, revisions
 from skysail.kinds.model.revisions import Content, Entry
@@ -25,21 +27,37 @@ from skysail.kube.resources import (
 )
 
 _OLD_REPLICA_SETS = 3
+_HASH = 10
 
 
-def prepare_job(serving: Serving, want: Want, keep: tuple[str, ...], terms: Terms) -> Manifest | None:
-    """What makes a revision ready to be served; None where there is nothing to do. `keep`: folders that stay.
+def prepare_job(
+    serving: Serving, want: Want, keep: tuple[str, ...], terms: Terms, *, digest: str = ""
+) -> Manifest | None:
+    """What makes a revision ready to be served; None where there is nothing to do.
 
-    It is not tried again by the Job's controller, which cannot tell what may pass from what will not.
+    `keep` are folders that stay, `digest` what the content must have beside what the user says. It is not tried
+    again by the Job's controller, which cannot tell what may pass from what will not.
     """
-    entry = revisions.candidate(want)
+    entry = revisions.candidate(want, digest)
     template = pods.prepare(serving, entry, keep, terms)
     if template is None:
         return None
     disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     job = _child(JOB, serving, serving.names.job, labels.of_prepare(serving, entry))
+    job["metadata"]["annotations"] = {Annotation.CIRCUMSTANCES: circumstances(serving, terms)}
     job["spec"] = {"backoffLimit": 0, "podFailurePolicy": {"rules": [disrupted]}, "template": template}
     return job
+
+
+def circumstances(serving: Serving, terms: Terms) -> str:
+    """Stands for what decides beside the revision whether it can be made ready: settings, and the size of its volume.
+
+    They are no part of a revision. A server is the same whoever downloaded its model, and a setting that is changed
+    would else have every model of the cluster downloaded and validated anew. A failure may be theirs, though.
+    """
+    size = serving.storage.size if serving.storage is not None else ""
+    said = (terms.fetch_image, terms.allowed, terms.limit_bytes, terms.prepare_seconds, size)
+    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:_HASH]
 
 
 def claim(serving: Serving) -> Manifest | None:
@@ -99,7 +117,7 @@ def revision(serving: Serving, entry: Entry) -> Manifest:
     if entry.outcome:
         known[Label.OUTCOME] = entry.outcome
     child = _child(CONTROLLER_REVISION, serving, serving.names.revision(entry.hash), known)
-    content = Content(entry.want, entry.digest, entry.bytes, entry.files)
+    content = Content(entry.want, entry.digest, entry.bytes, entry.files, entry.claim)
     return {**child, "revision": entry.number, "data": msgspec.to_builtins(content)}
 
 
@@ -110,7 +128,8 @@ def _service(serving: Serving, want: Want, door: Door) -> Manifest:
     if grpc is not None and grpc != door.port:
         ports.append({"name": pods.GRPC, "port": grpc, "targetPort": pods.GRPC, "protocol": "TCP"})
     child = _child(SERVICE, serving, door.name, labels.of_child(serving))
-    child["spec"] = {"selector": labels.servers(serving), "ports": ports}
+    # Also by what a Service of an operator before us had chosen them by: that stays among the labels it chooses by.
+    child["spec"] = {"selector": {**labels.known(serving), **labels.servers(serving)}, "ports": ports}
     return child
 
 

@@ -11,11 +11,13 @@ from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import conditions
+from skysail.core.actions import Note
 from skysail.kinds.model import waiting
 from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.types import MODEL_DEPLOYMENT, Download, Failure, MLModelStatus, ModelDeploymentStatus
 from skysail.kinds.model.wants import Fixed
+from skysail.kinds.model.workload import Claim
 from skysail.kube.fields import Condition
 
 Status = ModelDeploymentStatus | MLModelStatus
@@ -23,6 +25,15 @@ Value = Literal["True", "False", "Unknown"]
 Stage = Literal["Pending", "Storage", "Prepare", "Deploy", "Ready", "Failed"]
 
 _LONGEST_MESSAGE = 4096
+_ORDER = (
+    Type.ACCEPTED,
+    Type.MODEL_DOWNLOADED,
+    Type.MODEL_VALIDATED,
+    Type.PROGRESSING,
+    Type.READY,
+    Type.UPDATE_FAILED,
+    Type.ROLLED_BACK,
+)
 _PHASES: Mapping[type[Status], Mapping[Stage, str]] = {
     ModelDeploymentStatus: {"Storage": "Validating", "Prepare": "Validating", "Deploy": "Deploying"},
     MLModelStatus: {"Storage": "CreatingStorage", "Prepare": "Downloading", "Deploy": "Serving"},
@@ -40,8 +51,8 @@ class Fact(msgspec.Struct, frozen=True):
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """Where a model stands. `stage` is shown while nothing of it answers; the sentence is that of Progressing.
 
-    `served` is the revision that all servers were last made from, `candidate` the hash of one on its way. Facts that
-    are None stay as they were told.
+    `served` is the revision that all servers were last made from, `candidate` the hash of one on its way. `downloaded`
+    is None where nobody knows which revision is meant, `validated` where the revision has no script.
     """
 
     stage: Stage
@@ -65,7 +76,7 @@ def shown(snapshot: Snapshot, view: View) -> Status:
     ready = _ready(snapshot, view)
     facts = {
         Type.MODEL_DOWNLOADED: view.downloaded,
-        Type.MODEL_VALIDATED: view.validated,
+        Type.MODEL_VALIDATED: view.validated or _unvalidated(status),
         Type.PROGRESSING: Fact(moving, view.reason, view.message),
         Type.READY: ready,
         Type.UPDATE_FAILED: view.update_failed or _undone(status, Type.UPDATE_FAILED, view.served),
@@ -77,7 +88,7 @@ def shown(snapshot: Snapshot, view: View) -> Status:
     answers = view.served is not None and (ready.value == "True" or ready.reason == Reason.SCALED_TO_ZERO)
     stage: Stage = "Ready" if answers else view.stage
     message = ready.message if answers and view.stage == "Ready" else view.message
-    return msgspec.structs.replace(
+    whole = msgspec.structs.replace(
         status,
         phase=_PHASES[type(status)].get(stage, stage),
         message=message[:_LONGEST_MESSAGE],
@@ -86,6 +97,7 @@ def shown(snapshot: Snapshot, view: View) -> Status:
         download=view.download,
         **_of_served(snapshot, status, view.served),
     )
+    return _worth_telling(snapshot.object.status, whole) if view.is_moving else whole
 
 
 def unfit(snapshot: Snapshot, why: str) -> Status:
@@ -98,10 +110,25 @@ def unfit(snapshot: Snapshot, why: str) -> Status:
     return msgspec.structs.replace(status, phase="Failed", message=why[:_LONGEST_MESSAGE])
 
 
-def refused(snapshot: Snapshot, why: str) -> Status:
+def refused(snapshot: Snapshot, why: Note) -> Status:
     """A write was refused: what stands, stands, and the model says why nothing moves."""
-    status = told(snapshot, snapshot.object.status, Type.ACCEPTED, Fact("False", Reason.RECONCILE_FAILED, why))
-    return msgspec.structs.replace(status, phase=status.phase or "Pending", message=why[:_LONGEST_MESSAGE])
+    status, fact = snapshot.object.status, Fact("False", why.reason, why.message)
+    is_served = bool(status.revision)
+    for type_ in (Type.ACCEPTED, Type.PROGRESSING) if is_served else (Type.ACCEPTED, Type.PROGRESSING, Type.READY):
+        status = told(snapshot, status, type_, fact)
+    phase = status.phase if is_served else "Failed"
+    return msgspec.structs.replace(status, phase=phase, message=why.message[:_LONGEST_MESSAGE])
+
+
+def not_grown(snapshot: Snapshot, status: Status, claim: Claim, why: str) -> Status:
+    """The volume stays as it is; so does all else."""
+    fix = (
+        f"Set spec.storageSize back to {claim.size}, use a StorageClass with allowVolumeExpansion, or create the "
+        "MLModel anew under another name."
+    )
+    message = f"The claim {claim.metadata.name} cannot grow: {why} {fix}"
+    status = told(snapshot, status, Type.ACCEPTED, Fact("False", Reason.NOT_GROWN, message))
+    return msgspec.structs.replace(status, message=message[:_LONGEST_MESSAGE])
 
 
 def ending(snapshot: Snapshot) -> Status:
@@ -127,7 +154,8 @@ def told(snapshot: Snapshot, status: Status, type_: Type, fact: Fact | None) -> 
         message=fact.message[:_LONGEST_MESSAGE],
         observed_generation=generation,
     )
-    return msgspec.structs.replace(status, conditions=conditions.with_condition(status.conditions, new))
+    rows = conditions.with_condition(status.conditions, new)
+    return msgspec.structs.replace(status, conditions=tuple(sorted(rows, key=_place)))
 
 
 def named(snapshot: Snapshot, entry: Entry) -> str:
@@ -138,9 +166,16 @@ def named(snapshot: Snapshot, entry: Entry) -> str:
 
 def again(snapshot: Snapshot) -> str:
     """How to have a revision tried again that has failed for good: only another one is."""
+    if snapshot.serving.rollback_to is not None:
+        return "Name another revision in spec.rollbackTo, or remove it."
     if snapshot.serving.kind is MODEL_DEPLOYMENT:
         return "Correct it, and set a new spec.version to try again."
     return "Correct the spec to try again."
+
+
+def _place(condition: Condition) -> int:
+    """In the order of a model's life, whichever was told first."""
+    return _ORDER.index(condition.type) if condition.type in _ORDER else len(_ORDER)
 
 
 def _accepted(snapshot: Snapshot) -> Fact:
@@ -162,6 +197,13 @@ def _ready(snapshot: Snapshot, view: View) -> Fact:
     return Fact("False", wait.reason, wait.message)
 
 
+def _unvalidated(status: Status) -> Fact | None:
+    """What was told of an earlier revision says nothing about one without a script."""
+    if conditions.find(status.conditions, Type.MODEL_VALIDATED) is None:
+        return None
+    return Fact("Unknown", Reason.NO_SCRIPT, "This revision has no validation script.")
+
+
 def _undone(status: Status, type_: Type, served: Entry | None = None) -> Fact | None:
     """Where it never was, and nothing is `served` that could be updated, nothing is said."""
     if served is None and conditions.find(status.conditions, type_) is None:
@@ -170,10 +212,16 @@ def _undone(status: Status, type_: Type, served: Entry | None = None) -> Fact | 
 
 
 def _counted(snapshot: Snapshot, status: Status) -> Status:
-    found = snapshot.deployment.status if snapshot.deployment is not None else None
+    """By the pods themselves, of which it is heard first."""
+    servers = [pod for pod in snapshot.pods if pod.serves]
     return msgspec.structs.replace(
-        status, replicas=found.replicas if found else 0, ready_replicas=found.ready_replicas if found else 0
+        status, replicas=len(servers), ready_replicas=sum(1 for pod in servers if pod.is_ready)
     )
+
+
+def _worth_telling(before: Status, now: Status) -> Status:
+    """While others come, how many servers there are is no news as long as those that answer are the same."""
+    return before if msgspec.structs.replace(now, replicas=before.replicas) == before else now
 
 
 def _of_served(snapshot: Snapshot, status: Status, entry: Entry | None) -> dict[str, Any]:

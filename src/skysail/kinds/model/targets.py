@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from skysail.kinds.model import sources
 from skysail.kinds.model.revisions import Entry, hash_of
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.types import Failure
@@ -14,11 +15,15 @@ _OF_SERVERS = frozenset({"Deploy", "Ready"})
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The revision that is wanted. `entry` is None until it was found good."""
+    """The revision that is wanted. `entry` is None until it was found good.
+
+    `lost` is its place in the history where its content has gone with the claim that it was on.
+    """
 
     want: Want
     hash: str
     entry: Entry | None = None
+    lost: Entry | None = None
     is_pinned: bool = False
 
 
@@ -28,14 +33,27 @@ def target(snapshot: Snapshot) -> Target | None:
     if number is None:
         want = snapshot.serving.want
         hash_ = hash_of(want)
-        return Target(want, hash_, next((entry for entry in snapshot.history if entry.hash == hash_), None))
-    pinned = next((entry for entry in snapshot.history if entry.number == number), None)
-    return None if pinned is None else Target(pinned.want, pinned.hash, pinned, is_pinned=True)
+        known = next((entry for entry in snapshot.history if entry.hash == hash_), None)
+    else:
+        known = next((entry for entry in snapshot.history if entry.number == number), None)
+        if known is None:
+            return None
+        want, hash_ = known.want, known.hash
+    is_kept = known is not None and is_there(snapshot, known)
+    entry, lost = (known, None) if is_kept else (None, known)
+    return Target(want, hash_, entry, lost, is_pinned=number is not None)
+
+
+def is_there(snapshot: Snapshot, entry: Entry) -> bool:
+    """Whether its content still is: that of an MLModel goes with the claim that it was downloaded to."""
+    if snapshot.serving.storage is None or sources.in_image(entry.want.uri):
+        return True
+    return snapshot.claim is not None and snapshot.claim.metadata.uid == entry.claim
 
 
 def served(snapshot: Snapshot) -> Entry | None:
     """The one that was last seen to be served by all servers. It is what stays when another one fails."""
-    good = [entry for entry in snapshot.history if entry.outcome == "served"]
+    good = [entry for entry in snapshot.history if entry.outcome == "served" and is_there(snapshot, entry)]
     last = next((entry for entry in good if entry.number == snapshot.object.status.revision), None)
     return last or max(good, key=lambda entry: entry.number, default=None)
 

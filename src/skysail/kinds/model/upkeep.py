@@ -10,7 +10,14 @@ from skysail.kinds.model.revisions import Entry, Outcome
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.targets import Target
 from skysail.kinds.model.wants import Fixed
-from skysail.kube.resources import CONTROLLER_REVISION, DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, JOB, SERVICE
+from skysail.kube.resources import (
+    CONTROLLER_REVISION,
+    DEPLOYMENT,
+    HORIZONTAL_POD_AUTOSCALER,
+    JOB,
+    PERSISTENT_VOLUME_CLAIM,
+    SERVICE,
+)
 
 Actions = tuple[Action, ...]
 
@@ -27,17 +34,35 @@ def servers(snapshot: Snapshot, entry: Entry | None) -> Actions:
     return (*_doors(snapshot, entry), *_scaled(snapshot), made, *_scaler(snapshot))
 
 
-def recorded(snapshot: Snapshot, entry: Entry) -> Apply:
-    """Into the history with it."""
-    return Apply(CONTROLLER_REVISION, render.revision(snapshot.serving, entry), owner(snapshot), only_once=True)
+def recorded(snapshot: Snapshot, entry: Entry) -> Actions:
+    """Into the history with it, in the place of what nobody can read or what has lost its content: none is changed."""
+    manifest = render.revision(snapshot.serving, entry)
+    name = manifest["metadata"]["name"]
+    stored = [*(each.object for each in snapshot.history if each.hash == entry.hash), *snapshot.strays]
+    spoilt = [each for each in stored if each is not None and each.metadata.name == name]
+    made = Apply(CONTROLLER_REVISION, manifest, owner(snapshot), only_once=True)
+    return (*(Delete(CONTROLLER_REVISION, each) for each in spoilt), made)
+
+
+def grown(snapshot: Snapshot) -> Actions:
+    """The claim, where more is wanted than was asked for. Only one that has a volume can, and not each of those."""
+    storage, claim = snapshot.serving.storage, snapshot.claim
+    if storage is None or claim is None or not claim.is_bound or claim.metadata.is_deleting:
+        return ()
+    if not claim.is_below(storage.size):
+        return ()
+    return (Patch(PERSISTENT_VOLUME_CLAIM, claim, {"resources": {"requests": {"storage": storage.size}}}),)
 
 
 def renewed(snapshot: Snapshot, wanted: Target, entry: Entry) -> Entry:
-    """What is served again after another one is the newest again. A number that somebody named means what it did."""
-    newest = max(each.number for each in snapshot.history)
-    if wanted.is_pinned or entry.number == newest:
+    """What is served again after another one is the newest again. A number that somebody named means what it did.
+
+    One that failed has not been served after it.
+    """
+    was_followed = any(each.number > entry.number and each.outcome == "served" for each in snapshot.history)
+    if wanted.is_pinned or not was_followed:
         return entry
-    return msgspec.structs.replace(entry, number=newest + 1)
+    return msgspec.structs.replace(entry, number=max(each.number for each in snapshot.history) + 1)
 
 
 def marked(snapshot: Snapshot, entry: Entry, outcome: Outcome) -> Actions:
@@ -80,11 +105,20 @@ def ended(snapshot: Snapshot) -> Actions:
     return () if job is None or job.metadata.is_deleting else (Delete(JOB, job, children_first=True),)
 
 
+def is_rolled_out(snapshot: Snapshot, entry: Entry) -> bool:
+    """Whether all servers are of this revision, and answer."""
+    deployment = snapshot.deployment
+    return deployment is not None and deployment.revision == entry.hash and deployment.is_rolled_out
+
+
 def owner(snapshot: Snapshot) -> Owner:
     return Owner(snapshot.serving.kind.resource, snapshot.object)
 
 
 def _doors(snapshot: Snapshot, entry: Entry) -> Actions:
+    if snapshot.predecessor is not None and not is_rolled_out(snapshot, entry):
+        # They lead to the one that answers, until ours do.
+        return ()
     wanted = render.services(snapshot.serving, entry.want)
     names = {manifest["metadata"]["name"] for manifest in wanted}
     spare = [each for each in snapshot.services if each.metadata.name not in names and not each.metadata.is_deleting]

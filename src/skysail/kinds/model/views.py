@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
+from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
-from skysail.core import obstacles
+from skysail.core import conditions
 from skysail.core.actions import Plan
 from skysail.core.obstacles import Wait
-from skysail.kinds.model import news, status, targets, upkeep, waiting
+from skysail.kinds.model import news, progress, status, targets, upkeep, waiting
 from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.status import Fact, View
 from skysail.kinds.model.targets import Target
 from skysail.kinds.model.upkeep import Actions
 
-# How soon to ask again how far a download is, or why a pod does not come.
-_ASK_AGAIN = 10.0
+# As long as it takes until the last node has heard of a change of a Service.
+_EVERY_NODE = timedelta(seconds=10)
 HERE = Fact("True", Reason.DOWNLOADED, "The model was downloaded.")
 _AWAITED = Fact("Unknown", Reason.DOWNLOADING, "The download has not ended yet.")
 
@@ -23,7 +26,8 @@ def told(snapshot: Snapshot, wanted: Target, view: View, actions: Actions, *, lo
     """A plan that shows this."""
     shown = status.shown(snapshot, view)
     return Plan(
-        actions=(*upkeep.forgiven(snapshot, wanted), *actions),
+        # What may be refused comes last, so that it keeps nothing else from being done.
+        actions=(*upkeep.forgiven(snapshot, wanted), *actions, *upkeep.grown(snapshot)),
         status=shown,
         notes=news.news(snapshot, wanted, shown),
         look_again=look_again,
@@ -61,7 +65,8 @@ def rolling(snapshot: Snapshot, wanted: Target, entry: Entry, wait: Wait) -> Vie
         served=before,
         candidate=wanted.hash if before is None or before.hash != entry.hash else "",
         downloaded=downloaded(entry),
-        validated=validated(wanted),
+        validated=validated(entry),
+        rolled_back=_pinned(snapshot, entry) if wanted.is_pinned else None,
     )
 
 
@@ -72,13 +77,25 @@ def downloaded(entry: Entry) -> Fact:
     return Fact("True", Reason.DOWNLOADED, f"{waiting.size(entry.bytes)} in {amount}, {entry.digest}.")
 
 
-def validated(wanted: Target) -> Fact | None:
-    return Fact("True", Reason.VALIDATED, "The validation script succeeded.") if wanted.want.script else None
+def validated(entry: Entry) -> Fact | None:
+    return Fact("True", Reason.VALIDATED, "The validation script succeeded.") if entry.want.script else None
+
+
+def _pinned(snapshot: Snapshot, entry: Entry) -> Fact:
+    what = f"{status.named(snapshot, entry)} is on its way, because spec.rollbackTo names it."
+    return Fact("False", Reason.ROLLING_OUT, what)
+
+
+def until_known(snapshot: Snapshot) -> float:
+    """In how many seconds every node knows where requests lead that the model has answered since it was taken over."""
+    ready = conditions.find(snapshot.object.status.conditions, Type.READY)
+    if ready is None or ready.status != "True":
+        return _EVERY_NODE.total_seconds()
+    since = snapshot.now - datetime.fromisoformat(ready.last_transition_time)
+    return max((_EVERY_NODE - since).total_seconds(), 0.0)
 
 
 def until_asked(snapshot: Snapshot, wanted: Target) -> float | None:
     """In how many seconds to ask who knows how far it is, or why it does not start."""
     pods = (*snapshot.preparing(wanted.hash), *snapshot.serving_pods(wanted.hash))
-    is_downloading = any(pod.is_downloading and pod.prepares for pod in pods)
-    has_none = wanted.entry is None and not pods
-    return _ASK_AGAIN if is_downloading or has_none or obstacles.starting(pods) else None
+    return progress.until_asked(snapshot, pods) if pods or wanted.entry is None else None

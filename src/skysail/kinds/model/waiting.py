@@ -6,7 +6,7 @@ from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
 from skysail.core import conditions, obstacles
 from skysail.core.obstacles import Wait
-from skysail.kinds.model import failure
+from skysail.kinds.model import failure, progress
 from skysail.kinds.model.fetching import NAME as FETCH
 from skysail.kinds.model.pods import VALIDATION
 from skysail.kinds.model.revisions import Entry
@@ -15,6 +15,8 @@ from skysail.kinds.model.targets import Target
 from skysail.kinds.model.types import Download
 from skysail.kinds.model.workload import newest
 
+STARTS = Wait(Reason.DOWNLOADING, "The download starts.")
+MADE = Wait(Reason.VOLUME_UNAVAILABLE, "The volume of the model is being made.")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _THOUSAND = 1000
 
@@ -22,33 +24,37 @@ _THOUSAND = 1000
 def for_download(snapshot: Snapshot, wanted: Target) -> Wait:
     """Where the pod is that makes a revision ready."""
     pod = newest(pod for pod in snapshot.preparing(wanted.hash) if not pod.metadata.is_deleting)
+    is_bound = snapshot.claim is None or snapshot.claim.is_bound
+    starts = STARTS if is_bound else MADE
     if pod is None:
-        if snapshot.complaint is not None:
-            return obstacles.refused(snapshot.complaint)
-        return Wait(Reason.DOWNLOADING, "The download begins soon.")
+        return starts if snapshot.complaint is None else obstacles.refused(snapshot.complaint)
     validation = pod.container(VALIDATION)
     if validation is not None and validation.state.running is not None:
         return Wait(Reason.VALIDATING, "The model was downloaded, and the validation script runs.")
     keeps = obstacles.obstacle(pod, "The download", told=snapshot.obstacle, before=_before(snapshot))
     if keeps is not None:
-        return keeps
+        is_made = keeps.reason == Reason.VOLUME_UNAVAILABLE and progress.awaits_volume(snapshot, pod)
+        return MADE if is_made else keeps
     fetch = pod.container(FETCH)
-    if fetch is not None and fetch.state.running is not None:
-        return Wait(Reason.DOWNLOADING, f"The model is being downloaded{_so_far(snapshot)}.")
-    return Wait(Reason.DOWNLOADING, "The download starts.")
+    if fetch is not None and fetch.state.terminated is not None:
+        return _as_before(snapshot, wanted)
+    if fetch is None or fetch.state.running is None or progress.is_brief(snapshot, pod):
+        return starts
+    return Wait(Reason.DOWNLOADING, f"The model is being downloaded{_so_far(snapshot)}.")
 
 
 def for_servers(snapshot: Snapshot, entry: Entry) -> Wait:
     """What keeps servers of a revision from answering."""
     deployment = snapshot.deployment
+    start = Wait(Reason.ROLLING_OUT, f"The servers of revision {entry.number} start.")
     if deployment is None or deployment.revision != entry.hash:
-        return Wait(Reason.ROLLING_OUT, f"The servers of revision {entry.number} are being made.")
+        return start
     pods = snapshot.serving_pods(entry.hash)
     late = [pod for pod in pods if not pod.is_ready]
     if deployment.refusal is not None and len(pods) < deployment.spec.replicas:
         return obstacles.refused(deployment.refusal)
     for pod in late:
-        crash = failure.crashed(pod)
+        crash = failure.crashed(snapshot, entry, pod)
         if crash is not None:
             return Wait(Reason.CRASH_LOOP, f"{crash.message} It is started again.")
         who = f"Server {pod.metadata.name}"
@@ -56,10 +62,22 @@ def for_servers(snapshot: Snapshot, entry: Entry) -> Wait:
         if keeps is not None:
             return keeps
     ready = len(pods) - len(late)
+    if not ready:
+        return start
     return Wait(
         Reason.ROLLING_OUT,
         f"{ready} of {deployment.spec.replicas} servers of revision {entry.number} answer.",
     )
+
+
+def _as_before(snapshot: Snapshot, wanted: Target) -> Wait:
+    """What has ended is told when it is known what it came to, in a moment."""
+    status = snapshot.object.status
+    said = conditions.find(status.conditions, Type.PROGRESSING)
+    known = {reason.value: reason for reason in (Reason.DOWNLOADING, Reason.VALIDATING)}
+    if said is None or status.candidate != wanted.hash or said.reason not in known:
+        return STARTS
+    return Wait(known[said.reason], said.message)
 
 
 def size(amount: int) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from skysail.base.names import Label
+from skysail.base.names import Annotation, Label
+from skysail.kinds.model import labels
 from skysail.kinds.model.fetching import NAME as FETCH
-from skysail.kube import workloads
+from skysail.kube import amounts, workloads
 from skysail.kube.objects import Object
-from skysail.kube.resources import JOB
 from skysail.kube.workloads import Condition, Container, Read, holding, label
 
 _DEADLINE = "ProgressDeadlineExceeded"
 _MEMORY = "memory"
+_STORAGE = "storage"
+# The volume has grown, and its file system does when it is mounted next.
+_GROWS_WHEN_MOUNTED = "FileSystemResizePending"
 
 
 class Job(workloads.Job, frozen=True, gc=False):
@@ -22,6 +25,52 @@ class Job(workloads.Job, frozen=True, gc=False):
     @property
     def revision(self) -> str:
         return label(self, Label.REVISION)
+
+    @property
+    def circumstances(self) -> str:
+        """What it was made under, beside the revision."""
+        return (self.metadata.annotations or {}).get(Annotation.CIRCUMSTANCES, "")
+
+
+class ClaimResources(Read, frozen=True):
+    requests: dict[str, Any] = {}  # noqa: RUF012 (msgspec copies an empty one)
+
+
+class ClaimSpec(Read, frozen=True):
+    resources: ClaimResources = ClaimResources()
+
+
+class ClaimStatus(Read, frozen=True):
+    phase: str = "Pending"
+    capacity: dict[str, Any] = {}  # noqa: RUF012 (msgspec copies an empty one)
+    conditions: tuple[Condition, ...] = ()
+
+
+class Claim(Object, frozen=True, gc=False):
+    """The volume that keeps what was downloaded."""
+
+    spec: ClaimSpec = ClaimSpec()
+    status: ClaimStatus = ClaimStatus()
+
+    @property
+    def is_bound(self) -> bool:
+        return self.status.phase == "Bound"
+
+    @property
+    def size(self) -> str:
+        """What was asked for last."""
+        return str(self.spec.resources.requests.get(_STORAGE, ""))
+
+    def is_below(self, size: str) -> bool:
+        """Whether less than that was asked for."""
+        wanted, asked = amounts.number(size), amounts.number(self.size)
+        return wanted is not None and asked is not None and asked < wanted
+
+    def has(self, size: str) -> bool:
+        """Whether so much is there for the next pod."""
+        wanted, there = amounts.number(size), amounts.number(self.status.capacity.get(_STORAGE))
+        is_there = wanted is not None and there is not None and there >= wanted
+        return is_there or holding(self.status.conditions, _GROWS_WHEN_MOUNTED) is not None
 
 
 class Resources(Read, frozen=True):
@@ -49,8 +98,8 @@ class Pod(workloads.Pod, frozen=True, gc=False):
 
     @property
     def prepares(self) -> bool:
-        owner = self.metadata.controller
-        return owner is not None and owner.kind == JOB.kind
+        """By its label: one that has outlived its Job still does."""
+        return label(self, Label.TYPE) == labels.VALIDATION
 
     @property
     def serves(self) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from skysail.base.names import Label
 from skysail.core import obstacles
-from skysail.core.actions import Plan
+from skysail.core.actions import Note, Plan
 from skysail.core.fence import Fenced
 from skysail.core.loop import Loop
 from skysail.core.obstacles import Obstacle
@@ -169,7 +169,7 @@ class Training:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan.plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: str) -> TrainingJobStatus:
+    def refused(self, snapshot: Snapshot, why: Note) -> TrainingJobStatus:
         return plan.refused(snapshot, why)
 
     def _predecessor(self, job: TrainingJob) -> Predecessor | None:
@@ -255,7 +255,7 @@ class Training:
             raise Fenced(f"{job.metadata.key} has changed")
         snapshot = await self._with_gang(snapshot, begins=True)
         snapshot = msgspec.structs.replace(snapshot, has_lost_checkpoint=await self._has_lost_checkpoint(job))
-        if attempts.is_untried(job):
+        if trial.is_due(job):
             snapshot = await self._tried(snapshot, attempts.following(job.status))
         if not job.status.attempts:
             return snapshot

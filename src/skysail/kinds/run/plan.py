@@ -15,7 +15,7 @@ from skysail.base.timestamps import timestamp
 from skysail.core import finalizers, obstacles
 from skysail.core.actions import Action, Apply, Delete, Manifest, Note, Owner, Patch, Plan
 from skysail.core.obstacles import Wait
-from skysail.kinds.run import attempts, completion, failure, silence, status, waiting
+from skysail.kinds.run import attempts, completion, failure, refusals, silence, status, waiting
 from skysail.kinds.run.ends import End, deadline_sentence, end_of, unheeded, until_deadline, verdict, wrongs
 from skysail.kinds.run.gangs import leave
 from skysail.kinds.run.groups import fewest, groups, is_elastic
@@ -70,8 +70,12 @@ def begins(snapshot: Snapshot) -> bool:
     return is_free and (late is None or late > 0) and attempts.pause(job, snapshot.now) <= timedelta()
 
 
-def refused(snapshot: Snapshot, why: str) -> TrainingJobStatus:
-    return status.refused(snapshot, why)
+def refused(snapshot: Snapshot, why: Note) -> TrainingJobStatus:
+    job = snapshot.object
+    if job.status.attempts or not refusals.is_about_job(why.message):
+        return status.refused(snapshot, why)
+    wrong = refusals.sentence(why.message, has_template=job.spec.pod_template is not None)
+    return status.unfit(snapshot, job.status, wrong)
 
 
 def _under_way(snapshot: Snapshot, run: Run) -> Plan:
@@ -98,9 +102,11 @@ def _go_on(snapshot: Snapshot, run: Run, known: TrainingJobStatus) -> Plan:
     wait, wrong = waiting.waits_for(snapshot, run), " ".join(unheeded(snapshot, run))
     known = msgspec.structs.replace(known, failure=next(reversed(fallen(snapshot, run)), known.failure))
     shown, until_stall = silence.listened(snapshot, _shown(snapshot, known, wait, wrong))
+    shown = status.gathered(snapshot, shown, None)
     return Plan(
         actions=stale if wrong else (*stale, *_upkeep(snapshot, run, known, wait)),
-        status=status.gathered(snapshot, shown, None),
+        status=shown,
+        can_wait=status.is_detail(snapshot.object.status, shown),
         notes=news(snapshot, run, wrong),
         look_again=_soonest(until_deadline(snapshot), until_stall, _until_asked(snapshot, run)),
     )

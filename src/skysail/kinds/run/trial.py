@@ -6,9 +6,9 @@ another spec, it is asked what it thinks of that one.
 
 from __future__ import annotations
 
-import re
-
 from skysail.core.actions import Manifest
+from skysail.kinds.run import attempts, refusals
+from skysail.kinds.run.groups import groups
 from skysail.kinds.run.render import children
 from skysail.kinds.run.reporting import Reporting
 from skysail.kinds.run.types import TrainingJob
@@ -17,11 +17,13 @@ from skysail.kube.errors import ApiError, Forbidden, Invalid, NotFound, Terminat
 from skysail.kube.objects import Object
 from skysail.kube.resources import JOB
 
-# Who speaks, and of which object: what is left names the field.
-_PREFIX = re.compile(r"^failed to [a-z ]+object \([^)]*\)( to proper version)?: |^Job\.batch \"[^\"]*\" is invalid: ")
-_TEMPLATE = re.compile(r"(?<![\w.])\.?spec\.template\.(?=spec\.|metadata\.)")
 _QUOTA = "exceeded quota"
 _NO_TRIALS = "does not support dry run"
+
+
+def is_due(job: TrainingJob) -> bool:
+    """Whether to ask before an attempt begins. The only Job of a first one is made at once: it is taken or refused."""
+    return attempts.is_untried(job) and (bool(job.status.attempts) or len(groups(job.spec)) > 1)
 
 
 async def refusal(client: Client, job: TrainingJob, number: int, reporting: Reporting | None) -> str | None:
@@ -33,16 +35,8 @@ async def refusal(client: Client, job: TrainingJob, number: int, reporting: Repo
             raise
         except (Invalid, Forbidden) as error:
             if not _says_nothing(error) and not await _is_taken(client, manifest):
-                return sentence(error.message, has_template=job.spec.pod_template is not None)
+                return refusals.sentence(error.message, has_template=job.spec.pod_template is not None)
     return None
-
-
-def sentence(said: str, *, has_template: bool) -> str:
-    """In the words of the API server, but with the names that fields have in a TrainingJob."""
-    said = _PREFIX.sub("", said).strip().removesuffix(".")
-    if has_template:
-        said = _TEMPLATE.sub("spec.podTemplate.", said)
-    return f"The API server refuses the pods of this spec: {said}. Correct that field, or remove it."
 
 
 def _says_nothing(error: ApiError) -> bool:

@@ -9,12 +9,13 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from skysail.runtimes import formats
 from skysail.runtimes.fastapi_pytorch import foreign, processors
-from skysail.runtimes.fastapi_pytorch.errors import ModelError, WrongModel
-from skysail.runtimes.fastapi_pytorch.models import Model, Signature, files, signature
-from skysail.runtimes.fastapi_pytorch.models.files import Format, Found
+from skysail.runtimes.fastapi_pytorch.errors import ModelError, WrongModel, WrongSetting
+from skysail.runtimes.fastapi_pytorch.models import Model, Signature, signature
 from skysail.runtimes.fastapi_pytorch.settings import Settings
 from skysail.runtimes.fastapi_pytorch.tensors import ANY, Array
+from skysail.runtimes.formats import Format, Found, NoModel
 
 _Result = TypeVar("_Result")
 # What is added up in another order differs in the last digits; a model that mixes rows differs in the first.
@@ -35,9 +36,18 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 def load(settings: Settings) -> Loaded:
     """Raises CannotServe with the reason. Slow: reads the file, and runs the model a few times."""
     path = Path(settings.model_path)
-    found = _or_wrong(f"{path} cannot be read", files.find, path)
+    if not path.exists():
+        raise WrongSetting(f"There is no {path}; MODEL_PATH must name a model's file, or a folder with one in it.")
+    found = _or_wrong(f"{path} cannot be read", _find, path)
     what = f"{found.file.name}, which looks like {found.format}, cannot be loaded"
     return _or_wrong(what, lambda: _tried(_read(found, settings), settings))
+
+
+def _find(path: Path) -> Found:
+    try:
+        return formats.find(path)
+    except NoModel as error:
+        raise WrongModel(str(error)) from error
 
 
 def _or_wrong(what: str, function: Callable[..., _Result], *arguments: object) -> _Result:

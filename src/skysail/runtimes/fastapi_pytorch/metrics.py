@@ -104,6 +104,8 @@ class Metrics:
     def _turn(self) -> None:
         """Empty the slots of the time that has passed."""
         now = self._now()
+        if now == self._slot:
+            return
         for slot in range(max(self._slot + 1, now - _SLOTS + 1), now + 1):
             self._recent[slot % _SLOTS] = self._recent_failed[slot % _SLOTS] = 0
         self._slot = now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -109,16 +110,16 @@ class InferForm:
         self._head = {"model_name": name} | ({"model_version": version} if version else {})
         self._signature = signature
         self._intake = intake
+        self._outputs = signature.output_names(len(signature.outputs))
         # Most models take floating-point numbers, and most clients send them flat: then one pass reads it all.
         self._flat = msgspec.json.Decoder(Infer[list[float]])
         self._any = msgspec.json.Decoder(Infer[msgspec.Raw])
 
     def read(self, body: bytes) -> Work:
         request, arrays = self._read(body)
-        names = self._signature.output_names(len(self._signature.outputs))
         for wished in request.outputs:
-            if names and wished.name not in names:
-                raise Refused(f"The model has no output `{wished.name}`; it has {', '.join(names)}.")
+            if self._outputs and wished.name not in self._outputs:
+                raise Refused(f"The model has no output `{wished.name}`; it has {', '.join(self._outputs)}.")
         work = self._intake.admit(arrays)
         wanted = tuple(wished.name for wished in request.outputs)
         return msgspec.structs.replace(work, id=request.id, outputs=wanted) if request.id or wanted else work
@@ -182,7 +183,7 @@ def _of_raw(given: Given[msgspec.Raw], dtype: np.dtype[Any]) -> Array:
 
 
 def _require_count(given: Given[Any], count: int) -> None:
-    if min(given.shape, default=0) < 0 or count != int(np.prod(given.shape, dtype=object)):
+    if min(given.shape, default=0) < 0 or count != prod(given.shape):
         raise Refused(f"`{given.name}` has {count} values, which is not its shape {list(given.shape)}.")
 
 

@@ -19,6 +19,7 @@ from skysail.runtimes.fastapi_pytorch.application import Application, Asgi, Plac
 from skysail.runtimes.fastapi_pytorch.batching import Batcher
 from skysail.runtimes.fastapi_pytorch.errors import WrongSetting
 from skysail.runtimes.fastapi_pytorch.intake import Intake, Work
+from skysail.runtimes.fastapi_pytorch.lane import Lane
 from skysail.runtimes.fastapi_pytorch.life import Life, Phase
 from skysail.runtimes.fastapi_pytorch.loading import Loaded, load
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
@@ -53,7 +54,7 @@ class Server:
         # No proxy headers, no access log, no lifespan: each costs something for every request.
         config = uvicorn.Config(
             self._app,
-            http="httptools",
+            http=Lane,
             ws="none",
             lifespan="off",
             access_log=False,

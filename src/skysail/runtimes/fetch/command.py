@@ -23,7 +23,7 @@ from urllib.request import getproxies_environment
 import msgspec
 
 from skysail.runtimes import validate
-from skysail.runtimes.fetch import certificates
+from skysail.runtimes.fetch import certificates, secrets
 from skysail.runtimes.fetch.errors import FetchError, MayPass
 from skysail.runtimes.fetch.gate import Gate
 from skysail.runtimes.fetch.guard import Guard
@@ -50,21 +50,22 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """The exit code."""
     os.umask(0o022)  # whoever serves the model is another user
     wishes = _parser().parse_args(arguments)
-    secrets = dict(environment)
+    log = Path(environment.get("TERMINATION_LOG", _TERMINATION_LOG))
+    known = secrets.of(environment)
     _hide_from_libraries()
     try:
-        outcome = asyncio.run(_interruptible(wishes, secrets))
+        outcome = asyncio.run(_interruptible(wishes, known))
     except FetchError as error:
         sys.stderr.write(f"{error.reason}: {error}\n")
         message = {"step": error.step, "reason": error.reason, "message": str(error)[:_LONGEST_MESSAGE]}
-        _leave(message, secrets)
+        _leave(message, log)
         return error.exit_code
-    _leave(msgspec.to_builtins(outcome), secrets)
+    _leave(msgspec.to_builtins(outcome), log)
     return 0
 
 
 def _hide_from_libraries() -> None:
-    """They would read more from the environment than keys: other endpoints, other proxies, places of tokens."""
+    """What an image or a cluster may have put there for them: identities, endpoints, proxies, places of tokens."""
     for name in [name for name in os.environ if name.startswith(_OF_LIBRARIES)]:
         del os.environ[name]
 
@@ -86,8 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _interruptible(wishes: argparse.Namespace, environment: Mapping[str, str]) -> Outcome:
-    task = asyncio.create_task(_run(wishes, environment))
+async def _interruptible(wishes: argparse.Namespace, known: Mapping[str, str]) -> Outcome:
+    task = asyncio.create_task(_run(wishes, known))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
@@ -97,7 +98,7 @@ async def _interruptible(wishes: argparse.Namespace, environment: Mapping[str, s
         raise MayPass("Interrupted", "The download was stopped; the next one goes on where it ended.") from error
 
 
-async def _run(wishes: argparse.Namespace, environment: Mapping[str, str]) -> Outcome:
+async def _run(wishes: argparse.Namespace, known: Mapping[str, str]) -> Outcome:
     guard, proxies = Guard(wishes.allow), Proxies(getproxies_environment())
     fetching = Fetching(progress=Progress(_print, time.monotonic), patience=_patience)
     order = Order(
@@ -109,9 +110,9 @@ async def _run(wishes: argparse.Namespace, environment: Mapping[str, str]) -> Ou
         sha256=wishes.sha256,
         keep=frozenset(wishes.keep),
     )
-    known = certificates.trust(environment)
-    async with Web(guard, proxies, known) as web, Gate(guard, proxies) as gate:
-        means = Means(web=web, gate=gate, trust=known, secrets=environment, claim=wishes.source)
+    trust = certificates.trust(known)
+    async with Web(guard, proxies, trust) as web, Gate(guard, proxies) as gate:
+        means = Means(web=web, gate=gate, trust=trust, secrets=known, claim=wishes.source)
         if wishes.script:
             guard.check(wishes.script)
             own = means if _origin(wishes.script) == _origin(order.uri) else msgspec.structs.replace(means, secrets={})
@@ -146,10 +147,9 @@ def _print(line: str) -> None:
     sys.stdout.flush()
 
 
-def _leave(message: object, environment: Mapping[str, str]) -> None:
+def _leave(message: object, log: Path) -> None:
     """Where Kubernetes looks for it; outside of a pod there is no such file."""
-    path = Path(environment.get("TERMINATION_LOG", _TERMINATION_LOG))
     try:
-        path.write_bytes(msgspec.json.encode(message))
+        log.write_bytes(msgspec.json.encode(message))
     except OSError as error:
-        sys.stderr.write(f"{path} cannot be written: {error.strerror}.\n")
+        sys.stderr.write(f"{log} cannot be written: {error.strerror}.\n")

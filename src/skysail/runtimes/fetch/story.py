@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from skysail.runtimes import mistaken
 from skysail.runtimes.fetch import archives, layers
 from skysail.runtimes.fetch.disk import disk
 from skysail.runtimes.fetch.download import Download, Received, digest_of
@@ -24,6 +25,8 @@ from skysail.runtimes.fetch.progress import Progress, in_units
 from skysail.runtimes.fetch.sources.contract import Source
 from skysail.runtimes.fetch.uris import last_part, shown
 
+# These may be pages, and lie beside models.
+_OF_PAGES = (".html", ".htm", ".xhtml", ".xml", ".md", ".svg")
 _LONGEST_SCRIPT = 10 * 2**20
 
 
@@ -76,6 +79,7 @@ class Fetching(msgspec.Struct, frozen=True, kw_only=True):
             digest = digest_of(received)
             _compare(digest, order)
             with _step("Layout"), disk(order.into):
+                _object_to_what_is_mistaken(place.raw)
                 tree = await self._unpacked(place, order, received)
                 LAYOUTS[order.layout](tree, place.laid, order.name)
         except WrongContent:
@@ -132,6 +136,15 @@ def _compare(digest: str, order: Order) -> None:
             f"{shown(order.uri)} is {digest} and should be {order.digest}: correct `sha256`, or set a new version if"
             " the model was changed on purpose.",
         )
+
+
+def _object_to_what_is_mistaken(raw: Path) -> None:
+    """Before it is unpacked, or given to a server that knows it as nothing but damaged."""
+    for path in files_in(raw):
+        if path.suffix.lower() in _OF_PAGES:
+            continue
+        if sentence := mistaken.told(raw / path):
+            raise WrongContent("UnsupportedFormat", sentence)
 
 
 def _not_empty(tree: Path) -> Path:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from skysail.base.names import Label
+from skysail.base.names import Annotation, Label
 from skysail.base.timestamps import timestamp
 from skysail.core import conditions
 from skysail.kinds.model import render
 from skysail.kinds.model.revisions import ControllerRevision, hash_of
 from skysail.kinds.model.snapshot import Snapshot
-from skysail.kinds.model.workload import Deployment, Job, Pod
+from skysail.kinds.model.workload import Claim, Deployment, Job, Pod
 from skysail.kube.objects import Meta, OwnerReference
 from tests.unit.kinds.model import stock
 from tests.unit.kinds.model.stock import DIGEST, TERMS, UID
@@ -60,9 +60,19 @@ def revision(of: Model) -> str:
 
 def entry(of: Model, number: int = 1, outcome: Outcome = "", digest: str = DIGEST) -> Entry:
     """The revision that this spec asks for, as the history has it."""
-    made = stock.entry(stock.serving(of), number, digest)
-    stored = ControllerRevision(owned(f"revision-{number}", f"r{number}", of), number)
-    return msgspec.structs.replace(made, outcome=outcome, object=stored)
+    wanted = stock.serving(of)
+    made = stock.entry(wanted, number, digest)
+    stored = ControllerRevision(owned(wanted.names.revision(made.hash), f"r{number}", of), number)
+    claim_ = "" if wanted.storage is None else claim().metadata.uid
+    return msgspec.structs.replace(made, claim=claim_, outcome=outcome, object=stored)
+
+
+def claim(uid: str = "claim", size: str = "5Gi", *, seconds: float = 90, **metadata: Any) -> Claim:
+    """The volume of an MLModel, as large as it was asked to be."""
+    known = {"name": "flowers-pvc", "namespace": "shop", "uid": uid, "creationTimestamp": ago(seconds), **metadata}
+    asked = {"resources": {"requests": {"storage": size}}}
+    status = {"phase": "Bound", "capacity": {"storage": size}}
+    return msgspec.convert({"metadata": known, "spec": asked, "status": status}, Claim)
 
 
 def owned(name: str, uid: str, of: Model) -> Meta:
@@ -81,6 +91,7 @@ def job(of: Model, end: str = "", *, of_revision: str = "", seconds: float = 60,
                 "uid": "job",
                 "creationTimestamp": ago(seconds),
                 "labels": {Label.REVISION: of_revision or revision(of)},
+                "annotations": {Annotation.CIRCUMSTANCES: render.circumstances(stock.serving(of), TERMS)},
                 **metadata,
             },
             "status": {"conditions": [{**told, "lastTransitionTime": ago(10)}] if end else []},
@@ -102,7 +113,10 @@ def preparer(of: Model, phase: str = "Running", *, validates: str = "", **state:
 
 
 def server(of: Model, number: int = 0, *, ready: bool = True, of_revision: str = "", **state: Any) -> Pod:
-    """A pod that serves. `waiting`, `exit` and `restarts` tell what keeps it from that; `init`: in its download."""
+    """A pod that serves. `waiting`, `exit` and `restarts` tell what keeps it from that; `init`: in its download.
+
+    `ran` is for how many seconds it did before it ended.
+    """
     name = "fetch" if state.get("init") else "inference"
     row = {"name": name, "ready": ready, "restartCount": state.get("restarts", 0)}
     row["state"] = {"running": {"startedAt": ago(40)}}
@@ -141,12 +155,13 @@ def deployment(
 
 
 def at(of: Model, *children: Job | Pod | Deployment | Entry, **known: Any) -> Snapshot:
-    """All that is known of it."""
+    """All that is known of it. A volume is there if anything is."""
     of_kind: dict[type, list[Any]] = {}
     for child in children:
         of_kind.setdefault(type(child), []).append(child)
     jobs, deployments = of_kind.pop(Job, []), of_kind.pop(Deployment, [])
     pods = of_kind.pop(Pod, [])
+    has_claim = bool(children) and stock.serving(of).storage is not None
     entries = [each for rest in of_kind.values() for each in rest]
     return Snapshot(
         **{
@@ -157,6 +172,7 @@ def at(of: Model, *children: Job | Pod | Deployment | Entry, **known: Any) -> Sn
             "job": jobs[0] if jobs else None,
             "pods": tuple(pods),
             "deployment": deployments[0] if deployments else None,
+            "claim": claim() if has_claim else None,
             "history": tuple(entries),
             **known,
         }
@@ -186,7 +202,11 @@ def _pod(of: Model, name: str, owner: str, phase: str, rows: dict[str, Any], **m
                 "namespace": "shop",
                 "uid": name,
                 "creationTimestamp": ago(50),
-                "labels": {Label.REVISION: more.get("of_revision") or revision(of), Label.MODEL_UID: UID},
+                "labels": {
+                    Label.REVISION: more.get("of_revision") or revision(of),
+                    Label.MODEL_UID: UID,
+                    Label.TYPE: "validation" if owner == "Job" else "inference",
+                },
                 "ownerReferences": [{"apiVersion": "v1", "kind": owner, "name": "o", "uid": owner, "controller": True}],
                 **more.get("metadata", {}),
             },
@@ -212,7 +232,7 @@ def _state(phase: str, **more: Any) -> dict[str, Any]:
     if "waiting" in more:
         return {"waiting": {"reason": more["waiting"], "message": more.get("said", "")}}
     if phase == "Running":
-        return {"running": {"startedAt": ago(40)}}
+        return {"running": {"startedAt": ago(more.get("ran", 40))}}
     if phase == "Succeeded":
         return {"terminated": {"exitCode": 0, "message": more.get("done", PREPARED), "finishedAt": ago(12)}}
     return {"terminated": _terminated(more)} if phase == "Failed" else {}
@@ -220,4 +240,4 @@ def _state(phase: str, **more: Any) -> dict[str, Any]:
 
 def _terminated(more: dict[str, Any]) -> dict[str, Any]:
     why = {"exitCode": more.get("exit", 1), "reason": more.get("why", "Error"), "message": more.get("said", "")}
-    return {**why, "finishedAt": ago(10), "startedAt": ago(40)}
+    return {**why, "finishedAt": ago(10), "startedAt": ago(10 + more.get("ran", 30))}

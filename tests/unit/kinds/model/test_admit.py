@@ -153,7 +153,8 @@ def test_a_model_that_goes_is_let_go():
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"storageSize": "9Gi"}, "spec.storageSize cannot be changed from 5Gi to 9Gi."),
+        ({"storageSize": "9Gi"}, None),
+        ({"storageSize": "4Gi"}, None),
         ({"storageSize": "5120Mi"}, None),
         ({"annotations": {"skysail.dev/access-mode": "ReadWriteMany"}}, "The access mode cannot be changed."),
         ({"replicas": 3, "expose": False}, None),
@@ -162,6 +163,12 @@ def test_a_model_that_goes_is_let_go():
 def test_what_a_claim_was_made_with_stays(changed, words):
     refused = admit(ML_MODEL, TERMS, manifest(ml_model(**changed)), manifest(ml_model())).refused
     assert refused is None if words is None else refused.startswith(words)
+
+
+@pytest.mark.parametrize(("size", "is_told"), [("9Gi", False), ("5120Mi", False), ("4Gi", True)])
+def test_a_volume_only_grows_and_whoever_wants_less_is_told(size, is_told):
+    found = admit(ML_MODEL, TERMS, manifest(ml_model(storageSize=size)), manifest(ml_model()))
+    assert (found.refused, "A volume that has more than" in " ".join(found.warnings)) == (None, is_told)
 
 
 def test_only_changed_wishes_are_asked_about():

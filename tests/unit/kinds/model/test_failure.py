@@ -7,7 +7,7 @@ import json
 import pytest
 
 from skysail.base.names import Reason
-from skysail.kinds.model import failure
+from skysail.kinds.model import failure, waiting
 from skysail.kinds.model.types import Failure
 from tests.unit.kinds.model.life import PREPARED, ago, at, deployment, entry, job, model, preparer, revision, server
 
@@ -93,16 +93,26 @@ def test_memory_is_named_with_its_limit():
 
 
 def test_a_download_in_a_server_is_told_in_its_own_words():
-    """What is served is what was validated: another content under the same address is refused."""
     of = model()
-    said = word("ChecksumMismatch", "The content has changed: set a new version.")
-    bad = server(of, ready=False, init=True, exit=65, said=said, restarts=3)
+    bad = server(of, ready=False, init=True, exit=77, said=word("AccessDenied", "It wants keys."), restarts=3)
     found = failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of)).failure
-    assert (found.step, found.reason, found.message) == (
-        "Deploy",
-        Reason.CHECKSUM_MISMATCH,
-        "The content has changed: set a new version.",
-    )
+    assert (found.step, found.reason, found.message) == ("Deploy", Reason.ACCESS_DENIED, "It wants keys.")
+
+
+@pytest.mark.parametrize(
+    ("spec", "fix"),
+    [({}, "set a new spec.version to serve what is there now"), ({"rollbackTo": 1}, "or remove spec.rollbackTo")],
+)
+def test_content_that_was_overwritten_since_is_no_mistake_in_a_checksum_that_nobody_wrote(spec, fix):
+    of = model(**spec)
+    said = word("ChecksumMismatch", "It is a and should be b: correct `sha256`.")
+    bad = server(of, ready=False, init=True, exit=65, said=said, restarts=3)
+    snapshot = at(of, entry(of, 1, "served"), deployment(entry(of), available=0), bad)
+    found = failure.of_servers(snapshot, entry(of)).failure
+    assert (found.step, found.reason) == ("Deploy", Reason.CHECKSUM_MISMATCH)
+    assert "has changed since revision 1 was found good" in found.message
+    assert (fix in found.message, "sha256" in found.message) == (True, False), found.message
+    assert waiting.for_servers(snapshot, entry(of)).message == f"{found.message} It is started again."
 
 
 @pytest.mark.parametrize("code", [75, 143])
@@ -128,6 +138,7 @@ def test_a_container_that_was_started_again_has_an_earlier_log():
     [
         {"ready": True, "exit": 1, "restarts": 9},
         {"ready": False, "exit": 1, "restarts": 2},
+        {"ready": False, "exit": 1, "restarts": 9, "ran": 3600},
         {"ready": False},
         {"ready": False, "exit": 1, "restarts": 9, "of_revision": "another"},
         {"ready": False, "exit": 1, "restarts": 9, "metadata": {"deletionTimestamp": ago(1)}},
@@ -154,7 +165,28 @@ def test_the_last_line_of_a_container_is_in_its_sentence():
 
 
 @pytest.mark.parametrize(
-    ("said", "digest"), [(PREPARED, True), ('{"digest": ""}', True), ("", False), ('{"digest": 3}', False)]
+    "state",
+    [
+        {"exit": 1, "said": "\x1b[31mloading\rValueError: bad layer\x07\x1b[0m"},
+        {"init": True, "exit": 77, "said": word("AccessDenied", "\x1b]0;mine\x07Value\x1b[1mError: bad layer.")},
+    ],
+)
+def test_what_a_container_leaves_does_nothing_to_the_terminal_of_its_reader(state):
+    of = model()
+    bad = server(of, ready=False, restarts=3, **state)
+    found = failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of)).failure
+    assert (found.message.isprintable(), found.message.endswith("ValueError: bad layer.")) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "digest"),
+    [
+        (PREPARED, True),
+        ('{"digest": ""}', True),
+        ("", False),
+        ('{"digest": 3}', False),
+        ('{"digest": "\\u001b[31m"}', False),
+    ],
 )
 def test_what_a_download_came_to_is_its_last_word(said, digest):
     assert (failure.prepared(preparer(model(), "Succeeded", done=said)) is not None) is digest

@@ -16,7 +16,7 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def children(found):
-    named = {name for name in msgspec.to_builtins(found) if name not in {"model", "services"}}
+    named = {name for name in msgspec.to_builtins(found) if name not in {"model", "services", "predecessor"}}
     return [*found.services, *(getattr(found, name) for name in named if getattr(found, name))]
 
 
@@ -25,6 +25,7 @@ def test_a_model_deployments_children_have_the_names_that_people_know():
     assert (found.job, found.deployment, found.autoscaler) == ("validate-dummy-model", "dummy-model", "dummy-model")
     assert found.services == ("dummy-model-service", "svc-dummy-model")
     assert (found.script, found.claim, found.model) == ("dummy-model-validate", "", "dummy-model")
+    assert found.predecessor == "inference-dummy-model"
 
 
 def test_an_ml_models_children_have_the_names_that_people_know():

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from skysail.base.names import Label
+from skysail.base.names import Label, Reason
 from skysail.core.fence import Fenced
 from skysail.core.obstacles import Obstacle
-from skysail.kinds.model import render, revisions
+from skysail.kinds.model import render, revisions, targets
 from skysail.kinds.model.caches import Caches
 from skysail.kinds.model.observe import Models
 from skysail.kinds.model.progress import download
@@ -20,10 +20,11 @@ from skysail.kinds.model.types import KINDS, ML_MODEL, MODEL_DEPLOYMENT, Downloa
 from skysail.kinds.model.workload import Deployment, Job, Pod
 from skysail.kube.client import Client
 from skysail.kube.errors import Unreachable
+from skysail.kube.fields import Condition
 from skysail.kube.objects import Key, OwnerReference
 from skysail.kube.transport import Reply
 from tests.support.streams import Pieces
-from tests.unit.kinds.model.life import NOW, ago, changed, deployment, entry, job, model, preparer, server, shown
+from tests.unit.kinds.model.life import NOW, ago, changed, claim, deployment, entry, job, model, preparer, server, shown
 from tests.unit.kinds.model.stock import TERMS, UID, serving
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ REVISIONS = "/apis/apps/v1/namespaces/shop/controllerrevisions"
 JOBS = "/apis/batch/v1/namespaces/shop/jobs"
 PODS = "/api/v1/namespaces/shop/pods"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/shop/events"
+BEFORE = "/apis/apps/v1/namespaces/shop/deployments/inference-iris"
+CLAIMS = "/api/v1/namespaces/shop/persistentvolumeclaims/flowers-pvc"
 LIVE = {ITSELF: {"metadata": {"name": "iris"}}, REVISIONS: {"items": []}, PODS: {"items": []}, EVENTS: {"items": []}}
 
 
@@ -105,7 +108,7 @@ async def test_a_model_that_is_gone_is_no_snapshot():
 async def test_a_served_model_is_seen_without_a_question():
     of = model()
     known = entry(of, 1, "served")
-    snapshot, server_ = await observed(of, known, deployment(known), server(of))
+    snapshot, server_ = await observed(shown(of, revision=1), known, deployment(known), server(of))
     assert server_.asked == []
     assert [each.hash for each in snapshot.history] == [known.hash]
     assert (snapshot.deployment.revision, len(snapshot.pods)) == (known.hash, 1)
@@ -121,7 +124,7 @@ async def test_a_download_begins_on_the_servers_own_word():
     of = model()
     found, server_ = await observed(of)
     known = serving(of).names.revision(preparer(of).revision)
-    assert server_.paths == [ITSELF, REVISIONS, f"{REVISIONS}/{known}", f"{JOBS}/validate-iris"]
+    assert server_.paths == [ITSELF, REVISIONS, f"{REVISIONS}/{known}", f"{JOBS}/validate-iris", BEFORE]
     assert found.job is None
 
 
@@ -145,6 +148,59 @@ async def test_what_caches_have_not_heard_of_is_found():
     there = msgspec.to_builtins(owned(job(of)))
     found, _ = await observed(of, **{f"{JOBS}/validate-iris": there})
     assert found.job.revision == revisions.hash_of(serving(of).want)
+
+
+async def test_a_revision_that_cannot_be_read_keeps_no_model_from_being_looked_at():
+    of = model()
+    bad = stored(of, entry(of)) | {"data": {"want": {"uri": 3}}}
+    path = f"{REVISIONS}/{bad['metadata']['name']}"
+    found, _ = await observed(of, **{REVISIONS: {"items": [bad]}, path: bad})
+    assert (found.history, [each.metadata.name for each in found.strays]) == ((), [bad["metadata"]["name"]])
+
+
+async def test_a_claim_is_gone_only_on_the_servers_own_word():
+    of = model(ml=True)
+    known, there = entry(of, 1, "served"), msgspec.to_builtins(owned(claim()))
+    caches, paths = Caches.make(), {**LIVE, ML_MODEL.resource.path("shop", "flowers"): {"metadata": {}}}
+    caches.models[ML_MODEL].put(of)
+    caches.revisions.put(msgspec.convert(stored(of, known), ControllerRevision))
+    for answers, is_lost in (({}, True), ({CLAIMS: there}, False)):
+        server_ = Server({**paths, **answers})
+        snapshot = await Models(ML_MODEL, Client(server_), caches, lambda: NOW, TERMS).observe(Key("shop", "flowers"))
+        assert (targets.target(snapshot).lost is not None, CLAIMS in server_.paths) == (is_lost, True)
+
+
+OWNER = {"apiVersion": "v1", "kind": "ModelDeployment", "name": "iris", "uid": UID, "controller": True}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_found"),
+    [
+        ({"ownerReferences": [OWNER]}, True),
+        ({"ownerReferences": [{**OWNER, "uid": "another"}], "labels": {"model": "iris", "type": "inference"}}, False),
+        ({"labels": {"model": "iris", "type": "inference"}}, True),
+        ({"labels": {"model": "roses", "type": "inference"}}, False),
+        ({}, False),
+    ],
+)
+async def test_only_what_was_made_for_the_model_is_its_predecessor(metadata, is_found):
+    of = model()
+    known = entry(of)
+    there = {BEFORE: {"metadata": {"name": "inference-iris", "namespace": "shop", **metadata}}}
+    found, _ = await observed(of, known, deployment(known), **there)
+    assert (found.predecessor is not None) is is_found
+
+
+async def test_a_predecessor_is_asked_about_until_it_has_been_followed():
+    of = model()
+    known = entry(of, 1, "served")
+    there = {BEFORE: {"metadata": {"name": "inference-iris", "namespace": "shop", "ownerReferences": [OWNER]}}}
+    taking = Condition("Progressing", "True", ago(9), Reason.TAKING_OVER, "It ends.")
+    refused = Condition("Accepted", "False", ago(9), Reason.RECONCILE_FAILED, "Its end was refused.")
+    for revision, said, is_asked in ((0, (), True), (1, (), False), (1, (taking,), True), (1, (refused,), True)):
+        status = {"revision": revision, "conditions": said}
+        found, _ = await observed(shown(of, **status), known, deployment(known), server(of), **there)
+        assert (found.predecessor is not None) is is_asked
 
 
 async def test_a_job_of_somebody_else_is_not_ours():
@@ -208,23 +264,33 @@ async def test_the_log_of_a_server_that_was_started_again_is_the_earlier_one():
     assert found.log is None
 
 
-async def test_the_progress_of_a_download_is_read_every_ten_seconds():
+async def test_the_progress_of_a_download_is_read_every_ten_seconds_and_later_every_minute():
     of = model()
     line = json.dumps({"bytes": 50, "total": 200, "seconds_left": 7.5, "message": "50 B of 200 B"})
     answers = {f"{PODS}/prepare-0/log": line.encode() + b"\n"}
     found, server_ = await observed(of, job(of), preparer(of), **answers)
     assert found.download == Download(bytes=50, total=200, percent=25, remaining_seconds=7, last_updated_time=ago(0))
     assert server_.asked[-1].query["tailLines"] == "1"
-    for seconds, is_asked in ((4, False), (10, True)):
+    for ran, seconds, is_asked in ((40, 4, False), (40, 10, True), (7200, 30, False), (7200, 60, True)):
         last = Download(bytes=1, last_updated_time=ago(seconds))
         known = shown(of, download=last, candidate=preparer(of).revision)
-        found, _ = await observed(known, job(of), preparer(of), **answers)
+        found, _ = await observed(known, job(of), preparer(of, ran=ran), **answers)
         assert (found.download is not None) is is_asked
 
 
-async def test_who_cannot_make_a_pod_is_asked_why():
+@pytest.mark.parametrize(("ran", "is_asked"), [(1, False), (3, True), (-600, True)])
+async def test_a_download_is_asked_how_far_it_is_when_it_lasts_whatever_clock_its_node_has(ran, is_asked):
     of = model()
-    told = {"items": [{"reason": "FailedCreate", "note": "exceeded quota"}]}
+    answers = {f"{PODS}/prepare-0/log": b'{"bytes": 5}'}
+    found, _ = await observed(of, job(of), preparer(of, ran=ran), **answers)
+    assert (found.download is not None) is is_asked
+
+
+async def test_who_cannot_make_a_pod_is_asked_why():
+    """Events are listed by their names, and the newest tells."""
+    of = model()
+    newest = {"reason": "FailedCreate", "note": "exceeded quota", "deprecatedLastTimestamp": ago(1)}
+    told = {"items": [newest, {**newest, "note": "no such account", "deprecatedLastTimestamp": ago(9)}]}
     found, _ = await observed(of, job(of), **{EVENTS: told})
     assert found.complaint == "exceeded quota"
     found, server_ = await observed(of, job(of, seconds=5), **{EVENTS: told})

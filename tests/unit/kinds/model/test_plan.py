@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skysail.base.names import Condition, Event, Label, Reason
-from skysail.core.actions import Apply, Delete, Patch, SetFinalizers
+from skysail.core.actions import Apply, Delete, Note, Patch, SetFinalizers
 from skysail.core.obstacles import Obstacle
+from skysail.kinds.model import waiting
 from skysail.kinds.model.plan import plan, refused
 from skysail.kinds.model.types import Download, Failure
+from skysail.kinds.model.workload import ClaimStatus
 from skysail.kube.objects import Meta, Object
 from skysail.kube.resources import (
     CONTROLLER_REVISION,
@@ -21,11 +25,13 @@ from skysail.kube.resources import (
     PERSISTENT_VOLUME_CLAIM,
     SERVICE,
 )
+from tests.unit.kinds.model import stock
 from tests.unit.kinds.model.life import (
     NOW,
     ago,
     at,
     changed,
+    claim,
     condition,
     deployment,
     entry,
@@ -102,13 +108,12 @@ def test_an_ml_model_gets_its_volume_first():
     result = plan(at(model(ml=True)))
     assert made(result) == [(Apply, PERSISTENT_VOLUME_CLAIM), (Apply, JOB)]
     assert result.status.phase == "CreatingStorage"
-    claim = Object(Meta(name="flowers-pvc"))
-    assert plan(at(model(ml=True), claim=claim)).status.phase == "Downloading"
+    assert plan(at(model(ml=True), claim=claim())).status.phase == "Downloading"
 
 
 def test_a_model_in_the_image_of_its_server_needs_no_download():
     result = plan(at(model(modelURI="file:///models/iris")))
-    assert made(result) == [(Apply, CONTROLLER_REVISION)]
+    assert made(result) == [(Apply, CONTROLLER_REVISION), *SERVERS]
     assert result.status.phase == "Deploying"
 
 
@@ -144,8 +149,14 @@ def test_a_download_says_at_once_where_it_is(pod, reason, words):
 
 def test_a_volume_that_is_not_bound_is_a_step_of_its_own():
     of = model(ml=True)
-    pending = preparer(of, "Pending", unscheduled="pod has unbound immediate PersistentVolumeClaims.")
-    assert plan(at(of, job(of), pending)).status.phase == "CreatingStorage"
+    unbound = msgspec.structs.replace(claim(), status=ClaimStatus())
+    why = "pod has unbound immediate PersistentVolumeClaims."
+    for age, message in ((1, waiting.MADE.message), (30, f"The download waits for its volume: {why}")):
+        pending = preparer(of, "Pending", unscheduled=why, metadata={"creationTimestamp": ago(age)})
+        result = plan(at(of, job(of), pending, claim=unbound))
+        assert (result.status.phase, result.status.message) == ("CreatingStorage", message)
+        assert result.look_again == (10 if age == 1 else None), "what lasts is told"
+    assert plan(at(of, job(of), claim=unbound)).status.message == waiting.MADE.message
 
 
 def test_a_quota_that_keeps_the_pod_away_is_named():
@@ -172,7 +183,8 @@ def test_progress_that_was_not_read_stays_as_it_was():
 def test_what_was_downloaded_goes_into_the_history_with_its_digest():
     of = model(validateScript="validate.py")
     result = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded", validates="Succeeded")))
-    assert made(result) == [(Apply, CONTROLLER_REVISION)]
+    assert made(result) == [(Apply, CONTROLLER_REVISION), *SERVERS]
+    assert template(result) == revision(of), "written down first, and served at once"
     manifest = result.actions[0].manifest
     assert (manifest["revision"], manifest["data"]["digest"]) == (1, DIGEST)
     assert Label.OUTCOME not in manifest["metadata"]["labels"]
@@ -462,6 +474,183 @@ def test_a_verdict_about_a_download_is_none_about_servers():
     assert (template(result), result.status.failure) == (new.hash, None)
 
 
+# What was lost, and what has changed around it.
+
+
+def test_a_revision_whose_claim_is_gone_is_made_ready_again_in_a_new_one():
+    of = model(ml=True)
+    old = entry(of, 3, "served")
+    of = shown(of, revision=3)
+    first = plan(at(of, old, deployment(old), job(of, "Complete"), preparer(of, "Succeeded"), claim=None))
+    assert made(first) == [(Delete, JOB)], "it has filled a claim that is gone"
+    assert (first.status.phase, first.status.revision) == ("Downloading", 0)
+    begun = plan(at(of, old, deployment(old), claim=None))
+    assert made(begun) == [(Apply, PERSISTENT_VOLUME_CLAIM), (Apply, JOB)]
+    before = job(of, "Complete", seconds=600)
+    assert made(plan(at(of, old, before, preparer(of, "Succeeded"), claim=claim("other")))) == [(Delete, JOB)]
+    done = plan(at(of, old, deployment(old), job(of, "Complete"), preparer(of, "Succeeded"), claim=claim("other")))
+    assert made(done)[:2] == [(Delete, CONTROLLER_REVISION), (Apply, CONTROLLER_REVISION)]
+    assert done.actions[0].object == old.object
+    written = done.actions[1].manifest
+    assert (written["revision"], written["data"]["claim"]) == (3, "other")
+    assert template(plan(at(of, msgspec.structs.replace(old, claim="other"), claim=claim("other")))) == old.hash
+
+
+def test_another_content_in_the_new_claim_is_another_revision():
+    of = model(ml=True)
+    old = entry(of, 3, "served", digest="sha256:" + "cd" * 32)
+    done = plan(at(of, old, job(of, "Complete"), preparer(of, "Succeeded"), claim=claim("other")))
+    assert done.actions[1].manifest["revision"] == 4
+
+
+def test_what_is_pinned_and_lost_must_be_what_it_was():
+    of = model(ml=True)
+    for spec, is_told in (({"rollback_to": 3}, True), ({}, False)):
+        begun = plan(at(changed(of, **spec), entry(of, 3, "served"), claim=None))
+        words = next(action for action in begun.actions if action.resource == JOB).manifest["spec"]["template"]["spec"]
+        assert (DIGEST.removeprefix("sha256:") in words["containers"][0]["args"]) is is_told
+
+
+def test_nobody_goes_back_to_a_revision_whose_claim_is_gone():
+    of = model(ml=True)
+    old = entry(of, 1, "served")
+    of = changed(shown(of, revision=1), model_url="https://models.example.com/new.tar.gz")
+    new = msgspec.structs.replace(entry(of, 2), claim="other")
+    bad = server(of, ready=False, waiting="CrashLoopBackOff", exit=37, restarts=3)
+    result = plan(at(of, old, new, deployment(new, available=0), bad, claim=claim("other")))
+    assert (result.status.phase, template(result)) == ("Failed", new.hash)
+
+
+def test_a_claim_that_is_being_deleted_is_waited_for():
+    of = model(ml=True)
+    result = plan(at(of, claim=claim(deletionTimestamp=ago(1))))
+    assert (made(result), result.status.phase) == ([], "CreatingStorage")
+
+
+@pytest.mark.parametrize("metadata", [{}, {"deletionTimestamp": ago(1)}, {"ownerReferences": []}])
+def test_a_pod_that_has_outlived_its_job_ends_before_another_download_begins(metadata):
+    of = model()
+    assert made(plan(at(of, preparer(of, metadata=metadata)))) == []
+    assert made(plan(at(of, preparer(of, "Succeeded", metadata=metadata)))) == [(Apply, JOB)]
+
+
+def test_a_revision_that_cannot_be_read_is_replaced_and_its_number_is_not_used_again():
+    of = model()
+    stray = msgspec.structs.replace(entry(of, 7).object, data={"want": 3})
+    found = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded"), strays=(stray,)))
+    assert made(found)[:2] == [(Delete, CONTROLLER_REVISION), (Apply, CONTROLLER_REVISION)]
+    assert (found.actions[0].object, found.actions[1].manifest["revision"]) == (stray, 8)
+
+
+def test_settings_are_no_part_of_a_revision_but_may_be_why_one_failed():
+    of = model()
+    others = {"model_sources": ("10.0.0.0/8",)}, {"fetch_image": "fetch:2"}, {"model_limit_bytes": 5}
+    bad = preparer(of, "Failed", exit=77, said=TRANSIENT.replace("Unreachable", "AddressForbidden"))
+    assert made(plan(at(of, job(of, "Failed"), bad))) == []
+    for settings in others:
+        terms = stock.told(**settings)
+        assert made(plan(at(of, job(of, "Failed"), bad, terms=terms))) == [(Delete, JOB)]
+        assert made(plan(at(of, job(of), preparer(of), terms=terms))) == [], "what goes on is not begun anew"
+        known = entry(of, 1, "served")
+        assert JOB not in [resource for _, resource in made(plan(at(of, known, deployment(known), terms=terms)))]
+
+
+def test_a_claim_grows_and_a_download_that_had_no_room_is_tried_again():
+    of = model(ml=True)
+    failed = (job(of, "Failed"), preparer(of, "Failed", exit=65, said=TRANSIENT.replace("Unreachable", "TooLarge")))
+    of = changed(of, storage_size="9Gi")
+    asked = plan(at(of, *failed))
+    assert made(asked) == [(Patch, PERSISTENT_VOLUME_CLAIM)]
+    assert asked.actions[0].spec == {"resources": {"requests": {"storage": "9Gi"}}}
+    unbound = msgspec.structs.replace(claim(), status=ClaimStatus())
+    assert made(plan(at(of, *failed, claim=unbound))) == [], "the server would refuse it as long as it has no volume"
+    growing = msgspec.structs.replace(claim(size="9Gi"), status=claim(size="5Gi").status)
+    assert made(plan(at(of, *failed, claim=growing))) == []
+    assert made(plan(at(of, *failed, claim=claim(size="9Gi")))) == [(Delete, JOB)]
+
+
+def test_a_claim_never_shrinks():
+    of, old = ready(model(ml=True, storageSize="1Gi"))
+    assert (Patch, PERSISTENT_VOLUME_CLAIM) not in made(plan(at(of, old, deployment(old))))
+
+
+def test_a_claim_that_cannot_grow_says_so_and_keeps_nothing_else_from_being_told():
+    of, old = ready(model(ml=True, storageSize="9Gi"))
+    snapshot = at(of, old, deployment(old), server(of))
+    forbidden = Note(Reason.RECONCILE_FAILED, 'persistentvolumeclaims "flowers-pvc" is forbidden: no resize.')
+    result = refused(snapshot, forbidden)
+    assert said(result, Condition.ACCEPTED) == ("False", Reason.NOT_GROWN)
+    assert "Set spec.storageSize back to 5Gi" in result.message
+    assert (result.phase, said(result, Condition.READY)) == ("Ready", ("True", Reason.SERVED))
+    other = refused(snapshot, Note(Reason.RECONCILE_FAILED, "Deployment flowers-server is forbidden."))
+    assert said(other, Condition.ACCEPTED) == ("False", Reason.RECONCILE_FAILED)
+
+
+# An operator that was there before.
+
+
+def test_what_served_a_model_before_goes_on_until_servers_of_ours_have_its_services():
+    of = model()
+    new, before = entry(of), Object(Meta(name="inference-iris", namespace="shop", uid="before"))
+    rolling = plan(at(of, new, deployment(new, available=0), server(of, ready=False), predecessor=before))
+    assert made(rolling) == [(Apply, DEPLOYMENT)]
+    found = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded"), predecessor=before))
+    assert made(found) == [(Apply, CONTROLLER_REVISION), (Apply, DEPLOYMENT)]
+    taken = plan(at(of, new, deployment(new), server(of), predecessor=before))
+    assert made(taken) == [(Apply, CONTROLLER_REVISION), *SERVERS]
+    assert (taken.status.phase, taken.status.revision, taken.look_again) == ("Ready", 1, 10.0)
+    assert said(taken.status, Condition.PROGRESSING) == ("True", Reason.TAKING_OVER)
+
+
+@pytest.mark.parametrize(("seconds", "is_over"), [(4, False), (10, True)])
+def test_what_served_a_model_before_ends_when_every_node_knows(seconds, is_over):
+    of = model()
+    new, before = entry(of, 1, "served"), Object(Meta(name="inference-iris", namespace="shop", uid="before"))
+    children = (new, deployment(new), server(of))
+    taken = plan(at(of, *children, predecessor=before)).status
+    later = at(shown(of, **_fields(taken)), *children, predecessor=before, now=NOW + timedelta(seconds=seconds))
+    result = plan(later)
+    assert [action.object for action in result.actions if isinstance(action, Delete)] == ([before] if is_over else [])
+    assert (said(result.status, Condition.PROGRESSING) == ("False", Reason.SERVED)) is is_over
+
+
+# Each condition speaks of the revision in hand.
+
+
+def test_what_was_validated_before_says_nothing_about_a_revision_without_a_script():
+    of, old = ready(validateScript="validate.py")
+    before = plan(at(of, old, deployment(old), server(of))).status
+    assert said(before, Condition.MODEL_VALIDATED) == ("True", Reason.VALIDATED)
+    of = changed(shown(of, **_fields(before)), validate_script="", version="v2")
+    new = entry(of, 2)
+    for children in ((old, deployment(old)), (old, new, deployment(old)), (old, new, deployment(new))):
+        told = condition(plan(at(of, *children)).status, Condition.MODEL_VALIDATED)
+        assert (told.status, told.reason, told.observed_generation) == ("Unknown", Reason.NO_SCRIPT, 2)
+
+
+def test_a_pin_that_is_on_its_way_is_not_told_as_done():
+    of, old, new = updated()
+    new = msgspec.structs.replace(new, outcome="served")
+    of = shown(changed(of, rollback_to=2), revision=2)
+    of = shown(of, conditions=plan(at(of, old, new, deployment(new), server(of))).status.conditions)
+    assert said(of.status, Condition.ROLLED_BACK) == ("True", Reason.PINNED)
+    result = plan(at(changed(of, rollback_to=1), old, new, deployment(new), server(of))).status
+    told = condition(result, Condition.ROLLED_BACK)
+    assert (told.status, told.reason, told.observed_generation) == ("False", Reason.ROLLING_OUT, 4)
+    assert told.message == "Revision 1 (version v1) is on its way, because spec.rollbackTo names it."
+
+
+def test_a_revision_that_was_undone_is_the_one_that_conditions_speak_of():
+    of, old, new = updated()
+    new = msgspec.structs.replace(new, digest="sha256:" + "cd" * 32)
+    of = shown(of, conditions=plan(at(of, old, deployment(old))).status.conditions)
+    found = Failure(step="Deploy", reason="CrashLoop", message="It ended.", revision=new.hash, failure_time=ago(9))
+    result = plan(at(shown(of, failure=found), old, new, deployment(old))).status
+    assert "cdcd" in condition(result, Condition.MODEL_DOWNLOADED).message
+    generations = {row.type: row.observed_generation for row in result.conditions}
+    assert set(generations.values()) == {2}, generations
+
+
 # Going back.
 
 
@@ -576,7 +765,45 @@ def test_a_volume_that_is_not_mounted_is_told():
     told = Obstacle("server-0", "FailedMount", "timed out waiting")
     result = plan(at(of, new, deployment(new, available=0), pending, obstacle=told))
     assert condition(result.status, Condition.PROGRESSING).reason == Reason.VOLUME_UNAVAILABLE
-    assert result.look_again == 10.0
+
+
+@pytest.mark.parametrize(("age", "seconds"), [(0, 10), (20, 10), (60, 30), (400, 200), (3600, 300)])
+def test_the_longer_a_pod_does_not_come_the_rarer_is_asked_why(age, seconds):
+    of = model()
+    new, made_then = entry(of), {"creationTimestamp": ago(age)}
+    pending = preparer(of, "Pending", waiting="ContainerCreating", metadata=made_then)
+    server_ = server(of, ready=False, waiting="PodInitializing", metadata=made_then)
+    assert plan(at(of, job(of, seconds=age))).look_again == seconds
+    assert plan(at(of, job(of), pending)).look_again == seconds
+    assert plan(at(of, new, deployment(new, available=0), server_)).look_again == seconds
+    unscheduled = server(of, ready=False, unscheduled="0/1 nodes: cpu", metadata=made_then)
+    assert plan(at(of, new, deployment(new, available=0), unscheduled)).look_again is None, "a watch tells of it"
+
+
+@pytest.mark.parametrize(("age", "seconds"), [(1, 2), (30, 10), (300, 30), (7200, 60)])
+def test_the_longer_a_download_lasts_the_rarer_is_asked_how_far_it_is(age, seconds):
+    of = model()
+    result = plan(at(of, job(of), preparer(of, ran=age)))
+    assert result.look_again == seconds
+
+
+def test_what_is_over_in_a_moment_is_told_by_what_comes_of_it():
+    """Each sentence costs a write, and nobody reads those that are gone at once."""
+    of = model()
+    begun = plan(at(of)).status
+    of = shown(of, **_fields(begun))
+    for children in ((), (preparer(of, "Pending"),), (preparer(of, ran=1),), (preparer(of, "Succeeded"),)):
+        assert plan(at(of, job(of), *children)).status == begun
+    later = plan(at(of, job(of), preparer(of, ran=5))).status
+    assert later.message == "The model is being downloaded."
+    of = shown(of, **_fields(later))
+    assert plan(at(of, job(of), preparer(of, "Succeeded"))).status == later
+    new = msgspec.structs.replace(entry(of), bytes=1_500_000, files=2)
+    start = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded"))).status
+    of = shown(of, **_fields(start))
+    starting = server(of, ready=False, waiting="PodInitializing")
+    for children in ((), (deployment(new, replicas=1, available=0),), (deployment(new, available=0), starting)):
+        assert plan(at(of, new, *children)).status == start
 
 
 # The end, and what is wrong.
@@ -613,9 +840,24 @@ def test_servers_with_a_lost_place_in_the_history_keep_their_folder_and_their_nu
     assert made.manifest["revision"] == 8
 
 
-def test_what_the_server_refuses_is_told():
-    result = refused(at(model()), "Deployment iris belongs to somebody else.")
-    assert (result.phase, said(result, Condition.ACCEPTED)) == ("Pending", ("False", Reason.RECONCILE_FAILED))
+def test_what_the_server_refuses_is_told_and_is_no_progress():
+    taken = Note(Reason.NAME_TAKEN, "Service iris-service belongs to MLModel iris. Delete or rename it.")
+    of, new = model(), entry(model())
+    moving = plan(at(of, new)).status
+    result = refused(at(shown(of, **_fields(moving)), new), taken)
+    assert (result.phase, result.message) == ("Failed", taken.message)
+    for type_ in (Condition.ACCEPTED, Condition.PROGRESSING, Condition.READY):
+        assert said(result, type_) == ("False", Reason.NAME_TAKEN)
+    again = plan(at(shown(of, **_fields(result)), new)).status
+    assert (again.phase, said(again, Condition.ACCEPTED)) == ("Deploying", ("True", Reason.ACCEPTED))
+
+
+def test_what_is_served_stays_ready_when_a_change_is_refused():
+    of, old = ready()
+    served = plan(at(of, old, deployment(old), server(of))).status
+    result = refused(at(shown(of, **_fields(served)), old), Note(Reason.NAME_TAKEN, "It is taken."))
+    assert (result.phase, said(result, Condition.READY)) == ("Ready", ("True", Reason.SERVED))
+    assert said(result, Condition.PROGRESSING) == ("False", Reason.NAME_TAKEN)
 
 
 def test_an_unmaintained_server_is_warned_about_when_its_download_begins():

@@ -8,7 +8,7 @@ import itertools
 import msgspec
 import pytest
 
-from skysail.kinds.model import render, revisions
+from skysail.kinds.model import labels, render, revisions
 from skysail.kinds.model.runtimes import ROWS
 from skysail.runtimes.fetch import command
 from tests.unit.kinds.model.stock import DIGEST, TERMS, UID, deployment, entry, ml_model, serving, told
@@ -116,8 +116,8 @@ def test_every_child_and_every_pod_is_found_by_the_models_uid(model):
 def test_a_model_deployments_children_have_the_labels_that_people_know():
     job, found, *_ = every(deployment())
     assert job["metadata"]["labels"].items() >= {"model": "iris", "type": "validation"}.items()
-    for labels in (found["metadata"]["labels"], found["spec"]["template"]["metadata"]["labels"]):
-        assert labels.items() >= {"model": "iris", "type": "inference", "skysail.dev/model": "iris"}.items()
+    for known in (found["metadata"]["labels"], found["spec"]["template"]["metadata"]["labels"]):
+        assert known.items() >= {"model": "iris", "type": "inference", "skysail.dev/model": "iris"}.items()
 
 
 def test_an_ml_models_servers_have_the_label_that_people_know():
@@ -131,9 +131,19 @@ def test_services_and_the_deployment_choose_servers_and_never_what_downloads(mod
     pods = template(model)["metadata"]["labels"]
     chosen = [render.deployment(wanted, entry(wanted), TERMS)["spec"]["selector"]["matchLabels"]]
     chosen += [service["spec"]["selector"] for service in render.services(wanted, wanted.want)]
+    # What an operator before us had its Service choose by, and what people choose by to scrape servers.
+    chosen += [{"model": "iris"} if "model" in pods else {"app": "flowers-server"}]
     for selector in chosen:
         assert selector.items() <= pods.items()
         assert not selector.items() <= job.items()
+
+
+@EACH
+def test_a_service_that_others_had_is_ours_whatever_they_chose_by(model):
+    """What another manager wrote into a selector stays there beside what is applied."""
+    wanted = serving(model)
+    for service in render.services(wanted, wanted.want):
+        assert service["spec"]["selector"].items() >= labels.known(wanted).items()
 
 
 @EACH
@@ -239,6 +249,13 @@ def test_only_a_claim_has_folders_to_keep():
     assert option(prepared(deployment(), keep=("aa", "bb"))["containers"][0], "--keep") == []
 
 
+def test_what_an_image_of_the_user_s_can_load_is_for_that_to_say():
+    own = prepared(deployment(runtime="fastapi-pytorch", runtimeImage="example.com/own:1"))["containers"][0]
+    assert option(own, "--layout") == ["folder"]
+    other = prepared(deployment(runtime="triton", runtimeImage="example.com/own:1"))["containers"][0]
+    assert option(other, "--layout") == ["triton"]
+
+
 @EACH
 def test_the_download_has_no_privilege(model):
     pods = [prepared(model), served(model)]
@@ -262,7 +279,8 @@ def test_the_download_has_no_privilege(model):
 def test_only_the_download_has_the_credentials(model):
     for pod in (prepared(model), served(model)):
         for container in [*pod.get("initContainers", []), *pod["containers"]]:
-            has = container.get("envFrom") == [{"secretRef": {"name": "keys"}}]
+            # Behind a prefix: a key such as HTTPS_PROXY or LD_PRELOAD would be more than a credential.
+            has = container.get("envFrom") == [{"prefix": "SKYSAIL_SECRET_", "secretRef": {"name": "keys"}}]
             assert has == (container["name"] == "fetch")
             assert has or "envFrom" not in container
         assert "keys" not in str(pod.get("volumes"))
@@ -281,6 +299,14 @@ def test_a_model_deployments_server_downloads_before_it_starts_to_a_volume_of_it
     assert server["volumeMounts"] == [
         {"name": "models", "mountPath": "/mnt/models", "subPath": hash_, "readOnly": True}
     ]
+
+
+@pytest.mark.parametrize("pod", [prepared(deployment(**SCRIPT)), prepared(ml_model()), served(deployment())])
+def test_only_the_volume_of_the_model_may_fill_a_node(pod):
+    """How large that gets is the download's to limit, which says so in words; a pod that is evicted could not."""
+    temporary = {row["name"]: row["emptyDir"] for row in pod["volumes"] if "emptyDir" in row}
+    assert "scratch" in temporary
+    assert [name for name, found in temporary.items() if "sizeLimit" not in found and name != "models"] == []
 
 
 def test_an_ml_models_server_finds_its_model_on_the_claim():

@@ -13,6 +13,7 @@ from skysail.kinds.model.wants import Want
 from tests.unit.kinds.model.stock import deployment, entry, ml_model, serving
 
 WANT = Want(uri="https://a/b", version="v1", runtime="triton", image="i:1")
+OURS = {"name": "web-1", "labels": {"skysail.dev/revision": "a"}}
 OTHERS = {
     "uri": "https://a/c",
     "version": "v2",
@@ -56,7 +57,7 @@ def test_the_order_of_resources_does_not_count():
 @pytest.mark.parametrize("outcome", ["", "served", "failed"])
 def test_what_is_written_is_what_is_read(model, outcome):
     wanted = serving(model)
-    written = msgspec.structs.replace(entry(wanted, 7), outcome=outcome)
+    written = msgspec.structs.replace(entry(wanted, 7), outcome=outcome, claim="a-uid")
     read = revisions.entry(stored(render.revision(wanted, written)))
     assert msgspec.structs.replace(read, object=None) == written
     assert read.object.metadata.name == f"{wanted.names.deployment}-{written.hash}"
@@ -79,9 +80,12 @@ def test_an_outcome_changes_only_a_label():
         {"metadata": {"name": "web-1"}, "revision": 1, "data": {"spec": {"template": {}}}},
         {"metadata": {"name": "web-1", "labels": {"skysail.dev/revision": "a"}}, "revision": 1},
         {"metadata": {"name": "web-1"}, "revision": 1, "data": {"want": msgspec.to_builtins(WANT)}},
+        {"metadata": OURS, "revision": 1, "data": {"want": {**msgspec.to_builtins(WANT), "resources": 3}}},
+        {"metadata": OURS, "revision": 1, "data": {"want": {**msgspec.to_builtins(WANT), "runtime": "of tomorrow"}}},
+        {"metadata": OURS, "revision": 1, "data": "nonsense"},
     ],
 )
-def test_a_revision_of_others_is_none_of_ours(manifest):
+def test_a_revision_of_others_or_of_another_skysail_is_none_that_can_be_served(manifest):
     assert revisions.entry(stored(manifest)) is None
 
 

@@ -22,7 +22,7 @@ from skysail.kube.objects import Key, OwnerReference
 from skysail.kube.transport import Reply
 from tests.support import virtual_time
 from tests.support.streams import Pieces
-from tests.unit.kinds.run.life import NOW, ago, attempt, changed, child, deleted, disruption, job, pod, status
+from tests.unit.kinds.run.life import CHIEF, NOW, ago, attempt, changed, child, deleted, disruption, job, pod, status
 from tests.unit.kinds.run.stock import UID
 
 if TYPE_CHECKING:
@@ -121,14 +121,15 @@ async def test_what_is_over_deleted_or_managed_by_others_is_not_asked_about():
 async def test_an_attempt_begins_on_the_servers_own_word():
     of = job(metadata={"resource_version": "7"})
     _, server = await observed(of, answers={ITSELF: {"metadata": {"name": "mnist", "resourceVersion": "7"}}})
-    assert server.paths == [ITSELF, f"{JOBS}/mnist-worker-0"]
+    assert server.paths == [ITSELF]
 
 
 async def test_the_jobs_of_a_spec_are_tried_once_before_an_attempt_is_made_from_it():
-    """Nothing is written, and what an attempt was made from before is not tried again."""
+    """Nothing is written. What an attempt was made from before is not tried, nor the only Job of a first one."""
     itself = {ITSELF: {"metadata": {"name": "mnist", "resourceVersion": "7"}}, JOBS: listed(), PODS: listed()}
-    snapshot, server = await observed(job(metadata={"resource_version": "7"}), answers=itself)
+    snapshot, server = await observed(job(metadata={"resource_version": "7"}, **CHIEF), answers=itself)
     assert (snapshot.refusal, server.asked[-1].query["dryRun"]) == (None, "All")
+    assert (await observed(job(metadata={"resource_version": "7"}), answers=itself))[1].paths == [ITSELF]
     known = attempt(0, "Suspended", spec_hash=attempts.asked(job().spec))
     again = job(metadata={"resource_version": "7"}, status=status(known))
     assert f"{JOBS}/mnist-worker-1" not in (await observed(again, answers=itself))[1].paths

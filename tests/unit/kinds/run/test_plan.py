@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from skysail.base.names import Annotation, Condition, Event, Reason
 from skysail.core import conditions
-from skysail.core.actions import Apply, Delete, SetFinalizers
+from skysail.core.actions import Apply, Delete, Note, SetFinalizers
 from skysail.kinds.run import attempts
 from skysail.kinds.run.plan import begins, plan, refused
 from skysail.kinds.run.snapshot import Predecessor
@@ -381,7 +381,18 @@ def test_what_is_deleted_is_let_go():
 
 
 def test_a_refusal_is_told():
-    assert refused(snapshot(job()), "No.").phase == "Pending"
+    assert refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, "No.")).phase == "Pending"
+
+
+def test_a_job_that_the_api_server_does_not_take_speaks_against_the_spec():
+    said = 'Job.batch "mnist-worker-0" is invalid: spec.template.spec.x: Invalid value: "-1" (HTTP 422 Invalid)'
+    shown = refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, said))
+    accepted = conditions.find(shown.conditions, Condition.ACCEPTED)
+    assert (shown.phase, accepted.reason) == ("Pending", Reason.INVALID_SPEC)
+    assert accepted.message.endswith(': spec.template.spec.x: Invalid value: "-1". Correct that field, or remove it.')
+    denied = 'jobs.batch "mnist-worker-0" is forbidden: exceeded quota (HTTP 403 Forbidden)'
+    other = refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, denied))
+    assert conditions.find(other.conditions, Condition.ACCEPTED).reason == Reason.RECONCILE_FAILED
 
 
 _ENDS = st.sampled_from(["", "Complete", "Failed", "FailureTarget", "SuccessCriteriaMet"])

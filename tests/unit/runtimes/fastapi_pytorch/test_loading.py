@@ -46,13 +46,16 @@ def test_a_model_that_fails_with_what_it_takes_is_refused(tmp_path):
 
 def test_what_is_no_onnx_is_refused(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"<html>not found</html>")
+    with pytest.raises(WrongModel, match=r"^model.onnx begins with <html>.*: that is a web page"):
+        loaded(tmp_path)
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x3a\x00")  # a graph, and nothing in it
     with pytest.raises(WrongModel, match=r"cannot be loaded: .*[^.]\.$"):
         loaded(tmp_path)
 
 
 def test_without_pytorch_its_models_are_refused_with_the_fix(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    (tmp_path / "model.safetensors").write_bytes(b"x")
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     with pytest.raises(WrongSetting, match="has no PyTorch: use fastapi-pytorch instead of fastapi-onnx"):
         loaded(tmp_path)
 

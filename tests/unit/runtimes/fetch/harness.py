@@ -19,6 +19,7 @@ from skysail.runtimes.fetch.guard import Guard, look_up
 from skysail.runtimes.fetch.patience import Patience
 from skysail.runtimes.fetch.progress import Progress
 from skysail.runtimes.fetch.proxies import Proxies
+from skysail.runtimes.fetch.secrets import PREFIX
 from skysail.runtimes.fetch.sources.contract import Means
 from skysail.runtimes.fetch.sources.opening import source_of
 from skysail.runtimes.fetch.story import Fetching, Order
@@ -52,7 +53,7 @@ async def fetch(uri, into: Path, *, lines=None, **options):
         ),
     )
     wishes = {name: options.pop(name) for name in list(options) if name in Order.__struct_fields__}
-    order = Order(**{"uri": uri, "into": into, "layout": "file", "name": "iris", "limit": 2**30, **wishes})
+    order = Order(**{"uri": uri, "into": into, "layout": "folder", "name": "iris", "limit": 2**30, **wishes})
     async with means(**options) as (guard, tools):
         source = source_of(uri, tools)
         guard.check(uri)
@@ -68,13 +69,14 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 class Command:
-    """`python -m skysail.runtimes.fetch`, and what it left."""
+    """`python -m skysail.runtimes.fetch`, and what it left. Keys of a Secret come as its pod gives them."""
 
-    def __init__(self, folder: Path, *arguments: str, environment: dict[str, str] | None = None):
+    def __init__(self, folder: Path, *arguments: str, keys: dict[str, str] | None = None):
         self._arguments = arguments
         self._log = folder / f"termination-{id(self)}"
         inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
-        self._environment = {**inherited, "TERMINATION_LOG": str(self._log), **(environment or {})}
+        given = {f"{PREFIX}{key}": value for key, value in (keys or {}).items()}
+        self._environment = {**inherited, "TERMINATION_LOG": str(self._log), **given}
 
     async def start(self, before=None) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(

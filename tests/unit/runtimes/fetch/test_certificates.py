@@ -102,6 +102,18 @@ async def test_encrypted_or_not_what_is_inside_is_refused(tmp_path: Path, kind, 
     assert server.requests == []
 
 
+async def test_the_password_of_an_encrypted_registry_is_never_told_in_the_clear(tmp_path: Path, tls, certificate):
+    registry, listener = Registry(login="me:hunter2"), Files()
+    async with serving(registry, tls=tls) as url, serving(listener) as clear:
+        registry.realm = f"{clear}/token"
+        keys = {"OCI_USERNAME": "me", "OCI_PASSWORD": "hunter2", "CA_CERTIFICATE": certificate[0].decode()}
+        with pytest.raises(NotAllowed) as raised:
+            await fetch(f"oci://{url.removeprefix('https://')}/org/iris:v1", tmp_path / "m", secrets=keys)
+
+    assert raised.value.reason == "AddressForbidden"
+    assert listener.requests == []
+
+
 async def test_what_is_no_certificate_is_told(tmp_path: Path):
     with pytest.raises(NotAllowed) as raised:
         await fetch("https://example.com/iris.onnx", tmp_path / "m", secrets={"CA_CERTIFICATE": "hunter2"})

@@ -20,10 +20,10 @@ _BODY = random.Random(13).randbytes(2_000_000)
 _DIGEST = f"sha256:{hashlib.sha256(_BODY).hexdigest()}"
 
 
-def _command(tmp_path: Path, uri: str, *more: str, **environment: str) -> Command:
+def _command(tmp_path: Path, uri: str, *more: str, **keys: str) -> Command:
     into = tmp_path / "volume/0123456789"
-    fixed = ("--into", str(into), "--layout", "file", "--name", "iris", "--allow", "127.0.0.0/8")
-    return Command(tmp_path, "--uri", uri, *fixed, *more, environment=environment)
+    fixed = ("--into", str(into), "--layout", "folder", "--name", "iris", "--allow", "127.0.0.0/8")
+    return Command(tmp_path, "--uri", uri, *fixed, *more, keys=keys)
 
 
 def _files(name: str = "/iris.onnx") -> Files:
@@ -80,7 +80,7 @@ async def test_a_failure_has_its_code_and_a_sentence(tmp_path: Path, uri, more, 
 
 async def test_a_host_that_does_not_exist_is_told_within_the_time(tmp_path: Path):
     command = _command(tmp_path, "https://nowhere.invalid/dummy_model.pt")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         code = await command.run()
 
     assert (code, command.message["reason"]) == (75, "Unreachable")
@@ -235,19 +235,33 @@ async def test_keys_that_would_lead_around_the_gate_have_no_effect(tmp_path: Pat
     async with serving(bucket, "127.0.0.2") as url:
         keys = {"AWS_ENDPOINT_URL": url, "AWS_PROXY_EXCLUDES": "127.0.0.2", "AWS_PROXY_URL": url, "AWS_ALLOW_HTTP": "1"}
         into = str(tmp_path / "m")
-        command = Command(
-            tmp_path, "--uri", "s3://models/iris.onnx", "--into", into, "--name", "iris", environment=keys
-        )
+        command = Command(tmp_path, "--uri", "s3://models/iris.onnx", "--into", into, "--name", "iris", keys=keys)
         code = await command.run()
 
     assert (code, command.message["reason"]) == (77, "AddressForbidden"), command.err
     assert bucket.requests == []
 
 
+async def test_keys_that_mean_something_to_other_programs_mean_nothing_here(tmp_path: Path):
+    inner = Files()
+    inner.files["/iris.onnx"] = b"what only the cluster may see"
+    async with serving(_files()) as url, serving(inner, "127.0.0.2") as proxy:
+        proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"), proxy)
+        folders = {"PYTHONPATH": str(tmp_path), "LD_LIBRARY_PATH": str(tmp_path), "TERMINATION_LOG": "/nowhere"}
+        others = {"NO_PROXY": "*", "SSL_CERT_FILE": "/nowhere", "LD_PRELOAD": "/nowhere", **folders}
+        (tmp_path / "aiohttp.py").write_text("raise SystemExit(3)")
+        command = _command(tmp_path, f"{url}/iris.onnx", **proxies, **others)
+        code = await command.run()
+
+    assert (code, inner.requests) == (0, []), command.err
+    assert command.err == ""
+    assert command.message["digest"] == _DIGEST
+
+
 async def _until_held(files: Files, tmp_path: Path) -> None:
     """Until the server sends no more, and some of what it sent is on the disk."""
     part = tmp_path / "volume/0123456789.part/raw/iris.onnx"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(600):
         await files.reached.wait()
         while not part.exists() or not part.stat().st_size:  # noqa: ASYNC110  # another process does it
             await asyncio.sleep(0.01)

@@ -13,6 +13,8 @@ from skysail.runtimes.fetch.layouts import LAYOUTS
 from tests.support.model_sources import Files, serving, tar_of
 from tests.unit.runtimes.fetch.harness import content, fetch
 
+_ONNX = b"\x08\x08\x3a\x00"
+
 
 def _lay_out(tmp_path: Path, layout: str, files: dict[str, bytes]) -> dict[str, bytes]:
     tree, into = tmp_path / "tree", tmp_path / "into"
@@ -39,9 +41,9 @@ def _named(*names: str) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("layout", "files", "expected"),
     [
-        ("file", ["model.pt"], {"model.pt": "model.pt"}),
-        ("file", ["a/b/model.pt", "a/b/config.json"], {"model.pt": "a/b/model.pt", "config.json": "a/b/config.json"}),
-        ("file", ["a/model.pt", "b.txt"], {"a/model.pt": "a/model.pt", "b.txt": "b.txt"}),
+        ("folder", ["model.pt"], {"model.pt": "model.pt"}),
+        ("folder", ["a/b/model.pt", "a/b/config.json"], {"model.pt": "a/b/model.pt", "config.json": "a/b/config.json"}),
+        ("folder", ["a/model.pt", "b.txt"], {"a/model.pt": "a/model.pt", "b.txt": "b.txt"}),
         ("tree", ["a/b/model.pt"], {"a/b/model.pt": "a/b/model.pt"}),
         (
             "tensorflow",
@@ -98,6 +100,13 @@ def test_a_server_finds_the_model_where_it_looks(tmp_path: Path, layout, files, 
     assert {path: body.decode() for path, body in found.items()} == expected
 
 
+@pytest.mark.parametrize("names", [["iris.onnx"], ["a/b/model.onnx", "a/b/other.onnx", "a/b/labels.txt"]])
+def test_our_own_server_finds_one_model(tmp_path: Path, names):
+    found = _lay_out(tmp_path, "file", dict.fromkeys(names, _ONNX))
+
+    assert found == {name.removeprefix("a/b/"): _ONNX for name in names}
+
+
 @pytest.mark.parametrize("name", ["densenet.mar", "folder/densenet.mar"])
 def test_torchserve_finds_the_archive_under_the_name_of_the_model(tmp_path: Path, name):
     assert _lay_out(tmp_path, "torchserve", {name: _mar()}) == {"iris.mar": _mar()}
@@ -114,6 +123,11 @@ def test_torchserve_finds_the_archive_under_the_name_of_the_model(tmp_path: Path
         ("triton", _named("model.py"), "config.pbtxt"),
         ("triton", _named("a.onnx", "b.onnx"), "several models"),
         ("triton", _named("readme.md"), "bring"),
+        ("file", {"model.onnx": b"<!DOCTYPE html><title>Log in</title>"}, "perhaps a login page"),
+        ("file", {"net.h5": b"\x89HDF\r\n\x1a\n"}, "net.h5 is a Keras file"),
+        ("file", {"a/one.onnx": _ONNX, "a/two.onnx": _ONNX}, "several models (one.onnx, two.onnx)"),
+        ("file", {"model.safetensors": (2).to_bytes(8, "little") + b"{}"}, "put model.py beside it"),
+        ("file", _named("model.pt"), "no model of PyTorch"),
         ("torchserve", _named("model.pt"), "torch-model-archiver"),
         ("torchserve", {"a.mar": _mar(), "b.mar": _mar()}, "a.mar, b.mar"),
         ("torchserve", {"a.mar": b"not a zip file"}, "no model archive"),
@@ -131,7 +145,7 @@ def test_what_a_server_cannot_load_is_told_with_what_is_missing(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("name", "layout", "expected"),
     [
-        ("iris.tar.gz", "file", {"model.onnx": b"x"}),
+        ("iris.tar.gz", "folder", {"model.onnx": b"x"}),
         ("iris.tar.gz", "triton", {"iris/1/model.onnx": b"x"}),
         ("iris.tar.gz", "tree", None),
     ],
@@ -153,6 +167,28 @@ async def test_a_step_that_fails_after_the_download_is_named(tmp_path: Path):
             await fetch(f"{url}/tf_model.h5", tmp_path / "m", layout="tensorflow")
 
     assert raised.value.step == "Layout"
+
+
+@pytest.mark.parametrize("layout", ["file", "folder", "tree", "tensorflow", "triton", "torchserve"])
+@pytest.mark.parametrize("name", ["model.onnx", "model.tar.gz", "model.zip", "model.mar", "download"])
+async def test_a_page_in_place_of_a_model_is_told_whoever_would_serve_it(tmp_path: Path, layout, name):
+    files = Files()
+    files.files[f"/{name}"] = b"<!doctype html><html><title>Log in</title>"
+    async with serving(files) as url:
+        with pytest.raises(WrongContent, match=r"begins with <!doctype html>.*: that is a web page") as raised:
+            await fetch(f"{url}/{name}", tmp_path / "m", layout=layout)
+
+    assert (raised.value.reason, raised.value.step) == ("UnsupportedFormat", "Layout")
+
+
+async def test_a_page_beside_a_model_is_no_mistake(tmp_path: Path):
+    source = tmp_path / "claim"
+    source.mkdir()
+    (source / "model.onnx").write_bytes(_ONNX)
+    (source / "report.html").write_bytes(b"<html>")
+    await fetch("pvc://claim", tmp_path / "m", layout="file", claim=source)
+
+    assert content(tmp_path / "m") == {"model.onnx": _ONNX, "report.html": b"<html>"}
 
 
 async def test_an_empty_archive_is_an_error(tmp_path: Path):

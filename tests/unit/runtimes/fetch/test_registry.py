@@ -138,6 +138,62 @@ async def test_a_place_for_tokens_inside_is_refused(tmp_path: Path):
     assert raised.value.reason == "AddressForbidden"
 
 
+@pytest.mark.parametrize(
+    ("answer", "error", "reason"),
+    [
+        (json.dumps({"token": "x" * 2**20}).encode(), WrongContent, "TooLarge"),
+        (json.dumps({"token": "x\r\nHost: inner"}).encode(), MayPass, "ServerError"),
+        (b"<html>", MayPass, "ServerError"),
+    ],
+    ids=["too long", "a header in it", "a page"],
+)
+async def test_what_is_no_token_is_not_taken_for_one(tmp_path: Path, answer, error, reason):
+    registry, tokens = Registry(login="me:hunter2"), Files()
+    tokens.files["/give"] = answer
+    async with serving(tokens) as far, serving(registry) as url:
+        registry.realm = f"{far}/give"
+        with pytest.raises(error) as raised:
+            await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN)
+
+    assert raised.value.reason == reason
+
+
+@pytest.mark.parametrize("there", ["http://169.254.169.254/token", "http://127.0.0.2/token", "http://web.ns.svc/token"])
+async def test_a_place_for_tokens_that_leads_inside_is_refused(tmp_path: Path, there):
+    registry, tokens = Registry(login="me:hunter2"), Files()
+    tokens.redirects["/token"] = there
+    async with serving(tokens) as far, serving(registry) as url:
+        registry.realm = f"{far}/token"
+        with pytest.raises(NotAllowed) as raised:
+            await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN, allowed=("127.0.0.1",))
+
+    assert raised.value.reason == "AddressForbidden"
+
+
+@pytest.mark.parametrize(
+    "realm", ["", "file:///etc/passwd", "s3://bucket/token", "http://[", "ftp://example.com/token"]
+)
+async def test_a_place_for_tokens_that_is_no_address_is_refused(tmp_path: Path, realm):
+    registry = Registry(login="me:hunter2")
+    async with serving(registry) as url:
+        registry.realm = realm or " "
+        with pytest.raises(NotAllowed) as raised:
+            await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN)
+
+    assert raised.value.reason == "AddressForbidden"
+
+
+async def test_a_place_for_tokens_may_have_a_query_of_its_own(tmp_path: Path):
+    registry, tokens = Registry(login="me:hunter2"), Files()
+    registry.push("org/iris", "v1", [(_BODY, _TAR, {_TITLE: "iris.onnx"})])
+    tokens.files["/token"] = json.dumps({"access_token": registry.token}).encode()
+    async with serving(tokens) as far, serving(registry) as url:
+        registry.realm = f"{far}/token?tenant=7"
+        await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN)
+
+    assert content(tmp_path / "m") == {"iris.onnx": _BODY}
+
+
 async def test_a_blob_that_is_not_its_digest_is_not_taken(tmp_path: Path):
     registry = Registry()
     registry.push("org/iris", "v1", [(_BODY, _TAR, {_TITLE: "iris.onnx"})])

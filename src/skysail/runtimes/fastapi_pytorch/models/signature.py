@@ -9,8 +9,8 @@ import numpy as np
 
 from skysail.runtimes.fastapi_pytorch.errors import WrongModel
 from skysail.runtimes.fastapi_pytorch.models import Signature
-from skysail.runtimes.fastapi_pytorch.models.files import Found
 from skysail.runtimes.fastapi_pytorch.tensors import ANY, TYPES, Array, Spec
+from skysail.runtimes.formats import Found
 
 FILE = "signature.json"
 # The sizes of pictures that most networks were made for, and a short sequence.

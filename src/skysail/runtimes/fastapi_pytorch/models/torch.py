@@ -15,9 +15,9 @@ from typing import Any
 from skysail.runtimes.fastapi_pytorch import foreign
 from skysail.runtimes.fastapi_pytorch.errors import ModelError, WrongModel, WrongSetting
 from skysail.runtimes.fastapi_pytorch.models import Signature, signature
-from skysail.runtimes.fastapi_pytorch.models.files import Format, Found
 from skysail.runtimes.fastapi_pytorch.settings import Settings
 from skysail.runtimes.fastapi_pytorch.tensors import Array, Spec
+from skysail.runtimes.formats import CODE, Format, Found
 
 try:
     import torch
@@ -26,7 +26,6 @@ except ImportError as error:
         "This image has no PyTorch: use fastapi-pytorch instead of fastapi-onnx, or export the model to ONNX."
     ) from error
 
-_CODE = "model.py"
 _MAKE = "make"
 _INSIDE = ("state_dict", "model_state_dict", "model")
 
@@ -77,15 +76,11 @@ def _script(found: Found, _: Settings, device: str) -> Callable[..., Any]:
 
 def _with_code(found: Found, settings: Settings, device: str) -> Callable[..., Any]:
     weights = _weights(found)
-    code = found.beside(_CODE)
-    if code is None:
-        raise WrongModel(
-            f"{found.file.name} holds weights and not what to do with them. Export the model to ONNX or TorchScript, "
-            f"or put {_CODE} beside it, with a function {_MAKE}() that returns the module they belong to."
-        )
+    if found.lack:
+        raise WrongModel(found.lack)
     if not settings.allow_code:
-        raise WrongSetting(f"{_CODE} comes with the model, and its code runs only where ALLOW_CODE=1 is set.")
-    module = _made(code)
+        raise WrongSetting(f"{CODE} comes with the model, and its code runs only where ALLOW_CODE=1 is set.")
+    module = _made(found.file.with_name(CODE))
     module.load_state_dict(weights)
     return module.eval().to(device)  # type: ignore[no-any-return]
 
@@ -126,7 +121,7 @@ def _made(code: Path) -> Any:
     spec.loader.exec_module(module)
     make = getattr(module, _MAKE, None)
     if make is None:
-        raise WrongModel(f"{_CODE} has no function {_MAKE}() that returns the module.")
+        raise WrongModel(f"{CODE} has no function {_MAKE}() that returns the module.")
     return make()
 
 

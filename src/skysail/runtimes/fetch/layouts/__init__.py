@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from skysail.runtimes.fetch.layouts import plain, tensorflow, torchserve, triton
+from skysail.runtimes.fetch.layouts import plain, served, tensorflow, torchserve, triton
 
 # The tree, the folder to fill, the name of the model. Raises WrongContent.
 Layout = Callable[[Path, Path, str], None]
 
 LAYOUTS: Mapping[str, Layout] = {
-    "file": plain.as_folder,
+    "file": served.lay_out,
+    "folder": plain.as_folder,
     "tree": plain.as_it_is,
     "tensorflow": tensorflow.lay_out,
     "triton": triton.lay_out,

@@ -1,4 +1,4 @@
-"""For servers that look for a file in a folder."""
+"""For servers that look for a file in a folder, and know themselves what they can load."""
 
 from __future__ import annotations
 

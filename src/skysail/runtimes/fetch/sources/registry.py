@@ -8,13 +8,14 @@ writes it.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Literal
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import ClientResponse
@@ -36,6 +37,8 @@ _CNCF = "org.cncf.model.filepath"
 _NAMES = ("org.opencontainers.image.title", _CNCF)
 _UNPACK = "io.deis.oras.content.unpack"
 _LARGEST_MANIFEST = 4 * 2**20
+_LARGEST_TOKEN = 2**20
+_SECONDS = 30.0
 _UNAUTHORIZED = 401
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 # Where Docker's own registry answers, and by which name its credentials are kept.
@@ -128,9 +131,7 @@ class Artifact:
 
     async def _manifest(self, reference: str) -> _Manifest:
         async with self._get(self._url(f"manifests/{reference}"), {"Accept": _TYPES}) as answer:
-            body = await answer.content.read(_LARGEST_MANIFEST)
-            while len(body) < _LARGEST_MANIFEST and (more := await answer.content.read(_LARGEST_MANIFEST - len(body))):
-                body += more
+            body = await _whole(answer, _LARGEST_MANIFEST, shown(self._uri))
         if reference.startswith("sha256:") and hashlib.sha256(body).hexdigest() != reference.removeprefix("sha256:"):
             raise MayPass("ServerError", f"The registry of {shown(self._uri)} sent another manifest than {reference}.")
         try:
@@ -158,15 +159,32 @@ class Artifact:
         if not challenge.lower().startswith("bearer "):
             return basic
         asked = dict(_CHALLENGE.findall(challenge))
-        realm = asked.pop("realm", "")
+        realm = self._realm(asked.get("realm", ""))
         query = urlencode({"service": asked.get("service", ""), "scope": asked.get("scope", self._scope)})
         secret = basic if self._may_know(realm) else {}
-        async with self._web.get(f"{realm}?{query}", {}, secret=secret, accept=(200,)) as answer:
-            try:
-                token = msgspec.json.decode(await answer.read(), type=_Token)
-            except msgspec.DecodeError as error:
-                raise MayPass("ServerError", f"The registry of {shown(self._uri)} gives no token.") from error
-        return {"Authorization": f"Bearer {token.token or token.access_token}"}
+        async with self._web.get(f"{realm}{query}", {}, secret=secret, accept=(200,)) as answer:
+            body = await _whole(answer, _LARGEST_TOKEN, shown(self._uri))
+        return {"Authorization": f"Bearer {self._token(body)}"}
+
+    def _realm(self, told: str) -> str:
+        """Where tokens are by the registry's own word, ready for a query. It is judged later, like any address."""
+        if told.partition("://")[0] not in {"https", self._scheme}:
+            raise NotAllowed(
+                "AddressForbidden",
+                f"The registry of {shown(self._uri)} has its tokens at {shown(told)}, which is no https address: use a"
+                " registry whose login is encrypted.",
+            )
+        return told + ("&" if "?" in told else "?")
+
+    def _token(self, body: bytes) -> str:
+        try:
+            told = msgspec.json.decode(body, type=_Token)
+        except msgspec.DecodeError as error:
+            raise MayPass("ServerError", f"The registry of {shown(self._uri)} gives no token.") from error
+        token = told.token or told.access_token
+        if not token.isascii() or not token.isprintable():
+            raise MayPass("ServerError", f"The registry of {shown(self._uri)} gives a token that cannot be sent.")
+        return token
 
     @property
     def _scope(self) -> str:
@@ -174,7 +192,23 @@ class Artifact:
 
     def _may_know(self, realm: str) -> bool:
         """Whether the password may be told where the registry says that tokens are: encrypted, or to itself."""
-        return realm.startswith("https://") or urlsplit(realm).netloc == self._host
+        return realm.startswith(("https://", f"{self._scheme}://{self._host}/"))
+
+
+async def _whole(answer: ClientResponse, limit: int, who: str) -> bytes:
+    """What a registry says of itself, and not of a model, is short and comes at once. Raises FetchError."""
+    body = b""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            while more := await answer.content.read(limit + 1 - len(body)):
+                body += more
+    except TimeoutError as error:
+        raise MayPass("Unreachable", f"The registry of {who} does not answer in time.") from error
+    if len(body) > limit:
+        raise WrongContent(
+            "TooLarge", f"The registry of {who} answers with more than {limit} bytes: check its address."
+        )
+    return body
 
 
 def _login(host: str, secrets: Mapping[str, str]) -> _Login | None:

@@ -25,7 +25,7 @@ Sha256 = Annotated[
 ]
 CredentialsSecret = Annotated[
     fields.Name | None,
-    Meta(description="Secret of the namespace whose keys the download finds as environment variables."),
+    Meta(description="Secret of the namespace that the download logs in with. Its keys are those of the source."),
 ]
 ServerEnv = Annotated[
     fields.Env, Meta(description="Environment variables of the server and of its validation, beside ours.")

@@ -55,7 +55,8 @@ def _runtime(pattern: str, module: str, *packages: str) -> Rule:
     return Rule(pattern=pattern, packages=packages, entrypoint=entrypoint, copied=copied)
 
 
-_SERVER = ("fastapi", "httptools", "msgspec", "numpy", "onnxruntime", "orjson", "uvicorn", "uvloop")
+# Of uvicorn the versions whose protocol the server is made for.
+_SERVER = ("fastapi", "httptools", "msgspec", "numpy", "onnxruntime", "orjson", "uvicorn>=0.54,<0.55", "uvloop")
 
 STARTING_SET = (
     _runtime("*skysail-fetch:*", "fetch", "aiohttp", "huggingface-hub", "msgspec", "obstore"),

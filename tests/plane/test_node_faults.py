@@ -19,6 +19,7 @@ from skysail.local.plane import credentials
 from skysail.local.plane.flags import Component
 from skysail.local.plane.pki import NODE_AGENT
 from skysail.local.supervisor import Unit
+from tests.plane.test_node_parts import virtual_node
 from tests.support import proxy as faults
 from tests.support.cluster import Cluster
 from tests.support.kubectl import (
@@ -305,8 +306,10 @@ IMPATIENT = {
 
 
 def test_a_node_that_was_away_is_ready_again_and_its_pods_have_an_honest_end(tmp_path):
-    with Cluster(tmp_path / "home", extra=IMPATIENT) as node:
+    """Beside another node: where all are away, the node controller blames itself and evicts nobody."""
+    with Cluster(tmp_path / "home", extra=IMPATIENT) as node, virtual_node(node, "cloud.example", tmp_path / "cloud"):
         node.start_agent()
+        node.until(lambda: "cloud.example" in ok(node, "get", "nodes", "-o", "name"), "another node")
         with fresh_namespace(node) as namespace:
             disk = Disk(node, namespace)
             patient = [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}]

@@ -66,9 +66,10 @@ def chosen(cluster: Cluster, namespace: str) -> Manifest:
 
 @contextmanager
 def volume(cluster: Cluster, namespace: str, *, grows: bool) -> Iterator[None]:
-    """The claim of the model has one, of a class that lets it grow or not."""
+    """For the claim of the model, of a class that lets it grow or not. A claim gets the newest default class."""
     name, claim = f"{namespace}-volume", f"{NAME}-pvc"
-    class_ = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}}
+    metadata = {"name": name, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    class_ = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": metadata}
     class_ |= {"provisioner": "kubernetes.io/no-provisioner", "allowVolumeExpansion": grows}
     spec = {
         "capacity": {"storage": "1Gi"},
@@ -80,11 +81,16 @@ def volume(cluster: Cluster, namespace: str, *, grows: bool) -> Iterator[None]:
     disk = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
     for manifest in (class_, disk):
         ok(cluster, "apply", "-f", "-", stdin=json.dumps(manifest))
-    patch = json.dumps({"spec": {"storageClassName": name}})
-    ok(cluster, "patch", "pvc", claim, "-n", namespace, "--type=merge", "-p", patch)
-    cluster.until(lambda: get(cluster, namespace, "pvc", claim)["status"]["phase"] == "Bound", "the claim to be bound")
     yield
     ok(cluster, "delete", f"storageclass/{name}", f"persistentvolume/{name}", "--wait=false")
+
+
+def until_bound(cluster: Cluster, namespace: str) -> None:
+    def is_bound() -> bool:
+        claims = get(cluster, namespace, "pvc")["items"]
+        return [claim["status"]["phase"] for claim in claims] == ["Bound"]
+
+    cluster.until(is_bound, "the claim to be bound")
 
 
 def asked_for(cluster: Cluster, namespace: str) -> str:
@@ -124,9 +130,9 @@ def test_a_name_that_somebody_else_has_is_told_as_such(cluster: Cluster, operato
 
 @pytest.mark.parametrize("grows", [True, False])
 def test_a_claim_grows_where_its_class_allows_it(cluster: Cluster, operator: str, namespace: str, grows: bool) -> None:  # noqa: FBT001 (a row of a table)
-    apply(cluster, namespace, ml_model())
-    cluster.until(lambda: get(cluster, namespace, "pvc")["items"], "a claim")
     with volume(cluster, namespace, grows=grows):
+        apply(cluster, namespace, ml_model())
+        until_bound(cluster, namespace)
         spec = json.dumps({"spec": {"storageSize": "2Gi"}})
         ok(cluster, "patch", "mlmodel", NAME, "-n", namespace, "--type=merge", "-p", spec)
         if grows:

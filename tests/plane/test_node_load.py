@@ -77,8 +77,9 @@ def held(node: Cluster) -> dict[str, Counter[str]]:
     agent = one(inside, "skysail.app.agent")
     home, machine = node.home.root, holdings.machine()
     folders = [*(home / name for name in ("pods", "volumes", "journal", "pod-logs")), agent.root / "run/netns"]
-    # Not Path.glob, which fails where a folder goes while it is looked at.
-    groups = glob.glob(f"{agent.root}{RUN_FOLDER}/cgroup/*/skysail-*/*/")  # noqa: PTH207 (as above)
+    # Not Path.glob, which fails where a folder goes while it is looked at. Other clusters have theirs beside these.
+    own = f"skysail-{home.stat().st_ino}"
+    groups = glob.glob(f"{agent.root}{RUN_FOLDER}/cgroup/*/{own}/*/")  # noqa: PTH207 (as above)
     return {
         "processes": Counter(process.command for process in inside),
         "interfaces": Counter(agent.interfaces),

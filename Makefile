@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Named, because a virtual environment that is active in the user's shell would come first.
 OURS := --python $(BIN)/python
+# What runs in pods is tested here as well, as far as that needs no PyTorch.
+TESTED := --extra fetch --extra fastapi-onnx
 
 .DEFAULT_GOAL := help
 
@@ -37,7 +39,7 @@ test-frameworks: $(READY) ## PyTorch and TensorFlow in pods; downloads gigabytes
 	$(BIN)/python -m pytest tests/frameworks
 
 .PHONY: test-gangs
-test-gangs: $(READY) ## the real Kueue beside the operator; builds it from Go modules the first time
+test-gangs: $(READY) ## the real Kueue and Volcano beside the operator; builds them from Go modules the first time
 	$(BIN)/skysail build
 	$(BIN)/python -m pytest tests/gangs
 
@@ -67,8 +69,8 @@ generate: $(READY) ## write the generated files: CRDs, rights, reference pages
 .PHONY: lock
 lock: $(READY) ## resolve the dependencies anew, with hashes
 	$(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes pyproject.toml --group dev -o requirements-dev.lock
-	$(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes pyproject.toml --group dev --group bench -o requirements-bench.lock
+	$(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes pyproject.toml $(TESTED) --group dev -o requirements-dev.lock
+	$(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes pyproject.toml $(TESTED) --group dev --group bench -o requirements-bench.lock
 
 $(READY): requirements-dev.lock pyproject.toml scripts/bootstrap
 	scripts/bootstrap "$(PYTHON)" $(VENV)

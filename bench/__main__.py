@@ -14,16 +14,18 @@ from pathlib import Path
 
 import msgspec
 
-from bench import clouds, cost, plane, pods, table, training
+from bench import clouds, cost, models, plane, pods, serving, table, training
 from bench.clients.measure import Figures
 from bench.clouds import CloudFigures
+from bench.models import ModelFigures
 from bench.plane import PlaneFigures
 from bench.pods import PodFigures
+from bench.serving import ServingFigures
 from bench.size import Size
 from bench.training import TrainingFigures
 
 _RESULTS = Path(__file__).parent / "results"
-_PARTS = ("cost", "plane", "pods", "clouds", "training")
+_PARTS = ("cost", "plane", "pods", "clouds", "training", "models", "serving")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,8 @@ class Results(msgspec.Struct, kw_only=True):
     pods: PodFigures | None = None
     clouds: CloudFigures | None = None
     training: TrainingFigures | None = None
+    models: ModelFigures | None = None
+    serving: ServingFigures | None = None
 
 
 def main() -> None:
@@ -71,6 +75,10 @@ def main() -> None:
         results.clouds = clouds.run(size.cloud_starts, size.cloud_pods, size.claims, _say)
     if arguments.only in (None, "training"):
         results.training = training.run(size.training_jobs, size.training_starts, size.training_held, _say)
+    if arguments.only in (None, "models"):
+        results.models = models.run(size.models, _say)
+    if arguments.only in (None, "serving"):
+        results.serving = serving.run(size.serving_rounds, size.serving_seconds, _say)
     print(f"\n{report(results)}\n\nTook {time.monotonic() - began:.0f} s. Kept in {_keep(results)}.")
 
 
@@ -96,6 +104,13 @@ def report(results: Results) -> str:
         title = "Training jobs of two pods, on nodes that only pretend"
         parts += [table.render(title, training.columns(results.training), training.rows(results.training))]
         parts += ["\n".join(training.remarks(results.training))]
+    if results.models:
+        title = "Models on nodes that only pretend, beside their Deployments and Services alone"
+        parts += [table.render(title, models.columns(results.models), models.rows(results.models))]
+        parts += ["\n".join(models.remarks(results.models))]
+    if results.serving:
+        parts += [table.render(*each) for each in serving.tables(results.serving)]
+        parts += ["\n".join(serving.remarks(results.serving))]
     return "\n\n".join(parts)
 
 

@@ -19,9 +19,13 @@ _MEGABYTE = 1e6
 
 def pin(place: int) -> None:
     """Keep this process on one core, where there are enough for everybody to have an own one."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) > CLIENT_CORE:
-        os.sched_setaffinity(0, {cores[place]})
+    os.sched_setaffinity(0, cores(place))
+
+
+def cores(place: int) -> set[int]:
+    """The one core for this place, or all where there are too few."""
+    all_cores = sorted(os.sched_getaffinity(0))
+    return {all_cores[place]} if len(all_cores) > CLIENT_CORE else set(all_cores)
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -59,6 +63,34 @@ def cpu_of(pid: int) -> float:
     """Processor seconds that another process has used."""
     ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def tree(pid: int) -> list[int]:
+    """A process, and everything that it has started and that still runs."""
+    found = [pid]
+    for one in found:
+        for task in Path(f"/proc/{one}/task").glob("*"):
+            with contextlib.suppress(OSError):  # ended meanwhile
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def cpu_of_tree(pid: int) -> float:
+    """Processor seconds of all of them, and of those among them that have ended."""
+    ticks = 0
+    for one in tree(pid):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            ticks += sum(map(int, Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def memory_of_tree(pid: int) -> float:
+    """In MB; pages that several share count for each."""
+    total = 0.0
+    for one in tree(pid):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            total += memory(one)
+    return total
 
 
 def memory(pid: int | str = "self") -> float:

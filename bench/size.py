@@ -12,7 +12,9 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
     Of pods that really run, `starts` one after another, and `pods_at_once`; `megabytes` go in or out of one. At a
     simulated cloud `cloud_starts` and `cloud_pods` likewise, and `claims` that live. Of training jobs that only pretend
-    to run, `training_starts` one after another, `training_jobs` at once, and `training_held` that wait.
+    to run, `training_starts` one after another, `training_jobs` at once, and `training_held` that wait;
+    of models on the same nodes, `models` at once. Each model server is asked `serving_rounds` times for
+    `serving_seconds`.
     """
 
     jobs: int = 10_000
@@ -29,6 +31,9 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     training_starts: int = 30
     training_jobs: int = 400
     training_held: int = 5_000
+    models: int = 1_000
+    serving_rounds: int = 5
+    serving_seconds: float = 3.0
 
     @classmethod
     def scaled(cls, scale: float) -> Self:
@@ -49,6 +54,9 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
             training_starts=max(3, round(full.training_starts * scale)),
             training_jobs=max(10, round(full.training_jobs * scale)),
             training_held=max(20, round(full.training_held * scale)),
+            models=max(10, round(full.models * scale)),
+            serving_rounds=max(1, round(full.serving_rounds * scale)),
+            serving_seconds=max(1.0, full.serving_seconds * scale),
         )
 
     @property

@@ -6,7 +6,9 @@ import asyncio
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -14,7 +16,7 @@ from bench import audit, pods
 from bench.audit import Asked
 from bench.meter import Used
 from bench.peers import kubeflow, login
-from bench.training_jobs import BARE, PYTORCH, TRAINING
+from bench.training_jobs import BARE, PYTORCH, TRAINING, Shape
 from bench.training_seen import Jobs
 from skysail.kube.client import Client
 from skysail.local.addresses import HULL
@@ -46,17 +48,25 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Course:
-    """The same for all of them, on one control plane."""
+    """The same for all of them, on one control plane. `shapes` is what each has to make; `env` is for Skysail."""
 
-    def __init__(self, home: Home, client: Client) -> None:
+    def __init__(
+        self,
+        home: Home,
+        client: Client,
+        shapes: Mapping[str, Shape] = _SHAPES,
+        env: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._home = home
         self._client = client
+        self._shapes = shapes
+        self._env = env
         self._entered = 0
 
     async def at_once(self, name: str, jobs: int) -> Round:
         space = await self._enter(name)
         await self._start(name, space)
-        async with Jobs(self._client, _SHAPES[name], space).watched() as seen:
+        async with Jobs(self._client, self._shapes[name], space).watched() as seen:
             await seen.until_running(await seen.create(["first"]))  # by then everybody is there
             since, began = self._home.audit_log.stat().st_size, time.monotonic()
             made = await seen.create(f"many-{each}" for each in range(jobs))
@@ -77,7 +87,7 @@ class Course:
     async def alone(self, name: str, starts: int) -> list[float]:
         space = await self._enter(name)
         await self._start(name, space)
-        async with Jobs(self._client, _SHAPES[name], space).watched() as seen:
+        async with Jobs(self._client, self._shapes[name], space).watched() as seen:
             made = []
             for number in range(starts + 1):  # the first one waits for everybody to be there
                 made += await seen.create([f"one-{number}"])
@@ -88,7 +98,7 @@ class Course:
     async def held(self, name: str, many: int) -> Used:
         """Made before the operator starts, so that it has to list them all."""
         space = await self._enter(name)
-        async with Jobs(self._client, _SHAPES[name], space).watched() as seen:
+        async with Jobs(self._client, self._shapes[name], space).watched() as seen:
             made = await seen.create((f"held-{each}" for each in range(many)), held=True)
             await self._start(name, space)
             await seen.until_held(made)
@@ -106,7 +116,7 @@ class Course:
     async def _start(self, name: str, space: str) -> None:
         if name == FLOOR:
             return
-        unit = _skysail(self._home, space) if name == SKYSAIL else _kubeflow(self._home, name, space)
+        unit = _skysail(self._home, space, self._env) if name == SKYSAIL else _kubeflow(self._home, name, space)
         await asyncio.to_thread(Control(self._home.control).start_unit, unit)
         if name != SKYSAIL:
             await kubeflow.mount(self._client)
@@ -118,7 +128,7 @@ class Course:
         return msgspec.json.decode(_result(self._home, name).read_bytes(), type=Used)
 
 
-def _skysail(home: Home, space: str) -> Unit:
+def _skysail(home: Home, space: str, env: Mapping[str, str]) -> Unit:
     """As in a cluster, but without admission, which the other one is spared, too."""
     flags = (
         f"--kubeconfig={credentials.inside_path(home, 'operator')}",
@@ -129,7 +139,7 @@ def _skysail(home: Home, space: str) -> Unit:
         "--drain-seconds=0",
         "--log-level=warning",
     )
-    return _metered(home, SKYSAIL, sys.executable, "-P", "-m", "skysail", "run", *flags)
+    return _metered(home, SKYSAIL, sys.executable, "-P", "-m", "skysail", "run", *flags, env=env)
 
 
 def _kubeflow(home: Home, name: str, space: str) -> Unit:
@@ -138,11 +148,11 @@ def _kubeflow(home: Home, name: str, space: str) -> Unit:
     return _metered(home, name, str(kubeflow.PROGRAM.binary()), *flags, *tuned)
 
 
-def _metered(home: Home, name: str, *command: str) -> Unit:
+def _metered(home: Home, name: str, *command: str, env: Mapping[str, str] = MappingProxyType({})) -> Unit:
     return Unit(
         name=_unit_name(name),
         argv=(sys.executable, "-m", "bench.meter", str(_result(home, name)), *command),
-        env={"PYTHONPATH": str(_REPOSITORY)},
+        env={"PYTHONPATH": str(_REPOSITORY), **env},
         restart=False,
         grace=25.0,
     )

@@ -29,7 +29,7 @@ _REPORTING = Reporting("https://skysail-progress.skysail-system.svc:8082", "x" *
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """How one and the same job is asked for, and what its status says: all pods run, it is held, or neither.
 
-    The last manifest is the one with this status; a pod has its name in `label`.
+    The last manifest is the one with this status; each of its `pods` pods has its name in `label`.
     """
 
     resource: Resource
@@ -38,6 +38,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     manifests: Callable[[Key], list[tuple[Resource, Manifest]]]
     held: Callable[[Key], list[tuple[Resource, Manifest]]] = lambda _: []
     says: Callable[[Any], str]
+    pods: int = PODS
 
 
 class _JobStatus(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from bench.at_once import each
-from bench.training_jobs import HELD, PODS, RUNS, Shape
+from bench.training_jobs import HELD, RUNS, Shape
 from skysail.kinds.run.workload import Pod
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
@@ -94,7 +94,7 @@ class Jobs:
             return
         name = (pod.metadata.labels or {})[self._shape.label]
         self._running[name].add(pod.metadata.name)
-        if len(self._running[name]) == PODS and name not in self.ran:
+        if len(self._running[name]) == self._shape.pods and name not in self.ran:
             self.ran[name] = time.monotonic()
             self._changed.set()
 

@@ -9,6 +9,11 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says more about what else the machine does. Before the first test that is given any.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # Before the first import of them, which the simulation is.
 pytest.register_assert_rewrite("tests.contract.cases", "tests.contract.speech")
@@ -36,10 +41,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def operator(cluster: Cluster) -> Iterator[str]:
-    """The operator as a process under the generated RBAC; the name of its unit."""
-    cluster.start_operator("operator")
+    """The operator as a process under the generated RBAC, asked by the API server; the name of its unit.
+
+    Where the machine stood still for longer than its lease it ends, and is started again as a Deployment would do it.
+    """
+    cluster.start_operator("operator", restart=True)
+    cluster.until_asking()
     yield "operator"
-    cluster.stop("operator")
+    cluster.end_operator()
 
 
 @pytest.fixture

@@ -220,7 +220,7 @@ class Real:
     async def test_a_program_is_asked_to_end(self, customer: Customer):
         made = await customer.running(customer.order("trap 'exit 9' TERM; echo up; while :; do sleep 0.02; done"))
         await hear(customer.cloud.output(made.id), "up")
-        ended = await customer.ended(made.id, 30)
+        ended = await customer.ended(made.id, PATIENCE)
         assert ended.exit is not None
         assert ended.exit.code == 9
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from skysail.cloud.contract import Provider, Session, State, Volume
 
 # Long, because a machine may be busy with other things; no test passes by waiting.
-PATIENCE = 240.0
+PATIENCE = 600.0
 
 
 class Talk:

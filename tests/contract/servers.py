@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from skysail.kube.resources import Resource
 
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 600.0
 
 
 class Server(Protocol):

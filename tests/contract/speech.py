@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 Object = dict[str, Any]
+
+# A server that begins to serve a kind asks for patience until it knows all that is there.
+_NOT_NOW = 429
+_PAUSE_SECONDS = 0.1
 
 GROUP = "contract.skysail.dev"
 WIDGET = Resource(GROUP, "v1", "widgets", "Widget")
@@ -94,12 +99,16 @@ class Api:
             headers={"Content-Type": content_type, **(headers or {})},
             body=None if body is None else msgspec.json.encode(body),
         )
-        return _answer(await self.transport.send(request))
+        while (reply := await self.transport.send(request)).status == _NOT_NOW:  # noqa: ASYNC110 (nobody tells when)
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return _answer(reply)
 
     @asynccontextmanager
     async def watch(self, resource: Resource, **query: str) -> AsyncIterator[AsyncIterator[Object]]:
         request = Request(method="GET", path=self._path(resource), query={"watch": "true", **query})
-        stream = await self.transport.open(request)
+        while (stream := await self.transport.open(request)).status == _NOT_NOW:
+            async with stream:
+                await asyncio.sleep(_PAUSE_SECONDS)
         async with stream:
             assert stream.status == 200, b"".join([chunk async for chunk in stream])
             yield _events(stream)
@@ -124,6 +133,12 @@ class Api:
 
     async def until_gone(self, resource: Resource, name: str) -> None:
         await self.until(resource, name, lambda obj: obj is None)
+
+    async def until_page(self, path: str, reached: Callable[[Any], bool]) -> Any:
+        """Ask until what is there is so; it is written by a part of the server that tells nobody."""
+        while not reached(page := (await self.send("GET", path)).body):  # noqa: ASYNC110 (as it says)
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return page
 
     async def widget(self, name: str = "one", spec: Object | None = None, **metadata: Any) -> Object:
         """Make the object that most cases are about."""

@@ -20,8 +20,9 @@ pytestmark = pytest.mark.timeout(1800)
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("hull") / "home", with_node=True) as cluster:
-        cluster.start_operator()
+        cluster.start_operator(restart=True)
         yield cluster
+        cluster.end_operator()
 
 
 @pytest.fixture
@@ -49,4 +50,4 @@ def test_a_parameter_server_keeps_what_chief_and_worker_add_up_and_ends_with_the
     [said] = job.finish(node, namespace)
     assert (said.rank, said.sum) == (0, job.sum)
     assert "kept by /job:ps/replica:0/task:0/" in job.log(node, namespace)
-    assert job.phases(node, namespace) == {("chief", "0"): "Succeeded"}
+    node.until(lambda: job.phases(node, namespace) == {("chief", "0"): "Succeeded"}, "the others to be taken away")

@@ -40,5 +40,5 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KUEUE = Program(folder="kueue", module="sigs.k8s.io/kueue", crds="config/components/crd/bases")
-# Its scheduler needs a module that is not in the public proxy in the same version; its kinds do not.
+# The module of its types is not in the public proxy in the same version, so that of the release before is taken.
 VOLCANO = Program(folder="volcano", module="volcano.sh/volcano", crds="config/crd/volcano/bases")

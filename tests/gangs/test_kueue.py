@@ -9,8 +9,8 @@ import pytest
 
 from skysail.local.supervisor import Unit
 from tests.gangs.programs import KUEUE
-from tests.plane.test_training import manifest, pods, status, tell, until_phase, until_pods
-from tests.support.kubectl import apply, fresh_namespace, get, ok
+from tests.plane.test_training import manifest, namespace_with_node, pods, status, tell, until_phase, until_pods
+from tests.support.kubectl import apply, get, ok
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ TWO_CPUS = {"requests": {"cpu": "2"}}
 
 @pytest.fixture
 def namespace(cluster: Cluster, operator: str) -> Iterator[str]:
-    with fresh_namespace(cluster) as name:
+    with namespace_with_node(cluster) as name:
         yield name
 
 
@@ -116,7 +116,9 @@ def test_nothing_runs_without_kueue_and_the_job_goes_on_when_it_is_installed(clu
     request.getfixturevalue("kueue")
     open_queue(cluster, namespace)
     until_pods(cluster, namespace, 2, 0)
-    assert conditions(status(cluster, namespace))["GangUnavailable"]["status"] == "False"
+    cluster.until(
+        lambda: conditions(status(cluster, namespace))["GangUnavailable"]["status"] == "False", "the job to say so"
+    )
 
 
 def test_an_admitted_job_runs_on_its_flavor_and_gives_its_quota_back_at_the_end(cluster, namespace, kueue):
@@ -168,7 +170,11 @@ def test_a_preempted_job_gives_way_and_comes_back_at_no_cost(cluster, namespace,
     assert names <= {"high"}
     ok(cluster, "delete", "trainingjob", "high", "-n", namespace)
     until_pods(cluster, namespace, 2, 1)
-    shown = get(cluster, namespace, "trainingjob", "low")["status"]
+    low = ("trainingjob", "low")  # its pods are made before it is told of them
+    cluster.until(
+        lambda: len(get(cluster, namespace, *low)["status"]["attempts"]) == 2, "the second attempt to be told"
+    )
+    shown = get(cluster, namespace, *low)["status"]
     assert [attempt.get("cause") for attempt in shown["attempts"]] == ["Evicted", None]
     assert shown.get("retries", 0) == 0
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.gangs.programs import VOLCANO
-from tests.plane.test_training import manifest, pods, status, tell, until_phase, until_pods
-from tests.support.kubectl import apply, fresh_namespace, get, ok
+from tests.plane.test_training import manifest, namespace_with_node, pods, status, tell, until_phase, until_pods
+from tests.support.kubectl import apply, get, ok
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ GANG = "mnist-gang"
 
 @pytest.fixture
 def namespace(cluster: Cluster, operator: str, volcano: None) -> Iterator[str]:
-    with fresh_namespace(cluster) as name:
+    with namespace_with_node(cluster) as name:
         yield name
 
 

@@ -12,11 +12,11 @@ from tests.support.documents import ROOT, follow, newcomer
 @pytest.fixture
 def shell(tmp_path, cluster):
     """`cluster` comes first, because it builds the control plane where there is none."""
-    with newcomer(tmp_path / "home", seconds=300) as run:
+    with newcomer(tmp_path / "home", seconds=900) as run:
         yield run
 
 
-@pytest.mark.parametrize("document", ["README.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/serving.md"])
 def test_the_commands_of_a_document_do_what_it_shows(shell, document):
     follow(shell, document)
 

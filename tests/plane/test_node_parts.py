@@ -28,7 +28,7 @@ from skysail.node.keeper import Keeper, Surroundings
 from skysail.node.logs import LogStore
 from skysail.node.references import Node
 from skysail.node.register import Description, Registrar
-from tests.support.kubectl import apply, get, ok, pod, status, until_condition, until_phase
+from tests.support.kubectl import TIMEOUT, apply, get, ok, pod, status, until_condition, until_phase
 from tests.unit.node.test_burden import FATES
 from tests.unit.node.test_grpc_health import SERVING, SETTINGS
 
@@ -85,7 +85,7 @@ echo $(id -u) $(id -g) $(grep CapEff /proc/self/status | cut -f2)
 touch /here 2>/dev/null && echo root || echo no-root
 touch /tmp/here 2>/dev/null && echo tmp || echo no-tmp
 touch /data/here 2>/dev/null && echo data || echo no-data
-sleep 60
+sleep 1000
 """
 NO_RIGHTS = "0" * 16
 
@@ -155,7 +155,7 @@ with socket.create_server((sys.argv[3], port)) as server:
 def test_a_pod_is_ready_when_its_probe_says_so(node, namespace, port, probe):
     """Who listens on the pod's loopback only is found by nobody, and so is not ready."""
     command = ("/usr/bin/python3", "-c", SERVE, (SETTINGS + SERVING).hex(), str(port))
-    asked = {"readinessProbe": {**probe, "periodSeconds": 1, "failureThreshold": 1}}
+    asked = {"readinessProbe": {**probe, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 600}}
     apply(node, namespace, pod("open", *command, "", container=asked))
     apply(node, namespace, pod("shut", *command, "127.0.0.1", container=asked))
     until_condition(node, namespace, "pod/open", "Ready")
@@ -173,8 +173,8 @@ def test_what_is_used_now_is_in_the_summary(node, namespace):
         rows = [row for row in page["pods"] if row["podRef"]["namespace"] == namespace]
         return rows[0]["containers"][0]["cpu"] if rows else {}
 
-    node.until(lambda: busy().get("usageNanoCores", 0) > 10_000_000, "the use of a busy pod")
-    assert busy()["usageNanoCores"] < 2 * 10**9
+    # A sample that was taken late makes two of them wrong; the next one is right again.
+    node.until(lambda: 10_000_000 < busy().get("usageNanoCores", 0) < 2 * 10**9, "the use of a busy pod")
 
 
 class Cloud:
@@ -214,7 +214,8 @@ def virtual_node(cluster: Cluster, name: str, folder: Path, *, port: int = 10999
         client, rng = Client(transport), random.Random(1)
         broadcaster = Broadcaster(client, instance=name, now=clock.now)
         here = Node(name=name, address=described.address, allocatable=described.capacity, is_virtual=True)
-        keeper = Keeper(client, Cloud(), here, LogStore(folder), around=Surroundings(broadcaster, time.time, rng))
+        around = Surroundings(broadcaster, time.time, clock.steady, rng)
+        keeper = Keeper(client, Cloud(), here, LogStore(folder), around=around)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(Registrar(client, described, now=clock.now, rng=rng).run())
@@ -239,12 +240,19 @@ def test_a_daemon_set_rolls_out_over_machines_and_clouds(node, namespace, tmp_pa
     labels = {"app": "agent"}
     template = {"metadata": {"labels": labels}, "spec": pod("", "sleep", "600", restart="Always")["spec"]}
     template["spec"]["tolerations"] = [{"operator": "Exists"}]
+    # Nodes that another test left are none of its business.
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE, "cloud.example"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [here]}]}
+    template["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     spec = {"selector": {"matchLabels": labels}, "template": template}
     agent = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent"}, "spec": spec}
     with virtual_node(node, "cloud.example", tmp_path):
         node.until(lambda: "cloud.example" in ok(node, "get", "nodes", "-o", "name"), "a virtual node")
         apply(node, namespace, agent)
-        ok(node, "rollout", "status", "ds/agent", "-n", namespace, "--timeout=240s")
+        node.until(
+            lambda: get(node, namespace, "ds", "agent")["status"]["desiredNumberScheduled"] == 2, "both to be wanted"
+        )
+        ok(node, "rollout", "status", "ds/agent", "-n", namespace, TIMEOUT)
         shown = {row["spec"]["nodeName"]: row for row in get(node, namespace, "pods")["items"]}
         assert set(shown) == {NODE, "cloud.example"}
         marks = {
@@ -252,7 +260,7 @@ def test_a_daemon_set_rolls_out_over_machines_and_clouds(node, namespace, tmp_pa
         }
         assert marks == {NODE: None, "cloud.example": "true"}
         assert "podIP" not in shown["cloud.example"]["status"]
-        ok(node, "delete", "ds/agent", "-n", namespace, "--timeout=60s")
+        ok(node, "delete", "ds/agent", "-n", namespace, TIMEOUT)
         node.until(lambda: not get(node, namespace, "pods")["items"], "both pods to be gone")
 
 

@@ -145,9 +145,10 @@ def answer_one_request(cluster: Cluster, kubelet, body: str) -> str:
     tls.verify_mode = ssl.CERT_REQUIRED
     load_certificate(tls, pair.certificate, pair.key)
     line, _ = kubelet.accept()
+    heard = b""
     with tls.wrap_socket(line, server_side=True) as secure:
-        while not secure.recv(65536).endswith(b"\r\n\r\n"):
-            pass
+        while b"\r\n\r\n" not in heard and (piece := secure.recv(65536)):
+            heard += piece
         secure.sendall(f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         subject = dict(row[0] for row in secure.getpeercert()["subject"])
     return subject["commonName"]

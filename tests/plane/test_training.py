@@ -5,6 +5,7 @@ What a kubelet would tell of them is written into their status.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,13 @@ WORKERS = "trainingjob.ml.example.com/worker"
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """With a node of its name, for pods on a node that is not there are collected while a test looks at them."""
+    with namespace_with_node(cluster) as name:
+        yield name
+
+
+@contextlib.contextmanager
+def namespace_with_node(cluster: Cluster) -> Iterator[str]:
+    """The node has its name: pods on a node that is not there would be collected while a test looks at them."""
     with fresh_namespace(cluster) as name:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"unschedulable": True}}
         ok(cluster, "create", "-f", "-", stdin=json.dumps(node))
@@ -77,6 +84,17 @@ def until_phase(cluster: Cluster, namespace: str, phase: str) -> dict[str, Any]:
     return status(cluster, namespace)
 
 
+def until_settled(cluster: Cluster, namespace: str) -> dict[str, Any]:
+    """Until the status speaks of the spec as it is now: what follows from it is made before it is told."""
+
+    def is_so() -> bool:
+        shown = get(cluster, namespace, "trainingjob", NAME)
+        return bool(shown.get("status", {}).get("observedGeneration") == shown["metadata"]["generation"])
+
+    cluster.until(is_so, "the spec to be seen")
+    return status(cluster, namespace)
+
+
 def tell(cluster: Cluster, namespace: str, phase: str, code: int | None = None, ranks: int = 2) -> None:
     """What the kubelets of the first pods would say. A pod needs a node before it can have run."""
     for pod in pods(cluster, namespace)[:ranks]:
@@ -106,9 +124,8 @@ def test_a_job_waits_runs_and_succeeds(cluster: Cluster, operator: str, namespac
     shown = until_phase(cluster, namespace, "Succeeded")
     assert [attempt["cause"] for attempt in shown["attempts"]] == ["Succeeded"]
     cluster.until(lambda: _phases(cluster, namespace) == ["Succeeded", "Succeeded"], "the workers' last words")
-    events = ok(cluster, "get", "events", "-n", namespace, "-o", "jsonpath={.items[*].message}")
-    assert "Created 2 worker pods" in events
-    assert "Training job completed successfully" in events
+    for event in ("Created 2 worker pods", "Training job completed successfully"):
+        cluster.until(lambda event=event: event in _events(cluster, namespace), f"to hear: {event}")  # type: ignore[misc]
 
 
 def test_a_failed_worker_is_told_and_the_gang_begins_anew(cluster: Cluster, operator: str, namespace: str) -> None:
@@ -138,8 +155,8 @@ def test_workers_are_scaled_by_a_patch_and_nothing_is_left_after_a_deletion(
     services = ok(cluster, "get", "services", "-n", namespace, "-o", "name")
     assert services == ""
     ok(cluster, "delete", "trainingjob", NAME, "-n", namespace)
-    cluster.until(lambda: pods(cluster, namespace) == [], "no pod to be left")
-    assert ok(cluster, "get", "jobs", "-n", namespace, "-o", "name") == ""
+    left = ("get", "jobs,pods", "-n", namespace, "-o", "name")
+    cluster.until(lambda: ok(cluster, *left) == "", "neither job nor pod to be left")
 
 
 def test_elastic_workers_come_in_place_after_what_a_job_is_rendered_from_has_changed(
@@ -151,7 +168,7 @@ def test_elastic_workers_come_in_place_after_what_a_job_is_rendered_from_has_cha
     for spec in ({"runPolicy": {"backoffLimit": 9}}, {"workers": 3}):
         ok(cluster, "patch", "trainingjob", NAME, "-n", namespace, "--type=merge", "-p", json.dumps({"spec": spec}))
     until_pods(cluster, namespace, 3, 0)
-    shown = status(cluster, namespace)
+    shown = until_settled(cluster, namespace)
     assert [attempt.get("cause") for attempt in shown["attempts"]] == [None]
     assert {"Accepted": "True"}.items() <= {row["type"]: row["status"] for row in shown["conditions"]}.items()
 
@@ -214,3 +231,7 @@ def _running(shown: dict[str, Any]) -> str:
 
 def _phases(cluster: Cluster, namespace: str) -> list[str]:
     return [worker["phase"] for worker in status(cluster, namespace)["workerStatuses"]]
+
+
+def _events(cluster: Cluster, namespace: str) -> str:
+    return ok(cluster, "get", "events", "-n", namespace, "-o", "jsonpath={.items[*].message}")

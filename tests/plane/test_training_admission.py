@@ -24,16 +24,6 @@ def namespace(cluster: Cluster) -> Iterator[str]:
         yield name
 
 
-@pytest.fixture
-def announced(cluster: Cluster, operator: str) -> None:
-    """The operator has told the API server to ask it."""
-    names = "jsonpath={.items[*].webhooks[*].name}"
-    cluster.until(
-        lambda: "trainingjobs.skysail.dev" in ok(cluster, "get", "mutatingwebhookconfigurations", "-o", names),
-        "the webhooks to be announced",
-    )
-
-
 def manifest(name: str = "mnist", **spec: Any) -> dict[str, Any]:
     wanted = {"framework": "pytorch", "image": "trainer:1", "command": ["train"], **spec}
     metadata = {"name": name}
@@ -47,7 +37,7 @@ def try_to_apply(cluster: Cluster, namespace: str, wanted: dict[str, Any]) -> su
 def test_without_admission_the_status_has_the_same_sentence(cluster: Cluster, namespace: str) -> None:
     """Before this module's operator is there, which would be asked."""
     ok(cluster, "delete", "mutatingwebhookconfigurations", "--all")
-    cluster.start_operator("unasked", flags=("--no-webhooks",))
+    cluster.start_operator("unasked", flags=("--no-webhooks",), restart=True)
     wrong = {"hyperparameters": {"layers": [64, 32]}}
     try:
         apply(cluster, namespace, manifest(**wrong))
@@ -57,12 +47,12 @@ def test_without_admission_the_status_has_the_same_sentence(cluster: Cluster, na
         assert ok(cluster, "get", "jobs,pods", "-n", namespace, "-o", "name") == ""
         apply(cluster, namespace, manifest(hyperparameters={"layers": "64,32"}))
         cluster.until(lambda: ok(cluster, "get", "jobs", "-n", namespace, "-o", "name") != "", "the job to begin")
-        assert _accepted(cluster, namespace)["status"] == "True"
+        cluster.until(lambda: _accepted(cluster, namespace)["status"] == "True", "the objection to be taken back")
     finally:
-        cluster.stop("unasked")
+        cluster.end_operator("unasked")
 
 
-@pytest.mark.usefixtures("announced")
+@pytest.mark.usefixtures("operator")
 @pytest.mark.parametrize(
     ("spec", "want"),
     [
@@ -98,7 +88,7 @@ def test_what_is_wrong_is_refused_by_a_sentence(cluster: Cluster, namespace: str
     assert ok(cluster, "get", "trainingjobs", "-n", namespace, "-o", "name") == ""
 
 
-@pytest.mark.usefixtures("announced")
+@pytest.mark.usefixtures("operator")
 def test_null_is_dropped_by_the_api_server_or_refused(cluster: Cluster, namespace: str) -> None:
     wanted = manifest(hyperparameters={"seed": None, "lr": 1}, suspend=True)
     sent = json.dumps(wanted)
@@ -108,7 +98,7 @@ def test_null_is_dropped_by_the_api_server_or_refused(cluster: Cluster, namespac
     assert get(cluster, namespace, "trainingjob", "mnist")["spec"]["hyperparameters"] == {"lr": 1}
 
 
-@pytest.mark.usefixtures("announced")
+@pytest.mark.usefixtures("operator")
 def test_what_may_not_change_is_refused_and_the_rest_may(cluster: Cluster, namespace: str) -> None:
     apply(cluster, namespace, manifest(suspend=True, checkpointDir="/checkpoints"))
     stored = get(cluster, namespace, "trainingjob", "mnist")

@@ -124,6 +124,8 @@ def test_who_may_read_the_job_and_not_its_pods_is_told_so(node: Cluster, namespa
     rule = ("--verb=get,list,watch", "--resource=trainingjobs.ml.example.com", "-n", namespace)
     ok(node, "create", "role", "jobs", *rule)
     ok(node, "create", "rolebinding", "jobs", "--role=jobs", "--user=reader", "-n", namespace)
+    may = ("auth", "can-i", "list", "trainingjobs.ml.example.com", "-n", namespace)
+    node.until(lambda: node.kubectl(*may, as_user=reader).returncode == 0, "the reader to be let in")
     for follow in ((), ("-f",)):
         refused = skysail(node, "logs", "held", "-n", namespace, *follow, "--kubeconfig", str(reader))
         assert refused.returncode == 1

@@ -16,7 +16,7 @@ from skysail.kube import kubeconfig
 from skysail.kube.client import APPLY_PATCH, FIELD_MANAGER
 from skysail.kube.http import HttpTransport
 from skysail.kube.transport import Request
-from tests.support.kubectl import get, ok
+from tests.support.kubectl import get, ok, until_condition
 
 DRY = {"dryRun": "All", "fieldValidation": "Strict"}
 EVERY_ROLE = {"chief": {}, "parameterServers": {"replicas": 2}, "evaluator": {}}
@@ -182,16 +182,8 @@ async def test_a_program_finds_all_that_it_was_promised(server, node, namespace)
         hyperparameters=parameters,
         checkpointDir="/saved",
     )
-    ok(
-        node,
-        "wait",
-        "job/real-worker-0",
-        "job/real-chief-0",
-        "-n",
-        namespace,
-        "--for=condition=Complete",
-        "--timeout=240s",
-    )
+    for name in ("job/real-worker-0", "job/real-chief-0"):
+        until_condition(node, namespace, name, "Complete")
     told = set()
     for role, index in (("chief", 0), ("worker", 0), ("worker", 1)):
         chosen = f"trainingjob.ml.example.com/worker={role},batch.kubernetes.io/job-completion-index={index}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,7 +30,7 @@ url = env["KUBEFLOW_TRAINER_SERVER_URL"]
 request = urllib.request.Request(url, data=body.encode() or None, headers=headers, method=method)
 trust = ssl.create_default_context(cafile=env["KUBEFLOW_TRAINER_SERVER_CA_CERT"])
 try:
-    with urllib.request.urlopen(request, timeout=30, context=trust) as reply:
+    with urllib.request.urlopen(request, timeout=240, context=trust) as reply:
         print(json.dumps([reply.status, json.load(reply)]))
 except urllib.error.HTTPError as error:
     print(json.dumps([error.code, json.load(error)]))
@@ -93,23 +94,28 @@ def test_a_report_as_the_trainer_protocol_has_it_is_in_the_status(node: Cluster,
     progress = until(node, place, "one", lambda now: "progress" in now, "to have progress")["progress"]
     assert (progress["percent"], progress["step"], progress["estimatedRemainingSeconds"]) == (41, 120, 77)
     assert {"name": "loss", "value": loss} in progress["metrics"]
-    figures = node.get("/metrics")[1]
-    assert f'trainingjob_progress_percent{{name="one",namespace="{place}"}} 41.0' in figures
-    assert f'trainingjob_loss{{name="one",namespace="{place}"}} {float(loss)}' in figures
+    for figure in (
+        f'trainingjob_progress_percent{{name="one",namespace="{place}"}} 41.0',
+        f'trainingjob_loss{{name="one",namespace="{place}"}} {float(loss)}',
+    ):
+        node.until(lambda figure=figure: figure in node.get("/metrics")[1], figure)  # type: ignore[misc]
 
 
 def test_the_last_of_many_reports_is_written_and_few_writes_are_made(node: Cluster, place: str) -> None:
+    began = time.monotonic()
     for percent in (50, 51, 52, 53):
         assert post(node, place, {"trainerStatus": {"progressPercentage": percent}}, name="other")[0] == 200
     until(node, place, "other", lambda now: now.get("progress", {}).get("percent") == 53, "to tell the last word")
+    took = time.monotonic() - began
     written = [
         row
         for row in node.audit()
         if row["verb"] == "patch"
+        and row["responseStatus"]["code"] == 200
         and row["objectRef"].get("subresource") == "status"
         and (row["objectRef"].get("namespace"), row["objectRef"]["name"]) == (place, "other")
     ]
-    assert len(written) <= 2
+    assert len(written) <= 1 + took / 10, "ten seconds are between two of them, however slow the sender was"
 
 
 def test_only_a_pod_of_the_job_may_report_for_it(node: Cluster, place: str) -> None:

@@ -25,9 +25,10 @@ SAYS = 'echo "rank $RANK of $WORLD_SIZE learns at $HYPERPARAM_LEARNINGRATE: $*";
 
 @pytest.fixture
 def lab(node: Cluster, operator: str) -> Cluster:
-    """The lab's namespace, which other tests on this cluster may have made and left empty."""
+    """The lab's namespace, which other tests on this cluster may have made, and without what they left there."""
     ok(node, "apply", "-f", str(SAMPLES / "namespace.yaml"))
     node.until(lambda: node.kubectl("get", "sa", "default", "-n", LAB).returncode == 0, "a service account")
+    ok(node, "delete", "trainingjobs", "--all", "-n", LAB)
     node.until(lambda: _left(node) == "", "nothing of another test to be left")
     return node
 
@@ -46,12 +47,12 @@ def test_the_labs_commands(lab: Cluster, tmp_path: Path) -> None:
     lab.until(lambda: "Created 2 worker pods" in ok(lab, "describe", "trainingjob", JOB, "-n", LAB), "the event")
     assert len(ok(lab, "get", "pods", "-n", LAB, "-l", WORKERS, "--no-headers").splitlines()) == 2
     words = "learns at 0.001: --epochs=10 --batch-size=64"
-    assert _said(lab) == [f"rank {rank} of 2 {words}" for rank in range(2)]
+    _until_said(lab, [f"rank {rank} of 2 {words}" for rank in range(2)])
 
     patch = '[{"op": "replace", "path": "/spec/workers", "value": 4}]'
     ok(lab, "patch", "trainingjob", JOB, "-n", LAB, "--type=json", f"-p={patch}")
     _until_running(lab, 4)
-    assert _said(lab) == [f"rank {rank} of 4 {words}" for rank in range(4)]
+    _until_said(lab, [f"rank {rank} of 4 {words}" for rank in range(4)])
 
     assert "deleted" in ok(lab, "delete", "trainingjob", JOB, "-n", LAB)
     lab.until(lambda: _left(lab) == "", "nothing to be left")
@@ -96,8 +97,8 @@ def _until_running(lab: Cluster, workers: int) -> None:
     lab.until(there, f"{workers} workers to run")
 
 
-def _said(lab: Cluster) -> list[str]:
-    return sorted(ok(lab, "logs", "-n", LAB, "-l", WORKERS).splitlines())
+def _until_said(lab: Cluster, lines: list[str]) -> None:
+    lab.until(lambda: sorted(ok(lab, "logs", "-n", LAB, "-l", WORKERS).splitlines()) == lines, f"to hear {lines}")
 
 
 def _left(lab: Cluster) -> str:

@@ -62,7 +62,7 @@ class ApiModel:
     async def open(self, request: Request) -> Watch | Refused:
         await asyncio.sleep(_ONE_WAY_SECONDS)
         try:
-            target = self._target(request.path)
+            target = _whole(self._target(request.path))
             selector = selectors.parse(target.kind.resource, target.namespace, request.query)
             return Watch(self.world, target.kind.resource, selector, request.query)
         except Refusal as refusal:
@@ -221,6 +221,13 @@ class ApiModel:
     def _write(self, target: Target, request: Request, operation: str = "Update") -> Write:
         name = request.query.get("fieldManager") or self._user
         return Write(Manager(name, operation, target.subresource), request.query.get("dryRun") == "All")
+
+
+def _whole(target: Target) -> Target:
+    """A log, which nobody writes here, could be followed as well."""
+    if target.subresource:
+        raise Refusal(404, "NotFound", "the server could not find the requested resource")
+    return target
 
 
 def _body(request: Request) -> Object:

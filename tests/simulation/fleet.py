@@ -18,7 +18,7 @@ from skysail.kube.objects import Key, Object
 from skysail.kube.resources import CONFIG_MAP, Resource
 
 if TYPE_CHECKING:
-    from skysail.core.actions import Action
+    from skysail.core.actions import Action, Note
     from skysail.kube.cache import Cache
     from tests.simulation.process import Process
 
@@ -95,8 +95,8 @@ def _scrap(snapshot: Snapshot) -> tuple[Action, ...]:
     )
 
 
-def refused(snapshot: Snapshot, why: str) -> FleetStatus:
-    return _told(snapshot, is_ready=False, reason="Refused", message=why)
+def refused(snapshot: Snapshot, why: Note) -> FleetStatus:
+    return _told(snapshot, is_ready=False, reason="Refused", message=why.message)
 
 
 def _status(snapshot: Snapshot) -> FleetStatus:
@@ -148,7 +148,7 @@ class Admiral:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: str) -> FleetStatus:
+    def refused(self, snapshot: Snapshot, why: Note) -> FleetStatus:
         return refused(snapshot, why)
 
 

@@ -80,7 +80,10 @@ class Sweeper:
 
     def tell(self, resource: Resource, obj: Object, status: Object) -> Object:
         """Write these fields of the status."""
-        wanted = {**copy.deepcopy(obj), "status": {**obj.get("status", {}), **status}}
+        known = obj.get("status", {})
+        if {**known, **status} == known:
+            return obj
+        wanted = {**obj, "status": {**known, **status}}
         return self.world.replace(self.world.kinds[resource], obj, wanted, _KUBELET)
 
     def delete_pod(self, pod: Object, grace: int | None = None) -> None:
@@ -214,23 +217,30 @@ class Kubelets(Sweeper):
             if DEAD in pod["metadata"].get("annotations", {}):
                 continue
             if "deletionTimestamp" in pod["metadata"]:
-                self._later(pod, "stop", _STOP_SECONDS, self._stop)
+                self._once(pod, "stop", _STOP_SECONDS, self.stop)
             elif not _is_over(pod):
-                self._later(pod, "start", _START_SECONDS, self._start)
+                self._once(pod, "start", _START_SECONDS, self.start)
 
-    def _later(self, pod: Object, what: str, seconds: float, deed: Callable[[Object], None]) -> None:
-        """Once for each pod."""
+    def after(self, seconds: float, pod: Object, deed: Callable[[Object], None]) -> None:
+        """Do it then, if the pod and its node are still there."""
+        asyncio.get_running_loop().call_later(seconds, self._do, pod, deed)
+
+    def start_again(self, pod: Object) -> None:
+        """At the next change."""
+        self._known.discard((pod["metadata"]["uid"], "start"))
+
+    def _once(self, pod: Object, what: str, seconds: float, deed: Callable[[Object], None]) -> None:
         uid = pod["metadata"]["uid"]
         if (uid, what) not in self._known:
             self._known.add((uid, what))
-            asyncio.get_running_loop().call_later(seconds, self._do, pod, deed)
+            self.after(seconds, pod, deed)
 
     def _do(self, pod: Object, deed: Callable[[Object], None]) -> None:
         live = self.now(pod)
         if live is not None and DEAD not in live["metadata"].get("annotations", {}):
             deed(live)
 
-    def _start(self, pod: Object) -> None:
+    def start(self, pod: Object) -> None:
         if "deletionTimestamp" in pod["metadata"]:
             return
         spec = {**pod["spec"], "nodeName": f"node-{_index(pod)}"}
@@ -239,9 +249,9 @@ class Kubelets(Sweeper):
         self.tell(POD, bound, {"phase": "Running", "containerStatuses": [{"name": "trainer", "state": state}]})
         deed = _deed(pod)
         if deed.after is not None:
-            asyncio.get_running_loop().call_later(deed.after, self._do, bound, lambda live: self._end(live, deed.exit))
+            self.after(deed.after, bound, lambda live: self.end(live, deed.exit))
 
-    def _end(self, pod: Object, code: int) -> None:
+    def end(self, pod: Object, code: int) -> None:
         if _is_over(pod):
             return
         running = pod["status"].get("containerStatuses", [{}])[0].get("state", {}).get("running", {})
@@ -254,9 +264,9 @@ class Kubelets(Sweeper):
         states = [{"name": "trainer", "state": {"terminated": ended}}]
         self.tell(POD, pod, {"phase": "Failed" if code else "Succeeded", "containerStatuses": states})
 
-    def _stop(self, pod: Object) -> None:
+    def stop(self, pod: Object) -> None:
         """A pod that is told to go ends, is seen to have ended, and goes."""
-        self._end(pod, _deed(pod).term)
+        self.end(pod, _deed(pod).term)
         live = self.now(pod)
         if live is not None:
             self.delete_pod(live, grace=0)

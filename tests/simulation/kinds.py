@@ -7,9 +7,31 @@ from typing import Any
 import msgspec
 
 from skysail.kube import resources
-from skysail.kube.resources import CRD, DEPLOYMENT, JOB, LEASE, NAMESPACE, NODE, POD, SERVICE, Resource
+from skysail.kube.resources import (
+    CRD,
+    DEPLOYMENT,
+    HORIZONTAL_POD_AUTOSCALER,
+    JOB,
+    LEASE,
+    NAMESPACE,
+    NODE,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    SERVICE,
+    Resource,
+)
 
-_WITH_STATUS = {POD, NODE, NAMESPACE, SERVICE, JOB, DEPLOYMENT, CRD}
+_WITH_STATUS = {
+    CRD,
+    DEPLOYMENT,
+    HORIZONTAL_POD_AUTOSCALER,
+    JOB,
+    NAMESPACE,
+    NODE,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    SERVICE,
+}
 _WITH_GENERATION = {POD, JOB, DEPLOYMENT, CRD, resources.MUTATING_WEBHOOK}
 _BUILT_IN_GROUPS = {"", "apps", "autoscaling", "batch", "policy"}
 

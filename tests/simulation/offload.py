@@ -194,7 +194,7 @@ class Harbour:
             provider,
             Node(name=NODE, address="10.0.0.1", allocatable={}, environment={}, is_virtual=True),
             LogStore(Path(tempfile.mkdtemp(dir=market.logs.name))),
-            around=keeper.Surroundings(broadcaster, lambda: process.now().timestamp(), process.rng),
+            around=keeper.Surroundings(broadcaster, lambda: process.now().timestamp(), around.clock, process.rng),
         )
         self.keeper.pods.subscribe(self.bureau.owner_changed)
         process.background += [

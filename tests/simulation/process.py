@@ -7,6 +7,7 @@ import contextlib
 import random
 from typing import TYPE_CHECKING, Any
 
+from skysail.base.ration import Ration
 from skysail.core.act import Caches, Performer
 from skysail.core.fence import Fenced, FencedTransport
 from skysail.core.loop import Loop
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from tests.simulation.faults import FaultyTransport
 
 _RESYNC_SECONDS = 600.0
+# So little may be written that can wait that a story sees it wait.
+_A_SECOND = 0.2
 
 
 class Process:
@@ -80,6 +83,7 @@ class Process:
     def control(self, controller: Controller[Any], own: Cache[Any], children: Iterable[Cache[Any]] = ()) -> Loop[Any]:
         """Look at an object when it changes, and when something that it controls does."""
         loop = Loop(controller, self.performer, self, rng=self.rng, meter=self)
+        loop.ration = Ration(a_second=_A_SECOND, at_once=1.0)
         own.subscribe(loop.changed)
         for cache in children:
             loop.follow(cache, own)

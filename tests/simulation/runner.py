@@ -277,7 +277,8 @@ class _Stage:
                     await self._rest(_RESYNC_SECONDS)
                 if number in self._scenario.down:
                     await self._stop()
-                await step(user)
+                async with asyncio.timeout(_PATIENCE_SECONDS):  # a user who waits for what never comes
+                    await step(user)
                 if number in self._scenario.down:
                     self._is_down = False
                     self._observed = len(self._processes)

@@ -115,11 +115,12 @@ async def end_the_namespace(api: Api) -> None:
 
 
 async def _until_claimed(api: Api, states: set[str]) -> None:
+    """Or until the claim has ended: a cloud that refuses brings it no further."""
     uid = (await api.get(POD, "train")).ok["metadata"]["uid"]
     await api.until(
         CLOUD_INSTANCE.resource,
         f"{uid}-0",
-        lambda claim: bool(claim) and claim.get("status", {}).get("state") in states,
+        lambda claim: bool(claim) and claim.get("status", {}).get("state") in {*states, "Terminated"},
     )
 
 

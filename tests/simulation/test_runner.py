@@ -9,12 +9,14 @@ import pytest
 
 from skysail.core.actions import Apply, Delete, Plan, SetFinalizers
 from tests.simulation import runner
+from tests.simulation.faults import Trouble
 from tests.simulation.fleet import BERTH, FLEET, Admiral, FleetStatus, Snapshot, plan
 from tests.simulation.runner import NeverQuiet
 from tests.simulation.test_fleet import SCENARIOS
 
 if TYPE_CHECKING:
     from skysail.core.actions import Action
+    from tests.contract.speech import Api
     from tests.simulation.faults import On
     from tests.simulation.process import Process
 
@@ -71,6 +73,15 @@ def test_a_mistake_is_found(controller: type[Admiral], scenario: str, on: On, wh
 def test_a_controller_that_never_stops_writing_is_found() -> None:
     with pytest.raises(NeverQuiet):
         runner.reference(msgspec.structs.replace(SCENARIOS["create"], build=Restless))
+
+
+def test_a_user_who_waits_for_what_never_comes_is_found() -> None:
+    async def wait(api: Api) -> None:
+        await api.until(FLEET, "never", bool)
+
+    waiting = msgspec.structs.replace(SCENARIOS["create"], steps=(wait,))
+    expected = runner.reference(SCENARIOS["create"])
+    assert "TimeoutError" in runner.judge(waiting, expected, Trouble("effect", 1, "crash")).wrong[0]
 
 
 def test_an_error_in_the_log_is_found() -> None:

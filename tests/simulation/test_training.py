@@ -34,6 +34,7 @@ ENDS: dict[str, tuple[str | None, list[str | None], int, list[str]]] = {
     "preempted": ("Succeeded", ["Preempted", "Succeeded"], 0, ["worker-1-0-0", "worker-1-1-0"]),
     "preempted, resumes": ("Succeeded", ["Preempted", "Succeeded"], 0, ["worker-1-0-0", "worker-1-1-0"]),
     "node lost": ("Succeeded", ["NodeLost", "Succeeded"], 0, ["worker-1-0-0", "worker-1-1-0"]),
+    "node stopped, never restarted": ("Succeeded", ["NodeLost", "Succeeded"], 0, ["worker-1-0-0", "worker-1-1-0"]),
     "suspend and resume": ("Succeeded", ["Suspended", "Succeeded"], 0, ["worker-1-0-0", "worker-1-1-0"]),
     "created suspended": ("Succeeded", ["Succeeded"], 0, ["worker-0-0-0", "worker-0-1-0"]),
     "scale 2, 4, 1": ("Running", ["WorldSizeChanged", "WorldSizeChanged", None], 0, ["worker-2-0-0"]),
@@ -88,7 +89,7 @@ def test_a_job_ends_as_it_should_when_nothing_goes_wrong(name: str) -> None:
 
 def test_an_attempt_begins_at_the_checkpoint_that_was_told() -> None:
     status = reference("preempted, resumes").end[f"TrainingJob {NAME}"]["status"]
-    saved = {"path": "/checkpoints/120", "step": 120, "saveTime": "2026-01-01T00:00:00Z"}
+    saved = {"path": "/checkpoints/120", "step": 120, "saveTime": "2026-01-01T01:00:00Z"}
     assert [attempt.get("resumedFrom") for attempt in status["attempts"]] == [None, saved]
     assert (status["checkpoint"], status["progress"]) == (saved, {"percent": 12, "lastUpdatedTime": True})
 

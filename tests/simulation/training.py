@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NAME = "mnist"
 FOREVER = "* after=never"
 _REPORT_SECONDS = 5.0
-SAVED = NewestCheckpoint(path="/checkpoints/120", step=120, save_time="2026-01-01T00:00:00Z")
+SAVED = NewestCheckpoint(path="/checkpoints/120", step=120, save_time="2026-01-01T01:00:00Z")
 # A condition says which time it is told at, and a message names a moment; the rest of the end must be the same.
 VOLATILE = frozenset(
     {"startTime", "runTime", "endTime", "completionTime", "startedAt", "finishedAt", "lastUpdatedTime"}
@@ -116,6 +116,15 @@ def lose_node_of(pod: str) -> Step:
     return lose
 
 
+def stop_node_of(pod: str) -> Step:
+    """Its agent is stopped and started again, and says that the pod ended with it."""
+
+    async def stop(api: Api) -> None:
+        await _disrupt(api, pod, "TerminationByKubelet", phase="Failed", reason="Lost")
+
+    return stop
+
+
 def remove_node_of(pod: str) -> Step:
     """The node is gone for good: the pod is removed by force, and its Job lets it go."""
 
@@ -146,11 +155,11 @@ async def delete_and_train_anew(api: Api) -> None:
     await train("0/* after=30")(api)
 
 
-async def _disrupt(api: Api, pod: str, reason: str) -> None:
+async def _disrupt(api: Api, pod: str, why: str, **status: str) -> None:
     now = EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
-    told = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "It has to give way."}
+    told = {"type": "DisruptionTarget", "status": "True", "reason": why, "message": "It has to give way."}
     told["lastTransitionTime"] = timestamp(now)
-    (await api.merge(POD, pod, {"status": {"conditions": [told]}}, "status")).ok  # noqa: B018 (asserts)
+    (await api.merge(POD, pod, {"status": {"conditions": [told], **status}}, "status")).ok  # noqa: B018 (asserts)
 
 
 def _scenario(name: str, *steps: Step, volatile: frozenset[str] = frozenset()) -> Scenario:
@@ -198,6 +207,11 @@ SCENARIOS = {
             train("0/* after=never", runPolicy={"backoffLimit": 0}),
             lose_node_of("mnist-worker-0-1-0"),
             remove_node_of("mnist-worker-0-1-0"),
+        ),
+        _scenario(
+            "node stopped, never restarted",
+            train("0/* after=never", restartPolicy="Never"),
+            stop_node_of("mnist-worker-0-1-0"),
         ),
         _scenario("suspend and resume", train("0/* after=never"), change(suspend=True), change(suspend=False)),
         _scenario("created suspended", train(suspend=True), change(suspend=False)),

@@ -91,7 +91,7 @@ class World:
             raise statuses.bad_request("resourceVersion should not be set on objects to be created")
         if (metadata.get("namespace", ""), metadata["name"]) in self.objects[kind.resource]:
             raise statuses.already_exists(kind.resource, metadata["name"])
-        self._initialise(kind, obj)
+        self._initialise(kind, obj, write)
         _tidy(kind, obj)
         self._manage(kind, obj, ownership.after_create(write.manager, obj))
         return self._store(kind, None, obj, write)
@@ -247,12 +247,14 @@ class World:
             for defined in kinds.defined_by(live):
                 self.stop_serving(defined.resource)
 
-    def _initialise(self, kind: Kind, obj: Object) -> None:
+    def _initialise(self, kind: Kind, obj: Object, write: Write) -> None:
         metadata = obj["metadata"]
         for name in _SERVER_SET:
             metadata.pop(name, None)
-        self._uids += 1
-        metadata["uid"] = f"{self._random.getrandbits(32):08x}-0000-4000-8000-{self._uids:012x}"
+        if not write.dry_run:
+            self._uids += 1
+        chance = 0 if write.dry_run else self._random.getrandbits(32)
+        metadata["uid"] = f"{chance:08x}-0000-4000-8000-{self._uids:012x}"
         metadata["creationTimestamp"] = self.timestamp()
         if kind.has_generation:
             metadata["generation"] = 1

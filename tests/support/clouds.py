@@ -14,7 +14,7 @@ from skysail.cloud.simulated.ledger import Row
 from skysail.cloud.simulated.vendors import VENDORS
 from skysail.local import addresses, doors
 from tests.conformance.customer import Customer
-from tests.support.kubectl import Manifest, get, ok
+from tests.support.kubectl import TIMEOUT, Manifest, get, ok
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +75,7 @@ def claims(cluster: Cluster, namespace: str) -> list[Manifest]:
 
 def let_go(cluster: Cluster, namespace: str) -> None:
     """Delete what makes pods, and the pods. Quicker than a namespace, which is deleted in rounds of seconds."""
-    ok(cluster, "delete", "daemonsets,jobs,pods", "--all", "-n", namespace, "--timeout=240s")
+    ok(cluster, "delete", "daemonsets,jobs,pods", "--all", "-n", namespace, TIMEOUT)
 
 
 class Books:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 # Long, because a machine may be busy with other things; no test passes by waiting.
-_PATIENCE_SECONDS = 240.0
+_PATIENCE_SECONDS = 600.0
 _COMPACTION = Path(__file__).with_name("compaction.py")
 
 
@@ -54,7 +54,7 @@ class Cluster:
         self._settings = HullSettings(
             home=str(root),
             binaries=self.binaries,
-            plane=PlaneOptions(audit=True, durable=False, extra=extra or {}),
+            plane=PlaneOptions(audit=True, durable=False, extra=_one_audit_log(extra or {})),
             with_operator=False,
             with_node=with_node,
             tied=True,
@@ -67,7 +67,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        launch.stop(self.home)
+        launch.stop(self.home, _PATIENCE_SECONDS)
 
     @property
     def kubeconfig(self) -> Path:
@@ -107,11 +107,28 @@ class Cluster:
         flags: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
         health_port: int | None = None,
+        restart: bool = False,
     ) -> None:
-        """The operator as a process under the generated RBAC. Returns when it is ready; it is not restarted."""
-        self.begin_operator(name, kubeconfig=kubeconfig, flags=flags, env=env, health_port=health_port)
+        """The operator as a process under the generated RBAC. Returns when it is ready."""
+        self.begin_operator(name, kubeconfig=kubeconfig, flags=flags, env=env, health_port=health_port, restart=restart)
         port = health_port or addresses.OPERATOR_HEALTH_PORT
         self.until(lambda: self._is_ready(name, port), f"{name} to be ready")
+
+    def end_operator(self, name: str = "operator") -> None:
+        """Stop one that is restarted, which may have had to be for one reason only: the machine stood still."""
+        crash = self.unit(name).crash
+        self.stop(name)
+        assert crash is None or "lease lost" in crash.log_tail, crash.log_tail
+
+    def until_asking(self) -> None:
+        """Until the API server asks the operator about what comes in, some time after the operator was elected.
+
+        Before that, a GPU that is requested without a limit is refused.
+        """
+        container = {"name": "c", "image": "x", "resources": {"requests": {"nvidia.com/gpu": 1}}}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asked"}, "spec": {"containers": [container]}}
+        dry = ("create", "--dry-run=server", "-n", "default", "-f", "-")
+        self.until(lambda: self.kubectl(*dry, stdin=json.dumps(pod)).returncode == 0, "the operator to be asked")
 
     def begin_operator(
         self,
@@ -121,6 +138,7 @@ class Cluster:
         flags: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
         health_port: int | None = None,
+        restart: bool = False,
     ) -> None:
         """As `start_operator`, for one that may never be ready."""
         run = (
@@ -132,10 +150,11 @@ class Cluster:
             f"--kubeconfig={kubeconfig or self.operator_kubeconfig}",
             f"--webhook-host={addresses.HULL}",
             "--drain-seconds=0",
+            *(f"--model-source={place}" for place in addresses.MODEL_SOURCES),
             *([f"--health-port={health_port}"] if health_port else []),
             *flags,
         )
-        self.control.start_unit(Unit(name=name, argv=run, env=env or {}, restart=False))
+        self.control.start_unit(Unit(name=name, argv=run, env=env or {}, restart=restart))
 
     def start_agent(self) -> None:
         """The node `local` as a process. Returns when it is ready; it is restarted when it is killed."""
@@ -176,7 +195,9 @@ class Cluster:
         return next(unit for unit in self.control.status().units if unit.name == name)
 
     def log(self, name: str) -> str:
-        return (self.home.logs / f"{name}.log").read_text()
+        """All that units of this name have said, also those of tests before."""
+        path = self.home.logs / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def dial(self, port: int, host: str = addresses.HULL) -> socket.socket:
         return self.control.dial(host, port)
@@ -199,11 +220,22 @@ class Cluster:
         """A server's certificate that everybody in the cluster trusts."""
         return self._pki().cluster.server(names, datetime.now(UTC))
 
-    def audit(self) -> list[dict[str, Any]]:
-        """Every request that the API server finished, in order."""
-        # The last line may be written right now.
-        whole = self.home.audit_log.read_text().rpartition("\n")[0]
+    def audit(self, since: int = 0) -> list[dict[str, Any]]:
+        """Every request that the API server finished, in order; since the log had this size.
+
+        A request may be answered a moment before it is here.
+        """
+        with self.home.audit_log.open("rb") as log:
+            log.seek(max(since - 1, 0))
+            text = log.read()
+        # The first line may have begun before, and the last one may be written right now.
+        whole = (text.partition(b"\n")[2] if since else text).rpartition(b"\n")[0]
         return [json.loads(line) for line in whole.splitlines()]
+
+    @property
+    def audited(self) -> int:
+        """The size of the audit log."""
+        return self.home.audit_log.stat().st_size
 
     def compact(self) -> None:
         """Make etcd forget its past."""
@@ -232,3 +264,9 @@ class Cluster:
 
     def _pki(self) -> pki.Pki:
         return pki.ensure(self.home.pki, datetime.now(UTC))
+
+
+def _one_audit_log(extra: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """After 100 MB another one would be begun, in the middle of some test, and the first be forgotten."""
+    server = Component.API_SERVER.value
+    return {**extra, server: (*extra.get(server, ()), "--audit-log-maxsize=100000")}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-_PATIENCE_SECONDS = 120.0
+_PATIENCE_SECONDS = 600.0
 
 
 def wheel(name: str, code: str, version: str = "1.0") -> bytes:

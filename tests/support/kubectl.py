@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Manifest = dict[str, Any]
 
+# Of kubectl. Long, because a machine may be busy with other things; no test passes by waiting.
+TIMEOUT = "--timeout=600s"
+
 
 @contextlib.contextmanager
 def fresh_namespace(node: Cluster) -> Iterator[str]:
@@ -51,12 +54,32 @@ def conditions(shown: Manifest) -> dict[str, str]:
 
 
 def until_phase(node: Cluster, namespace: str, name: str, phase: str) -> Manifest:
-    node.until(lambda: status(node, namespace, name).get("phase") == phase, f"pod {name} to be {phase}")
-    return status(node, namespace, name)
+    """The status as it was then: a moment later it may be another one."""
+    seen: Manifest = {}
+
+    def is_there() -> bool:
+        seen.clear()
+        seen.update(status(node, namespace, name))
+        return bool(seen.get("phase") == phase)
+
+    node.until(is_there, f"pod {name} to be {phase}")
+    return seen
 
 
 def until_condition(node: Cluster, namespace: str, what: str, condition: str) -> None:
-    ok(node, "wait", what, "-n", namespace, f"--for=condition={condition}", "--timeout=240s")
+    ok(node, "wait", what, "-n", namespace, f"--for=condition={condition}", TIMEOUT)
+
+
+def until_ready_again(node: Cluster, namespace: str, name: str) -> Manifest:
+    """The only container of a pod, in its second run. Until that is told, it is still called ready for its first."""
+    seen: Manifest = {}
+
+    def is_so() -> bool:
+        seen.update(status(node, namespace, name)["containerStatuses"][0])
+        return (seen["restartCount"], seen["ready"]) == (1, True)
+
+    node.until(is_so, f"pod {name} to be ready again")
+    return seen
 
 
 def pod(name: str, *command: str, restart: str = "Never", container: Manifest | None = None, **spec: Any) -> Manifest:

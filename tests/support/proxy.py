@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # Between two neighbours, not from end to end.
 _HOP_BY_HOP = {"connection", "host", "keep-alive", "transfer-encoding", "content-length", "upgrade"}
+# Long, because a machine may be busy with other things; no test passes by waiting.
+_PATIENCE_SECONDS = 600.0
 
 
 class Seen(msgspec.Struct, kw_only=True):
@@ -42,6 +44,7 @@ class Seen(msgspec.Struct, kw_only=True):
     method: str
     path: str
     query: dict[str, str]
+    body: bytes = b""
     status: int = 0
 
     @property
@@ -255,7 +258,7 @@ class Proxy:
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         waited: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        waited.result(timeout=30)
+        waited.result(timeout=_PATIENCE_SECONDS)
 
     def _publish(self, port: int) -> None:
         """Tell where the proxy is."""
@@ -302,7 +305,8 @@ class Proxy:
     async def _handle(
         self, request: web.BaseRequest, session: aiohttp.ClientSession, server: str
     ) -> web.StreamResponse:
-        seen = Seen(method=request.method, path=request.path, query=dict(request.query))
+        body = await request.content.read()
+        seen = Seen(method=request.method, path=request.path, query=dict(request.query), body=body)
         self.seen.append(seen)
         fault = self._fault_for(seen)
         try:
@@ -343,7 +347,7 @@ class Proxy:
         self, request: web.BaseRequest, seen: Seen, fault: Fault, to: tuple[aiohttp.ClientSession, str]
     ) -> web.StreamResponse:
         session, server = to
-        body = await request.content.read()
+        body = seen.body
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         url = URL(server + request.raw_path, encoded=True)
         for _ in range(fault.sends - 1):

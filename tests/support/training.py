@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.support.kubectl import apply, get, ok
+from tests.support.kubectl import apply, claim, get, ok
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +105,7 @@ class TrainingJob:
 
 
 class Training:
-    """An Indexed Job. `late` is a rank that comes ten seconds after the others."""
+    """An Indexed Job. `late` is a rank that comes ten seconds after the last of the others."""
 
     def __init__(self, name: str, image: str, env: Mapping[str, str], *, late: int | None = None) -> None:
         self.name = name if late is None else f"{name}-late"
@@ -119,7 +119,7 @@ class Training:
         return self._trainer.sum
 
     def begin(self, node: Cluster, namespace: str) -> None:
-        apply(node, namespace, self._trainer.files(self.name), self._service(), self._job())
+        apply(node, namespace, self._trainer.files(self.name), claim(self.name), self._service(), self._job())
 
     def finish(self, node: Cluster, namespace: str) -> list[Said]:
         """What the ranks said, in the order of ranks."""
@@ -162,19 +162,24 @@ class Training:
         return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": self.name}, "spec": spec}
 
     def _pod(self) -> dict[str, Any]:
-        script = f'[ "$RANK" = "{self._late}" ] && sleep 10; echo begins; exec python3 /code/train.py'
+        others = " && ".join(f"test -e /met/{rank}" for rank in range(RANKS) if rank != self._late)
+        waits = f'[ "$RANK" = "{self._late}" ] && {{ until {others}; do sleep 0.1; done; sleep 10; }}'
+        script = f"{waits}; echo begins; touch /met/$RANK; exec python3 /code/train.py"
         container = {
             "name": "main",
             "image": self._image,
             "command": ["sh", "-c", script],
             "env": self._environment(),
-            "volumeMounts": [{"name": "code", "mountPath": "/code"}],
+            "volumeMounts": [{"name": "code", "mountPath": "/code"}, {"name": "met", "mountPath": "/met"}],
         }
         return {
             "restartPolicy": "Never",
             "subdomain": self.name,
             "containers": [container],
-            "volumes": [{"name": "code", "configMap": {"name": self.name}}],
+            "volumes": [
+                {"name": "code", "configMap": {"name": self.name}},
+                {"name": "met", "persistentVolumeClaim": {"claimName": self.name}},
+            ],
         }
 
     def _environment(self) -> list[dict[str, Any]]:

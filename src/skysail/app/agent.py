@@ -110,7 +110,7 @@ class Agent:
         self._identity = Identity(client, self._certificate, rng)
         self._sampler = Sampler(self._provider, time.time)
         node = Node(name=NODE, address=HULL, allocatable=CAPACITY, environment=egress.environment())
-        around = keeper.Surroundings(self._broadcaster, time.time, rng)
+        around = keeper.Surroundings(self._broadcaster, time.time, clock.steady, rng)
         self._keeper = Keeper(client, self._provider, node, self._store, around=around)
 
     async def run(self) -> None:

@@ -94,7 +94,7 @@ class CloudNode:
             provider,
             Node(name=name, address=parts.address, allocatable=settings.capacity, is_virtual=True),
             parts.logs,
-            around=keeper.Surroundings(parts.broadcaster, time.time, parts.rng),
+            around=keeper.Surroundings(parts.broadcaster, time.time, clock.steady, parts.rng),
         )
         provider.wishes = self._wishes
         self._settings = settings

@@ -28,7 +28,7 @@ from skysail.kube.client import Client
 from skysail.kube.errors import KubeError
 from skysail.kube.http import HttpTransport
 from skysail.local import control, doors, hull, spending, syscalls
-from skysail.local.addresses import API_PORT, HULL, NODE, OPERATOR_HEALTH_PORT, SIMULATED_PORT
+from skysail.local.addresses import API_PORT, HULL, MODEL_SOURCES, NODE, OPERATOR_HEALTH_PORT, SIMULATED_PORT
 from skysail.local.control import Answer, Control, HullStatus, Request
 from skysail.local.control_server import ControlServer
 from skysail.local.errors import LocalError, StartFailed
@@ -192,7 +192,14 @@ class _Inside:
     async def _start_operator(self) -> None:
         login = credentials.inside_path(self._home, "operator")
         # Without a drain: it stops with its API server, and nobody takes over.
-        flags = (f"--kubeconfig={login}", f"--webhook-host={HULL}", "--drain-seconds=0", "--sole", *self._cloud_flags())
+        flags = (
+            f"--kubeconfig={login}",
+            f"--webhook-host={HULL}",
+            "--drain-seconds=0",
+            "--sole",
+            *(f"--model-source={place}" for place in MODEL_SOURCES),
+            *self._cloud_flags(),
+        )
         run = (sys.executable, "-P", "-m", "skysail", "run", *flags)
         await self._supervisor.start(Unit(name="operator", argv=run))
         is_ready = partial(start.is_healthy, _OPERATOR_READY)

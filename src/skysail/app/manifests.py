@@ -9,6 +9,8 @@ from skysail.base.names import Label
 from skysail.claims import bureau, diary
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kinds.awaiting.observe import rights
+from skysail.kinds.model import observe as model_observe
+from skysail.kinds.model import types as model_types
 from skysail.kinds.run import observe, records
 from skysail.kinds.run.types import TRAINING_JOB
 from skysail.kube import crd, discovery, events, lease, rbac, tokens, webhooks
@@ -35,7 +37,7 @@ RESOURCES: dict[str, Resource] = {
     for resource in (NAMESPACE, CRD, SERVICE_ACCOUNT, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING)
 }
 # Kinds with a controller of their own, which declares what it needs.
-_OWN_RIGHTS = (CLOUD_INSTANCE, TRAINING_JOB)
+_OWN_RIGHTS = (CLOUD_INSTANCE, TRAINING_JOB, *model_types.KINDS)
 _LABELS: dict[str, str] = {Label.MANAGED_BY.value: NAME}
 
 
@@ -62,6 +64,7 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
         *bureau.RIGHTS,
         *observe.RIGHTS,
         *records.RIGHTS,
+        *model_observe.RIGHTS,
         *tokens.RIGHTS,
         *keeper.RIGHTS,
         *references.RIGHTS,

@@ -9,6 +9,7 @@ import random
 import signal
 import socket
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from skysail.app.clouds import CloudNode
 from skysail.app.ground import CannotStart, Ground, look_around
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.app.reception import Reception
+from skysail.app.serving import Serving
 from skysail.app.training import Training
 from skysail.base import clock, health
 from skysail.base.metrics import Metrics
@@ -40,6 +42,8 @@ from skysail.core.actions import Note
 from skysail.core.fence import Fenced, FencedTransport
 from skysail.core.loop import Controller, Loop
 from skysail.kinds.awaiting.observe import Awaiting
+from skysail.kinds.model import counts as model_counts
+from skysail.kinds.model import types as model_types
 from skysail.kinds.run.counts import Counts
 from skysail.kinds.run.types import TRAINING_JOB
 from skysail.kube import kubeconfig, lease
@@ -120,11 +124,12 @@ class Operator:
         self._performer = Performer(self._client, self._caches, self)
         self._loops: list[tuple[tuple[Cache[Any], ...], Loop[Any]]] = []
         for kind in ALL_KINDS:
-            if kind not in (CLOUD_INSTANCE, TRAINING_JOB):
+            if kind not in (CLOUD_INSTANCE, TRAINING_JOB, *model_types.KINDS):
                 self._await(kind)
         for kind in COMPATIBLE_KINDS:
             self._await(kind, only_ours=True)
         self._training = self._train()
+        self._serving = self._serve_models()
         self._diary = Diary(self._acting, settings.operator_namespace, clock.now)
         self._bureau = self._open_bureau(accounts, ground.cluster)
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
@@ -196,19 +201,30 @@ class Operator:
         known.wake(self._control(made.controller, known.training, *known.children), self._informers.discovery)
         return made
 
+    def _serve_models(self) -> Serving:
+        made = Serving(self._client, self._settings, self)
+        for child in made.caches.children:
+            self._informers.add_built_in(child)
+        for controller in made.controllers:
+            models = made.caches.models[controller.kind]
+            loop = self._control(controller, models, *made.caches.children, performer=made.performer)
+            made.caches.wake(loop, models)
+        return made
+
     def _control(
         self,
         controller: Controller[Any],
         cache: Cache[Any],
         *others: Cache[Any],
         wanted: Callable[[Definition], bool] = lambda _: True,
+        performer: Performer | None = None,
     ) -> Loop[Any]:
         """`others` are caches that have to be full, too, before the first plan is made."""
         self._caches.add(cache)
         self._informers.add(cache, wanted)
         loop = Loop(
             controller,
-            self._performer,
+            performer or self._performer,
             self,
             rng=self._rng,
             meter=self._metrics,
@@ -335,8 +351,8 @@ class Operator:
     def _register_metrics(self) -> None:
         read = self._metrics.read
         read(Metric.WORKQUEUE_DEPTH, "name", lambda: {loop.kind: len(loop.queue) for _, loop in self._loops})
-        read(Metric.EFFECTS, "", lambda: {"": self._performer.effects})
-        read(Metric.CACHED_OBJECTS, "kind", lambda: {c.resource.crd_name: len(c) for c in self._informers.caches})
+        read(Metric.EFFECTS, "", lambda: {"": self._performer.effects + self._serving.performer.effects})
+        read(Metric.CACHED_OBJECTS, "kind", self._cached)
         read(Metric.LISTS, "kind", lambda: self._watch_counts("lists"))
         read(Metric.WATCHES, "kind", lambda: self._watch_counts("watches"))
         read(Metric.AUDIT_DIFFERENCES, "kind", lambda: self._audits.differences)
@@ -344,6 +360,13 @@ class Operator:
         read(Metric.LEADER, "", lambda: {"": float(self._elector.leads)})
         read(Metric.CLOUD_UP, "cloud", self._clouds_up)
         Counts(self._training.caches, lambda: self._elector.leads).register(self._metrics)
+        model_counts.Counts(self._serving.caches, lambda: self._elector.leads).register(self._metrics)
+
+    def _cached(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for cache in self._informers.caches:
+            found[cache.resource.crd_name] += len(cache)
+        return found
 
     def _clouds_up(self) -> dict[str, float]:
         return {name: float(not outage) for name, outage in self._bureau.outages().items()}

@@ -12,6 +12,8 @@ from skysail.app import training
 from skysail.app.ground import CannotStart, without_rights
 from skysail.base import clock
 from skysail.base.settings import Settings
+from skysail.kinds.model import admit as model_admit
+from skysail.kinds.model.terms import terms
 from skysail.kinds.offload import admit as offload_admit
 from skysail.kinds.run import admit as training_admit
 from skysail.kube import admission, webhooks
@@ -29,7 +31,11 @@ class Reception:
     def __init__(self, client: Client, settings: Settings, leads: Callable[[], bool]) -> None:
         self._settings = settings
         self._leads = leads
-        self._hooks = (*offload_admit.hooks(settings.nodes), *training_admit.HOOKS)
+        self._hooks = (
+            *offload_admit.hooks(settings.nodes),
+            *training_admit.HOOKS,
+            *model_admit.hooks(terms(settings)),
+        )
         self._keeper = Keeper(
             client,
             secret=Key(settings.operator_namespace, webhooks.SECRET_NAME),

@@ -32,6 +32,11 @@ class Label(Named):
     TRAINING_JOB_UID = "trainingjob.ml.example.com/uid", "UID of it; one of the same name that comes later has another."
     ATTEMPT = "skysail.dev/attempt", "Number of the attempt that a Job of a TrainingJob, or its pod, belongs to."
     MODEL = "model", "Name of the ModelDeployment that a child belongs to."
+    APP = "app", "Name of the Deployment of the MLModel that a child belongs to."
+    MODEL_NAME = "skysail.dev/model", "Name of the ModelDeployment or MLModel that a child belongs to."
+    MODEL_UID = "skysail.dev/model-uid", "UID of it; one of the same name that comes later has another."
+    REVISION = "skysail.dev/revision", "Hash of the revision of a model that a child, or its pod, was made for."
+    OUTCOME = "skysail.dev/outcome", "`served` or `failed` on a revision in the history of a model."
     MODAL_FUNCTION = "modal-operator.io/function", "Name of the ModalFunction that a Service leads to."
     MODAL_MANAGED = "modal-operator.io/managed", "`true` on a Service that leads to Modal."
     MODAL_ORIGINAL_POD = "modal-operator.io/original-pod", "Name of the pod that a ModalJob was made for."
@@ -39,7 +44,7 @@ class Label(Named):
     RUNPOD_MANAGED = "runpod.io/managed", "`true` on a Job that may go to RunPod, and on pods that run there."
     RUNPOD_POD_ID = "runpod.io/pod-id", "Id at RunPod, on a pod that runs there."
     RUNPOD_VIRTUAL = "runpod.io/virtual", "`true` on the node that stands for RunPod; also its taint."
-    TYPE = "type", "`inference` or `validation` on a ModelDeployment's child; `virtual-kubelet` on a cloud's node."
+    TYPE = "type", "`inference` or `validation` on the child of a model; `virtual-kubelet` on a cloud's node."
     NO_LOAD_BALANCER = (
         "node.kubernetes.io/exclude-from-external-load-balancers",
         "On a node that stands for a cloud, because no load balancer reaches it.",
@@ -72,7 +77,22 @@ class Annotation(Named):
     )
     OFFLOAD = "skysail.dev/offload", "Asks for a cloud: the name of a provider, or `cheapest`."
     NOT_RUN = "skysail.dev/not-run", "On a DaemonSet's pod on a virtual node: shown as running, not run, and free."
-    RUNTIME_IMAGE = "skysail.dev/runtime-image", "Image of the model server in place of the runtime's own."
+    RUNTIME_IMAGE = "skysail.dev/runtime-image", "On an MLModel: image of the server in place of the framework's own."
+    CIRCUMSTANCES = (
+        "skysail.dev/circumstances",
+        "On the Job that downloads a model: hash of the settings and size that it was made under; a change, a new try.",
+    )
+    READY_PATH = (
+        "skysail.dev/ready-path",
+        "On a model whose server is of your own image: where it answers 200 once the model is loaded, such as `/ping`.",
+    )
+    ACCESS_MODE = (
+        "skysail.dev/access-mode",
+        "On an MLModel: `ReadWriteMany` makes its claim one that servers on several nodes can share.",
+    )
+    SCRAPE = "prometheus.io/scrape", "`true` on a pod whose metrics Prometheus is to read."
+    SCRAPE_PORT = "prometheus.io/port", "The port that they are at."
+    SCRAPE_PATH = "prometheus.io/path", "The path that they are at."
     MODAL_OFFLOAD = "modal-operator.io/offload", "`true` sends the pod to Modal."
     MODAL_USE = (
         "modal-operator.io/use-modal",
@@ -146,6 +166,14 @@ class Condition(Named):
     STALLED = "Stalled", "There while a TrainingJob that reported progress has been silent for too long."
     GANG_UNAVAILABLE = "GangUnavailable", "Whether the gang scheduler that a TrainingJob asks for is not installed."
     READY = "Ready", "The summary of what serves: whether it answers."
+    MODEL_DOWNLOADED = "ModelDownloaded", "Whether the model that is wanted was downloaded and laid out."
+    MODEL_VALIDATED = (
+        "ModelValidated",
+        "Whether the validation script succeeded with the model that is wanted; absent where there is none.",
+    )
+    PROGRESSING = "Progressing", "Whether a revision of the model is on its way; if not, the reason says how it ended."
+    UPDATE_FAILED = "UpdateFailed", "Whether the revision that is wanted could not be served; what was served stays."
+    ROLLED_BACK = "RolledBack", "Whether an earlier revision is served than the spec asks for, and why."
     SUCCEEDED = "Succeeded", "The summary of what ends: whether it ended well."
     CARRIED = (
         "skysail.dev/Carried",
@@ -167,6 +195,8 @@ class Reason(Named):
     LEFT_OUT = "LeftOut", "The pod runs without something that it asks for."
     INVALID_SPEC = "InvalidSpec", "The object cannot be worked on as it is written; the message says what to change."
     RECONCILE_FAILED = "ReconcileFailed", "A pass over the object failed and will be tried again."
+    NOT_GROWN = "NotGrown", "The claim of a model is smaller than `spec.storageSize`, and cannot grow."
+    NAME_TAKEN = "NameTaken", "A child's name belongs to an object of somebody else; the message says to whom."
     HANDLER_NOT_FOUND = "HandlerNotFound", "The handler could not be imported from the image or the code."
     ENTRYPOINT_UNKNOWN = "EntrypointUnknown", "The pod names no command and the image's own could not be read."
     GANG_UNAVAILABLE = "GangUnavailable", "The gang scheduler that was asked for is not installed."
@@ -175,6 +205,7 @@ class Reason(Named):
     STALLED = "Stalled", "The training reported progress once and has been silent for too long."
     IMAGE_PULL_FAILED = "ImagePullFailed", "The image cannot be pulled."
     INSUFFICIENT_RESOURCES = "InsufficientResources", "No node has room for the pod."
+    NO_MATCHING_NODE = "NoMatchingNode", "No node has the labels that the pod asks for, or a taint keeps it away."
     VALIDATION_FAILED = "ValidationFailed", "The validation script failed; the message ends with its log."
     ORDER_AWAITED = "OrderAwaited", "The claim is there; what to run has not been said since the operator started."
     OLDER_STILL_RUNNING = "OlderStillRunning", "An older pod with the same work has an instance that has not ended."
@@ -213,6 +244,36 @@ class Reason(Named):
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded", "More attempts failed than `runPolicy.backoffLimit` allows."
     NOT_RESTARTED = "NotRestarted", "An attempt failed and `restartPolicy` is Never."
     LOST = "Lost", "The instance vanished at the cloud, for example because it was preempted."
+    DOWNLOADING = "Downloading", "The model is being downloaded and laid out for its server."
+    DOWNLOADED = "Downloaded", "The model was downloaded and laid out for its server."
+    DOWNLOAD_FAILED = "DownloadFailed", "The model could not be downloaded or laid out; the message says why."
+    VALIDATING = "Validating", "The validation script runs."
+    VALIDATED = "Validated", "The validation script succeeded."
+    NO_SCRIPT = "NoScript", "The revision has no validation script, so only its servers tell whether it is good."
+    ROLLING_OUT = "RollingOut", "Servers of the revision are being started beside those that serve."
+    SERVED = "Served", "All servers of the revision that is wanted answer."
+    TAKING_OVER = "TakingOver", "The model answers; what an operator before Skysail served it by is ended next."
+    NOT_SERVED_YET = "NotServedYet", "No revision of the model has been served yet."
+    SCALED_TO_ZERO = "ScaledToZero", "No server is wanted, so nothing answers."
+    NOT_READY = "NotReady", "The servers run and do not become ready."
+    RETRYING = "Retrying", "The step failed in a way that may pass, and is tried again at the time in the message."
+    UPDATE_FAILED = "UpdateFailed", "The revision that is wanted could not be served; the one before it is served."
+    UPDATED = "Updated", "The revision that is wanted is served, or on its way."
+    PINNED = "Pinned", "`spec.rollbackTo` names the revision that is served."
+    REVISION_NOT_FOUND = "RevisionNotFound", "`spec.rollbackTo` names a revision that is not in the history."
+    OUT_OF_MEMORY = "OutOfMemory", "A container needed more memory than its limit."
+    CHECKSUM_MISMATCH = "ChecksumMismatch", "The content is not the one that was asked for, or not the one validated."
+    EMPTY_MODEL = "EmptyModel", "There is nothing at the address of the model."
+    TOO_LARGE = "TooLarge", "The model is larger than is allowed."
+    UNSUPPORTED_FORMAT = "UnsupportedFormat", "The server cannot load a model of this format; the message says which."
+    UNREACHABLE = "Unreachable", "The place of the model does not answer; tried again."
+    SERVER_ERROR = "ServerError", "The place of the model answers with an error of its own; tried again."
+    INTERRUPTED = "Interrupted", "The download was ended from outside; tried again."
+    ADDRESS_FORBIDDEN = "AddressForbidden", "Models may not come from that address; the message says how to allow it."
+    ACCESS_DENIED = "AccessDenied", "The place of the model wants credentials, or others; `credentialsSecret` has them."
+    UNSUPPORTED_SCHEME = "UnsupportedScheme", "Nobody knows how to download from an address of that scheme."
+    NOT_FOUND = "NotFound", "The place of the model has nothing at that address."
+    SCRIPT_NOT_FOUND = "ScriptNotFound", "The validation script is in none of the places where it is looked for."
 
 
 class Event(Named):
@@ -220,7 +281,10 @@ class Event(Named):
 
     WORKERS_CREATED = "WorkersCreated", "`Created %d worker pods`."
     TRAINING_COMPLETED = "TrainingCompleted", "`Training job completed successfully`."
-    WORKER_FAILED = "WorkerFailed", "`Worker %d failed`."
+    WORKER_FAILED = (
+        "WorkerFailed",
+        "`Worker %d failed`; of one that is replaced alone with its pod, node and exit code.",
+    )
     TRAINING_FAILED = "TrainingFailed", "The training failed for good; the message says why."
     WORLD_SIZE_CHANGED = "WorldSizeChanged", "The number of workers was changed, so a new attempt begins."
     SPEC_CHANGED = "SpecChanged", "What to train was changed, so a new attempt begins."
@@ -230,9 +294,20 @@ class Event(Named):
     POD_DELETED = "PodDeleted", "Somebody deleted a pod of the training, so a new attempt begins at no cost."
     JOB_DELETED = "JobDeleted", "Somebody deleted a Job of the training, so a new attempt begins."
     TRAINING_SUSPENDED = "Suspended", "The training is held, and its pods end."
+    CHECKPOINT_LOST = (
+        "CheckpointLost",
+        "The claim that the newest checkpoint was on is gone: an attempt begins without.",
+    )
     CHECKPOINT_REFUSED = "CheckpointRefused", "A pod printed a checkpoint that cannot be used; the message says why."
     GANG_NOT_OFFLOADED = "GangNotOffloaded", "Pods that must reach each other were not sent to a cloud one by one."
     RUNTIME_UNMAINTAINED = "RuntimeUnmaintained", "The chosen model server is no longer maintained."
+    DOWNLOADING = "Downloading", "A revision of a model is being downloaded."
+    VALIDATION_STARTED = "ValidationStarted", "A revision of a model is being downloaded and validated."
+    VALIDATION_PASSED = "ValidationPassed", "A revision of a model was found good, and is served next."
+    VALIDATION_FAILED = "ValidationFailed", "A revision of a model was found bad; the message says why."
+    DEPLOYED = "Deployed", "A revision of a model is served."
+    UPDATE_FAILED = "UpdateFailed", "A revision of a model failed, and the earlier one goes on serving."
+    ROLLED_BACK = "RolledBack", "The servers of a model are those of an earlier revision again."
     OPTIONAL_SECRET_NOT_FOUND = "OptionalSecretNotFound", "The pod runs without a Secret that it can do without."
     MANDATORY_SECRET_NOT_FOUND = "MandatorySecretNotFound", "The pod waits for a Secret or a key of one."
     OPTIONAL_CONFIG_MAP_NOT_FOUND = (
@@ -266,6 +341,12 @@ class Metric(Named):
     MODAL_COST = "modal_cost_estimate_usd", "What jobs at Modal cost, by `job_name`, `gpu_type`, `time_period`."
     MODEL_DEPLOYMENTS = "model_deployments_created_total", "ModelDeployments that were created, each counted once."
     MODEL_VALIDATIONS = "model_validations_total", "Validations, by `status` (started, success, failure)."
+    MODEL_ROLLOUTS = (
+        "model_rollouts_total",
+        "Revisions of models that were served or failed to be, by `kind`, `outcome` (served, failed).",
+    )
+    MODEL_ROLLBACKS = "model_rollbacks_total", "Automatic returns to an earlier revision, by `kind`."
+    MODELS_READY = "model_ready", "1 for each model that answers, 0 for others, by `kind`, `namespace`, `name`."
     TRAINING_JOBS_CREATED = "trainingjob_created_total", "TrainingJobs that were created, by `namespace`."
     TRAINING_JOBS_COMPLETED = "trainingjob_completed_total", "TrainingJobs that succeeded, by `namespace`."
     TRAINING_JOBS_FAILED = "trainingjob_failed_total", "TrainingJobs that failed, by `namespace`, `reason`."

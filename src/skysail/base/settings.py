@@ -17,6 +17,7 @@ _OTHER_NAMES = {"mock_clouds": ("MODAL_MOCK",)}
 
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 Port = Annotated[int, Meta(ge=0, le=65535)]
+RuntimeName = Literal["fastapi-onnx", "fastapi-pytorch", "tensorflow", "torchserve", "triton"]
 
 
 class SettingsError(UserError):
@@ -132,6 +133,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     launches_per_cloud: Annotated[
         int, Meta(ge=1, description="How many launches this cluster may ask of one cloud within an hour.")
     ] = 300
+    runtime_images: Annotated[
+        dict[RuntimeName, str], Meta(description="Images of model servers in place of their own, by runtime.")
+    ] = {}
+    fetch_image: Annotated[str, Meta(description="Image that downloads models in their pods.")] = (
+        "localhost/skysail-fetch:dev"
+    )
+    model_sources: Annotated[
+        tuple[str, ...],
+        Meta(description="Private places that models may come from beside public ones: CIDRs and host patterns."),
+    ] = ()
+    model_limit_bytes: Annotated[int, Meta(ge=1, description="Most bytes that a model may have, unpacked.")] = 2**40
+    prepare_seconds: Annotated[
+        int, Meta(ge=1, description="How long the download and the validation of a model may run.")
+    ] = 21600
+    rollout_seconds: Annotated[
+        int, Meta(ge=1, description="How long servers of a new revision may take until one more of them is ready.")
+    ] = 1800
+    soak_seconds: Annotated[
+        int, Meta(ge=0, description="How long a server of a new revision must have been ready before the next starts.")
+    ] = 10
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None) -> Settings:

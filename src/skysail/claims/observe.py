@@ -17,7 +17,7 @@ from skysail.claims.orders import Orders
 from skysail.claims.snapshot import Owner, Snapshot, Unseen
 from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance, CloudInstanceStatus
 from skysail.cloud.instances import Terms
-from skysail.core.actions import Plan
+from skysail.core.actions import Note, Plan
 from skysail.kube.cache import Cache
 from skysail.kube.objects import Key
 
@@ -129,7 +129,7 @@ class Claims:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan.plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: str) -> CloudInstanceStatus:
+    def refused(self, snapshot: Snapshot, why: Note) -> CloudInstanceStatus:
         return plan.refused(snapshot, why)
 
     def _rival(self, claim: CloudInstance) -> str:

@@ -42,9 +42,9 @@ def plan(snapshot: Snapshot) -> Plan:
             return _alive(snapshot)
 
 
-def refused(snapshot: Snapshot, why: str) -> CloudInstanceStatus:
+def refused(snapshot: Snapshot, why: Note) -> CloudInstanceStatus:
     """The API server refused a write: the state stands, and the claim says why nothing moves."""
-    return render.told(snapshot, Conditions.LAUNCHED, "Unknown", Reason.RECONCILE_FAILED, why)
+    return render.told(snapshot, Conditions.LAUNCHED, "Unknown", why.reason, why.message)
 
 
 def _without_strangers(snapshot: Snapshot) -> Snapshot:

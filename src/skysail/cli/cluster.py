@@ -1,4 +1,4 @@
-"""The cluster that a command speaks to, and the TrainingJob that it speaks of."""
+"""The cluster that a command speaks to, and the object that it speaks of."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import TypeVar
 import msgspec
 
 from skysail.base.errors import UserError
+from skysail.kinds.model.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
 from skysail.kinds.run.plan import OVER
 from skysail.kinds.run.types import TRAINING_JOB, TrainingJob
 from skysail.kube import kubeconfig
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client, decoded
-from skysail.kube.errors import Forbidden, KubeError, NotFound
+from skysail.kube.crd import CustomKind
+from skysail.kube.errors import Forbidden, KubeError, NotFound, NotServed
 from skysail.kube.http import HttpTransport
 from skysail.kube.kubeconfig import Access
 from skysail.kube.objects import Key, Object
@@ -26,13 +28,20 @@ from skysail.kube.watch import Reflector
 from skysail.local.home import Home
 
 _NEAR = 3
+_SERVED = (MODEL_DEPLOYMENT, ML_MODEL)
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Object)
 
+Model = ModelDeployment | MLModel
+
 
 class NotThere(UserError):
-    """There is no such TrainingJob; the message says what is near."""
+    """There is none of this name; the message says what is near."""
+
+
+class Ambiguous(UserError):
+    """Several have this name; the message says how to name each."""
 
 
 class NoAnswer(UserError):
@@ -48,7 +57,7 @@ class _List(msgspec.Struct):
 def speak(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
     """What is said to the cluster, from the first word to the last. What it refuses is a sentence, not a traceback."""
     try:
-        return asyncio.run(_connected(access, talk))
+        return asyncio.run(connected(access, talk))
     except Forbidden as error:
         raise NoAnswer(f"{access.server} does not allow this to you: {error.message}.") from error
     except KubeError as error:
@@ -67,10 +76,36 @@ def access(path: Path | None, context: str | None) -> Access:
 
 
 async def training_job(client: Client, namespace: str, name: str) -> TrainingJob:
-    try:
-        return await client.get(TRAINING_JOB.resource, namespace, name, TrainingJob)
-    except NotFound as error:
-        raise await _not_there(client, Key(namespace, name)) from error
+    found = await one_of((TRAINING_JOB,), client, Key(namespace, name))
+    assert isinstance(found, TrainingJob)
+    return found
+
+
+async def model(client: Client, namespace: str, wanted: str) -> Model:
+    """Of either kind that serves one: `wanted` is its name, or `kind/name` where both have that name."""
+    kind, slash, name = wanted.rpartition("/")
+    kinds = tuple(each for each in _SERVED if not slash or kind.lower() in _spellings(each))
+    if not kinds:
+        known = " or ".join(f"{each.resource.kind.lower()}/{name}" for each in _SERVED)
+        raise NotThere(f"{kind} is no kind of model: write {known}.")
+    found = await one_of(kinds, client, Key(namespace, name))
+    assert isinstance(found, ModelDeployment | MLModel)
+    return found
+
+
+async def one_of(kinds: tuple[CustomKind, ...], client: Client, wanted: Key) -> Object:
+    """The one that has this name. Raises NotThere, with what is near, and Ambiguous."""
+    found: dict[str, Object] = {}
+    for kind in kinds:
+        with contextlib.suppress(NotFound, NotServed):
+            there: Object = await client.get(kind.resource, wanted.namespace, wanted.name, kind.struct)
+            found[kind.resource.kind] = there
+    if not found:
+        raise await _not_there(client, kinds, wanted)
+    if len(found) > 1:
+        named = " or ".join(f"{kind.lower()}/{wanted.name}" for kind in found)
+        raise Ambiguous(f"There is a {' and a '.join(found)} {wanted.name} in {wanted.namespace}: write {named}.")
+    return next(iter(found.values()))
 
 
 async def until_over(client: Client, job: TrainingJob) -> AsyncIterator[TrainingJob]:
@@ -103,7 +138,7 @@ async def kept(client: Client, cache: Cache[K], namespace: str) -> AsyncIterator
         await asyncio.wait((reflector,))
 
 
-async def _connected(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
+async def connected(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
     transport = HttpTransport(access)
     try:
         return await talk(Client(transport))
@@ -111,25 +146,33 @@ async def _connected(access: Access, talk: Callable[[Client], Awaitable[T]]) -> 
         await transport.close()
 
 
-async def _not_there(client: Client, wanted: Key) -> NotThere:
+def _spellings(kind: CustomKind) -> tuple[str, ...]:
+    """As kubectl takes them."""
+    resource = kind.resource
+    return (resource.kind.lower(), resource.plural, *kind.short_names)
+
+
+async def _not_there(client: Client, kinds: tuple[CustomKind, ...], wanted: Key) -> NotThere:
+    what = " or ".join(kind.resource.kind for kind in kinds)
+    several = " or ".join(f"{kind.resource.kind}s" for kind in kinds)
     try:
-        known = await _names(client)
-    except NotFound:
-        return NotThere("This cluster knows no TrainingJobs: Skysail is not installed in it. `skysail up` starts one.")
+        known = [key for kind in kinds for key in await _names(client, kind)]
+    except (NotFound, NotServed):
+        return NotThere(f"This cluster knows no {several}: Skysail is not installed in it. `skysail up` starts one.")
     except Forbidden:
         known = []
     elsewhere = sorted(key.namespace for key in known if key.name == wanted.name)
     here = [key.name for key in known if key.namespace == wanted.namespace]
-    missing = f"There is no TrainingJob {wanted.name} in namespace {wanted.namespace}"
+    missing = f"There is no {what} {wanted.name} in namespace {wanted.namespace}"
     if elsewhere:
         return NotThere(f"{missing}, but in {', '.join(elsewhere)}: add `-n {elsewhere[0]}`.")
     near = difflib.get_close_matches(wanted.name, here, _NEAR)
     if near:
         return NotThere(f"{missing}. Near is: {', '.join(near)}.")
     there = sorted({key.namespace for key in known})
-    return NotThere(f"{missing}. Namespaces with TrainingJobs: {', '.join(there) or 'none'}.")
+    return NotThere(f"{missing}. Namespaces with {several}: {', '.join(there) or 'none'}.")
 
 
-async def _names(client: Client) -> list[Key]:
-    page = await client.list_page(TRAINING_JOB.resource, "", {})
+async def _names(client: Client, kind: CustomKind) -> list[Key]:
+    page = await client.list_page(kind.resource, "", {})
     return [item.metadata.key for item in decoded(page, _List).items]

@@ -14,6 +14,7 @@ from skysail.base.names import Reason
 from skysail.cli.ages import age, since
 from skysail.core import conditions
 from skysail.kinds.run import failure as failures
+from skysail.kinds.run.plan import OVER
 from skysail.kinds.run.types import Attempt, Failure, NewestCheckpoint, Progress, TrainingJob
 from skysail.kinds.run.workload import named
 from skysail.kube.fields import Condition
@@ -21,8 +22,12 @@ from skysail.kube.fields import Condition
 _ADVICE: dict[str, str] = {
     Reason.INVALID_SPEC: "Change what it names: `kubectl edit trainingjob {name} -n {namespace}`. It begins by itself.",
     Reason.RECONCILE_FAILED: "It is tried again by itself. Where it stays so, change what the sentence names.",
+    Reason.NAME_TAKEN: "Delete or rename one of the two that the sentence names. It goes on by itself then.",
     Reason.INSUFFICIENT_RESOURCES: "Ask for less (resources, gpuPerWorker, workers), or make room: "
     "`kubectl describe nodes` shows what they have.",
+    Reason.NO_MATCHING_NODE: "Correct nodeSelector, affinity or tolerations in spec.podTemplate, or label a node: "
+    "`kubectl get nodes --show-labels` shows what they have.",
+    Reason.UNSUPPORTED: "Remove what the sentence names from spec.podTemplate, or let it run on another node.",
     Reason.VOLUME_UNAVAILABLE: "`kubectl describe pvc -n {namespace}` shows which claim is not bound, and why.",
     Reason.IMAGE_PULL_FAILED: "Correct spec.image or give the node access to it. On a cluster of `skysail up`: "
     "`skysail image add`.",
@@ -30,7 +35,7 @@ _ADVICE: dict[str, str] = {
     Reason.QUOTA_EXCEEDED: "`kubectl describe quota -n {namespace}` shows who uses it up. The job begins by itself.",
     Reason.PODS_REFUSED: "Change what the sentence names.",
     Reason.SCHEDULING_GATED: "Whoever set the gate removes it: a queue, when it is the job's turn.",
-    Reason.STARTING: "Nothing: wait.",
+    Reason.STARTING: "Wait. Where the sentence names a reason and it stays, correct that.",
     Reason.RUNNING: "Nothing. `skysail logs {name} -n {namespace} -f` shows what it does.",
     Reason.RESTARTING: "Nothing: the next attempt begins by itself.",
     Reason.PODS_ENDING: "Nothing: the next attempt begins when they are gone.",
@@ -41,6 +46,7 @@ _ADVICE: dict[str, str] = {
     Reason.GANG_UNAVAILABLE: "Install the gang scheduler, or set spec.scheduling.gang to none.",
     Reason.CRASH_LOOP: "Correct the program or the spec; a change of the spec begins a new attempt.",
 }
+_WHOLE = 100
 _ANEW = (
     "Correct it, then delete the TrainingJob and create it anew. A claim that was made for it goes with it, and the "
     "checkpoints with that: name a claim of your own in spec.checkpoint.claimName to keep them."
@@ -79,14 +85,24 @@ def progress(told: Progress, now: datetime) -> str:
         "" if told.epoch is None else f"epoch {told.epoch}",
         "" if told.step is None else f"step {told.step}",
         *(f"{metric.name} {metric.value}" for metric in told.metrics),
-        "" if told.estimated_remaining_seconds is None else f"{age(told.estimated_remaining_seconds)} to go",
+        _to_go(told),
         "" if told.last_updated_time is None else f"told {since(told.last_updated_time, now)} ago",
     ]
     return ", ".join(part for part in parts if part)
 
 
+def _to_go(told: Progress) -> str:
+    """Who is at its end often does not say so of the time."""
+    is_known = told.estimated_remaining_seconds is not None and told.percent != _WHOLE
+    return f"{age(told.estimated_remaining_seconds or 0)} to go" if is_known else ""
+
+
 def attempts_table(attempts: tuple[Attempt, ...]) -> Table:
-    table = Table("attempt", "began", "all ran after", "lasted", "end", "by", "resumed from", title_justify="left")
+    table = Table("#", title_justify="left")
+    for short in ("began", "all ran after", "lasted", "end"):
+        table.add_column(short, no_wrap=short == "began")
+    table.add_column("by", overflow="fold")
+    table.add_column("resumed from", overflow="fold")
     for attempt in attempts:
         table.add_row(
             str(attempt.number),
@@ -121,15 +137,14 @@ def _reason(job: TrainingJob) -> str:
     told = sentence_of(job)
     if told is None:
         return "nobody has said anything about it."
-    late = told.observed_generation < job.metadata.generation
+    late = told.observed_generation < job.metadata.generation and job.status.phase not in OVER
     return told.message + (" (This was said before the newest change of the spec.)" if late else "")
 
 
 def _failure(failure: Failure, attempts: tuple[Attempt, ...]) -> Iterator[Text]:
-    number = next((each.number for each in reversed(attempts) if each.failure is not None), None)
-    cause = next((each.cause for each in reversed(attempts) if each.failure is not None), None)
-    which = "Last failure" if number is None else f"Last failure, in attempt {number}"
-    yield Text(f"{which}: {failures.sentence(failure, cause)}")
+    ended = next((each for each in reversed(attempts) if each.failure and each.failure.pod == failure.pod), None)
+    which = "Last failure" if ended is None else f"Last failure, in attempt {ended.number}"
+    yield Text(f"{which}: {failures.sentence(failure, ended.cause if ended else 'Failed')}")
     if failure.message:
         yield Text("Its last words:")
         yield Text("\n".join(f"  {line}" for line in failure.message.splitlines()))
@@ -141,7 +156,10 @@ def _advice(job: TrainingJob) -> str:
         return _UNSEEN
     if job.status.phase == "Failed":
         return _ANEW
-    advice = _ADVICE.get(told.reason, "See `kubectl describe trainingjob {name} -n {namespace}`.")
+    is_held = job.status.phase == "Suspended" and told.reason == Reason.PODS_ENDING
+    advice = _ADVICE.get(
+        Reason.SUSPENDED if is_held else told.reason, "See `kubectl describe trainingjob {name} -n {namespace}`."
+    )
     return advice.format(name=job.metadata.name, namespace=job.metadata.namespace)
 
 

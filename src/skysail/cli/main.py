@@ -9,7 +9,22 @@ import typer
 
 from skysail import __version__
 from skysail.base.errors import UserError
-from skysail.cli import audit_cache, build, down, get, image, kubectl, logs, run, shell, status, up, why
+from skysail.cli import (
+    audit_cache,
+    build,
+    down,
+    get,
+    image,
+    kubectl,
+    logs,
+    predict,
+    rollback,
+    run,
+    shell,
+    status,
+    up,
+    why,
+)
 from skysail.cli.open import open_service
 
 
@@ -49,6 +64,8 @@ def application() -> typer.Typer:
     app.command()(get.get)
     app.command()(why.why)
     app.command()(logs.logs)
+    app.command()(predict.predict)
+    app.command()(rollback.rollback)
     app.command()(run.run)
     app.command()(audit_cache.audit_cache)
     app.command(hidden=True)(build.build)

@@ -1,4 +1,4 @@
-"""Options that several commands share: which TrainingJob, in which cluster."""
+"""Options that several commands share: which object, in which cluster."""
 
 from __future__ import annotations
 
@@ -14,3 +14,6 @@ KubeconfigOption = Annotated[
     typer.Option(help="The kubeconfig [default: $KUBECONFIG, else that of `skysail up`, else as kubectl finds it]."),
 ]
 ContextOption = Annotated[str | None, typer.Option(help="The context in it [default: the current one].")]
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A ModelDeployment or MLModel: its name, or kind/name.")
+]

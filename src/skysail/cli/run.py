@@ -48,6 +48,11 @@ def run(
     mock_clouds: Annotated[
         bool | None, typer.Option(help="Pretend to run pods at clouds: nothing is called, nothing is paid.")
     ] = None,
+    fetch_image: Annotated[str | None, typer.Option(help="Image that downloads models in their pods.")] = None,
+    model_source: Annotated[
+        list[str] | None,
+        typer.Option(help="Private CIDR or host pattern that models may come from; may be given several times."),
+    ] = None,
 ) -> None:
     """Run the operator. Every option is also read from the environment, as SKYSAIL_NAME."""
     import asyncio
@@ -79,6 +84,8 @@ def run(
         "simulated_clouds": simulated_clouds,
         "simulated_token": simulated_token,
         "mock_clouds": mock_clouds,
+        "fetch_image": fetch_image,
+        "model_sources": model_source,
     }
     loaded = settings.load(flags, os.environ, config)
     logs.configure(loaded.log_level, loaded.log_format)

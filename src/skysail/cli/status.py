@@ -1,4 +1,4 @@
-"""`skysail status`: what runs, how often it had to be restarted, what is in the cluster, and what the clouds cost."""
+"""`skysail status`: what runs, how often it had to be restarted, what is in the cluster, what the clouds cost."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ def status(home: HomeOption = None) -> None:
 
     from rich.console import Console
 
+    from skysail.cli import models
+    from skysail.cli.cluster import connected
+    from skysail.kube import kubeconfig
     from skysail.kube.errors import KubeError
     from skysail.local import spending
     from skysail.local.census import census
@@ -44,6 +47,9 @@ def status(home: HomeOption = None) -> None:
         return
     try:
         console.print(_objects(asyncio.run(census(place.kubeconfig))))
+        shown_models = asyncio.run(connected(kubeconfig.from_file(place.kubeconfig), models.read))
+        if shown_models:
+            console.print(models.table(shown_models))
         clouds = asyncio.run(spending.read(place.kubeconfig, time.time()))
         if clouds:
             console.print(_clouds(clouds))

@@ -141,12 +141,14 @@ class Running(msgspec.Struct, frozen=True, tag="running"):
 
 
 EVICTED = "Evicted"
+LOST = "Lost"
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
     """`reason` is Completed, Error, OOMKilled, StartError or the provider's own; `message` is what the program left.
 
     With reason `Evicted` the provider took back the place itself, and `message` is why: nothing in that pod runs again.
+    With reason `Lost` it was the place that went away, or who looks after it: the program did nothing wrong.
     """
 
     code: int

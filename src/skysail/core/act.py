@@ -143,7 +143,7 @@ class Performer:
             if existing.metadata.is_deleting:
                 # It must be gone before one of its name can be made; its end brings the next pass.
                 return None
-            if action.only_once or _applied(existing) == manifest["metadata"]["annotations"][Annotation.APPLIED]:
+            if action.only_once or _is_applied(existing, manifest):
                 return None
             manifest["metadata"]["uid"] = existing.metadata.uid
         self._begin("apply", resource, key)
@@ -278,8 +278,12 @@ def _reference(owner: Owner) -> Manifest:
     }
 
 
-def _applied(existing: Object) -> str | None:
-    return (existing.metadata.annotations or {}).get(Annotation.APPLIED)
+def _is_applied(existing: Object, manifest: Manifest) -> bool:
+    """Whether it was made from the same manifest, and still has the labels that we find it and know it by."""
+    applied = (existing.metadata.annotations or {}).get(Annotation.APPLIED)
+    wanted, labels = manifest["metadata"], existing.metadata.labels or {}
+    has_labels = all(labels.get(name) == value for name, value in wanted["labels"].items())
+    return has_labels and applied == wanted["annotations"][Annotation.APPLIED]
 
 
 def _refuse_foreign(resource: Resource, existing: Object, owner: Owner) -> None:

@@ -24,7 +24,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Apply(msgspec.Struct, frozen=True):
-    """Make a child look like this. No write where it was applied from the same manifest already.
+    """Make a child look like this. No write where it was applied from the same manifest already, and has its labels.
 
     `only_once`: one that is there stays as it is, because the server would refuse the change.
     """
@@ -102,10 +102,12 @@ class Note(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What follows from one snapshot: actions in order, the status to show, what to tell, when to look again.
 
-    `status` is the whole status; None leaves it alone. `look_again` is in seconds; None means at the next resync.
+    `status` is the whole status; None leaves it alone. `can_wait`: it only says more closely what was said before, so
+    it is written when there is less to do. `look_again` is in seconds; None means at the next resync.
     """
 
     actions: tuple[Action, ...] = ()
     status: msgspec.Struct | None = None
+    can_wait: bool = False
     notes: tuple[Note, ...] = ()
     look_again: float | None = None

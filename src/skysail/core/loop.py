@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from skysail.base.names import Reason
+from skysail.base.ration import Ration
 from skysail.core.act import NameTaken, Performer
 from skysail.core.actions import Note, Plan
 from skysail.core.fence import Fenced
@@ -37,6 +38,11 @@ log = logging.getLogger(__name__)
 _WORKERS = 48
 # How soon to try again what was refused. A person has to change something first.
 REFUSED_SECONDS = 10.0
+# How many statuses are written that only say more closely what was said before.
+_DETAILS_A_SECOND = 4.0
+_DETAILS_AT_ONCE = 20.0
+# How soon to look whether a status that could wait may be written now.
+_HELD_SECONDS = 2.0
 
 
 class Snapshot(Protocol):
@@ -65,8 +71,8 @@ class Controller(Protocol[S]):
         """Pure: the same snapshot gives the same plan."""
         ...
 
-    def refused(self, snapshot: S, why: str) -> msgspec.Struct:
-        """Pure: the status to show when an action of the plan was refused for good. `why` is a sentence."""
+    def refused(self, snapshot: S, why: Note) -> msgspec.Struct:
+        """Pure: the status to show when an action of the plan was refused for good."""
         ...
 
 
@@ -104,6 +110,7 @@ class Loop(Generic[S]):
         self._meter = meter
         self._resync = resync
         self.kind = controller.resource.kind
+        self.ration = Ration(a_second=_DETAILS_A_SECOND, at_once=_DETAILS_AT_ONCE)
         self.queue: Queue[Key] = Queue(rng=rng)
 
     def changed(self, old: Object | None, new: Object | None) -> None:
@@ -173,32 +180,35 @@ class Loop(Generic[S]):
             return "gone"
         plan = self._controller.plan(snapshot)
         try:
-            await self._carry_out(key, snapshot.object, plan)
+            is_told = await self._carry_out(key, snapshot.object, plan)
         except Terminating:
             raise
         except (Invalid, Forbidden, NameTaken) as error:
             await self._refused(key, snapshot, error)
             return "refused"
         self.queue.forgive(key)
-        self.queue.add_after(key, self._next_look(plan))
+        self.queue.add_after(key, self._next_look(plan, is_told=is_told))
         return "success"
 
-    async def _carry_out(self, key: Key, root: Object, plan: Plan) -> None:
-        """Actions in order, then one status write, then the events that speak of it."""
+    async def _carry_out(self, key: Key, root: Object, plan: Plan) -> bool:
+        """Actions in order, then one status write, then the events that speak of it. False where that write waits."""
         for action in plan.actions:
             if self._performer.moved_on(self._controller.resource, root):
-                return
+                return True
             written = await self._performer.perform((self._controller.resource, key), action)
             if written is not None and written.metadata.uid == root.metadata.uid:
                 root = written
         if plan.status is not None and plan.status != getattr(root, "status", None):
+            if plan.can_wait and not plan.notes and not self.ration.take(asyncio.get_running_loop().time()):
+                return False
             root = await self._performer.report(self._controller.resource, root, plan.status)
         for note in plan.notes:
             self._recorder.record(self._controller.resource, root, note)
+        return True
 
-    def _next_look(self, plan: Plan) -> float:
-        resync = self._resync * self._rng.uniform(0.9, 1.1)
-        return resync if plan.look_again is None else min(plan.look_again, resync)
+    def _next_look(self, plan: Plan, *, is_told: bool) -> float:
+        longest = (self._resync if is_told else _HELD_SECONDS) * self._rng.uniform(0.9, 1.1)
+        return longest if plan.look_again is None else min(plan.look_again, longest)
 
     def _interrupted(self, key: Key, error: KubeError) -> None:
         delay = self.queue.retry(key)
@@ -211,7 +221,9 @@ class Loop(Generic[S]):
         extra = {"kind": self.kind, "object": str(key), "why": str(error), "retry_in": round(delay, 1)}
         log.warning("pass refused", extra=extra)
         resource, root = self._controller.resource, snapshot.object
-        status = self._controller.refused(snapshot, str(error))
+        reason = Reason.NAME_TAKEN if isinstance(error, NameTaken) else Reason.RECONCILE_FAILED
+        note = Note(reason, str(error), warning=True)
+        status = self._controller.refused(snapshot, note)
         if status != getattr(root, "status", None) and not self._performer.moved_on(resource, root):
             await self._performer.report(resource, root, status)
-        self._recorder.record(resource, root, Note(Reason.RECONCILE_FAILED, str(error), warning=True))
+        self._recorder.record(resource, root, note)

@@ -73,9 +73,12 @@ class Client:
         )
         return await self._write("POST", path, manifest, type_, query={"fieldManager": FIELD_MANAGER})
 
-    async def apply(self, resource: Resource, manifest: Manifest, type_: type[T]) -> T:
-        """Server-side apply: what we name is ours, what we no longer name is removed, the rest is not touched."""
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+    async def apply(self, resource: Resource, manifest: Manifest, type_: type[T], *, dry_run: bool = False) -> T:
+        """Server-side apply: what we name is ours, what we no longer name is removed, the rest is not touched.
+
+        With `dry_run` the server answers as it would, and writes nothing.
+        """
+        query = {"fieldManager": FIELD_MANAGER, "force": "true", **({"dryRun": "All"} if dry_run else {})}
         return await self._write(
             "PATCH", resource.path_of(manifest), manifest, type_, query=query, content_type=APPLY_PATCH
         )
@@ -129,6 +132,12 @@ class Client:
     async def read_text(self, path: str, query: Mapping[str, str]) -> str:
         """What is no JSON: a log. Bytes that are no text are shown as such."""
         return (await self._read(Request(method="GET", path=path, query=query))).body.decode(errors="replace")
+
+    async def ask(self, path: str, body: bytes | None = None) -> Reply:
+        """What a server behind the API server's proxy answers, whatever it is. Without a body it is only read from."""
+        headers = NO_MAPPING if body is None else {"Content-Type": JSON}
+        method = "GET" if body is None else "POST"
+        return await self._transport.send(Request(method=method, path=path, headers=headers, body=body))
 
     async def _write(
         self,

@@ -23,6 +23,8 @@ import msgspec
 # A message of the server may quote the object, and an object may hold a secret: keep what a person reads, no more.
 _LONGEST_MESSAGE = 1024
 _GATEWAY_TIMEOUT = 504
+# An apply whose body is no such object is answered with 500 and no reason, as if the server were to blame.
+_UNFIT_TO_APPLY = ("failed to create typed patch object", "failed to convert new object")
 
 
 class KubeError(Exception):
@@ -138,6 +140,8 @@ def from_status(status: Status, *, http_status: int = 0, retry_after: float | No
     if retry_after is None and details.retryAfterSeconds is not None:
         retry_after = float(details.retryAfterSeconds)
     kind = _BY_REASON.get(status.reason) or _BY_STATUS.get(code, ServerFault)
+    if kind is ServerFault and status.message.startswith(_UNFIT_TO_APPLY):
+        kind = Invalid
     if kind is Forbidden and any(cause.reason == "NamespaceTerminating" for cause in details.causes or ()):
         kind = Terminating
     if kind is Invalid and any(cause.field == "metadata.uid" for cause in details.causes or ()):

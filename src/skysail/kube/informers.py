@@ -24,8 +24,9 @@ class Informers:
         self._rng = rng
         self._built_in: list[Cache[Any]] = []
         self._custom: list[tuple[Cache[Any], Callable[[Definition], bool]]] = []
-        self._reflectors: dict[str, list[Reflector[Any]]] = {}
-        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
+        # By cache and not by kind: two engines may each hold their own objects of one.
+        self._reflectors: dict[Cache[Any], list[Reflector[Any]]] = {}
+        self._tasks: dict[Cache[Any], list[asyncio.Task[None]]] = {}
         self.discovery = Discovery()
 
     def add(self, cache: Cache[Any], wanted: Callable[[Definition], bool] = lambda _: True) -> None:
@@ -50,11 +51,15 @@ class Informers:
     def caches(self) -> Iterable[Cache[Any]]:
         """Those whose kind is served now."""
         known = [self.discovery.cache, *self._built_in, *(cache for cache, _ in self._custom)]
-        return [cache for cache in known if cache.resource.crd_name in self._reflectors]
+        return [cache for cache in known if cache in self._reflectors]
 
     @property
     def reflectors(self) -> dict[str, list[Reflector[Any]]]:
-        return self._reflectors
+        """By kind."""
+        found: dict[str, list[Reflector[Any]]] = {}
+        for cache, reflectors in self._reflectors.items():
+            found.setdefault(cache.resource.crd_name, []).extend(reflectors)
+        return found
 
     @property
     def waiting_for(self) -> list[str]:
@@ -63,12 +68,12 @@ class Informers:
 
     async def audit(self) -> list[Finding]:
         """Compare every cache with the server, and fill anew what differs."""
-        findings = [await audit(self._client, cache) for cache in self.caches if cache.synced.is_set()]
-        for finding in findings:
+        findings = [(cache, await audit(self._client, cache)) for cache in self.caches if cache.synced.is_set()]
+        for cache, finding in findings:
             if finding.differs:
-                for reflector in self._reflectors.get(finding.kind, ()):
+                for reflector in self._reflectors.get(cache, ()):
                     reflector.relist()
-        return findings
+        return [finding for _, finding in findings]
 
     def _feed(self, cache: Cache[Any]) -> None:
         if self._namespaces and cache.resource.namespaced:
@@ -89,12 +94,11 @@ class Informers:
             Reflector(self._client, cache, namespace=namespace, gate=self._gate, rng=self._rng)
             for namespace in cache.feeds
         ]
-        self._reflectors[name] = reflectors
-        self._tasks[name] = [tasks.create_task(reflector.run(), name=f"watch {name}") for reflector in reflectors]
+        self._reflectors[cache] = reflectors
+        self._tasks[cache] = [tasks.create_task(reflector.run(), name=f"watch {name}") for reflector in reflectors]
 
     def _stop(self, cache: Cache[Any]) -> None:
-        name = cache.resource.crd_name
-        for task in self._tasks.pop(name, ()):
+        for task in self._tasks.pop(cache, ()):
             task.cancel()
-        self._reflectors.pop(name, None)
+        self._reflectors.pop(cache, None)
         cache.clear()

@@ -52,6 +52,8 @@ STORAGE_CLASS = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass
 PRIORITY_CLASS = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 JOB = Resource("batch", "v1", "jobs", "Job")
 DEPLOYMENT = Resource("apps", "v1", "deployments", "Deployment")
+CONTROLLER_REVISION = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
+HORIZONTAL_POD_AUTOSCALER = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 EVENT = Resource("events.k8s.io", "v1", "events", "Event")
 CRD = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)

@@ -31,7 +31,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_mutating(self) -> bool:
-        return self.method not in {"GET", "HEAD", "OPTIONS"}
+        return self.method not in {"GET", "HEAD", "OPTIONS"} and "dryRun" not in self.query
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,8 @@ BRIDGE = "skysail0"
 HULL = "10.244.0.1"
 POD_RANGE = "10.244.0.0/16"
 SERVICE_RANGE = "10.96.0.0/16"
+# What models may come from on this machine although it is private: the cluster's own Services and pods.
+MODEL_SOURCES = ("*.svc", "*.svc.cluster.local", POD_RANGE, SERVICE_RANGE)
 API_SERVICE = "10.96.0.1"
 API_PORT = 6443
 API_URL = f"https://{HULL}:{API_PORT}"

@@ -19,12 +19,16 @@ _STILL_NO_IMAGE = "ImagePullBackOff"
 
 
 class Book:
-    """Kept from the first sight of a pod until nothing of it is left. A pod is its UID: its name may come back."""
+    """Kept from the first sight of a pod until nothing of it is left. A pod is its UID: its name may come back.
 
-    def __init__(self, pod: Pod, known: dict[RunId, State], address: str | None) -> None:
+    `began` is when it came to the node, by the clock that nobody can set.
+    """
+
+    def __init__(self, pod: Pod, known: dict[RunId, State], address: str | None, *, began: float) -> None:
         self.uid = pod.metadata.uid
         self.key: Key = pod.metadata.key
         self.address = address
+        self.began = began
         self.runs = known
         # Of a place that is gone. What a cloud still runs was never there.
         self.bygone: frozenset[RunId] = (
@@ -40,10 +44,11 @@ class Book:
         self.report_due: float | None = None
         self._failures: dict[str, int] = {}
 
-    def snapshot(self, pod: Pod, *, now: float, host_ip: str, burden: Burden) -> Snapshot:
+    def snapshot(self, pod: Pod, *, now: float, clock: float, host_ip: str, burden: Burden) -> Snapshot:
         return Snapshot(
             pod=pod,
             now=now,
+            active=clock - self.began,
             host_ip=host_ip,
             runs=dict(self.runs),
             address=self.address,

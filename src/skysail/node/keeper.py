@@ -35,7 +35,7 @@ from skysail.node.manifest import Pod
 from skysail.node.performer import Performer
 from skysail.node.plan import DeletePod, Mark, Plan, Prepare, Release, Start, Stop, plan
 from skysail.node.references import Node, References
-from skysail.node.snapshot import loss, lost
+from skysail.node.snapshot import age, loss, lost
 
 _WORKERS = 16
 _SURVEY_SECONDS = 30.0
@@ -55,10 +55,14 @@ log = logging.getLogger(__name__)
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What a keeper needs from outside. `wall` is the time in statuses: seconds since 1970."""
+    """What a keeper needs from outside.
+
+    `wall` is the time in statuses: seconds since 1970. `clock` only goes forward.
+    """
 
     broadcaster: events.Broadcaster
     wall: Callable[[], float]
+    clock: Callable[[], float]
     rng: random.Random
 
 
@@ -80,6 +84,7 @@ class Keeper:
         self._logs = logs
         self._broadcaster = around.broadcaster
         self._wall = around.wall
+        self._clock = around.clock
         self._rng = around.rng
         self._references = References(client, node, self._wall)
         self._listing = Listing(runs={}, pods={}, complete=False)
@@ -147,7 +152,9 @@ class Keeper:
     def _open_book(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         runs = {run: state for run, state in self._listing.runs.items() if run.pod == uid}
-        book = Book(pod, {**runs, **lost(pod, runs, self._wall())}, self._listing.pods.get(uid))
+        now = self._wall()
+        known = {**runs, **lost(pod, runs, now)}
+        book = Book(pod, known, self._listing.pods.get(uid), began=self._clock() - age(pod, now))
         self.books[uid] = book
         self._tell_burden(pod)
         for run in book.live():
@@ -195,7 +202,9 @@ class Keeper:
             return
         if self._node.is_virtual and await self._keep_here(pod):
             return  # the cache tells of what was written
-        snapshot = book.snapshot(pod, now=self._wall(), host_ip=self._node.address, burden=self._burden(pod))
+        snapshot = book.snapshot(
+            pod, now=self._wall(), clock=self._clock(), host_ip=self._node.address, burden=self._burden(pod)
+        )
         planned = daemons.plan(snapshot) if daemons.is_only_shown(pod, self._node) else plan(snapshot)
         await self._act(book, pod, planned)
         await self._report(book, pod, planned)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.contract import EVICTED, Ended, RunId
+from skysail.cloud.contract import EVICTED, LOST, Ended, RunId
 from skysail.node import render
 from skysail.node.manifest import Container, Pod
 from skysail.node.snapshot import HEALTHY, History, Snapshot, histories, is_sidecar, seconds
@@ -89,9 +89,9 @@ def plan(snapshot: Snapshot) -> Plan:
     if ending is not None:
         return _end(snapshot, known, ending)
     steps, moments = _go_on(snapshot, known)
-    deadline = _deadline(snapshot.pod)
-    if deadline is not None:
-        moments.append(deadline)
+    limit = snapshot.pod.spec.active_deadline_seconds
+    if limit is not None:
+        moments.append(snapshot.now + limit - snapshot.active)
     # A moment that is past and brought no step waits for an event, not for the clock.
     ahead = [moment - snapshot.now for moment in moments if moment > snapshot.now]
     status = render.status(snapshot, known)
@@ -118,11 +118,24 @@ def _ending(snapshot: Snapshot, known: Mapping[str, History]) -> Ending | None:
         phase = outcome or ("Succeeded" if _all_went_well(pod, known) else "Failed")
         return Ending(_grace(pod), "The pod is deleted.", phase=phase)
     if outcome:
-        return Ending(_grace(pod), "The pod's work is over.", phase=outcome)
+        return _decided(pod, known, outcome)
     if snapshot.bygone and pod.spec.restart_policy == "Never":
         message = "The node lost the pod's place, with all that was done there, and nothing in this pod may run twice."
-        return Ending(_grace(pod), message, "Lost", message, "Failed")
+        return Ending(_grace(pod), message, LOST, message, "Failed")
     return None
+
+
+def _decided(pod: Pod, known: Mapping[str, History], outcome: str) -> Ending:
+    lost = _lost(known) if outcome == "Failed" else None
+    if lost is not None:
+        return Ending(_grace(pod), lost.message, LOST, lost.message, outcome)
+    return Ending(_grace(pod), "The pod's work is over.", phase=outcome)
+
+
+def _lost(known: Mapping[str, History]) -> Ended | None:
+    """The end of a run that the node lost, where no other run ended badly: the programs did nothing wrong."""
+    bad = [past.ended for past in known.values() if past.ended is not None and past.ended.code]
+    return bad[0] if bad and all(end.reason == LOST for end in bad) else None
 
 
 def _end(snapshot: Snapshot, known: Mapping[str, History], ending: Ending) -> Plan:
@@ -281,15 +294,16 @@ def _grace(pod: Pod) -> float:
 
 
 def _is_late(snapshot: Snapshot, known: Mapping[str, History]) -> bool:
-    """Whether the deadline came before the end of the work. It stays so when the runs have been ended for it."""
-    deadline = _deadline(snapshot.pod)
-    if deadline is None or snapshot.now < deadline:
+    """Whether the deadline came before the end of the work. It stays so when the runs have been ended for it.
+
+    A clock that is set ends nothing. An end may be told by another clock, such as a cloud's: what would run again after
+    it is late whatever that one says.
+    """
+    pod, limit = snapshot.pod, snapshot.pod.spec.active_deadline_seconds
+    if limit is None or snapshot.active < limit:
         return False
-    ends = [known[container.name].ended for container in snapshot.pod.spec.containers]
+    if not pod.metadata.is_deleting and not _outcome(pod, known):
+        return True
+    deadline = seconds(pod.status.start_time) + limit if pod.status.start_time else snapshot.now
+    ends = [known[container.name].ended for container in pod.spec.containers]
     return any(end is None or end.ended >= deadline for end in ends)
-
-
-def _deadline(pod: Pod) -> float | None:
-    if pod.spec.active_deadline_seconds is None or not pod.status.start_time:
-        return None
-    return seconds(pod.status.start_time) + pod.spec.active_deadline_seconds

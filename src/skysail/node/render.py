@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from skysail.base.names import Condition, Reason
-from skysail.cloud.contract import EVICTED, Ended, Pending, Running
+from skysail.cloud.contract import EVICTED, LOST, Ended, Pending, Running
 from skysail.node.burden import NOT_ADDED
 from skysail.node.manifest import Container, Pod
 from skysail.node.snapshot import HEALTHY, History, Snapshot, is_sidecar, timestamp
@@ -238,7 +238,7 @@ def _conditions(
     if told := snapshot.burden.refused + snapshot.burden.left_out:
         reason = Reason.UNSUPPORTED if snapshot.burden.refused else Reason.LEFT_OUT
         rows[Condition.CARRIED] = ("False", reason, " ".join(told))
-    if final is not None and final.reason == EVICTED:
+    if final is not None and final.reason in {EVICTED, LOST}:
         rows[_DISRUPTED] = ("True", "TerminationByKubelet", final.message)
     foreign = [row for row in pod.status.conditions if row["type"] not in rows]
     return [*foreign, *(_condition(snapshot, name, *row) for name, row in rows.items())]

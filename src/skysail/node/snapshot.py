@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.contract import Ended, Pending, RunId, Running, State
+from skysail.cloud.contract import LOST, Ended, Pending, RunId, Running, State
 from skysail.node.burden import Burden
 from skysail.node.manifest import Container, Pod
 
@@ -49,12 +49,14 @@ HEALTHY = Health()
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that a plan is made from.
 
-    `runs` are the pod's, from a complete listing; `stops` tells for each run that was asked to end when it will be
-    ended; `waiting` is by container, and under the empty name for the pod itself.
+    `active` is for how long the pod has been here: `now` may jump, and that ends nothing. `runs` are the pod's, from a
+    complete listing; `stops` tells for each run that was asked to end when it will be ended; `waiting` is by container,
+    and under the empty name for the pod itself.
     """
 
     pod: Pod
     now: float
+    active: float
     host_ip: str
     runs: Mapping[RunId, State]
     # None while there is no place for the pod; empty where its place has no address in the cluster.
@@ -138,6 +140,11 @@ def begun(pod: Pod) -> frozenset[RunId]:
     return frozenset(RunId(pod.metadata.uid, name, number) for name, number in told.items() if number >= 0)
 
 
+def age(pod: Pod, now: float) -> float:
+    """How long the pod was here before this process saw it, by the clocks that wrote it down: there is no other."""
+    return max(0.0, now - seconds(pod.status.start_time)) if pod.status.start_time else 0.0
+
+
 def lost(pod: Pod, known: Mapping[RunId, State], now: float) -> dict[RunId, Ended]:
     """Runs that were told to be running and that the provider does not know any more. Only after a complete listing."""
     found = {}
@@ -152,7 +159,7 @@ def lost(pod: Pod, known: Mapping[RunId, State], now: float) -> dict[RunId, Ende
 def loss(state: Pending | Running, now: float) -> Ended:
     message = "The node lost this container: its process ended together with the node's agent, or unseen by it."
     started, image = (state.started, state.image_id) if isinstance(state, Running) else (None, "")
-    return Ended(code=LOST_CODE, reason="Lost", message=message, started=started, ended=now, image_id=image)
+    return Ended(code=LOST_CODE, reason=LOST, message=message, started=started, ended=now, image_id=image)
 
 
 def is_sidecar(container: Container) -> bool:

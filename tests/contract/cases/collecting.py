@@ -51,7 +51,7 @@ async def a_second_owner_keeps_a_child(api: Api) -> None:
 
 async def orphaned_children_stay_without_owner(api: Api) -> None:
     owner = await api.widget("owner")
-    await _child(api, "child", owned_by(owner))
+    await _known_child(api, owned_by(owner))
     await api.delete(WIDGET, "owner", {"propagationPolicy": "Orphan"})
     await api.until_gone(WIDGET, "owner")
     assert _owners((await api.get(CONFIG_MAP, "child")).ok) == []
@@ -59,7 +59,7 @@ async def orphaned_children_stay_without_owner(api: Api) -> None:
 
 async def a_job_orphans_its_children_unless_told_otherwise(api: Api) -> None:
     job = await _job(api)
-    await _child(api, "child", owned_by(job))
+    await _known_child(api, owned_by(job))
     await api.delete(JOB, "one")
     await api.until_gone(JOB, "one")
     assert _owners((await api.get(CONFIG_MAP, "child")).ok) == []
@@ -74,7 +74,7 @@ async def a_job_takes_its_children_along_when_told_so(api: Api) -> None:
 
 async def in_the_foreground_an_owner_waits_for_blocking_children(api: Api) -> None:
     owner = await api.widget("owner")
-    await _child(api, "child", owned_by(owner, blockOwnerDeletion=True), finalizers=[HOLD])
+    await _known_child(api, owned_by(owner, blockOwnerDeletion=True), finalizers=[HOLD])
     await api.delete(WIDGET, "owner", {"propagationPolicy": "Foreground"})
     await api.until(CONFIG_MAP, "child", lambda obj: obj is not None and "deletionTimestamp" in obj["metadata"])
     waiting = (await api.get(WIDGET, "owner")).ok
@@ -141,6 +141,16 @@ async def what_is_in_an_ending_namespace_can_be_changed(api: Api) -> None:
 async def _child(api: Api, name: str, owners: list[Object], **metadata: object) -> Object:
     child: Object = (await api.create(CONFIG_MAP, config_map(name, {"a": "1"}, ownerReferences=owners, **metadata))).ok
     return child
+
+
+async def _known_child(api: Api, owners: list[Object], **metadata: object) -> None:
+    """One of which the collector knows: it hears of children and of owners by different ways.
+
+    It has heard of it when it takes one that came later and is nobody's.
+    """
+    await _child(api, "child", owners, **metadata)
+    await _child(api, "later", [{**owners[0], "uid": str(uuid.uuid4()), "blockOwnerDeletion": False}])
+    await api.until_gone(CONFIG_MAP, "later")
 
 
 async def _job(api: Api) -> Object:

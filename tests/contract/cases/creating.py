@@ -123,7 +123,8 @@ async def a_new_namespace_is_active_and_carries_its_name(api: Api) -> None:
 
 
 async def discovery_lists_a_served_kind_and_its_status(api: Api) -> None:
-    found = (await api.send("GET", f"/apis/{WIDGET.group}/v1")).ok
+    path = f"/apis/{WIDGET.group}/v1"
+    found = await api.until_page(path, lambda page: len(page.get("resources", ())) == 4)  # two, and their statuses
     rows = {row["name"]: (row["kind"], row["namespaced"]) for row in found["resources"]}
     assert rows["widgets"] == ("Widget", True)
     assert rows["gadgets"] == ("Gadget", False)
@@ -131,7 +132,7 @@ async def discovery_lists_a_served_kind_and_its_status(api: Api) -> None:
 
 
 async def discovery_lists_a_served_group(api: Api) -> None:
-    found = (await api.send("GET", "/apis")).ok
+    found = await api.until_page("/apis", lambda page: WIDGET.group in [row["name"] for row in page["groups"]])
     versions = {group["name"]: [row["version"] for row in group["versions"]] for group in found["groups"]}
     assert versions[WIDGET.group] == ["v1"]
     assert (await api.send("GET", "/apis/nothing.skysail.dev/v1")).status == 404

@@ -115,10 +115,12 @@ async def a_name_selects(api: Api) -> None:
 
 async def a_node_selects_its_pods(api: Api) -> None:
     containers = [{"name": "main", "image": "example/none:1"}]
-    for name, node in (("here", "some-node"), ("there", "other-node")):
+    # Of this case only: pods of a node that has been missing for a while are collected, whoever made them.
+    some, other = (f"{which}-of-{api.namespace}" for which in ("some", "other"))
+    for name, node in (("here", some), ("there", other)):
         spec = {"nodeName": node, "containers": containers}
         (await api.create(POD, {"metadata": {"name": name}, "spec": spec})).ok  # noqa: B018 (asserts)
-    found = (await api.list(POD, fieldSelector="spec.nodeName=some-node")).ok
+    found = (await api.list(POD, fieldSelector=f"spec.nodeName={some}")).ok
     assert [item["metadata"]["name"] for item in found["items"]] == ["here"]
     for name in ("here", "there"):
         await api.delete(POD, name, {"gracePeriodSeconds": 0})

@@ -11,9 +11,10 @@ from bench import pods_traffic
 from skysail.local.home import Home
 
 FORWARDS = """
-trap 'echo > {ended}; exit' TERM
+trap 'echo > {ended}; kill $!; exit' TERM
+sleep 1000 &
 echo Forwarding from 127.0.0.1:4242
-sleep 5 & wait
+wait
 """
 
 

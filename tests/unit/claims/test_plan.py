@@ -15,7 +15,7 @@ from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceStatus, Exit
 from skysail.cloud.contract import Ended
 from skysail.cloud.errors import Gone, NoCapacity, ProviderError, Refused, Throttled, Unknown, Unsupported
 from skysail.core import conditions
-from skysail.core.actions import Delete, End, Launch, SetFinalizers
+from skysail.core.actions import Delete, End, Launch, Note, SetFinalizers
 from tests.unit.claims.stock import (
     CLOUD,
     DELETING,
@@ -320,7 +320,7 @@ def test_the_deadline_is_looked_at_in_time():
 
 
 def test_a_refused_write_leaves_the_state():
-    shown = refused(snapshot(RUNNING), "The server said no.")
+    shown = refused(snapshot(RUNNING), Note(Reason.RECONCILE_FAILED, "The server said no."))
     assert (shown.state, shown.instance_id) == ("Running", "i-1")
     assert conditions.find(shown.conditions, Condition.LAUNCHED).message == "The server said no."
 

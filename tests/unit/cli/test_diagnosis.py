@@ -136,6 +136,11 @@ def test_a_rank_that_died_is_told_with_all_that_is_known():
             "Why: spec.x is 1.",
             "kubectl edit trainingjob mnist -n ml-jobs",
         ),
+        (
+            {"phase": "Suspended", "conditions": [condition("PodsEnding", "2 pods have not ended yet.")]},
+            "Why: 2 pods have not ended yet.",
+            """-p '{"spec": {"suspend": false}}'""",
+        ),
         ({"phase": "Pending"}, "Why: nobody has said anything about it.", "No operator has looked at it yet."),
     ],
 )
@@ -152,6 +157,30 @@ def test_a_silent_training_is_told():
 
 def test_what_was_said_before_the_newest_change_is_marked():
     assert "before the newest change" in told(job(generation=3, conditions=[condition("Running", "All run.")]))
+
+
+def test_what_has_ended_is_not_said_to_be_late():
+    over = job(phase="Failed", generation=3, conditions=[condition("BackoffLimitExceeded", "All retries are used up.")])
+    assert "before the newest change" not in told(over)
+
+
+def test_who_is_done_has_nothing_to_go():
+    shown = told(job(progress={**PROGRESS, "percent": 100, "estimatedRemainingSeconds": 900}))
+    assert "to go" not in shown
+    assert "Progress: 100%" in shown
+
+
+def test_a_pod_that_failed_alone_made_no_attempt_fail():
+    alone = {**FAILURE, "pod": "mnist-worker-1-1-y", "exitCode": 7, "reason": "Error"}
+    shown = told(job(failure=alone, attempts=ATTEMPTS)).splitlines()
+    assert "Last failure: Worker 1 (pod mnist-worker-1-1-y on node gpu-7) failed with exit code 7." in shown
+
+
+def test_times_are_whole_on_a_narrow_terminal():
+    console = Console(file=StringIO(), width=80)
+    for part in diagnosis(job(attempts=ATTEMPTS), NOW):
+        console.print(part)
+    assert life.ago(600) in console.file.getvalue()
 
 
 def test_another_controllers_job_is_not_explained():

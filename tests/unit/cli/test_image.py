@@ -75,6 +75,7 @@ def test_who_interrupts_it_leaves_nothing_half_made_and_no_rule(tmp_path):
             "SKYSAIL_HOME": str(tmp_path / "home"),
             "XDG_CACHE_HOME": str(tmp_path / "cache"),
             "UV_DEFAULT_INDEX": index.url,
+            "UV_HTTP_TIMEOUT": "600",
         }
         argv = [sys.executable, "-m", "skysail", "image", "add", "island:*", "--with", "treasure"]
         with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as adding:

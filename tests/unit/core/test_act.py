@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from skysail.base.names import Label
 from skysail.core.act import Caches, Performer
 from skysail.core.actions import Apply, Delete, Owner, Patch, PatchStatus
 from skysail.core.fence import Fenced, Open
@@ -60,6 +61,23 @@ def test_what_is_applied_only_once_stays_as_it_is():
         assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "first"}
         await stage.apply(owner, "third", only_once=False)
         assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "third"}
+
+    play(story)
+
+
+def test_labels_that_somebody_took_away_come_back():
+    async def story(stage):
+        owner = await stage.owner()
+        await stage.apply(owner, "first", only_once=False)
+        made = (await stage.api.get(CONFIG_MAP, "child")).ok
+        for value in (None, "mine"):
+            patch = {"metadata": {"labels": {Label.MANAGED_BY: value}}}
+            (await stage.api.merge(CONFIG_MAP, "child", patch)).ok  # noqa: B018 (asserts)
+            await stage.apply(owner, "first", only_once=False)
+            assert (await stage.api.get(CONFIG_MAP, "child")).ok["metadata"]["labels"] == made["metadata"]["labels"]
+        effects = stage.performer.effects
+        await stage.apply(owner, "first", only_once=False)
+        assert stage.performer.effects == effects
 
     play(story)
 

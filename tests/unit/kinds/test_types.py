@@ -127,6 +127,10 @@ SPECS = [
             "minReplicas": {"type": "integer"},
             "maxReplicas": {"type": "integer"},
             "targetCPUUtilizationPercentage": {"type": "integer"},
+            "sha256": {"type": "string"},
+            "credentialsSecret": {"type": "string"},
+            "env": {"type": "array"},
+            "rollbackTo": {"type": "integer", "minimum": 1},
         },
     ),
     (
@@ -138,6 +142,11 @@ SPECS = [
             "framework": {"type": "string"},
             "replicas": {"type": "integer"},
             "expose": {"type": "boolean"},
+            "resources": {"type": "object"},
+            "sha256": {"type": "string"},
+            "credentialsSecret": {"type": "string"},
+            "env": {"type": "array"},
+            "rollbackTo": {"type": "integer", "minimum": 1},
         },
     ),
     (

@@ -28,6 +28,8 @@ def status(**fields) -> bytes:
         ),
         (429, status(reason="TooManyRequests"), errors.Throttled),
         (500, status(reason="InternalError"), errors.ServerFault),
+        (500, status(message="failed to create typed patch object (a/b; batch/v1, Kind=Job): .a"), errors.Invalid),
+        (500, status(message="failed to convert new object (a/b; batch/v1, Kind=Job): quantities"), errors.Invalid),
         (503, b"<html>bad gateway</html>", errors.ServerFault),
         (404, b"404 page not found", errors.NotServed),
         (404, status(reason="NotFound"), errors.NotFound),

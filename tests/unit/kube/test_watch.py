@@ -296,7 +296,8 @@ def test_one_object_that_cannot_be_read_does_not_hide_the_others(caplog):
 
     with caplog.at_level(logging.WARNING):
         assert virtual_time.run(main()) == ["better", "good"]
-    assert {record.object for record in caplog.records} == {"default/bad", "default/worse"}
+    said = {record.object for record in caplog.records if hasattr(record, "object")}
+    assert said == {"default/bad", "default/worse"}
 
 
 def test_meta_reads_what_the_server_writes():

@@ -52,7 +52,7 @@ async def test_a_reader_whom_nobody_iterates_is_forgotten():
     del output
     gc.collect()
     for letter in "abcdef":
-        await asyncio.wait_for(tape.put(piece(letter)), 5)
+        await asyncio.wait_for(tape.put(piece(letter)), 600)
 
 
 async def test_a_visitor_sees_what_comes_and_may_miss_some():

@@ -109,7 +109,8 @@ async def test_a_defect_costs_one_answer_and_not_the_hull(served, caplog):
     with pytest.raises(Refused, match=r"defect of Skysail.*nobody foresaw this"):
         await asyncio.to_thread(client.resume_unit, "defect")
     assert await asyncio.to_thread(client.status) == STATUS
-    assert [record.exc_info[0] for record in caplog.records] == [KeyError]
+    # Not what the event loop says of connections that another test has left open.
+    assert [record.exc_info[0] for record in caplog.records if record.name.startswith("skysail.")] == [KeyError]
 
 
 async def test_a_unit_without_a_program_is_refused(served):

@@ -13,6 +13,8 @@ from skysail.local.errors import Refused
 from skysail.local.supervisor import Crash, Supervisor, Surroundings, Unit
 
 FOREVER = ("sh", "-c", "echo alive; exec sleep 1000")
+# Long, because a machine may be busy with other things; no test passes by waiting.
+PATIENCE_SECONDS = 600
 
 
 def fifo(folder: Path) -> Path:
@@ -40,7 +42,7 @@ class Stage:
 
     async def next_pause(self) -> float:
         """Bounded, so that a unit that was given up fails its test instead of stopping all."""
-        return await asyncio.wait_for(self.paused.get(), 20)
+        return await asyncio.wait_for(self.paused.get(), PATIENCE_SECONDS)
 
     async def pauses(self, count: int) -> list[float]:
         """Let that many crashes happen, and stop at the pause after the last of them."""
@@ -75,7 +77,7 @@ async def test_a_unit_runs_until_it_is_stopped(stage):
 async def test_a_unit_starts_in_its_folder(stage, tmp_path):
     (tmp_path / "folder").mkdir()
     await stage.supervisor.start(Unit(name="server", argv=("pwd",), folder=str(tmp_path / "folder"), restart=False))
-    await asyncio.wait_for(stage.told.get(), 20)
+    await asyncio.wait_for(stage.told.get(), PATIENCE_SECONDS)
     assert stage.only_unit().crash.log_tail == str(tmp_path / "folder")
 
 
@@ -157,7 +159,7 @@ async def test_all_are_stopped_the_last_first(stage, tmp_path):
     ready, order = fifo(tmp_path), tmp_path / "order"
     for name in ("first", "second", "third"):
         script = f"trap 'echo {name} >> {order}; exit' TERM; echo > {ready}; while :; do sleep 0.01; done"
-        await stage.supervisor.start(Unit(name=name, argv=("sh", "-c", script)))
+        await stage.supervisor.start(Unit(name=name, argv=("sh", "-c", script), grace=PATIENCE_SECONDS))
         await asyncio.to_thread(ready.read_text)
     await stage.supervisor.stop_all()
     assert order.read_text().split() == ["third", "second", "first"]

@@ -6,7 +6,7 @@ from tests.unit.node.pods import ended, pod, run, running, snapshot
 
 
 def test_an_image_that_cannot_be_had_is_tried_again_later_each_time_and_that_is_told():
-    book, told = Book(pod(), {}, ""), []
+    book, told = Book(pod(), {}, "", began=0.0), []
     for now in (100.0, 200.0, 300.0):
         book.hold("main", "ErrImagePull", "No such image.", now)
         told.append((book.waiting["main"].reason, book.waiting["main"].retry_at - now))
@@ -18,7 +18,7 @@ def test_an_image_that_cannot_be_had_is_tried_again_later_each_time_and_that_is_
 
 def test_a_crash_loop_does_not_fill_the_memory_and_keeps_its_pace():
     of, ends = pod(restartPolicy="Always"), {run("main", number): ended(1, ago=1.0) for number in range(30)}
-    book = Book(of, {run("main", 3): running(), run("other", 0): ended(0)}, "")
+    book = Book(of, {run("main", 3): running(), run("other", 0): ended(0)}, "", began=0.0)
     for known, end in ends.items():
         if known.number != 3:
             book.ended(known, end)

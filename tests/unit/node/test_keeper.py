@@ -121,13 +121,16 @@ class Site:
         self.server = Counting(self.world)
         self.provider = Scripted()
         self.logs = LogStore(folder)
+        # By how much the wall clock of the node is wrong.
+        self.jump = 0.0
 
     @asynccontextmanager
     async def keeper(self, *, is_virtual: bool = False):
         client = Client(self.server)
         broadcaster = Broadcaster(client, instance="test", now=clock.now)
         node = Node(name="local", address="10.244.0.1", allocatable={}, is_virtual=is_virtual)
-        around = Surroundings(broadcaster, _now, random.Random(1))
+        steady = asyncio.get_running_loop().time
+        around = Surroundings(broadcaster, lambda: _now() + self.jump, steady, random.Random(1))
         keeper = Keeper(client, self.provider, node, self.logs, around=around)
         tasks = [asyncio.create_task(work.run()) for work in (keeper, broadcaster)]
         await asyncio.sleep(1)

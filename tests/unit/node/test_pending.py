@@ -114,7 +114,8 @@ class Harbour:
         self.orders = Orders(lambda _: None)
         provider = ClaimedProvider(self.client, self.cloud, claims, self.orders, cluster="c", wake=lambda _: None)
         rng = random.Random(1)
-        around = Surroundings(Broadcaster(self.client, instance="test", now=clock.now), _now, rng)
+        broadcaster = Broadcaster(self.client, instance="test", now=clock.now)
+        around = Surroundings(broadcaster, _now, asyncio.get_running_loop().time, rng)
         keeper = Keeper(
             self.client, provider, Node(name="cloud", address="10.0.0.1", allocatable={}), self.logs, around=around
         )

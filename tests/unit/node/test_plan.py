@@ -251,6 +251,23 @@ def test_where_nothing_may_run_twice_a_lost_place_is_the_end():
     assert plan(snapshot(of, told, address=None, bygone=frozenset(told))).status["phase"] == "Succeeded"
 
 
+def disrupted(status):
+    return [(row["reason"], row["message"]) for row in status["conditions"] if row["type"] == "DisruptionTarget"]
+
+
+def test_a_pod_that_ended_with_its_node_was_disrupted_and_did_nothing_wrong():
+    of = pod(container("main"), container("side"), restartPolicy="Never")
+    gone = ended(137, reason="Lost", message="The node was stopped.")
+    lost = plan(snapshot(of, {run(): gone, run("side"): gone})).status
+    assert (lost["phase"], lost["reason"]) == ("Failed", "Lost")
+    assert disrupted(lost) == [("TerminationByKubelet", "The node was stopped.")]
+    failed = plan(snapshot(of, {run(): ended(1), run("side"): gone})).status
+    assert (failed["phase"], failed["reason"], disrupted(failed)) == ("Failed", None, [])
+    done = pod(initContainers=[{**INIT, "restartPolicy": "Always"}], restartPolicy="Never")
+    well = plan(snapshot(done, {run("init"): gone, run(): ended(0)})).status
+    assert (well["phase"], well["reason"], disrupted(well)) == ("Succeeded", None, [])
+
+
 def test_the_condition_of_somebody_else_stays():
     foreign = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-15T11:00:00Z"}
     shown = plan(snapshot(pod(status={"conditions": [foreign]}))).status

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from skysail.base.timestamps import timestamp
-from skysail.core.actions import Plan
+from skysail.core.actions import Note, Plan
 from skysail.kinds.awaiting.plan import Snapshot, plan, refused
 from skysail.kube.cache import Cache
 from skysail.kube.crd import CustomKind
@@ -39,7 +39,7 @@ class Awaiting:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: str) -> msgspec.Struct:
+    def refused(self, snapshot: Snapshot, why: Note) -> msgspec.Struct:
         return refused(snapshot, why)
 
 

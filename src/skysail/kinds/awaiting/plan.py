@@ -9,7 +9,7 @@ import msgspec
 from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
 from skysail.core import conditions, finalizers
-from skysail.core.actions import Plan
+from skysail.core.actions import Note, Plan
 from skysail.kube.crd import CustomKind
 from skysail.kube.fields import Condition
 
@@ -28,8 +28,8 @@ def plan(snapshot: Snapshot) -> Plan:
     return Plan(status=_status(snapshot))
 
 
-def refused(snapshot: Snapshot, why: str) -> msgspec.Struct:
-    return _with(snapshot, Reason.RECONCILE_FAILED, why)
+def refused(snapshot: Snapshot, why: Note) -> msgspec.Struct:
+    return _with(snapshot, why.reason, why.message)
 
 
 def _status(snapshot: Snapshot) -> msgspec.Struct:
@@ -38,7 +38,7 @@ def _status(snapshot: Snapshot) -> msgspec.Struct:
     return _with(snapshot, Reason.NOT_IMPLEMENTED_YET, message)
 
 
-def _with(snapshot: Snapshot, reason: Reason, message: str) -> msgspec.Struct:
+def _with(snapshot: Snapshot, reason: str, message: str) -> msgspec.Struct:
     object_ = snapshot.object
     new = Condition(
         type=Type.ACCEPTED,

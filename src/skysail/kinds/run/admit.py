@@ -7,27 +7,33 @@ labelled and let go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
 from skysail.kinds.run import naming
+from skysail.kinds.run.cautions import cautions
 from skysail.kinds.run.objections import objections
 from skysail.kinds.run.types import TRAINING_JOB, TrainingJob
 from skysail.kinds.run.volumes import checkpoint_claim
 from skysail.kube.hooks import Hook, Manifest, Verdict
 
 _MOST = 10
-_SHARED = "ReadWriteMany"
+_AMOUNTS = (".limits", ".requests")
+_BYTES = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[kKmMgGtTpP])i?[bB]")
 _CLAIM_FIELDS = {"size": "size", "storage_class_name": "storageClassName", "access_mode": "accessMode"}
 # An object that gets its name from the server has none yet.
 _UNNAMED = "unnamed"
 
 
 def admit(object_: Manifest, old: Manifest | None) -> Verdict:
-    """What is not even of the right types is left to the schema, which names the field."""
+    """What is not even of the right types is left to the schema, which names the field, but not always the fix."""
     job, before = _read(object_), _read(old or {})
-    if job is None or job.metadata.is_deleting:
+    if job is None:
+        return Verdict(refused=" ".join(_misspelt("spec", object_.get("spec"))) or None)
+    if job.metadata.is_deleting:
         return Verdict()
     known = objections(before) if before is not None else ()
     wrong = [sentence for sentence in objections(job) if sentence not in known]
@@ -35,7 +41,7 @@ def admit(object_: Manifest, old: Manifest | None) -> Verdict:
         wrong += _fixed(before, job)
     if wrong:
         return Verdict(refused=" ".join(wrong[:_MOST]))
-    return Verdict(warnings=tuple(_cautions(before, job)) if before is not None else ())
+    return Verdict(warnings=cautions(before, job))
 
 
 def _read(object_: Manifest) -> TrainingJob | None:
@@ -45,6 +51,18 @@ def _read(object_: Manifest) -> TrainingJob | None:
         return None
     name = job.metadata.name or _UNNAMED
     return msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))
+
+
+def _misspelt(where: str, part: Any) -> Iterator[str]:
+    """Amounts with a unit that Kubernetes does not have: whoever writes 4GB means one of two."""
+    if not isinstance(part, Mapping):
+        return
+    for name, value in part.items():
+        found = _BYTES.fullmatch(value) if isinstance(value, str) and where.endswith(_AMOUNTS) else None
+        if found is not None:
+            number, unit = found["number"], found["unit"].upper()
+            yield f"{where}.{name} is {value}, which is no amount: write {number}{unit}i, or {number}{unit}."
+        yield from _misspelt(f"{where}.{name}", value)
 
 
 def _fixed(before: TrainingJob, job: TrainingJob) -> Iterator[str]:
@@ -59,17 +77,6 @@ def _fixed(before: TrainingJob, job: TrainingJob) -> Iterator[str]:
                 f"claim {naming.checkpoints(job.metadata.name)} is made once. Name a claim of your own in "
                 "spec.checkpoint.claimName, or create the TrainingJob anew."
             )
-
-
-def _cautions(before: TrainingJob, job: TrainingJob) -> Iterator[str]:
-    old, new = checkpoint_claim(before), checkpoint_claim(job)
-    if old is None or new is None or _SHARED in old["spec"]["accessModes"]:
-        return
-    if _SHARED in new["spec"]["accessModes"]:
-        yield (
-            f"The claim {new['metadata']['name']} was made for one pod (ReadWriteOnce): more pods can share it on one "
-            "node only. Where they wait for each other, name a claim of your own in spec.checkpoint.claimName."
-        )
 
 
 HOOKS = (

@@ -113,6 +113,12 @@ def asked(spec: TrainingJobSpec) -> str:
     return _hash(spec, aside=_LIFECYCLE | {"workers"})
 
 
+def is_untried(job: TrainingJob) -> bool:
+    """Whether no attempt was made yet from what is asked for now."""
+    last = job.status.attempts[-1] if job.status.attempts else None
+    return last is None or last.spec_hash != asked(job.spec)
+
+
 def moment(time: str | None) -> datetime:
     assert time is not None, "only what has happened has a time"
     return datetime.fromisoformat(time)

@@ -66,9 +66,20 @@ def end_of(snapshot: Snapshot, run: Run) -> End | None:
     return _undone(snapshot, run)
 
 
-def unheeded(job: TrainingJob, run: Run) -> tuple[str, ...]:
+def unheeded(snapshot: Snapshot, run: Run) -> tuple[str, ...]:
     """What is wrong with a change that came while an attempt was under way: a bad edit never ends good work."""
-    return () if _outdated(job.spec, run) is None else objections(job)
+    return () if outdated(snapshot.object.spec, run) is None else wrongs(snapshot)
+
+
+def wrongs(snapshot: Snapshot) -> tuple[str, ...]:
+    """What speaks against the spec as it is now: what can be known of it, else what the API server says."""
+    return objections(snapshot.object) or (() if snapshot.refusal is None else (snapshot.refusal,))
+
+
+def outdated(spec: TrainingJobSpec, run: Run) -> Job | None:
+    """A Job that was made from other wishes than those that are there now."""
+    wanted = attempts.trained(spec)
+    return next((job for job in run.jobs if job.trained_spec not in {"", wanted}), None)
 
 
 def verdict(spec: TrainingJobSpec, status: TrainingJobStatus, end: End) -> Verdict | None:
@@ -78,7 +89,7 @@ def verdict(spec: TrainingJobSpec, status: TrainingJobStatus, end: End) -> Verdi
             return Verdict("Succeeded", Reason.COMPLETED, end.message)
         case "DeadlineExceeded":
             return Verdict("Failed", Reason.DEADLINE_EXCEEDED, end.message)
-        case "Failed" | "Preempted" | "NodeLost" if spec.restart_policy == "Never":
+        case "Failed" if spec.restart_policy == "Never":
             fix = "It is not started anew because restartPolicy is Never; OnFailure would allow it."
             return Verdict("Failed", Reason.NOT_RESTARTED, f"{end.message} {fix}")
         case "Failed" if end.is_final or status.retries > spec.run_policy.backoff_limit:
@@ -113,21 +124,15 @@ def _mishap(mishap: Mishap, log: str | None) -> End:
 def _undone(snapshot: Snapshot, run: Run) -> End | None:
     """Nobody wants the attempt as it is, or a part of it is gone."""
     job = snapshot.object
-    outdated = _outdated(job.spec, run)
-    if outdated is None:
+    before = outdated(job.spec, run)
+    if before is None:
         return _vanished(snapshot, run)
-    return None if objections(job) else _changed(job.spec, run, outdated)
+    return None if wrongs(snapshot) else _changed(job.spec, run, before)
 
 
-def _outdated(spec: TrainingJobSpec, run: Run) -> Job | None:
-    """One that was made from other wishes than those that are there now."""
-    wanted = attempts.trained(spec)
-    return next((job for job in run.jobs if job.trained_spec not in {"", wanted}), None)
-
-
-def _changed(spec: TrainingJobSpec, run: Run, outdated: Job) -> End:
+def _changed(spec: TrainingJobSpec, run: Run, made: Job) -> End:
     before = next((job.spec.parallelism for job in run.jobs if job.role == WORKER), spec.workers)
-    if attempts.trained(msgspec.structs.replace(spec, workers=before)) == outdated.trained_spec:
+    if attempts.trained(msgspec.structs.replace(spec, workers=before)) == made.trained_spec:
         message = f"The number of workers was changed from {before} to {spec.workers}, so a new attempt begins."
         return End("WorldSizeChanged", message, notes=(Note(Event.WORLD_SIZE_CHANGED, message),))
     message = "What to train was changed, so a new attempt begins."

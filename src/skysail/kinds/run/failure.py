@@ -6,12 +6,14 @@ import re
 
 import msgspec
 
+from skysail.base import terminal
 from skysail.kinds.run import completion
 from skysail.kinds.run.frameworks import FRAMEWORKS, Scope
 from skysail.kinds.run.groups import groups, is_elastic
 from skysail.kinds.run.snapshot import Run
 from skysail.kinds.run.types import Cause, Failure, TrainingJobSpec
-from skysail.kinds.run.workload import DISRUPTED, EVALUATOR, WORKER, Job, Pod, named, newest
+from skysail.kinds.run.workload import EVALUATOR, WORKER, Job, Pod, named, newest
+from skysail.kube.workloads import DISRUPTED
 
 # The reasons by which Kubernetes tells that it was the node and not somebody's wish.
 _NODE_LOST = {"DeletionByTaintManager", "DeletionByPodGC"}
@@ -19,6 +21,8 @@ _BY_POLICY = "PodFailurePolicy"
 _POD_IN_MESSAGE = re.compile(r"[Pp]od \S+?/(?P<pod>\S+)(?: for index (?P<index>\d+))?")
 _LONGEST_LOG = 4096
 _OUT_OF_MEMORY = "OOMKilled"
+# What Skysail's own nodes say of a pod that ended with their agent.
+_LOST = "Lost"
 _DELETED = "Deleted"
 # Above it, exit codes name the signal that ended a program; by this one it was asked to end.
 _SIGNALS = 128
@@ -41,16 +45,25 @@ def ended_badly(spec: TrainingJobSpec, run: Run) -> Mishap | None:
     return _disrupted(spec, run) or _failed(spec, run) or _deleted(spec, run) or _lost_rendezvous(spec, run)
 
 
+def alone(spec: TrainingJobSpec, run: Run) -> list[Failure]:
+    """Pods that failed by themselves and are replaced alone, who failed first first. The attempt goes on without."""
+    pods = [pod for pod in run.pods if pod.status.phase == "Failed" and _comes_back_alone(spec, pod)]
+    blamed = [pod for pod in pods if pod.disruption is None and not pod.was_deleted]
+    return [with_log(_described(pod), None) for pod in sorted(blamed, key=_by_blame)]
+
+
 def with_log(failure: Failure, log: str | None) -> Failure:
     """With the last lines of the pod's log; where they are not known, with what the pod said at its end."""
-    text = failure.message if log is None or not log.strip() else log.strip("\n")
-    return msgspec.structs.replace(failure, message=text[-_LONGEST_LOG:])
+    text = terminal.shown(failure.message) if log is None or not log.strip() else log.strip("\n")
+    return msgspec.structs.replace(failure, message=terminal.ending(text, _LONGEST_LOG))
 
 
 def sentence(failure: Failure, cause: Cause | None = "Failed") -> str:
     """What happened, for people; with the fix where the reason has one."""
     who = named(failure.role, failure.index)
     where = f" (pod {failure.pod} on node {failure.node})" if failure.node else ""
+    if cause == "NodeLost" and failure.reason == _LOST:
+        return f"{who}{where} was lost by its node, which was stopped or started anew."
     if cause == "NodeLost":
         return f"The node of {who}{where} was lost."
     if cause == "Preempted":
@@ -68,8 +81,10 @@ def _disrupted(spec: TrainingJobSpec, run: Run) -> Mishap | None:
     for pod in _in_order(run.pods):
         disruption = pod.disruption
         if disruption is not None and pod.was_cut_off and not _comes_back_alone(spec, pod):
-            failure = _described(pod, reason=disruption.reason, message=disruption.message)
-            return Mishap("NodeLost" if disruption.reason in _NODE_LOST else "Preempted", failure)
+            is_lost = disruption.reason in _NODE_LOST or pod.status.reason == _LOST
+            reason = _LOST if pod.status.reason == _LOST else disruption.reason
+            failure = _described(pod, reason=reason, message=disruption.message)
+            return Mishap("NodeLost" if is_lost else "Preempted", failure)
     return None
 
 

@@ -6,18 +6,13 @@ host name is `<name>-<role>-<attempt>-<index>` and must fit into the 63 characte
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 
 from skysail.kinds.run.groups import RoleName
+from skysail.kube import stems
 
-# A label of DNS that is a Service's name as well: a letter first, no dots.
-_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_LONGEST_LABEL = 63
 # What is left of 63 after the longest role, `-evaluator-1234567-0`, and after the longest suffix.
 _LONGEST_STEM = 43
-_HASH = 6
 _PREFIX = "HYPERPARAM_"
 _NOT_IN_VARIABLE = re.compile(r"[^A-Z0-9_]")
 
@@ -46,7 +41,7 @@ def gang(name: str) -> str:
 
 def label_value(name: str) -> str:
     """The name as the value of a label, which is no longer than a DNS label."""
-    return name if len(name) <= _LONGEST_LABEL else _stem(name)
+    return stems.label_value(name, _LONGEST_STEM)
 
 
 def variable(hyperparameter: str) -> str:
@@ -55,10 +50,4 @@ def variable(hyperparameter: str) -> str:
 
 
 def _stem(name: str) -> str:
-    """The name itself where its children can begin with it; else as much of it as can, and a hash of all of it."""
-    if len(name) <= _LONGEST_STEM and _LABEL.fullmatch(name):
-        return name
-    digest = base64.b32encode(hashlib.sha256(name.encode()).digest()).decode().lower()[:_HASH]
-    plain = name.replace(".", "-")
-    beginning = (plain if plain[0].isalpha() else f"t{plain}")[: _LONGEST_STEM - _HASH - 1]
-    return f"{beginning.rstrip('-')}-{digest}"
+    return stems.stem(name, _LONGEST_STEM)

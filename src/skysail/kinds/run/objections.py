@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -17,13 +16,11 @@ from skysail.kinds.run import naming, trespass
 from skysail.kinds.run.groups import GPU
 from skysail.kinds.run.trespass import CHECKPOINTS, Ground
 from skysail.kinds.run.types import TrainingJob, TrainingJobSpec
-from skysail.kube import quantities
-from skysail.kube.fields import Quantity, ResourceRequirements
+from skysail.kube import amounts
+from skysail.kube.fields import ResourceRequirements
 
 _KINDS_OF_VALUE = {type(None): "null", list: "a list", dict: "an object"}
 _LONGEST_VALUE = 60
-# No amount of anything has more digits, and none is smaller.
-_MOST_DIGITS = 30
 # Kubernetes' own: a pod's identity.
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 (a folder)
 
@@ -48,6 +45,9 @@ def _hyperparameters(spec: TrainingJobSpec) -> Iterator[str]:
         kind = _KINDS_OF_VALUE.get(type(value))
         if kind is not None:
             yield f"spec.hyperparameters.{key} is {kind} ({_shown(value)}): write text, a number or a boolean."
+        if not key:
+            yield "spec.hyperparameters has an empty key: give it a name, such as lr."
+            continue
         name = naming.variable(key)
         if name in taken:
             yield (
@@ -67,15 +67,13 @@ def _elastic(spec: TrainingJobSpec) -> Iterator[str]:
 
 def _amounts(spec: TrainingJobSpec) -> Iterator[str]:
     for where, resources in _resources(spec):
-        yield from _unreadable(where, resources)
-        for name, request in sorted(resources.requests.items()):
-            yield from _against_limit(where, name, request, resources.limits.get(name))
+        yield from amounts.objections(where, resources)
     wanted, shared = spec.gpu_per_worker, spec.resources or ResourceRequirements()
-    for kind, amounts in (("limits", shared.limits), ("requests", shared.requests)):
-        amount = _number(amounts.get(GPU))
+    for kind, some in (("limits", shared.limits), ("requests", shared.requests)):
+        amount = amounts.number(some.get(GPU))
         if wanted and amount is not None and amount != wanted:
             yield (
-                f"spec.gpuPerWorker is {wanted}, and spec.resources.{kind} has {GPU}: {amounts[GPU]}: make them equal, "
+                f"spec.gpuPerWorker is {wanted}, and spec.resources.{kind} has {GPU}: {some[GPU]}: make them equal, "
                 "or remove one."
             )
 
@@ -87,26 +85,6 @@ def _resources(spec: TrainingJobSpec) -> Iterator[tuple[str, ResourceRequirement
         named = {"chief": roles.chief, "parameterServers": roles.parameter_servers, "evaluator": roles.evaluator}
         rows += [(f"spec.roles.{name}.resources", role.resources) for name, role in named.items() if role is not None]
     yield from ((where, resources) for where, resources in rows if resources is not None)
-
-
-def _unreadable(where: str, resources: ResourceRequirements) -> Iterator[str]:
-    for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
-        for name, amount in sorted(amounts.items()):
-            if _number(amount) is None:
-                yield f"{where}.{kind} has {name}: {amount}, which is no amount: write one such as 500m, 2 or 4Gi."
-
-
-def _against_limit(where: str, name: str, request: Quantity, limit: Quantity | None) -> Iterator[str]:
-    wanted, allowed = _number(request), _number(limit)
-    if wanted is None or allowed is None or wanted == allowed:
-        return
-    if wanted > allowed:
-        yield (
-            f"{where}.requests has {name}: {request}, which is above its limit of {limit}: lower the request or raise "
-            "the limit."
-        )
-    elif name == GPU:
-        yield f"{where} has {GPU}: {request} as request and {limit} as limit: GPUs are not shared, so make them equal."
 
 
 def _checkpoint_directory(spec: TrainingJobSpec, ground: Ground) -> Iterator[str]:
@@ -128,15 +106,6 @@ def _checkpoint_directory(spec: TrainingJobSpec, ground: Ground) -> Iterator[str
 
 def _is_inside(path: str, folder: str) -> bool:
     return path.startswith(folder.rstrip("/") + "/")
-
-
-def _number(quantity: Quantity | None) -> Decimal | None:
-    """None where there is none, or where nobody can tell."""
-    try:
-        number = None if quantity is None else quantities.parse(quantity)
-    except ValueError:
-        return None
-    return None if number is None or abs(number.adjusted()) > _MOST_DIGITS else number
 
 
 def _shown(value: Any) -> str:

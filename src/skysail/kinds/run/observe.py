@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
@@ -10,23 +9,28 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from skysail.base.names import Label
-from skysail.core.actions import Plan
+from skysail.core import obstacles
+from skysail.core.actions import Note, Plan
 from skysail.core.fence import Fenced
 from skysail.core.loop import Loop
-from skysail.kinds.run import attempts, completion, failure, gangs, naming, plan, waiting
+from skysail.core.obstacles import Obstacle
+from skysail.kinds.run import attempts, completion, ends, failure, gangs, naming, plan, trial, volumes
 from skysail.kinds.run.gangs.sight import Serves, Sight, serves_nothing
 from skysail.kinds.run.groups import groups
+from skysail.kinds.run.objections import objections
 from skysail.kinds.run.reporting import Terms
-from skysail.kinds.run.snapshot import Obstacle, Snapshot
+from skysail.kinds.run.snapshot import Predecessor, Snapshot
 from skysail.kinds.run.types import TRAINING_JOB, TrainingJob, TrainingJobStatus
 from skysail.kinds.run.workload import Job, Pod
+from skysail.kube import evidence
 from skysail.kube.cache import Cache, label_values, owner_uids, uids
 from skysail.kube.client import Client, decoded
 from skysail.kube.discovery import Discovery
-from skysail.kube.errors import KubeError, NotFound
+from skysail.kube.errors import NotFound
+from skysail.kube.evidence import Evidence
 from skysail.kube.objects import Key, Object
 from skysail.kube.rbac import Right, reading
-from skysail.kube.resources import CONFIG_MAP, EVENT, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE, Resource
+from skysail.kube.resources import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE, Resource
 
 RIGHTS = (
     reading(TRAINING_JOB.resource),
@@ -44,48 +48,21 @@ RIGHTS = (
     reading(POD),
     # `delete` is for pods whose Job was deleted without them.
     Right(POD, ("delete",)),
-    Right(POD, ("get",), subresource="log"),
-    Right(EVENT, ("list",)),
+    *evidence.RIGHTS,
     *(right for gang in gangs.GANGS.values() for right in gang.rights),
 )
 
+# What starts a program, such as torchrun, adds a page of its own to what the program said.
+_LOG_LINES = 100
 _OURS = {"labelSelector": Label.TRAINING_JOB_UID}
-_LOG_LINES = 20
-_LOG_BYTES = 16384
-# A node that does not answer must not keep other jobs from being looked at.
-_LOG_SECONDS = 5.0
 # The Job controller makes pods at once; where there are fewer after so long, something keeps it from it.
 _PATIENCE = timedelta(seconds=10)
-_CANNOT_CREATE = "FailedCreate"
 
 T = TypeVar("T", bound=Object)
 
 
 class _List(msgspec.Struct, Generic[T], frozen=True):
     items: tuple[T, ...]
-
-
-class _Series(msgspec.Struct, frozen=True, rename="camel"):
-    last_observed_time: str | None = None
-
-
-class _Told(msgspec.Struct, frozen=True, rename="camel"):
-    """An event, as far as it says what is wrong. Who tells decides which of its times are there."""
-
-    note: str = ""
-    reason: str = ""
-    event_time: str | None = None
-    deprecated_last_timestamp: str | None = None
-    series: _Series | None = None
-
-    @property
-    def time(self) -> str:
-        last = self.series.last_observed_time if self.series else None
-        return last or self.deprecated_last_timestamp or self.event_time or ""
-
-
-class _Events(msgspec.Struct, frozen=True):
-    items: tuple[_Told, ...]
 
 
 class Caches(msgspec.Struct, frozen=True):
@@ -155,6 +132,7 @@ class Training:
         is_settled: Callable[[str], bool] = _nothing_to_read,
     ) -> None:
         self._client = client
+        self._evidence = Evidence(client)
         self._caches = caches
         self._now = now
         self._terms = terms
@@ -181,13 +159,31 @@ class Training:
         number = attempts.under_way(snapshot)
         if number is not None:
             return await self._looked_closer(snapshot, number)
-        return await self._sure_to_begin(snapshot) if plan.begins(snapshot) else snapshot
+        if not plan.begins(snapshot):
+            return snapshot
+        before = self._predecessor(job)
+        if before is not None:
+            return msgspec.structs.replace(snapshot, before=before)
+        return await self._sure_to_begin(snapshot)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan.plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: str) -> TrainingJobStatus:
+    def refused(self, snapshot: Snapshot, why: Note) -> TrainingJobStatus:
         return plan.refused(snapshot, why)
+
+    def _predecessor(self, job: TrainingJob) -> Predecessor | None:
+        """What has the names that the next attempt needs, and goes soon."""
+        number = attempts.following(job.status)
+        for name in (naming.job(job.metadata.name, group.role, number) for group in groups(job.spec)):
+            found = self._caches.jobs.get(Key(job.metadata.namespace, name))
+            owner = found.metadata.controller if found is not None else None
+            if owner is None or owner.uid == job.metadata.uid:
+                continue
+            if (owner.kind, owner.name) == (self.resource.kind, job.metadata.name):
+                pods = (pod for pod in self._caches.pods.by("training", owner.uid) if not pod.is_over)
+                return Predecessor(name, tuple(sorted(pod.metadata.name for pod in pods)))
+        return None
 
     async def _looked_closer(self, snapshot: Snapshot, number: int) -> Snapshot:
         """What is missing of the attempt is asked for: a cache may lag, and to end an attempt for that would be bad."""
@@ -198,9 +194,11 @@ class Training:
         run = snapshot.run(number)
         if failure.ended_badly(snapshot.object.spec, run) is not None:
             return await self._with_evidence(snapshot, number)
+        if ends.outdated(snapshot.object.spec, run) is not None and not snapshot.object.spec.suspend:
+            snapshot = await self._tried(snapshot, number + 1)
         if completion.missing(snapshot.object.spec, run) and _has_waited(snapshot, run.jobs):
             snapshot = msgspec.structs.replace(snapshot, complaint=await self._complaint(run.jobs))
-        stuck = waiting.stuck(run, snapshot.now)
+        stuck = obstacles.stuck(run.pods, snapshot.now)
         return snapshot if stuck is None else msgspec.structs.replace(snapshot, obstacle=await self._obstacle(stuck))
 
     async def _with_evidence(self, snapshot: Snapshot, number: int) -> Snapshot:
@@ -256,11 +254,33 @@ class Training:
         if live.metadata.resource_version != job.metadata.resource_version:
             raise Fenced(f"{job.metadata.key} has changed")
         snapshot = await self._with_gang(snapshot, begins=True)
+        snapshot = msgspec.structs.replace(snapshot, has_lost_checkpoint=await self._has_lost_checkpoint(job))
+        if trial.is_due(job):
+            snapshot = await self._tried(snapshot, attempts.following(job.status))
         if not job.status.attempts:
             return snapshot
         jobs = await self._list(JOB, job, _List[Job])
         pods = await self._list(POD, job, _List[Pod])
         return msgspec.structs.replace(snapshot, jobs=jobs.items, pods=pods.items)
+
+    async def _has_lost_checkpoint(self, job: TrainingJob) -> bool:
+        """Whoever deletes a claim deletes what is on it, and another one of its name is empty."""
+        checkpoint = job.status.checkpoint
+        if checkpoint is None or not volumes.finds(job, checkpoint):
+            return False
+        name = volumes.checkpoint_claim_name(job)
+        try:
+            claim = await self._client.get(PERSISTENT_VOLUME_CLAIM, job.metadata.namespace, name, Object)
+        except NotFound:
+            claim = None
+        return volumes.has_lost(claim, checkpoint)
+
+    async def _tried(self, snapshot: Snapshot, number: int) -> Snapshot:
+        """With what the API server has against the spec as it is now, where nothing else speaks against it."""
+        if objections(snapshot.object):
+            return snapshot
+        refusal = await trial.refusal(self._client, snapshot.object, number, snapshot.terms.reporting)
+        return msgspec.structs.replace(snapshot, refusal=refusal)
 
     async def _list(self, resource: Resource, job: TrainingJob, type_: type[_List[T]]) -> _List[T]:
         query = {"labelSelector": f"{Label.TRAINING_JOB_UID}={job.metadata.uid}"}
@@ -270,34 +290,19 @@ class Training:
         """Asked for once: a node that does not answer must not keep the next attempt from beginning."""
         if pod is None or pod.exit is None:
             return None
-        query = {"container": pod.exit[0], "tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
-        try:
-            async with asyncio.timeout(_LOG_SECONDS):
-                return await self._client.read_text(POD.path(pod.metadata.namespace, pod.metadata.name, "log"), query)
-        except (KubeError, TimeoutError):
-            return None
+        return await self._evidence.log(pod.metadata.key, pod.exit[0], lines=_LOG_LINES)
 
     async def _complaint(self, jobs: tuple[Job, ...]) -> str | None:
         """What the Job controller last told about pods that it cannot make."""
         for job in jobs:
-            told = await self._events(job, f",reason={_CANNOT_CREATE}")
-            if told:
-                return told[-1].note
+            told = await self._evidence.complaint(job)
+            if told is not None:
+                return told
         return None
 
     async def _obstacle(self, pod: Pod) -> Obstacle | None:
-        """What was last told about a pod that does not start. A later event says that an earlier one is overcome."""
-        told = await self._events(pod)
-        newest = max(told, key=lambda event: event.time, default=None)
+        newest = await self._evidence.newest(pod)
         return None if newest is None else Obstacle(pod.metadata.name, newest.reason, newest.note)
-
-    async def _events(self, about: Object, more: str = "") -> tuple[_Told, ...]:
-        """As far as they can be read: they are for people, and nothing depends on them."""
-        query = {"fieldSelector": f"regarding.uid={about.metadata.uid}{more}"}
-        try:
-            return decoded(await self._client.list_page(EVENT, about.metadata.namespace, query), _Events).items
-        except KubeError:
-            return ()
 
 
 def _has_waited(snapshot: Snapshot, jobs: tuple[Job, ...]) -> bool:

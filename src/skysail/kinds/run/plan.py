@@ -12,24 +12,32 @@ import msgspec
 
 from skysail.base.names import Annotation, Event, Reason
 from skysail.base.timestamps import timestamp
-from skysail.core import finalizers
+from skysail.core import finalizers, obstacles
 from skysail.core.actions import Action, Apply, Delete, Manifest, Note, Owner, Patch, Plan
-from skysail.kinds.run import attempts, completion, failure, silence, status, waiting
-from skysail.kinds.run.ends import End, deadline_sentence, end_of, unheeded, until_deadline, verdict
+from skysail.core.obstacles import Wait
+from skysail.kinds.run import attempts, completion, failure, refusals, silence, status, waiting
+from skysail.kinds.run.ends import End, deadline_sentence, end_of, unheeded, until_deadline, verdict, wrongs
 from skysail.kinds.run.gangs import leave
 from skysail.kinds.run.groups import fewest, groups, is_elastic
-from skysail.kinds.run.objections import objections
+from skysail.kinds.run.news import fallen, news
 from skysail.kinds.run.render import Children, children
-from skysail.kinds.run.snapshot import Run, Snapshot
-from skysail.kinds.run.types import TRAINING_JOB, Attempt, NewestCheckpoint, Phase, TrainingJob, TrainingJobStatus
+from skysail.kinds.run.snapshot import Predecessor, Run, Snapshot
+from skysail.kinds.run.types import (
+    TRAINING_JOB,
+    Attempt,
+    NewestCheckpoint,
+    Phase,
+    TrainingJob,
+    TrainingJobStatus,
+)
 from skysail.kinds.run.volumes import finds
-from skysail.kinds.run.waiting import Wait
 from skysail.kinds.run.workload import EVALUATOR, WORKER, Job, Pod
 from skysail.kube.resources import JOB, POD, SERVICE
 
 # How soon to ask again why there are fewer pods than wanted: nobody tells us when a quota is raised.
 _ASK_AGAIN = 10.0
-# How soon to ask again why a pod does not start on its node: most do, and only then somebody would be told.
+# How soon to ask again why a pod does not start on its node: most do, and only then somebody would be told. Likewise
+# whether the API server still refuses a spec: the cluster's rules may change.
 _ASK_NODE = 30.0
 # A node that has not confirmed the end of a pod so long after its grace will not do so by itself.
 _LATE = timedelta(minutes=1)
@@ -62,19 +70,24 @@ def begins(snapshot: Snapshot) -> bool:
     return is_free and (late is None or late > 0) and attempts.pause(job, snapshot.now) <= timedelta()
 
 
-def refused(snapshot: Snapshot, why: str) -> TrainingJobStatus:
-    return status.refused(snapshot, why)
+def refused(snapshot: Snapshot, why: Note) -> TrainingJobStatus:
+    job = snapshot.object
+    if job.status.attempts or not refusals.is_about_job(why.message):
+        return status.refused(snapshot, why)
+    wrong = refusals.sentence(why.message, has_template=job.spec.pod_template is not None)
+    return status.unfit(snapshot, job.status, wrong)
 
 
 def _under_way(snapshot: Snapshot, run: Run) -> Plan:
     job = snapshot.object
+    before = msgspec.structs.replace(job.status, checkpoint=None) if snapshot.has_lost_checkpoint else job.status
     begun = Attempt(
         number=run.number,
         start_time=timestamp(snapshot.now),
-        resumed_from=_resumed_from(job, run),
+        resumed_from=_resumed_from(job, run, before.checkpoint),
         spec_hash=attempts.asked(job.spec),
     )
-    known = status.seen(snapshot, attempts.opened(job.status, begun), run.number)
+    known = status.seen(snapshot, attempts.opened(before, begun), run.number)
     since = _ran_since(snapshot, run)
     if since is not None:
         known = attempts.ran(known, since)
@@ -83,16 +96,18 @@ def _under_way(snapshot: Snapshot, run: Run) -> Plan:
 
 
 def _go_on(snapshot: Snapshot, run: Run, known: TrainingJobStatus) -> Plan:
-    job = snapshot.object
     stale = tuple(
         _delete(each) for each in snapshot.jobs if each.attempt < run.number and not each.metadata.is_deleting
     )
-    wait, wrong = waiting.waits_for(snapshot, run), " ".join(unheeded(job, run))
+    wait, wrong = waiting.waits_for(snapshot, run), " ".join(unheeded(snapshot, run))
+    known = msgspec.structs.replace(known, failure=next(reversed(fallen(snapshot, run)), known.failure))
     shown, until_stall = silence.listened(snapshot, _shown(snapshot, known, wait, wrong))
+    shown = status.gathered(snapshot, shown, None)
     return Plan(
         actions=stale if wrong else (*stale, *_upkeep(snapshot, run, known, wait)),
-        status=status.gathered(snapshot, shown, None),
-        notes=_news(snapshot, run, wrong),
+        status=shown,
+        can_wait=status.is_detail(snapshot.object.status, shown),
+        notes=news(snapshot, run, wrong),
         look_again=_soonest(until_deadline(snapshot), until_stall, _until_asked(snapshot, run)),
     )
 
@@ -109,19 +124,11 @@ def _shown(snapshot: Snapshot, known: TrainingJobStatus, wait: Wait | None, wron
     return status.under_way(snapshot, known, phase, wait.reason, wait.message, unheeded=wrong)
 
 
-def _news(snapshot: Snapshot, run: Run, wrong: str) -> tuple[Note, ...]:
-    job = snapshot.object
-    if attempts.recorded(job.status, run.number) is None:
-        return (_created(job),)
-    is_known = job.status.observed_generation == job.metadata.generation
-    return (Note(Reason.INVALID_SPEC, wrong, warning=True),) if wrong and not is_known else ()
-
-
 def _until_asked(snapshot: Snapshot, run: Run) -> float | None:
     """In how many seconds to ask who knows why pods are missing, or do not start."""
     if completion.missing(snapshot.object.spec, run):
         return _ASK_AGAIN
-    return _ASK_NODE if waiting.starting(run) else None
+    return _ASK_NODE if obstacles.starting(run.pods) else None
 
 
 def _close(snapshot: Snapshot, known: TrainingJobStatus, end: End) -> Plan:
@@ -147,7 +154,9 @@ def _between(snapshot: Snapshot) -> Plan:
     job = snapshot.object
     known = status.seen(snapshot, job.status, attempts.following(job.status) - 1)
     if begins(snapshot):
-        wrong = objections(job)
+        if snapshot.before is not None:
+            return _after(snapshot, known, snapshot.before)
+        wrong = wrongs(snapshot)
         return _unfit(snapshot, known, wrong) if wrong else _begin(snapshot, known)
     phase: Phase = "Suspended" if job.spec.suspend else "Restarting"
     if snapshot.jobs or snapshot.pods:
@@ -167,6 +176,14 @@ def _between(snapshot: Snapshot) -> Plan:
     if late is not None and late <= 0:
         return _out_of_time(snapshot, known)
     return _pause(snapshot, known, attempts.pause(job, snapshot.now))
+
+
+def _after(snapshot: Snapshot, known: TrainingJobStatus, before: Predecessor) -> Plan:
+    """The names that it needs are still those of one that was deleted."""
+    what = f"{len(before.pods)} pods, such as {before.pods[0]}," if before.pods else f"Job {before.job}"
+    message = f"It waits for {what} of the deleted TrainingJob of the same name to end."
+    shown = status.under_way(snapshot, known, "Pending", Reason.PODS_ENDING, message)
+    return Plan(status=shown, look_again=_SOON)
 
 
 def _orphans(snapshot: Snapshot) -> tuple[Action, ...]:
@@ -196,7 +213,7 @@ def _unfit(snapshot: Snapshot, known: TrainingJobStatus, wrong: tuple[str, ...])
     message = " ".join(wrong)
     shown = status.unfit(snapshot, known, message)
     notes = (Note(Reason.INVALID_SPEC, message, warning=True),) if shown != snapshot.object.status else ()
-    return Plan(status=shown, notes=notes)
+    return Plan(status=shown, notes=notes, look_again=None if snapshot.refusal is None else _ASK_NODE)
 
 
 def _pause(snapshot: Snapshot, known: TrainingJobStatus, left: timedelta) -> Plan:
@@ -294,20 +311,15 @@ def _marked(manifest: Manifest, hash_: str) -> Manifest:
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
-def _created(job: TrainingJob) -> Note:
-    return Note(Event.WORKERS_CREATED, f"Created {job.spec.workers} worker pods")
-
-
 def _delete(job: Job) -> Delete:
     """The Job stays until its pods are gone: when it has gone, nothing of the attempt runs."""
     return Delete(JOB, job, children_first=True)
 
 
-def _resumed_from(job: TrainingJob, run: Run) -> NewestCheckpoint | None:
+def _resumed_from(job: TrainingJob, run: Run, newest: NewestCheckpoint | None) -> NewestCheckpoint | None:
     """Jobs that are there began where they began, whatever was reported before their attempt was written down."""
     if run.jobs:
         return run.jobs[0].resumed_from
-    newest = job.status.checkpoint
     return newest if newest is not None and finds(job, newest) else None
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from skysail.core.obstacles import Obstacle
 from skysail.kinds.run.gangs.gang import Known
 from skysail.kinds.run.reporting import Terms
 from skysail.kinds.run.types import TrainingJob
@@ -24,12 +25,11 @@ class Run(msgspec.Struct, frozen=True):
         return next((job for job in self.jobs if job.metadata.name == name), None)
 
 
-class Obstacle(msgspec.Struct, frozen=True):
-    """The newest event about a pod that has a node and does not start: its name, and the event's reason and words."""
+class Predecessor(msgspec.Struct, frozen=True):
+    """A Job of a TrainingJob that had this name and was deleted, and its pods that have not ended."""
 
-    pod: str
-    reason: str
-    note: str
+    job: str
+    pods: tuple[str, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,9 +37,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     `vanished` names Jobs of the attempt under way that the API server itself does not have. `log` are the last lines
     of the pod that made the attempt fail, `complaint` is what keeps the Job controller from making pods, as it told in
-    an event, `obstacle` what keeps a pod from starting on its node; None where nobody knows. `gang` is what the gang
-    scheduler has of the job. `terms` hold for every TrainingJob. `is_settled`: nothing is left to write of what ended
-    pods have told; asked only where the next step would build on it.
+    an event, `obstacle` what keeps a pod from starting on its node; None where nobody knows. `before` is what is left
+    of another that had this name. `refusal` is what the API server has against the pods of a spec that no attempt was
+    made from yet. `gang` is what the gang scheduler has of the job. `terms` hold for every TrainingJob. `is_settled`:
+    nothing is left to write of what ended pods have told; `has_lost_checkpoint`: the newest one has gone with its
+    claim. Both are asked only where the next step would build on it.
     """
 
     object: TrainingJob
@@ -51,9 +53,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None
     complaint: str | None = None
     obstacle: Obstacle | None = None
+    before: Predecessor | None = None
+    refusal: str | None = None
     gang: Known = Known()
     terms: Terms = Terms()
     is_settled: bool = True
+    has_lost_checkpoint: bool = False
 
     def run(self, number: int) -> Run:
         return Run(

@@ -10,6 +10,7 @@ from skysail.base.names import Condition as Type
 from skysail.base.names import Label, Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import conditions
+from skysail.core.actions import Note
 from skysail.kinds.run import completion
 from skysail.kinds.run.snapshot import Snapshot
 from skysail.kinds.run.types import Phase, TrainingJobStatus, WorkerStatus
@@ -56,9 +57,9 @@ def over(
     return msgspec.structs.replace(status, phase=phase, completion_time=timestamp(snapshot.now), replicas=0)
 
 
-def refused(snapshot: Snapshot, why: str) -> TrainingJobStatus:
+def refused(snapshot: Snapshot, why: Note) -> TrainingJobStatus:
     """A write was refused: what stands, stands, and the job says why nothing moves."""
-    status = told(snapshot, snapshot.object.status, Type.ACCEPTED, "False", Reason.RECONCILE_FAILED, why)
+    status = told(snapshot, snapshot.object.status, Type.ACCEPTED, "False", why.reason, why.message)
     return msgspec.structs.replace(status, phase=status.phase or "Pending")
 
 
@@ -108,6 +109,17 @@ def last_seen(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatu
     now = {index: _worker(pod, number + replaced[index]) for index, pod in last.items() if not pod.metadata.is_deleting}
     workers = (known | now).items()
     return msgspec.structs.replace(status, worker_statuses=tuple(worker for _, worker in sorted(workers)))
+
+
+def is_detail(old: TrainingJobStatus, new: TrainingJobStatus) -> bool:
+    """Whether the new one only says more closely how far pods have come that are on their way."""
+    running = conditions.find(new.conditions, Type.RUNNING)
+    if new.phase != "Pending" or running is None:
+        return False
+    told = conditions.with_condition(old.conditions, running)
+    return new == msgspec.structs.replace(
+        old, conditions=told, worker_statuses=new.worker_statuses, replicas=new.replicas
+    )
 
 
 def told(

@@ -273,7 +273,7 @@ class TrainingJobStatus(fields.Part, frozen=True, kw_only=True):
     retries: Annotated[
         fields.Count, Meta(description="Failed attempts of what is trained now; each one costs a retry.")
     ] = 0
-    failure: Annotated[Failure | None, Meta(description="The pod that made the newest failed attempt fail.")] = None
+    failure: Annotated[Failure | None, Meta(description="The pod that failed last.")] = None
     progress: Annotated[Progress | None, Meta(description="How far the training is.")] = None
     checkpoint: Annotated[NewestCheckpoint | None, Meta(description="The newest complete checkpoint.")] = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from datetime import datetime
 
 import msgspec
 
@@ -11,6 +12,7 @@ from skysail.kinds.run import naming
 from skysail.kinds.run.groups import largest
 from skysail.kinds.run.types import Checkpoint, NewestCheckpoint, TrainingJob, TrainingJobSpec
 from skysail.kube.fields import PersistentVolumeClaimVolumeSource
+from skysail.kube.objects import Object
 from skysail.kube.resources import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM
 
 _DATA = "/data"
@@ -57,6 +59,14 @@ def finds(job: TrainingJob, checkpoint: NewestCheckpoint) -> bool:
     """Whether the job's pods, as they are made now, find what was saved: the folder or its volume may have changed."""
     is_there = checkpoint.claim_name in {None, checkpoint_claim_name(job)}
     return is_there and is_within(checkpoint.path, checkpoint_directory(job.spec))
+
+
+def has_lost(claim: Object | None, checkpoint: NewestCheckpoint) -> bool:
+    """Whether what was saved is gone with its claim: there is none, it goes, or it was made later than that."""
+    if claim is None or claim.metadata.is_deleting:
+        return True
+    made, saved = claim.metadata.creation_timestamp, checkpoint.save_time
+    return bool(made and saved) and datetime.fromisoformat(saved or "") < datetime.fromisoformat(made or "")
 
 
 def is_within(path: str, directory: str) -> bool:

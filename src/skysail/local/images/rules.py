@@ -45,11 +45,29 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 # As in PyTorch's own image, programs begin here. Ours has one that trains, which the sample of a TrainingJob names.
 _WORKSPACE = Copied(str(Path(__file__).with_name("workspace")), "/workspace")
 
+_RUNTIMES = Path(__file__).parents[2] / "runtimes"
+
+
+def _runtime(pattern: str, module: str, *packages: str) -> Rule:
+    """An image of ours: the packages that its program needs, and the program as this Skysail has it."""
+    entrypoint = ("env", "PYTHONPATH=/opt/skysail", "python", "-m", f"skysail.runtimes.{module}")
+    copied = Copied(str(_RUNTIMES), "/opt/skysail/skysail/runtimes")
+    return Rule(pattern=pattern, packages=packages, entrypoint=entrypoint, copied=copied)
+
+
+# Of uvicorn the versions whose protocol the server is made for.
+_SERVER = ("fastapi", "httptools", "msgspec", "numpy", "onnxruntime", "orjson", "uvicorn>=0.54,<0.55", "uvloop")
+
 STARTING_SET = (
+    _runtime("*skysail-fetch:*", "fetch", "aiohttp", "huggingface-hub", "msgspec", "obstore"),
+    _runtime("*fastapi-onnx:*", "fastapi_pytorch", *_SERVER),
+    _runtime("*fastapi-pytorch:*", "fastapi_pytorch", *_SERVER, "safetensors", "torch"),
     Rule(pattern="python:*", default_args=("python3",)),
     Rule(pattern="pytorch/pytorch:*", packages=("torch", "numpy"), copied=_WORKSPACE),
     Rule(pattern="*xgboost*", packages=("xgboost-cpu", "numpy", "scipy")),
     Rule(pattern="*jax*", packages=("jax[cpu]", "numpy")),
+    # TensorFlow Serving itself is no Python package, so here a program in Python answers as it does.
+    _runtime("tensorflow/serving:*", "tensorflow_serving", "tensorflow-cpu"),
     Rule(pattern="tensorflow/tensorflow:*", packages=("tensorflow-cpu",)),
     *(
         Rule(pattern=f"{system}:*", packages=None, default_args=("sh",))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from skysail.cloud.contract import Ended, RunId
+from skysail.cloud.contract import LOST, Ended, RunId
 
 _LOST_CODE = 137
 _LOST = "The container ended together with the node's agent, which is started again."
@@ -73,4 +73,4 @@ def _end(file: Path, now: float) -> Ended:
         return msgspec.json.decode(file.read_bytes(), type=Ended)
     except msgspec.DecodeError:  # nothing, or half of it, was written
         began = file.stat().st_mtime
-        return Ended(code=_LOST_CODE, reason="Lost", message=_LOST, started=began, ended=max(began, now))
+        return Ended(code=_LOST_CODE, reason=LOST, message=_LOST, started=began, ended=max(began, now))

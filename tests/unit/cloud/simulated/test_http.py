@@ -82,16 +82,16 @@ async def test_an_end_that_goes_wrong_is_told_as_it_is(what):
 
 
 async def test_an_answer_that_takes_too_long_is_unknown_and_the_instance_is_made_all_the_same():
-    async with shop(Fault(on="create", what="slow", seconds=0.3), seconds=0.1) as (account, client):
+    async with shop(Fault(on="create", what="slow", seconds=3.0), seconds=2.0) as (account, client):
         changes = account.changes()
         with pytest.raises(Unknown, match="gave no answer"):
             await client.create(order(claim="slow"))
         assert await anext(changes) == "slow"
-        assert len((await client.list()).instances) == 1
+        assert len((await account.list()).instances) == 1
 
 
 async def test_however_many_are_listened_to_there_is_room_for_a_call():
-    async with shop(seconds=5.0) as (account, client):
+    async with shop(seconds=60.0) as (account, client):
         ids = [account.plant().id for _ in range(150)]
         listening_to = [asyncio.create_task(anext(client.output(id_), None)) for id_ in ids]
         await asyncio.sleep(0.1)
@@ -122,9 +122,7 @@ async def test_a_wrong_token_is_refused_for_everything(token):
 
 
 async def test_where_nobody_listens_nothing_is_known():
-    async with listening(web.Application()) as url:
-        pass
-    async with remote(str(url)) as client:
+    async with remote("http://127.0.0.1:1") as client:
         for call in (client.create(order()), client.list(), client.look("i"), client.end("i", 0)):
             with pytest.raises(Unknown):
                 await call
@@ -238,7 +236,7 @@ async def test_who_leaves_is_not_followed_any_more():
         tape = account._machines.lives[planted.id].program._tape
         assert len(tape._readers) == 1
         await output.aclose()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(600):
             while tape._readers:  # noqa: ASYNC110 (the other end of a connection)
                 await asyncio.sleep(0.01)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from skysail.kinds.run.failure import ended_badly, sentence, with_log
@@ -193,6 +194,13 @@ def test_a_pod_that_has_to_go_ends_its_gang_before_its_job_has_failed(reason, ca
     assert (found.cause, found.failure.index, found.failure.reason) == (cause, 1, reason)
 
 
+def test_a_pod_that_its_node_lost_ends_the_attempt_at_no_cost():
+    of = job()
+    gone = pod(1, "Failed", exit=137, why="Lost", reason="Lost", conditions=[disruption("TerminationByKubelet")])
+    found = mishap(of, failed(of), pod(0), gone)
+    assert (found.cause, found.failure.index, found.failure.reason) == ("NodeLost", 1, "Lost")
+
+
 def test_peers_that_fail_without_the_one_that_had_to_go_are_not_to_blame():
     of = job()
     gone = pod(1, conditions=[disruption()])
@@ -204,7 +212,7 @@ def test_that_a_pod_had_to_go_is_known_also_when_it_is_gone():
     told = "Pod ml-jobs/mnist-worker-0-1-x7k2p for index 1 has condition DisruptionTarget matching FailJob rule"
     gone = child(of, end="Failed", reason="PodFailurePolicy")
     condition = type(gone.status.conditions[0])("Failed", "True", "PodFailurePolicy", told)
-    gone = type(gone)(gone.metadata, gone.spec, type(gone.status)((condition,)))
+    gone = msgspec.structs.replace(gone, status=type(gone.status)((condition,)))
     found = mishap(of, gone)
     assert (found.cause, found.failure.index, found.failure.pod) == ("Preempted", 1, "mnist-worker-0-1-x7k2p")
 
@@ -236,6 +244,11 @@ def test_elastic_workers_do_without_one_of_them_but_not_without_the_first():
     assert mishap(of, child(of), pod(0), pod(1, conditions=[disruption()])) is None
     assert mishap(of, child(of), pod(0, "Failed"), pod(0, life=1)).cause == "Failed"
     assert mishap(of, child(of), pod(0, conditions=[disruption()]), pod(1)).cause == "Preempted"
+
+
+def test_of_what_a_pod_said_the_end_is_kept_as_a_terminal_shows_it():
+    said = "".join(f"\r{at}%" for at in range(100)) + "\nValueError: nan"
+    assert with_log(Failure(role="worker", message=said), None).message == "99%\nValueError: nan"
 
 
 @pytest.mark.parametrize(
@@ -275,6 +288,11 @@ def test_the_end_of_the_log_is_kept_or_what_the_pod_said(log, message):
             Failure(role="worker", index=0, pod="p", node="n"),
             "NodeLost",
             "The node of Worker 0 (pod p on node n) was lost.",
+        ),
+        (
+            Failure(role="worker", index=0, pod="p", node="n", reason="Lost"),
+            "NodeLost",
+            "Worker 0 (pod p on node n) was lost by its node, which was stopped or started anew.",
         ),
     ],
 )

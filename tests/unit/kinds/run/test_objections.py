@@ -39,6 +39,7 @@ WRONG = [
         {"hyperparameters": {"learning-rate": 1, "learning_rate": 2}},
         "learning_rate would both be HYPERPARAM_LEARNING_RATE in the environment: rename one of them.",
     ),
+    ({"hyperparameters": {"": 1}}, "spec.hyperparameters has an empty key: give it a name, such as lr."),
     ({"hyperparameters": {"lr": 1, "LR": 2}}, "would both be HYPERPARAM_LR"),
     ({"framework": "xgboost", "elastic": {"min": 1, "max": 2}}, "spec.elastic needs spec.framework pytorch"),
     (
@@ -54,7 +55,7 @@ WRONG = [
         f"spec.gpuPerWorker is 2, and spec.resources.limits has {GPU}: 4: make them equal, or remove one.",
     ),
     ({"gpuPerWorker": 2, "resources": {"requests": {GPU: "1"}}}, f"spec.resources.requests has {GPU}: 1"),
-    ({"resources": {"requests": {GPU: 1}, "limits": {GPU: 2}}}, "GPUs are not shared, so make them equal"),
+    ({"resources": {"requests": {GPU: 1}, "limits": {GPU: 2}}}, "devices are not shared, so make them equal"),
     ({"resources": {"limits": {"cpu": "1e9999999999999999999999"}, "requests": {"cpu": 1}}}, "which is no amount"),
     (
         {"resources": {"requests": {"cpu": "1e2.5"}}},
@@ -160,6 +161,26 @@ def test_a_bad_edit_never_ends_good_work_and_is_told_once():
     assert [note.reason for note in planned.notes] == ["InvalidSpec"]
     again = plan.plan(life.snapshot(msgspec.structs.replace(wrong, status=planned.status), *there))
     assert (again.status, again.notes) == (planned.status, ())
+
+
+def test_what_only_the_api_server_knows_to_be_wrong_ends_no_good_work_either():
+    runs = life.job(status=life.status(life.attempt(), phase="Running"))
+    wrong = life.changed(runs, image="other:1")
+    there = (life.child(runs), life.pod(0), life.pod(1))
+    refused = "The API server refuses the pods of this spec: spec.podTemplate.spec.nodeSelektor."
+    planned = plan.plan(life.snapshot(wrong, *there, refusal=refused))
+    assert (planned.status.attempts[-1].cause, planned.status.phase, planned.actions) == (None, "Running", ())
+    rows = {(row.type, row.status, row.message) for row in planned.status.conditions}
+    assert ("Accepted", "False", f"The attempt under way goes on as it began. {refused}") in rows
+    assert plan.plan(life.snapshot(wrong, *there)).status.attempts[-1].cause == "SpecChanged"
+
+
+def test_nothing_begins_that_the_api_server_would_refuse():
+    planned = plan.plan(life.snapshot(life.job(), refusal="The API server refuses it."))
+    assert (planned.actions, planned.status.phase, planned.status.attempts) == ((), "Pending", ())
+    assert planned.look_again is not None
+    told = [row.message for row in planned.status.conditions if row.type in {"Accepted", "Running"}]
+    assert told == ["The API server refuses it."] * 2
 
 
 def test_after_an_attempt_that_went_on_under_a_bad_edit_no_other_begins():

@@ -9,16 +9,20 @@ import msgspec
 import pytest
 
 from skysail.core.fence import Fenced
+from skysail.core.obstacles import Obstacle
+from skysail.kinds.run import attempts
 from skysail.kinds.run.observe import Caches, Training
-from skysail.kinds.run.snapshot import Obstacle
-from skysail.kinds.run.types import TRAINING_JOB
+from skysail.kinds.run.snapshot import Predecessor
+from skysail.kinds.run.types import TRAINING_JOB, NewestCheckpoint
 from skysail.kube.client import Client
 from skysail.kube.discovery import Discovery
 from skysail.kube.errors import Unreachable
+from skysail.kube.fields import PodTemplate
 from skysail.kube.objects import Key, OwnerReference
 from skysail.kube.transport import Reply
 from tests.support import virtual_time
-from tests.unit.kinds.run.life import NOW, ago, attempt, child, deleted, disruption, job, pod, status
+from tests.support.streams import Pieces
+from tests.unit.kinds.run.life import CHIEF, NOW, ago, attempt, changed, child, deleted, disruption, job, pod, status
 from tests.unit.kinds.run.stock import UID
 
 if TYPE_CHECKING:
@@ -29,17 +33,21 @@ JOBS = "/apis/batch/v1/namespaces/ml-jobs/jobs"
 PODS = "/api/v1/namespaces/ml-jobs/pods"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/ml-jobs/events"
 ITSELF = TRAINING_JOB.resource.path("ml-jobs", "mnist")
+TAKEN = Reply(status=201, body=b'{"metadata": {"name": "tried"}}')
 
 
 class Server:
-    """Answers by path; what it does not know is not there."""
+    """Answers by path; what it does not know is not there. `trial` answers what is only tried."""
 
-    def __init__(self, answers: dict[str, Any]) -> None:
+    def __init__(self, answers: dict[str, Any], trial: Reply = TAKEN) -> None:
         self.answers = answers
+        self.trial = trial
         self.asked: list[Request] = []
 
     async def send(self, request: Request) -> Reply:
         self.asked.append(request)
+        if "dryRun" in request.query:
+            return self.trial
         answer = self.answers.get(request.path)
         if isinstance(answer, Exception):
             raise answer
@@ -48,8 +56,8 @@ class Server:
         body = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
         return Reply(status=200, body=body)
 
-    async def open(self, request: Request) -> Any:
-        raise NotImplementedError
+    async def open(self, request: Request) -> Pieces:
+        return Pieces(await self.send(request))
 
     async def close(self) -> None: ...
 
@@ -116,6 +124,55 @@ async def test_an_attempt_begins_on_the_servers_own_word():
     assert server.paths == [ITSELF]
 
 
+async def test_the_jobs_of_a_spec_are_tried_once_before_an_attempt_is_made_from_it():
+    """Nothing is written. What an attempt was made from before is not tried, nor the only Job of a first one."""
+    itself = {ITSELF: {"metadata": {"name": "mnist", "resourceVersion": "7"}}, JOBS: listed(), PODS: listed()}
+    snapshot, server = await observed(job(metadata={"resource_version": "7"}, **CHIEF), answers=itself)
+    assert (snapshot.refusal, server.asked[-1].query["dryRun"]) == (None, "All")
+    assert (await observed(job(metadata={"resource_version": "7"}), answers=itself))[1].paths == [ITSELF]
+    known = attempt(0, "Suspended", spec_hash=attempts.asked(job().spec))
+    again = job(metadata={"resource_version": "7"}, status=status(known))
+    assert f"{JOBS}/mnist-worker-1" not in (await observed(again, answers=itself))[1].paths
+    other = changed(again, image="other:1")
+    assert f"{JOBS}/mnist-worker-1" in (await observed(other, answers=itself))[1].paths
+
+
+UNTYPED = "failed to create typed patch object (ml-jobs/x; batch/v1, Kind=Job): .spec.template.spec."
+UNMOUNTED = 'spec.containers[0].volumeMounts[0].name: Not found: "a"'
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "said", "told"),
+    [
+        (500, "", f"{UNTYPED}nodeSelektor: not declared", "spec: spec.podTemplate.spec.nodeSelektor: not declared."),
+        (
+            422,
+            "Invalid",
+            f'Job.batch "x" is invalid: spec.template.{UNMOUNTED}',
+            f"spec: spec.podTemplate.{UNMOUNTED}.",
+        ),
+        (403, "Forbidden", "admission webhook denied the request: no GPUs", "denied the request: no GPUs."),
+        (403, "Forbidden", "exceeded quota: jobs, used: 1, limited: 1", None),
+        (400, "BadRequest", 'admission webhook "a" does not support dry run', None),
+    ],
+    ids=["unknown field", "unknown volume", "policy", "quota", "cannot be asked"],
+)
+async def test_what_the_api_server_has_against_a_change_is_known_before_good_work_is_ended(code, reason, said, told):
+    refused = Reply(status=code, body=msgspec.json.encode({"code": code, "reason": reason, "message": said}))
+    of = job(status=status(attempt(0), phase="Running"))
+    wrong = changed(of, pod_template=PodTemplate(spec={"nodeSelektor": {"zone": "a"}}))
+    snapshot, _ = await observed(wrong, child(of), pod(0), pod(1), server=Server({}, refused))
+    assert (snapshot.refusal is None) if told is None else (told in snapshot.refusal)
+
+
+async def test_a_strangers_job_that_has_the_name_is_no_word_against_the_spec():
+    immutable = Reply(status=422, body=b'{"reason": "Invalid", "message": "field is immutable"}')
+    of = job(status=status(attempt(0), phase="Running"))
+    server = Server({f"{JOBS}/mnist-worker-1": {"metadata": {"name": "mnist-worker-1"}}}, immutable)
+    snapshot, _ = await observed(changed(of, image="other:1"), child(of), pod(0), pod(1), server=server)
+    assert snapshot.refusal is None
+
+
 async def test_no_attempt_begins_from_what_is_not_so_any_more():
     of = job(metadata={"resource_version": "7"})
     with pytest.raises(Fenced):
@@ -129,6 +186,47 @@ async def test_what_the_caches_have_missed_of_the_last_attempt_is_found_before_t
     snapshot, server = await observed(of, answers=answers)
     assert [each.metadata.name for each in snapshot.pods] == ["mnist-worker-0-1-0"]
     assert server.asked[-1].query == {"labelSelector": f"trainingjob.ml.example.com/uid={UID}"}
+
+
+CLAIM = "/api/v1/namespaces/ml-jobs/persistentvolumeclaims/mnist-checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("claim", "lost"),
+    [
+        ({"creationTimestamp": ago(500)}, False),
+        ({"creationTimestamp": ago(50)}, True),
+        ({"creationTimestamp": ago(500), "deletionTimestamp": ago(5)}, True),
+        (None, True),
+    ],
+    ids=["the same", "another of its name", "on its way out", "gone"],
+)
+async def test_whether_a_checkpoint_is_gone_with_its_claim_is_asked_before_an_attempt_resumes_from_it(claim, lost):
+    saved = NewestCheckpoint(path="/c/9", save_time=ago(100), claim_name="mnist-checkpoints")
+    known = status(attempt(0, "Suspended"), checkpoint=saved)
+    of = job(metadata={"resource_version": "7"}, status=known, checkpointDir="/c")
+    answers = {ITSELF: {"metadata": {"name": "mnist", "resourceVersion": "7"}}, JOBS: listed(), PODS: listed()}
+    if claim is not None:
+        answers[CLAIM] = {"metadata": {"name": "mnist-checkpoints", **claim}}
+    snapshot, _ = await observed(of, answers=answers)
+    assert snapshot.has_lost_checkpoint is lost
+
+
+async def test_what_is_left_of_one_that_had_the_name_is_waited_for_without_a_question():
+    of = job()
+    owner = OwnerReference(TRAINING_JOB.resource.api_version, "TrainingJob", "mnist", "another", controller=True)
+    old = child(of)
+    caches = Caches.make()
+    caches.training.put(of)
+    caches.jobs.put(
+        msgspec.structs.replace(old, metadata=msgspec.structs.replace(old.metadata, owner_references=(owner,)))
+    )
+    for each in (pod(0, metadata=deleted(5)), pod(1, "Failed")):
+        labels = {**each.metadata.labels, "trainingjob.ml.example.com/uid": "another"}
+        caches.pods.put(msgspec.structs.replace(each, metadata=msgspec.structs.replace(each.metadata, labels=labels)))
+    server = Server({})
+    snapshot = await Training(Client(server), caches, lambda: NOW).observe(KEY)
+    assert (snapshot.before, server.asked) == (Predecessor("mnist-worker-0", ("mnist-worker-0-0-0",)), [])
 
 
 async def test_a_job_that_the_cache_lacks_is_looked_for():
@@ -158,7 +256,17 @@ async def test_the_log_of_the_pod_that_failed_first_is_read():
     # The cache has not heard yet of the one that failed first.
     snapshot, server = await observed(of, child(of, end="Failed"), second, answers=answers)
     assert snapshot.log == "Epoch 3\nValueError: nan\n"
-    assert server.asked[-1].query == {"container": "trainer", "tailLines": "20", "limitBytes": "16384"}
+    assert server.asked[-1].query == {"container": "trainer", "tailLines": "100"}
+
+
+async def test_of_a_long_log_the_end_is_read_as_a_terminal_shows_it():
+    """A bar of progress is one line of any length, and the traceback comes after it."""
+    of = job(status=status(attempt(0)))
+    bar = b"".join(b"\r%d%% of the epoch" % (at % 100) for at in range(20000))
+    log = bar + b"\nTraceback (most recent call last):\r\nValueError: nan\n"
+    answers = {PODS: listed(pod(1, "Failed")), f"{PODS}/mnist-worker-0-1-0/log": log}
+    snapshot, _ = await observed(of, child(of, end="Failed"), pod(1, "Failed"), answers=answers)
+    assert snapshot.log == "99% of the epoch\nTraceback (most recent call last):\nValueError: nan\n"
 
 
 async def test_a_log_that_cannot_be_read_is_unknown_and_keeps_nobody():

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from skysail.base.names import Annotation, Condition, Event, Reason
 from skysail.core import conditions
-from skysail.core.actions import Apply, Delete, SetFinalizers
+from skysail.core.actions import Apply, Delete, Note, SetFinalizers
 from skysail.kinds.run import attempts
 from skysail.kinds.run.plan import begins, plan, refused
+from skysail.kinds.run.snapshot import Predecessor
 from skysail.kinds.run.types import TRAINING_JOB, Failure, NewestCheckpoint
 from skysail.kube.objects import Meta, Object
 from skysail.kube.resources import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, SERVICE
@@ -23,6 +24,7 @@ from tests.unit.kinds.run.life import (
     ago,
     attempt,
     child,
+    deleted,
     disruption,
     job,
     pod,
@@ -108,6 +110,55 @@ def test_the_next_attempt_goes_on_from_the_newest_checkpoint():
     assert {"name": "RESUME_FROM", "value": "/c/9"} in env
 
 
+def test_no_attempt_resumes_from_a_checkpoint_that_is_gone_with_its_claim():
+    newest = NewestCheckpoint(path="/c/9", step=9)
+    of = job(status=closed("Suspended", checkpoint=newest), checkpointDir="/c")
+    result = plan(snapshot(of, has_lost_checkpoint=True))
+    assert (result.status.attempts[-1].resumed_from, result.status.checkpoint) == (None, None)
+    assert [note.reason for note in result.notes] == [Event.WORKERS_CREATED, Event.CHECKPOINT_LOST]
+    env = result.actions[-1].manifest["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert "RESUME_FROM" not in {variable["name"] for variable in env}
+
+
+@pytest.mark.parametrize(
+    ("pods", "what"), [((), "Job mnist-worker-0"), (("a", "b"), "2 pods, such as a,")], ids=["no pods", "pods"]
+)
+def test_one_that_was_deleted_under_the_same_name_is_waited_for_and_told(pods, what):
+    result = plan(snapshot(job(), before=Predecessor("mnist-worker-0", pods)))
+    assert (result.actions, result.status.phase, told(result).reason) == ((), "Pending", Reason.PODS_ENDING)
+    assert told(result).message == f"It waits for {what} of the deleted TrainingJob of the same name to end."
+    assert result.look_again is not None
+
+
+def test_each_pod_that_fails_and_is_replaced_alone_is_told_once():
+    of = job(status=status(attempt(0, run_time=ago(40)), phase="Running"), **CHIEF)
+    jobs = [child(of, role) for role in ("chief", "worker", "ps")]
+    others = [pod(0, role="chief"), pod(0, role="ps"), pod(0)]
+    first = pod(1, "Failed", exit=7, said="ValueError: nan", finished=ago(20))
+    result = plan(snapshot(of, *jobs, *others, first, pod(1, life=1)))
+    assert (result.status.phase, result.status.failure.exit_code, result.status.failure.message) == (
+        "Running",
+        7,
+        "ValueError: nan",
+    )
+    message = "Worker 1 (pod mnist-worker-0-1-0 on node node-1) failed with exit code 7."
+    assert [(note.reason, note.message) for note in result.notes] == [(Event.WORKER_FAILED, message)]
+    again = msgspec.structs.replace(of, status=result.status)
+    assert plan(snapshot(again, *jobs, *others, first, pod(1, life=1))).notes == ()
+    second = pod(1, "Failed", exit=8, life=1, finished=ago(10))
+    third = plan(snapshot(again, *jobs, *others, first, second, pod(1, life=2)))
+    assert [note.message for note in third.notes] == [message.replace("1-0 on", "1-1 on").replace("code 7", "code 8")]
+
+
+@pytest.mark.parametrize("more", [{"conditions": [disruption()]}, {"metadata": deleted(15)}])
+def test_one_that_had_to_go_has_not_failed(more):
+    of = job(status=status(attempt(0, run_time=ago(40)), phase="Running"), **CHIEF)
+    jobs = [child(of, role) for role in ("chief", "worker", "ps")]
+    ranks = [pod(0, role="chief"), pod(0, role="ps"), pod(0), pod(1, "Failed", **more), pod(1, life=1)]
+    result = plan(snapshot(of, *jobs, *ranks))
+    assert (result.status.failure, result.notes) == (None, ())
+
+
 def test_a_job_runs_when_all_its_pods_do():
     of = job(status=status(attempt(0)))
     part = plan(snapshot(of, child(of), pod(0), pod(1, "Pending")))
@@ -141,7 +192,8 @@ ENDS = [
     ("and may not", NEVER, [(child, {"end": "Failed"}), (pod, {"phase": "Failed"})], {}, "Failed", "Failed"),
     ("no retry", NO_RETRY, [(child, {"end": "Failed"}), (pod, {"phase": "Failed"})], {}, "Failed", "Failed"),
     ("preempted", NO_RETRY, [(child, {}), (pod, {"conditions": [disruption()]})], {}, "Preempted", "Restarting"),
-    ("preempted, never again", NEVER, [(child, {}), (pod, {"conditions": [disruption()]})], {}, "Preempted", "Failed"),
+    ("preempted, no failure", NEVER, [(child, {}), (pod, {"conditions": [disruption()]})], {}, "Preempted",
+     "Restarting"),
     ("node lost", NO_RETRY, [(child, {}), (pod, {"conditions": [disruption("DeletionByTaintManager")]})], {},
      "NodeLost", "Restarting"),
     ("held", {"suspend": True}, [(child, {}), (pod, {})], {}, "Suspended", "Suspended"),
@@ -329,7 +381,18 @@ def test_what_is_deleted_is_let_go():
 
 
 def test_a_refusal_is_told():
-    assert refused(snapshot(job()), "No.").phase == "Pending"
+    assert refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, "No.")).phase == "Pending"
+
+
+def test_a_job_that_the_api_server_does_not_take_speaks_against_the_spec():
+    said = 'Job.batch "mnist-worker-0" is invalid: spec.template.spec.x: Invalid value: "-1" (HTTP 422 Invalid)'
+    shown = refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, said))
+    accepted = conditions.find(shown.conditions, Condition.ACCEPTED)
+    assert (shown.phase, accepted.reason) == ("Pending", Reason.INVALID_SPEC)
+    assert accepted.message.endswith(': spec.template.spec.x: Invalid value: "-1". Correct that field, or remove it.')
+    denied = 'jobs.batch "mnist-worker-0" is forbidden: exceeded quota (HTTP 403 Forbidden)'
+    other = refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, denied))
+    assert conditions.find(other.conditions, Condition.ACCEPTED).reason == Reason.RECONCILE_FAILED
 
 
 _ENDS = st.sampled_from(["", "Complete", "Failed", "FailureTarget", "SuccessCriteriaMet"])

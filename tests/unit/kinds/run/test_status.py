@@ -8,6 +8,7 @@ import msgspec
 
 from skysail.base.names import Condition, Reason
 from skysail.core import conditions
+from skysail.core.actions import Note
 from skysail.kinds.run import status
 from skysail.kinds.run.types import WorkerStatus
 from tests.unit.kinds.run import life
@@ -88,12 +89,26 @@ def test_the_same_told_later_is_the_same_status():
 
 def test_a_refusal_is_told_and_what_stands_stands():
     of = job(status=life.status(attempt(0), phase="Running"))
-    shown = status.refused(snapshot(of), "No right to make Jobs.")
+    shown = status.refused(snapshot(of), Note(Reason.RECONCILE_FAILED, "No right to make Jobs."))
     assert told(shown, Condition.ACCEPTED) == ("False", "ReconcileFailed")
     assert (shown.phase, shown.attempts) == ("Running", of.status.attempts)
-    assert status.refused(snapshot(job()), "No.").phase == "Pending"
+    assert status.refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, "No.")).phase == "Pending"
 
 
 def test_what_the_server_says_may_be_long():
-    shown = status.refused(snapshot(job()), "x" * 100_000)
+    shown = status.refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, "x" * 100_000))
     assert msgspec.convert(msgspec.to_builtins(shown), type(shown)) == shown
+
+
+def test_how_far_pods_have_come_is_a_detail_until_the_training_runs():
+    given = snapshot(job(), pod(0, "Pending"), pod(1, "Pending"))
+    begun = status.under_way(given, status.seen(given, life.status(attempt(0)), 0), "Pending", "Scheduling", "Wait.")
+    given = snapshot(job(), pod(0), pod(1, "Pending"))
+    seen = status.seen(given, begun, 0)
+    further = status.under_way(given, seen, "Pending", "Starting", "1 of 2 pods runs.")
+    assert further != begun
+    assert status.is_detail(begun, further)
+    assert not status.is_detail(begun, status.under_way(given, seen, "Running", "Running", "All run."))
+    assert not status.is_detail(begun, msgspec.structs.replace(further, retries=1))
+    assert not status.is_detail(life.status(), further), "that an attempt began"
+    assert not status.is_detail(begun, status.under_way(given, seen, "Pending", "x", "x", unheeded="That is wrong."))

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from skysail.base.names import Reason
+from skysail.core.obstacles import Obstacle, stuck
 from skysail.kinds.run.plan import plan
-from skysail.kinds.run.snapshot import Obstacle
-from skysail.kinds.run.waiting import stuck, waits_for
+from skysail.kinds.run.waiting import waits_for
 from tests.unit.kinds.run import life
 from tests.unit.kinds.run.life import CHIEF, NOW, ago, child, job, pod, snapshot
 
@@ -46,7 +46,27 @@ def test_a_job_whose_pods_run_or_have_ended_well_waits_for_nothing():
         (
             {"conditions": unscheduled('persistentvolumeclaim "data" not found')},
             Reason.VOLUME_UNAVAILABLE,
-            'Worker 1 waits for its volume: persistentvolumeclaim "data" not found.',
+            "Worker 1 waits for its volume: the claim data does not exist: create it.",
+        ),
+        (
+            {"conditions": unscheduled('0/1 nodes are available: persistentvolumeclaim "data" is being deleted.')},
+            Reason.VOLUME_UNAVAILABLE,
+            "Worker 1 waits for its volume: the claim data is being deleted: it can be made anew when it is gone.",
+        ),
+        (
+            {"conditions": unscheduled("1 node(s) didn't match Pod's node affinity/selector.")},
+            Reason.NO_MATCHING_NODE,
+            "Worker 1 waits for a node that it may run on: 1 node(s) didn't match Pod's node affinity/selector.",
+        ),
+        (
+            {"conditions": unscheduled("1 Insufficient cpu, 1 node(s) had untolerated taint {a: b}.")},
+            Reason.INSUFFICIENT_RESOURCES,
+            "Worker 1 waits for a node with room for it: 1 Insufficient cpu, 1 node(s) had untolerated taint {a: b}.",
+        ),
+        (
+            {"waiting": "Unsupported", "said": "spec.hostPID: there is no other process to see."},
+            Reason.UNSUPPORTED,
+            "Worker 1 never starts on its node, which cannot carry it: spec.hostPID: there is no other process to see.",
         ),
         (
             {"conditions": unscheduled("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.")},
@@ -115,7 +135,7 @@ def test_what_keeps_a_pod_from_starting_on_its_node_is_told(why, note, reason, m
 
 def test_only_a_pod_that_has_a_node_and_says_nothing_for_long_is_asked_about():
     def asked(*pods):
-        return stuck(snapshot(job(), *pods).run(0), NOW)
+        return stuck(pods, NOW)
 
     assert asked(pod(0), stuck_pod(1)) == stuck_pod(1)
     assert asked(pod(0), stuck_pod(1, metadata={"creationTimestamp": ago(5)})) is None

@@ -31,8 +31,13 @@ def index():
 
 
 def environments(rules: Rules, tmp_path, index: Index | None = None) -> Environments:
-    extra = {"UV_DEFAULT_INDEX": index.url, "UV_CACHE_DIR": str(tmp_path / "uv")} if index else {}
+    extra = of_uv(tmp_path, index) if index else {}
     return Environments(rules, Builder(tmp_path / "environments", {**os.environ, **extra}))
+
+
+def of_uv(tmp_path, index: Index) -> dict[str, str]:
+    """An index that is held is waited for: uv would ask again, and be counted twice."""
+    return {"UV_DEFAULT_INDEX": index.url, "UV_CACHE_DIR": str(tmp_path / "uv"), "UV_HTTP_TIMEOUT": "600"}
 
 
 def ignore(step: str) -> None:
@@ -142,7 +147,7 @@ asyncio.run(made.make(Rule(pattern="island:*", packages=("treasure",)), lambda s
 
 async def test_after_a_process_that_was_killed_another_begins_anew(rules, tmp_path, index):
     index.open.clear()
-    env = {**os.environ, "UV_DEFAULT_INDEX": index.url, "UV_CACHE_DIR": str(tmp_path / "uv")}
+    env = {**os.environ, **of_uv(tmp_path, index)}
     killed = await asyncio.create_subprocess_exec(sys.executable, "-c", MAKES, str(tmp_path), env=env)
     await asyncio.to_thread(index.until_asked)
     killed.kill()

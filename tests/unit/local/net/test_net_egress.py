@@ -181,9 +181,7 @@ async def test_the_inner_part_connects_with_the_cluster_and_passes_on_the_rest()
 
 
 async def test_without_a_way_out_the_inner_part_says_so():
-    with doors.open_listener(0) as brief:
-        nobody = brief.getsockname()
-    async with inner_proxy({}, nobody) as send:
+    async with inner_proxy({}, ("127.0.0.1", 1)) as send:
         said = await send(b"CONNECT example.com:443 HTTP/1.1\r\n\r\n")
     assert said.endswith(b"example.com:443 is not in the cluster, and there is no way out of it here.\n")
 
@@ -199,7 +197,13 @@ async def test_the_next_address_is_tried_and_nobody_at_all_is_told():
     assert empty.endswith(b"none:1 cannot be reached: it has no address.\n")
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET", b"nonsense\r\n\r\n", b"x" * 100_000])
+# No byte more than it takes to be too long: what nobody has read breaks a connection off, with the answer on it.
+TOO_LONG = b"x" * (httpproxy._LONGEST_HEAD + len(b"\r\n\r\n"))
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET", b"nonsense\r\n\r\n", TOO_LONG], ids=["nothing", "word", "nonsense", "too long"]
+)
 async def test_what_is_no_http_is_told_so(sent):
     async with proxy(STRICT) as send:
         assert (await send(sent)).startswith(b"HTTP/1.1 400 Bad Request\r\n")

@@ -62,17 +62,16 @@ async def ask(sent: bytes = b"") -> bytes:
     reader, writer = await asyncio.open_connection(*opened[0].getsockname())
     try:
         writer.write(sent)
-        writer.write_eof()
+        with contextlib.suppress(OSError):  # who was let go already hears of it when he reads
+            writer.write_eof()
         return await reader.read()
     finally:
         writer.close()
         await writer.wait_closed()
 
 
-def nobody_there() -> Place:
-    with socket.socket() as brief:
-        brief.bind(("127.0.0.1", 0))
-        return Place(*brief.getsockname())
+# Ports that nobody is given who asks for any.
+NOBODY, NO_OTHER = Place("127.0.0.1", 1), Place("127.0.0.1", 2)
 
 
 async def test_endpoints_answer_in_turn():
@@ -81,7 +80,7 @@ async def test_endpoints_answer_in_turn():
 
 
 async def test_one_that_refuses_is_passed_over():
-    async with endpoint(says(b"one")) as one, proxy(nobody_there(), one, nobody_there()):
+    async with endpoint(says(b"one")) as one, proxy(NOBODY, one, NO_OTHER):
         assert [await ask() for _ in range(3)] == [b"one"] * 3
 
 
@@ -99,7 +98,7 @@ async def test_without_an_endpoint_the_connection_is_refused_until_there_is_one(
 
 
 async def test_where_no_endpoint_answers_the_connection_is_reset():
-    async with proxy(nobody_there()):
+    async with proxy(NOBODY):
         with pytest.raises(ConnectionResetError):
             await ask()
 
@@ -141,7 +140,7 @@ async def test_a_place_that_cannot_be_had_does_not_stop_the_others(caplog):
         made = ServiceProxy(choosy)
         await made.sync({FRONT: (one,), Place("10.96.0.8", 80): (one,)})
         assert await ask() == b"one"
-        assert caplog.records[0].place == "10.96.0.7:80"
+        assert [record.place for record in caplog.records if hasattr(record, "place")] == ["10.96.0.7:80"]
         await made.close()
 
 
@@ -167,9 +166,9 @@ async def test_a_conversation_that_both_have_ended_leaves_no_descriptor():
         writer.write(b"ahoy")
         writer.write_eof()
         assert await reader.read() == b"ahoy"
-        for _ in range(1000):
-            await asyncio.sleep(0)
-        assert descriptors() == before + 1, "only our own end is still open"
+        async with asyncio.timeout(600):
+            while descriptors() > before + 1:  # noqa: ASYNC110 (only our own end may stay open)
+                await asyncio.sleep(0.01)
         writer.close()
         await writer.wait_closed()
 

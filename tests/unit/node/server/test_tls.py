@@ -24,6 +24,8 @@ from tests.support import virtual_time
 
 HERE = "127.0.0.1"
 HOUR = timedelta(hours=1)
+# Long, because a machine may be busy with other things; no test passes by waiting.
+PATIENCE_SECONDS = 600
 
 
 def authority(name: str) -> Pair:
@@ -131,14 +133,14 @@ class Site:
     async def identity(self):
         identity = Identity(Client(ApiModel(self.world)), lambda: self.own, random.Random(1))
         task = asyncio.create_task(identity.run())
-        await asyncio.wait_for(identity.ready.wait(), 10)
+        await asyncio.wait_for(identity.ready.wait(), PATIENCE_SECONDS)
         yield identity
         task.cancel()
         await asyncio.wait([task])
 
 
 async def until(port: int, login: Pair, said: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while await ask(port, OLD, login) != said:
             pass
 

@@ -18,12 +18,12 @@ from skysail.kinds.run.gangs.gang import Facts, Gang, Placement
 from skysail.kinds.run.groups import groups
 from skysail.kinds.run.render import children
 from skysail.kinds.run.types import TrainingJob
-from skysail.kinds.run.workload import Read
 from skysail.kube.client import Client
 from skysail.kube.errors import NotFound
 from skysail.kube.objects import Object
 from skysail.kube.rbac import Right, reading
 from skysail.kube.resources import PRIORITY_CLASS, Resource
+from skysail.kube.workloads import Read
 
 WORKLOAD = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 FLAVOR = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor", namespaced=False)

@@ -9,11 +9,11 @@ from skysail.core.actions import Manifest
 from skysail.kinds.run.gangs.gang import Facts, Gang, Placement
 from skysail.kinds.run.groups import GPU, Group, fewest, groups
 from skysail.kinds.run.types import TrainingJob
-from skysail.kinds.run.workload import Condition, Read
 from skysail.kube import quantities
 from skysail.kube.objects import Object
 from skysail.kube.rbac import Right, reading
 from skysail.kube.resources import Resource
+from skysail.kube.workloads import Condition, Read
 
 POD_GROUP = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 

@@ -1,0 +1,61 @@
+"""What was served of a model before, and which of it is meant."""
+
+from __future__ import annotations
+
+import msgspec
+
+from skysail.base.errors import UserError
+from skysail.base.names import Label
+from skysail.cli.cluster import Model
+from skysail.kinds.model import revisions
+from skysail.kinds.model.revisions import ControllerRevision, Entry
+from skysail.kinds.model.types import ModelDeployment
+from skysail.kube.client import Client, decoded
+from skysail.kube.resources import CONTROLLER_REVISION
+
+
+class NoSuchRevision(UserError):
+    """The history has no such revision; the message says which it has."""
+
+
+class _List(msgspec.Struct):
+    items: tuple[ControllerRevision, ...]
+
+
+async def history(client: Client, model: Model) -> list[Entry]:
+    """The newest first. Only the model's own are asked for: those of others may hold anything."""
+    query = {"labelSelector": f"{Label.MODEL_UID}={model.metadata.uid}"}
+    page = await client.list_page(CONTROLLER_REVISION, model.metadata.namespace, query)
+    entries = [entry for row in decoded(page, _List).items if _is_of(model, row) and (entry := revisions.entry(row))]
+    return sorted(entries, key=lambda entry: -entry.number)
+
+
+def chosen(model: Model, entries: list[Entry], number: int | None) -> Entry:
+    """The one of this number. Without one: what is served while another is on its way, else what was before it."""
+    name, now = model.metadata.name, model.status.revision
+    if number is None:
+        newest = now if model.status.candidate else now - 1
+        before = [entry for entry in entries if entry.outcome == "served" and entry.number <= newest]
+        if not before:
+            raise NoSuchRevision(f"Nothing else of {name} was served before. Its revisions: {_listed(model, entries)}.")
+        return before[0]
+    found = next((entry for entry in entries if entry.number == number), None)
+    if found is None:
+        raise NoSuchRevision(f"{name} has no revision {number}. Its revisions: {_listed(model, entries)}.")
+    return found
+
+
+def told(model: Model, entry: Entry) -> str:
+    """Only ModelDeployments give their revisions names."""
+    version = entry.want.version if isinstance(model, ModelDeployment) else ""
+    about = ", ".join(word for word in (version, entry.outcome) if word)
+    return f"{entry.number} ({about})" if about else str(entry.number)
+
+
+def _listed(model: Model, entries: list[Entry]) -> str:
+    return ", ".join(told(model, entry) for entry in entries) or "none"
+
+
+def _is_of(model: Model, row: ControllerRevision) -> bool:
+    owner = row.metadata.controller
+    return owner is not None and owner.uid == model.metadata.uid

@@ -1,0 +1,87 @@
+"""`skysail predict`: ask a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skysail.cli.options import ContextOption, KubeconfigOption, ModelArgument, NamespaceOption
+
+if TYPE_CHECKING:
+    from skysail.cli.cluster import Model
+    from skysail.kube.client import Client
+    from skysail.kube.transport import Reply
+
+_OK = range(200, 300)
+_FAILED = 1
+# Nobody stands behind the Service, or there is none yet.
+_AWAY = (404, 503)
+
+
+def predict(
+    name: ModelArgument,
+    data: Annotated[
+        str,
+        typer.Option("--data", "-d", help="The request as JSON, or only its rows; @FILE reads it from a file, - here."),
+    ],
+    namespace: NamespaceOption = "default",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Send a request to a model and show its answer."""
+    from skysail.cli import cluster
+
+    text = _read(data)
+
+    async def talk(client: Client) -> tuple[Model, Reply]:
+        model = await cluster.model(client, namespace, name)
+        return model, await _asked(client, model, text)
+
+    model, reply = cluster.speak(cluster.access(kubeconfig, context), talk)
+    answer = reply.body.decode(errors="replace").rstrip()
+    if reply.status in _OK:
+        typer.echo(answer)
+        return
+    typer.echo(f"skysail: {_refusal(model, reply.status, answer)}", err=True)
+    raise typer.Exit(_FAILED)
+
+
+def _read(data: str) -> str:
+    import sys
+    from pathlib import Path
+
+    from skysail.cli.questions import Unanswerable
+
+    if data == "-":
+        return sys.stdin.read()
+    if not data.startswith("@"):
+        return data
+    try:
+        return Path(data[1:]).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unanswerable(f"{data[1:]} cannot be read: {error}.") from error
+
+
+async def _asked(client: Client, model: Model, text: str) -> Reply:
+    from skysail.base.settings import Settings
+    from skysail.cli import questions
+    from skysail.kinds.model.runtimes import ROWS
+    from skysail.kinds.model.terms import terms
+    from skysail.kinds.model.wants import serving
+
+    wanted = serving(model, terms(Settings()))
+    row = ROWS.get(wanted.want.runtime)
+    if row is None:
+        raise questions.Unanswerable(
+            f"Nothing serves {wanted.want.runtime}: see `kubectl describe` of {model.metadata.name}."
+        )
+    path = questions.place(wanted, row.predict_path(wanted.names.model))
+    return await client.ask(path, questions.question(row, text))
+
+
+def _refusal(model: Model, status: int, answer: str) -> str:
+    """The server's own words; and where no server is ready to say any, what the model waits for."""
+    if status in _AWAY and model.status.ready_replicas == 0:
+        return f"No server of {model.metadata.name} is ready: {model.status.message or 'nobody has looked at it yet'}"
+    return f"The model answered {status}: {answer}"

@@ -1,0 +1,37 @@
+"""How a model is asked, through the API server: nothing has to be opened on this machine first. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from skysail.base.errors import UserError
+from skysail.kinds.model.runtimes import Row
+from skysail.kinds.model.wants import Serving
+from skysail.kube.resources import SERVICE
+
+
+class Unanswerable(UserError):
+    """The model cannot be asked this; the message says what to do."""
+
+
+def place(serving: Serving, path: str) -> str:
+    """The path of the API server at which the model's Service answers."""
+    if not serving.doors:
+        name = serving.object.metadata.name
+        raise Unanswerable(f"{name} has no Service to ask it at: set spec.expose to true.")
+    door = serving.doors[0]
+    return f"{SERVICE.path(serving.object.metadata.namespace, f'http:{door.name}:{door.port}', 'proxy')}{path}"
+
+
+def question(row: Row, text: str) -> bytes:
+    """What is sent. Bare rows are put into the field in which this server looks for them."""
+    try:
+        data: Any = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        example = f'{{"{row.rows or "inputs"}": [[1.0, 2.0]]}}'
+        raise Unanswerable(f"--data is no JSON ({error}). Such as: --data '{example}'") from error
+    if isinstance(data, list) and row.rows:
+        data = {row.rows: data}
+    return msgspec.json.encode(data)

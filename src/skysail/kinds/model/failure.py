@@ -1,0 +1,306 @@
+"""What made a revision fail: the step, the container, how it ended, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, cast, get_args
+
+import msgspec
+
+from skysail.base import terminal
+from skysail.base.names import Reason
+from skysail.base.timestamps import timestamp
+from skysail.core import obstacles
+from skysail.kinds.model.fetching import NAME as FETCH
+from skysail.kinds.model.pods import VALIDATION
+from skysail.kinds.model.revisions import Entry
+from skysail.kinds.model.snapshot import Snapshot
+from skysail.kinds.model.types import Failure, Step
+from skysail.kinds.model.workload import Job, Pod, newest
+from skysail.kube.workloads import Container, Terminated
+
+# A server that was started so often and does not answer will not answer. One that ran so long before is not counted
+# among them: kubelets begin to count anew then, too, and what else keeps it from answering is told by its deadline.
+_RESTARTS = 3
+_HEALTHY = timedelta(minutes=10)
+# By which the download says that its failure may pass; by which a shell says that a program was told to go.
+_MAY_PASS = 75
+_TOLD_TO_GO = 143
+_NO_SCRIPT = 78
+_OUT_OF_MEMORY = "OOMKilled"
+_DEADLINE = "DeadlineExceeded"
+_LONGEST_LOG = 4096
+_LONGEST_MESSAGE = 2048
+_FIRST_PAUSE = timedelta(seconds=30)
+_LONGEST_PAUSE = timedelta(minutes=30)
+_MOST_DOUBLINGS = 10
+_REASONS = {reason.value: reason for reason in Reason}
+
+
+class Crash(msgspec.Struct, frozen=True):
+    """How a container ended; `is_running`: it was started again, so that its log is that of the one before."""
+
+    pod: Pod
+    container: str
+    end: Terminated
+    message: str
+    reason: str
+    is_running: bool = False
+
+
+class Mishap(msgspec.Struct, frozen=True):
+    """`crash` has the log that tells more. `may_pass`: the same may go well another time."""
+
+    failure: Failure
+    crash: Crash | None = None
+    may_pass: bool = False
+
+
+class _Word(msgspec.Struct, frozen=True):
+    """The last word of a download."""
+
+    reason: str
+    message: str
+    step: str = "Download"
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What a download came to. Nothing of it where the model is in the server's image."""
+
+    digest: Annotated[str, msgspec.Meta(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
+    bytes: int = 0
+    files: int = 0
+
+
+def ended_well(pods: tuple[Pod, ...]) -> Pod | None:
+    return newest(pod for pod in pods if pod.status.phase == "Succeeded")
+
+
+def prepared(pod: Pod) -> Prepared | None:
+    """What a download that ended well came to; None where it does not say so."""
+    fetch = pod.container(FETCH)
+    end = fetch.state.terminated if fetch is not None else None
+    if end is None:
+        return None if pod.has_container(FETCH) else Prepared()
+    try:
+        return msgspec.json.decode(end.message, type=Prepared)
+    except msgspec.DecodeError:
+        return None
+
+
+def of_silence(snapshot: Snapshot, job: Job, pod: Pod) -> Mishap:
+    """A download that ended well and did not say what it came to. Another one would not, either."""
+    message = (
+        f"Container {FETCH} of pod {pod.metadata.name} ended well, but its last word is no digest: "
+        f"use an image for downloads that fits this Skysail, instead of {snapshot.terms.fetch_image}."
+    )
+    found = Failure(step="Download", reason=Reason.DOWNLOAD_FAILED, message=message, revision=job.revision)
+    return Mishap(msgspec.structs.replace(found, exit_code=0, failure_time=_ended(job)))
+
+
+def of_preparation(snapshot: Snapshot, job: Job) -> Mishap:
+    """Why a Job that has failed did so."""
+    pod = newest(pod for pod in snapshot.preparing(job.revision) if pod.status.phase == "Failed")
+    time, failed = _ended(job), job.failed
+    if pod is None or pod.status.reason == _DEADLINE or pod.exit is None:
+        is_late = pod is not None and pod.status.reason == _DEADLINE
+        message = _too_slow(snapshot) if is_late else _gone(failed.message if failed else "")
+        reason = Reason.DEADLINE_EXCEEDED if is_late else Reason.INTERRUPTED
+        step: Step = "Validate" if is_late and _has_fetched(pod) else "Download"
+        found = Failure(step=step, reason=reason, message=message, revision=job.revision, failure_time=time)
+        return Mishap(found, may_pass=may_pass(found))
+    crash = _crash(pod, *pod.exit)
+    is_interrupted = crash.end.exit_code == _TOLD_TO_GO or pod.disruption is not None
+    word = _word(crash.end) if crash.container == FETCH else None
+    pinned = snapshot.serving.rollback_to if crash.reason == Reason.CHECKSUM_MISMATCH else None
+    found = Failure(
+        step=_step(crash, word),
+        reason=Reason.INTERRUPTED if is_interrupted else crash.reason,
+        message=crash.message if pinned is None else _overwritten(snapshot, pinned),
+        revision=job.revision,
+        exit_code=crash.end.exit_code,
+        failure_time=time,
+    )
+    return Mishap(found, crash, may_pass(found))
+
+
+def may_pass(found: Failure) -> bool:
+    """Whether it may go well the next time with nothing changed: a place that was away, or an end from outside.
+
+    What was written down says so by itself: the pod that it was read from may be gone.
+    """
+    if found.reason == Reason.INTERRUPTED:
+        return True
+    return found.step == "Download" and found.exit_code in {None, _MAY_PASS}
+
+
+def _has_fetched(pod: Pod | None) -> bool:
+    row = pod.container(FETCH) if pod is not None else None
+    return row is not None and row.state.terminated is not None and row.state.terminated.exit_code == 0
+
+
+def of_servers(snapshot: Snapshot, entry: Entry) -> Mishap | None:
+    """Why servers of a revision will not answer; None while they may."""
+    deployment = snapshot.deployment
+    if deployment is None or deployment.revision != entry.hash or deployment.is_rolled_out:
+        return None
+    late = [pod for pod in snapshot.serving_pods(entry.hash) if not pod.is_ready]
+    crashes = [crash for pod in late if (crash := crashed(snapshot, entry, pod)) is not None]
+    looping = next((crash for crash in crashes if _loops(crash) and not _passes(crash)), None)
+    if looping is None and not deployment.is_late:
+        return None
+    crash = looping or next(iter(crashes), None)
+    if crash is not None:
+        found = Failure(step="Deploy", reason=crash.reason, message=crash.message, exit_code=crash.end.exit_code)
+    else:
+        found = _silent(snapshot, late)
+    now = timestamp(snapshot.now)
+    return Mishap(msgspec.structs.replace(found, revision=entry.hash, failure_time=now), crash)
+
+
+def _passes(crash: Crash) -> bool:
+    """A place of models that is away for a while says nothing about the revision: only the deadline does then."""
+    return crash.container == FETCH and crash.end.exit_code in {_MAY_PASS, _TOLD_TO_GO}
+
+
+def crashed(snapshot: Snapshot, entry: Entry, pod: Pod) -> Crash | None:
+    """A container of a server of this revision that ended badly and has not answered since."""
+    for row in pod.containers:
+        end = row.state.terminated or row.last_state.terminated
+        is_done = row.state.terminated is not None and row.state.terminated.exit_code == 0
+        if end is not None and not is_done and not row.ready and (end.exit_code != 0 or row.restart_count):
+            crash = _crash(pod, row.name, end)
+            is_other = crash.container == FETCH and crash.reason == Reason.CHECKSUM_MISMATCH
+            message = _overwritten(snapshot, entry.number) if is_other else crash.message
+            return msgspec.structs.replace(crash, is_running=row.state.running is not None, message=message)
+    return None
+
+
+def counted(before: Failure | None, found: Failure) -> Failure:
+    """With the number of tries. One that was written down already is not counted again."""
+    is_same = before is not None and before.revision == found.revision and before.step not in {"Deploy", "Ready"}
+    if before is None or not is_same:
+        return msgspec.structs.replace(found, attempts=1)
+    return before if is_known(before, found) else msgspec.structs.replace(found, attempts=before.attempts + 1)
+
+
+def is_known(before: Failure | None, found: Failure) -> bool:
+    """Whether it was written down: each Job ends once, and the next one is made much later."""
+    return before is not None and (before.revision, before.failure_time) == (found.revision, found.failure_time)
+
+
+def again_at(found: Failure) -> datetime:
+    """When what may pass is tried again: after half a minute at first, and twice as long each time."""
+    doublings = min(max(found.attempts - 1, 0), _MOST_DOUBLINGS)
+    pause: timedelta = min(_FIRST_PAUSE * 2**doublings, _LONGEST_PAUSE)
+    return datetime.fromisoformat(found.failure_time or "") + pause
+
+
+def with_log(found: Failure, log: str | None) -> Failure:
+    return found if log is None else msgspec.structs.replace(found, log=log.strip("\n")[-_LONGEST_LOG:])
+
+
+def reason(found: Failure) -> Reason:
+    """For a condition. Containers say what they like, and a condition takes one of our words."""
+    return _REASONS.get(found.reason, Reason.DOWNLOAD_FAILED)
+
+
+def _crash(pod: Pod, container: str, end: Terminated) -> Crash:
+    where = f"Container {container} of pod {pod.metadata.name}"
+    if end.reason == _OUT_OF_MEMORY:
+        limit = pod.memory_limit(container)
+        more = "the limit is fixed, so use a smaller model" if container == FETCH else "raise resources.limits.memory"
+        text = f"{where} was ended because it used more memory than its limit{f' of {limit}' if limit else ''}: {more}."
+        return Crash(pod, container, end, text, Reason.OUT_OF_MEMORY)
+    word = _word(end) if container == FETCH else None
+    if word is not None:
+        known = _REASONS.get(word.reason, Reason.DOWNLOAD_FAILED)
+        return Crash(pod, container, end, word.message, known)
+    if container == FETCH:
+        return Crash(pod, container, end, f"{where} ended with exit code {end.exit_code}.", Reason.DOWNLOAD_FAILED)
+    if container == VALIDATION:
+        return _invalid(pod, where, end)
+    text = f"{where} ended with exit code {end.exit_code}{_said(end)}"
+    return Crash(pod, container, end, text, Reason.CRASH_LOOP)
+
+
+def _invalid(pod: Pod, where: str, end: Terminated) -> Crash:
+    if end.exit_code == _NO_SCRIPT:
+        word = _word(end)
+        text = word.message if word else f"The validation script was not found{_said(end)}"
+        return Crash(pod, VALIDATION, end, text, Reason.SCRIPT_NOT_FOUND)
+    text = f"The validation script failed with exit code {end.exit_code}{_said(end)} {where} has the whole log."
+    return Crash(pod, VALIDATION, end, text, Reason.VALIDATION_FAILED)
+
+
+def _overwritten(snapshot: Snapshot, number: int) -> str:
+    """The download knows only that it is not what it was told; here is known that it was."""
+    changed = f"What is at the address of the model has changed since revision {number} was found good"
+    if snapshot.serving.rollback_to is not None:
+        return f"{changed}: put the former content back there, or remove spec.rollbackTo."
+    return f"{changed}: set a new spec.version to serve what is there now, or put the former content back there."
+
+
+def _said(end: Terminated) -> str:
+    """The last line that a container left, which tells most."""
+    lines = [line.strip() for line in terminal.shown(end.message).splitlines() if line.strip()]
+    return f": {obstacles.cut(lines[-1])}" if lines else "."
+
+
+def _word(end: Terminated) -> _Word | None:
+    try:
+        word = msgspec.json.decode(end.message, type=_Word)
+    except msgspec.DecodeError:
+        return None
+    return msgspec.structs.replace(word, message=terminal.shown(word.message)[:_LONGEST_MESSAGE])
+
+
+def _step(crash: Crash, word: _Word | None) -> Step:
+    if crash.container == VALIDATION:
+        return "Validate"
+    is_step = word is not None and word.step in get_args(Step)
+    return cast("Step", word.step) if word is not None and is_step else "Download"
+
+
+def _silent(snapshot: Snapshot, late: list[Pod]) -> Failure:
+    """Servers that did not even start, or run and do not become ready."""
+    deployment = snapshot.deployment
+    assert deployment is not None, "only servers that are there can be late"
+    if deployment.refusal is not None:
+        wait = obstacles.refused(deployment.refusal)
+        return Failure(step="Deploy", reason=wait.reason, message=wait.message)
+    for pod in late:
+        keeps = obstacles.obstacle(pod, f"Server {pod.metadata.name}", told=snapshot.obstacle)
+        if keeps is not None:
+            return Failure(step="Deploy", reason=keeps.reason, message=keeps.message)
+    who = f"Server {late[0].metadata.name}" if late else "A server"
+    seconds = snapshot.terms.progress_seconds
+    message = f"{who} runs, but did not become ready within {seconds} s. Its log tells what it waits for."
+    return Failure(step="Ready", reason=Reason.NOT_READY, message=message)
+
+
+def _loops(crash: Crash) -> bool:
+    row: Container | None = crash.pod.container(crash.container)
+    return row is not None and row.restart_count >= _RESTARTS and not _was_healthy(crash.end)
+
+
+def _was_healthy(end: Terminated) -> bool:
+    if end.started_at is None or end.finished_at is None:
+        return False
+    return datetime.fromisoformat(end.finished_at) - datetime.fromisoformat(end.started_at) >= _HEALTHY
+
+
+def _ended(job: Job) -> str:
+    end = job.failed or job.success
+    time = end.last_transition_time if end is not None else None
+    return time or job.metadata.creation_timestamp or ""
+
+
+def _too_slow(snapshot: Snapshot) -> str:
+    limit = snapshot.terms.prepare_seconds
+    return f"Download and validation took longer than {limit} s, which the setting prepare_seconds allows: raise it."
+
+
+def _gone(told: str) -> str:
+    more = f" The Job's controller says: {obstacles.cut(told)}" if told else ""
+    return f"The pod of the download is gone, and nobody knows how it ended.{more}"

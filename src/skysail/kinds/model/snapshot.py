@@ -1,0 +1,52 @@
+"""What is known of one model at one moment."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from skysail.core.obstacles import Obstacle
+from skysail.kinds.model.revisions import ControllerRevision, Entry
+from skysail.kinds.model.terms import Terms
+from skysail.kinds.model.types import Download, Model
+from skysail.kinds.model.wants import Serving
+from skysail.kinds.model.workload import Claim, Deployment, Job, Pod
+from skysail.kube.objects import Object
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the plan of a model is made from.
+
+    `job` makes a revision ready, `history` are the revisions that were found good, in the order of their numbers, and
+    `strays` those that nobody here can read. `predecessor` is the Deployment by which an operator before us served the
+    model. `log` are the last lines of the container that failed, `complaint` is what keeps the Job controller from
+    making a pod, `obstacle` what keeps a pod from starting on its node, `download` how far it is; None where nobody
+    knows.
+    """
+
+    object: Model
+    serving: Serving
+    terms: Terms
+    now: datetime
+    job: Job | None = None
+    pods: tuple[Pod, ...] = ()
+    deployment: Deployment | None = None
+    services: tuple[Object, ...] = ()
+    autoscaler: Object | None = None
+    claim: Claim | None = None
+    history: tuple[Entry, ...] = ()
+    strays: tuple[ControllerRevision, ...] = ()
+    predecessor: Object | None = None
+    log: str | None = None
+    complaint: str | None = None
+    obstacle: Obstacle | None = None
+    download: Download | None = None
+
+    def preparing(self, revision: str) -> tuple[Pod, ...]:
+        """The pods that make this revision ready."""
+        return tuple(pod for pod in self.pods if pod.prepares and pod.revision == revision)
+
+    def serving_pods(self, revision: str) -> tuple[Pod, ...]:
+        """The pods that are there to answer for this revision."""
+        return tuple(pod for pod in self.pods if pod.serves and pod.revision == revision)

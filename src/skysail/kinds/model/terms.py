@@ -1,0 +1,39 @@
+"""What the operator was told that holds for every model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from skysail.base.settings import Settings
+from skysail.kinds.model.runtimes import ROWS
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """`allowed` are the private ranges and hosts that models may come from; `images` stand for runtimes' own."""
+
+    fetch_image: str
+    images: Mapping[str, str]
+    allowed: tuple[str, ...]
+    limit_bytes: int
+    prepare_seconds: int
+    progress_seconds: int
+    soak_seconds: int
+
+    def image(self, runtime: str) -> str:
+        """Empty where there is no such runtime."""
+        row = ROWS.get(runtime)
+        return self.images.get(runtime) or (row.image if row else "")
+
+
+def terms(settings: Settings) -> Terms:
+    return Terms(
+        fetch_image=settings.fetch_image,
+        images=msgspec.to_builtins(settings.runtime_images),
+        allowed=settings.model_sources,
+        limit_bytes=settings.model_limit_bytes,
+        prepare_seconds=settings.prepare_seconds,
+        progress_seconds=settings.rollout_seconds,
+        soak_seconds=settings.soak_seconds,
+    )

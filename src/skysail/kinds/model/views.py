@@ -1,0 +1,101 @@
+"""Where a model stands on the way of a revision, told alike whoever tells it. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from skysail.base.names import Condition as Type
+from skysail.base.names import Reason
+from skysail.core import conditions
+from skysail.core.actions import Plan
+from skysail.core.obstacles import Wait
+from skysail.kinds.model import news, progress, status, targets, upkeep, waiting
+from skysail.kinds.model.revisions import Entry
+from skysail.kinds.model.snapshot import Snapshot
+from skysail.kinds.model.status import Fact, View
+from skysail.kinds.model.targets import Target
+from skysail.kinds.model.upkeep import Actions
+
+# As long as it takes until the last node has heard of a change of a Service.
+_EVERY_NODE = timedelta(seconds=10)
+HERE = Fact("True", Reason.DOWNLOADED, "The model was downloaded.")
+_AWAITED = Fact("Unknown", Reason.DOWNLOADING, "The download has not ended yet.")
+
+
+def told(snapshot: Snapshot, wanted: Target, view: View, actions: Actions, *, look_again: float | None = None) -> Plan:
+    """A plan that shows this."""
+    shown = status.shown(snapshot, view)
+    return Plan(
+        # What may be refused comes last, so that it keeps nothing else from being done.
+        actions=(*upkeep.forgiven(snapshot, wanted), *actions, *upkeep.grown(snapshot)),
+        status=shown,
+        notes=news.news(snapshot, wanted, shown),
+        look_again=look_again,
+    )
+
+
+def preparing(snapshot: Snapshot, wanted: Target, wait: Wait) -> View:
+    """A revision is being made ready."""
+    known, is_here = snapshot.object.status, wait.reason == Reason.VALIDATING
+    awaited = Fact("Unknown", Reason.VALIDATING, "The validation script has not ended yet.")
+    download = snapshot.download or (known.download if known.candidate == wanted.hash else None)
+    return View(
+        stage="Storage" if wait.reason == Reason.VOLUME_UNAVAILABLE else "Prepare",
+        is_moving=True,
+        reason=wait.reason,
+        message=wait.message,
+        served=targets.served(snapshot),
+        candidate=wanted.hash,
+        downloaded=HERE if is_here else _AWAITED,
+        validated=awaited if wanted.want.script else None,
+        # How often it was tried is known by it.
+        failure=known.failure if known.failure is not None and known.failure.revision == wanted.hash else None,
+        download=None if is_here else download,
+    )
+
+
+def rolling(snapshot: Snapshot, wanted: Target, entry: Entry, wait: Wait) -> View:
+    """Servers of a revision are being started."""
+    before = targets.served(snapshot)
+    return View(
+        stage="Deploy",
+        is_moving=True,
+        reason=wait.reason,
+        message=wait.message,
+        served=before,
+        candidate=wanted.hash if before is None or before.hash != entry.hash else "",
+        downloaded=downloaded(entry),
+        validated=validated(entry),
+        rolled_back=_pinned(snapshot, entry) if wanted.is_pinned else None,
+    )
+
+
+def downloaded(entry: Entry) -> Fact:
+    if not entry.digest:
+        return Fact("True", Reason.DOWNLOADED, "The model is in the image of its server.")
+    amount = f"{entry.files} files" if entry.files > 1 else "1 file"
+    return Fact("True", Reason.DOWNLOADED, f"{waiting.size(entry.bytes)} in {amount}, {entry.digest}.")
+
+
+def validated(entry: Entry) -> Fact | None:
+    return Fact("True", Reason.VALIDATED, "The validation script succeeded.") if entry.want.script else None
+
+
+def _pinned(snapshot: Snapshot, entry: Entry) -> Fact:
+    what = f"{status.named(snapshot, entry)} is on its way, because spec.rollbackTo names it."
+    return Fact("False", Reason.ROLLING_OUT, what)
+
+
+def until_known(snapshot: Snapshot) -> float:
+    """In how many seconds every node knows where requests lead that the model has answered since it was taken over."""
+    ready = conditions.find(snapshot.object.status.conditions, Type.READY)
+    if ready is None or ready.status != "True":
+        return _EVERY_NODE.total_seconds()
+    since = snapshot.now - datetime.fromisoformat(ready.last_transition_time)
+    return max((_EVERY_NODE - since).total_seconds(), 0.0)
+
+
+def until_asked(snapshot: Snapshot, wanted: Target) -> float | None:
+    """In how many seconds to ask who knows how far it is, or why it does not start."""
+    pods = (*snapshot.preparing(wanted.hash), *snapshot.serving_pods(wanted.hash))
+    return progress.until_asked(snapshot, pods) if pods or wanted.entry is None else None

@@ -1,0 +1,38 @@
+"""What people are told by events while an attempt is under way. Pure: what was told before is in the status."""
+
+from __future__ import annotations
+
+from skysail.base.names import Event, Reason
+from skysail.core.actions import Note
+from skysail.kinds.run import attempts, failure
+from skysail.kinds.run.snapshot import Run, Snapshot
+from skysail.kinds.run.types import Failure
+
+
+def news(snapshot: Snapshot, run: Run, wrong: str) -> tuple[Note, ...]:
+    """`wrong` is what speaks against the spec as it is now."""
+    job = snapshot.object
+    if attempts.recorded(job.status, run.number) is None:
+        created = Note(Event.WORKERS_CREATED, f"Created {job.spec.workers} worker pods")
+        return (created, *_lost(snapshot))
+    is_known = job.status.observed_generation == job.metadata.generation
+    unfit = (Note(Reason.INVALID_SPEC, wrong, warning=True),) if wrong and not is_known else ()
+    return (
+        *unfit,
+        *(Note(Event.WORKER_FAILED, failure.sentence(each), warning=True) for each in fallen(snapshot, run)),
+    )
+
+
+def fallen(snapshot: Snapshot, run: Run) -> list[Failure]:
+    """Pods that are replaced alone, and failed after the one that was told last."""
+    failed, told = failure.alone(snapshot.object.spec, run), snapshot.object.status.failure
+    names = [each.pod for each in failed]
+    return failed[names.index(told.pod) + 1 :] if told is not None and told.pod in names else failed
+
+
+def _lost(snapshot: Snapshot) -> tuple[Note, ...]:
+    newest = snapshot.object.status.checkpoint
+    if newest is None or not snapshot.has_lost_checkpoint:
+        return ()
+    message = f"The checkpoint {newest.path} is gone with its claim, which was deleted: training begins from the start."
+    return (Note(Event.CHECKPOINT_LOST, message, warning=True),)

@@ -1,0 +1,1 @@
+"""What runs inside users' pods. Stands alone: nothing here imports the rest of Skysail."""

@@ -1,0 +1,142 @@
+"""What is answered to whom. Predictions, probes and metrics are plain ASGI; FastAPI has the pages that people look at.
+
+A route of FastAPI costs several times what a small model does, and importing it most of a start without PyTorch. So it
+is made when somebody asks for the first page of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import TypeAlias
+
+import msgspec
+
+from skysail.runtimes.fastapi_pytorch import answers, bodies
+from skysail.runtimes.fastapi_pytorch.answers import CLOSE, Answer
+from skysail.runtimes.fastapi_pytorch.batching import Batcher
+from skysail.runtimes.fastapi_pytorch.bodies import Receive, Scope, Send
+from skysail.runtimes.fastapi_pytorch.desk import Desk
+from skysail.runtimes.fastapi_pytorch.errors import Left, Refused
+from skysail.runtimes.fastapi_pytorch.intake import Work
+from skysail.runtimes.fastapi_pytorch.life import Life, Phase
+from skysail.runtimes.fastapi_pytorch.metrics import Metrics
+from skysail.runtimes.fastapi_pytorch.requests import Form
+
+Asgi: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+_NO_MORE = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The model's name and version in paths."""
+
+    name: str
+    version: str
+
+    def paths(self, last: str) -> list[str]:
+        base = f"/v2/models/{self.name}"
+        return [f"{base}{last}", *([f"{base}/versions/{self.version}{last}"] if self.version else [])]
+
+
+class Application:
+    """Answers from the first moment on; about predictions it says that they come later, until `serve` is called."""
+
+    def __init__(
+        self, place: Place, life: Life, metrics: Metrics, *, body_limit: int, pages: Callable[[], Asgi]
+    ) -> None:
+        self.body_limit = body_limit
+        self.desk = Desk(life, metrics)
+        self._life = life
+        self._metrics = metrics
+        self._place = place
+        self._make_pages = pages
+        self._pages: Asgi | None = None
+        self._predictions = ("/predict", *place.paths("/infer"))
+        self._facts: dict[str, Callable[[], Answer]] = {
+            "/v2/health/live": lambda: answers.of(200, {"live": True}),
+            "/v2/health/ready": self._readiness,
+            "/stats": lambda: answers.of(200, self._metrics.stats()),
+            "/metrics": self._counts,
+        } | dict.fromkeys(place.paths("/ready"), self._readiness)
+
+    def serve(self, forms: tuple[Form, Form], batcher: Batcher, has_worked: Callable[[Work], bool]) -> None:
+        """`forms` are those of /predict and of infer; `has_worked` tells whether the model ever took such input."""
+        predict, infer = forms
+        paths = {"/predict": predict} | dict.fromkeys(self._place.paths("/infer"), infer)
+        self.desk.open(paths, batcher, has_worked)
+
+    @property
+    def sends_away(self) -> bool:
+        """Whether a client's next connection should lead to another server."""
+        return self._life.phase is Phase.DRAINING
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        if method == "POST" and path in self._predictions:
+            return await self._predict(path, scope, receive, send)
+        if path in self._predictions:
+            return await self._send(send, answers.of_refusal(Refused("Predictions are asked for with POST.", 405)))
+        if method == "GET" and path in self._facts:
+            return await self._send(send, self._facts[path]())
+        if self._pages is None:
+            self._pages = await asyncio.to_thread(self._make_pages)
+        return await self._pages(scope, receive, send)
+
+    async def _predict(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        began = perf_counter()
+        try:
+            body = await bodies.read(scope, receive, self.body_limit)
+        except Left:
+            return
+        except bodies.TooLong as refusal:
+            await self._send(send, answers.of_refusal(refusal, CLOSE), last=False)
+            await bodies.drain(scope, receive)
+            await send(_NO_MORE)
+            self.desk.count(refusal.status, perf_counter() - began)
+            return
+        answer = await self._answer(path, body, receive)
+        if answer is not None:
+            await self._send(send, answer)
+
+    async def _answer(self, path: str, body: bytes, receive: Receive) -> Answer | None:
+        """None where the client has left."""
+        form = self.desk.form(path)
+        if form is None:
+            return answers.of_refusal(Refused("The model is being loaded; try again soon.", 503, retry_after=1))
+        client = _Waiting(receive)
+        self.desk.take(form, body, client)
+        return await client.answer
+
+    async def _send(self, send: Send, answer: Answer, *, last: bool = True) -> None:
+        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.content))]
+        if self.sends_away:
+            headers.append(CLOSE)
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.content, "more_body": not last})
+
+    def _readiness(self) -> Answer:
+        ready = self._life.is_ready
+        told = {"name": self._place.name, "ready": ready, "live": True, "phase": self._life.phase}
+        return answers.of(200 if ready else 503, told)
+
+    def _counts(self) -> Answer:
+        page = self._metrics.page(waiting=self.desk.waiting, ready=self._life.is_ready)
+        return Answer(200, page, (_TEXT,))
+
+
+class _Waiting:
+    """A client whose task waits for the answer."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.answer: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+
+    def has_left(self) -> bool:
+        return self.answer.cancelled() or bodies.has_left(self._receive)
+
+    def reply(self, answer: Answer | None) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)

@@ -1,0 +1,103 @@
+"""From the body of a request for predictions to its answer, however it came in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Protocol
+
+from skysail.runtimes.fastapi_pytorch import answers, foreign
+from skysail.runtimes.fastapi_pytorch.answers import Answer
+from skysail.runtimes.fastapi_pytorch.batching import Batcher, Outcome
+from skysail.runtimes.fastapi_pytorch.errors import Left, ModelError, Refused
+from skysail.runtimes.fastapi_pytorch.intake import Work
+from skysail.runtimes.fastapi_pytorch.life import Life
+from skysail.runtimes.fastapi_pytorch.metrics import Metrics
+from skysail.runtimes.fastapi_pytorch.requests import Form
+from skysail.runtimes.fastapi_pytorch.tensors import Array
+
+
+class Client(Protocol):
+    """Who has asked."""
+
+    def has_left(self) -> bool: ...
+
+    def reply(self, answer: Answer | None) -> None:
+        """Called once, on the event loop. None: the client has left, and nothing was computed."""
+
+
+class Desk:
+    """Takes no question until `open` is called: before that `form` finds nothing."""
+
+    def __init__(self, life: Life, metrics: Metrics) -> None:
+        self._life = life
+        self._metrics = metrics
+        self._forms: Mapping[str, Form] = {}
+        self._batcher: Batcher | None = None
+        self._has_worked: Callable[[Work], bool] = lambda _: False
+
+    def open(self, forms: Mapping[str, Form], batcher: Batcher, has_worked: Callable[[Work], bool]) -> None:
+        """`forms` by their paths; `has_worked` tells whether the model ever took such input."""
+        self._forms = forms
+        self._batcher = batcher
+        self._has_worked = has_worked
+
+    @property
+    def waiting(self) -> int:
+        return self._batcher.waiting if self._batcher is not None else 0
+
+    def form(self, path: str) -> Form | None:
+        return self._forms.get(path)
+
+    def take(self, form: Form, body: bytes, client: Client) -> None:
+        """The client is told its answer now or later."""
+        question = Question(self, form, client)
+        assert self._batcher is not None
+        try:
+            question.work = form.read(body)
+            self._batcher.submit(question)
+        except Refused as refusal:
+            question.reply(answers.of_refusal(refusal))
+
+    def count(self, status: int, seconds: float) -> None:
+        if self._life.counts:
+            self._metrics.answered(status, seconds)
+
+    def failure(self, work: Work, error: ModelError) -> Answer:
+        status = 500 if self._has_worked(work) else 400
+        shapes = ", ".join(str(list(array.shape)) for array in work.arrays)
+        return answers.of_refusal(Refused(f"The model failed with input of the shape {shapes}: {error}.", status))
+
+
+class Question:
+    """One that waits for the model."""
+
+    __slots__ = ("_client", "_desk", "_form", "has_left", "since", "work")
+
+    work: Work
+
+    def __init__(self, desk: Desk, form: Form, client: Client) -> None:
+        self._desk = desk
+        self._form = form
+        self._client = client
+        self.has_left = client.has_left
+        self.since = perf_counter()
+
+    def settle(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Left):
+            self._client.reply(None)
+        elif isinstance(outcome, ModelError):
+            self.reply(self._desk.failure(self.work, outcome))
+        else:
+            self.reply(self._written(outcome))
+
+    def _written(self, outputs: list[Array]) -> Answer:
+        """What a model gives may be of a type that JSON has no word for."""
+        try:
+            return Answer(200, foreign.call(self._form.write, self.work, outputs))
+        except ModelError as error:
+            return self._desk.failure(self.work, error)
+
+    def reply(self, answer: Answer) -> None:
+        self._desk.count(answer.status, perf_counter() - self.since)
+        self._client.reply(answer)

@@ -1,0 +1,28 @@
+"""The border to the model: its code, and the libraries that run it, may raise anything at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from skysail.runtimes.fastapi_pytorch.errors import ModelError, ServingError
+
+_Result = TypeVar("_Result")
+_LENGTH = 300
+
+
+def call(function: Callable[..., _Result], *arguments: object) -> _Result:
+    """Raises ModelError for whatever was raised there."""
+    try:
+        return function(*arguments)
+    except ServingError:
+        raise
+    except (Exception, SystemExit) as error:  # the only broad one of this process; a model may call exit()
+        raise ModelError(_told(error)) from error
+
+
+def _told(error: BaseException) -> str:
+    """What a person can use of it: libraries begin, or end, with pages about their own insides."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    useful = lines[-1] if lines and lines[0].startswith("The following operation failed") else " ".join(lines[:2])
+    return (useful or type(error).__name__)[:_LENGTH].rstrip(".")

@@ -1,0 +1,118 @@
+"""From a path to a model that has been tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from skysail.runtimes import formats
+from skysail.runtimes.fastapi_pytorch import foreign, processors
+from skysail.runtimes.fastapi_pytorch.errors import ModelError, WrongModel, WrongSetting
+from skysail.runtimes.fastapi_pytorch.models import Model, Signature, signature
+from skysail.runtimes.fastapi_pytorch.settings import Settings
+from skysail.runtimes.fastapi_pytorch.tensors import ANY, Array
+from skysail.runtimes.formats import Format, Found, NoModel
+
+_Result = TypeVar("_Result")
+# What is added up in another order differs in the last digits; a model that mixes rows differs in the first.
+_NEAR = {"rtol": 1e-3, "atol": 1e-5}
+# PyTorch compiles what it has seen twice.
+_RUNS = 3
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A model, an input with which it works if one is known, and whether requests may be joined."""
+
+    model: Model
+    example: tuple[Array, ...] | None
+    joins: bool
+    remark: str = ""
+
+
+def load(settings: Settings) -> Loaded:
+    """Raises CannotServe with the reason. Slow: reads the file, and runs the model a few times."""
+    path = Path(settings.model_path)
+    if not path.exists():
+        raise WrongSetting(f"There is no {path}; MODEL_PATH must name a model's file, or a folder with one in it.")
+    found = _or_wrong(f"{path} cannot be read", _find, path)
+    what = f"{found.file.name}, which looks like {found.format}, cannot be loaded"
+    return _or_wrong(what, lambda: _tried(_read(found, settings), settings))
+
+
+def _find(path: Path) -> Found:
+    try:
+        return formats.find(path)
+    except NoModel as error:
+        raise WrongModel(str(error)) from error
+
+
+def _or_wrong(what: str, function: Callable[..., _Result], *arguments: object) -> _Result:
+    try:
+        return foreign.call(function, *arguments)
+    except ModelError as error:
+        raise WrongModel(f"{what}: {error}.") from error
+
+
+def _read(found: Found, settings: Settings) -> Model:
+    threads = settings.threads or processors.count()
+    if found.format is Format.ONNX:
+        from skysail.runtimes.fastapi_pytorch.models.onnx import OnnxModel  # noqa: PLC0415 - only what is needed
+
+        return OnnxModel(found.file, threads)
+    from skysail.runtimes.fastapi_pytorch.models import torch  # noqa: PLC0415 - seconds, and hundreds of megabytes
+
+    return torch.load(found, settings, threads)
+
+
+def _tried(model: Model, settings: Settings) -> Loaded:
+    known = model.signature
+    side = _side(model, known)
+    if side is None:
+        remark = (
+            "What the model takes is not known, so it was loaded and not tried, and requests are not joined. "
+            f"Put {signature.FILE} beside it to change that."
+        )
+        return Loaded(model=model, example=None, joins=False, remark=remark)
+    joins = settings.batching and all(spec.shape[0] == ANY for spec in known.inputs) and _rows_alone(model, known, side)
+    return Loaded(model=model, example=tuple(signature.examples(known.inputs, 1, side)), joins=joins)
+
+
+def _side(model: Model, known: Signature) -> int | None:
+    """A size for the dimensions that may have any, with which the model works. It is warm afterwards."""
+    if not all(spec.shape for spec in known.inputs):
+        return None
+    sides = signature.sides(known.inputs)
+    for side in sides:
+        try:
+            for _ in range(_RUNS):
+                foreign.call(model.run, signature.examples(known.inputs, 1, side))
+        except ModelError:
+            if len(sides) == 1:
+                raise
+        else:
+            return side
+    return None
+
+
+def _rows_alone(model: Model, known: Signature, side: int) -> bool:
+    """Whether rows get the same answer together as alone. A trace can have baked in that there is one row."""
+    three = signature.examples(known.inputs, 3, side)
+    try:
+        whole = foreign.call(model.run, three)
+        parts = [foreign.call(model.run, [array[rows] for array in three]) for rows in (slice(1), slice(1, 3))]
+    except ModelError:
+        return False
+    return all(
+        _same(together, alone, len(three[0])) for together, alone in zip(whole, zip(*parts, strict=True), strict=True)
+    )
+
+
+def _same(together: Array, alone: tuple[Array, ...], rows: int) -> bool:
+    if together.ndim == 0 or any(part.shape[1:] != together.shape[1:] or part.ndim == 0 for part in alone):
+        return False
+    joined = np.concatenate(alone)
+    return len(together) == len(joined) == rows and np.allclose(together, joined, equal_nan=True, **_NEAR)

@@ -1,0 +1,37 @@
+"""Models, however they are stored: what they take and give, and how they are run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from skysail.runtimes.fastapi_pytorch.tensors import Array, Spec
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model takes and gives. Where it is not `known`, it is a guess that other shapes may prove wrong."""
+
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...] = ()
+    known: bool = True
+
+    def output_names(self, count: int) -> tuple[str, ...]:
+        if len(self.outputs) == count:
+            return tuple(spec.name for spec in self.outputs)
+        return tuple(f"output{number}" for number in range(count))
+
+
+class Model(Protocol):
+    """A loaded model. Only one thread uses it at a time."""
+
+    @property
+    def platform(self) -> str:
+        """The protocol's word for what runs it."""
+
+    @property
+    def signature(self) -> Signature: ...
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """May raise anything."""

@@ -1,0 +1,72 @@
+"""What a model of PyTorch takes: as the file `signature.json` beside it says, or as a guess from its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from skysail.runtimes.fastapi_pytorch.errors import WrongModel
+from skysail.runtimes.fastapi_pytorch.models import Signature
+from skysail.runtimes.fastapi_pytorch.tensors import ANY, TYPES, Array, Spec
+from skysail.runtimes.formats import Found
+
+FILE = "signature.json"
+# The sizes of pictures that most networks were made for, and a short sequence.
+_SIDES = (224, 32, 28, 299, 64, 8, 1)
+
+
+def written(found: Found) -> Signature | None:
+    """As it is written in the form of the protocol's metadata."""
+    file = found.beside(FILE)
+    if file is None:
+        return None
+    try:
+        signature = msgspec.json.decode(file.read_bytes(), type=Signature)
+    except msgspec.DecodeError as error:
+        raise WrongModel(f"{FILE} cannot be read: {error}.") from error
+    wrong = [spec.datatype for spec in (*signature.inputs, *signature.outputs) if spec.datatype not in TYPES]
+    if wrong or not signature.inputs:
+        raise WrongModel(f"{FILE} needs at least one input, and datatypes of {', '.join(TYPES)}.")
+    return signature
+
+
+def guesses(name: str, weight: tuple[int, ...] | None, *, embeds: bool) -> Iterator[Spec]:
+    """Shapes that a model may take whose first weights have this shape."""
+    if weight is None:
+        return
+    if embeds:
+        yield Spec(name=name, datatype="INT64", shape=(ANY, 8))
+        return
+    match weight:
+        case (_, width):
+            yield Spec(name=name, datatype="FP32", shape=(ANY, width))
+        case (_, channels, _, _):
+            for side in _SIDES:
+                yield Spec(name=name, datatype="FP32", shape=(ANY, channels, side, side))
+        case (_, channels, _):
+            yield Spec(name=name, datatype="FP32", shape=(ANY, channels, 64))
+        case (width,):
+            yield Spec(name=name, datatype="FP32", shape=(ANY, width))
+        case _:
+            return
+
+
+def examples(specs: Sequence[Spec], rows: int, side: int = 1) -> list[Array]:
+    """Input that fits: small numbers that differ from row to row, the same every time."""
+    return [_example(spec, rows, side) for spec in specs]
+
+
+def sides(specs: Sequence[Spec]) -> tuple[int, ...]:
+    """What to try where a dimension other than the first may have any size."""
+    return _SIDES[::-1] if any(ANY in spec.shape[1:] for spec in specs) else (1,)
+
+
+def _example(spec: Spec, rows: int, side: int) -> Array:
+    first = [rows if size == ANY else size for size in spec.shape[:1]]
+    shape = (*first, *(side if size == ANY else size for size in spec.shape[1:]))
+    count = int(np.prod(shape))
+    if spec.dtype.kind == "f":
+        return np.sin(np.arange(1, count + 1)).astype(spec.dtype).reshape(shape)
+    return (np.arange(count) % 2).astype(spec.dtype).reshape(shape)

@@ -1,0 +1,138 @@
+"""Archives, unpacked as if an enemy had packed them: only files and folders, only below the folder, never too much.
+
+What is unpacked is told chunk by chunk, so that whoever iterates can be interrupted and knows how far it is.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO
+
+from skysail.runtimes.fetch.errors import WrongContent
+from skysail.runtimes.fetch.paths import below
+
+_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+_CHUNK = 2**20
+_MOST_ENTRIES = 100_000
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError)
+
+# Where an entry goes, or None where it is left out.
+Placing = Callable[[str], Path | None]
+
+
+def is_archive(file: Path) -> bool:
+    """By its name, because formats of models are zip files themselves; by its content where the name says nothing."""
+    name = file.name.lower()
+    if name.endswith((*_TAR_SUFFIXES, ".zip")):
+        return True
+    return not file.suffix and tarfile.is_tarfile(file)
+
+
+def unpack(archive: Path, into: Path, *, limit: int) -> Iterator[int]:
+    """Numbers of bytes that were written. Raises WrongContent."""
+    into.mkdir(parents=True, exist_ok=True)
+    with _readable(archive):
+        entries = _zip_entries if zipfile.is_zipfile(archive) and archive.suffix.lower() == ".zip" else tar_entries
+        yield from write(entries(archive), lambda name: below(into, name), limit=limit, archive=archive)
+
+
+def write(
+    entries: Iterator[tuple[str, IO[bytes] | None]], placing: Placing, *, limit: int, archive: Path
+) -> Iterator[int]:
+    """Entries to where they belong. Those without content are folders."""
+    written = 0
+    for number, (name, content) in enumerate(entries):
+        if number >= _MOST_ENTRIES:
+            raise _refused(archive, f"has more than {_MOST_ENTRIES} entries: pack only the model")
+        path = placing(name)
+        if path is None:
+            continue
+        if content is None:
+            path.mkdir(parents=True, exist_ok=True)
+            continue
+        for count in _copy(content, path):
+            written += count
+            if written > limit:
+                raise WrongContent(
+                    "TooLarge",
+                    f"{archive.name} unpacks to more than {limit} bytes, which is the limit: use a smaller model,"
+                    " or raise the setting `model_limit_bytes`.",
+                )
+            yield count
+
+
+def names_in(archive: Path) -> list[str]:
+    """Of a tar file. Raises WrongContent."""
+    with _readable(archive), tarfile.open(archive, "r:*") as tar:
+        return [member.name for member in tar]
+
+
+def tar_entries(
+    archive: Path, is_wanted: Callable[[str], bool] = lambda _name: True
+) -> Iterator[tuple[str, IO[bytes] | None]]:
+    """Raises WrongContent where an entry that is wanted is no file or folder."""
+    with _readable(archive), tarfile.open(archive, "r:*") as tar:
+        for member in tar:
+            if not is_wanted(member.name):
+                continue
+            if member.isdir():
+                if member.name.strip("./"):
+                    yield member.name, None
+            elif member.isreg():
+                content = tar.extractfile(member)
+                assert content is not None
+                with closing(content):
+                    yield member.name, content
+            else:
+                raise _refused(
+                    archive, f"holds {member.name[:100]!r}, a link or a device: pack it with `tar --dereference`"
+                )
+
+
+def _zip_entries(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
+    with zipfile.ZipFile(archive) as file:
+        for info in file.infolist():
+            if info.flag_bits & 1:
+                raise _refused(archive, "is locked by a password: pack it without one")
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
+                raise _refused(archive, f"holds {info.filename[:100]!r}, a link or a device: pack the file itself")
+            if info.is_dir():
+                yield info.filename, None
+            else:
+                with file.open(info) as content:
+                    yield info.filename, content
+
+
+def _copy(content: IO[bytes], path: Path) -> Iterator[int]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        while chunk := content.read(_CHUNK):
+            file.write(chunk)
+            yield len(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _readable(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGED as error:
+        raise _refused(archive, "is damaged or no archive: pack it again, as tar, tar.gz or zip") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise  # of the disk; what gzip finds wrong has no number
+        raise _refused(archive, "is damaged: pack it again") from error
+
+
+def _refused(archive: Path, why: str) -> WrongContent:
+    return WrongContent("UnsupportedFormat", f"{archive.name} {why}.")

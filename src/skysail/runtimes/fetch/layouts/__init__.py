@@ -1,0 +1,25 @@
+"""How each kind of server wants to find a model: a module per server, each a function from a tree to a folder.
+
+`tree` is what was downloaded, unpacked where it was an archive; its files are moved, not copied, into `into`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from skysail.runtimes.fetch.layouts import plain, served, tensorflow, torchserve, triton
+
+# The tree, the folder to fill, the name of the model. Raises WrongContent.
+Layout = Callable[[Path, Path, str], None]
+
+LAYOUTS: Mapping[str, Layout] = {
+    "file": served.lay_out,
+    "folder": plain.as_folder,
+    "tree": plain.as_it_is,
+    "tensorflow": tensorflow.lay_out,
+    "triton": triton.lay_out,
+    "torchserve": torchserve.lay_out,
+}
+# Under these an archive stays one.
+PACKED = ("tree",)

@@ -1,0 +1,19 @@
+"""For servers that look for a file in a folder, and know themselves what they can load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def as_folder(tree: Path, into: Path, _name: str) -> None:
+    """One file by its own name, or the content of a folder: archives often have all of it in a folder of their own."""
+    inner = list(tree.iterdir())
+    while len(inner) == 1 and inner[0].is_dir():
+        tree = inner[0]
+        inner = list(tree.iterdir())
+    as_it_is(tree, into, _name)
+
+
+def as_it_is(tree: Path, into: Path, _name: str) -> None:
+    for path in tree.iterdir():
+        path.rename(into / path.name)

@@ -1,0 +1,29 @@
+"""TorchServe: `MODEL.mar` in its model store."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+from skysail.runtimes.fetch.errors import WrongContent
+from skysail.runtimes.fetch.paths import files_in
+
+_MANIFEST = "MAR-INF/MANIFEST.json"
+_MAKE = "`torch-model-archiver --model-name NAME --version 1.0 --serialized-file FILE --handler HANDLER` makes one"
+
+
+def lay_out(tree: Path, into: Path, name: str) -> None:
+    archives = [tree / path for path in files_in(tree) if path.suffix == ".mar"]
+    if len(archives) != 1:
+        count = "none" if not archives else ", ".join(path.name for path in archives)
+        raise WrongContent("UnsupportedFormat", f"TorchServe needs one .mar file, and there is {count}: {_MAKE}.")
+    if not _is_whole(archives[0]):
+        raise WrongContent("UnsupportedFormat", f"{archives[0].name} is no model archive of TorchServe: {_MAKE}.")
+    archives[0].rename(into / f"{name}.mar")
+
+
+def _is_whole(archive: Path) -> bool:
+    if not zipfile.is_zipfile(archive):
+        return False
+    with zipfile.ZipFile(archive) as file:
+        return _MANIFEST in file.namelist()

@@ -1,0 +1,82 @@
+"""Triton: `MODEL/config.pbtxt` and `MODEL/VERSION/model.SUFFIX`, with a version that is a number and not zero.
+
+Some formats say by themselves what goes in and comes out, and need no config.pbtxt; TorchScript does not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from skysail.runtimes.fetch.errors import WrongContent
+from skysail.runtimes.fetch.layouts import plain, tensorflow
+from skysail.runtimes.fetch.paths import files_in
+
+_CONFIG = "config.pbtxt"
+_FIRST = "1"
+# What a server finds by itself, and under which name it looks for it.
+_NAMES = {".onnx": "model.onnx", ".plan": "model.plan", ".engine": "model.plan", ".xml": "model.xml"}
+_NEEDS_CONFIG = (".pt", ".pth", ".torchscript", ".py", ".graphdef")
+_FORM = f"a folder or archive with {_CONFIG} (name of the backend, inputs, outputs) and 1/model.*"
+
+
+def lay_out(tree: Path, into: Path, name: str) -> None:
+    top = _top(tree)
+    if any((path / _CONFIG).is_file() for path in top.iterdir() if path.is_dir()):
+        plain.as_it_is(top, into, name)  # a repository, maybe of several models that work together
+        return
+    model = into / name
+    model.mkdir()
+    if _versions(top):
+        plain.as_it_is(top, model, name)
+    elif (top / _CONFIG).is_file():
+        (top / _CONFIG).rename(model / _CONFIG)
+        _move_first(top, model / _FIRST)
+    else:
+        _lay_out_bare(top, model / _FIRST)
+
+
+def _top(tree: Path) -> Path:
+    """Archives often have all of it in a folder of their own, which is not one of a repository."""
+    inner = list(tree.iterdir())
+    if len(inner) != 1 or not inner[0].is_dir() or _is_version(inner[0]) or (inner[0] / _CONFIG).is_file():
+        return tree
+    return _top(inner[0])
+
+
+def _versions(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if _is_version(path)]
+
+
+def _is_version(path: Path) -> bool:
+    return path.is_dir() and path.name.isascii() and path.name.isdigit() and not path.name.startswith("0")
+
+
+def _move_first(source: Path, target: Path) -> None:
+    target.mkdir()
+    plain.as_it_is(source, target, "")
+
+
+def _lay_out_bare(tree: Path, target: Path) -> None:
+    saved = tensorflow.saved_models(tree)
+    if len(saved) == 1:
+        target.mkdir()
+        saved[0].rename(target / "model.savedmodel")
+        return
+    heads = [tree / path for path in files_in(tree) if path.suffix in _NAMES]
+    if len(heads) != 1:
+        raise WrongContent("UnsupportedFormat", _what_is_missing(tree, heads))
+    head = heads[0]
+    _move_first(head.parent, target)  # weights of large models lie beside it, under names that it knows
+    (target / head.name).rename(target / _NAMES[head.suffix])
+    if (target / head.with_suffix(".bin").name).is_file() and head.suffix == ".xml":
+        (target / head.with_suffix(".bin").name).rename(target / "model.bin")
+
+
+def _what_is_missing(tree: Path, heads: list[Path]) -> str:
+    if heads:
+        names = ", ".join(path.name for path in heads)
+        return f"There are several models ({names}): leave the one that is meant, or bring {_FORM} of each."
+    blind = [path.name for path in files_in(tree) if path.suffix in _NEEDS_CONFIG]
+    if blind:
+        return f"Triton cannot serve {blind[0]} without a {_CONFIG} beside it: bring {_FORM}."
+    return f"There is nothing that Triton can serve by itself ({', '.join(_NAMES)}, SavedModel): bring {_FORM}."

@@ -1,0 +1,106 @@
+"""A file at an http or https address, resumed by Range and If-Range.
+
+Keys of the Secret: `HTTP_TOKEN`, or `HTTP_USERNAME` and `HTTP_PASSWORD`.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+
+from aiohttp import ClientResponse
+
+from skysail.runtimes.fetch.errors import Changed, MayPass, WrongContent
+from skysail.runtimes.fetch.sources.contract import CHUNK, Item, Means, Piece, nothing
+from skysail.runtimes.fetch.uris import last_part, shown
+
+Get = Callable[[str, Mapping[str, str]], AbstractAsyncContextManager[ClientResponse]]
+_PARTIAL = 206
+_BEYOND_THE_END = 416
+_PACKED = (".gz", ".tgz")
+
+
+class HttpFile:
+    def __init__(self, uri: str, means: Means) -> None:
+        self._uri = uri
+        self._get = partial(means.web.get, secret=_authorization(means.secrets))
+
+    async def items(self) -> list[Item]:
+        """Known from the head of a first answer, which is not read to its end."""
+        async with self.open(Item(path="", key=self._uri), 0, "") as piece:
+            return [Item(path=_plain(piece.name or last_part(self._uri)), key=self._uri, size=piece.total)]
+
+    @asynccontextmanager
+    async def open(self, item: Item, start: int, mark: str) -> AsyncIterator[Piece]:
+        async with open_url(self._get, item.key, start, mark) as piece:
+            yield piece
+
+
+@asynccontextmanager
+async def open_url(get: Get, url: str, start: int, mark: str, *, is_fixed: bool = False) -> AsyncIterator[Piece]:
+    """A piece of any address: other sources keep files at such ones, too. What is fixed never gets another mark."""
+    condition = {} if is_fixed else {"If-Range": mark}
+    asked = {"Range": f"bytes={start}-", **condition} if start and mark else {}
+    async with get(url, asked) as answer:
+        _object_to_pages(answer, url)
+        if asked and answer.status == _BEYOND_THE_END:
+            if answer.headers.get("Content-Range", f"bytes */{start}") != f"bytes */{start}":
+                raise Changed(shown(url))
+            yield Piece(chunks=nothing(), start=start, total=start, mark=mark)
+            return
+        begin, total = _extent(answer)
+        if begin not in {0, start}:
+            raise MayPass("ServerError", f"{shown(url)} was asked for another part than it sent.")
+        name = answer.content_disposition.filename if answer.content_disposition else None
+        chunks = answer.content.iter_chunked(CHUNK)
+        yield Piece(chunks=chunks, start=begin, total=total, mark=mark if is_fixed else _mark(answer), name=name or "")
+
+
+def _plain(name: str) -> str:
+    """A name that a server chose: the last part of it is all that counts."""
+    return name.replace("\\", "/").rpartition("/")[2] or "model"
+
+
+def _authorization(secrets: Mapping[str, str]) -> dict[str, str]:
+    if token := secrets.get("HTTP_TOKEN"):
+        return {"Authorization": f"Bearer {token.strip()}"}
+    if user := secrets.get("HTTP_USERNAME"):
+        known = b64encode(f"{user}:{secrets.get('HTTP_PASSWORD', '')}".encode()).decode()
+        return {"Authorization": f"Basic {known}"}
+    return {}
+
+
+def _object_to_pages(answer: ClientResponse, url: str) -> None:
+    """A page for people at an address that looks like a file's is the most usual mistake."""
+    name = last_part(url)
+    if answer.content_type == "text/html" and not name.endswith((".html", ".htm")):
+        raise WrongContent(
+            "UnsupportedFormat",
+            f"{shown(url)} is a web page and not a model: use the address that its download button leads to.",
+        )
+    encoding = answer.headers.get("Content-Encoding", "identity")
+    if encoding != "identity" and not name.endswith(_PACKED):
+        raise WrongContent(
+            "UnsupportedFormat",
+            f"{shown(url)} is sent packed ({encoding[:20]}), which was not asked for: use a server that does not.",
+        )
+
+
+def _extent(answer: ClientResponse) -> tuple[int, int | None]:
+    """Where the answer begins, and how long the file is as a whole."""
+    if answer.status != _PARTIAL:
+        return 0, answer.content_length
+    try:
+        begin, _, rest = answer.headers["Content-Range"].removeprefix("bytes ").partition("-")
+        total = rest.partition("/")[2]
+        return int(begin), int(total) if total != "*" else None
+    except (KeyError, ValueError):
+        return -1, None
+
+
+def _mark(answer: ClientResponse) -> str:
+    """A weak tag does not say that bytes are the same."""
+    tag = answer.headers.get("ETag", "")
+    return tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")

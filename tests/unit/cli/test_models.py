@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from skysail.base.settings import Settings
+from skysail.cli import cluster, history, models, questions
+from skysail.kinds.model import revisions
+from skysail.kinds.model.revisions import Entry
+from skysail.kinds.model.runtimes import ROWS
+from skysail.kinds.model.terms import terms
+from skysail.kinds.model.types import MLModel, ModelDeployment
+from skysail.kinds.model.wants import Want, serving
+from skysail.kube.client import Client
+from skysail.kube.transport import Reply
+
+WANT = Want(uri="https://example.com/model.pt", version="v1", runtime="fastapi-pytorch", image="x")
+
+
+def deployment(**status: Any) -> ModelDeployment:
+    return msgspec.convert(
+        {
+            "metadata": {"name": "dummy", "namespace": "ml", "uid": "u"},
+            "spec": {
+                "modelURI": "https://example.com/model.pt",
+                "runtime": "fastapi-pytorch",
+                "resources": {},
+                "autoscale": False,
+                "version": "v1",
+            },
+            "status": status,
+        },
+        ModelDeployment,
+    )
+
+
+def ml_model(*, expose: bool) -> MLModel:
+    spec = {"modelURL": "https://example.com/m", "storageSize": "1Gi", "framework": "tensorflow", "replicas": 1}
+    metadata = {"name": "dummy", "namespace": "ml"}
+    return msgspec.convert({"metadata": metadata, "spec": {**spec, "expose": expose}}, MLModel)
+
+
+class Pods:
+    """An API server with these answers, by path."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self._answers = answers
+
+    async def send(self, request):
+        found = self._answers.get(request.path)
+        status, body = (404, b"") if found is None else (200, msgspec.json.encode(found))
+        return Reply(status=status, headers={}, body=body)
+
+
+@pytest.mark.parametrize(
+    ("counts", "drawn"),
+    [
+        ([], ""),
+        ([0, 0], "  "),
+        ([1], "█"),
+        ([0, 1, 4, 8], " ▁▄█"),
+        ([1] * 60, "█" * 20),
+        ([0] * 57 + [1] * 3, " " * 19 + "█"),
+    ],
+)
+def test_a_sparkline_is_as_tall_as_its_tallest(counts, drawn):
+    assert models.sparkline(counts) == drawn
+
+
+async def test_requests_are_those_of_all_servers_that_tell():
+    path, labels = "/api/v1/namespaces/ml/pods", {"skysail.dev/model-uid": "u"}
+    served = deployment(readyReplicas=2, replicas=3, phase="Ready", revision=4, version="[/v1]")
+    answers = {
+        "/apis/mlops.sathvik.dev/v1/modeldeployments": {"items": [served]},
+        "/apis/oda.tmforum.org.oda.tmforum.org/v1beta1/mlmodels": {"items": [ml_model(expose=True)]},
+        "/api/v1/pods": {
+            "items": [
+                {"metadata": {"name": name, "namespace": "ml", "labels": labels if name != "other" else {}}}
+                for name in ("a", "b", "silent", "liar", "other")
+            ]
+        },
+        f"{path}/a%3A8000/proxy/stats": {"requests": [1, 2]},
+        f"{path}/b%3A8000/proxy/stats": {"requests": [0, 5]},
+        f"{path}/liar%3A8000/proxy/stats": {"requests": [-1, 10**30]},
+        f"{path}/other%3A8000/proxy/stats": {"requests": [100, 100]},
+    }
+    shown = await models.read(Client(Pods(answers)))
+    assert [each.requests for each in shown] == [[1, 7], None]
+    console = Console(file=io.StringIO(), width=200)
+    console.print(models.table(shown))
+    line = next(line for line in console.file.getvalue().splitlines() if "v1" in line)
+    assert [word.strip() for word in line.strip("│").split("│")] == [
+        "ml/dummy", "[/v1]", "Ready", "4", "2/3", "▂█ 8",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("runtime", "text", "sent"),
+    [
+        ("fastapi-pytorch", "[[1.0]]", b'{"features":[[1.0]]}'),
+        ("fastapi-pytorch", '{"features": [[2]]}', b'{"features":[[2]]}'),
+        ("tensorflow", "[1]", b'{"instances":[1]}'),
+        ("triton", "[1]", b"[1]"),
+    ],
+)
+def test_bare_rows_are_put_where_the_server_looks_for_them(runtime, text, sent):
+    assert questions.question(ROWS[runtime], text) == sent
+
+
+def test_what_is_no_json_is_told_with_an_example():
+    with pytest.raises(questions.Unanswerable, match=r'no JSON .* Such as: --data .\{"features": \[\[1.0, 2.0\]\]\}'):
+        questions.question(ROWS["fastapi-pytorch"], "1, 2")
+
+
+def test_a_model_is_asked_at_its_service():
+    path = questions.place(serving(deployment(), terms(Settings())), "/predict")
+    assert path == "/api/v1/namespaces/ml/services/http%3Adummy-service%3A8000/proxy/predict"
+    with pytest.raises(questions.Unanswerable, match=r"set spec\.expose to true"):
+        questions.place(serving(ml_model(expose=False), terms(Settings())), "/predict")
+
+
+def entry(number: int, outcome: revisions.Outcome = "served") -> Entry:
+    want = msgspec.structs.replace(WANT, version=f"v{number}")
+    return Entry(number=number, hash=str(number), want=want, outcome=outcome)
+
+
+@pytest.mark.parametrize(("number", "want"), [(None, 2), (4, 4), (1, 1)])
+def test_back_is_to_what_was_served_before_or_to_the_number_that_is_named(number, want):
+    entries = [entry(5), entry(4), entry(3, "failed"), entry(2), entry(1)]
+    assert history.chosen(deployment(revision=4), entries, number).number == want
+
+
+def test_while_another_one_is_on_its_way_back_is_to_what_is_served():
+    on_its_way = deployment(revision=2, candidate="abc")
+    assert history.chosen(on_its_way, [entry(3, ""), entry(2), entry(1)], None).number == 2
+
+
+def test_revisions_of_an_ml_model_have_no_names():
+    assert history.told(ml_model(expose=True), entry(3)) == "3 (served)"
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (None, "Nothing else of dummy was served before. Its revisions: 1 (v1, served)."),
+        (7, "dummy has no revision 7. Its revisions: 1 (v1, served)."),
+    ],
+)
+def test_a_revision_that_is_not_there_is_told_with_those_that_are(number, said):
+    with pytest.raises(history.NoSuchRevision) as error:
+        history.chosen(deployment(revision=1), [entry(1)], number)
+    assert str(error.value) == said
+
+
+BOTH = {
+    "/apis/mlops.sathvik.dev/v1/namespaces/ml/modeldeployments/dummy": deployment(),
+    "/apis/oda.tmforum.org.oda.tmforum.org/v1beta1/namespaces/ml/mlmodels/dummy": ml_model(expose=True),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("modeldeployment/dummy", ModelDeployment),
+        ("ModelDeployments/dummy", ModelDeployment),
+        ("mlmodel/dummy", MLModel),
+    ],
+)
+async def test_a_kind_says_which_of_two_models_of_one_name_is_meant(name, kind):
+    assert isinstance(await cluster.model(Client(Pods(BOTH)), "ml", name), kind)
+
+
+async def test_a_name_that_two_models_have_is_not_guessed_at():
+    with pytest.raises(cluster.Ambiguous, match="write modeldeployment/dummy or mlmodel/dummy"):
+        await cluster.model(Client(Pods(BOTH)), "ml", "dummy")
+    for path, found in BOTH.items():
+        assert await cluster.model(Client(Pods({path: found})), "ml", "dummy") == found
+
+
+async def test_a_kind_that_serves_nothing_is_told():
+    with pytest.raises(cluster.NotThere, match="job is no kind of model: write modeldeployment/dummy or mlmodel/dummy"):
+        await cluster.model(Client(Pods(BOTH)), "ml", "job/dummy")
+
+
+async def test_a_cluster_that_knows_no_models_is_told_apart_from_one_without_this_one():
+    with pytest.raises(cluster.NotThere, match="Skysail is not installed in it"):
+        await cluster.model(Client(Pods({})), "ml", "dummy")

@@ -1,0 +1,86 @@
+"""A model is tried before it is served, and what is not needed is not imported."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from skysail.runtimes.fastapi_pytorch.errors import WrongModel, WrongSetting
+from skysail.runtimes.fastapi_pytorch.loading import load
+from skysail.runtimes.fastapi_pytorch.settings import Settings
+from tests.support import onnx_models
+from tests.support.onnx_models import WIDTH, Network
+
+
+def loaded(path, **more):
+    return load(Settings(model_path=str(path), threads=1, **more))
+
+
+def test_a_model_is_tried_and_known(tmp_path):
+    network = Network()
+    served = loaded(network.save(tmp_path / "model.onnx"))
+    assert served.joins
+    assert [array.shape for array in served.example] == [(1, WIDTH)]
+    rows = np.random.default_rng(1).normal(size=(5, WIDTH)).astype(np.float32)
+    np.testing.assert_allclose(served.model.run([rows])[0], network.predict(rows), rtol=1e-4)
+    signature = served.model.signature
+    assert [(spec.name, spec.datatype, spec.shape) for spec in (*signature.inputs, *signature.outputs)] == [
+        ("features", "FP32", (-1, 16)),
+        ("scores", "FP32", (-1, 4)),
+    ]
+
+
+def test_requests_are_joined_only_where_rows_do_not_know_each_other(tmp_path):
+    assert not loaded(onnx_models.save_mixing(tmp_path / "mixing.onnx")).joins
+    assert not loaded(Network().save(tmp_path / "one.onnx", rows=1)).joins
+    assert not loaded(Network().save(tmp_path / "off.onnx"), batching=False).joins
+    assert loaded(onnx_models.save_echo(tmp_path / "echo.onnx")).joins
+
+
+def test_a_model_that_fails_with_what_it_takes_is_refused(tmp_path):
+    with pytest.raises(WrongModel, match=r"^model.onnx, which looks like ONNX, cannot be loaded: .*Reshape"):
+        loaded(onnx_models.save_failing(tmp_path / "model.onnx"))
+
+
+def test_what_is_no_onnx_is_refused(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"<html>not found</html>")
+    with pytest.raises(WrongModel, match=r"^model.onnx begins with <html>.*: that is a web page"):
+        loaded(tmp_path)
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x3a\x00")  # a graph, and nothing in it
+    with pytest.raises(WrongModel, match=r"cannot be loaded: .*[^.]\.$"):
+        loaded(tmp_path)
+
+
+def test_without_pytorch_its_models_are_refused_with_the_fix(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    with pytest.raises(WrongSetting, match="has no PyTorch: use fastapi-pytorch instead of fastapi-onnx"):
+        loaded(tmp_path)
+
+
+CODE = """
+import sys
+from skysail.runtimes.fastapi_pytorch import __main__
+from skysail.runtimes.fastapi_pytorch.loading import load
+from skysail.runtimes.fastapi_pytorch.settings import Settings
+load(Settings(model_path=sys.argv[1]))
+print(sorted({"torch", "fastapi", "pydantic", "onnx", "onnxruntime"} & sys.modules.keys()))
+print(sorted(name for name in sys.modules if name.startswith("skysail.") and not name.startswith("skysail.runtimes")))
+"""
+
+
+def test_an_onnx_model_needs_neither_pytorch_nor_the_rest_of_skysail(tmp_path):
+    """PyTorch can be imported here, and is not."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    Network().save(tmp_path / "model.onnx")
+    said = subprocess.run(
+        [sys.executable, "-c", CODE, tmp_path / "model.onnx"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}"},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+    assert said.splitlines() == ["['onnxruntime']", "[]"]

@@ -1,0 +1,104 @@
+"""A download in this process, against real servers, and the command as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import ssl
+import sys
+import time
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+
+from skysail.runtimes.fetch.certificates import trust
+from skysail.runtimes.fetch.gate import Gate
+from skysail.runtimes.fetch.guard import Guard, look_up
+from skysail.runtimes.fetch.patience import Patience
+from skysail.runtimes.fetch.progress import Progress
+from skysail.runtimes.fetch.proxies import Proxies
+from skysail.runtimes.fetch.secrets import PREFIX
+from skysail.runtimes.fetch.sources.contract import Means
+from skysail.runtimes.fetch.sources.opening import source_of
+from skysail.runtimes.fetch.story import Fetching, Order
+from skysail.runtimes.fetch.web import Web
+
+LOOPBACK = ("127.0.0.0/8",)
+
+
+@cache
+def _public() -> ssl.SSLContext:
+    """Reading all public authorities takes longer than most tests."""
+    return trust({})
+
+
+@asynccontextmanager
+async def means(*, allowed=LOOPBACK, secrets=None, claim=None, proxies=None, lookup=look_up):
+    guard, ways = Guard(allowed, lookup), Proxies(proxies or {})
+    known = trust(secrets) if secrets else _public()
+    async with Web(guard, ways, known) as web, Gate(guard, ways) as gate:
+        yield guard, Means(web=web, gate=gate, trust=known, secrets=secrets or {}, claim=claim)
+
+
+async def fetch(uri, into: Path, *, lines=None, **options):
+    """As the command does it, but for patience: nobody sleeps here, and it ends after some failures."""
+    told = lines if lines is not None else []
+    clock = iter(range(0, 10**9, 2))
+    fetching = Fetching(
+        progress=Progress(told.append, time.monotonic),
+        patience=lambda: Patience(
+            seconds=20, clock=lambda: next(clock), sleep=lambda _seconds: asyncio.sleep(0), rng=random.Random(7)
+        ),
+    )
+    wishes = {name: options.pop(name) for name in list(options) if name in Order.__struct_fields__}
+    order = Order(**{"uri": uri, "into": into, "layout": "folder", "name": "iris", "limit": 2**30, **wishes})
+    async with means(**options) as (guard, tools):
+        source = source_of(uri, tools)
+        guard.check(uri)
+        return await fetching.fetch(order, source)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Command:
+    """`python -m skysail.runtimes.fetch`, and what it left. Keys of a Secret come as its pod gives them."""
+
+    def __init__(self, folder: Path, *arguments: str, keys: dict[str, str] | None = None):
+        self._arguments = arguments
+        self._log = folder / f"termination-{id(self)}"
+        inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
+        given = {f"{PREFIX}{key}": value for key, value in (keys or {}).items()}
+        self._environment = {**inherited, "TERMINATION_LOG": str(self._log), **given}
+
+    async def start(self, before=None) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "skysail.runtimes.fetch",
+            *self._arguments,
+            env=self._environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            preexec_fn=before,
+        )
+
+    async def run(self, before=None) -> int:
+        process = await self.start(before)
+        return await self.end(process)
+
+    async def end(self, process: asyncio.subprocess.Process) -> int:
+        out, err = await process.communicate()
+        self.out, self.err = out.decode(), err.decode()
+        return process.returncode or 0
+
+    @property
+    def message(self) -> dict:
+        return json.loads(self._log.read_text())

@@ -1,0 +1,145 @@
+"""Archives as an enemy packs them, and as others do."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import lzma
+import random
+import stat
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from skysail.runtimes.fetch import archives
+from skysail.runtimes.fetch.errors import WrongContent
+from tests.support.model_sources import tar_of
+from tests.unit.runtimes.fetch.harness import content
+
+_FILES = {"iris/model.onnx": b"onnx" * 1000, "iris/a/labels.txt": b"labels"}
+
+
+def _zip_of(files: dict[str, bytes], kind: int = 0) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, body in files.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = kind << 16
+            archive.writestr(info, body, zipfile.ZIP_DEFLATED)
+    return made.getvalue()
+
+
+def _unpack(tmp_path: Path, name: str, body: bytes, limit: int = 2**30) -> Path:
+    (tmp_path / name).write_bytes(body)
+    into = tmp_path / "into"
+    list(archives.unpack(tmp_path / name, into, limit=limit))
+    return into
+
+
+def _special(kind: bytes, name: str = "evil", target: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    return member
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("m.tar", tar_of(_FILES, packed=False)),
+        ("m.tar.gz", tar_of(_FILES)),
+        ("M.TGZ", tar_of(_FILES)),
+        ("m.tar.bz2", bz2.compress(tar_of(_FILES, packed=False))),
+        ("m.tar.xz", lzma.compress(tar_of(_FILES, packed=False))),
+        ("4", tar_of(_FILES)),
+        ("m.zip", _zip_of(_FILES)),
+    ],
+)
+def test_usual_archives_are_known_and_unpacked(tmp_path: Path, name, body):
+    into = _unpack(tmp_path, name, body)
+
+    assert archives.is_archive(tmp_path / name)
+    assert content(into) == _FILES
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.keras", "model.mar", "model.npz", "model"])
+def test_models_that_are_zip_files_themselves_are_no_archives(tmp_path: Path, name):
+    (tmp_path / name).write_bytes(_zip_of(_FILES))
+
+    assert not archives.is_archive(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        tar_of({"../evil": b"x"}),
+        tar_of({"a/../../evil": b"x"}),
+        tar_of({"/etc/cron.d/evil": b"x"}),
+        tar_of({"a\\..\\evil": b"x"}),
+        tar_of({"a\nb": b"x"}),
+        tar_of({"a/" * 600 + "b": b"x"}),
+        tar_of({}, members=[_special(tarfile.SYMTYPE, target="/etc/passwd")]),
+        tar_of({}, members=[_special(tarfile.LNKTYPE, target="/etc/passwd")]),
+        tar_of({}, members=[_special(tarfile.CHRTYPE)]),
+        tar_of({}, members=[_special(tarfile.BLKTYPE)]),
+        tar_of({}, members=[_special(tarfile.FIFOTYPE)]),
+        tar_of({"a": b"x", "a/b": b"x"}, members=[_special(tarfile.SYMTYPE, "b", "..")]),
+        tar_of(_FILES)[:-40],
+        tar_of({"a": random.Random(1).randbytes(100_000)})[:5000],
+        b"\x1f\x8b\x08 this is not gzip",
+        b"this is not tar either",
+        b"",
+    ],
+)
+def test_what_leads_out_or_is_no_file_or_is_damaged_is_refused(tmp_path: Path, body):
+    with pytest.raises((WrongContent, FileExistsError)):
+        _unpack(tmp_path, "m.tar.gz", body)
+
+    assert not (tmp_path / "evil").exists()
+    assert all(path.is_file() or path.is_dir() for path in (tmp_path / "into").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        _zip_of({"../evil": b"x"}),
+        _zip_of({"/evil": b"x"}),
+        _zip_of({"link": b"/etc/passwd"}, stat.S_IFLNK | 0o777),
+        _zip_of(_FILES)[:-30],
+        b"no zip",
+    ],
+)
+def test_zip_files_are_held_to_the_same(tmp_path: Path, body):
+    with pytest.raises(WrongContent):
+        _unpack(tmp_path, "m.zip", body)
+
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize(("name", "pack"), [("m.tar.gz", tar_of), ("m.zip", _zip_of)])
+def test_a_small_archive_of_much_is_stopped_at_the_limit(tmp_path: Path, name, pack):
+    body = pack({"zeros": bytes(50_000_000)})
+    assert len(body) < 100_000
+    with pytest.raises(WrongContent) as raised:
+        _unpack(tmp_path, name, body, limit=5_000_000)
+
+    assert raised.value.reason == "TooLarge"
+    assert (tmp_path / "into/zeros").stat().st_size <= 7_000_000
+
+
+def test_too_many_entries_are_refused(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(archives, "_MOST_ENTRIES", 3)
+    with pytest.raises(WrongContent):
+        _unpack(tmp_path, "m.tar", tar_of({str(number): b"" for number in range(4)}, packed=False))
+
+
+def test_rights_of_packed_files_are_not_taken_over(tmp_path: Path):
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        info = tarfile.TarInfo("run")
+        info.mode, info.uid, info.size = 0o6777, 1234, 1
+        tar.addfile(info, io.BytesIO(b"x"))
+    into = _unpack(tmp_path, "m.tar", made.getvalue())
+
+    assert not (into / "run").stat().st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IXUSR)

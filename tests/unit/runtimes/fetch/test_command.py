@@ -242,6 +242,15 @@ async def test_keys_that_would_lead_around_the_gate_have_no_effect(tmp_path: Pat
     assert bucket.requests == []
 
 
+async def test_what_goes_wrong_while_python_ends_does_not_change_the_exit_code(tmp_path: Path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import atexit, os\natexit.register(os.abort)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    command = Command(tmp_path, "--uri", "ftp://models/iris", "--into", str(tmp_path / "m"), "--name", "iris")
+
+    assert await command.run() == 78, command.err
+    assert command.message["reason"] in command.err
+
+
 async def test_keys_that_mean_something_to_other_programs_mean_nothing_here(tmp_path: Path):
     inner = Files()
     inner.files["/iris.onnx"] = b"what only the cluster may see"

@@ -70,7 +70,9 @@ def test_a_bad_template_ends_no_training_that_runs(cluster: Cluster, operator: s
 def test_a_bad_template_begins_nothing_and_says_why(cluster: Cluster, operator: str, namespace: str) -> None:
     spec, said = WRONG["a field that nobody knows"]
     apply(cluster, namespace, manifest(podTemplate={"spec": spec}))
-    until_told(cluster, namespace, said)
+    told = until_told(cluster, namespace, said)
+    events = ("get", "events", "-n", namespace, "-o", "jsonpath={.items[*].message}")
+    cluster.until(lambda: told in ok(cluster, *events), "the same words in an event")
     shown = status(cluster, namespace)
     assert (shown["phase"], shown.get("attempts", [])) == ("Pending", [])
     assert ok(cluster, "get", "jobs", "-n", namespace, "-o", "name") == ""

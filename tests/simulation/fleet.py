@@ -95,8 +95,8 @@ def _scrap(snapshot: Snapshot) -> tuple[Action, ...]:
     )
 
 
-def refused(snapshot: Snapshot, why: Note) -> FleetStatus:
-    return _told(snapshot, is_ready=False, reason="Refused", message=why.message)
+def refused(snapshot: Snapshot, why: Note) -> Plan:
+    return Plan(status=_told(snapshot, is_ready=False, reason="Refused", message=why.message), notes=(why,))
 
 
 def _status(snapshot: Snapshot) -> FleetStatus:
@@ -148,7 +148,7 @@ class Admiral:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: Note) -> FleetStatus:
+    def refused(self, snapshot: Snapshot, why: Note) -> Plan:
         return refused(snapshot, why)
 
 

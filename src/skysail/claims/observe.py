@@ -15,7 +15,7 @@ from skysail.claims.calls import Calls
 from skysail.claims.listings import Listings
 from skysail.claims.orders import Orders
 from skysail.claims.snapshot import Owner, Snapshot, Unseen
-from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance, CloudInstanceStatus
+from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance
 from skysail.cloud.instances import Terms
 from skysail.core.actions import Note, Plan
 from skysail.kube.cache import Cache
@@ -129,7 +129,7 @@ class Claims:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan.plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: Note) -> CloudInstanceStatus:
+    def refused(self, snapshot: Snapshot, why: Note) -> Plan:
         return plan.refused(snapshot, why)
 
     def _rival(self, claim: CloudInstance) -> str:

@@ -42,9 +42,10 @@ def plan(snapshot: Snapshot) -> Plan:
             return _alive(snapshot)
 
 
-def refused(snapshot: Snapshot, why: Note) -> CloudInstanceStatus:
+def refused(snapshot: Snapshot, why: Note) -> Plan:
     """The API server refused a write: the state stands, and the claim says why nothing moves."""
-    return render.told(snapshot, Conditions.LAUNCHED, "Unknown", why.reason, why.message)
+    shown = render.told(snapshot, Conditions.LAUNCHED, "Unknown", why.reason, why.message)
+    return Plan(status=shown, notes=(why,))
 
 
 def _without_strangers(snapshot: Snapshot) -> Snapshot:

@@ -10,8 +10,6 @@ import logging
 import random
 from typing import Any, Generic, Protocol, TypeVar
 
-import msgspec
-
 from skysail.base.names import Reason
 from skysail.base.ration import Ration
 from skysail.core.act import NameTaken, Performer
@@ -71,8 +69,8 @@ class Controller(Protocol[S]):
         """Pure: the same snapshot gives the same plan."""
         ...
 
-    def refused(self, snapshot: S, why: Note) -> msgspec.Struct:
-        """Pure: the status to show when an action of the plan was refused for good."""
+    def refused(self, snapshot: S, why: Note) -> Plan:
+        """Pure: what to show and to tell when an action of the plan was refused for good. Nothing is done."""
         ...
 
 
@@ -222,8 +220,9 @@ class Loop(Generic[S]):
         log.warning("pass refused", extra=extra)
         resource, root = self._controller.resource, snapshot.object
         reason = Reason.NAME_TAKEN if isinstance(error, NameTaken) else Reason.RECONCILE_FAILED
-        note = Note(reason, str(error), warning=True)
-        status = self._controller.refused(snapshot, note)
-        if status != getattr(root, "status", None) and not self._performer.moved_on(resource, root):
-            await self._performer.report(resource, root, status)
-        self._recorder.record(resource, root, note)
+        plan = self._controller.refused(snapshot, Note(reason, str(error), warning=True))
+        assert plan.status is not None, "a refusal is shown"
+        if plan.status != getattr(root, "status", None) and not self._performer.moved_on(resource, root):
+            await self._performer.report(resource, root, plan.status)
+        for note in plan.notes:
+            self._recorder.record(resource, root, note)

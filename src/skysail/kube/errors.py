@@ -43,7 +43,8 @@ class ApiError(KubeError):
     """The server's answer, read from the Status object in its body."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
-        super().__init__(f"{message} (HTTP {status} {reason})" if message else f"HTTP {status} {reason}")
+        answer = f"HTTP {status} {reason}".strip()
+        super().__init__(f"{message} ({answer})" if message else answer)
         self.status = status
         self.reason = reason
         self.message = message

@@ -320,7 +320,7 @@ def test_the_deadline_is_looked_at_in_time():
 
 
 def test_a_refused_write_leaves_the_state():
-    shown = refused(snapshot(RUNNING), Note(Reason.RECONCILE_FAILED, "The server said no."))
+    shown = refused(snapshot(RUNNING), Note(Reason.RECONCILE_FAILED, "The server said no.")).status
     assert (shown.state, shown.instance_id) == ("Running", "i-1")
     assert conditions.find(shown.conditions, Condition.LAUNCHED).message == "The server said no."
 

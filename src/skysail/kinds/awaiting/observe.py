@@ -6,8 +6,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from skysail.base.timestamps import timestamp
 from skysail.core.actions import Note, Plan
 from skysail.kinds.awaiting.plan import Snapshot, plan, refused
@@ -39,7 +37,7 @@ class Awaiting:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: Note) -> msgspec.Struct:
+    def refused(self, snapshot: Snapshot, why: Note) -> Plan:
         return refused(snapshot, why)
 
 

@@ -28,8 +28,8 @@ def plan(snapshot: Snapshot) -> Plan:
     return Plan(status=_status(snapshot))
 
 
-def refused(snapshot: Snapshot, why: Note) -> msgspec.Struct:
-    return _with(snapshot, why.reason, why.message)
+def refused(snapshot: Snapshot, why: Note) -> Plan:
+    return Plan(status=_with(snapshot, why.reason, why.message), notes=(why,))
 
 
 def _status(snapshot: Snapshot) -> msgspec.Struct:

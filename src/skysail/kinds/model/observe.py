@@ -20,7 +20,6 @@ from skysail.kinds.model.fetching import NAME as FETCH
 from skysail.kinds.model.objections import objections
 from skysail.kinds.model.revisions import ControllerRevision, Entry
 from skysail.kinds.model.snapshot import Snapshot
-from skysail.kinds.model.status import Status
 from skysail.kinds.model.targets import Target
 from skysail.kinds.model.terms import Terms
 from skysail.kinds.model.types import KINDS, Download, Model
@@ -122,7 +121,7 @@ class Models:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan.plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: Note) -> Status:
+    def refused(self, snapshot: Snapshot, why: Note) -> Plan:
         return plan.refused(snapshot, why)
 
     def _cached(self, model: Model) -> Snapshot:

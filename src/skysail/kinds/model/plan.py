@@ -40,14 +40,14 @@ def plan(snapshot: Snapshot) -> Plan:
     return _serve(snapshot, wanted, wanted.entry)
 
 
-def refused(snapshot: Snapshot, why: Note) -> Status:
+def refused(snapshot: Snapshot, why: Note) -> Plan:
     """A claim that cannot grow keeps nothing else from being done, and so from being told."""
     names, claim = snapshot.serving.names, snapshot.claim
     if claim is None or not upkeep.grown(snapshot) or names.claim not in why.message:
-        return status.refused(snapshot, why)
+        return Plan(status=status.refused(snapshot, why), notes=(why,))
     shown = plan(snapshot).status
     assert isinstance(shown, Status), "whoever has a claim is told of"
-    return status.not_grown(snapshot, shown, claim, why.message)
+    return Plan(status=status.not_grown(snapshot, shown, claim, why.message), notes=(why,))
 
 
 def _end(snapshot: Snapshot) -> Plan:

@@ -20,7 +20,7 @@ from skysail.kinds.run.groups import groups
 from skysail.kinds.run.objections import objections
 from skysail.kinds.run.reporting import Terms
 from skysail.kinds.run.snapshot import Predecessor, Snapshot
-from skysail.kinds.run.types import TRAINING_JOB, TrainingJob, TrainingJobStatus
+from skysail.kinds.run.types import TRAINING_JOB, TrainingJob
 from skysail.kinds.run.workload import Job, Pod
 from skysail.kube import evidence
 from skysail.kube.cache import Cache, label_values, owner_uids, uids
@@ -169,7 +169,7 @@ class Training:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan.plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: Note) -> TrainingJobStatus:
+    def refused(self, snapshot: Snapshot, why: Note) -> Plan:
         return plan.refused(snapshot, why)
 
     def _predecessor(self, job: TrainingJob) -> Predecessor | None:

@@ -70,12 +70,14 @@ def begins(snapshot: Snapshot) -> bool:
     return is_free and (late is None or late > 0) and attempts.pause(job, snapshot.now) <= timedelta()
 
 
-def refused(snapshot: Snapshot, why: Note) -> TrainingJobStatus:
+def refused(snapshot: Snapshot, why: Note) -> Plan:
     job = snapshot.object
     if job.status.attempts or not refusals.is_about_job(why.message):
-        return status.refused(snapshot, why)
+        return Plan(status=status.refused(snapshot, why), notes=(why,))
     wrong = refusals.sentence(why.message, has_template=job.spec.pod_template is not None)
-    return status.unfit(snapshot, job.status, wrong)
+    return Plan(
+        status=status.unfit(snapshot, job.status, wrong), notes=(Note(Reason.INVALID_SPEC, wrong, warning=True),)
+    )
 
 
 def _under_way(snapshot: Snapshot, run: Run) -> Plan:

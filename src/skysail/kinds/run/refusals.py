@@ -8,7 +8,7 @@ import re
 _ABOUT_JOB = re.compile(
     r"^failed to [a-z ]+object \([^)]*\)( to proper version)?: |^Job\.batch \"[^\"]*\" is invalid: "
 )
-_ANSWER = re.compile(r" \(HTTP \d+ \w*\)$")
+_ANSWER = re.compile(r" \(HTTP \d+( \w+)?\)$")
 _TEMPLATE = re.compile(r"(?<![\w.])\.?spec\.template\.(?=spec\.|metadata\.)")
 
 

@@ -578,11 +578,11 @@ def test_a_claim_that_cannot_grow_says_so_and_keeps_nothing_else_from_being_told
     of, old = ready(model(ml=True, storageSize="9Gi"))
     snapshot = at(of, old, deployment(old), server(of))
     forbidden = Note(Reason.RECONCILE_FAILED, 'persistentvolumeclaims "flowers-pvc" is forbidden: no resize.')
-    result = refused(snapshot, forbidden)
+    result = refused(snapshot, forbidden).status
     assert said(result, Condition.ACCEPTED) == ("False", Reason.NOT_GROWN)
     assert "Set spec.storageSize back to 5Gi" in result.message
     assert (result.phase, said(result, Condition.READY)) == ("Ready", ("True", Reason.SERVED))
-    other = refused(snapshot, Note(Reason.RECONCILE_FAILED, "Deployment flowers-server is forbidden."))
+    other = refused(snapshot, Note(Reason.RECONCILE_FAILED, "Deployment flowers-server is forbidden.")).status
     assert said(other, Condition.ACCEPTED) == ("False", Reason.RECONCILE_FAILED)
 
 
@@ -844,7 +844,7 @@ def test_what_the_server_refuses_is_told_and_is_no_progress():
     taken = Note(Reason.NAME_TAKEN, "Service iris-service belongs to MLModel iris. Delete or rename it.")
     of, new = model(), entry(model())
     moving = plan(at(of, new)).status
-    result = refused(at(shown(of, **_fields(moving)), new), taken)
+    result = refused(at(shown(of, **_fields(moving)), new), taken).status
     assert (result.phase, result.message) == ("Failed", taken.message)
     for type_ in (Condition.ACCEPTED, Condition.PROGRESSING, Condition.READY):
         assert said(result, type_) == ("False", Reason.NAME_TAKEN)
@@ -855,7 +855,7 @@ def test_what_the_server_refuses_is_told_and_is_no_progress():
 def test_what_is_served_stays_ready_when_a_change_is_refused():
     of, old = ready()
     served = plan(at(of, old, deployment(old), server(of))).status
-    result = refused(at(shown(of, **_fields(served)), old), Note(Reason.NAME_TAKEN, "It is taken."))
+    result = refused(at(shown(of, **_fields(served)), old), Note(Reason.NAME_TAKEN, "It is taken.")).status
     assert (result.phase, said(result, Condition.READY)) == ("Ready", ("True", Reason.SERVED))
     assert said(result, Condition.PROGRESSING) == ("False", Reason.NAME_TAKEN)
 

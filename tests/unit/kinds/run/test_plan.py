@@ -381,17 +381,19 @@ def test_what_is_deleted_is_let_go():
 
 
 def test_a_refusal_is_told():
-    assert refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, "No.")).phase == "Pending"
+    assert refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, "No.")).status.phase == "Pending"
 
 
 def test_a_job_that_the_api_server_does_not_take_speaks_against_the_spec():
     said = 'Job.batch "mnist-worker-0" is invalid: spec.template.spec.x: Invalid value: "-1" (HTTP 422 Invalid)'
-    shown = refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, said))
+    result = refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, said))
+    shown = result.status
     accepted = conditions.find(shown.conditions, Condition.ACCEPTED)
     assert (shown.phase, accepted.reason) == ("Pending", Reason.INVALID_SPEC)
     assert accepted.message.endswith(': spec.template.spec.x: Invalid value: "-1". Correct that field, or remove it.')
+    assert [(note.reason, note.message) for note in result.notes] == [(Reason.INVALID_SPEC, accepted.message)]
     denied = 'jobs.batch "mnist-worker-0" is forbidden: exceeded quota (HTTP 403 Forbidden)'
-    other = refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, denied))
+    other = refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, denied)).status
     assert conditions.find(other.conditions, Condition.ACCEPTED).reason == Reason.RECONCILE_FAILED
 
 

@@ -26,7 +26,7 @@ down: $(READY) ## stop it; the data stay (.venv/bin/skysail down --purge deletes
 test: $(READY) ## check, then every test, against a real control plane
 	@$(MAKE) --no-print-directory check
 	$(BIN)/skysail build
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 30
+	$(BIN)/python -m scripts.tested -n 3 --dist loadfile --no-loadscope-reorder --durations 30
 
 .PHONY: test-crashes
 test-crashes: $(READY) ## crash at every effect, simulated and on the real control plane; more than an hour on two cores
@@ -36,12 +36,12 @@ test-crashes: $(READY) ## crash at every effect, simulated and on the real contr
 .PHONY: test-frameworks
 test-frameworks: $(READY) ## PyTorch and TensorFlow in pods; downloads gigabytes the first time
 	$(BIN)/skysail build
-	$(BIN)/python -m pytest tests/frameworks
+	$(BIN)/python -m scripts.tested tests/frameworks
 
 .PHONY: test-gangs
 test-gangs: $(READY) ## the real Kueue and Volcano beside the operator; builds them from Go modules the first time
 	$(BIN)/skysail build
-	$(BIN)/python -m pytest tests/gangs
+	$(BIN)/python -m scripts.tested tests/gangs
 
 .PHONY: check
 check: $(READY) ## style, types, import law, generated files, promises; below a minute

@@ -58,6 +58,22 @@ def court(record_property: Callable[[str, object], None]) -> Iterator[Court]:
     court.close()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Herald(config))
+
+
+class _Herald:
+    """Names a test as soon as it has failed, because a run lasts half an hour."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and (terminal := self._plugins.get_plugin("terminalreporter")):
+            terminal.write_line(f"\n{report.when} failed: {report.nodeid}", red=True)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     stats = terminalreporter.stats
     lines = Scoreboard(_calls(stats.get("passed", [])), _calls(stats.get("failed", []))).lines()

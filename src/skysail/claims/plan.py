@@ -75,7 +75,7 @@ def _claimed(snapshot: Snapshot) -> Plan:
 
 
 def _unlaunched(snapshot: Snapshot) -> Plan:
-    """The ticket first, against the version of the claim; and when the claim carries it, the call."""
+    """The ticket, against the version of the claim, and with it the call. One that was not used is written anew."""
     end = verdict(snapshot)
     if end is not None:
         told = Verdict(end.reason, f"{end.message} Nothing was launched.")
@@ -85,15 +85,13 @@ def _unlaunched(snapshot: Snapshot) -> Plan:
         return _waiting(snapshot, *wait)
     claim, order = snapshot.object, snapshot.order
     assert order is not None, "without one there is an obstacle"
-    if claim.status.launching is not None:
-        launch = Launch(claim.spec.provider, CLOUD_INSTANCE.resource, claim, order)
-        return Plan(actions=(launch,), look_again=snapshot.terms.tick)
     launching = Launching(by=snapshot.identity, nonce=snapshot.ticket, at=timestamp(snapshot.now))
     status = render.told(snapshot, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, "The cloud is being called.")
     # The cloud counts from the call on, and so do we: time spent waiting for capacity is not lived.
     deadline = timestamp(snapshot.now + timedelta(seconds=order.seconds))
     status = msgspec.structs.replace(status, state="Launching", launching=launching, deadline_time=deadline)
-    return Plan(status=status, look_again=0.0)
+    launch = Launch(claim.spec.provider, CLOUD_INSTANCE.resource, claim, order, status)
+    return Plan(actions=(launch,), look_again=snapshot.terms.tick)
 
 
 def _obstacle(snapshot: Snapshot) -> tuple[Reason, str, float] | None:

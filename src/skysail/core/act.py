@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import logging
@@ -20,6 +21,9 @@ from skysail.kube.objects import Key, Object
 from skysail.kube.resources import Resource
 
 log = logging.getLogger(__name__)
+
+# How soon a launch follows the write that allows it. Others take a claim over only after a tick and many listings.
+_TICKET_SECONDS = 10.0
 
 # An object, known by its kind and its place: two kinds may have objects of one name.
 Root = tuple[Resource, Key]
@@ -198,14 +202,18 @@ class Performer:
             )
 
     async def _launch(self, action: Launch) -> None:
-        """The claim is read live first: another process may have decided otherwise since our cache was told."""
+        """The claim says so first, by a write that fails where another process has decided otherwise since.
+
+        What that write proved is true for a while only: who was held up after it has to write it anew.
+        """
         assert self.clouds is not None, "only a process with clouds plans launches"
-        seen = action.object.metadata
-        found = await self._look(action.resource, seen.key)
-        if found is None or found.metadata.resource_version != seen.resource_version:
-            raise Fenced(f"{seen.key} changed before the cloud was called")
-        self._begin("launch", action.resource, seen.key)
-        self.clouds.launch(action)
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        claim = await self.report(action.resource, action.object, action.status)
+        if clock() - begun > _TICKET_SECONDS:
+            raise Fenced(f"{claim.metadata.key} was written too slowly to call the cloud for it")
+        self._begin("launch", action.resource, claim.metadata.key)
+        self.clouds.launch(msgspec.structs.replace(action, object=claim))
 
     def end(self, action: End) -> None:
         """Ask a cloud to end an instance, also one that belongs to no object any more."""

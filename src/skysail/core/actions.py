@@ -72,12 +72,17 @@ class Patch(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Call the cloud for a claim that has not changed since it was seen. The call goes on by itself: it may be long."""
+    """Write this status into a claim that has not changed since it was seen, and call the cloud at once.
+
+    Two effects: who dies between them leaves a claim that says that the cloud may have been called. The call goes on by
+    itself: it may be long.
+    """
 
     cloud: str
     resource: Resource
     object: Object
     order: Order
+    status: msgspec.Struct
 
 
 class End(msgspec.Struct, frozen=True):

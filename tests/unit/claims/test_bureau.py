@@ -60,7 +60,7 @@ class House:
         of = claim("Launching", nonce=self.bureau.calls.ticket(NAME))
         self.claims.put(of)
         self.bureau.orders.put(order())
-        self.bureau.calls.launch(Launch(CLOUD, CLOUD_INSTANCE.resource, of, order()))
+        self.bureau.calls.launch(Launch(CLOUD, CLOUD_INSTANCE.resource, of, order(), of.status))
         return of
 
     async def plan(self):

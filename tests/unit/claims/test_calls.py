@@ -44,7 +44,7 @@ class Phone:
         """The claim with the ticket in it, as it is called for."""
         self.cloud.answers += answers
         of = of or claim("Launching", nonce=self.calls.ticket(NAME))
-        self.calls.launch(Launch(CLOUD, CLOUD_INSTANCE.resource, of, order(of.metadata.name)))
+        self.calls.launch(Launch(CLOUD, CLOUD_INSTANCE.resource, of, order(of.metadata.name), of.status))
         return of
 
     async def answered(self, *answers):

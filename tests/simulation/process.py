@@ -84,6 +84,7 @@ class Process:
         """Look at an object when it changes, and when something that it controls does."""
         loop = Loop(controller, self.performer, self, rng=self.rng, meter=self)
         loop.ration = Ration(a_second=_A_SECOND, at_once=1.0)
+        loop.ration.take(0.0)  # who comes first waits as well
         own.subscribe(loop.changed)
         for cache in children:
             loop.follow(cache, own)

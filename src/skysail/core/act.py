@@ -16,7 +16,7 @@ from skysail.core.actions import Action, Apply, Delete, End, Launch, Owner, Patc
 from skysail.core.fence import Fence, Fenced
 from skysail.kube.cache import Cache
 from skysail.kube.client import FIELD_MANAGER, Client, Manifest
-from skysail.kube.errors import NotFound, ReplyLost
+from skysail.kube.errors import AlreadyExists, NotFound, ReplyLost
 from skysail.kube.objects import Key, Object
 from skysail.kube.resources import Resource
 
@@ -140,6 +140,10 @@ class Performer:
         key = Key(manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"])
         cache = self._caches.get(resource)
         existing = None if cache is None else cache.get(key)
+        if existing is None and cache is not None and action.only_once:
+            # As good as certain that it is new, and the server says so where it is not: nobody has to look first.
+            with contextlib.suppress(AlreadyExists):
+                return await self._make(root, resource, manifest)
         if existing is None:
             existing = await self._look(resource, key)
         if existing is not None:
@@ -153,6 +157,12 @@ class Performer:
         self._begin("apply", resource, key)
         with self._doubting(root, resource, key):
             return self._remember(resource, await self._client.apply(resource, manifest, self._type(resource)))
+
+    async def _make(self, root: Root, resource: Resource, manifest: Manifest) -> Object:
+        key = Key(manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"])
+        self._begin("create", resource, key)
+        with self._doubting(root, resource, key):
+            return self._remember(resource, await self._client.create(resource, manifest, self._type(resource)))
 
     async def _delete(self, root: Root, action: Delete) -> Object | None:
         resource, key = action.resource, action.object.metadata.key

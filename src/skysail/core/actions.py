@@ -26,7 +26,8 @@ class Owner(msgspec.Struct, frozen=True):
 class Apply(msgspec.Struct, frozen=True):
     """Make a child look like this. No write where it was applied from the same manifest already, and has its labels.
 
-    `only_once`: one that is there stays as it is, because the server would refuse the change.
+    `only_once`: one that is there stays as it is, because the server would refuse the change. So it is created where it
+    is not there, which costs the server two thirds of applying it.
     """
 
     resource: Resource

@@ -197,8 +197,8 @@ class Loop(Generic[S]):
             if written is not None and written.metadata.uid == root.metadata.uid:
                 root = written
         if plan.status is not None and plan.status != getattr(root, "status", None):
-            if plan.can_wait and not plan.notes and not self.ration.take(asyncio.get_running_loop().time()):
-                return False
+            if plan.can_wait and not self.ration.take(asyncio.get_running_loop().time()):
+                return False  # what there is to tell waits with it: the next plan has it again
             root = await self._performer.report(self._controller.resource, root, plan.status)
         for note in plan.notes:
             self._recorder.record(self._controller.resource, root, note)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from skysail.base.names import Label
-from skysail.core.act import Caches, Performer
+from skysail.core.act import Caches, NameTaken, Performer
 from skysail.core.actions import Apply, Delete, Owner, Patch, PatchStatus
 from skysail.core.fence import Fenced, Open
+from skysail.kube.cache import Cache
 from skysail.kube.client import Client
 from skysail.kube.errors import Conflict
 from skysail.kube.objects import Key, Object
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
 class Stage:
     """A performer, and a user who looks at what it does."""
 
-    def __init__(self) -> None:
+    def __init__(self, *caches: Cache[Any]) -> None:
         transport = ApiModel(World())
         self.client = Client(transport)
-        self.performer = Performer(self.client, Caches(), Open())
+        self.performer = Performer(self.client, Caches(*caches), Open())
         self.api = Api(transport, "default", _nothing)
 
     async def owner(self) -> Owner:
@@ -63,6 +65,24 @@ def test_what_is_applied_only_once_stays_as_it_is():
         assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "third"}
 
     play(story)
+
+
+@pytest.mark.parametrize("whose", ["ours", "another's"])
+def test_what_a_cache_has_not_heard_of_is_made_without_a_look_and_left_alone_where_it_is_there(whose):
+    async def story():
+        stage = Stage(Cache(CONFIG_MAP, Object))
+        owner = await stage.owner()
+        await stage.apply(owner, "first", only_once=True)
+        if whose == "another's":
+            unowned = {"metadata": {"ownerReferences": None}}
+            (await stage.api.merge(CONFIG_MAP, "child", unowned)).ok  # noqa: B018 (asserts)
+        late = Performer(stage.client, Caches(Cache(CONFIG_MAP, Object)), Open())
+        stage.performer = late
+        with contextlib.nullcontext() if whose == "ours" else pytest.raises(NameTaken):
+            await stage.apply(owner, "second", only_once=True)
+        assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "first"}
+
+    virtual_time.run(story())
 
 
 def test_labels_that_somebody_took_away_come_back():

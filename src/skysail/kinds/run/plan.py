@@ -85,7 +85,7 @@ def _under_way(snapshot: Snapshot, run: Run) -> Plan:
     before = msgspec.structs.replace(job.status, checkpoint=None) if snapshot.has_lost_checkpoint else job.status
     begun = Attempt(
         number=run.number,
-        start_time=timestamp(snapshot.now),
+        start_time=_begun(snapshot, run),
         resumed_from=_resumed_from(job, run, before.checkpoint),
         spec_hash=attempts.asked(job.spec),
     )
@@ -276,12 +276,13 @@ def _children(snapshot: Snapshot, run: Run, known: TrainingJobStatus, wait: Wait
     is_new = attempts.recorded(job.status, run.number) is None
     # Jobs are made for a new attempt only: one that is missing later was deleted, and the others cannot go on.
     jobs = tuple(
-        Apply(JOB, _marked(leave.placed(snapshot, manifest, group.role), hash_), owner)
+        Apply(JOB, _marked(leave.placed(snapshot, manifest, group.role), hash_), owner, only_once=True)
         for group, (_, manifest) in zip(groups(job.spec), wanted.jobs, strict=True)
         if is_new and run.job(manifest["metadata"]["name"]) is None
     )
     is_lacking = wait is not None and wait.reason in _LACKING
-    around = _surroundings(wanted, owner, all_=is_new or is_lacking)
+    # What pods need is made before their Jobs: where these are there, it is.
+    around = _surroundings(wanted, owner, all_=bool(jobs) or is_lacking)
     return (*_spare(snapshot, wanted), *around, *jobs, *_scaled(job, run))
 
 
@@ -323,6 +324,12 @@ def _resumed_from(job: TrainingJob, run: Run, newest: NewestCheckpoint | None) -
     if run.jobs:
         return run.jobs[0].resumed_from
     return newest if newest is not None and finds(job, newest) else None
+
+
+def _begun(snapshot: Snapshot, run: Run) -> str:
+    """With its first Job. That may be written down a while later."""
+    times = [job.metadata.creation_timestamp for job in run.jobs if job.metadata.creation_timestamp]
+    return min(times, default=timestamp(snapshot.now))
 
 
 def _ran_since(snapshot: Snapshot, run: Run) -> str | None:

@@ -112,10 +112,12 @@ def last_seen(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatu
 
 
 def is_detail(old: TrainingJobStatus, new: TrainingJobStatus) -> bool:
-    """Whether the new one only says more closely how far pods have come that are on their way."""
+    """Whether the new one only says more closely how far pods have come that are on their way, or that they are."""
     running = conditions.find(new.conditions, Type.RUNNING)
     if new.phase != "Pending" or running is None:
         return False
+    if old == TrainingJobStatus():
+        return True
     told = conditions.with_condition(old.conditions, running)
     return new == msgspec.structs.replace(
         old, conditions=told, worker_statuses=new.worker_statuses, replicas=new.replicas

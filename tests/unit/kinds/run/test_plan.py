@@ -68,7 +68,7 @@ def test_a_new_job_gets_its_children_and_then_its_status():
         (Apply, SERVICE),
         (Apply, JOB),
     ]
-    assert [action.only_once for action in result.actions] == [True, False, False, False]
+    assert [action.only_once for action in result.actions] == [True, False, False, True]
     assert [(each.number, each.start_time, each.end_time) for each in result.status.attempts] == [(0, ago(0), None)]
     assert result.status.phase == "Pending"
     assert [(note.reason, note.message) for note in result.notes] == [(Event.WORKERS_CREATED, "Created 2 worker pods")]

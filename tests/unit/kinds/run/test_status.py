@@ -10,7 +10,7 @@ from skysail.base.names import Condition, Reason
 from skysail.core import conditions
 from skysail.core.actions import Note
 from skysail.kinds.run import status
-from skysail.kinds.run.types import WorkerStatus
+from skysail.kinds.run.types import TrainingJobStatus, WorkerStatus
 from tests.unit.kinds.run import life
 from tests.unit.kinds.run.life import NOW, ago, attempt, job, pod, snapshot
 from tests.unit.kinds.run.stock import UID
@@ -111,4 +111,5 @@ def test_how_far_pods_have_come_is_a_detail_until_the_training_runs():
     assert not status.is_detail(begun, status.under_way(given, seen, "Running", "Running", "All run."))
     assert not status.is_detail(begun, msgspec.structs.replace(further, retries=1))
     assert not status.is_detail(life.status(), further), "that an attempt began"
+    assert status.is_detail(TrainingJobStatus(), further), "but not the first word of all"
     assert not status.is_detail(begun, status.under_way(given, seen, "Pending", "x", "x", unheeded="That is wrong."))

@@ -143,7 +143,7 @@ class Performer:
         if existing is None and cache is not None and action.only_once:
             # As good as certain that it is new, and the server says so where it is not: nobody has to look first.
             with contextlib.suppress(AlreadyExists):
-                return await self._make(root, resource, manifest)
+                return await self._make(root, resource, key, manifest)
         if existing is None:
             existing = await self._look(resource, key)
         if existing is not None:
@@ -158,8 +158,7 @@ class Performer:
         with self._doubting(root, resource, key):
             return self._remember(resource, await self._client.apply(resource, manifest, self._type(resource)))
 
-    async def _make(self, root: Root, resource: Resource, manifest: Manifest) -> Object:
-        key = Key(manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"])
+    async def _make(self, root: Root, resource: Resource, key: Key, manifest: Manifest) -> Object:
         self._begin("create", resource, key)
         with self._doubting(root, resource, key):
             return self._remember(resource, await self._client.create(resource, manifest, self._type(resource)))

@@ -75,7 +75,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     acting: Client
     broadcaster: Broadcaster
     identity: Identity
-    logs: LogStore
+    # Has a folder for each node.
+    logs: Path
     rng: random.Random
     address: str
     cluster: str
@@ -89,11 +90,12 @@ class CloudNode:
     def __init__(self, name: str, settings: NodeSettings, bureau: Bureau, parts: Parts) -> None:
         self.name = name
         provider = bureau.provider(settings.provider)
+        self._logs = LogStore(parts.logs / name)
         self.keeper = Keeper(
             parts.acting,
             provider,
             Node(name=name, address=parts.address, allocatable=settings.capacity, is_virtual=True),
-            parts.logs,
+            self._logs,
             around=keeper.Surroundings(parts.broadcaster, time.time, clock.steady, parts.rng),
         )
         provider.wishes = self._wishes
@@ -107,7 +109,7 @@ class CloudNode:
         """Until cancelled."""
         parts = self._parts
         sampler = Sampler(self._provider, time.time)
-        reach = Reach(self.keeper, self._provider, parts.logs, sampler)
+        reach = Reach(self.keeper, self._provider, self._logs, sampler)
         gate = api.Gate(Callers(parts.client, time.monotonic), Rights(parts.client, self.name, time.monotonic))
         pages = api.NodeApi(self.name, reach, gate, metrics=Metrics().page, clock=time.time)
         listener = socket.create_server((parts.address, self._settings.port))

@@ -59,7 +59,6 @@ from skysail.kube.lease import Elector
 from skysail.kube.objects import Key, Object
 from skysail.kube.resources import Resource
 from skysail.kube.transport import Transport
-from skysail.node.logs import LogStore
 from skysail.node.server.tls import Identity
 
 _HEARTBEAT_SECONDS = 1.0
@@ -256,7 +255,7 @@ class Operator:
             acting=self._acting,
             broadcaster=self._broadcaster,
             identity=self._nodes_identity,
-            logs=LogStore(Path(self._settings.data_folder) / "pod-logs"),
+            logs=Path(self._settings.data_folder) / "pod-logs",
             rng=self._rng,
             address=address,
             cluster=ground.cluster,

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import mmap
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Literal
@@ -51,7 +51,7 @@ _ALL = Excerpt()
 
 
 class LogStore:
-    """Everything that is kept, below one folder. Several processes may read it; one writes."""
+    """Everything that one node keeps, below one folder. Several processes may read it; one writes."""
 
     def __init__(self, folder: Path, bounds: Bounds = _DEFAULT_BOUNDS) -> None:
         self._folder = folder
@@ -101,6 +101,12 @@ class LogStore:
         for run in [run for run in self._writers if run.pod == pod]:
             self._writers.pop(run).close()
         shutil.rmtree(self._folder / _safe(pod), ignore_errors=True)
+
+    def forget_others(self, pods: Collection[str]) -> None:
+        """Delete the logs of all pods but these: of those that were deleted while nobody was here to see it."""
+        known = [entry.name for entry in self._folder.iterdir()] if self._folder.is_dir() else []
+        for pod in set(known) - {*pods}:
+            self.forget(pod)
 
     async def _pieces(self, run: RunId, excerpt: Excerpt) -> AsyncGenerator[bytes, None]:
         path, writer = self._path(run), self._writers.get(run)

@@ -184,6 +184,21 @@ def test_a_pod_runs_to_its_end_in_two_writes(tmp_path):
     virtual_time.run(play())
 
 
+def test_what_a_pod_printed_goes_also_where_nobody_saw_the_pod_go(tmp_path):
+    async def play() -> None:
+        site = Site(tmp_path)
+        async with site.keeper():
+            run = await site.create()
+        before = RunId("gone-before", "main", 0)
+        writer = site.logs.writer(before)
+        writer.write(Output("stdout", 0.0, b"said\n"))
+        writer.close()
+        async with site.keeper():
+            assert [site.logs.numbers(each.pod, "main") for each in (run, before)] == [[0], []]
+
+    virtual_time.run(play())
+
+
 def test_a_crash_loop_is_paced_by_the_clock(tmp_path):
     async def play() -> None:
         site = Site(tmp_path)

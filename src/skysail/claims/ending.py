@@ -140,7 +140,11 @@ def _cost_of_doubles(snapshot: Snapshot, instance: Instance) -> float:
 
 def vanished(snapshot: Snapshot) -> Plan:
     """Several complete listings and the instance's own page say that it is gone. Nothing was paid beyond its time."""
-    status = _as_last_seen(snapshot)
+    status, known = snapshot.object.status, _last_seen(snapshot)
+    if known is not None:
+        status = render.as_seen(snapshot, known)
+        if known.state == "ended":
+            return ended(snapshot, known, status)
     moment = min(timestamp(snapshot.now), status.deadline_time or timestamp(snapshot.now))
     usd = _cost(status, moment)
     end = underway(snapshot)
@@ -203,12 +207,11 @@ def _kept(snapshot: Snapshot) -> CloudInstanceStatus:
     return render.told(snapshot, Conditions.RELEASED, "False", Reason.OWNER_STAYS, message)
 
 
-def _as_last_seen(snapshot: Snapshot) -> CloudInstanceStatus:
-    """With what this process saw before the cloud forgot the instance, and could not write down."""
-    status, sight = snapshot.object.status, snapshot.sight
+def _last_seen(snapshot: Snapshot) -> Instance | None:
+    """What this process saw before the cloud forgot the instance, and could not write down."""
+    sight = snapshot.sight
     instances = sight.instances if isinstance(sight, Seen) else sight.before
-    known = next((instance for instance in instances if instance.id == status.instance_id), None)
-    return status if known is None else render.as_seen(snapshot, known)
+    return next((instance for instance in instances if instance.id == snapshot.object.status.instance_id), None)
 
 
 def _beneficiary(snapshot: Snapshot) -> str:

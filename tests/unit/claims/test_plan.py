@@ -282,6 +282,15 @@ def test_what_was_seen_to_end_before_it_vanished_is_not_lost():
     assert conditions.find(made.status.conditions, Condition.ENDED).reason == "Completed"
 
 
+def test_an_end_that_could_not_be_written_in_time_costs_what_it_cost():
+    """It was seen; then the API server was away for longer than the cloud remembers."""
+    forgotten = msgspec.structs.replace(GONE, before=(instance("i-1", "ended", ended=NOW.timestamp() - 40),))
+    made = plan(snapshot(ENDING, sight=forgotten))
+    assert (made.status.state, made.status.end_time, made.status.usd_total) == ("Terminated", ago(40), 0.02)
+    told = msgspec.structs.replace(GONE, before=(instance("i-1", "ended", usd_total=0.7),))
+    assert plan(snapshot(ENDING, sight=told)).status.usd_total == 0.7
+
+
 @pytest.mark.parametrize(
     ("before", "known", "usd"),
     [

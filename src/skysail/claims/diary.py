@@ -60,12 +60,12 @@ class Diary:
         except (KubeError, msgspec.MsgspecError) as error:
             log.warning("launches of earlier processes are not known", extra={"why": str(error)})
             written = []
-        self._launches = [*self._recent(written), *self._launches]
+        self._launches = self._recent([*written, *self._launches])
         return self._launches
 
     def claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
         if old is not None and new is None and (at := launched_at(old)):
-            self._launches.append(Launch(at, old.spec))
+            self._launches = self._recent([*self._launches, Launch(at, old.spec)])
             self._news.set()
 
     async def run(self) -> None:
@@ -90,8 +90,10 @@ class Diary:
             await self._client.create(CONFIG_MAP, {**manifest, "data": data}, _Page)
 
     def _recent(self, launches: Iterable[Launch]) -> list[Launch]:
+        """Each once: who stands by sees the same claims go as who leads, and reads of them in the page as well."""
         since = self._now() - _KEPT
-        return [launch for launch in launches if launch.at > since]
+        launched = {(launch.spec.for_.uid, launch.spec.launch, launch.at): launch for launch in launches}
+        return [launch for launch in launched.values() if launch.at > since]
 
 
 def launched_at(claim: CloudInstance) -> datetime | None:

@@ -129,10 +129,14 @@ class ClaimedProvider:
             await self._delete(claim)
 
     async def release(self, pod: str) -> None:
-        """Nobody here knows the pod any more. Whether it exists is asked of the API server, for each of its claims."""
-        self._pods.pop(pod, None)
+        """Nobody here knows the pod any more. Whether it exists is asked of the API server, for each of its claims.
+
+        It may be one of another node of this cloud, whose order that one needs.
+        """
+        was_here = self._pods.pop(pod, None) is not None
         for claim in self._claims.by("for", pod):
-            self._orders.forget(claim.metadata.name)
+            if was_here:
+                self._orders.forget(claim.metadata.name)
             self._wake(claim.metadata.name)
 
     async def list(self) -> Listing:

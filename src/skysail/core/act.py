@@ -16,7 +16,7 @@ from skysail.core.actions import Action, Apply, Delete, End, Launch, Owner, Patc
 from skysail.core.fence import Fence, Fenced
 from skysail.kube.cache import Cache
 from skysail.kube.client import FIELD_MANAGER, Client, Manifest
-from skysail.kube.errors import AlreadyExists, NotFound, ReplyLost
+from skysail.kube.errors import AlreadyExists, Forbidden, NotFound, ReplyLost
 from skysail.kube.objects import Key, Object
 from skysail.kube.resources import Resource
 
@@ -142,9 +142,13 @@ class Performer:
         existing = None if cache is None else cache.get(key)
         if existing is None and cache is not None and action.only_once:
             # As good as certain that it is new, and the server says so where it is not: nobody has to look first.
-            with contextlib.suppress(AlreadyExists):
+            try:
                 return await self._make(root, resource, key, manifest)
-        if existing is None:
+            except (AlreadyExists, Forbidden):  # a quota is asked before anybody looks whether it is there
+                existing = await self._look(resource, key)
+                if existing is None:
+                    raise
+        elif existing is None:
             existing = await self._look(resource, key)
         if existing is not None:
             _refuse_foreign(resource, existing, action.owner)
@@ -219,10 +223,16 @@ class Performer:
         clock = asyncio.get_running_loop().time
         begun = clock()
         claim = await self.report(action.resource, action.object, action.status)
-        if clock() - begun > _TICKET_SECONDS:
+        if clock() - begun > _TICKET_SECONDS or self._has_changed(action.resource, claim):
             raise Fenced(f"{claim.metadata.key} was written too slowly to call the cloud for it")
         self._begin("launch", action.resource, claim.metadata.key)
         self.clouds.launch(msgspec.structs.replace(action, object=claim))
+
+    def _has_changed(self, resource: Resource, seen: Object) -> bool:
+        """Whether it is known by now that somebody has changed it since."""
+        cache = self._caches.get(resource)
+        now = None if cache is None else cache.get(seen.metadata.key)
+        return now is not None and now.metadata.resource_version != seen.metadata.resource_version
 
     def end(self, action: End) -> None:
         """Ask a cloud to end an instance, also one that belongs to no object any more."""

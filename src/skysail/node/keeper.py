@@ -106,7 +106,8 @@ class Keeper:
                 tasks.create_task(self._follow_changes())
                 await self.pods.synced.wait()
                 await services.synced.wait()
-                self._logs.forget_others({pod.metadata.uid for pod in self.pods.all()})
+                if not self.pods.unreadable:
+                    self._logs.forget_others({pod.metadata.uid for pod in self.pods.all()})
                 await self._first_survey()
                 for pod in self.pods.all():
                     self._seen(None, pod)

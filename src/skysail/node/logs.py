@@ -104,9 +104,10 @@ class LogStore:
 
     def forget_others(self, pods: Collection[str]) -> None:
         """Delete the logs of all pods but these: of those that were deleted while nobody was here to see it."""
-        known = [entry.name for entry in self._folder.iterdir()] if self._folder.is_dir() else []
-        for pod in set(known) - {*pods}:
-            self.forget(pod)
+        known = {entry.name for entry in self._folder.iterdir()} if self._folder.is_dir() else set()
+        for pod in known - {*pods}:
+            if not pod.startswith("."):  # such as a file system leaves behind
+                self.forget(pod)
 
     async def _pieces(self, run: RunId, excerpt: Excerpt) -> AsyncGenerator[bytes, None]:
         path, writer = self._path(run), self._writers.get(run)

@@ -26,7 +26,7 @@ from skysail.node.logs import LogStore
 from skysail.node.manifest import Container, Pod, Volume
 from skysail.node.plan import Start, Stop
 from skysail.node.references import References
-from skysail.node.snapshot import HEALTHY, Health
+from skysail.node.snapshot import HEALTHY, Health, is_forgotten
 
 _PUMP_SECONDS = 5.0
 # What a program has for its own end, even if its hook took all the time that there was.
@@ -114,9 +114,10 @@ class Performer:
             log.info("volumes not refreshed", extra={"pod": str(book.key), "why": str(error)})
 
     def adopt(self, book: Book, pod: Pod, run: RunId) -> None:
-        """Follow a run that is there already: we started it in an earlier life."""
+        """Follow a run that is there already: we started it in an earlier life, or got no answer when we did."""
         container = next((c for c in translate.every_container(pod) if c.name == run.container), None)
         if container is not None:
+            book.release_hold(container.name)
             self._follow(book, container, run)
             self._care(book, pod, run, is_late=False)
 
@@ -128,6 +129,8 @@ class Performer:
             was_pending = isinstance(book.runs.get(run), Pending)
             book.runs[run] = state
             self._care(book, pod, run, is_late=was_pending)
+            if pod is not None and run not in book.starting and not is_forgotten(state):
+                self.adopt(book, pod, run)
         elif isinstance(state, Ended):
             await self._drain(book, run)
             book.ended(run, self._with_message(pod, run, state))

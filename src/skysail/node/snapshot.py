@@ -97,8 +97,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def next(self) -> int:
         """The run to start next: the same one again, where the provider forgot what it is."""
-        is_forgotten = isinstance(self.state, Pending) and self.state.is_forgotten
-        return self.number if is_forgotten else self.number + 1
+        return self.number if is_forgotten(self.state) else self.number + 1
 
     @property
     def begun(self) -> int:
@@ -217,3 +216,8 @@ def _ended(entry: dict[str, Any], image_id: str) -> Ended:
         ended=seconds(finished) if finished else 0.0,
         image_id=image_id,
     )
+
+
+def is_forgotten(state: State | None) -> bool:
+    """Whether the provider has to be told once more what to run."""
+    return isinstance(state, Pending) and state.is_forgotten

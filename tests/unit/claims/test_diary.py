@@ -46,6 +46,20 @@ def play(story) -> None:
     virtual_time.run(story())
 
 
+def test_who_stood_by_and_saw_it_too_counts_it_once():
+    async def story() -> None:
+        desk = Desk()
+        over = claim("Terminated", of=spec(launch=1), start_time=ago(60))
+        stand_by = Diary(Client(ApiModel(desk.world)), HOME, lambda: NOW)
+        stand_by.claim_changed(claim("Terminated", of=spec(launch=0), start_time=ago(7200)), None)
+        async with desk.operator() as leader:
+            for diary in (leader, stand_by):
+                diary.claim_changed(over, None)
+        assert [row.spec.launch for row in await stand_by.read()] == [1]
+
+    play(story)
+
+
 def test_what_was_launched_and_is_gone_is_read_by_the_next_one():
     async def story() -> None:
         desk = Desk()

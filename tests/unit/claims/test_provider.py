@@ -271,6 +271,19 @@ def test_a_release_forgets_the_pod_and_leaves_its_end_to_who_asks_whether_it_exi
     play(story)
 
 
+def test_two_nodes_of_one_cloud_do_not_forget_each_other_s_orders():
+    async def story() -> None:
+        quay, other = Quay(), Quay()
+        neighbour = ClaimedProvider(
+            Client(quay.server), quay.cloud, quay.claims, quay.orders, cluster=CLUSTER, wake=other.woken.append
+        )
+        await quay.start()
+        await neighbour.release(UID)
+        assert (quay.orders.get(NAME) is not None, other.woken) == (True, [NAME])
+
+    play(story)
+
+
 def test_a_stop_that_failed_is_repeated():
     async def story() -> None:
         quay = Quay()

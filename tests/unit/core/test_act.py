@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from skysail.base.names import Label
+from skysail.claims.types import CloudInstanceStatus
 from skysail.core.act import Caches, NameTaken, Performer
-from skysail.core.actions import Apply, Delete, Owner, Patch, PatchStatus
+from skysail.core.actions import Apply, Delete, Launch, Owner, Patch, PatchStatus
 from skysail.core.fence import Fenced, Open
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
-from skysail.kube.errors import Conflict
+from skysail.kube.errors import Conflict, Forbidden
 from skysail.kube.objects import Key, Object
 from skysail.kube.resources import CONFIG_MAP, POD, SECRET
 from tests.contract.speech import Api, config_map, owned_by
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
 from tests.support import virtual_time
+from tests.unit.claims.stock import order
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -81,6 +84,27 @@ def test_what_a_cache_has_not_heard_of_is_made_without_a_look_and_left_alone_whe
         with contextlib.nullcontext() if whose == "ours" else pytest.raises(NameTaken):
             await stage.apply(owner, "second", only_once=True)
         assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "first"}
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_quota_that_is_used_up_by_this_very_child_is_no_refusal(is_there):
+    """The API server asks the quota before it looks whether the name is taken."""
+
+    async def story():
+        stage = Stage(Cache(CONFIG_MAP, Object))
+        owner = await stage.owner()
+        if is_there:
+            await stage.apply(owner, "first", only_once=True)
+        stage.performer = Performer(stage.client, Caches(Cache(CONFIG_MAP, Object)), Open())
+
+        async def create(*_, **__):
+            raise Forbidden(403, "Forbidden", "exceeded quota: jobs")
+
+        stage.client.create = create
+        with contextlib.nullcontext() if is_there else pytest.raises(Forbidden):
+            await stage.apply(owner, "first", only_once=True)
 
     virtual_time.run(story())
 
@@ -159,3 +183,26 @@ def test_a_child_of_one_that_had_the_name_before_is_waited_for():
 
 
 async def _nothing() -> None: ...
+
+
+def test_a_cloud_is_not_called_for_a_claim_that_has_changed_meanwhile():
+    """The write went through; then the watch told of its deletion, and only then the answer came."""
+
+    async def story():
+        claims = Cache(CONFIG_MAP, Object)
+        stage = Stage(claims)
+        claim = (await stage.owner()).object
+        written, newer = (msgspec.structs.replace(claim.metadata, resource_version=each) for each in ("8000", "9000"))
+        called = []
+
+        async def late(*_, **__):
+            claims.put(msgspec.structs.replace(claim, metadata=newer))
+            return msgspec.structs.replace(claim, metadata=written)
+
+        stage.client.replace = late
+        stage.performer.clouds = SimpleNamespace(launch=called.append)
+        with pytest.raises(Fenced):
+            await stage.perform(Launch("cloud", CONFIG_MAP, claim, order(), CloudInstanceStatus(state="Launching")))
+        assert called == []
+
+    virtual_time.run(story())

@@ -47,6 +47,7 @@ class Scripted:
         self.started_at: list[float] = []
         self.starts: list[RunId] = []
         self.refusals: list[Exception] = []
+        self.loses_answer = False
         self._changed: asyncio.Queue[RunId] = asyncio.Queue()
 
     async def prepare(self, pod: Place) -> str:
@@ -66,6 +67,9 @@ class Scripted:
         self.runs.setdefault(run, Running(_now()))
         if self.ends_at_once:
             self.end(run, 1)
+        if self.loses_answer:
+            self._changed.put_nowait(run)
+            raise ProviderError("no answer")
 
     async def stop(self, run: RunId, grace: float) -> None:
         self.end(run, 143)
@@ -195,6 +199,19 @@ def test_what_a_pod_printed_goes_also_where_nobody_saw_the_pod_go(tmp_path):
         writer.close()
         async with site.keeper():
             assert [site.logs.numbers(each.pod, "main") for each in (run, before)] == [[0], []]
+
+    virtual_time.run(play())
+
+
+def test_a_start_without_an_answer_is_followed_all_the_same(tmp_path):
+    async def play() -> None:
+        site = Site(tmp_path)
+        site.provider.loses_answer = True
+        async with site.keeper() as keeper:
+            run = await site.create()
+            await asyncio.sleep(60)
+            assert (site.provider.starts, site.logs.end(run, 10, 100)) == ([run], b"said\n")
+            assert (site.status["phase"], keeper.books[run.pod].waiting) == ("Running", {})
 
     virtual_time.run(play())
 

@@ -170,6 +170,15 @@ async def test_a_forgotten_pod_leaves_nothing_and_ends_its_followers(store, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+def test_only_logs_of_pods_are_forgotten(store, tmp_path):
+    (tmp_path / ".nfs0001").touch()
+    write(store, b"a\n")
+    store.forget_others({"uid"})
+    assert store.end(RUN, lines=1, size=9) == b"a\n"
+    store.forget_others(set())
+    assert [entry.name for entry in tmp_path.iterdir()] == [".nfs0001"]
+
+
 def test_the_end_of_a_log_is_bounded_in_lines_and_bytes(store):
     write(store, b"one\n", b"two\n", b"three\n")
     assert store.end(RUN, lines=2, size=100) == b"two\nthree\n"

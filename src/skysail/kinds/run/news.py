@@ -12,12 +12,10 @@ from skysail.kinds.run.types import Failure
 def news(snapshot: Snapshot, run: Run, wrong: str) -> tuple[Note, ...]:
     """`wrong` is what speaks against the spec as it is now."""
     job = snapshot.object
-    if attempts.recorded(job.status, run.number) is None:
-        created = Note(Event.WORKERS_CREATED, f"Created {job.spec.workers} worker pods")
-        return (created, *_lost(snapshot))
     is_known = job.status.observed_generation == job.metadata.generation
     unfit = (Note(Reason.INVALID_SPEC, wrong, warning=True),) if wrong and not is_known else ()
     return (
+        *_begun(snapshot, run),
         *unfit,
         *(Note(Event.WORKER_FAILED, failure.sentence(each), warning=True) for each in fallen(snapshot, run)),
     )
@@ -28,6 +26,14 @@ def fallen(snapshot: Snapshot, run: Run) -> list[Failure]:
     failed, told = failure.alone(snapshot.object.spec, run), snapshot.object.status.failure
     names = [each.pod for each in failed]
     return failed[names.index(told.pod) + 1 :] if told is not None and told.pod in names else failed
+
+
+def _begun(snapshot: Snapshot, run: Run) -> tuple[Note, ...]:
+    """Told with the first word about an attempt, which may come a while after its Jobs."""
+    if attempts.recorded(snapshot.object.status, run.number) is not None:
+        return ()
+    created = Note(Event.WORKERS_CREATED, f"Created {snapshot.object.spec.workers} worker pods")
+    return (created, *_lost(snapshot))
 
 
 def _lost(snapshot: Snapshot) -> tuple[Note, ...]:

@@ -16,7 +16,16 @@ from skysail.core import finalizers, obstacles
 from skysail.core.actions import Action, Apply, Delete, Manifest, Note, Owner, Patch, Plan
 from skysail.core.obstacles import Wait
 from skysail.kinds.run import attempts, completion, failure, refusals, silence, status, waiting
-from skysail.kinds.run.ends import End, deadline_sentence, end_of, unheeded, until_deadline, verdict, wrongs
+from skysail.kinds.run.ends import (
+    End,
+    deadline_sentence,
+    end_of,
+    outdated,
+    unheeded,
+    until_deadline,
+    verdict,
+    wrongs,
+)
 from skysail.kinds.run.gangs import leave
 from skysail.kinds.run.groups import fewest, groups, is_elastic
 from skysail.kinds.run.news import fallen, news
@@ -87,7 +96,7 @@ def _under_way(snapshot: Snapshot, run: Run) -> Plan:
         number=run.number,
         start_time=_begun(snapshot, run),
         resumed_from=_resumed_from(job, run, before.checkpoint),
-        spec_hash=attempts.asked(job.spec),
+        spec_hash="" if outdated(job.spec, run) else attempts.asked(job.spec),
     )
     known = status.seen(snapshot, attempts.opened(before, begun), run.number)
     since = _ran_since(snapshot, run)

@@ -117,7 +117,8 @@ def is_detail(old: TrainingJobStatus, new: TrainingJobStatus) -> bool:
     if new.phase != "Pending" or running is None:
         return False
     if old == TrainingJobStatus():
-        return True
+        accepted_ = conditions.find(new.conditions, Type.ACCEPTED)
+        return new.failure is None and accepted_ is not None and accepted_.status == "True"
     told = conditions.with_condition(old.conditions, running)
     return new == msgspec.structs.replace(
         old, conditions=told, worker_statuses=new.worker_statuses, replicas=new.replicas

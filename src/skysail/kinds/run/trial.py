@@ -22,8 +22,13 @@ _NO_TRIALS = "does not support dry run"
 
 
 def is_due(job: TrainingJob) -> bool:
-    """Whether to ask before an attempt begins. The only Job of a first one is made at once: it is taken or refused."""
-    return attempts.is_untried(job) and (bool(job.status.attempts) or len(groups(job.spec)) > 1)
+    """Whether to ask before an attempt begins. The only Job of a first one is made at once: it is taken or refused.
+
+    But not where there is a template: what is misspelt there would be left out of what is made, and nobody told.
+    """
+    spec = job.spec
+    is_alone = not job.status.attempts and len(groups(spec)) == 1 and spec.pod_template is None
+    return attempts.is_untried(job) and not is_alone
 
 
 async def refusal(client: Client, job: TrainingJob, number: int, reporting: Reporting | None) -> str | None:

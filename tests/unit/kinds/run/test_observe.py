@@ -125,11 +125,16 @@ async def test_an_attempt_begins_on_the_servers_own_word():
 
 
 async def test_the_jobs_of_a_spec_are_tried_once_before_an_attempt_is_made_from_it():
-    """Nothing is written. What an attempt was made from before is not tried, nor the only Job of a first one."""
+    """Nothing is written. What an attempt was made from before is not tried, nor the only Job of a first one.
+
+    But that one is, where it has a template: the API server leaves out what is misspelt there when it makes the Job.
+    """
     itself = {ITSELF: {"metadata": {"name": "mnist", "resourceVersion": "7"}}, JOBS: listed(), PODS: listed()}
     snapshot, server = await observed(job(metadata={"resource_version": "7"}, **CHIEF), answers=itself)
     assert (snapshot.refusal, server.asked[-1].query["dryRun"]) == (None, "All")
     assert (await observed(job(metadata={"resource_version": "7"}), answers=itself))[1].paths == [ITSELF]
+    template = job(metadata={"resource_version": "7"}, podTemplate={"spec": {"nodeSelektor": {"zone": "a"}}})
+    assert f"{JOBS}/mnist-worker-0" in (await observed(template, answers=itself))[1].paths
     known = attempt(0, "Suspended", spec_hash=attempts.asked(job().spec))
     again = job(metadata={"resource_version": "7"}, status=status(known))
     assert f"{JOBS}/mnist-worker-1" not in (await observed(again, answers=itself))[1].paths

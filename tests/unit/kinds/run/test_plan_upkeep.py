@@ -12,7 +12,7 @@ from skysail.kinds.run.plan import plan
 from skysail.kinds.run.reporting import Reporting, Terms
 from skysail.kinds.run.snapshot import Obstacle
 from skysail.kube.resources import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE
-from tests.unit.kinds.run.life import ago, attempt, changed, child, deleted, job, pod, snapshot, status
+from tests.unit.kinds.run.life import CHIEF, ago, attempt, changed, child, deleted, job, pod, snapshot, status
 
 ELASTIC = {"elastic": {"min": 1, "max": 4}}
 RUNS = status(attempt(0, run_time=ago(40)), phase="Running")
@@ -145,3 +145,29 @@ def test_a_corrected_spec_begins_to_count_anew():
     worn = status(attempt(0, "Failed", spec_hash="another"), phase="Restarting", retries=3)
     planned = plan(snapshot(job(status=worn, image="corrected")))
     assert (planned.status.retries, [each.number for each in planned.status.attempts]) == (0, [0, 1])
+
+
+def test_what_happened_before_the_first_word_is_told_with_it():
+    """That word may wait while many jobs begin; what is wrong does not wait."""
+    of = job(**CHIEF)
+    there = [child(of, role) for role in ("chief", "worker", "ps")]
+    pods = [pod(0, "Pending", role="chief"), pod(0, role="ps"), pod(0), pod(1, life=1)]
+    fell = pod(1, "Failed", exit=7, said="nan", finished=ago(20))
+    told = plan(snapshot(of, *there, *pods, fell))
+    assert ([note.reason for note in told.notes], told.can_wait) == (
+        [Event.WORKERS_CREATED, Event.WORKER_FAILED],
+        False,
+    )
+    assert plan(snapshot(of, *there, *pods)).can_wait
+
+
+def test_a_bad_edit_before_the_first_word_is_told_with_it():
+    of = job()
+    metadata = msgspec.structs.replace(of.metadata, generation=2)
+    bad = msgspec.structs.replace(changed(of, hyperparameters={"layers": None}), metadata=metadata)
+    told = plan(snapshot(bad, child(of), pod(0, "Pending"), pod(1, "Pending")))
+    assert ([note.reason for note in told.notes], told.can_wait) == (
+        [Event.WORKERS_CREATED, Reason.INVALID_SPEC],
+        False,
+    )
+    assert told.status.attempts[-1].spec_hash == "", "its Jobs are of another spec"

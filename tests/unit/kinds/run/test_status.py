@@ -112,4 +112,6 @@ def test_how_far_pods_have_come_is_a_detail_until_the_training_runs():
     assert not status.is_detail(begun, msgspec.structs.replace(further, retries=1))
     assert not status.is_detail(life.status(), further), "that an attempt began"
     assert status.is_detail(TrainingJobStatus(), further), "but not the first word of all"
+    unheeded = status.under_way(given, seen, "Pending", "x", "x", unheeded="That is wrong.")
+    assert not status.is_detail(TrainingJobStatus(), unheeded), "where something is wrong"
     assert not status.is_detail(begun, status.under_way(given, seen, "Pending", "x", "x", unheeded="That is wrong."))

@@ -194,6 +194,9 @@ class Training:
         run = snapshot.run(number)
         if failure.ended_badly(snapshot.object.spec, run) is not None:
             return await self._with_evidence(snapshot, number)
+        begun = attempts.recorded(snapshot.object.status, number)
+        if completion.has_succeeded(snapshot.object.spec, run) and (begun is None or begun.run_time is None):
+            return await self._with_all_pods(snapshot)
         if ends.outdated(snapshot.object.spec, run) is not None and not snapshot.object.spec.suspend:
             snapshot = await self._tried(snapshot, number + 1)
         if completion.missing(snapshot.object.spec, run) and _has_waited(snapshot, run.jobs):
@@ -202,19 +205,22 @@ class Training:
         return snapshot if stuck is None else msgspec.structs.replace(snapshot, obstacle=await self._obstacle(stuck))
 
     async def _with_evidence(self, snapshot: Snapshot, number: int) -> Snapshot:
-        """The verdict is final, so it is made from the pods as they are: a Job may be heard of before its pods are.
-
-        What was seen of a pod that has gone since is evidence as well.
-        """
         if not self._is_settled(snapshot.object.metadata.uid):
             return msgspec.structs.replace(snapshot, is_settled=False)
-        pods = (await self._list(POD, snapshot.object, _List[Pod])).items
-        there = {pod.metadata.uid for pod in pods}
-        gone = tuple(pod for pod in snapshot.pods if pod.metadata.uid not in there)
-        snapshot = msgspec.structs.replace(snapshot, pods=(*pods, *gone))
+        snapshot = await self._with_all_pods(snapshot)
         mishap = failure.ended_badly(snapshot.object.spec, snapshot.run(number))
         log = None if mishap is None else await self._log(mishap.pod)
         return msgspec.structs.replace(snapshot, log=log)
+
+    async def _with_all_pods(self, snapshot: Snapshot) -> Snapshot:
+        """A verdict is final, so it is made from the pods as they are: a Job may be heard of before its pods are.
+
+        What was seen of a pod that has gone since is evidence as well.
+        """
+        pods = (await self._list(POD, snapshot.object, _List[Pod])).items
+        there = {pod.metadata.uid for pod in pods}
+        gone = tuple(pod for pod in snapshot.pods if pod.metadata.uid not in there)
+        return msgspec.structs.replace(snapshot, pods=(*pods, *gone))
 
     async def _searched(self, snapshot: Snapshot, number: int) -> Snapshot:
         job = snapshot.object

@@ -118,6 +118,15 @@ async def test_what_is_over_deleted_or_managed_by_others_is_not_asked_about():
         assert server.asked == []
 
 
+async def test_since_when_it_ran_is_asked_where_its_pods_were_not_heard_of_before_its_success():
+    of = job(status=status(attempt(0)))
+    ended = [pod(0, "Succeeded", exit=0), pod(1, "Succeeded", exit=0)]
+    snapshot, server = await observed(of, child(of, end="Complete"), answers={PODS: listed(*ended)})
+    assert (server.paths, len(snapshot.pods)) == ([PODS], 2)
+    known = job(status=status(attempt(0, run_time=ago(40)), phase="Running"))
+    assert (await observed(known, child(known, end="Complete"), *ended))[1].asked == []
+
+
 async def test_an_attempt_begins_on_the_servers_own_word():
     of = job(metadata={"resource_version": "7"})
     _, server = await observed(of, answers={ITSELF: {"metadata": {"name": "mnist", "resourceVersion": "7"}}})

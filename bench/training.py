@@ -60,6 +60,7 @@ def rows(figures: TrainingFigures) -> list[Row]:
         Row("pods run to status, p50, ms", [pods.at(_late(each), 50) for each in rounds]),
         Row("  p99, ms", [pods.at(_late(each), 99) for each in rounds]),
         Row("writes of all for a job", [_median(each, "all_writes") for each in rounds]),
+        Row("processor time of all for a job, ms", [_median(each, "cpu") for each in rounds]),
     ]
 
 

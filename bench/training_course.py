@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from bench import audit, pods
+from bench import audit, pods, process
 from bench.audit import Asked
 from bench.meter import Used
 from bench.peers import kubeflow, login
@@ -35,7 +35,8 @@ _REPOSITORY = Path(__file__).parent.parent
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until all pods ran, until all statuses said so, and from pods to status for each job.
 
-    `writes` and `reads` are the operator's own for one job, by verb and resource; `all_writes` are everybody's.
+    `writes` and `reads` are the operator's own for one job, by verb and resource; `all_writes` are everybody's, and so
+    are the milliseconds of a processor in `cpu`: who else is on the machine changes them little.
     """
 
     pods: float
@@ -44,6 +45,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     writes: dict[str, float]
     reads: dict[str, float]
     all_writes: float
+    cpu: float
     used: Used | None
 
 
@@ -68,9 +70,10 @@ class Course:
         await self._start(name, space)
         async with Jobs(self._client, self._shapes[name], space).watched() as seen:
             await seen.until_running(await seen.create(["first"]))  # by then everybody is there
-            since, began = self._home.audit_log.stat().st_size, time.monotonic()
+            since, began, cpu = self._home.audit_log.stat().st_size, time.monotonic(), self._cpu()
             made = await seen.create(f"many-{each}" for each in range(jobs))
             ran, told = await seen.until_running(made)
+            cpu = self._cpu() - cpu
             await asyncio.sleep(_SETTLE_SECONDS)
             asked = audit.asked(self._home.audit_log, since=since, namespace=space)
         used = await self._stop(name)
@@ -81,8 +84,12 @@ class Course:
             writes=_by(asked, _user(name), jobs, is_write=True),
             reads=_by(asked, _user(name), jobs, is_write=False),
             all_writes=sum(count for each, count in asked.items() if each.verb in audit.WRITES) / jobs,
+            cpu=cpu * 1000 / jobs,
             used=used,
         )
+
+    def _cpu(self) -> float:
+        return process.cpu_of_tree(int(self._home.pid.read_text()))
 
     async def alone(self, name: str, starts: int) -> list[float]:
         space = await self._enter(name)

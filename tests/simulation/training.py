@@ -277,9 +277,11 @@ SCENARIOS = {
     )
 }
 
-# Stories in which an operator has to see a pod go: who hears of it when it has gone takes it for failed, or for done.
+# Stories in which an operator has to see a pod go: who hears of it when it has gone takes it for failed, or for done,
+# and cannot tell of one that failed and was replaced.
 FLEETING = frozenset(
     {
+        "restart of one index",
         "a stranger deletes a pod",
         "a stranger deletes a pod that saves",
         "a stranger deletes the only pod, which saves",

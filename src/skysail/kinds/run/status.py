@@ -105,7 +105,9 @@ def last_seen(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatu
         return status
     number = status.attempts[-1].number
     last, replaced = _workers(snapshot, number)
-    known = {worker.worker_id: worker for worker in status.worker_statuses if worker.phase in _ENDED}
+    # Where the job has succeeded, one that failed was replaced, whether or not we were told by whom.
+    ended = {"Succeeded"} if status.phase == "Succeeded" else _ENDED
+    known = {worker.worker_id: worker for worker in status.worker_statuses if worker.phase in ended}
     now = {index: _worker(pod, number + replaced[index]) for index, pod in last.items() if not pod.metadata.is_deleting}
     workers = (known | now).items()
     return msgspec.structs.replace(status, worker_statuses=tuple(worker for _, worker in sorted(workers)))

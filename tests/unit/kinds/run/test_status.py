@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import msgspec
+import pytest
 
 from skysail.base.names import Condition, Reason
 from skysail.core import conditions
@@ -63,6 +64,12 @@ def test_after_the_end_a_worker_that_ended_stays_and_one_that_was_told_to_go_doe
     going = pod(2, "Failed", metadata={"deletionTimestamp": ago(0)})
     shown = status.last_seen(snapshot(job(workers=4), going, pod(3, "Succeeded")), known)
     assert shown.worker_statuses == (worker(0, "a", "Succeeded"), worker(3, "mnist-worker-0-3-0", "Succeeded"))
+
+
+@pytest.mark.parametrize(("phase", "left"), [("Succeeded", ()), ("Failed", (worker(1, "b", "Failed"),))])
+def test_a_job_that_succeeded_has_no_worker_that_failed_and_is_gone(phase, left):
+    known = life.status(attempt(0, phase), phase=phase, worker_statuses=(worker(1, "b", "Failed"),))
+    assert status.last_seen(snapshot(job()), known).worker_statuses == left
 
 
 def test_the_conditions_say_where_it_stands():

@@ -85,6 +85,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     last_word: Callable[[Change], Object] = lambda _: {}
     # What is there in every right run or in none, and may differ from one to the other.
     volatile: frozenset[str] = frozenset()
+    # What a right run may have or not.
+    optional: frozenset[str] = frozenset()
 
 
 class Outside(Protocol):
@@ -344,15 +346,17 @@ class _Stage:
         first = self._processes[self._observed][1]
         journal = [change for change in self._world.history.journal if change.resource not in _NOT_COMPARED]
         names = _Names(journal)
-        volatile = self._scenario.volatile
+        masked = functools.partial(
+            names.masked, volatile=self._scenario.volatile, left_out=_VOLATILE | self._scenario.optional
+        )
         return Outcome(
             end={
-                f"last word of {names.without_uids(change.after['metadata']['name'])}": names.masked(word, volatile)
+                f"last word of {names.without_uids(change.after['metadata']['name'])}": masked(word)
                 for change in journal
                 if change.gone and (word := self._scenario.last_word(change))
             }
             | {
-                f"{resource.kind} {names.without_uids(obj['metadata']['name'])}": names.masked(obj, volatile)
+                f"{resource.kind} {names.without_uids(obj['metadata']['name'])}": masked(obj)
                 for resource, objects in self._world.objects.items()
                 if resource not in _NOT_COMPARED
                 for obj in objects.values()
@@ -448,11 +452,14 @@ class _Names:
             text = text.replace(uid, alias)
         return text
 
-    def masked(self, value: Any, volatile: frozenset[str]) -> Any:
+    def masked(self, value: Any, volatile: frozenset[str], left_out: frozenset[str]) -> Any:
         """Without what differs from run to run even when nothing goes wrong."""
         if isinstance(value, dict):
-            kept = {key: item for key, item in value.items() if key not in _VOLATILE}
-            return {key: bool(item) if key in volatile else self.masked(item, volatile) for key, item in kept.items()}
+            kept = {key: item for key, item in value.items() if key not in left_out}
+            return {
+                key: bool(item) if key in volatile else self.masked(item, volatile, left_out)
+                for key, item in kept.items()
+            }
         if isinstance(value, list):
-            return [self.masked(item, volatile) for item in value]
+            return [self.masked(item, volatile, left_out) for item in value]
         return self.without_uids(value) if isinstance(value, str) else value

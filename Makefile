@@ -33,6 +33,11 @@ test-crashes: $(READY) ## crash at every effect, simulated and on the real contr
 	$(BIN)/skysail build
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crashes
 
+.PHONY: test-launches
+test-launches: $(READY) ## of these, what is paid for: pods at clouds, a crash at every effect and call
+	$(BIN)/skysail build
+	$(BIN)/python -m scripts.tested -n 3 --dist loadfile tests/crashes/test_clouds_*.py tests/crashes/test_offload_*.py
+
 .PHONY: test-frameworks
 test-frameworks: $(READY) ## PyTorch and TensorFlow in pods; downloads gigabytes the first time
 	$(BIN)/skysail build

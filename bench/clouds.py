@@ -98,7 +98,7 @@ def remarks(figures: CloudFigures) -> list[str]:
     details = ", ".join(f"{what} {count:.2f}" for what, count in figures.writes.items())
     floor = [number(pods.at(figures.floor, percent)) for percent in (50, 99)]
     return [
-        f"A bare client takes {floor[0]} ms (p50) and {floor[1]} ms (p99) for the three requests before a call.",
+        f"A bare client takes {floor[0]} ms (p50) and {floor[1]} ms (p99) for the two requests before a call.",
         f"Writes for the life of a pod: {sum(figures.writes.values()):.1f} ({details}).",
         f"The operator was restarted {figures.restarts} times meanwhile.",
         f"With {figures.claims:,} live claims a tick of {tick:.0f} s takes {live.cpu * 1000:.0f} ms of a processor",

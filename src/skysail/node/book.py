@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from skysail.cloud.contract import Ended, RunId, Running, State
+from skysail.cloud.contract import Ended, Pending, RunId, Running, State
 from skysail.kube.objects import Key
 from skysail.node.burden import Burden
 from skysail.node.manifest import Pod
@@ -90,6 +90,12 @@ class Book:
         for past in over:
             if past.container == run.container and past.number <= run.number - REMEMBERED:
                 del self.runs[past]
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether something of it begins or ends, or waits for a cloud to begin it, and tells soon how that went."""
+        waits = any(isinstance(state, Pending) for state in self.runs.values())
+        return bool(self.starting or self.stops or waits)
 
     def latest(self, container: str) -> RunId | None:
         """The newest run of a container, whatever became of it."""

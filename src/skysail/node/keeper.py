@@ -262,7 +262,7 @@ class Keeper:
         if planned.status is None or not render.differs(pod, planned.status):
             book.report_due = None
             return
-        if not planned.is_parting and (planned.is_moving or book.starting or book.stops):
+        if not planned.is_parting and (planned.is_moving or book.is_moving):
             now = self._wall()
             book.report_due = book.report_due or now + _PATIENCE
             if now < book.report_due:

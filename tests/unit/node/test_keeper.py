@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skysail.base import clock
-from skysail.cloud.contract import Abilities, Container, Ended, Files, Listing, Output, RunId, Running, State
+from skysail.cloud.contract import Abilities, Container, Ended, Files, Listing, Output, Pending, RunId, Running, State
 from skysail.cloud.contract import Pod as Place
 from skysail.cloud.errors import Gone, ProviderError
 from skysail.kube.client import Client
@@ -48,6 +48,7 @@ class Scripted:
         self.starts: list[RunId] = []
         self.refusals: list[Exception] = []
         self.loses_answer = False
+        self.begins_later = False
         self._changed: asyncio.Queue[RunId] = asyncio.Queue()
 
     async def prepare(self, pod: Place) -> str:
@@ -64,7 +65,7 @@ class Scripted:
             raise Gone("no place")
         self.starts.append(run)
         self.started_at.append(_now())
-        self.runs.setdefault(run, Running(_now()))
+        self.runs.setdefault(run, Pending("Starting") if self.begins_later else Running(_now()))
         if self.ends_at_once:
             self.end(run, 1)
         if self.loses_answer:
@@ -93,6 +94,10 @@ class Scripted:
 
     async def update(self, pod: str, volume: str, files) -> None:
         self.files = {file.path: file.content for file in files}
+
+    def begin(self, run: RunId) -> None:
+        self.runs[run] = Running(_now())
+        self._changed.put_nowait(run)
 
     def end(self, run: RunId, code: int) -> None:
         state = self.runs[run]
@@ -212,6 +217,26 @@ def test_a_start_without_an_answer_is_followed_all_the_same(tmp_path):
             await asyncio.sleep(60)
             assert (site.provider.starts, site.logs.end(run, 10, 100)) == ([run], b"said\n")
             assert (site.status["phase"], keeper.books[run.pod].waiting) == ("Running", {})
+
+    virtual_time.run(play())
+
+
+def test_that_a_cloud_is_about_to_begin_a_run_is_not_worth_a_write_and_told_where_it_lasts(tmp_path):
+    async def play() -> None:
+        site = Site(tmp_path)
+        site.provider.begins_later = True
+        async with site.keeper():
+            run = await site.create()
+            assert site.server.writes == 0
+            site.provider.begin(run)
+            await asyncio.sleep(0.1)
+            assert (site.server.writes, site.status["phase"]) == (1, "Running")
+        slow = Site(tmp_path / "slow")
+        slow.provider.begins_later = True
+        async with slow.keeper():
+            await slow.create()
+            await asyncio.sleep(5)
+            assert (slow.server.writes, slow.container["state"]["waiting"]["reason"]) == (1, "Starting")
 
     virtual_time.run(play())
 

@@ -141,8 +141,10 @@ class LogWriter:
         numbers = _file_numbers(folder)
         self._number = numbers[-1] if numbers else 0
         self._file: IO[bytes] = self._open()
-        _cut_torn_line(folder / str(self._number))
-        self._after = _last_stamp(folder)
+        self._after = b""
+        if numbers:
+            _cut_torn_line(folder / str(self._number))
+            self._after = _last_stamp(folder)
         self._parts: dict[Literal["stdout", "stderr"], bytes] = {}
         self._last = b""
         self._news = asyncio.Event()

@@ -11,6 +11,7 @@ from skysail.base import terminal
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import obstacles
+from skysail.kinds.model import lateness
 from skysail.kinds.model.fetching import NAME as FETCH
 from skysail.kinds.model.pods import VALIDATION
 from skysail.kinds.model.revisions import Entry
@@ -65,11 +66,12 @@ class _Word(msgspec.Struct, frozen=True):
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What a download came to. Nothing of it where the model is in the server's image."""
+    """What a download came to, and how many seconds it took. Nothing of it where the model is in the server's image."""
 
     digest: Annotated[str, msgspec.Meta(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
     bytes: int = 0
     files: int = 0
+    seconds: int = 0
 
 
 def ended_well(pods: tuple[Pod, ...]) -> Pod | None:
@@ -83,9 +85,10 @@ def prepared(pod: Pod) -> Prepared | None:
     if end is None:
         return None if pod.has_container(FETCH) else Prepared()
     try:
-        return msgspec.json.decode(end.message, type=Prepared)
+        told = msgspec.json.decode(end.message, type=Prepared)
     except msgspec.DecodeError:
         return None
+    return msgspec.structs.replace(told, seconds=_took(end))
 
 
 def of_silence(snapshot: Snapshot, job: Job, pod: Pod) -> Mishap:
@@ -153,7 +156,7 @@ def of_servers(snapshot: Snapshot, entry: Entry) -> Mishap | None:
     if crash is not None:
         found = Failure(step="Deploy", reason=crash.reason, message=crash.message, exit_code=crash.end.exit_code)
     else:
-        found = _silent(snapshot, late)
+        found = lateness.late(snapshot, entry, late)
     now = timestamp(snapshot.now)
     return Mishap(msgspec.structs.replace(found, revision=entry.hash, failure_time=now), crash)
 
@@ -262,32 +265,25 @@ def _step(crash: Crash, word: _Word | None) -> Step:
     return cast("Step", word.step) if word is not None and is_step else "Download"
 
 
-def _silent(snapshot: Snapshot, late: list[Pod]) -> Failure:
-    """Servers that did not even start, or run and do not become ready."""
-    deployment = snapshot.deployment
-    assert deployment is not None, "only servers that are there can be late"
-    if deployment.refusal is not None:
-        wait = obstacles.refused(deployment.refusal)
-        return Failure(step="Deploy", reason=wait.reason, message=wait.message)
-    for pod in late:
-        keeps = obstacles.obstacle(pod, f"Server {pod.metadata.name}", told=snapshot.obstacle)
-        if keeps is not None:
-            return Failure(step="Deploy", reason=keeps.reason, message=keeps.message)
-    who = f"Server {late[0].metadata.name}" if late else "A server"
-    seconds = snapshot.terms.progress_seconds
-    message = f"{who} runs, but did not become ready within {seconds} s. Its log tells what it waits for."
-    return Failure(step="Ready", reason=Reason.NOT_READY, message=message)
-
-
 def _loops(crash: Crash) -> bool:
     row: Container | None = crash.pod.container(crash.container)
     return row is not None and row.restart_count >= _RESTARTS and not _was_healthy(crash.end)
 
 
 def _was_healthy(end: Terminated) -> bool:
+    return (ran := _ran(end)) is not None and ran >= _HEALTHY
+
+
+def _took(end: Terminated) -> int:
+    """Seconds, at least one; 0 where its node does not say."""
+    ran = _ran(end)
+    return 0 if ran is None else max(int(ran.total_seconds()), 1)
+
+
+def _ran(end: Terminated) -> timedelta | None:
     if end.started_at is None or end.finished_at is None:
-        return False
-    return datetime.fromisoformat(end.finished_at) - datetime.fromisoformat(end.started_at) >= _HEALTHY
+        return None
+    return datetime.fromisoformat(end.finished_at) - datetime.fromisoformat(end.started_at)
 
 
 def _ended(job: Job) -> str:

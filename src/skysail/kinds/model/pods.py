@@ -26,6 +26,8 @@ _DRAIN_SECONDS = 5
 _GRACE_SECONDS = 60
 _STARTUP_PERIOD_SECONDS = 2
 _PROBE_TIMEOUT_SECONDS = 5
+# A download may take so much longer than the one before: on another node, and beside those of other servers.
+_SLOWER = 3
 
 
 def prepare(serving: Serving, entry: Entry, keep: Iterable[str], terms: Terms) -> Manifest | None:
@@ -62,13 +64,26 @@ def server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
     }
     if not sources.in_image(entry.want.uri):
         pod["volumes"] = [fetching.model_volume(serving)]
-        if serving.storage is None:
-            pod["initContainers"] = [fetching.container(serving, entry, terms)]
-            pod["volumes"] += fetching.volumes(entry.want)
+    if downloads(serving, entry):
+        pod["initContainers"] = [fetching.container(serving, entry, terms)]
+        pod["volumes"] += fetching.volumes(entry.want)
     metadata: Manifest = {"labels": labels.of_server(serving, entry)}
     if annotations := _scraped(ROWS[entry.want.runtime]):
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": pod}
+
+
+def downloads(serving: Serving, entry: Entry) -> bool:
+    """Whether each server brings the model itself, because nothing keeps it for all of them."""
+    return serving.storage is None and not sources.in_image(entry.want.uri)
+
+
+def patience(serving: Serving, entry: Entry, terms: Terms) -> int:
+    """Seconds that a server has until it answers. What it downloads itself it has the time for beside that."""
+    if not downloads(serving, entry):
+        return terms.progress_seconds
+    known = entry.seconds * _SLOWER or terms.prepare_seconds
+    return terms.progress_seconds + min(known, terms.prepare_seconds)
 
 
 def _pod(serving: Serving) -> Manifest:
@@ -102,7 +117,7 @@ def _server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
         "name": row.container,
         "args": [literal(word) for word in row.arguments(serving.names.model, sources.in_image(want.uri))],
         "ports": _ports(row),
-        **_probes(row, want, serving.names.model, terms),
+        **_probes(row, want, serving.names.model, terms, patience(serving, entry, terms)),
     }
     if not (row.drains and _is_known(want, terms)):
         found["lifecycle"] = {"preStop": {"sleep": {"seconds": _DRAIN_SECONDS}}}
@@ -155,13 +170,15 @@ def _ports(row: Row) -> list[Manifest]:
     return [{"name": name, "containerPort": port} for name, port in named.items() if port is not None]
 
 
-def _probes(row: Row, want: Want, model: str, terms: Terms) -> Manifest:
-    """A large model may load as long as its rollout may take; a busy server is not a dead one."""
+def _probes(row: Row, want: Want, model: str, terms: Terms, seconds: int) -> Manifest:
+    """A large model may load as long as its rollout may take, whose deadline says more than a container that was killed
+    before; a busy server is not a dead one.
+    """
     ready: Manifest = {"httpGet": {"path": want.ready or row.ready_path(model), "port": HTTP}}
     has_path = row.live and _is_known(want, terms)
     live: Manifest = {"httpGet": {"path": row.live, "port": HTTP}} if has_path else {"tcpSocket": {"port": HTTP}}
     timing = {"timeoutSeconds": _PROBE_TIMEOUT_SECONDS}
-    tries = math.ceil(terms.progress_seconds / _STARTUP_PERIOD_SECONDS)
+    tries = math.ceil(seconds / _STARTUP_PERIOD_SECONDS)
     return {
         "startupProbe": {**ready, **timing, "periodSeconds": _STARTUP_PERIOD_SECONDS, "failureThreshold": tries},
         "readinessProbe": {**ready, **timing, "periodSeconds": 5, "failureThreshold": 3},

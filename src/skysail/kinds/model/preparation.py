@@ -111,6 +111,7 @@ def _found_good(snapshot: Snapshot, wanted: Target, found: Prepared) -> Plan:
         bytes=found.bytes,
         files=found.files,
         claim=snapshot.claim.metadata.uid if snapshot.claim is not None else "",
+        seconds=found.seconds,
     )
     view = views.rolling(snapshot, wanted, entry, waiting.for_servers(snapshot, entry))
     made = (*upkeep.recorded(snapshot, entry), *upkeep.servers(snapshot, entry))

@@ -80,7 +80,7 @@ def deployment(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
         "selector": {"matchLabels": labels.servers(serving)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
         "minReadySeconds": terms.soak_seconds,
-        "progressDeadlineSeconds": max(terms.progress_seconds, terms.soak_seconds + 1),
+        "progressDeadlineSeconds": max(pods.patience(serving, entry, terms), terms.soak_seconds + 1),
         "revisionHistoryLimit": _OLD_REPLICA_SETS,
         "template": pods.server(serving, entry, terms),
     }
@@ -117,7 +117,7 @@ def revision(serving: Serving, entry: Entry) -> Manifest:
     if entry.outcome:
         known[Label.OUTCOME] = entry.outcome
     child = _child(CONTROLLER_REVISION, serving, serving.names.revision(entry.hash), known)
-    content = Content(entry.want, entry.digest, entry.bytes, entry.files, entry.claim)
+    content = Content(entry.want, entry.digest, entry.bytes, entry.files, entry.claim, entry.seconds)
     return {**child, "revision": entry.number, "data": msgspec.to_builtins(content)}
 
 

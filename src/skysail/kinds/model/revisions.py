@@ -19,13 +19,17 @@ _OUTCOMES: dict[str, Outcome] = {"served": "served", "failed": "failed"}
 
 
 class Content(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What a ControllerRevision of ours holds. It can never be changed. `claim` is the UID of the one that it is on."""
+    """What a ControllerRevision of ours holds. It can never be changed. `claim` is the UID of the one that it is on.
+
+    `seconds` is how long its download took; 0 where nobody knows.
+    """
 
     want: Want
     digest: str = ""
     bytes: int = 0
     files: int = 0
     claim: str = ""
+    seconds: int = 0
 
 
 class ControllerRevision(Object, frozen=True):
@@ -48,6 +52,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     files: int = 0
     claim: str = ""
+    seconds: int = 0
     outcome: Outcome = ""
     object: Object | None = None
 
@@ -80,6 +85,7 @@ def entry(stored: ControllerRevision) -> Entry | None:
         bytes=content.bytes,
         files=content.files,
         claim=content.claim,
+        seconds=content.seconds,
         outcome=_OUTCOMES.get(labels.get(Label.OUTCOME, ""), ""),
         object=stored,
     )

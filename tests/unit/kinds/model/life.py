@@ -234,7 +234,8 @@ def _state(phase: str, **more: Any) -> dict[str, Any]:
     if phase == "Running":
         return {"running": {"startedAt": ago(more.get("ran", 40))}}
     if phase == "Succeeded":
-        return {"terminated": {"exitCode": 0, "message": more.get("done", PREPARED), "finishedAt": ago(12)}}
+        done = {"exitCode": 0, "message": more.get("done", PREPARED), "finishedAt": ago(12)}
+        return {"terminated": {**done, "startedAt": ago(12 + more.get("took", 30))}}
     return {"terminated": _terminated(more)} if phase == "Failed" else {}
 
 

@@ -194,6 +194,24 @@ def test_what_was_downloaded_goes_into_the_history_with_its_digest():
     assert result.status.phase == "Deploying"
 
 
+def test_how_long_a_download_took_is_kept_because_each_server_does_it_again():
+    of = model()
+    result = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded", took=4000)))
+    revision_, deployment_ = (
+        next(each.manifest for each in result.actions if each.resource == resource)
+        for resource in (CONTROLLER_REVISION, DEPLOYMENT)
+    )
+    assert revision_["data"]["seconds"] == 4000
+    assert deployment_["spec"]["progressDeadlineSeconds"] == 1800 + 3 * 4000
+
+
+def test_servers_that_download_say_so():
+    of = model()
+    known = entry(of)
+    result = plan(at(of, known, deployment(known, available=0), server(of, ready=False, init=True)))
+    assert condition(result.status, Condition.PROGRESSING).message == waiting.DOWNLOADS_AGAIN.message
+
+
 def test_a_download_whose_word_is_lost_is_done_again():
     of = model()
     result = plan(at(of, job(of, "Complete")))
@@ -419,11 +437,18 @@ def test_fewer_crashes_may_pass():
     [
         ({"waiting": "ImagePullBackOff", "said": "not there"}, "Deploy", Reason.IMAGE_PULL_FAILED, "cannot be pulled"),
         ({"unscheduled": "0/1 nodes: cpu"}, "Deploy", Reason.INSUFFICIENT_RESOURCES, "a node with room"),
-        ({}, "Ready", Reason.NOT_READY, "did not become ready within 1800 s"),
+        ({}, "Ready", Reason.NOT_READY, "did not become ready within 1890 s"),
+        (
+            {"init": True},
+            "Deploy",
+            Reason.DEADLINE_EXCEEDED,
+            "still downloads the model after 1890 s, although that took 30",
+        ),
     ],
 )
 def test_servers_that_are_too_late_are_undone_and_say_why(pod, step, reason, words):
     of, old, new = updated()
+    new = msgspec.structs.replace(new, seconds=30)
     late = server(of, 1, ready=False, **pod)
     result = plan(at(of, old, new, deployment(new, replicas=2, available=1, late=True), late))
     found = result.status.failure

@@ -161,16 +161,36 @@ def test_the_number_of_servers_is_nobodys_to_apply(model):
 
 
 def test_a_server_ends_only_after_another_one_was_ready_for_a_while():
-    wanted = serving(deployment())
+    wanted = serving(ml_model())
     found = render.deployment(wanted, entry(wanted), told(soak_seconds=7, rollout_seconds=99))["spec"]
     assert found["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
     assert (found["minReadySeconds"], found["progressDeadlineSeconds"]) == (7, 99)
 
 
 def test_the_deadline_is_after_the_soak_because_the_server_demands_it():
-    wanted = serving(deployment())
+    wanted = serving(ml_model())
     found = render.deployment(wanted, entry(wanted), told(soak_seconds=100, rollout_seconds=50))["spec"]
     assert found["progressDeadlineSeconds"] > found["minReadySeconds"]
+
+
+@pytest.mark.parametrize(
+    ("model", "took", "seconds"),
+    [
+        (deployment(), 2000, 1800 + 6000),
+        (deployment(), 20000, 1800 + 21600),
+        (deployment(), 0, 1800 + 21600),
+        (deployment(modelURI="file:///models/iris"), 0, 1800),
+        (ml_model(), 2000, 1800),
+    ],
+    ids=["known", "no longer than any", "unknown", "in the image", "on a claim"],
+)
+def test_who_downloads_the_model_itself_has_the_time_for_that(model, took, seconds):
+    """Else a model that downloads longer than a rollout may take could never be served as an update."""
+    wanted = serving(model)
+    found = render.deployment(wanted, msgspec.structs.replace(entry(wanted), seconds=took), TERMS)["spec"]
+    assert found["progressDeadlineSeconds"] == seconds
+    probe = found["template"]["spec"]["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= seconds, "the deadline says more than a killed server"
 
 
 @EACH

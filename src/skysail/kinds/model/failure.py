@@ -30,6 +30,7 @@ _TOLD_TO_GO = 143
 _NO_SCRIPT = 78
 _OUT_OF_MEMORY = "OOMKilled"
 _DEADLINE = "DeadlineExceeded"
+_EVICTED = "Evicted"
 _LONGEST_LOG = 4096
 _LONGEST_MESSAGE = 2048
 _FIRST_PAUSE = timedelta(seconds=30)
@@ -105,15 +106,16 @@ def of_preparation(snapshot: Snapshot, job: Job) -> Mishap:
     """Why a Job that has failed did so."""
     pod = newest(pod for pod in snapshot.preparing(job.revision) if pod.status.phase == "Failed")
     time, failed = _ended(job), job.failed
-    if pod is None or pod.status.reason == _DEADLINE or pod.exit is None:
+    evicted = _evicted(pod) if pod is not None else ""
+    if pod is None or evicted or pod.status.reason == _DEADLINE or pod.exit is None:
         is_late = pod is not None and pod.status.reason == _DEADLINE
-        message = _too_slow(snapshot) if is_late else _gone(failed.message if failed else "")
+        message = _too_slow(snapshot) if is_late else evicted or _gone(failed.message if failed else "")
         reason = Reason.DEADLINE_EXCEEDED if is_late else Reason.INTERRUPTED
-        step: Step = "Validate" if is_late and _has_fetched(pod) else "Download"
+        step: Step = "Validate" if (is_late or evicted) and _has_fetched(pod) else "Download"
         found = Failure(step=step, reason=reason, message=message, revision=job.revision, failure_time=time)
         return Mishap(found, may_pass=may_pass(found))
     crash = _crash(pod, *pod.exit)
-    is_interrupted = crash.end.exit_code == _TOLD_TO_GO or pod.disruption is not None
+    is_interrupted = crash.end.exit_code == _TOLD_TO_GO
     word = _word(crash.end) if crash.container == FETCH else None
     pinned = snapshot.serving.rollback_to if crash.reason == Reason.CHECKSUM_MISMATCH else None
     found = Failure(
@@ -295,6 +297,15 @@ def _ended(job: Job) -> str:
 def _too_slow(snapshot: Snapshot) -> str:
     limit = snapshot.terms.prepare_seconds
     return f"Download and validation took longer than {limit} s, which the setting prepare_seconds allows: raise it."
+
+
+def _evicted(pod: Pod) -> str:
+    """What took a pod away that did nothing wrong, in its own words: a node without room, the scheduler, a drain."""
+    disruption = pod.disruption
+    if disruption is None and pod.status.reason != _EVICTED:
+        return ""
+    told = pod.status.message or (disruption.message or disruption.reason if disruption is not None else "")
+    return f"The pod of the download was taken away: {obstacles.cut(told or pod.status.reason)}"
 
 
 def _gone(told: str) -> str:

@@ -36,16 +36,17 @@ def prepare_job(
     """What makes a revision ready to be served; None where there is nothing to do.
 
     `keep` are folders that stay, `digest` what the content must have beside what the user says. It is not tried
-    again by the Job's controller, which cannot tell what may pass from what will not.
+    again by the Job's controller, which cannot tell what may pass from what will not, and would replace a pod that is
+    evicted for want of room again and again. So each end is counted and told, and what may pass is tried again later.
     """
     entry = revisions.candidate(want, digest)
     template = pods.prepare(serving, entry, keep, terms)
     if template is None:
         return None
-    disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     job = _child(JOB, serving, serving.names.job, labels.of_prepare(serving, entry))
     job["metadata"]["annotations"] = {Annotation.CIRCUMSTANCES: circumstances(serving, terms)}
-    job["spec"] = {"backoffLimit": 0, "podFailurePolicy": {"rules": [disrupted]}, "template": template}
+    # One that is told to go has failed when it has ended: only then does it say how.
+    job["spec"] = {"backoffLimit": 0, "podReplacementPolicy": "Failed", "template": template}
     return job
 
 

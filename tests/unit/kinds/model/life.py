@@ -215,7 +215,14 @@ def _pod(of: Model, name: str, owner: str, phase: str, rows: dict[str, Any], **m
                 "initContainers": [{"name": "fetch", "resources": {"limits": {"memory": "512Mi"}}}],
                 "containers": containers,
             },
-            "status": {"phase": phase, "reason": more.get("reason", ""), **rows, **_unscheduled(more)},
+            "status": {
+                "phase": phase,
+                "reason": more.get("reason", ""),
+                "message": more.get("told", ""),
+                **rows,
+                **_unscheduled(more),
+                **_disrupted(more),
+            },
         },
         Pod,
     )
@@ -226,6 +233,13 @@ def _unscheduled(more: dict[str, Any]) -> dict[str, Any]:
         return {}
     told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": more["unscheduled"]}
     return {"conditions": [told]}
+
+
+def _disrupted(more: dict[str, Any]) -> dict[str, Any]:
+    if "disrupted" not in more:
+        return {}
+    reason, message = more["disrupted"]
+    return {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}]}
 
 
 def _state(phase: str, **more: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from skysail.kinds.model.types import Failure
 from tests.unit.kinds.model.life import PREPARED, ago, at, deployment, entry, job, model, preparer, revision, server
 
 SCRIPT = {"validateScript": "validate.py"}
-DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+LOW = "The node was low on resource: ephemeral-storage. Container fetch was using 90Gi."
 
 
 def of_preparation(pod=None, **spec):
@@ -63,6 +63,26 @@ def test_a_pod_that_is_gone_may_have_done_nothing_wrong():
     found = of_preparation()
     assert (found.failure.reason, found.may_pass, found.crash) == (Reason.INTERRUPTED, True, None)
     assert "so says the controller" in found.failure.message
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"reason": "Evicted", "told": LOW}, LOW),
+        ({"reason": "Evicted", "told": LOW, "disrupted": ("TerminationByKubelet", LOW), "exit": 137}, LOW),
+        ({"disrupted": ("PreemptionByScheduler", "default-scheduler: preempting"), "exit": 143}, "preempting."),
+        ({"disrupted": ("DeletionByPodGC", "PodGC: node not found"), "exit": 65}, "PodGC: node not found."),
+        ({"disrupted": ("DeletionByTaintManager", "")}, "DeletionByTaintManager."),
+        ({"disrupted": ("TerminationByKubelet", LOW), "validates": "Failed", "exit": 137}, LOW),
+    ],
+)
+def test_a_pod_that_is_taken_away_says_by_whom_and_is_tried_again(state, words):
+    """A node without room evicts each try: who is told nothing waits for ever."""
+    found = of_preparation(failed(**state), **SCRIPT)
+    assert (found.failure.reason, found.may_pass) == (Reason.INTERRUPTED, True)
+    assert found.failure.message == f"The pod of the download was taken away: {words}" or words == "preempting."
+    assert words in found.failure.message
+    assert found.failure.step == ("Validate" if "validates" in state else "Download")
 
 
 def test_a_download_that_takes_too_long_says_what_to_raise():

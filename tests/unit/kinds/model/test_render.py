@@ -204,12 +204,19 @@ def test_a_job_is_tried_once_because_only_the_plan_knows_what_may_pass():
     spec = render.prepare_job(wanted, wanted.want, (), TERMS)["spec"]
     assert spec["backoffLimit"] == 0
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
-    assert [rule["action"] for rule in spec["podFailurePolicy"]["rules"]] == ["Ignore"]
+    assert "podFailurePolicy" not in spec, "a pod that is evicted each time would be replaced for ever"
+    assert spec["podReplacementPolicy"] == "Failed"
     assert "ttlSecondsAfterFinished" not in spec
 
 
 def test_a_pod_that_prepares_has_a_deadline_that_counts_from_its_start():
     assert prepared(deployment(), terms=told(prepare_seconds=77))["activeDeadlineSeconds"] == 77
+
+
+def test_only_the_disk_of_a_node_is_left_to_others_in_part():
+    for pod, containers in ((prepared(deployment()), "containers"), (served(deployment()), "initContainers")):
+        assert "--on-node" in pod[containers][0]["args"]
+    assert "--on-node" not in prepared(ml_model())["containers"][0]["args"]
 
 
 def test_without_a_script_only_the_download_runs():

@@ -35,7 +35,8 @@ def prepare(serving: Serving, entry: Entry, keep: Iterable[str], terms: Terms) -
     is_downloaded, validates = not sources.in_image(entry.want.uri), bool(entry.want.script)
     if not is_downloaded and not validates:
         return None
-    pod = _pod(serving) | {
+    source = labels.of_source(entry)
+    pod = _pod(_near(serving, entry, source)) | {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": terms.prepare_seconds,
         "volumes": fetching.volumes(entry.want, validates=validates),
@@ -53,12 +54,13 @@ def prepare(serving: Serving, entry: Entry, keep: Iterable[str], terms: Terms) -
         pod |= {"initContainers": [fetch], "containers": [_validation(serving, entry)]}
     else:
         pod["containers"] = [fetch]
-    return {"metadata": {"labels": labels.of_preparing(serving, entry)}, "spec": pod}
+    return {"metadata": {"labels": labels.of_preparing(serving, entry) | source}, "spec": pod}
 
 
 def server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
     """The template of what serves a revision."""
-    pod = _pod(serving) | {
+    source = labels.of_source(entry) if downloads(serving, entry) else {}
+    pod = _pod(_near(serving, entry, source)) | {
         "containers": [_server(serving, entry, terms)],
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
     }
@@ -67,7 +69,7 @@ def server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
     if downloads(serving, entry):
         pod["initContainers"] = [fetching.container(serving, entry, terms)]
         pod["volumes"] += fetching.volumes(entry.want)
-    metadata: Manifest = {"labels": labels.of_server(serving, entry)}
+    metadata: Manifest = {"labels": labels.of_server(serving, entry) | source}
     if annotations := _scraped(ROWS[entry.want.runtime]):
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": pod}
@@ -86,7 +88,17 @@ def patience(serving: Serving, entry: Entry, terms: Terms) -> int:
     return terms.progress_seconds + min(known, terms.prepare_seconds)
 
 
-def _pod(serving: Serving) -> Manifest:
+def _near(serving: Serving, entry: Entry, source: dict[str, str]) -> dict[str, str]:
+    """Labels of pods whose node it has to share, because a claim that both have can be at one node only.
+
+    The model's own goes before its source: a pod that asks for both would be kept near those alone that have both.
+    """
+    if serving.storage is not None and not serving.storage.is_shared:
+        return labels.selector(serving)
+    return {} if entry.is_shared else source
+
+
+def _pod(near: dict[str, str]) -> Manifest:
     found: Manifest = {
         # Neither the download nor the model has anything to ask of the API server.
         "automountServiceAccountToken": False,
@@ -94,8 +106,8 @@ def _pod(serving: Serving) -> Manifest:
         "enableServiceLinks": False,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
     }
-    if serving.storage is not None and not serving.storage.is_shared:
-        term = {"labelSelector": {"matchLabels": labels.selector(serving)}, "topologyKey": "kubernetes.io/hostname"}
+    if near:
+        term = {"labelSelector": {"matchLabels": near}, "topologyKey": "kubernetes.io/hostname"}
         found["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     return found
 

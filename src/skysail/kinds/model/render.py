@@ -31,15 +31,16 @@ _HASH = 10
 
 
 def prepare_job(
-    serving: Serving, want: Want, keep: tuple[str, ...], terms: Terms, *, digest: str = ""
+    serving: Serving, want: Want, keep: tuple[str, ...], terms: Terms, *, digest: str = "", is_shared: bool = False
 ) -> Manifest | None:
     """What makes a revision ready to be served; None where there is nothing to do.
 
-    `keep` are folders that stay, `digest` what the content must have beside what the user says. It is not tried
-    again by the Job's controller, which cannot tell what may pass from what will not, and would replace a pod that is
-    evicted for want of room again and again. So each end is counted and told, and what may pass is tried again later.
+    `keep` are folders that stay, `digest` what the content must have beside what the user says, and `is_shared` tells
+    whether pods of several nodes can have the claim that it is copied from. It is not tried again by the Job's
+    controller, which cannot tell what may pass from what will not, and would replace a pod that is evicted for want of
+    room again and again. So each end is counted and told, and what may pass is tried again later.
     """
-    entry = revisions.candidate(want, digest)
+    entry = revisions.candidate(want, digest, is_shared=is_shared)
     template = pods.prepare(serving, entry, keep, terms)
     if template is None:
         return None
@@ -118,7 +119,7 @@ def revision(serving: Serving, entry: Entry) -> Manifest:
     if entry.outcome:
         known[Label.OUTCOME] = entry.outcome
     child = _child(CONTROLLER_REVISION, serving, serving.names.revision(entry.hash), known)
-    content = Content(entry.want, entry.digest, entry.bytes, entry.files, entry.claim, entry.seconds)
+    content = Content(entry.want, entry.digest, entry.bytes, entry.files, entry.claim, entry.seconds, entry.is_shared)
     return {**child, "revision": entry.number, "data": msgspec.to_builtins(content)}
 
 

@@ -15,7 +15,7 @@ from skysail.core.obstacles import Obstacle
 from skysail.kinds.model import waiting
 from skysail.kinds.model.plan import plan, refused
 from skysail.kinds.model.types import Download, Failure
-from skysail.kinds.model.workload import ClaimStatus
+from skysail.kinds.model.workload import ClaimSpec, ClaimStatus
 from skysail.kube.objects import Meta, Object
 from skysail.kube.resources import (
     CONTROLLER_REVISION,
@@ -203,6 +203,16 @@ def test_how_long_a_download_took_is_kept_because_each_server_does_it_again():
     )
     assert revision_["data"]["seconds"] == 4000
     assert deployment_["spec"]["progressDeadlineSeconds"] == 1800 + 3 * 4000
+
+
+@pytest.mark.parametrize(("modes", "is_shared"), [(["ReadWriteOnce"], False), (["ReadOnlyMany"], True)])
+def test_whether_a_source_belongs_to_one_node_is_kept_with_the_revision(modes, is_shared):
+    of = model(modelURI="pvc://weights/iris.onnx")
+    source = msgspec.structs.replace(claim(), spec=ClaimSpec(access_modes=tuple(modes)))
+    begun = plan(at(of, source=source)).actions[0].manifest["spec"]["template"]["spec"]
+    done = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded"), source=source))
+    stored = next(each.manifest for each in done.actions if each.resource == CONTROLLER_REVISION)
+    assert (stored["data"].get("isShared", False), "affinity" not in begun) == (is_shared, is_shared)
 
 
 def test_servers_that_download_say_so():

@@ -372,6 +372,40 @@ def test_pods_that_share_nothing_of_one_node_go_anywhere(model):
     assert "affinity" not in served(model)
 
 
+COPIED = "pvc://weights/iris.onnx"
+NEAR_SOURCE = {"skysail.dev/source-claim": "weights"}
+
+
+def near(pod):
+    found = pod.get("affinity", {}).get("podAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", [])
+    return [term["labelSelector"]["matchLabels"] for term in found]
+
+
+def templates(model, *, is_shared=False):
+    """Of the pod that prepares, and of a server."""
+    wanted = serving(model)
+    known = msgspec.structs.replace(entry(wanted), is_shared=is_shared)
+    job = render.prepare_job(wanted, wanted.want, (), TERMS, is_shared=is_shared)
+    return job["spec"]["template"], render.deployment(wanted, known, TERMS)["spec"]["template"]
+
+
+def test_pods_that_copy_from_a_claim_of_one_node_share_the_node_whichever_model_they_are_of():
+    for template in templates(deployment(modelURI=COPIED)):
+        assert near(template["spec"]) == [NEAR_SOURCE]
+        assert template["metadata"]["labels"].items() >= NEAR_SOURCE.items(), "else the first one would never start"
+
+
+def test_pods_that_copy_from_a_claim_of_several_nodes_go_anywhere():
+    for template in templates(deployment(modelURI=COPIED), is_shared=True):
+        assert near(template["spec"]) == []
+
+
+def test_a_model_with_a_claim_of_its_own_is_kept_near_that():
+    prepare, server = templates(ml_model(modelURL=COPIED))
+    assert near(prepare["spec"]) == near(server["spec"]) == [{"skysail.dev/model-uid": UID}]
+    assert "skysail.dev/source-claim" not in server["metadata"]["labels"], "only the download has the source"
+
+
 @pytest.mark.parametrize(
     ("mode", "wanted"), [({}, "ReadWriteOnce"), ({"skysail.dev/access-mode": "ReadWriteMany"}, "ReadWriteMany")]
 )

@@ -36,6 +36,8 @@ _LONGEST_MESSAGE = 2048
 _FIRST_PAUSE = timedelta(seconds=30)
 _LONGEST_PAUSE = timedelta(minutes=30)
 _MOST_DOUBLINGS = 10
+# After so many failures in a row nobody should have to look closely in order to see that there is one.
+_LASTING = 3
 _REASONS = {reason.value: reason for reason in Reason}
 
 
@@ -137,6 +139,11 @@ def may_pass(found: Failure) -> bool:
     if found.reason == Reason.INTERRUPTED:
         return True
     return found.step == "Download" and found.exit_code in {None, _MAY_PASS}
+
+
+def is_lasting(found: Failure | None) -> bool:
+    """Whether what may pass has not for a while. It is tried again all the same."""
+    return found is not None and found.attempts >= _LASTING and may_pass(found)
 
 
 def _has_fetched(pod: Pod | None) -> bool:

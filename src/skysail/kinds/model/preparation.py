@@ -151,8 +151,8 @@ def _again(snapshot: Snapshot, wanted: Target, found: Failure, *, is_known: bool
     left = max((again - snapshot.now).total_seconds(), 0.0)
     tries = "once" if found.attempts == 1 else f"{found.attempts} times"
     message = f"{found.message} It was tried {tries}, and is tried again at {timestamp(again)}."
-    view = views.preparing(snapshot, wanted, Wait(Reason.RETRYING, message))
-    view = msgspec.structs.replace(view, failure=found, download=None)
+    view = views.after(snapshot, views.preparing(snapshot, wanted, Wait(Reason.RETRYING, message)), found)
+    view = msgspec.structs.replace(view, download=None)
     actions = upkeep.ended(snapshot) if is_known and not left else ()
     return views.told(
         snapshot, wanted, view, (*actions, *upkeep.servers(snapshot, view.served)), look_again=None if actions else left

@@ -407,6 +407,55 @@ def test_pauses_double_up_to_half_an_hour(before, seconds):
     assert (result.status.failure.attempts, result.look_again) == (before + 1, seconds - 10)
 
 
+def tried(of, attempts):
+    """The same model after so many tries that failed."""
+    known = Failure(
+        step="Download",
+        reason="Unreachable",
+        message="It is away.",
+        revision=revision(of),
+        exit_code=75,
+        failure_time=ago(99),
+        attempts=attempts,
+    )
+    return shown(of, failure=known, candidate=revision(of))
+
+
+@pytest.mark.parametrize(("before", "phase"), [(1, "Validating"), (2, "Failed"), (9, "Failed")])
+def test_a_failure_that_lasts_is_shown_as_one_and_tried_on(before, phase):
+    of = tried(model(), before)
+    result = plan(at(of, job(of, "Failed"), preparer(of, "Failed", exit=75, said=TRANSIENT)))
+    assert (result.status.phase, result.status.failure.attempts) == (phase, before + 1)
+    assert said(result.status, Condition.PROGRESSING) == ("True", Reason.RETRYING)
+    assert f"It was tried {before + 1} times, and is tried again at" in result.status.message
+    assert result.look_again is not None
+
+
+def test_an_update_that_cannot_be_had_for_a_while_has_failed_until_it_can():
+    of, old, _ = updated()
+    served = (old, deployment(old), server(of, of_revision=old.hash))
+    failed_ = (job(of, "Failed"), preparer(of, "Failed", exit=75, said=TRANSIENT))
+    early = plan(at(tried(of, 1), *served, *failed_))
+    assert said(early.status, Condition.UPDATE_FAILED) == ("False", Reason.UPDATED)
+    late = plan(at(tried(of, 2), *served, *failed_))
+    assert said(late.status, Condition.UPDATE_FAILED) == ("True", Reason.UNREACHABLE)
+    assert Event.UPDATE_FAILED in events(late)
+    assert (late.status.phase, late.status.revision) == ("Ready", 1)
+    again = msgspec.structs.replace(of, status=late.status)
+    running = plan(at(again, *served, job(of, seconds=5), preparer(of)))
+    assert said(running.status, Condition.UPDATE_FAILED) == ("True", Reason.UNREACHABLE), "also while it is tried"
+    told = condition(running.status, Condition.PROGRESSING).message
+    assert told.startswith("The model is being downloaded. Before: models.example.com does not answer. It was tried 3")
+    assert events(running) == []
+    ends = msgspec.structs.replace(of, status=running.status)
+    for pod in (preparer(of, "Failed", exit=75), preparer(of, "Pending", waiting="ImagePullBackOff")):
+        first = plan(at(ends, *served, job(of, seconds=5), pod)).status
+        assert plan(at(msgspec.structs.replace(of, status=first), *served, job(of, seconds=5), pod)).status == first
+    well = plan(at(again, *served, job(of, "Complete"), preparer(of, "Succeeded")))
+    assert said(well.status, Condition.UPDATE_FAILED) == ("False", Reason.UPDATED)
+    assert well.status.failure is None
+
+
 def test_the_number_of_tries_is_known_while_the_next_one_runs():
     of = model()
     known = Failure(step="Download", reason="Unreachable", revision=revision(of), failure_time=ago(99), attempts=3)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from skysail.base.names import Reason
+from skysail.base.names import Annotation, Reason
 from skysail.core import obstacles
 from skysail.kinds.model import pods
 from skysail.kinds.model.revisions import Entry
+from skysail.kinds.model.runtimes import ROWS
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.types import Failure
 from skysail.kinds.model.workload import Pod
@@ -27,8 +28,21 @@ def late(snapshot: Snapshot, entry: Entry, waited_for: list[Pod]) -> Failure:
     if slow is not None:
         return _downloads(slow, entry, seconds)
     who = f"Server {waited_for[0].metadata.name}" if waited_for else "A server"
-    message = f"{who} runs, but did not become ready within {seconds} s. Its log tells what it waits for."
+    told = f"{who} runs, but did not become ready within {seconds} s. Its log tells what it waits for."
+    message = f"{told}{_asked(snapshot, entry)}"
     return Failure(step="Ready", reason=Reason.NOT_READY, message=message)
+
+
+def _asked(snapshot: Snapshot, entry: Entry) -> str:
+    """Where an image of the user's is asked, which may well answer elsewhere."""
+    want, row = entry.want, ROWS[entry.want.runtime]
+    if pods.is_known(want, snapshot.terms) and not want.ready:
+        return ""
+    path = want.ready or row.ready_path(snapshot.serving.names.model)
+    return (
+        f" It is asked at {path} of port {row.port}: if it says at another path that it is ready, name that in "
+        f"annotation {Annotation.READY_PATH}."
+    )
 
 
 def _downloads(pod: Pod, entry: Entry, seconds: int) -> Failure:

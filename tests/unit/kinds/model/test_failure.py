@@ -177,6 +177,26 @@ def test_servers_of_another_revision_have_not_failed():
     assert failure.of_servers(at(of, outdated), entry(of)) is None
 
 
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({}, ""),
+        ({"runtimeImage": "mine:1"}, "/v2/models/iris/ready"),
+        ({"runtimeImage": "mine:1", "annotations": {"skysail.dev/ready-path": "/up"}}, "/up"),
+    ],
+    ids=["ours", "theirs", "theirs, told"],
+)
+def test_an_image_of_ones_own_that_is_never_ready_is_told_where_it_is_asked(spec, path):
+    of = model(**spec)
+    known = entry(of)
+    waits = server(of, ready=False)
+    found = failure.of_servers(at(of, deployment(known, available=0, late=True), waits), known).failure
+    assert found.reason == Reason.NOT_READY
+    assert ("skysail.dev/ready-path" in found.message, f"asked at {path} of port 8000" in found.message) == (
+        (True, True) if path else (False, False)
+    )
+
+
 def test_the_last_line_of_a_container_is_in_its_sentence():
     of = model()
     bad = server(of, ready=False, exit=1, said="Traceback\n  line\nValueError: bad layer\n", restarts=3)

@@ -371,6 +371,16 @@ def test_a_verdict_stays_when_the_pod_goes_that_it_was_read_from():
     assert (second.actions, second.status.phase, second.status.failure) == ((), "Failed", first.status.failure)
 
 
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [("checks/v.py", "checks/v.py"), ("https://host.example.com/v.py?sig=secret", "https://host.example.com/v.py")],
+)
+def test_an_event_tells_no_signature_of_an_address(script, told):
+    notes = plan(at(model(validateScript=script))).notes
+    message = next(note.message for note in notes if note.reason == Event.VALIDATION_STARTED)
+    assert message.endswith(f" with {told}.")
+
+
 def test_a_failed_validation_says_how_with_its_log():
     of = model(validateScript="validate.py")
     failed = preparer(of, "Failed", validates="Failed", exit=3)
@@ -749,6 +759,17 @@ def test_a_revision_is_pinned_by_its_number():
     assert said(done.status, Condition.ROLLED_BACK) == ("True", Reason.PINNED)
     freed = plan(at(changed(shown(of, revision=1), rollback_to=None), old, new, deployment(old)))
     assert template(freed) == new.hash
+
+
+def test_a_revision_that_failed_is_tried_again_after_another_was_asked_for():
+    """As `skysail rollback` says: to pin the one that failed changes nothing, to pin the other one and let go does."""
+    of, old, new = updated()
+    failed_ = msgspec.structs.replace(new, outcome="failed")
+    served = (deployment(old), server(of, of_revision=old.hash))
+    assert template(plan(at(changed(of, rollback_to=2), old, failed_, *served))) == old.hash
+    pinned = plan(at(changed(of, rollback_to=1), old, failed_, *served))
+    assert [each.get(Label.OUTCOME) for each in labels(pinned) if each[Label.REVISION] == new.hash] == [None]
+    assert template(plan(at(of, old, new, *served))) == new.hash
 
 
 def test_a_pin_that_is_not_in_the_history_changes_nothing_and_says_what_is():

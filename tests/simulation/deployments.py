@@ -320,7 +320,9 @@ class Hosts(Kubelets):
         self.tell(POD, pod, {"phase": "Failed" if code else "Succeeded", **_statuses(pod, **states)})
 
     def _ended(self, code: int, message: str) -> Object:
-        end = {"exitCode": code, "message": message, "finishedAt": self.world.timestamp()}
+        """As if it had begun just now: how long a download took is kept, and must be the same in each run."""
+        now = self.world.timestamp()
+        end = {"exitCode": code, "message": message, "startedAt": now, "finishedAt": now}
         return {"terminated": {**end, "reason": "Error" if code else "Completed"}}
 
     def _earlier(self, pod: Object) -> int:

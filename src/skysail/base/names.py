@@ -36,6 +36,7 @@ class Label(Named):
     MODEL_NAME = "skysail.dev/model", "Name of the ModelDeployment or MLModel that a child belongs to."
     MODEL_UID = "skysail.dev/model-uid", "UID of it; one of the same name that comes later has another."
     REVISION = "skysail.dev/revision", "Hash of the revision of a model that a child, or its pod, was made for."
+    SOURCE_CLAIM = "skysail.dev/source-claim", "Claim that a pod of a model copies the model from."
     OUTCOME = "skysail.dev/outcome", "`served` or `failed` on a revision in the history of a model."
     MODAL_FUNCTION = "modal-operator.io/function", "Name of the ModalFunction that a Service leads to."
     MODAL_MANAGED = "modal-operator.io/managed", "`true` on a Service that leads to Modal."

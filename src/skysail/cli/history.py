@@ -18,6 +18,10 @@ class NoSuchRevision(UserError):
     """The history has no such revision; the message says which it has."""
 
 
+class Failed(UserError):
+    """The revision was tried and undone; the message says how it is tried again."""
+
+
 class _List(msgspec.Struct):
     items: tuple[ControllerRevision, ...]
 
@@ -42,6 +46,11 @@ def chosen(model: Model, entries: list[Entry], number: int | None) -> Entry:
     found = next((entry for entry in entries if entry.number == number), None)
     if found is None:
         raise NoSuchRevision(f"{name} has no revision {number}. Its revisions: {_listed(model, entries)}.")
+    if found.outcome == "failed":
+        raise Failed(
+            f"Revision {number} is what {name} asks for, and failed: it is not tried again. Correct the spec, or have "
+            f"it tried once more by `skysail rollback {name} --to {now}`, and then `skysail rollback {name} --undo`."
+        )
     return found
 
 

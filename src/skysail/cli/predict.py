@@ -71,13 +71,28 @@ async def _asked(client: Client, model: Model, text: str) -> Reply:
     from skysail.kinds.model.wants import serving
 
     wanted = serving(model, terms(Settings()))
-    row = ROWS.get(wanted.want.runtime)
+    runtime = await _served_by(client, model) or wanted.want.runtime
+    row = ROWS.get(runtime)
     if row is None:
-        raise questions.Unanswerable(
-            f"Nothing serves {wanted.want.runtime}: see `kubectl describe` of {model.metadata.name}."
-        )
+        raise questions.Unanswerable(f"Nothing serves {runtime}: see `kubectl describe` of {model.metadata.name}.")
     path = questions.place(wanted, row.predict_path(wanted.names.model))
     return await client.ask(path, questions.question(row, text))
+
+
+async def _served_by(client: Client, model: Model) -> str:
+    """The runtime of the revision that is served, which is not what the spec says after a failure or a rollback.
+
+    Empty where nobody knows, or may not know.
+    """
+    from skysail.cli.history import history
+    from skysail.kube.errors import Forbidden
+
+    number = model.status.revision
+    try:
+        entries = await history(client, model) if number else []
+    except Forbidden:
+        return ""
+    return next((entry.want.runtime for entry in entries if entry.number == number), "")
 
 
 def _refusal(model: Model, status: int, answer: str) -> str:

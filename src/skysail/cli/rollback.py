@@ -23,7 +23,10 @@ def rollback(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Serve an earlier revision of a model, without downloading or validating it anew."""
+    """Serve an earlier revision of a model again, without validating it anew.
+
+    An MLModel has it on its claim. The servers of a ModelDeployment download it again: it must be where it was.
+    """
     if undo and to is not None:
         raise typer.BadParameter("--undo goes back to what the spec says, and --to to a revision: give one of them.")
     from skysail.cli import cluster
@@ -36,9 +39,7 @@ def rollback(
             return f"{name} goes back to what its spec says."
         entry = chosen(model, await history(client, model), to)
         await _pin(client, model, entry.number)
-        doubt = " It has failed before, and is only tried again." if entry.outcome == "failed" else ""
-        back = f"{name} goes back to revision {told(model, entry)}.{doubt}"
-        return f"{back} `skysail rollback {name} --undo` takes this back."
+        return f"{name} goes back to revision {told(model, entry)}. `skysail rollback {name} --undo` takes this back."
 
     typer.echo(cluster.speak(cluster.access(kubeconfig, context), talk))
 

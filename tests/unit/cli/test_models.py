@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from skysail.base.settings import Settings
-from skysail.cli import cluster, history, models, questions
+from skysail.cli import cluster, history, models, predict, questions
 from skysail.kinds.model import revisions
 from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.runtimes import ROWS
@@ -123,6 +123,33 @@ def test_a_model_is_asked_at_its_service():
         questions.place(serving(ml_model(expose=False), terms(Settings())), "/predict")
 
 
+class Asked(Pods):
+    """One that also remembers what a Service was asked."""
+
+    async def send(self, request):
+        if "/services/" in request.path:
+            self.path, self.body = request.path, request.body
+            return Reply(status=200, headers={}, body=b"{}")
+        return await super().send(request)
+
+
+@pytest.mark.parametrize(("number", "path"), [(1, "/v2/models/dummy/infer"), (2, "/predict"), (0, "/predict")])
+async def test_a_model_is_asked_as_the_revision_that_is_served_wants_it(number, path):
+    """The spec asks for another runtime after an update that failed, and while an earlier revision is pinned."""
+    owner = {"apiVersion": "v1", "kind": "ModelDeployment", "name": "dummy", "uid": "u", "controller": True}
+    stored = [
+        {
+            "metadata": {"name": f"r{of}", "labels": {"skysail.dev/revision": f"h{of}"}, "ownerReferences": [owner]},
+            "revision": of,
+            "data": {"want": msgspec.structs.replace(WANT, runtime=runtime)},
+        }
+        for of, runtime in ((1, "triton"), (2, "fastapi-pytorch"))
+    ]
+    server = Asked({"/apis/apps/v1/namespaces/ml/controllerrevisions": {"items": stored}})
+    await predict._asked(Client(server), deployment(revision=number), "[[1.0]]")
+    assert server.path.endswith(f"/proxy{path}")
+
+
 def entry(number: int, outcome: revisions.Outcome = "served") -> Entry:
     want = msgspec.structs.replace(WANT, version=f"v{number}")
     return Entry(number=number, hash=str(number), want=want, outcome=outcome)
@@ -154,6 +181,14 @@ def test_a_revision_that_is_not_there_is_told_with_those_that_are(number, said):
     with pytest.raises(history.NoSuchRevision) as error:
         history.chosen(deployment(revision=1), [entry(1)], number)
     assert str(error.value) == said
+
+
+def test_a_revision_that_failed_is_not_tried_again_by_naming_it():
+    """It is the one that is asked for: one that failed before another was asked for has been forgiven."""
+    with pytest.raises(
+        history.Failed, match=r"`skysail rollback dummy --to 1`, and then `skysail rollback dummy --undo`"
+    ):
+        history.chosen(deployment(revision=1), [entry(2, "failed"), entry(1)], 2)
 
 
 BOTH = {

@@ -14,7 +14,7 @@ import msgspec
 from skysail.kinds.model.objections import cautions, objections
 from skysail.kinds.model.terms import Terms
 from skysail.kinds.model.types import KINDS, Model
-from skysail.kinds.model.wants import serving
+from skysail.kinds.model.wants import Auto, Fixed, serving
 from skysail.kube import amounts
 from skysail.kube.crd import CustomKind
 from skysail.kube.hooks import Hook, Manifest, Verdict
@@ -44,8 +44,8 @@ def admit(kind: CustomKind, terms: Terms, object_: Manifest, old: Manifest | Non
         wrong += _fixed(before, model, terms)
     if wrong:
         return Verdict(refused=" ".join(wrong[:_MOST]))
-    kept = _kept(before, model, terms) if before is not None else ()
-    return Verdict(warnings=(*cautions(model, terms), *kept))
+    told = (*_kept(before, model, terms), *_fewer(before, model, terms)) if before is not None else ()
+    return Verdict(warnings=(*cautions(model, terms), *told))
 
 
 def _read(kind: CustomKind, object_: Manifest) -> Model | None:
@@ -74,6 +74,16 @@ def _kept(before: Model, model: Model, terms: Terms) -> Iterator[str]:
     there, wanted = amounts.number(old.size if old else None), amounts.number(new.size if new else None)
     if new is not None and there is not None and wanted is not None and wanted < there:
         yield f"A volume that has more than {new.size} keeps it: spec.storageSize only counts where it is larger."
+
+
+def _fewer(before: Model, model: Model, terms: Terms) -> Iterator[str]:
+    """What an autoscaler had found to be needed is not what the spec says of the time after it."""
+    old, new, there = serving(before, terms).scale, serving(model, terms).scale, before.status.replicas
+    if isinstance(old, Auto) and isinstance(new, Fixed) and new.replicas < there:
+        yield (
+            f"Without autoscale, {new.replicas} of {there} servers are left, at once: set spec.minReplicas to as many "
+            "as the load needs."
+        )
 
 
 def _hook(kind: CustomKind, terms: Terms) -> Hook:

@@ -11,6 +11,7 @@ from skysail.base import terminal
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import obstacles
+from skysail.kinds.model import lateness
 from skysail.kinds.model.fetching import NAME as FETCH
 from skysail.kinds.model.pods import VALIDATION
 from skysail.kinds.model.revisions import Entry
@@ -29,11 +30,14 @@ _TOLD_TO_GO = 143
 _NO_SCRIPT = 78
 _OUT_OF_MEMORY = "OOMKilled"
 _DEADLINE = "DeadlineExceeded"
+_EVICTED = "Evicted"
 _LONGEST_LOG = 4096
 _LONGEST_MESSAGE = 2048
 _FIRST_PAUSE = timedelta(seconds=30)
 _LONGEST_PAUSE = timedelta(minutes=30)
 _MOST_DOUBLINGS = 10
+# After so many failures in a row nobody should have to look closely in order to see that there is one.
+_LASTING = 3
 _REASONS = {reason.value: reason for reason in Reason}
 
 
@@ -65,11 +69,12 @@ class _Word(msgspec.Struct, frozen=True):
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What a download came to. Nothing of it where the model is in the server's image."""
+    """What a download came to, and how many seconds it took. Nothing of it where the model is in the server's image."""
 
     digest: Annotated[str, msgspec.Meta(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
     bytes: int = 0
     files: int = 0
+    seconds: int = 0
 
 
 def ended_well(pods: tuple[Pod, ...]) -> Pod | None:
@@ -83,9 +88,10 @@ def prepared(pod: Pod) -> Prepared | None:
     if end is None:
         return None if pod.has_container(FETCH) else Prepared()
     try:
-        return msgspec.json.decode(end.message, type=Prepared)
+        told = msgspec.json.decode(end.message, type=Prepared)
     except msgspec.DecodeError:
         return None
+    return msgspec.structs.replace(told, seconds=_took(end))
 
 
 def of_silence(snapshot: Snapshot, job: Job, pod: Pod) -> Mishap:
@@ -102,15 +108,16 @@ def of_preparation(snapshot: Snapshot, job: Job) -> Mishap:
     """Why a Job that has failed did so."""
     pod = newest(pod for pod in snapshot.preparing(job.revision) if pod.status.phase == "Failed")
     time, failed = _ended(job), job.failed
-    if pod is None or pod.status.reason == _DEADLINE or pod.exit is None:
+    evicted = _evicted(pod) if pod is not None else ""
+    if pod is None or evicted or pod.status.reason == _DEADLINE or pod.exit is None:
         is_late = pod is not None and pod.status.reason == _DEADLINE
-        message = _too_slow(snapshot) if is_late else _gone(failed.message if failed else "")
+        message = _too_slow(snapshot) if is_late else evicted or _gone(failed.message if failed else "")
         reason = Reason.DEADLINE_EXCEEDED if is_late else Reason.INTERRUPTED
-        step: Step = "Validate" if is_late and _has_fetched(pod) else "Download"
+        step: Step = "Validate" if (is_late or evicted) and _has_fetched(pod) else "Download"
         found = Failure(step=step, reason=reason, message=message, revision=job.revision, failure_time=time)
         return Mishap(found, may_pass=may_pass(found))
     crash = _crash(pod, *pod.exit)
-    is_interrupted = crash.end.exit_code == _TOLD_TO_GO or pod.disruption is not None
+    is_interrupted = crash.end.exit_code == _TOLD_TO_GO
     word = _word(crash.end) if crash.container == FETCH else None
     pinned = snapshot.serving.rollback_to if crash.reason == Reason.CHECKSUM_MISMATCH else None
     found = Failure(
@@ -134,6 +141,11 @@ def may_pass(found: Failure) -> bool:
     return found.step == "Download" and found.exit_code in {None, _MAY_PASS}
 
 
+def is_lasting(found: Failure | None) -> bool:
+    """Whether what may pass has not for a while. It is tried again all the same."""
+    return found is not None and found.attempts >= _LASTING and may_pass(found)
+
+
 def _has_fetched(pod: Pod | None) -> bool:
     row = pod.container(FETCH) if pod is not None else None
     return row is not None and row.state.terminated is not None and row.state.terminated.exit_code == 0
@@ -153,7 +165,7 @@ def of_servers(snapshot: Snapshot, entry: Entry) -> Mishap | None:
     if crash is not None:
         found = Failure(step="Deploy", reason=crash.reason, message=crash.message, exit_code=crash.end.exit_code)
     else:
-        found = _silent(snapshot, late)
+        found = lateness.late(snapshot, entry, late)
     now = timestamp(snapshot.now)
     return Mishap(msgspec.structs.replace(found, revision=entry.hash, failure_time=now), crash)
 
@@ -262,32 +274,25 @@ def _step(crash: Crash, word: _Word | None) -> Step:
     return cast("Step", word.step) if word is not None and is_step else "Download"
 
 
-def _silent(snapshot: Snapshot, late: list[Pod]) -> Failure:
-    """Servers that did not even start, or run and do not become ready."""
-    deployment = snapshot.deployment
-    assert deployment is not None, "only servers that are there can be late"
-    if deployment.refusal is not None:
-        wait = obstacles.refused(deployment.refusal)
-        return Failure(step="Deploy", reason=wait.reason, message=wait.message)
-    for pod in late:
-        keeps = obstacles.obstacle(pod, f"Server {pod.metadata.name}", told=snapshot.obstacle)
-        if keeps is not None:
-            return Failure(step="Deploy", reason=keeps.reason, message=keeps.message)
-    who = f"Server {late[0].metadata.name}" if late else "A server"
-    seconds = snapshot.terms.progress_seconds
-    message = f"{who} runs, but did not become ready within {seconds} s. Its log tells what it waits for."
-    return Failure(step="Ready", reason=Reason.NOT_READY, message=message)
-
-
 def _loops(crash: Crash) -> bool:
     row: Container | None = crash.pod.container(crash.container)
     return row is not None and row.restart_count >= _RESTARTS and not _was_healthy(crash.end)
 
 
 def _was_healthy(end: Terminated) -> bool:
+    return (ran := _ran(end)) is not None and ran >= _HEALTHY
+
+
+def _took(end: Terminated) -> int:
+    """Seconds, at least one; 0 where its node does not say."""
+    ran = _ran(end)
+    return 0 if ran is None else max(int(ran.total_seconds()), 1)
+
+
+def _ran(end: Terminated) -> timedelta | None:
     if end.started_at is None or end.finished_at is None:
-        return False
-    return datetime.fromisoformat(end.finished_at) - datetime.fromisoformat(end.started_at) >= _HEALTHY
+        return None
+    return datetime.fromisoformat(end.finished_at) - datetime.fromisoformat(end.started_at)
 
 
 def _ended(job: Job) -> str:
@@ -299,6 +304,15 @@ def _ended(job: Job) -> str:
 def _too_slow(snapshot: Snapshot) -> str:
     limit = snapshot.terms.prepare_seconds
     return f"Download and validation took longer than {limit} s, which the setting prepare_seconds allows: raise it."
+
+
+def _evicted(pod: Pod) -> str:
+    """What took a pod away that did nothing wrong, in its own words: a node without room, the scheduler, a drain."""
+    disruption = pod.disruption
+    if disruption is None and pod.status.reason != _EVICTED:
+        return ""
+    told = pod.status.message or (disruption.message or disruption.reason if disruption is not None else "")
+    return f"The pod of the download was taken away: {obstacles.cut(told or pod.status.reason)}"
 
 
 def _gone(told: str) -> str:

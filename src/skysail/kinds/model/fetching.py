@@ -111,6 +111,8 @@ def _arguments(serving: Serving, entry: Entry, terms: Terms, *, keep: Iterable[s
         found += ["--launcher", LAUNCHER]
     if validates and sources.is_downloaded_script(want.script):
         found += ["--script", want.script, "--script-into", f"{LAUNCHER}/script"]
+    if serving.storage is None:
+        found.append("--on-node")
     found += [word for place in terms.allowed for word in ("--allow", place)]
     found += [word for hash_ in keep for word in ("--keep", hash_)]
     return [literal(word) for word in found]

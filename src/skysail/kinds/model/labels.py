@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from skysail.base.names import Label
+from skysail.kinds.model import sources
 from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.types import MODEL_DEPLOYMENT
 from skysail.kinds.model.wants import Serving
+from skysail.kube import stems
 
 VALIDATION = "validation"
 _INFERENCE = "inference"
+_LONGEST_STEM = 50
 
 
 def selector(serving: Serving) -> dict[str, str]:
@@ -27,6 +30,12 @@ def of_child(serving: Serving) -> dict[str, str]:
 
 def of_server(serving: Serving, entry: Entry) -> dict[str, str]:
     return {**of_child(serving), Label.REVISION: entry.hash}
+
+
+def of_source(entry: Entry) -> dict[str, str]:
+    """Of pods, whichever model they are of, that copy theirs from the same claim."""
+    claim = sources.claim(entry.want.uri)
+    return {Label.SOURCE_CLAIM: stems.label_value(claim, _LONGEST_STEM)} if claim else {}
 
 
 def of_prepare(serving: Serving, entry: Entry) -> dict[str, str]:

@@ -6,11 +6,13 @@ from skysail.base.names import Condition as Type
 from skysail.base.names import Event, Reason
 from skysail.core import conditions
 from skysail.core.actions import Note
+from skysail.kinds.model import sources
 from skysail.kinds.model.runtimes import ROWS
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.status import Status
 from skysail.kinds.model.targets import Target
 from skysail.kinds.model.types import MODEL_DEPLOYMENT
+from skysail.runtimes.fetch import uris
 
 # Who is told so when it turns true, and whether that is a warning.
 _TURNS = (
@@ -44,11 +46,16 @@ def _begun(snapshot: Snapshot, wanted: Target) -> tuple[Note, ...]:
     what = f"revision {wanted.hash}{version}"
     notes = [Note(Event.DOWNLOADING, f"Downloading {what}.")]
     if wanted.want.script:
-        notes.append(Note(Event.VALIDATION_STARTED, f"Validating {what} with {wanted.want.script}."))
+        notes.append(Note(Event.VALIDATION_STARTED, f"Validating {what} with {_shown(wanted.want.script)}."))
     row = ROWS.get(wanted.want.runtime)
     if row is not None and row.warning:
         notes.append(Note(Event.RUNTIME_UNMAINTAINED, row.warning, warning=True))
     return tuple(notes)
+
+
+def _shown(script: str) -> str:
+    """An address may have a signature in it, and more people read events than objects."""
+    return uris.shown(script) if sources.is_downloaded_script(script) else script
 
 
 def _said(status: Status, type_: Type) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from skysail.core import obstacles
 from skysail.core.actions import Note, Plan
 from skysail.core.fence import Fenced
 from skysail.core.obstacles import Obstacle
-from skysail.kinds.model import failure, plan, predecessor, progress, revisions, targets
+from skysail.kinds.model import failure, plan, predecessor, progress, revisions, sources, targets
 from skysail.kinds.model.caches import Caches
 from skysail.kinds.model.failure import Mishap
 from skysail.kinds.model.fetching import NAME as FETCH
@@ -115,7 +115,7 @@ class Models:
             before = await predecessor.find(self._client, snapshot)
             snapshot = msgspec.structs.replace(snapshot, predecessor=before)
         if wanted.entry is None:
-            return await self._prepared(snapshot, wanted)
+            return await self._prepared(await self._with_source(snapshot, wanted), wanted)
         return await self._served(snapshot, wanted, wanted.entry)
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -173,6 +173,17 @@ class Models:
         except NotFound:
             return None
         return next(iter(_owned((found,), model)), None)
+
+    async def _with_source(self, snapshot: Snapshot, wanted: Target) -> Snapshot:
+        """The claim that it is copied from, when a pod that has it is about to be made. It is the user's own."""
+        name, job = sources.claim(wanted.want.uri), snapshot.job
+        if not name or (job is not None and not job.is_complete):
+            return snapshot
+        try:
+            found = await self._client.get(PERSISTENT_VOLUME_CLAIM, snapshot.object.metadata.namespace, name, Claim)
+        except NotFound:
+            return snapshot
+        return msgspec.structs.replace(snapshot, source=found)
 
     async def _prepared(self, snapshot: Snapshot, wanted: Target) -> Snapshot:
         """What is to be known of the Job that makes a revision ready."""

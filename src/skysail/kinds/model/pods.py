@@ -26,6 +26,8 @@ _DRAIN_SECONDS = 5
 _GRACE_SECONDS = 60
 _STARTUP_PERIOD_SECONDS = 2
 _PROBE_TIMEOUT_SECONDS = 5
+# A download may take so much longer than the one before: on another node, and beside those of other servers.
+_SLOWER = 3
 
 
 def prepare(serving: Serving, entry: Entry, keep: Iterable[str], terms: Terms) -> Manifest | None:
@@ -33,7 +35,8 @@ def prepare(serving: Serving, entry: Entry, keep: Iterable[str], terms: Terms) -
     is_downloaded, validates = not sources.in_image(entry.want.uri), bool(entry.want.script)
     if not is_downloaded and not validates:
         return None
-    pod = _pod(serving) | {
+    source = labels.of_source(entry)
+    pod = _pod(_near(serving, entry, source)) | {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": terms.prepare_seconds,
         "volumes": fetching.volumes(entry.want, validates=validates),
@@ -51,27 +54,51 @@ def prepare(serving: Serving, entry: Entry, keep: Iterable[str], terms: Terms) -
         pod |= {"initContainers": [fetch], "containers": [_validation(serving, entry)]}
     else:
         pod["containers"] = [fetch]
-    return {"metadata": {"labels": labels.of_preparing(serving, entry)}, "spec": pod}
+    return {"metadata": {"labels": labels.of_preparing(serving, entry) | source}, "spec": pod}
 
 
 def server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
     """The template of what serves a revision."""
-    pod = _pod(serving) | {
+    source = labels.of_source(entry) if downloads(serving, entry) else {}
+    pod = _pod(_near(serving, entry, source)) | {
         "containers": [_server(serving, entry, terms)],
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
     }
     if not sources.in_image(entry.want.uri):
         pod["volumes"] = [fetching.model_volume(serving)]
-        if serving.storage is None:
-            pod["initContainers"] = [fetching.container(serving, entry, terms)]
-            pod["volumes"] += fetching.volumes(entry.want)
-    metadata: Manifest = {"labels": labels.of_server(serving, entry)}
+    if downloads(serving, entry):
+        pod["initContainers"] = [fetching.container(serving, entry, terms)]
+        pod["volumes"] += fetching.volumes(entry.want)
+    metadata: Manifest = {"labels": labels.of_server(serving, entry) | source}
     if annotations := _scraped(ROWS[entry.want.runtime]):
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": pod}
 
 
-def _pod(serving: Serving) -> Manifest:
+def downloads(serving: Serving, entry: Entry) -> bool:
+    """Whether each server brings the model itself, because nothing keeps it for all of them."""
+    return serving.storage is None and not sources.in_image(entry.want.uri)
+
+
+def patience(serving: Serving, entry: Entry, terms: Terms) -> int:
+    """Seconds that a server has until it answers. What it downloads itself it has the time for beside that."""
+    if not downloads(serving, entry):
+        return terms.progress_seconds
+    known = entry.seconds * _SLOWER or terms.prepare_seconds
+    return terms.progress_seconds + min(known, terms.prepare_seconds)
+
+
+def _near(serving: Serving, entry: Entry, source: dict[str, str]) -> dict[str, str]:
+    """Labels of pods whose node it has to share, because a claim that both have can be at one node only.
+
+    The model's own goes before its source: a pod that asks for both would be kept near those alone that have both.
+    """
+    if serving.storage is not None and not serving.storage.is_shared:
+        return labels.selector(serving)
+    return {} if entry.is_shared else source
+
+
+def _pod(near: dict[str, str]) -> Manifest:
     found: Manifest = {
         # Neither the download nor the model has anything to ask of the API server.
         "automountServiceAccountToken": False,
@@ -79,8 +106,8 @@ def _pod(serving: Serving) -> Manifest:
         "enableServiceLinks": False,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
     }
-    if serving.storage is not None and not serving.storage.is_shared:
-        term = {"labelSelector": {"matchLabels": labels.selector(serving)}, "topologyKey": "kubernetes.io/hostname"}
+    if near:
+        term = {"labelSelector": {"matchLabels": near}, "topologyKey": "kubernetes.io/hostname"}
         found["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     return found
 
@@ -102,14 +129,14 @@ def _server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
         "name": row.container,
         "args": [literal(word) for word in row.arguments(serving.names.model, sources.in_image(want.uri))],
         "ports": _ports(row),
-        **_probes(row, want, serving.names.model, terms),
+        **_probes(row, want, serving.names.model, terms, patience(serving, entry, terms)),
     }
-    if not (row.drains and _is_known(want, terms)):
+    if not (row.drains and is_known(want, terms)):
         found["lifecycle"] = {"preStop": {"sleep": {"seconds": _DRAIN_SECONDS}}}
     return found
 
 
-def _is_known(want: Want, terms: Terms) -> bool:
+def is_known(want: Want, terms: Terms) -> bool:
     """Whether it is the runtime's own image. One of the user's has its ports, and may do everything else otherwise."""
     return want.image == terms.image(want.runtime)
 
@@ -155,13 +182,15 @@ def _ports(row: Row) -> list[Manifest]:
     return [{"name": name, "containerPort": port} for name, port in named.items() if port is not None]
 
 
-def _probes(row: Row, want: Want, model: str, terms: Terms) -> Manifest:
-    """A large model may load as long as its rollout may take; a busy server is not a dead one."""
+def _probes(row: Row, want: Want, model: str, terms: Terms, seconds: int) -> Manifest:
+    """A large model may load as long as its rollout may take, whose deadline says more than a container that was killed
+    before; a busy server is not a dead one.
+    """
     ready: Manifest = {"httpGet": {"path": want.ready or row.ready_path(model), "port": HTTP}}
-    has_path = row.live and _is_known(want, terms)
+    has_path = row.live and is_known(want, terms)
     live: Manifest = {"httpGet": {"path": row.live, "port": HTTP}} if has_path else {"tcpSocket": {"port": HTTP}}
     timing = {"timeoutSeconds": _PROBE_TIMEOUT_SECONDS}
-    tries = math.ceil(terms.progress_seconds / _STARTUP_PERIOD_SECONDS)
+    tries = math.ceil(seconds / _STARTUP_PERIOD_SECONDS)
     return {
         "startupProbe": {**ready, **timing, "periodSeconds": _STARTUP_PERIOD_SECONDS, "failureThreshold": tries},
         "readinessProbe": {**ready, **timing, "periodSeconds": 5, "failureThreshold": 3},

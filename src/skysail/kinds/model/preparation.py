@@ -72,7 +72,10 @@ def _done(snapshot: Snapshot, wanted: Target, job: Job) -> Plan:
 
 def _begin(snapshot: Snapshot, wanted: Target) -> Plan:
     digest = wanted.lost.digest if wanted.lost is not None and wanted.is_pinned else ""
-    job = render.prepare_job(snapshot.serving, wanted.want, _kept(snapshot), snapshot.terms, digest=digest)
+    is_shared = _has_shared_source(snapshot)
+    job = render.prepare_job(
+        snapshot.serving, wanted.want, _kept(snapshot), snapshot.terms, digest=digest, is_shared=is_shared
+    )
     if job is None:
         return _found_good(snapshot, wanted, Prepared())
     if any(pod.prepares and not pod.is_over for pod in snapshot.pods):
@@ -86,6 +89,11 @@ def _begin(snapshot: Snapshot, wanted: Target) -> Plan:
     is_first = claim is not None and snapshot.claim is None
     wait = waiting.MADE if is_first else waiting.STARTS
     return _under_way(snapshot, wanted, wait, made)
+
+
+def _has_shared_source(snapshot: Snapshot) -> bool:
+    """Of a claim that is not there yet nobody knows: its pods share a node, which every claim allows."""
+    return snapshot.source is not None and snapshot.source.is_shared
 
 
 def _kept(snapshot: Snapshot) -> tuple[str, ...]:
@@ -111,6 +119,8 @@ def _found_good(snapshot: Snapshot, wanted: Target, found: Prepared) -> Plan:
         bytes=found.bytes,
         files=found.files,
         claim=snapshot.claim.metadata.uid if snapshot.claim is not None else "",
+        seconds=found.seconds,
+        is_shared=_has_shared_source(snapshot),
     )
     view = views.rolling(snapshot, wanted, entry, waiting.for_servers(snapshot, entry))
     made = (*upkeep.recorded(snapshot, entry), *upkeep.servers(snapshot, entry))
@@ -141,8 +151,8 @@ def _again(snapshot: Snapshot, wanted: Target, found: Failure, *, is_known: bool
     left = max((again - snapshot.now).total_seconds(), 0.0)
     tries = "once" if found.attempts == 1 else f"{found.attempts} times"
     message = f"{found.message} It was tried {tries}, and is tried again at {timestamp(again)}."
-    view = views.preparing(snapshot, wanted, Wait(Reason.RETRYING, message))
-    view = msgspec.structs.replace(view, failure=found, download=None)
+    view = views.after(snapshot, views.preparing(snapshot, wanted, Wait(Reason.RETRYING, message)), found)
+    view = msgspec.structs.replace(view, download=None)
     actions = upkeep.ended(snapshot) if is_known and not left else ()
     return views.told(
         snapshot, wanted, view, (*actions, *upkeep.servers(snapshot, view.served)), look_again=None if actions else left

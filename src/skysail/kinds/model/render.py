@@ -31,21 +31,23 @@ _HASH = 10
 
 
 def prepare_job(
-    serving: Serving, want: Want, keep: tuple[str, ...], terms: Terms, *, digest: str = ""
+    serving: Serving, want: Want, keep: tuple[str, ...], terms: Terms, *, digest: str = "", is_shared: bool = False
 ) -> Manifest | None:
     """What makes a revision ready to be served; None where there is nothing to do.
 
-    `keep` are folders that stay, `digest` what the content must have beside what the user says. It is not tried
-    again by the Job's controller, which cannot tell what may pass from what will not.
+    `keep` are folders that stay, `digest` what the content must have beside what the user says, and `is_shared` tells
+    whether pods of several nodes can have the claim that it is copied from. It is not tried again by the Job's
+    controller, which cannot tell what may pass from what will not, and would replace a pod that is evicted for want of
+    room again and again. So each end is counted and told, and what may pass is tried again later.
     """
-    entry = revisions.candidate(want, digest)
+    entry = revisions.candidate(want, digest, is_shared=is_shared)
     template = pods.prepare(serving, entry, keep, terms)
     if template is None:
         return None
-    disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     job = _child(JOB, serving, serving.names.job, labels.of_prepare(serving, entry))
     job["metadata"]["annotations"] = {Annotation.CIRCUMSTANCES: circumstances(serving, terms)}
-    job["spec"] = {"backoffLimit": 0, "podFailurePolicy": {"rules": [disrupted]}, "template": template}
+    # One that is told to go has failed when it has ended: only then does it say how.
+    job["spec"] = {"backoffLimit": 0, "podReplacementPolicy": "Failed", "template": template}
     return job
 
 
@@ -80,7 +82,7 @@ def deployment(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
         "selector": {"matchLabels": labels.servers(serving)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
         "minReadySeconds": terms.soak_seconds,
-        "progressDeadlineSeconds": max(terms.progress_seconds, terms.soak_seconds + 1),
+        "progressDeadlineSeconds": max(pods.patience(serving, entry, terms), terms.soak_seconds + 1),
         "revisionHistoryLimit": _OLD_REPLICA_SETS,
         "template": pods.server(serving, entry, terms),
     }
@@ -117,7 +119,7 @@ def revision(serving: Serving, entry: Entry) -> Manifest:
     if entry.outcome:
         known[Label.OUTCOME] = entry.outcome
     child = _child(CONTROLLER_REVISION, serving, serving.names.revision(entry.hash), known)
-    content = Content(entry.want, entry.digest, entry.bytes, entry.files, entry.claim)
+    content = Content(entry.want, entry.digest, entry.bytes, entry.files, entry.claim, entry.seconds, entry.is_shared)
     return {**child, "revision": entry.number, "data": msgspec.to_builtins(content)}
 
 

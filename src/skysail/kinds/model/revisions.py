@@ -19,13 +19,19 @@ _OUTCOMES: dict[str, Outcome] = {"served": "served", "failed": "failed"}
 
 
 class Content(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What a ControllerRevision of ours holds. It can never be changed. `claim` is the UID of the one that it is on."""
+    """What a ControllerRevision of ours holds. It can never be changed. `claim` is the UID of the one that it is on.
+
+    `seconds` is how long its download took; 0 where nobody knows. `is_shared`: pods of several nodes can have the claim
+    that it is copied from.
+    """
 
     want: Want
     digest: str = ""
     bytes: int = 0
     files: int = 0
     claim: str = ""
+    seconds: int = 0
+    is_shared: bool = False
 
 
 class ControllerRevision(Object, frozen=True):
@@ -48,6 +54,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     files: int = 0
     claim: str = ""
+    seconds: int = 0
+    is_shared: bool = False
     outcome: Outcome = ""
     object: Object | None = None
 
@@ -57,9 +65,9 @@ def hash_of(want: Want) -> str:
     return hashlib.sha256(msgspec.json.encode(want, order="sorted")).hexdigest()[:_HASH]
 
 
-def candidate(want: Want, digest: str = "") -> Entry:
+def candidate(want: Want, digest: str = "", *, is_shared: bool = False) -> Entry:
     """What has no number yet, because nobody has found it good. `digest` is what it must have."""
-    return Entry(number=0, hash=hash_of(want), want=want, digest=digest)
+    return Entry(number=0, hash=hash_of(want), want=want, digest=digest, is_shared=is_shared)
 
 
 def entry(stored: ControllerRevision) -> Entry | None:
@@ -80,6 +88,8 @@ def entry(stored: ControllerRevision) -> Entry | None:
         bytes=content.bytes,
         files=content.files,
         claim=content.claim,
+        seconds=content.seconds,
+        is_shared=content.is_shared,
         outcome=_OUTCOMES.get(labels.get(Label.OUTCOME, ""), ""),
         object=stored,
     )

@@ -19,10 +19,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that the plan of a model is made from.
 
     `job` makes a revision ready, `history` are the revisions that were found good, in the order of their numbers, and
-    `strays` those that nobody here can read. `predecessor` is the Deployment by which an operator before us served the
-    model. `log` are the last lines of the container that failed, `complaint` is what keeps the Job controller from
-    making a pod, `obstacle` what keeps a pod from starting on its node, `download` how far it is; None where nobody
-    knows.
+    `strays` those that nobody here can read. `source` is the claim that the wanted revision is copied from.
+    `predecessor` is the Deployment by which an operator before us served the model. `log` are the last lines of the
+    container that failed, `complaint` is what keeps the Job controller from making a pod, `obstacle` what keeps a pod
+    from starting on its node, `download` how far it is; None where nobody knows.
     """
 
     object: Model
@@ -35,6 +35,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     services: tuple[Object, ...] = ()
     autoscaler: Object | None = None
     claim: Claim | None = None
+    source: Claim | None = None
     history: tuple[Entry, ...] = ()
     strays: tuple[ControllerRevision, ...] = ()
     predecessor: Object | None = None

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import msgspec
+
 from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
 from skysail.core import conditions
 from skysail.core.actions import Plan
 from skysail.core.obstacles import Wait
-from skysail.kinds.model import news, progress, status, targets, upkeep, waiting
+from skysail.kinds.model import failure, news, progress, status, targets, upkeep, waiting
 from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.status import Fact, View
 from skysail.kinds.model.targets import Target
+from skysail.kinds.model.types import Failure
 from skysail.kinds.model.upkeep import Actions
 
 # As long as it takes until the last node has heard of a change of a Service.
 _EVERY_NODE = timedelta(seconds=10)
 HERE = Fact("True", Reason.DOWNLOADED, "The model was downloaded.")
+_BEFORE = " Before: "
 _AWAITED = Fact("Unknown", Reason.DOWNLOADING, "The download has not ended yet.")
 
 
@@ -39,7 +43,7 @@ def preparing(snapshot: Snapshot, wanted: Target, wait: Wait) -> View:
     known, is_here = snapshot.object.status, wait.reason == Reason.VALIDATING
     awaited = Fact("Unknown", Reason.VALIDATING, "The validation script has not ended yet.")
     download = snapshot.download or (known.download if known.candidate == wanted.hash else None)
-    return View(
+    view = View(
         stage="Storage" if wait.reason == Reason.VOLUME_UNAVAILABLE else "Prepare",
         is_moving=True,
         reason=wait.reason,
@@ -48,9 +52,26 @@ def preparing(snapshot: Snapshot, wanted: Target, wait: Wait) -> View:
         candidate=wanted.hash,
         downloaded=HERE if is_here else _AWAITED,
         validated=awaited if wanted.want.script else None,
-        # How often it was tried is known by it.
-        failure=known.failure if known.failure is not None and known.failure.revision == wanted.hash else None,
         download=None if is_here else download,
+    )
+    # How often it was tried is known by it.
+    before = known.failure if known.failure is not None and known.failure.revision == wanted.hash else None
+    return view if before is None else after(snapshot, view, before)
+
+
+def after(snapshot: Snapshot, view: View, failed: Failure) -> View:
+    """The same after a try that failed. A failure that lasts is shown as one, also while the next try runs."""
+    view = msgspec.structs.replace(view, failure=failed)
+    if not failure.is_lasting(failed):
+        return view
+    goes_on = "" if view.served is None else f" {status.named(snapshot, view.served)} goes on."
+    why = f"{failed.message} It was tried {failed.attempts} times, and is tried on.{goes_on}"
+    fact = Fact("True", failure.reason(failed), why)
+    # What is waited for may be said as it was last time, with this behind it.
+    now = view.message.partition(_BEFORE)[0]
+    message = now if view.reason == Reason.RETRYING else f"{now}{_BEFORE}{why}"
+    return msgspec.structs.replace(
+        view, stage="Failed", message=message, update_failed=None if view.served is None else fact
     )
 
 

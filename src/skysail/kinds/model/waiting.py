@@ -17,6 +17,7 @@ from skysail.kinds.model.workload import newest
 
 STARTS = Wait(Reason.DOWNLOADING, "The download starts.")
 MADE = Wait(Reason.VOLUME_UNAVAILABLE, "The volume of the model is being made.")
+DOWNLOADS_AGAIN = Wait(Reason.ROLLING_OUT, "A server downloads the model that was found good.")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _THOUSAND = 1000
 
@@ -63,7 +64,7 @@ def for_servers(snapshot: Snapshot, entry: Entry) -> Wait:
             return keeps
     ready = len(pods) - len(late)
     if not ready:
-        return start
+        return DOWNLOADS_AGAIN if any(pod.is_downloading for pod in late) else start
     return Wait(
         Reason.ROLLING_OUT,
         f"{ready} of {deployment.spec.replicas} servers of revision {entry.number} answer.",

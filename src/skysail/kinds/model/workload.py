@@ -15,6 +15,7 @@ from skysail.kube.workloads import Condition, Container, Read, holding, label
 _DEADLINE = "ProgressDeadlineExceeded"
 _MEMORY = "memory"
 _STORAGE = "storage"
+_OF_SEVERAL_NODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 # The volume has grown, and its file system does when it is mounted next.
 _GROWS_WHEN_MOUNTED = "FileSystemResizePending"
 
@@ -37,6 +38,7 @@ class ClaimResources(Read, frozen=True):
 
 
 class ClaimSpec(Read, frozen=True):
+    access_modes: tuple[str, ...] = ()
     resources: ClaimResources = ClaimResources()
 
 
@@ -47,7 +49,7 @@ class ClaimStatus(Read, frozen=True):
 
 
 class Claim(Object, frozen=True, gc=False):
-    """The volume that keeps what was downloaded."""
+    """The volume that keeps what was downloaded, or one that it is copied from."""
 
     spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
@@ -55,6 +57,11 @@ class Claim(Object, frozen=True, gc=False):
     @property
     def is_bound(self) -> bool:
         return self.status.phase == "Bound"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether pods of several nodes can have it at once."""
+        return not _OF_SEVERAL_NODES.isdisjoint(self.spec.access_modes)
 
     @property
     def size(self) -> str:

@@ -11,10 +11,10 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from skysail.runtimes.fetch.errors import WrongContent
 from skysail.runtimes.fetch.paths import below
@@ -24,6 +24,7 @@ _CHUNK = 2**20
 _MOST_ENTRIES = 100_000
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError)
 
+T = TypeVar("T")
 # Where an entry goes, or None where it is left out.
 Placing = Callable[[str], Path | None]
 
@@ -47,13 +48,12 @@ def unpack(archive: Path, into: Path, *, limit: int) -> Iterator[int]:
 def write(
     entries: Iterator[tuple[str, IO[bytes] | None]], placing: Placing, *, limit: int, archive: Path
 ) -> Iterator[int]:
-    """Entries to where they belong. Those without content are folders."""
+    """Entries to where they belong. Those without content are folders, those without a name are left out."""
     written = 0
-    for number, (name, content) in enumerate(entries):
-        if number >= _MOST_ENTRIES:
-            raise _refused(archive, f"has more than {_MOST_ENTRIES} entries: pack only the model")
-        path = placing(name)
+    for name, content in _counted(entries, archive):
+        path = placing(name) if name else None
         if path is None:
+            yield 0
             continue
         if content is None:
             path.mkdir(parents=True, exist_ok=True)
@@ -69,23 +69,23 @@ def write(
             yield count
 
 
-def names_in(archive: Path) -> list[str]:
+def names_in(archive: Path) -> Iterator[str]:
     """Of a tar file. Raises WrongContent."""
     with _readable(archive), tarfile.open(archive, "r:*") as tar:
-        return [member.name for member in tar]
+        for member in _counted(tar, archive):
+            yield member.name
 
 
 def tar_entries(
     archive: Path, is_wanted: Callable[[str], bool] = lambda _name: True
 ) -> Iterator[tuple[str, IO[bytes] | None]]:
-    """Raises WrongContent where an entry that is wanted is no file or folder."""
+    """Raises WrongContent where an entry that is wanted is no file or folder. The others are told without a name."""
     with _readable(archive), tarfile.open(archive, "r:*") as tar:
         for member in tar:
             if not is_wanted(member.name):
-                continue
-            if member.isdir():
-                if member.name.strip("./"):
-                    yield member.name, None
+                yield "", None
+            elif member.isdir():
+                yield member.name if member.name.strip("./") else "", None
             elif member.isreg():
                 content = tar.extractfile(member)
                 assert content is not None
@@ -110,6 +110,14 @@ def _zip_entries(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
             else:
                 with file.open(info) as content:
                     yield info.filename, content
+
+
+def _counted(entries: Iterable[T], archive: Path) -> Iterator[T]:
+    """Also those that are left out: a few bytes can hold very many."""
+    for number, entry in enumerate(entries):
+        if number >= _MOST_ENTRIES:
+            raise _refused(archive, f"has more than {_MOST_ENTRIES} entries: pack only the model")
+        yield entry
 
 
 def _copy(content: IO[bytes], path: Path) -> Iterator[int]:

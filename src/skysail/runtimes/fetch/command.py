@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--script-into", type=Path, metavar="DIR", help="where the script goes")
     parser.add_argument("--launcher", type=Path, metavar="DIR", help="where the program goes that starts the script")
     parser.add_argument("--keep", action="append", default=[], metavar="HASH", help="revision that stays on the volume")
+    parser.add_argument("--on-node", action="store_true", help="leave some of the volume to others: it is the node's")
     return parser
 
 
@@ -109,6 +110,7 @@ async def _run(wishes: argparse.Namespace, known: Mapping[str, str]) -> Outcome:
         limit=wishes.limit,
         sha256=wishes.sha256,
         keep=frozenset(wishes.keep),
+        on_node=wishes.on_node,
     )
     trust = certificates.trust(known)
     async with Web(guard, proxies, trust) as web, Gate(guard, proxies) as gate:

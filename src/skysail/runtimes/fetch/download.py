@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from skysail.runtimes.fetch.errors import Changed, FetchError, MayPass, WrongCon
 from skysail.runtimes.fetch.paths import below
 from skysail.runtimes.fetch.patience import Patience
 from skysail.runtimes.fetch.progress import Progress, in_units
+from skysail.runtimes.fetch.room import Room
 from skysail.runtimes.fetch.sink import Sink
 from skysail.runtimes.fetch.sources.contract import MOST_ITEMS, Item, Source
 
@@ -34,6 +34,7 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
     raw: Path
     marks: Path
     limit: int
+    room: Room
     progress: Progress
     patience: Callable[[], Patience]
 
@@ -69,12 +70,7 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
             raise too_large(f"has {in_units(total)}", self.limit)
         self.raw.mkdir(parents=True, exist_ok=True)
         there = sum(path.stat().st_size for path in self.raw.rglob("*") if path.is_file())
-        free = shutil.disk_usage(self.raw).free
-        if total - there > free:
-            raise WrongContent(
-                "TooLarge",
-                f"The model has {in_units(total)}, and its volume has room for {in_units(free)}: use a larger volume.",
-            )
+        self.room.check(total, there)
 
     async def _in_turn(self, item: Item, turns: asyncio.Semaphore) -> Received:
         async with turns, Sink(below(self.raw, item.path), below(self.marks, item.path)) as sink:
@@ -106,6 +102,7 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
                 sink.write(chunk)
                 arrival.reached(sink.have)
                 self.progress.came(len(chunk))
+                self.room.keep()
                 if self.progress.bytes > self.limit:
                     raise too_large(f"has more than {in_units(self.progress.bytes)}", self.limit)
             if piece.total is not None and sink.have < piece.total:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -19,7 +19,7 @@ _ALL_REMOVED = ".wh..wh..opq"
 def unpack(layers: list[Path], into: Path, *, limit: int) -> Iterator[int]:
     """Numbers of bytes that were written. Raises WrongContent."""
     into.mkdir(parents=True, exist_ok=True)
-    has_models = any(_is_in_models(name) for layer in layers for name in archives.names_in(layer))
+    has_models = yield from _have_models(layers)
     top = _MODELS if has_models else ""
     written = 0
     for layer in layers:
@@ -27,6 +27,16 @@ def unpack(layers: list[Path], into: Path, *, limit: int) -> Iterator[int]:
         for count in archives.write(entries, partial(_place, into, top), limit=limit - written, archive=layer):
             written += count
             yield count
+
+
+def _have_models(layers: list[Path]) -> Generator[int, None, bool]:
+    """Layers may be long: nothing is written meanwhile, and whoever iterates can be interrupted."""
+    for layer in layers:
+        for name in archives.names_in(layer):
+            yield 0
+            if _is_in_models(name):
+                return True
+    return False
 
 
 def _is_in_models(name: str) -> bool:
@@ -40,7 +50,8 @@ def _place(into: Path, top: str, name: str) -> Path | None:
         shutil.rmtree(path.parent, ignore_errors=True)
         return None
     if path.name.startswith(_REMOVED):
-        _remove(path.with_name(path.name.removeprefix(_REMOVED)))
+        # What is left of the name may be none, or lead out of the folder.
+        _remove(below(path.parent, path.name.removeprefix(_REMOVED)))
         return None
     return path
 

@@ -12,5 +12,6 @@ PREFIX = "SKYSAIL_SECRET_"
 
 
 def of(environment: Mapping[str, str]) -> dict[str, str]:
-    """By the names that they have in the Secret."""
-    return {name.removeprefix(PREFIX): value for name, value in environment.items() if name.startswith(PREFIX)}
+    """By the names that they have in the Secret. Editors end files with a new line, which is no part of any key."""
+    ours = {name.removeprefix(PREFIX): value for name, value in environment.items() if name.startswith(PREFIX)}
+    return {name: value.rstrip("\r\n") for name, value in ours.items()}

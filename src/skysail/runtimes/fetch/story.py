@@ -22,6 +22,7 @@ from skysail.runtimes.fetch.paths import files_in
 from skysail.runtimes.fetch.patience import Patience
 from skysail.runtimes.fetch.place import Outcome, Place
 from skysail.runtimes.fetch.progress import Progress, in_units
+from skysail.runtimes.fetch.room import Room
 from skysail.runtimes.fetch.sources.contract import Source
 from skysail.runtimes.fetch.uris import last_part, shown
 
@@ -31,7 +32,10 @@ _LONGEST_SCRIPT = 10 * 2**20
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted. `sha256` is compared where it is given; `keep` names the revisions that stay on the volume."""
+    """What is wanted. `sha256` is compared where it is given; `keep` names the revisions that stay on the volume.
+
+    `on_node`: the volume is the disk of the node, on which others live as well.
+    """
 
     uri: str
     into: Path
@@ -40,6 +44,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     sha256: str = ""
     keep: frozenset[str] = frozenset()
+    on_node: bool = False
 
     @property
     def request(self) -> str:
@@ -73,14 +78,15 @@ class Fetching(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _fetch_into(self, place: Place, order: Order, source: Source) -> Outcome:
         place.begin()
+        room = Room(order.into.parent, of_node=order.on_node)
         try:
             with disk(order.into):
-                received = await self._download(place.raw, place.marks, source, order.limit)
+                received = await self._download(place.raw, place.marks, source, order.limit, room)
             digest = digest_of(received)
             _compare(digest, order)
             with _step("Layout"), disk(order.into):
                 _object_to_what_is_mistaken(place.raw)
-                tree = await self._unpacked(place, order, received)
+                tree = await self._unpacked(place, order, received, room)
                 LAYOUTS[order.layout](tree, place.laid, order.name)
         except WrongContent:
             place.discard()  # it would be as wrong the next time
@@ -90,30 +96,31 @@ class Fetching(msgspec.Struct, frozen=True, kw_only=True):
         self.progress.say(f"The model is there: {in_units(outcome.bytes)} in {files}.")
         return outcome
 
-    async def _download(self, raw: Path, marks: Path, source: Source, limit: int) -> list[Received]:
+    async def _download(self, raw: Path, marks: Path, source: Source, limit: int, room: Room) -> list[Received]:
         work = Download(
-            source=source, raw=raw, marks=marks, limit=limit, progress=self.progress, patience=self.patience
+            source=source, raw=raw, marks=marks, limit=limit, room=room, progress=self.progress, patience=self.patience
         )
         return await work.all()
 
-    async def _unpacked(self, place: Place, order: Order, received: list[Received]) -> Path:
+    async def _unpacked(self, place: Place, order: Order, received: list[Received], room: Room) -> Path:
         """Where the tree is, for the layout."""
         packed = [place.raw / one.path for one in received if one.layer]
         if packed:
-            await self._unpack(layers.unpack(packed, place.unpacked, limit=order.limit))
+            await self._unpack(layers.unpack(packed, place.unpacked, limit=order.limit), room)
             for one in received:
                 if not one.layer:
                     _move(place.raw / one.path, place.unpacked / one.path)
             return _not_empty(place.unpacked)
         only = place.raw / received[0].path
         if len(received) == 1 and order.layout not in PACKED and archives.is_archive(only):
-            await self._unpack(archives.unpack(only, place.unpacked, limit=order.limit))
+            await self._unpack(archives.unpack(only, place.unpacked, limit=order.limit), room)
             return _not_empty(place.unpacked)
         return place.raw
 
-    async def _unpack(self, work: Iterator[int]) -> None:
+    async def _unpack(self, work: Iterator[int], room: Room) -> None:
         self.progress.say("Unpacking.")
         for _count in work:
+            room.keep()
             await asyncio.sleep(0)  # so that it can be interrupted
 
     async def fetch_script(self, uri: str, into: Path, source: Source) -> Path:
@@ -121,7 +128,7 @@ class Fetching(msgspec.Struct, frozen=True, kw_only=True):
         part, target = into / ".part", into / (last_part(uri) or "script")
         with disk(into):
             try:
-                received = await self._download(part / "raw", part / "marks", source, _LONGEST_SCRIPT)
+                received = await self._download(part / "raw", part / "marks", source, _LONGEST_SCRIPT, Room(into))
             except (ToldWrong, WrongContent) as error:
                 raise ToldWrong("ScriptNotFound", f"{shown(uri)} is no script that can be run. {error}") from error
             (part / "raw" / received[0].path).replace(target)

@@ -70,7 +70,7 @@ class Web:
         here, hops = url, 0
         while True:
             proxy = await self._proxy(here)
-            sent = {**headers, **secret} if _origin(here) == _origin(url) else headers
+            sent = {**headers, **secret} if origin(here) == origin(url) else headers
             try:
                 async with self._ask(here, sent, proxy) as answer:
                     if answer.status not in _REDIRECTS:
@@ -114,7 +114,8 @@ def _session(connector: TCPConnector) -> ClientSession:
     )
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
+def origin(url: str) -> tuple[str, str | None, int | None]:
+    """Who answers there: credentials for one are for no other."""
     parts = URL(url, encoded=True)
     return parts.scheme, parts.host, parts.port
 

@@ -215,7 +215,14 @@ def _pod(of: Model, name: str, owner: str, phase: str, rows: dict[str, Any], **m
                 "initContainers": [{"name": "fetch", "resources": {"limits": {"memory": "512Mi"}}}],
                 "containers": containers,
             },
-            "status": {"phase": phase, "reason": more.get("reason", ""), **rows, **_unscheduled(more)},
+            "status": {
+                "phase": phase,
+                "reason": more.get("reason", ""),
+                "message": more.get("told", ""),
+                **rows,
+                **_unscheduled(more),
+                **_disrupted(more),
+            },
         },
         Pod,
     )
@@ -228,13 +235,21 @@ def _unscheduled(more: dict[str, Any]) -> dict[str, Any]:
     return {"conditions": [told]}
 
 
+def _disrupted(more: dict[str, Any]) -> dict[str, Any]:
+    if "disrupted" not in more:
+        return {}
+    reason, message = more["disrupted"]
+    return {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}]}
+
+
 def _state(phase: str, **more: Any) -> dict[str, Any]:
     if "waiting" in more:
         return {"waiting": {"reason": more["waiting"], "message": more.get("said", "")}}
     if phase == "Running":
         return {"running": {"startedAt": ago(more.get("ran", 40))}}
     if phase == "Succeeded":
-        return {"terminated": {"exitCode": 0, "message": more.get("done", PREPARED), "finishedAt": ago(12)}}
+        done = {"exitCode": 0, "message": more.get("done", PREPARED), "finishedAt": ago(12)}
+        return {"terminated": {**done, "startedAt": ago(12 + more.get("took", 30))}}
     return {"terminated": _terminated(more)} if phase == "Failed" else {}
 
 

@@ -178,3 +178,15 @@ def test_only_changed_wishes_are_asked_about():
         condition = dict(hook.match_conditions)["wishes-changed"]
         assert condition.startswith("oldObject == null || object.spec != oldObject.spec")
         assert hook.admit({}, None).refused is None
+
+
+@pytest.mark.parametrize(("fewest", "is_told"), [(None, True), (9, True), (10, False)])
+def test_servers_that_go_with_their_autoscaler_are_told(fewest, is_told):
+    before = deployment(autoscale=True)
+    before = msgspec.structs.replace(before, status=msgspec.structs.replace(before.status, replicas=10))
+    after = deployment(autoscale=False, minReplicas=fewest)
+    found = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(before))
+    told_ = f"Without autoscale, {fewest or 1} of 10 servers are left, at once"
+    assert (found.refused, any(each.startswith(told_) for each in found.warnings)) == (None, is_told)
+    again = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(after))
+    assert again.warnings == ()

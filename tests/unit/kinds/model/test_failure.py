@@ -12,7 +12,7 @@ from skysail.kinds.model.types import Failure
 from tests.unit.kinds.model.life import PREPARED, ago, at, deployment, entry, job, model, preparer, revision, server
 
 SCRIPT = {"validateScript": "validate.py"}
-DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+LOW = "The node was low on resource: ephemeral-storage. Container fetch was using 90Gi."
 
 
 def of_preparation(pod=None, **spec):
@@ -63,6 +63,26 @@ def test_a_pod_that_is_gone_may_have_done_nothing_wrong():
     found = of_preparation()
     assert (found.failure.reason, found.may_pass, found.crash) == (Reason.INTERRUPTED, True, None)
     assert "so says the controller" in found.failure.message
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"reason": "Evicted", "told": LOW}, LOW),
+        ({"reason": "Evicted", "told": LOW, "disrupted": ("TerminationByKubelet", LOW), "exit": 137}, LOW),
+        ({"disrupted": ("PreemptionByScheduler", "default-scheduler: preempting"), "exit": 143}, "preempting."),
+        ({"disrupted": ("DeletionByPodGC", "PodGC: node not found"), "exit": 65}, "PodGC: node not found."),
+        ({"disrupted": ("DeletionByTaintManager", "")}, "DeletionByTaintManager."),
+        ({"disrupted": ("TerminationByKubelet", LOW), "validates": "Failed", "exit": 137}, LOW),
+    ],
+)
+def test_a_pod_that_is_taken_away_says_by_whom_and_is_tried_again(state, words):
+    """A node without room evicts each try: who is told nothing waits for ever."""
+    found = of_preparation(failed(**state), **SCRIPT)
+    assert (found.failure.reason, found.may_pass) == (Reason.INTERRUPTED, True)
+    assert found.failure.message == f"The pod of the download was taken away: {words}" or words == "preempting."
+    assert words in found.failure.message
+    assert found.failure.step == ("Validate" if "validates" in state else "Download")
 
 
 def test_a_download_that_takes_too_long_says_what_to_raise():
@@ -155,6 +175,26 @@ def test_servers_of_another_revision_have_not_failed():
     assert failure.of_servers(at(of, deployment("another", available=0), bad), entry(of)) is None
     outdated = deployment(entry(of), available=0, late=True, observedGeneration=2)
     assert failure.of_servers(at(of, outdated), entry(of)) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({}, ""),
+        ({"runtimeImage": "mine:1"}, "/v2/models/iris/ready"),
+        ({"runtimeImage": "mine:1", "annotations": {"skysail.dev/ready-path": "/up"}}, "/up"),
+    ],
+    ids=["ours", "theirs", "theirs, told"],
+)
+def test_an_image_of_ones_own_that_is_never_ready_is_told_where_it_is_asked(spec, path):
+    of = model(**spec)
+    known = entry(of)
+    waits = server(of, ready=False)
+    found = failure.of_servers(at(of, deployment(known, available=0, late=True), waits), known).failure
+    assert found.reason == Reason.NOT_READY
+    assert ("skysail.dev/ready-path" in found.message, f"asked at {path} of port 8000" in found.message) == (
+        (True, True) if path else (False, False)
+    )
 
 
 def test_the_last_line_of_a_container_is_in_its_sentence():

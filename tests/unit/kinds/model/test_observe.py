@@ -203,6 +203,19 @@ async def test_a_predecessor_is_asked_about_until_it_has_been_followed():
         assert (found.predecessor is not None) is is_asked
 
 
+@pytest.mark.parametrize(
+    ("end", "is_asked"), [(None, True), ("", False), ("Complete", True)], ids=["begins", "runs", "is done"]
+)
+async def test_the_claim_that_a_model_is_copied_from_is_asked_for_when_a_pod_is_to_have_it(end, is_asked):
+    of = model(modelURI="pvc://weights/iris.onnx")
+    path = "/api/v1/namespaces/shop/persistentvolumeclaims/weights"
+    answer = {"metadata": {"name": "weights"}, "spec": {"accessModes": ["ReadWriteMany"]}}
+    found, server_ = await observed(of, *([] if end is None else [job(of, end)]), **{path: answer})
+    assert (path in server_.paths, found.source is not None and found.source.is_shared) == (is_asked, is_asked)
+    missing, _ = await observed(of)
+    assert missing.source is None
+
+
 async def test_a_job_of_somebody_else_is_not_ours():
     of = model()
     found, _ = await observed(of, **{f"{JOBS}/validate-iris": msgspec.to_builtins(job(of))})

@@ -15,7 +15,7 @@ from skysail.core.obstacles import Obstacle
 from skysail.kinds.model import waiting
 from skysail.kinds.model.plan import plan, refused
 from skysail.kinds.model.types import Download, Failure
-from skysail.kinds.model.workload import ClaimStatus
+from skysail.kinds.model.workload import ClaimSpec, ClaimStatus
 from skysail.kube.objects import Meta, Object
 from skysail.kube.resources import (
     CONTROLLER_REVISION,
@@ -194,6 +194,34 @@ def test_what_was_downloaded_goes_into_the_history_with_its_digest():
     assert result.status.phase == "Deploying"
 
 
+def test_how_long_a_download_took_is_kept_because_each_server_does_it_again():
+    of = model()
+    result = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded", took=4000)))
+    revision_, deployment_ = (
+        next(each.manifest for each in result.actions if each.resource == resource)
+        for resource in (CONTROLLER_REVISION, DEPLOYMENT)
+    )
+    assert revision_["data"]["seconds"] == 4000
+    assert deployment_["spec"]["progressDeadlineSeconds"] == 1800 + 3 * 4000
+
+
+@pytest.mark.parametrize(("modes", "is_shared"), [(["ReadWriteOnce"], False), (["ReadOnlyMany"], True)])
+def test_whether_a_source_belongs_to_one_node_is_kept_with_the_revision(modes, is_shared):
+    of = model(modelURI="pvc://weights/iris.onnx")
+    source = msgspec.structs.replace(claim(), spec=ClaimSpec(access_modes=tuple(modes)))
+    begun = plan(at(of, source=source)).actions[0].manifest["spec"]["template"]["spec"]
+    done = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded"), source=source))
+    stored = next(each.manifest for each in done.actions if each.resource == CONTROLLER_REVISION)
+    assert (stored["data"].get("isShared", False), "affinity" not in begun) == (is_shared, is_shared)
+
+
+def test_servers_that_download_say_so():
+    of = model()
+    known = entry(of)
+    result = plan(at(of, known, deployment(known, available=0), server(of, ready=False, init=True)))
+    assert condition(result.status, Condition.PROGRESSING).message == waiting.DOWNLOADS_AGAIN.message
+
+
 def test_a_download_whose_word_is_lost_is_done_again():
     of = model()
     result = plan(at(of, job(of, "Complete")))
@@ -343,6 +371,16 @@ def test_a_verdict_stays_when_the_pod_goes_that_it_was_read_from():
     assert (second.actions, second.status.phase, second.status.failure) == ((), "Failed", first.status.failure)
 
 
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [("checks/v.py", "checks/v.py"), ("https://host.example.com/v.py?sig=secret", "https://host.example.com/v.py")],
+)
+def test_an_event_tells_no_signature_of_an_address(script, told):
+    notes = plan(at(model(validateScript=script))).notes
+    message = next(note.message for note in notes if note.reason == Event.VALIDATION_STARTED)
+    assert message.endswith(f" with {told}.")
+
+
 def test_a_failed_validation_says_how_with_its_log():
     of = model(validateScript="validate.py")
     failed = preparer(of, "Failed", validates="Failed", exit=3)
@@ -377,6 +415,55 @@ def test_pauses_double_up_to_half_an_hour(before, seconds):
     of = shown(of, failure=known if before else None)
     result = plan(at(of, job(of, "Failed"), preparer(of, "Failed", exit=75, said=TRANSIENT)))
     assert (result.status.failure.attempts, result.look_again) == (before + 1, seconds - 10)
+
+
+def tried(of, attempts):
+    """The same model after so many tries that failed."""
+    known = Failure(
+        step="Download",
+        reason="Unreachable",
+        message="It is away.",
+        revision=revision(of),
+        exit_code=75,
+        failure_time=ago(99),
+        attempts=attempts,
+    )
+    return shown(of, failure=known, candidate=revision(of))
+
+
+@pytest.mark.parametrize(("before", "phase"), [(1, "Validating"), (2, "Failed"), (9, "Failed")])
+def test_a_failure_that_lasts_is_shown_as_one_and_tried_on(before, phase):
+    of = tried(model(), before)
+    result = plan(at(of, job(of, "Failed"), preparer(of, "Failed", exit=75, said=TRANSIENT)))
+    assert (result.status.phase, result.status.failure.attempts) == (phase, before + 1)
+    assert said(result.status, Condition.PROGRESSING) == ("True", Reason.RETRYING)
+    assert f"It was tried {before + 1} times, and is tried again at" in result.status.message
+    assert result.look_again is not None
+
+
+def test_an_update_that_cannot_be_had_for_a_while_has_failed_until_it_can():
+    of, old, _ = updated()
+    served = (old, deployment(old), server(of, of_revision=old.hash))
+    failed_ = (job(of, "Failed"), preparer(of, "Failed", exit=75, said=TRANSIENT))
+    early = plan(at(tried(of, 1), *served, *failed_))
+    assert said(early.status, Condition.UPDATE_FAILED) == ("False", Reason.UPDATED)
+    late = plan(at(tried(of, 2), *served, *failed_))
+    assert said(late.status, Condition.UPDATE_FAILED) == ("True", Reason.UNREACHABLE)
+    assert Event.UPDATE_FAILED in events(late)
+    assert (late.status.phase, late.status.revision) == ("Ready", 1)
+    again = msgspec.structs.replace(of, status=late.status)
+    running = plan(at(again, *served, job(of, seconds=5), preparer(of)))
+    assert said(running.status, Condition.UPDATE_FAILED) == ("True", Reason.UNREACHABLE), "also while it is tried"
+    told = condition(running.status, Condition.PROGRESSING).message
+    assert told.startswith("The model is being downloaded. Before: models.example.com does not answer. It was tried 3")
+    assert events(running) == []
+    ends = msgspec.structs.replace(of, status=running.status)
+    for pod in (preparer(of, "Failed", exit=75), preparer(of, "Pending", waiting="ImagePullBackOff")):
+        first = plan(at(ends, *served, job(of, seconds=5), pod)).status
+        assert plan(at(msgspec.structs.replace(of, status=first), *served, job(of, seconds=5), pod)).status == first
+    well = plan(at(again, *served, job(of, "Complete"), preparer(of, "Succeeded")))
+    assert said(well.status, Condition.UPDATE_FAILED) == ("False", Reason.UPDATED)
+    assert well.status.failure is None
 
 
 def test_the_number_of_tries_is_known_while_the_next_one_runs():
@@ -419,11 +506,18 @@ def test_fewer_crashes_may_pass():
     [
         ({"waiting": "ImagePullBackOff", "said": "not there"}, "Deploy", Reason.IMAGE_PULL_FAILED, "cannot be pulled"),
         ({"unscheduled": "0/1 nodes: cpu"}, "Deploy", Reason.INSUFFICIENT_RESOURCES, "a node with room"),
-        ({}, "Ready", Reason.NOT_READY, "did not become ready within 1800 s"),
+        ({}, "Ready", Reason.NOT_READY, "did not become ready within 1890 s"),
+        (
+            {"init": True},
+            "Deploy",
+            Reason.DEADLINE_EXCEEDED,
+            "still downloads the model after 1890 s, although that took 30",
+        ),
     ],
 )
 def test_servers_that_are_too_late_are_undone_and_say_why(pod, step, reason, words):
     of, old, new = updated()
+    new = msgspec.structs.replace(new, seconds=30)
     late = server(of, 1, ready=False, **pod)
     result = plan(at(of, old, new, deployment(new, replicas=2, available=1, late=True), late))
     found = result.status.failure
@@ -665,6 +759,17 @@ def test_a_revision_is_pinned_by_its_number():
     assert said(done.status, Condition.ROLLED_BACK) == ("True", Reason.PINNED)
     freed = plan(at(changed(shown(of, revision=1), rollback_to=None), old, new, deployment(old)))
     assert template(freed) == new.hash
+
+
+def test_a_revision_that_failed_is_tried_again_after_another_was_asked_for():
+    """As `skysail rollback` says: to pin the one that failed changes nothing, to pin the other one and let go does."""
+    of, old, new = updated()
+    failed_ = msgspec.structs.replace(new, outcome="failed")
+    served = (deployment(old), server(of, of_revision=old.hash))
+    assert template(plan(at(changed(of, rollback_to=2), old, failed_, *served))) == old.hash
+    pinned = plan(at(changed(of, rollback_to=1), old, failed_, *served))
+    assert [each.get(Label.OUTCOME) for each in labels(pinned) if each[Label.REVISION] == new.hash] == [None]
+    assert template(plan(at(of, old, new, *served))) == new.hash
 
 
 def test_a_pin_that_is_not_in_the_history_changes_nothing_and_says_what_is():

@@ -161,16 +161,36 @@ def test_the_number_of_servers_is_nobodys_to_apply(model):
 
 
 def test_a_server_ends_only_after_another_one_was_ready_for_a_while():
-    wanted = serving(deployment())
+    wanted = serving(ml_model())
     found = render.deployment(wanted, entry(wanted), told(soak_seconds=7, rollout_seconds=99))["spec"]
     assert found["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
     assert (found["minReadySeconds"], found["progressDeadlineSeconds"]) == (7, 99)
 
 
 def test_the_deadline_is_after_the_soak_because_the_server_demands_it():
-    wanted = serving(deployment())
+    wanted = serving(ml_model())
     found = render.deployment(wanted, entry(wanted), told(soak_seconds=100, rollout_seconds=50))["spec"]
     assert found["progressDeadlineSeconds"] > found["minReadySeconds"]
+
+
+@pytest.mark.parametrize(
+    ("model", "took", "seconds"),
+    [
+        (deployment(), 2000, 1800 + 6000),
+        (deployment(), 20000, 1800 + 21600),
+        (deployment(), 0, 1800 + 21600),
+        (deployment(modelURI="file:///models/iris"), 0, 1800),
+        (ml_model(), 2000, 1800),
+    ],
+    ids=["known", "no longer than any", "unknown", "in the image", "on a claim"],
+)
+def test_who_downloads_the_model_itself_has_the_time_for_that(model, took, seconds):
+    """Else a model that downloads longer than a rollout may take could never be served as an update."""
+    wanted = serving(model)
+    found = render.deployment(wanted, msgspec.structs.replace(entry(wanted), seconds=took), TERMS)["spec"]
+    assert found["progressDeadlineSeconds"] == seconds
+    probe = found["template"]["spec"]["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= seconds, "the deadline says more than a killed server"
 
 
 @EACH
@@ -184,12 +204,19 @@ def test_a_job_is_tried_once_because_only_the_plan_knows_what_may_pass():
     spec = render.prepare_job(wanted, wanted.want, (), TERMS)["spec"]
     assert spec["backoffLimit"] == 0
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
-    assert [rule["action"] for rule in spec["podFailurePolicy"]["rules"]] == ["Ignore"]
+    assert "podFailurePolicy" not in spec, "a pod that is evicted each time would be replaced for ever"
+    assert spec["podReplacementPolicy"] == "Failed"
     assert "ttlSecondsAfterFinished" not in spec
 
 
 def test_a_pod_that_prepares_has_a_deadline_that_counts_from_its_start():
     assert prepared(deployment(), terms=told(prepare_seconds=77))["activeDeadlineSeconds"] == 77
+
+
+def test_only_the_disk_of_a_node_is_left_to_others_in_part():
+    for pod, containers in ((prepared(deployment()), "containers"), (served(deployment()), "initContainers")):
+        assert "--on-node" in pod[containers][0]["args"]
+    assert "--on-node" not in prepared(ml_model())["containers"][0]["args"]
 
 
 def test_without_a_script_only_the_download_runs():
@@ -343,6 +370,40 @@ def test_pods_that_share_a_claim_of_one_node_share_the_node(pod):
 def test_pods_that_share_nothing_of_one_node_go_anywhere(model):
     assert "affinity" not in prepared(model)
     assert "affinity" not in served(model)
+
+
+COPIED = "pvc://weights/iris.onnx"
+NEAR_SOURCE = {"skysail.dev/source-claim": "weights"}
+
+
+def near(pod):
+    found = pod.get("affinity", {}).get("podAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", [])
+    return [term["labelSelector"]["matchLabels"] for term in found]
+
+
+def templates(model, *, is_shared=False):
+    """Of the pod that prepares, and of a server."""
+    wanted = serving(model)
+    known = msgspec.structs.replace(entry(wanted), is_shared=is_shared)
+    job = render.prepare_job(wanted, wanted.want, (), TERMS, is_shared=is_shared)
+    return job["spec"]["template"], render.deployment(wanted, known, TERMS)["spec"]["template"]
+
+
+def test_pods_that_copy_from_a_claim_of_one_node_share_the_node_whichever_model_they_are_of():
+    for template in templates(deployment(modelURI=COPIED)):
+        assert near(template["spec"]) == [NEAR_SOURCE]
+        assert template["metadata"]["labels"].items() >= NEAR_SOURCE.items(), "else the first one would never start"
+
+
+def test_pods_that_copy_from_a_claim_of_several_nodes_go_anywhere():
+    for template in templates(deployment(modelURI=COPIED), is_shared=True):
+        assert near(template["spec"]) == []
+
+
+def test_a_model_with_a_claim_of_its_own_is_kept_near_that():
+    prepare, server = templates(ml_model(modelURL=COPIED))
+    assert near(prepare["spec"]) == near(server["spec"]) == [{"skysail.dev/model-uid": UID}]
+    assert "skysail.dev/source-claim" not in server["metadata"]["labels"], "only the download has the source"
 
 
 @pytest.mark.parametrize(

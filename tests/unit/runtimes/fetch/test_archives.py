@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from skysail.runtimes.fetch import archives
+from skysail.runtimes.fetch import archives, layers
 from skysail.runtimes.fetch.errors import WrongContent
 from tests.support.model_sources import tar_of
 from tests.unit.runtimes.fetch.harness import content
@@ -132,6 +132,39 @@ def test_too_many_entries_are_refused(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(archives, "_MOST_ENTRIES", 3)
     with pytest.raises(WrongContent):
         _unpack(tmp_path, "m.tar", tar_of({str(number): b"" for number in range(4)}, packed=False))
+
+
+def _layer(folder: Path, *names: str) -> Path:
+    path = folder / "layer-0000.tar"
+    path.write_bytes(tar_of(dict.fromkeys(names, b"x")))
+    return path
+
+
+@pytest.mark.parametrize("name", [".wh...", "models/.wh...", "models/.wh..", "models/.wh.", ".wh.", "a/b/.wh..."])
+def test_what_is_removed_by_a_layer_is_in_its_folder(tmp_path: Path, name):
+    other = tmp_path / "store" / "other"
+    other.mkdir(parents=True)
+    into = other.parent / "mine"
+    first = "models/a" if name.startswith("models") else "a/b/c"
+    with pytest.raises(WrongContent) as raised:
+        list(layers.unpack([_layer(tmp_path, first, name)], into, limit=2**20))
+    assert raised.value.reason == "UnsupportedFormat"
+    assert (other.exists(), into.exists()) == (True, True)
+
+
+def test_what_is_left_out_of_layers_is_counted_as_well(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(archives, "_MOST_ENTRIES", 10)
+    system = [f"etc/{number}" for number in range(11)]
+    for names in (system, ["models/a", *system]):
+        told = layers.unpack([_layer(tmp_path, *names)], tmp_path / "into", limit=2**20)
+        with pytest.raises(WrongContent, match="more than 10 entries"):
+            list(told)
+
+
+def test_looking_through_layers_can_be_interrupted(tmp_path: Path):
+    """Whoever iterates is asked again after each name, also where nothing is written."""
+    work = layers.unpack([_layer(tmp_path, "etc/a", "etc/b", "models/c")], tmp_path / "into", limit=2**20)
+    assert list(work) == [0, 0, 0, 0, 0, 1]
 
 
 def test_rights_of_packed_files_are_not_taken_over(tmp_path: Path):

@@ -86,6 +86,57 @@ async def test_a_volume_without_room_is_told_before_anything_comes(tmp_path: Pat
     assert not any(path.endswith(".onnx") for path, _ in bucket.requests)
 
 
+class Disk:
+    """One of a million bytes on which others write beside the download, so many at each look."""
+
+    def __init__(self, free: int, others: int = 0):
+        self.free = free
+        self._others = others
+
+    def usage(self, _path):
+        self.free -= self._others
+        usage = namedtuple("usage", "total used free")  # noqa: PYI024  # as the standard library has it
+        return usage(10**6, 10**6 - self.free, self.free)
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "on_node", "is_fetched"),
+    [
+        (60_000, 200_000, True, False),
+        (60_000, 200_000, False, True),
+        (40_000, 200_000, True, True),
+        (60_000, 100_000, True, False),
+        (5_000, 100_000, True, True),
+    ],
+    ids=["reserve", "own volume", "above it", "below it", "little always"],
+)
+async def test_the_disk_of_a_node_is_not_filled(tmp_path: Path, monkeypatch, size, free, on_node, is_fetched):
+    """Its kubelet would evict the pod before the disk is full, and the next one as well."""
+    monkeypatch.setattr(shutil, "disk_usage", Disk(free).usage)
+    files = Files()
+    files.files = {"/a.onnx": bytes(size)}
+    async with serving(files) as url:
+        if is_fetched:
+            await fetch(f"{url}/a.onnx", tmp_path / "m", on_node=on_node)
+            return
+        with pytest.raises(WrongContent) as raised:
+            await fetch(f"{url}/a.onnx", tmp_path / "m", on_node=on_node)
+
+    assert raised.value.reason == "TooLarge"
+    assert "use a node with a larger disk" in str(raised.value)
+
+
+@pytest.mark.parametrize(("name", "others"), [("/a.onnx", 300_000), ("/a.tar.gz", 35_000)], ids=["comes", "unpacks"])
+async def test_the_disk_of_a_node_that_others_fill_meanwhile_is_left_to_them(tmp_path, monkeypatch, name, others):
+    files = Files()
+    files.files = {name: tar_of({f"{number}.onnx": b"model" for number in range(30)})}
+    monkeypatch.setattr(shutil, "disk_usage", Disk(10**6, others).usage)
+    async with serving(files) as url:
+        with pytest.raises(WrongContent, match=r"^The disk of its node, .* has no room for the rest of the model: "):
+            await fetch(f"{url}{name}", tmp_path / "m", on_node=True)
+    assert names(tmp_path) == [], "it is given back"
+
+
 async def test_what_came_for_another_request_is_not_used(tmp_path: Path):
     files = Files()
     files.files = {"/a.onnx": b"a" * 100, "/b.onnx": b"b" * 100}

@@ -128,6 +128,21 @@ async def test_the_password_is_not_told_to_another_host_in_the_clear(tmp_path: P
     assert "Authorization" not in thief.requests[0][1]
 
 
+async def test_a_login_is_asked_for_by_the_registry_and_by_nobody_that_it_leads_to(tmp_path: Path):
+    registry, thief = Registry(), Registry(login="me:hunter2")
+    registry.push("org/iris", "v1", [(_BODY, _TAR, {_TITLE: "iris.onnx"})])
+    blob = next(path for path in registry.files if "/blobs/" in path)
+    async with serving(thief, "127.0.0.2") as far, serving(registry) as url:
+        registry.redirects[blob] = f"{far}{blob}"
+        secrets = {**_PLAIN, "OCI_USERNAME": "me", "OCI_PASSWORD": "hunter2"}
+        with pytest.raises(NotAllowed, match="asks for a login of its own") as raised:
+            await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=secrets)
+
+    assert raised.value.reason == "AccessDenied"
+    assert [path for path, _ in thief.requests] == [blob], "it is asked for no token"
+    assert all("Authorization" not in headers for _, headers in thief.requests)
+
+
 async def test_a_place_for_tokens_inside_is_refused(tmp_path: Path):
     registry = Registry(login="me:hunter2")
     registry.realm = "http://169.254.169.254/token"

@@ -24,7 +24,7 @@ from skysail.runtimes.fetch.errors import MayPass, NotAllowed, ToldWrong, WrongC
 from skysail.runtimes.fetch.sources.contract import Item, Means, Piece
 from skysail.runtimes.fetch.sources.http import open_url
 from skysail.runtimes.fetch.uris import shown
-from skysail.runtimes.fetch.web import ANSWERS
+from skysail.runtimes.fetch.web import ANSWERS, origin
 
 _FORM = re.compile(
     r"oci://(?P<host>[^/]+)/(?P<repository>[a-z0-9._/-]+?)(:(?P<tag>[\w.-]+))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
@@ -149,10 +149,20 @@ class Artifact:
             if answer.status != _UNAUTHORIZED:
                 yield answer
                 return
+            self._object_to_strangers(url, str(answer.url))
             challenge = answer.headers.get("WWW-Authenticate", "")
         self._secret = await self._log_in(challenge)
         async with self._web.get(url, headers, secret=self._secret) as answer:
             yield answer
+
+    def _object_to_strangers(self, asked: str, answered: str) -> None:
+        """Where the registry only leads to, nobody is told the password, nor asked for a token by their word."""
+        if origin(asked) != origin(answered):
+            raise NotAllowed(
+                "AccessDenied",
+                f"The registry of {shown(self._uri)} leads to {shown(answered)}, which asks for a login of its own:"
+                " have the registry give out its files itself, or by addresses that need none.",
+            )
 
     async def _log_in(self, challenge: str) -> dict[str, str]:
         basic = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}

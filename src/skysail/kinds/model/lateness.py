@@ -1,0 +1,54 @@
+"""Why servers of a revision have not answered in the time that they had, and do not say so themselves. Pure."""
+
+from __future__ import annotations
+
+from skysail.base.names import Annotation, Reason
+from skysail.core import obstacles
+from skysail.kinds.model import pods
+from skysail.kinds.model.revisions import Entry
+from skysail.kinds.model.runtimes import ROWS
+from skysail.kinds.model.snapshot import Snapshot
+from skysail.kinds.model.types import Failure
+from skysail.kinds.model.workload import Pod
+
+
+def late(snapshot: Snapshot, entry: Entry, waited_for: list[Pod]) -> Failure:
+    """Servers that could not be made, did not start, still download, or run and do not become ready."""
+    deployment = snapshot.deployment
+    assert deployment is not None, "only servers that are there can be late"
+    if deployment.refusal is not None:
+        wait = obstacles.refused(deployment.refusal)
+        return Failure(step="Deploy", reason=wait.reason, message=wait.message)
+    for pod in waited_for:
+        keeps = obstacles.obstacle(pod, f"Server {pod.metadata.name}", told=snapshot.obstacle)
+        if keeps is not None:
+            return Failure(step="Deploy", reason=keeps.reason, message=keeps.message)
+    slow = next((pod for pod in waited_for if pod.is_downloading), None)
+    seconds = pods.patience(snapshot.serving, entry, snapshot.terms)
+    if slow is not None:
+        return _downloads(slow, entry, seconds)
+    who = f"Server {waited_for[0].metadata.name}" if waited_for else "A server"
+    told = f"{who} runs, but did not become ready within {seconds} s. Its log tells what it waits for."
+    message = f"{told}{_asked(snapshot, entry)}"
+    return Failure(step="Ready", reason=Reason.NOT_READY, message=message)
+
+
+def _asked(snapshot: Snapshot, entry: Entry) -> str:
+    """Where an image of the user's is asked, which may well answer elsewhere."""
+    want, row = entry.want, ROWS[entry.want.runtime]
+    if pods.is_known(want, snapshot.terms) and not want.ready:
+        return ""
+    path = want.ready or row.ready_path(snapshot.serving.names.model)
+    return (
+        f" It is asked at {path} of port {row.port}: if it says at another path that it is ready, name that in "
+        f"annotation {Annotation.READY_PATH}."
+    )
+
+
+def _downloads(pod: Pod, entry: Entry, seconds: int) -> Failure:
+    before = f", although that took {entry.seconds} s before it was served" if entry.seconds else ""
+    message = (
+        f"Server {pod.metadata.name} still downloads the model after {seconds} s{before}: see why its node reaches the "
+        "place of the model so slowly, or raise the setting rollout_seconds."
+    )
+    return Failure(step="Deploy", reason=Reason.DEADLINE_EXCEEDED, message=message)

@@ -9,6 +9,7 @@ import pytest
 
 from skysail.runtimes.fastapi_pytorch.errors import WrongModel, WrongSetting
 from skysail.runtimes.fastapi_pytorch.loading import load
+from skysail.runtimes.fastapi_pytorch.models import Traits, graph
 from skysail.runtimes.fastapi_pytorch.settings import Settings
 from tests.support import onnx_models
 from tests.support.onnx_models import WIDTH, Network
@@ -37,6 +38,31 @@ def test_requests_are_joined_only_where_rows_do_not_know_each_other(tmp_path):
     assert not loaded(Network().save(tmp_path / "one.onnx", rows=1)).joins
     assert not loaded(Network().save(tmp_path / "off.onnx"), batching=False).joins
     assert loaded(onnx_models.save_echo(tmp_path / "echo.onnx")).joins
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_rows_that_would_be_quantized_by_each_other_are_not_joined(tmp_path, by_hand):
+    """A row of small numbers would be rounded to nothing beside one of large ones."""
+    served = loaded(onnx_models.save_quantized(tmp_path / "model.onnx", by_hand=by_hand))
+    assert not served.joins
+    assert served.model.traits.mixing is not by_hand
+
+
+def test_what_a_graph_inside_of_a_graph_computes_with_counts(tmp_path):
+    """With no input that is tried does it come to that."""
+    assert loaded(onnx_models.save_branching(tmp_path / "plain.onnx")).joins
+    assert not loaded(onnx_models.save_branching(tmp_path / "inner.onnx", quantizing=True)).joins
+
+
+def test_a_graph_is_read_as_onnx_reads_it(tmp_path):
+    assert graph.traits(Network().save(tmp_path / "plain.onnx")) == Traits()
+    assert graph.traits(onnx_models.save_branching(tmp_path / "if.onnx")) == Traits(branching=True)
+    inner = onnx_models.save_branching(tmp_path / "inner.onnx", quantizing=True)
+    assert graph.traits(inner) == Traits(branching=True, mixing=True)
+
+
+def test_whole_numbers_that_are_mixed_are_seen_as_well(tmp_path):
+    assert not loaded(onnx_models.save_mixing(tmp_path / "mixing.onnx", kind="INT64")).joins
 
 
 def test_a_model_that_fails_with_what_it_takes_is_refused(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import onnxruntime
 
 from skysail.runtimes.fastapi_pytorch.errors import WrongModel
-from skysail.runtimes.fastapi_pytorch.models import Signature
+from skysail.runtimes.fastapi_pytorch.models import Signature, graph
 from skysail.runtimes.fastapi_pytorch.tensors import ANY, Array, Spec
 
 _TYPES = {
@@ -46,6 +46,7 @@ class OnnxModel:
         inputs = tuple(map(_spec, self._session.get_inputs()))
         self._names = [spec.name for spec in inputs]
         self.signature = Signature(inputs=inputs, outputs=tuple(map(_spec, self._session.get_outputs())))
+        self.traits = graph.traits(file)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         found: list[Array] = self._session.run(None, dict(zip(self._names, arrays, strict=True)))

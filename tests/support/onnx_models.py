@@ -111,6 +111,20 @@ def save_failing(file: Path) -> Path:
     return _save(file, nodes, [ends[0]], [ends[1]], [shape])
 
 
+def save_particular(file: Path, width: int) -> Path:
+    """Takes rows of one width only, and does not say so."""
+    weights = numpy_helper.from_array(np.ones((width, 2), np.float32), "weights")
+    nodes = [helper.make_node("MatMul", ["features", "weights"], ["scores"])]
+    ends = _tensor("features", "FP32", ["rows", "width"]), _tensor("scores", "FP32", ["rows", 2])
+    return _save(file, nodes, [ends[0]], [ends[1]], [weights])
+
+
+def save_number(file: Path) -> Path:
+    """Takes one number."""
+    nodes = [helper.make_node("Neg", ["number"], ["negative"])]
+    return _save(file, nodes, [_tensor("number", "FP32", [])], [_tensor("negative", "FP32", [])])
+
+
 def save_picky(file: Path) -> Path:
     """Looks up rows of a table: an index outside of it is an error of the model's own."""
     table = numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(3, 2), "table")

@@ -159,6 +159,11 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _worked(loaded: Loaded) -> Callable[[Work], bool]:
-    """Whether the model took input of such shapes when it was loaded: then it is not the client who is wrong."""
-    shapes = [array.shape[1:] for array in loaded.example or ()]
+    """Whether the model took input of such shapes when it was loaded: then it is not the client who is wrong.
+
+    Nobody can say that it is, where the model never took anything.
+    """
+    if loaded.example is None:
+        return lambda _: True
+    shapes = [array.shape[1:] for array in loaded.example]
     return lambda work: shapes == [array.shape[1:] for array in work.arrays]

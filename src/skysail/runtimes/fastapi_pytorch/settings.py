@@ -38,6 +38,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_code: Annotated[
         bool, Meta(description="Whether code that comes with the model may run: `model.py`, and any `.pt2`.")
     ] = False
+    allow_untried: Annotated[
+        bool, Meta(description="Whether a model is served although it failed with all that it was tried with.")
+    ] = False
     drain_seconds: Annotated[
         float, Meta(ge=0, description="How long requests are still taken after SIGTERM, while the cluster looks away.")
     ] = 5.0

@@ -1,5 +1,6 @@
 """A model is tried before it is served, and what is not needed is not imported."""
 
+import json
 import os
 import subprocess
 import sys
@@ -68,6 +69,62 @@ def test_whole_numbers_that_are_mixed_are_seen_as_well(tmp_path):
 def test_a_model_that_fails_with_what_it_takes_is_refused(tmp_path):
     with pytest.raises(WrongModel, match=r"^model.onnx, which looks like ONNX, cannot be loaded: .*Reshape"):
         loaded(onnx_models.save_failing(tmp_path / "model.onnx"))
+
+
+def test_a_model_that_fails_with_every_guess_is_refused_with_what_to_do(tmp_path):
+    file = onnx_models.save_particular(tmp_path / "model.onnx", width=5)
+    with pytest.raises(WrongModel, match=r"Put signature.json beside it .*, or set ALLOW_UNTRIED=1 .*[^.]\.$"):
+        loaded(file)
+    served = loaded(file, allow_untried=True)
+    assert (served.example, served.joins) == (None, False)
+    assert "ALLOW_UNTRIED" in served.remark
+
+
+@pytest.mark.parametrize("told", [{"shape": [-1, 5]}, {"shape": [-1, -1], "trial": [1, 5]}])
+def test_what_onnx_leaves_open_can_be_said_beside_it(tmp_path, told):
+    file = onnx_models.save_particular(tmp_path / "model.onnx", width=5)
+    write_signature(tmp_path, told)
+    served = loaded(file)
+    assert served.joins
+    assert [array.shape for array in served.example] == [(1, 5)]
+    assert [spec.shape for spec in served.model.signature.inputs] == [tuple(told["shape"])]
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"shape": [-1, 5], "name": "x"}, r"has other inputs than the model, which takes features \(FP32\)"),
+        ({"shape": [-1, 5], "datatype": "INT64"}, "has other inputs than the model"),
+        ({"shape": [-1, 5], "trial": [1, 4]}, r"`trial` of features .* must be a shape that \[-1, 5\] allows"),
+        ({"shape": [-1, -1], "trial": [1, 0]}, "`trial` of features"),
+        ({"shape": [-1, 4]}, "it fails with the input that it is said to take"),
+    ],
+)
+def test_what_is_said_beside_a_model_must_be_true(tmp_path, told, sentence):
+    file = onnx_models.save_particular(tmp_path / "model.onnx", width=5)
+    write_signature(tmp_path, told)
+    with pytest.raises(WrongModel, match=sentence):
+        loaded(file)
+
+
+def write_signature(folder, told):
+    spec = {"name": "features", "datatype": "FP32", **told}
+    (folder / "signature.json").write_text(json.dumps({"inputs": [spec]}))
+
+
+def test_inputs_may_be_said_in_another_order(tmp_path):
+    file = onnx_models.save_echo(tmp_path / "model.onnx")
+    known = loaded(file).model.signature.inputs
+    told = [{"name": spec.name, "datatype": spec.datatype, "shape": spec.shape} for spec in known[::-1]]
+    (tmp_path / "signature.json").write_text(json.dumps({"inputs": told}))
+    served = loaded(file)
+    assert [spec.name for spec in served.model.signature.inputs] == [spec.name for spec in known[::-1]]
+    assert served.joins
+
+
+def test_an_input_without_dimensions_is_tried_as_well(tmp_path):
+    served = loaded(onnx_models.save_number(tmp_path / "model.onnx"))
+    assert ([array.shape for array in served.example], served.joins) == ([()], False)
 
 
 def test_what_is_no_onnx_is_refused(tmp_path):

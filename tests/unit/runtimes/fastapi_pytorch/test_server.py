@@ -186,6 +186,16 @@ def test_the_model_s_own_mistake_is_told_to_whom_it_belongs(tmp_path):
         assert server.post("/predict", {"features": [1]}).status == 200
 
 
+def test_a_model_that_never_worked_is_not_the_client_s_mistake(tmp_path):
+    file = onnx_models.save_failing(tmp_path / "model.onnx")
+    code, said = refusal(file)
+    assert (code, said.count("\n")) == (65, 1)
+    assert "ALLOW_UNTRIED=1" in said
+    with serving(file, ALLOW_UNTRIED="1") as server:
+        assert "The model failed with all that it was tried with" in server.said
+        assert server.post("/predict", {"features": [[1, 2]]}).status == 500
+
+
 def test_a_request_that_is_under_way_is_finished_after_sigterm(tmp_path):
     body = json.dumps({"features": [[1] * WIDTH]}).encode()
     with serving(NETWORK.save(tmp_path / "model.onnx"), DRAIN_SECONDS="2") as server:

@@ -1,4 +1,4 @@
-"""What a model of PyTorch takes: as the file `signature.json` beside it says, or as a guess from its weights."""
+"""What a model takes: as the file `signature.json` beside it says, or of PyTorch as a guess from its weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,14 @@ def written(found: Found) -> Signature | None:
     wrong = [spec.datatype for spec in (*signature.inputs, *signature.outputs) if spec.datatype not in TYPES]
     if wrong or not signature.inputs:
         raise WrongModel(f"{FILE} needs at least one input, and datatypes of {', '.join(TYPES)}.")
+    unfit = next((spec for spec in signature.inputs if spec.trial and not _is_fit(spec)), None)
+    if unfit is not None:
+        raise WrongModel(f"`trial` of {unfit.name} in {FILE} must be a shape that {list(unfit.shape)} allows.")
     return signature
+
+
+def _is_fit(spec: Spec) -> bool:
+    return min(spec.trial) > 0 and spec.fits(spec.trial)
 
 
 def guesses(name: str, weight: tuple[int, ...] | None, *, embeds: bool) -> Iterator[Spec]:
@@ -63,12 +70,12 @@ def examples(specs: Sequence[Spec], rows: int, side: int = 1) -> list[Array]:
 
 def sides(specs: Sequence[Spec]) -> tuple[int, ...]:
     """What to try where a dimension other than the first may have any size."""
-    return _SIDES[::-1] if any(ANY in spec.shape[1:] for spec in specs) else (1,)
+    return _SIDES[::-1] if any(ANY in spec.shape[1:] and not spec.trial for spec in specs) else (1,)
 
 
 def _example(spec: Spec, rows: int, side: int) -> Array:
     first = [rows if size == ANY else size for size in spec.shape[:1]]
-    shape = (*first, *(side if size == ANY else size for size in spec.shape[1:]))
+    shape = (*first, *(spec.trial[1:] or (side if size == ANY else size for size in spec.shape[1:])))
     count = math.prod(shape)
     row, place = np.divmod(np.arange(count), count // rows if spec.shape[:1] == (ANY,) else count)
     if spec.dtype.kind == "f":

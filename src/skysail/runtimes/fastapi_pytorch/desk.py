@@ -8,13 +8,14 @@ from typing import Protocol
 
 from skysail.runtimes.fastapi_pytorch import answers, foreign
 from skysail.runtimes.fastapi_pytorch.answers import Answer
-from skysail.runtimes.fastapi_pytorch.batching import Batcher, Outcome
+from skysail.runtimes.fastapi_pytorch.batching import Batcher
 from skysail.runtimes.fastapi_pytorch.errors import Left, ModelError, Refused
 from skysail.runtimes.fastapi_pytorch.intake import Work
 from skysail.runtimes.fastapi_pytorch.life import Life
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
 from skysail.runtimes.fastapi_pytorch.requests import Form
 from skysail.runtimes.fastapi_pytorch.tensors import Array
+from skysail.runtimes.fastapi_pytorch.waiting import Outcome
 
 
 class Client(Protocol):

@@ -16,7 +16,7 @@ import uvicorn
 
 from skysail.runtimes.fastapi_pytorch import tensors, threads, warming
 from skysail.runtimes.fastapi_pytorch.application import Application, Asgi, Place
-from skysail.runtimes.fastapi_pytorch.batching import Batcher
+from skysail.runtimes.fastapi_pytorch.batching import Batcher, Pace
 from skysail.runtimes.fastapi_pytorch.errors import WrongSetting
 from skysail.runtimes.fastapi_pytorch.intake import Intake, Work
 from skysail.runtimes.fastapi_pytorch.lane import Lane
@@ -25,6 +25,7 @@ from skysail.runtimes.fastapi_pytorch.loading import Loaded, load
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
 from skysail.runtimes.fastapi_pytorch.requests import InferForm, PredictForm
 from skysail.runtimes.fastapi_pytorch.settings import Settings
+from skysail.runtimes.fastapi_pytorch.waiting import Bounds
 
 _BACKLOG = 2048
 # More than the minute that proxies keep theirs: then nobody sends into a connection that is being closed.
@@ -86,8 +87,9 @@ class Server:
 
     def _take(self, loaded: Loaded) -> None:
         settings, signature = self._settings, loaded.model.signature
-        rows = settings.batch_rows if loaded.joins else 0
-        batcher = Batcher(loaded.model.run, batch_rows=rows, queue_rows=settings.queue_rows, metrics=self._metrics)
+        # What may take long with other values must never hold up the event loop.
+        pace = Pace(quick=0.0) if loaded.model.traits.branching else Pace()
+        batcher = Batcher(loaded.model.run, _bounds(settings, loaded), self._metrics, pace)
         intake = Intake(signature, settings.max_rows)
         infer = InferForm(settings.model_name, settings.model_version, signature, intake)
         self._app.serve((PredictForm(signature, intake), infer), batcher, _worked(loaded))
@@ -156,6 +158,17 @@ def _listen(settings: Settings) -> socket.socket:
         raise WrongSetting(
             f"Nothing can listen at {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}."
         ) from error
+
+
+def _bounds(settings: Settings, loaded: Loaded) -> Bounds:
+    return Bounds(
+        batch_rows=settings.batch_rows if loaded.joins else 0,
+        batch_bytes=settings.batch_bytes,
+        batch_seconds=settings.batch_seconds,
+        queue_rows=settings.queue_rows,
+        queue_bytes=settings.queue_bytes,
+        queue_seconds=settings.queue_seconds,
+    )
 
 
 def _worked(loaded: Loaded) -> Callable[[Work], bool]:

@@ -11,6 +11,7 @@ from msgspec import Meta
 from skysail.runtimes.fastapi_pytorch.errors import WrongSetting
 
 Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
@@ -28,6 +29,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_rows: Annotated[Count, Meta(description="Rows that one request may have.")] = 4096
     batch_rows: Annotated[Count, Meta(description="Rows that the model is given at once, from several requests.")] = 512
     queue_rows: Annotated[Count, Meta(description="Rows that may wait; what comes on top is refused with 503.")] = 2048
+    batch_bytes: Annotated[Count, Meta(description="Bytes of these rows at most, as the model takes them.")] = (
+        64 * 2**20
+    )
+    batch_seconds: Annotated[
+        Seconds, Meta(description="How long they may take, by the last batch; fewer go together where it was slow.")
+    ] = 1.0
+    queue_bytes: Annotated[Count, Meta(description="Bytes of the rows that wait.")] = 256 * 2**20
+    queue_seconds: Annotated[
+        Seconds, Meta(description="How long a request may have to wait, by the last batch; else it is refused.")
+    ] = 5.0
     batching: Annotated[bool, Meta(description="Whether requests are joined, where the model allows it.")] = True
     threads: Annotated[
         int, Meta(ge=0, description="Threads of one inference; 0: as many as the container has processors.")

@@ -18,6 +18,7 @@ from skysail.runtimes.fastapi_pytorch.metrics import Metrics
 from skysail.runtimes.fastapi_pytorch.models import Signature
 from skysail.runtimes.fastapi_pytorch.requests import InferForm, PredictForm
 from skysail.runtimes.fastapi_pytorch.tensors import Spec
+from skysail.runtimes.fastapi_pytorch.waiting import Bounds
 
 ANYTHING = Signature(inputs=(Spec(name="x", datatype="FP32", shape=()),), known=False)
 ROW = json.dumps({"features": [[1, 2]]}).encode()
@@ -69,7 +70,7 @@ class House:
         self.app = Application(
             Place("net", "v1"), self.life, self.metrics, body_limit=body_limit, pages=lambda: self._page
         )
-        self.batcher = Batcher(run, batch_rows=8, queue_rows=8, metrics=self.metrics)
+        self.batcher = Batcher(run, Bounds(batch_rows=8, queue_rows=8), self.metrics)
         self.worked = worked
 
     def open(self) -> None:

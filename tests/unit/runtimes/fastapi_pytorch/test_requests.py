@@ -224,3 +224,10 @@ def test_what_holds_for_a_whole_request_keeps_it_alone():
     assert infer({"inputs": [two_rows, tensor("count", (2,), "INT32", [7, 8])]}, TWO).kind is not None
     assert infer({"inputs": [two_rows, tensor("count", (1,), "INT32", [7])]}, TWO).kind is None
     assert infer({"inputs": [tensor("x", (), "FP32", [7])]}, UNKNOWN).kind is None
+
+
+def test_the_bytes_are_counted_as_the_model_takes_them():
+    assert predict({"features": [[1, 2], [3, 4]]}).size == 16
+    assert predict({"features": [[1, 2, 3]]}, UNKNOWN).size == 12
+    pair = [tensor(), tensor("count", (1,), "INT32", [7])]
+    assert infer({"inputs": pair}, TWO).size == sum(array.nbytes for array in infer({"inputs": pair}, TWO).arrays) > 4

@@ -20,7 +20,7 @@ import numpy as np
 from skysail.runtimes.fastapi_pytorch import foreign
 from skysail.runtimes.fastapi_pytorch.errors import Left, ModelError, Refused
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
-from skysail.runtimes.fastapi_pytorch.speed import Speed, Took
+from skysail.runtimes.fastapi_pytorch.speed import Speed
 from skysail.runtimes.fastapi_pytorch.tensors import Array
 from skysail.runtimes.fastapi_pytorch.waiting import Bounds, Job, Queue
 
@@ -67,7 +67,7 @@ class Batcher:
         self._busy = False
         self._began: float | None = None
         self._is_full = False
-        self._long_ago = 0.0
+        self._counted_at = self._counted = -math.inf
         self._awaited = 0
         self._latest: asyncio.TimerHandle | None = None
         self._inbox: SimpleQueue[list[Job] | None] = SimpleQueue()
@@ -85,7 +85,7 @@ class Batcher:
     def submit(self, job: Job) -> None:
         """Raises Refused where too much waits already."""
         queue = self._queue
-        if queue and not (queue.has_room(job.work) and self._wait() <= self._bounds.queue_seconds):
+        if queue.rows and not (queue.has_room(job.work) and self._wait() <= self._bounds.queue_seconds):
             retry = max(1, min(_LONGEST_RETRY, math.ceil(self._speed.wait(queue.rows))))
             raise Refused("Too many requests wait for the model; try again later.", 503, retry_after=retry)
         queue.add(job)
@@ -104,40 +104,44 @@ class Batcher:
         """How long who comes now would wait, as far as that is known: at least as long as the model already takes."""
         return max(self._speed.wait(self._queue.rows), self.busy_seconds)
 
-    def _most_rows(self) -> int:
+    def _most_rows(self) -> float:
         return min(self._bounds.batch_rows, self._speed.fitting(self._bounds.batch_seconds))
 
     def _next(self) -> None:
         if self._latest is not None:
             self._latest.cancel()
             self._latest = None
-        self._long_ago = self._clock() - self._pace.patience
-        batch = self._queue.take(self._most_rows(), self._is_wanted)
+        now = self._clock()
+        batch, left = self._queue.take(self._most_rows(), now - self._pace.patience)
+        for job in left:
+            self._metrics.left()
+            job.settle(Left("The client has left."))
         self._busy = bool(batch)
         if not batch:
             return
-        self._is_full = bool(self._queue)
+        self._is_full = self._queue.rows > 0
         if self._speed.is_quick(batch[0].work.kind, _rows(batch)):
-            self._done(batch, *self._timed(batch))
+            self._done(batch, *self._timed(batch, self._worked(now)))
         else:
-            self._began = self._clock()
+            self._began = now
             self._inbox.put(batch)
 
-    def _is_wanted(self, job: Job) -> bool:
-        if job.since > self._long_ago or not job.has_left():
-            return True
-        self._metrics.left()
-        job.settle(Left("The client has left."))
-        return False
+    def _worked(self, now: float) -> float:
+        """What the processor has done for the loop so far. To ask each time would cost a tenth of a small request."""
+        if now - self._counted_at > self._pace.quick:
+            self._counted_at, self._counted = now, thread_time()
+        return self._counted
 
     def _work(self) -> None:
         while (batch := self._inbox.get()) is not None:
-            self._loop.call_soon_threadsafe(self._done, batch, *self._timed(batch))
+            self._loop.call_soon_threadsafe(self._done, batch, *self._timed(batch, thread_time()))
 
-    def _timed(self, batch: list[Job]) -> tuple[list[list[Array] | ModelError], Took]:
-        began, worked = self._clock(), thread_time()
+    def _timed(self, batch: list[Job], worked: float) -> tuple[list[list[Array] | ModelError], float, float]:
+        """The answers, and the seconds that they took by the clock and by the processor, which had `worked` before."""
+        began = self._clock()
         answers = self._answers(batch)
-        return answers, Took(self._clock() - began, thread_time() - worked)
+        seconds = self._clock() - began
+        return answers, seconds, seconds if seconds < self._pace.quick else thread_time() - worked
 
     def _answers(self, batch: list[Job]) -> list[list[Array] | ModelError]:
         """An answer for each. Where they fail together, each is tried alone: nobody pays for another's input."""
@@ -160,16 +164,18 @@ class Batcher:
             start = end
         return answers
 
-    def _done(self, batch: list[Job], answers: list[list[Array] | ModelError], took: Took) -> None:
+    def _done(
+        self, batch: list[Job], answers: list[list[Array] | ModelError], seconds: float, processor: float
+    ) -> None:
         self._began = None
         rows = _rows(batch)
         self._metrics.ran(rows)
         # What fails may fail at once, and tells nothing of what does not.
         if not any(isinstance(answer, ModelError) for answer in answers):
-            self._speed.ran(batch[0].work.kind, rows, took, is_full=self._is_full)
+            self._speed.ran(batch[0].work.kind, rows, seconds, processor, is_full=self._is_full)
         for job, answer in zip(batch, answers, strict=True):
             job.settle(answer)
-        self._gather(len(batch), took.seconds)
+        self._gather(len(batch), seconds)
 
     def _gather(self, answered: int, seconds: float) -> None:
         """Those who were just answered may ask again at once. Where others wait, it is worth a moment to let them."""

@@ -4,23 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import NamedTuple
 
-# What takes so many times as long as it should, by the processor's own count, does so because of its values.
+# What takes so many times as long as it may, by the processor's own count, does so because of its values.
 _SURPRISE = 10
-
-
-class Took(NamedTuple):
-    """What a batch took: seconds by the clock, and of the processor for its thread alone."""
-
-    seconds: float
-    processor: float
-
-
-class _Run(NamedTuple):
-    kind: Hashable
-    rows: int
-    seconds: float
 
 
 class Speed:
@@ -33,7 +19,9 @@ class Speed:
     def __init__(self, quick: float, habit: int) -> None:
         self._quick = quick
         self._habit = habit
-        self._last: _Run | None = None
+        self._kind: Hashable = None
+        self._rows = 1
+        self._seconds = 0.0
         self._in_a_row = 0
         self._foretold = False
         self._deceives = False
@@ -41,26 +29,19 @@ class Speed:
 
     def is_quick(self, kind: Hashable, rows: int) -> bool:
         """Asked before each run of which `ran` tells."""
-        last = self._last
         self._foretold = (
-            last is not None
-            and kind is not None
-            and last.kind == kind
-            and last.seconds * max(1.0, rows / last.rows) < self._quick
+            kind is not None and kind == self._kind and self._seconds * max(1.0, rows / self._rows) < self._quick
         )
         return self._foretold and self._in_a_row >= self._habit and not self._deceives
 
-    def ran(self, kind: Hashable, rows: int, took: Took, *, is_full: bool) -> None:
-        """`is_full`: there was more to do than went along."""
-        seconds = max(took.seconds, 1e-6)
+    def ran(self, kind: Hashable, rows: int, seconds: float, processor: float, *, is_full: bool) -> None:
+        """By the clock, and by what the processor did at most. `is_full`: there was more to do than went along."""
         if seconds < self._quick:
-            is_same = self._last is not None and self._last.kind == kind
-            self._in_a_row = self._in_a_row + 1 if is_same else 1
-        elif self._foretold and took.processor >= self._quick:
-            is_habit = self._in_a_row >= self._habit
-            self._deceives = self._deceives or (is_habit and took.processor >= _SURPRISE * self._quick)
+            self._in_a_row = self._in_a_row + 1 if kind == self._kind else 1
+        elif self._foretold and processor >= _SURPRISE * self._quick:
+            self._deceives = self._deceives or self._in_a_row >= self._habit
             self._in_a_row = 0
-        self._last = _Run(kind, rows, seconds)
+        self._kind, self._rows, self._seconds = kind, rows, seconds
         # A few rows alone tell how long they take at most, and not how many would have gone along in that time.
         if is_full or seconds < self._per_row * rows:
             self._per_row = seconds / rows
@@ -69,8 +50,6 @@ class Speed:
         """Seconds until so many are done, as soon as there was ever more to do than could be done at once; 0 before."""
         return rows * self._per_row
 
-    def fitting(self, seconds: float) -> int:
+    def fitting(self, seconds: float) -> float:
         """Rows that take no longer, if each takes as long as those of the last run. Many together take less."""
-        if self._last is None or math.isinf(seconds):
-            return 2**62
-        return max(1, int(seconds / self._last.seconds * self._last.rows))
+        return max(1.0, seconds / self._seconds * self._rows) if self._seconds else math.inf

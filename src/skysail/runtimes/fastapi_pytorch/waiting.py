@@ -60,13 +60,15 @@ class Queue:
         return self.rows + work.rows <= bounds.queue_rows and self._size + work.size <= bounds.queue_bytes
 
     def add(self, job: Job) -> None:
+        work = job.work
         self._jobs.append(job)
-        self.rows += job.work.rows
-        self._size += job.work.size
+        self.rows += work.rows
+        self._size += work.size
 
-    def take(self, most_rows: int, is_wanted: Callable[[Job], bool]) -> list[Job]:
-        """As many as may be run together. Those that are not wanted go as well, and to nobody."""
+    def take(self, most_rows: float, long_ago: float) -> tuple[list[Job], list[Job]]:
+        """As many as may be run together; and those among them who came before `long_ago` and have left."""
         batch: list[Job] = []
+        left: list[Job] = []
         jobs, rows, size = self._jobs, 0, 0
         while jobs:
             job = jobs[0]
@@ -81,8 +83,10 @@ class Queue:
             jobs.popleft()
             self.rows -= work.rows
             self._size -= work.size
-            if is_wanted(job):
-                rows += work.rows
-                size += work.size
-                batch.append(job)
-        return batch
+            if job.since <= long_ago and job.has_left():
+                left.append(job)
+                continue
+            rows += work.rows
+            size += work.size
+            batch.append(job)
+        return batch, left

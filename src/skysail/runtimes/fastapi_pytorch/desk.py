@@ -42,6 +42,7 @@ class Desk:
         self._forms = forms
         self._batcher = batcher
         self._has_worked = has_worked
+        self._life.watch(lambda: batcher.busy_seconds)
 
     @property
     def waiting(self) -> int:

@@ -30,7 +30,8 @@ from skysail.runtimes.fastapi_pytorch.waiting import Bounds
 _BACKLOG = 2048
 # More than the minute that proxies keep theirs: then nobody sends into a connection that is being closed.
 _KEEP_ALIVE_SECONDS = 75
-_LAST_SECONDS = 20
+# Of the minute that a pod has for its end, after the seconds in which it still takes requests.
+_LAST_SECONDS = 50
 _COLLECTIONS = (50_000, 20, 20)
 
 
@@ -40,7 +41,7 @@ class Server:
     def __init__(self, settings: Settings, version: str) -> None:
         self._settings = settings
         self._version = version
-        self._life = Life()
+        self._life = Life(hung=settings.hung_seconds, dead=settings.dead_seconds)
         self._loaded: Loaded | None = None
         about = {"name": settings.model_name, "version": settings.model_version}
         self._metrics = Metrics(time.monotonic, about)
@@ -87,9 +88,7 @@ class Server:
 
     def _take(self, loaded: Loaded) -> None:
         settings, signature = self._settings, loaded.model.signature
-        # What may take long with other values must never hold up the event loop.
-        pace = Pace(quick=0.0) if loaded.model.traits.branching else Pace()
-        batcher = Batcher(loaded.model.run, _bounds(settings, loaded), self._metrics, pace)
+        batcher = Batcher(loaded.model.run, _bounds(settings, loaded), self._metrics, _pace(loaded))
         intake = Intake(signature, settings.max_rows)
         infer = InferForm(settings.model_name, settings.model_version, signature, intake)
         self._app.serve((PredictForm(signature, intake), infer), batcher, _worked(loaded))
@@ -169,6 +168,11 @@ def _bounds(settings: Settings, loaded: Loaded) -> Bounds:
         queue_bytes=settings.queue_bytes,
         queue_seconds=settings.queue_seconds,
     )
+
+
+def _pace(loaded: Loaded) -> Pace:
+    """What may take long with other values must never hold up the event loop."""
+    return Pace(quick=0.0) if loaded.model.traits.branching else Pace()
 
 
 def _worked(loaded: Loaded) -> Callable[[Work], bool]:

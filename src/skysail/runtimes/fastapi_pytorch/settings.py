@@ -52,6 +52,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_untried: Annotated[
         bool, Meta(description="Whether a model is served although it failed with all that it was tried with.")
     ] = False
+    hung_seconds: Annotated[
+        float, Meta(ge=0, description="After so long with one batch the server is not ready; 0: it always is.")
+    ] = 60.0
+    dead_seconds: Annotated[
+        float, Meta(ge=0, description="After so long with one batch it is not live, and is begun anew; 0: never.")
+    ] = 300.0
     drain_seconds: Annotated[
         float, Meta(ge=0, description="How long requests are still taken after SIGTERM, while the cluster looks away.")
     ] = 5.0

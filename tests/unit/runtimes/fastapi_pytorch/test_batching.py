@@ -75,10 +75,18 @@ def asked(queue: Batcher, of: Work, has_left: Callable[[], bool]) -> asyncio.Fut
     return job.answer
 
 
-async def test_a_model_that_calls_exit_fails_its_request_and_no_other():
+class Mute(BaseException):
+    """As Rust's panics are."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Mute()])
+async def test_whatever_a_model_raises_fails_its_request_and_no_other(error):
     def leaves(arrays: Sequence[Any]) -> list[Any]:
         if (arrays[0] < 0).any():
-            raise SystemExit(3)
+            raise error
         return [arrays[0]]
 
     queue = batcher(leaves)
@@ -118,6 +126,32 @@ async def test_a_quick_model_is_run_without_a_thread_once_that_is_known():
     for each in (work(1), work(2), work(-1), work(3), work(1, width=2), work(1, width=2), Work(work(1).arrays, 1)):
         await asyncio.wait([asked(queue, each, stays)])
     assert where == ["inference", "inference", *["MainThread"] * 3, "inference", "MainThread", "inference"]
+    queue.close()
+
+
+async def test_a_model_whose_time_depends_on_the_values_holds_up_the_loop_once_at_most():
+    where: list[str] = []
+
+    def model(arrays: Sequence[Any]) -> list[Any]:
+        where.append(current_thread().name)
+        until = time.thread_time() + float(arrays[0][0, 0])
+        while time.thread_time() < until:
+            pass
+        return [arrays[0]]
+
+    queue = batcher(model, pace=Pace(quick=0.005, habit=8))
+    slow = ""
+    while slow != "MainThread":  # where the machine is busy, what is quick may look slow for once
+        await asked(queue, work(0), stays)
+        while where[-1] == "inference":
+            await asked(queue, work(0), stays)
+        assert len(where) > 8
+        await asked(queue, work(0.06), stays)
+        slow = where[-1]
+    where.clear()
+    for _ in range(20):
+        await asked(queue, work(0), stays)
+    assert set(where) == {"inference"}
     queue.close()
 
 

@@ -151,6 +151,23 @@ def test_one_input_may_have_any_name():
         ({"inputs": [tensor(datatype="FP64", data=[1, 1e39])]}, KNOWN, "too large for FP32"),
         ({"inputs": [tensor(), tensor("count", (1,), "FP32", [1])]}, TWO, "`count` must be INT32"),
         ({"inputs": [tensor(), tensor("count", (1,), "INT64", [2**40])]}, TWO, "does not fit INT32"),
+        ({"inputs": [tensor(shape=[1] * 70, data=[1.0])]}, KNOWN, "`pair` has 70 dimensions; at most 32 are allowed"),
+        ({"inputs": [tensor(shape=[1] * 70, data=[[1.0]])]}, KNOWN, "`pair` has 70 dimensions; at most 32 are"),
+        ({"inputs": [tensor(shape=[2**62] * 9999, data=[1.0])]}, KNOWN, "`pair` has 9999 dimensions"),
+        ({"inputs": [tensor(shape=[0, 2**62], data=[])]}, KNOWN, "`pair` is empty; send at least one row"),
+        ({"inputs": [tensor(shape=[0, 10**24], data=[])]}, KNOWN, "`pair` is empty; send at least one row"),
+        (
+            {"inputs": [tensor(shape=[0, 2**62], datatype="INT8", data=[])]},
+            KNOWN,
+            "`pair` is empty; send at least one row",
+        ),
+        (
+            {"inputs": [tensor(shape=[0, 2**63], datatype="INT8", data=[])]},
+            KNOWN,
+            "`pair` is empty; send at least one row",
+        ),
+        ({"inputs": [tensor(shape=[2**62, 2**62], data=[1.0])]}, KNOWN, "`pair` has 1 values, which is not its shape"),
+        ({"inputs": [tensor(shape=[-1, -1], data=[1.0])]}, KNOWN, "`pair` has 1 values, which is not its shape"),
         ({"inputs": [tensor()], "outputs": [{"name": "x"}]}, KNOWN, "no output `x`; it has score"),
     ],
 )

@@ -13,6 +13,8 @@ from skysail.runtimes.fastapi_pytorch.errors import WrongSetting
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+# Whatever the user calls it; but not bytes that are no text, which Python reads as halves of characters.
+Version = Annotated[str, Meta(pattern=r"^[^\ud800-\udfff]*$")]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +23,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model_path: Annotated[str, Meta(description="A model's file, or a folder with one in it.")] = "/mnt/models"
     model_name: Annotated[Name, Meta(description="The model's name in paths of the protocol.")] = "model"
     model_version: Annotated[
-        Name | Literal[""], Meta(description="Its version in those paths; without it they have none.")
+        Version, Meta(description="Its version in those paths, percent-encoded there; without it they have none.")
     ] = ""
     host: Annotated[str, Meta(description="The address to listen at.")] = "0.0.0.0"
     port: Annotated[int, Meta(ge=0, le=65535, description="The port; 0 takes any that is free.")] = 8000

@@ -65,12 +65,12 @@ class Client:
 
 
 class House:
-    def __init__(self, run: Any, *, worked: bool = False, body_limit: int = 1000) -> None:
+    def __init__(self, run: Any, *, worked: bool = False, body_limit: int = 1000, version: str = "v1") -> None:
         self.life = Life(hung=60, dead=300)
         self.now = 0.0
         self.metrics = Metrics(lambda: 0.0, {})
         self.app = Application(
-            Place("net", "v1"), self.life, self.metrics, body_limit=body_limit, pages=lambda: self._page
+            Place("net", version), self.life, self.metrics, body_limit=body_limit, pages=lambda: self._page
         )
         self.batcher = Batcher(run, Bounds(batch_rows=8, queue_rows=8), self.metrics, clock=lambda: self.now)
         self.worked = worked

@@ -8,6 +8,7 @@ import json
 import random
 import socket
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -188,6 +189,18 @@ def test_the_model_s_own_mistake_is_told_to_whom_it_belongs(tmp_path):
         assert answer.status == 500
         assert "idx=99 must be within" in answer.json["error"]
         assert server.post("/predict", {"features": [1]}).status == 200
+
+
+@pytest.mark.parametrize("version", ["v1.0+cu12", "2024/01", "v 2", "_x", "\u00e9", "50%25", "a?b#c"])
+def test_a_version_of_any_name_is_in_the_paths_percent_encoded(tmp_path, version):
+    with serving(NETWORK.save(tmp_path / "model.onnx"), MODEL_VERSION=version) as server:
+        base = f"/v2/models/net/versions/{quote(version, safe='')}"
+        row = {"name": "features", "shape": [1, WIDTH], "datatype": "FP32", "data": [1] * WIDTH}
+        assert server.post(f"{base}/infer", {"inputs": [row]}).json["model_version"] == version
+        assert server.get(f"{base}/ready").status == 200
+        assert server.get(base).json["versions"] == [version]
+        other = server.get(f"/v2/models/net/versions/{quote(version + '/x', safe='')}/ready")
+        assert (other.status, f"There is no version `{version}/x`" in other.json["error"]) == (404, True)
 
 
 def test_a_model_with_branches_is_never_run_on_the_event_loop(tmp_path):

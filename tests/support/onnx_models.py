@@ -70,14 +70,17 @@ def save_quantized(file: Path, *, by_hand: bool = False) -> Path:
     """Rounds each number to a step that follows from the largest one of all rows. `by_hand`: no operator says so."""
     largest = [
         helper.make_node("Abs", ["features"], ["sizes"]),
-        helper.make_node("ReduceMax", ["sizes"], ["step"], keepdims=0),
+        helper.make_node("ReduceMax", ["sizes"], ["largest"], keepdims=0),
+        helper.make_node("Ceil", ["largest"], ["range"]),
+        helper.make_node("Div", ["range", "steps"], ["step"]),
         helper.make_node("Div", ["features", "step"], ["parts"]),
         helper.make_node("Cast", ["parts"], ["whole"], to=TensorProto.INT32),
         helper.make_node("Cast", ["whole"], ["rounded"], to=TensorProto.FLOAT),
         helper.make_node("Mul", ["rounded", "step"], ["scores"]),
     ]
     ends = _tensor("features", "FP32", ["rows", 8]), _tensor("scores", "FP32", ["rows", 8])
-    return _save(file, largest if by_hand else _quantizing("scores"), [ends[0]], [ends[1]])
+    steps = numpy_helper.from_array(np.array(127, np.float32), "steps")
+    return _save(file, largest if by_hand else _quantizing("scores"), [ends[0]], [ends[1]], [steps] if by_hand else ())
 
 
 def _quantizing(output: str) -> list[Any]:

@@ -57,13 +57,53 @@ def save_echo(file: Path) -> Path:
     return _save(file, nodes, inputs, outputs)
 
 
-def save_mixing(file: Path) -> Path:
+def save_mixing(file: Path, kind: str = "FP32") -> Path:
     """Each row's answer depends on the others."""
     nodes = [
-        helper.make_node("ReduceMean", ["features"], ["mean"], axes=[0], keepdims=1),
-        helper.make_node("Sub", ["features", "mean"], ["scores"]),
+        helper.make_node("ReduceMax", ["features"], ["largest"], axes=[0], keepdims=1),
+        helper.make_node("Sub", ["features", "largest"], ["scores"]),
     ]
-    return _save(file, nodes, [_tensor("features", "FP32", ["rows", 2])], [_tensor("scores", "FP32", ["rows", 2])])
+    return _save(file, nodes, [_tensor("features", kind, ["rows", 2])], [_tensor("scores", kind, ["rows", 2])])
+
+
+def save_quantized(file: Path, *, by_hand: bool = False) -> Path:
+    """Rounds each number to a step that follows from the largest one of all rows. `by_hand`: no operator says so."""
+    largest = [
+        helper.make_node("Abs", ["features"], ["sizes"]),
+        helper.make_node("ReduceMax", ["sizes"], ["largest"], keepdims=0),
+        helper.make_node("Ceil", ["largest"], ["range"]),
+        helper.make_node("Div", ["range", "steps"], ["step"]),
+        helper.make_node("Div", ["features", "step"], ["parts"]),
+        helper.make_node("Cast", ["parts"], ["whole"], to=TensorProto.INT32),
+        helper.make_node("Cast", ["whole"], ["rounded"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["rounded", "step"], ["scores"]),
+    ]
+    ends = _tensor("features", "FP32", ["rows", 8]), _tensor("scores", "FP32", ["rows", 8])
+    steps = numpy_helper.from_array(np.array(127, np.float32), "steps")
+    return _save(file, largest if by_hand else _quantizing("scores"), [ends[0]], [ends[1]], [steps] if by_hand else ())
+
+
+def _quantizing(output: str) -> list[Any]:
+    return [
+        helper.make_node("DynamicQuantizeLinear", ["features"], ["small", "step", "zero"]),
+        helper.make_node("DequantizeLinear", ["small", "step", "zero"], [output]),
+    ]
+
+
+def save_branching(file: Path, *, quantizing: bool = False) -> Path:
+    """Gives back the negative of what it takes; where that is huge the same, in few bits if it is `quantizing`."""
+    ends = _tensor("done", "FP32", ["rows", 2]), _tensor("other", "FP32", ["rows", 2])
+    same = [helper.make_node("Identity", ["features"], ["done"])]
+    there = helper.make_graph(_quantizing("done") if quantizing else same, "there", [], [ends[0]])
+    other = helper.make_graph([helper.make_node("Neg", ["features"], ["other"])], "other", [], [ends[1]])
+    nodes = [
+        helper.make_node("ReduceMax", ["features"], ["largest"], keepdims=0),
+        helper.make_node("Greater", ["largest", "limit"], ["is_there"]),
+        helper.make_node("If", ["is_there"], ["scores"], then_branch=there, else_branch=other),
+    ]
+    limit = numpy_helper.from_array(np.array(1e6, np.float32), "limit")
+    ends = _tensor("features", "FP32", ["rows", 2]), _tensor("scores", "FP32", ["rows", 2])
+    return _save(file, nodes, [ends[0]], [ends[1]], [limit])
 
 
 def save_failing(file: Path) -> Path:
@@ -72,6 +112,20 @@ def save_failing(file: Path) -> Path:
     nodes = [helper.make_node("Reshape", ["features", "shape"], ["scores"])]
     ends = _tensor("features", "FP32", ["rows", 2]), _tensor("scores", "FP32", [None, None])
     return _save(file, nodes, [ends[0]], [ends[1]], [shape])
+
+
+def save_particular(file: Path, width: int) -> Path:
+    """Takes rows of one width only, and does not say so."""
+    weights = numpy_helper.from_array(np.ones((width, 2), np.float32), "weights")
+    nodes = [helper.make_node("MatMul", ["features", "weights"], ["scores"])]
+    ends = _tensor("features", "FP32", ["rows", "width"]), _tensor("scores", "FP32", ["rows", 2])
+    return _save(file, nodes, [ends[0]], [ends[1]], [weights])
+
+
+def save_number(file: Path) -> Path:
+    """Takes one number."""
+    nodes = [helper.make_node("Neg", ["number"], ["negative"])]
+    return _save(file, nodes, [_tensor("number", "FP32", [])], [_tensor("negative", "FP32", [])])
 
 
 def save_picky(file: Path) -> Path:

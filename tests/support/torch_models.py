@@ -104,8 +104,9 @@ class Writer:
         folder = self.folder("baked")
         torch.jit.save(torch.jit.trace(Squeezing(), torch.randn(1, 4)), folder / "model.pt")
         (folder / "signature.json").write_text(json.dumps({"inputs": [spec("x", "FP32", -1, 4)]}))
-        folder = self.folder("two-inputs")
         pair = Pair().eval()
+        torch.jit.save(torch.jit.script(pair), self.folder("untold") / "model.pt")
+        folder = self.folder("two-inputs")
         torch.jit.save(torch.jit.script(pair), folder / "model.pt")
         inputs = [spec(name, "FP32", -1, 3) for name in ("left", "right")]
         outputs = [spec("sum", "FP32", -1, 3), spec("largest", "INT64", -1)]

@@ -36,19 +36,21 @@ def test_there_are_decisions_to_look_at():
 
 def test_one_broad_except_per_process():
     """The loops that own the tasks of operator and agent; the hull's control server: no request ends a cluster; the
-    model server's border to code that is not ours; and what carries an error of a thread to whoever waits for it.
+    model server's border to code that is not ours; the end of a forked process; and what carries an error of a thread
+    to whoever waits for it. Who only cleans up and raises it again is no such place.
     """
     broad = []
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ExceptHandler):
                 named = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)} if node.type else {"Exception"}
-                if named & {"Exception"}:
+                if named & {"Exception", "BaseException"} and ast.dump(node.body[-1]) != "Raise()":
                     broad.append(str(path.relative_to(SOURCE)))
     assert sorted(broad) == [
         "base/guard.py",
         "core/loop.py",
         "local/control_server.py",
+        "local/hull.py",
         "runtimes/fastapi_pytorch/foreign.py",
         "runtimes/fetch/background.py",
     ]

@@ -56,7 +56,7 @@ class Application:
         self._pages: Asgi | None = None
         self._predictions = ("/predict", *place.paths("/infer"))
         self._facts: dict[str, Callable[[], Answer]] = {
-            "/v2/health/live": lambda: answers.of(200, {"live": True}),
+            "/v2/health/live": self._liveness,
             "/v2/health/ready": self._readiness,
             "/stats": lambda: answers.of(200, self._metrics.stats()),
             "/metrics": self._counts,
@@ -117,9 +117,13 @@ class Application:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.content, "more_body": not last})
 
+    def _liveness(self) -> Answer:
+        live = self._life.is_live
+        return answers.of(200 if live else 503, {"live": live})
+
     def _readiness(self) -> Answer:
         ready = self._life.is_ready
-        told = {"name": self._place.name, "ready": ready, "live": True, "phase": self._life.phase}
+        told = {"name": self._place.name, "ready": ready, "live": self._life.is_live, "phase": self._life.phase}
         return answers.of(200 if ready else 503, told)
 
     def _counts(self) -> Answer:

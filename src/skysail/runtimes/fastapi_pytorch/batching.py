@@ -2,28 +2,27 @@
 
 A request that finds the model idle is not kept waiting for company: only after a batch of several is there a moment for
 them to come again, because two alternating half batches cost nearly two whole ones. A model that is quicker than a
-thread can be told is run without one. What waits is bounded in rows.
+thread can be told is run without one. What waits is bounded in rows, in bytes and in time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Thread
-from time import perf_counter
-from typing import NamedTuple, Protocol, TypeAlias
+from time import perf_counter, thread_time
 
 import msgspec
 import numpy as np
 
 from skysail.runtimes.fastapi_pytorch import foreign
 from skysail.runtimes.fastapi_pytorch.errors import Left, ModelError, Refused
-from skysail.runtimes.fastapi_pytorch.intake import Work
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
+from skysail.runtimes.fastapi_pytorch.speed import Speed
 from skysail.runtimes.fastapi_pytorch.tensors import Array
+from skysail.runtimes.fastapi_pytorch.waiting import Bounds, Job, Queue
 
 Run = Callable[[Sequence[Array]], list[Array]]
 _LONGEST_RETRY = 60
@@ -36,60 +35,39 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     Who has waited for less than `patience` is still there, as far as it is worth asking. After a batch, those it has
     answered get `pause_share` of what it took, at most `longest_pause`, to come again; all of them are waited for no
-    longer than until they have. A model that takes less than `quick` is run on the event loop itself.
+    longer than until they have. A model that took less than `quick` for `habit` times is run on the event loop itself.
     """
 
     patience: float = 0.1
     pause_share: float = 0.2
     longest_pause: float = 0.005
     quick: float = 0.001
-
-
-Outcome: TypeAlias = list[Array] | ModelError | Left
-
-
-class Job(Protocol):
-    """A request that waits for its answer. `since` is when it came, by the clock of the batcher."""
-
-    @property
-    def work(self) -> Work: ...
-
-    @property
-    def since(self) -> float: ...
-
-    @property
-    def has_left(self) -> Callable[[], bool]: ...
-
-    def settle(self, outcome: Outcome) -> None:
-        """Called once, on the event loop. Raises nothing."""
-
-
-class _Run(NamedTuple):
-    """What a batch took."""
-
-    kind: Hashable
-    rows: int
-    seconds: float
+    habit: int = 64
 
 
 class Batcher:
     """All but the thread belongs to one event loop."""
 
     def __init__(
-        self, run: Run, *, batch_rows: int, queue_rows: int, metrics: Metrics, pace: Pace | None = None
+        self,
+        run: Run,
+        bounds: Bounds,
+        metrics: Metrics,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """`batch_rows` of 0 gives every request to the model alone."""
         self._run = run
-        self._batch_rows = batch_rows
-        self._queue_rows = queue_rows
+        self._bounds = bounds
         self._metrics = metrics
         self._pace = pace or Pace()
-        self._clock = perf_counter
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Job] = deque()
-        self._rows = 0
-        self._last: _Run | None = None
+        self._queue = Queue(bounds)
+        self._speed = Speed(self._pace.quick, self._pace.habit)
         self._busy = False
+        self._began: float | None = None
+        self._is_full = False
+        self._counted_at = self._counted = -math.inf
         self._awaited = 0
         self._latest: asyncio.TimerHandle | None = None
         self._inbox: SimpleQueue[list[Job] | None] = SimpleQueue()
@@ -97,18 +75,21 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._queue)
+
+    @property
+    def busy_seconds(self) -> float:
+        """For how long the thread has been with one batch."""
+        return 0.0 if self._began is None else self._clock() - self._began
 
     def submit(self, job: Job) -> None:
         """Raises Refused where too much waits already."""
-        rows = job.work.rows
-        if self._waiting and self._rows + rows > self._queue_rows:
-            raise Refused(
-                "Too many requests wait for the model; try again later.", 503, retry_after=self._retry_after()
-            )
-        self._waiting.append(job)
-        self._rows += rows
-        if self._latest is not None and len(self._waiting) >= self._awaited:
+        queue = self._queue
+        if queue.rows and not (queue.has_room(job.work) and self._wait() <= self._bounds.queue_seconds):
+            retry = max(1, min(_LONGEST_RETRY, math.ceil(self._speed.wait(queue.rows))))
+            raise Refused("Too many requests wait for the model; try again later.", 503, retry_after=retry)
+        queue.add(job)
+        if self._latest is not None and len(queue) >= self._awaited:
             self._next()
         elif not self._busy:
             # Not at once: those that came in with the same turn of the loop go along.
@@ -119,50 +100,48 @@ class Batcher:
         """The thread ends with what it does now."""
         self._inbox.put(None)
 
+    def _wait(self) -> float:
+        """How long who comes now would wait, as far as that is known: at least as long as the model already takes."""
+        return max(self._speed.wait(self._queue.rows), self.busy_seconds)
+
+    def _most_rows(self) -> float:
+        return min(self._bounds.batch_rows, self._speed.fitting(self._bounds.batch_seconds))
+
     def _next(self) -> None:
         if self._latest is not None:
             self._latest.cancel()
             self._latest = None
-        batch = self._take()
+        now = self._clock()
+        batch, left = self._queue.take(self._most_rows(), now - self._pace.patience)
+        for job in left:
+            self._metrics.left()
+            job.settle(Left("The client has left."))
         self._busy = bool(batch)
-        if batch and self._is_quick(batch):
-            self._done(batch, *self._timed(batch))
-        elif batch:
+        if not batch:
+            return
+        self._is_full = self._queue.rows > 0
+        if self._speed.is_quick(batch[0].work.kind, _rows(batch)):
+            self._done(batch, *self._timed(batch, self._worked(now)))
+        else:
+            self._began = now
             self._inbox.put(batch)
 
-    def _take(self) -> list[Job]:
-        """In the order in which they came, as many as may be run together."""
-        batch: list[Job] = []
-        rows, longest_ago = 0, self._clock() - self._pace.patience
-        while self._waiting:
-            job = self._waiting[0]
-            work = job.work
-            if batch and (rows + work.rows > self._batch_rows or work.kind is None or work.kind != batch[0].work.kind):
-                break
-            self._waiting.popleft()
-            self._rows -= work.rows
-            if job.since <= longest_ago and job.has_left():
-                self._metrics.left()
-                job.settle(Left("The client has left."))
-                continue
-            rows += work.rows
-            batch.append(job)
-        return batch
-
-    def _is_quick(self, batch: list[Job]) -> bool:
-        """By what the last one of its kind took: then a thread would cost more than the model does."""
-        if self._last is None or self._last.kind is None or self._last.kind != batch[0].work.kind:
-            return False
-        return self._last.seconds * max(1.0, _rows(batch) / self._last.rows) < self._pace.quick
+    def _worked(self, now: float) -> float:
+        """What the processor has done for the loop so far. To ask each time would cost a tenth of a small request."""
+        if now - self._counted_at > self._pace.quick:
+            self._counted_at, self._counted = now, thread_time()
+        return self._counted
 
     def _work(self) -> None:
         while (batch := self._inbox.get()) is not None:
-            self._loop.call_soon_threadsafe(self._done, batch, *self._timed(batch))
+            self._loop.call_soon_threadsafe(self._done, batch, *self._timed(batch, thread_time()))
 
-    def _timed(self, batch: list[Job]) -> tuple[list[list[Array] | ModelError], float]:
+    def _timed(self, batch: list[Job], worked: float) -> tuple[list[list[Array] | ModelError], float, float]:
+        """The answers, and the seconds that they took by the clock and by the processor, which had `worked` before."""
         began = self._clock()
         answers = self._answers(batch)
-        return answers, self._clock() - began
+        seconds = self._clock() - began
+        return answers, seconds, seconds if seconds < self._pace.quick else thread_time() - worked
 
     def _answers(self, batch: list[Job]) -> list[list[Array] | ModelError]:
         """An answer for each. Where they fail together, each is tried alone: nobody pays for another's input."""
@@ -185,12 +164,15 @@ class Batcher:
             start = end
         return answers
 
-    def _done(self, batch: list[Job], answers: list[list[Array] | ModelError], seconds: float) -> None:
+    def _done(
+        self, batch: list[Job], answers: list[list[Array] | ModelError], seconds: float, processor: float
+    ) -> None:
+        self._began = None
         rows = _rows(batch)
         self._metrics.ran(rows)
         # What fails may fail at once, and tells nothing of what does not.
         if not any(isinstance(answer, ModelError) for answer in answers):
-            self._last = _Run(batch[0].work.kind, rows, max(seconds, 1e-6))
+            self._speed.ran(batch[0].work.kind, rows, seconds, processor, is_full=self._is_full)
         for job, answer in zip(batch, answers, strict=True):
             job.settle(answer)
         self._gather(len(batch), seconds)
@@ -198,16 +180,12 @@ class Batcher:
     def _gather(self, answered: int, seconds: float) -> None:
         """Those who were just answered may ask again at once. Where others wait, it is worth a moment to let them."""
         pause = min(seconds * self._pace.pause_share, self._pace.longest_pause)
-        if pause >= _SHORTEST_PAUSE and self._rows < self._batch_rows and (self._waiting or answered > 1):
-            self._awaited = len(self._waiting) + answered
+        if pause >= _SHORTEST_PAUSE and self._queue.rows < self._most_rows() and (self._queue or answered > 1):
+            self._awaited = len(self._queue) + answered
             self._latest = self._loop.call_later(pause, self._next)
         else:
             # After the answers are written, which frees their connections for what comes next.
             self._loop.call_soon(self._next)
-
-    def _retry_after(self) -> int:
-        seconds = self._rows / self._last.rows * self._last.seconds if self._last else 1
-        return max(1, min(_LONGEST_RETRY, math.ceil(seconds)))
 
 
 def _rows(batch: list[Job]) -> int:

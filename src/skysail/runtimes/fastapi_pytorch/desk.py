@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Protocol
+from urllib.parse import quote
 
 from skysail.runtimes.fastapi_pytorch import answers, foreign
 from skysail.runtimes.fastapi_pytorch.answers import Answer
-from skysail.runtimes.fastapi_pytorch.batching import Batcher, Outcome
+from skysail.runtimes.fastapi_pytorch.batching import Batcher
 from skysail.runtimes.fastapi_pytorch.errors import Left, ModelError, Refused
 from skysail.runtimes.fastapi_pytorch.intake import Work
 from skysail.runtimes.fastapi_pytorch.life import Life
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
 from skysail.runtimes.fastapi_pytorch.requests import Form
 from skysail.runtimes.fastapi_pytorch.tensors import Array
+from skysail.runtimes.fastapi_pytorch.waiting import Outcome
+
+# What may be in a path as it is, beside letters and digits.
+_UNQUOTED = "/:@!$&'()*+,;="
 
 
 class Client(Protocol):
@@ -33,14 +38,17 @@ class Desk:
         self._life = life
         self._metrics = metrics
         self._forms: Mapping[str, Form] = {}
+        self._plain: Mapping[str, Form] = {}
         self._batcher: Batcher | None = None
         self._has_worked: Callable[[Work], bool] = lambda _: False
 
     def open(self, forms: Mapping[str, Form], batcher: Batcher, has_worked: Callable[[Work], bool]) -> None:
         """`forms` by their paths; `has_worked` tells whether the model ever took such input."""
         self._forms = forms
+        self._plain = {quote(path, safe=_UNQUOTED): form for path, form in forms.items()}
         self._batcher = batcher
         self._has_worked = has_worked
+        self._life.watch(lambda: batcher.busy_seconds)
 
     @property
     def waiting(self) -> int:
@@ -48,6 +56,10 @@ class Desk:
 
     def form(self, path: str) -> Form | None:
         return self._forms.get(path)
+
+    def plain_form(self, url: str) -> Form | None:
+        """By the path as most clients send it. None may also be said of one that is written otherwise."""
+        return self._plain.get(url)
 
     def take(self, form: Form, body: bytes, client: Client) -> None:
         """The client is told its answer now or later."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from traceback import TracebackException
 from typing import TypeVar
 
 from skysail.runtimes.fastapi_pytorch.errors import ModelError, ServingError
@@ -17,12 +18,13 @@ def call(function: Callable[..., _Result], *arguments: object) -> _Result:
         return function(*arguments)
     except ServingError:
         raise
-    except (Exception, SystemExit) as error:  # the only broad one of this process; a model may call exit()
+    except BaseException as error:  # the only broad one of this process; a model may call exit(), or panic in Rust
         raise ModelError(_told(error)) from error
 
 
 def _told(error: BaseException) -> str:
     """What a person can use of it: libraries begin, or end, with pages about their own insides."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(TracebackException(type(error), error, None))  # an error may fail to be told as well
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     useful = lines[-1] if lines and lines[0].startswith("The following operation failed") else " ".join(lines[:2])
     return (useful or type(error).__name__)[:_LENGTH].rstrip(".")

@@ -16,7 +16,7 @@ from skysail.runtimes.fastapi_pytorch.tensors import ANY, Array, Spec
 class Work(msgspec.Struct, frozen=True):
     """What the model is to be given, and what the answer needs of the request.
 
-    Works of one `kind` may be run together; one without a kind is run alone.
+    Works of one `kind` may be run together; one without a kind is run alone. `size` is in bytes.
     """
 
     arrays: tuple[Array, ...]
@@ -24,6 +24,7 @@ class Work(msgspec.Struct, frozen=True):
     kind: Hashable = None
     id: str | None = None
     outputs: tuple[str, ...] = ()
+    size: int = 0
 
 
 class Intake:
@@ -40,7 +41,7 @@ class Intake:
         """Raises Refused."""
         shape = arrays[0].shape
         if shape[1:] == self._width and 0 < shape[0] <= self._rows and arrays[0].size:
-            return Work(arrays, shape[0], self._width)
+            return Work(arrays, shape[0], self._width, None, (), arrays[0].nbytes)
         return self._looked_at(arrays)
 
     def cast(self, array: Array, spec: Spec) -> Array:
@@ -67,4 +68,4 @@ class Intake:
         # An input may also be something that holds for all rows of its request.
         all_rows = all(array.shape[:1] == (rows,) for array in arrays)
         kind = tuple((array.dtype.num, array.shape[1:]) for array in arrays) if all_rows else None
-        return Work(arrays, rows, kind)
+        return Work(arrays, rows, kind, size=sum(array.nbytes for array in arrays))

@@ -26,7 +26,7 @@ class Lane(HttpToolsProtocol):
         application = self.config.app
         assert isinstance(application, Application)
         self._application = application
-        self._form = application.desk.form
+        self._form = application.desk.plain_form
         self._reading: _Request | None = None
         self._read: _Request | None = None
 

@@ -12,16 +12,21 @@ import numpy as np
 from skysail.runtimes import formats
 from skysail.runtimes.fastapi_pytorch import foreign, processors
 from skysail.runtimes.fastapi_pytorch.errors import ModelError, WrongModel, WrongSetting
-from skysail.runtimes.fastapi_pytorch.models import Model, Signature, signature
+from skysail.runtimes.fastapi_pytorch.models import Model, signature
 from skysail.runtimes.fastapi_pytorch.settings import Settings
 from skysail.runtimes.fastapi_pytorch.tensors import ANY, Array
 from skysail.runtimes.formats import Format, Found, NoModel
 
 _Result = TypeVar("_Result")
 # What is added up in another order differs in the last digits; a model that mixes rows differs in the first.
-_NEAR = {"rtol": 1e-3, "atol": 1e-5}
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-5
 # PyTorch compiles what it has seen twice.
 _RUNS = 3
+_FIX = (
+    f"Put {signature.FILE} beside it with the shapes that it works with, or set ALLOW_UNTRIED=1 if only the values "
+    "that it is tried with are wrong"
+)
+_REMARK = "The model failed with all that it was tried with; ALLOW_UNTRIED=1 serves it all the same."
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,48 +67,48 @@ def _read(found: Found, settings: Settings) -> Model:
     if found.format is Format.ONNX:
         from skysail.runtimes.fastapi_pytorch.models.onnx import OnnxModel  # noqa: PLC0415 - only what is needed
 
-        return OnnxModel(found.file, threads)
+        return OnnxModel(found, threads)
     from skysail.runtimes.fastapi_pytorch.models import torch  # noqa: PLC0415 - seconds, and hundreds of megabytes
 
     return torch.load(found, settings, threads)
 
 
 def _tried(model: Model, settings: Settings) -> Loaded:
-    known = model.signature
-    side = _side(model, known)
-    if side is None:
-        remark = (
-            "What the model takes is not known, so it was loaded and not tried, and requests are not joined. "
-            f"Put {signature.FILE} beside it to change that."
-        )
-        return Loaded(model=model, example=None, joins=False, remark=remark)
-    joins = settings.batching and all(spec.shape[0] == ANY for spec in known.inputs) and _rows_alone(model, known, side)
-    return Loaded(model=model, example=tuple(signature.examples(known.inputs, 1, side)), joins=joins)
+    try:
+        side = _side(model)
+    except ModelError as error:
+        if settings.allow_untried:
+            return Loaded(model=model, example=None, joins=False, remark=_REMARK)
+        raise ModelError(f"{error}. {_FIX}") from error
+    inputs = model.signature.inputs
+    may_join = settings.batching and not model.traits.mixing and all(spec.shape[:1] == (ANY,) for spec in inputs)
+    joins = may_join and _rows_alone(model, side)
+    return Loaded(model=model, example=tuple(signature.examples(inputs, 1, side)), joins=joins)
 
 
-def _side(model: Model, known: Signature) -> int | None:
+def _side(model: Model) -> int:
     """A size for the dimensions that may have any, with which the model works. It is warm afterwards."""
-    if not all(spec.shape for spec in known.inputs):
-        return None
-    sides = signature.sides(known.inputs)
-    for side in sides:
+    known = model.signature
+    if not known.known and not all(spec.shape for spec in known.inputs):
+        raise ModelError("it does not say what it takes, and failed with all that was guessed from its weights")
+    failures: list[ModelError] = []
+    for side in signature.sides(known.inputs):
         try:
             for _ in range(_RUNS):
                 foreign.call(model.run, signature.examples(known.inputs, 1, side))
-        except ModelError:
-            if len(sides) == 1:
-                raise
+        except ModelError as error:
+            failures.append(error)
         else:
             return side
-    return None
+    raise ModelError(f"it fails with the input that it is said to take: {failures[-1]}")
 
 
-def _rows_alone(model: Model, known: Signature, side: int) -> bool:
+def _rows_alone(model: Model, side: int) -> bool:
     """Whether rows get the same answer together as alone. A trace can have baked in that there is one row."""
-    three = signature.examples(known.inputs, 3, side)
+    three = signature.examples(model.signature.inputs, 3, side)
     try:
         whole = foreign.call(model.run, three)
-        parts = [foreign.call(model.run, [array[rows] for array in three]) for rows in (slice(1), slice(1, 3))]
+        parts = [foreign.call(model.run, [array[row : row + 1] for array in three]) for row in range(3)]
     except ModelError:
         return False
     return all(
@@ -115,4 +120,10 @@ def _same(together: Array, alone: tuple[Array, ...], rows: int) -> bool:
     if together.ndim == 0 or any(part.shape[1:] != together.shape[1:] or part.ndim == 0 for part in alone):
         return False
     joined = np.concatenate(alone)
-    return len(together) == len(joined) == rows and np.allclose(together, joined, equal_nan=True, **_NEAR)
+    return len(together) == len(joined) == rows and all(map(_near, together, joined))
+
+
+def _near(one: Array, other: Array) -> bool:
+    """By the largest number of the row: what is left of large ones that cancel each other is as exact as they were."""
+    largest = np.abs(other, where=np.isfinite(other), out=np.zeros(other.shape)).max(initial=1.0)
+    return np.allclose(one, other, equal_nan=True, rtol=_RELATIVE, atol=_ABSOLUTE * largest)

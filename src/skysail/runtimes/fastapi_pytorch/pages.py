@@ -35,19 +35,20 @@ def make(server: str, about: Callable[[], About | None]) -> FastAPI:
     async def of_server() -> dict[str, Any]:
         return {"name": "fastapi-pytorch", "version": server, "extensions": []}
 
-    @app.get("/v2/models/{name}", summary="What the model takes and gives")
-    @app.get("/v2/models/{name}/versions/{version}", summary="The same, of a version")
-    async def of_model(name: str, version: str = "") -> dict[str, Any]:
-        return _metadata(_known(about(), name, version))
-
+    # Before the others: a version may have a slash in it, and so take in all that follows.
     @app.get("/v2/models/{name}/ready", include_in_schema=False)
-    @app.get("/v2/models/{name}/versions/{version}/ready", include_in_schema=False)
+    @app.get("/v2/models/{name}/versions/{version:path}/ready", include_in_schema=False)
     @app.post("/v2/models/{name}/infer", include_in_schema=False)
-    @app.post("/v2/models/{name}/versions/{version}/infer", include_in_schema=False)
+    @app.post("/v2/models/{name}/versions/{version:path}/infer", include_in_schema=False)
     async def of_another(name: str, version: str = "") -> None:
         """What is asked of the model itself has been answered before it comes here."""
         _known(about(), name, version)
         raise HTTPException(404, "There is no such page.")
+
+    @app.get("/v2/models/{name}", summary="What the model takes and gives")
+    @app.get("/v2/models/{name}/versions/{version:path}", summary="The same, of a version")
+    async def of_model(name: str, version: str = "") -> dict[str, Any]:
+        return _metadata(_known(about(), name, version))
 
     schema = app.openapi()
     schema["paths"] |= {

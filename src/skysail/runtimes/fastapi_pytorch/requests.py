@@ -18,6 +18,7 @@ from skysail.runtimes.fastapi_pytorch.tensors import Array
 
 _T = TypeVar("_T")
 _DEEPEST = 8
+_MOST_DIMENSIONS = 32
 _MATRIX = 2
 # Lists in lists without an end are read until the stack is.
 _UNREADABLE = (msgspec.DecodeError, RecursionError)
@@ -183,6 +184,11 @@ def _of_raw(given: Given[msgspec.Raw], dtype: np.dtype[Any]) -> Array:
 
 
 def _require_count(given: Given[Any], count: int) -> None:
+    if len(given.shape) > _MOST_DIMENSIONS:
+        raise Refused(f"`{given.name}` has {len(given.shape)} dimensions; at most {_MOST_DIMENSIONS} are allowed.")
+    if count == 0:
+        # Its sizes could be any, and more than an array can have.
+        raise Refused(f"`{given.name}` is empty; send at least one row.")
     if min(given.shape, default=0) < 0 or count != prod(given.shape):
         raise Refused(f"`{given.name}` has {count} values, which is not its shape {list(given.shape)}.")
 

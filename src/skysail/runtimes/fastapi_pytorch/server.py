@@ -16,7 +16,7 @@ import uvicorn
 
 from skysail.runtimes.fastapi_pytorch import tensors, threads, warming
 from skysail.runtimes.fastapi_pytorch.application import Application, Asgi, Place
-from skysail.runtimes.fastapi_pytorch.batching import Batcher
+from skysail.runtimes.fastapi_pytorch.batching import Batcher, Pace
 from skysail.runtimes.fastapi_pytorch.errors import WrongSetting
 from skysail.runtimes.fastapi_pytorch.intake import Intake, Work
 from skysail.runtimes.fastapi_pytorch.lane import Lane
@@ -25,11 +25,13 @@ from skysail.runtimes.fastapi_pytorch.loading import Loaded, load
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
 from skysail.runtimes.fastapi_pytorch.requests import InferForm, PredictForm
 from skysail.runtimes.fastapi_pytorch.settings import Settings
+from skysail.runtimes.fastapi_pytorch.waiting import Bounds
 
 _BACKLOG = 2048
 # More than the minute that proxies keep theirs: then nobody sends into a connection that is being closed.
 _KEEP_ALIVE_SECONDS = 75
-_LAST_SECONDS = 20
+# Of the minute that a pod has for its end, after the seconds in which it still takes requests.
+_LAST_SECONDS = 50
 _COLLECTIONS = (50_000, 20, 20)
 
 
@@ -39,7 +41,7 @@ class Server:
     def __init__(self, settings: Settings, version: str) -> None:
         self._settings = settings
         self._version = version
-        self._life = Life()
+        self._life = Life(hung=settings.hung_seconds, dead=settings.dead_seconds)
         self._loaded: Loaded | None = None
         about = {"name": settings.model_name, "version": settings.model_version}
         self._metrics = Metrics(time.monotonic, about)
@@ -86,8 +88,7 @@ class Server:
 
     def _take(self, loaded: Loaded) -> None:
         settings, signature = self._settings, loaded.model.signature
-        rows = settings.batch_rows if loaded.joins else 0
-        batcher = Batcher(loaded.model.run, batch_rows=rows, queue_rows=settings.queue_rows, metrics=self._metrics)
+        batcher = Batcher(loaded.model.run, _bounds(settings, loaded), self._metrics, _pace(loaded))
         intake = Intake(signature, settings.max_rows)
         infer = InferForm(settings.model_name, settings.model_version, signature, intake)
         self._app.serve((PredictForm(signature, intake), infer), batcher, _worked(loaded))
@@ -158,7 +159,28 @@ def _listen(settings: Settings) -> socket.socket:
         ) from error
 
 
+def _bounds(settings: Settings, loaded: Loaded) -> Bounds:
+    return Bounds(
+        batch_rows=settings.batch_rows if loaded.joins else 0,
+        batch_bytes=settings.batch_bytes,
+        batch_seconds=settings.batch_seconds,
+        queue_rows=settings.queue_rows,
+        queue_bytes=settings.queue_bytes,
+        queue_seconds=settings.queue_seconds,
+    )
+
+
+def _pace(loaded: Loaded) -> Pace:
+    """What may take long with other values must never hold up the event loop."""
+    return Pace(quick=0.0) if loaded.model.traits.branching else Pace()
+
+
 def _worked(loaded: Loaded) -> Callable[[Work], bool]:
-    """Whether the model took input of such shapes when it was loaded: then it is not the client who is wrong."""
-    shapes = [array.shape[1:] for array in loaded.example or ()]
+    """Whether the model took input of such shapes when it was loaded: then it is not the client who is wrong.
+
+    Nobody can say that it is, where the model never took anything.
+    """
+    if loaded.example is None:
+        return lambda _: True
+    shapes = [array.shape[1:] for array in loaded.example]
     return lambda work: shapes == [array.shape[1:] for array in work.arrays]

@@ -11,7 +11,10 @@ from msgspec import Meta
 from skysail.runtimes.fastapi_pytorch.errors import WrongSetting
 
 Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+# Whatever the user calls it; but not bytes that are no text, which Python reads as halves of characters.
+Version = Annotated[str, Meta(pattern=r"^[^\ud800-\udfff]*$")]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +23,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model_path: Annotated[str, Meta(description="A model's file, or a folder with one in it.")] = "/mnt/models"
     model_name: Annotated[Name, Meta(description="The model's name in paths of the protocol.")] = "model"
     model_version: Annotated[
-        Name | Literal[""], Meta(description="Its version in those paths; without it they have none.")
+        Version, Meta(description="Its version in those paths, percent-encoded there; without it they have none.")
     ] = ""
     host: Annotated[str, Meta(description="The address to listen at.")] = "0.0.0.0"
     port: Annotated[int, Meta(ge=0, le=65535, description="The port; 0 takes any that is free.")] = 8000
@@ -28,6 +31,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_rows: Annotated[Count, Meta(description="Rows that one request may have.")] = 4096
     batch_rows: Annotated[Count, Meta(description="Rows that the model is given at once, from several requests.")] = 512
     queue_rows: Annotated[Count, Meta(description="Rows that may wait; what comes on top is refused with 503.")] = 2048
+    batch_bytes: Annotated[Count, Meta(description="Bytes of these rows at most, as the model takes them.")] = (
+        64 * 2**20
+    )
+    batch_seconds: Annotated[
+        Seconds, Meta(description="How long they may take, by the last batch; fewer go together where it was slow.")
+    ] = 1.0
+    queue_bytes: Annotated[Count, Meta(description="Bytes of the rows that wait.")] = 256 * 2**20
+    queue_seconds: Annotated[
+        Seconds, Meta(description="How long a request may have to wait, by the last batch; else it is refused.")
+    ] = 5.0
     batching: Annotated[bool, Meta(description="Whether requests are joined, where the model allows it.")] = True
     threads: Annotated[
         int, Meta(ge=0, description="Threads of one inference; 0: as many as the container has processors.")
@@ -38,6 +51,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_code: Annotated[
         bool, Meta(description="Whether code that comes with the model may run: `model.py`, and any `.pt2`.")
     ] = False
+    allow_untried: Annotated[
+        bool, Meta(description="Whether a model is served although it failed with all that it was tried with.")
+    ] = False
+    hung_seconds: Annotated[
+        float, Meta(ge=0, description="After so long with one batch the server is not ready; 0: it always is.")
+    ] = 60.0
+    dead_seconds: Annotated[
+        float, Meta(ge=0, description="After so long with one batch it is not live, and is begun anew; 0: never.")
+    ] = 300.0
     drain_seconds: Annotated[
         float, Meta(ge=0, description="How long requests are still taken after SIGTERM, while the cluster looks away.")
     ] = 5.0

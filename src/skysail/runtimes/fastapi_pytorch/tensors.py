@@ -33,11 +33,15 @@ ANY = -1
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """An input or output, as the model's metadata tell it. A dimension of -1 may have any size."""
+    """An input or output, as the model's metadata tell it. A dimension of -1 may have any size.
+
+    `trial` is a shape that the model works with, where somebody has said one.
+    """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    trial: tuple[int, ...] = ()
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from skysail.runtimes.fastapi_pytorch.metrics import Metrics
 from skysail.runtimes.fastapi_pytorch.models import Signature
 from skysail.runtimes.fastapi_pytorch.requests import InferForm, PredictForm
 from skysail.runtimes.fastapi_pytorch.tensors import Spec
+from skysail.runtimes.fastapi_pytorch.waiting import Bounds
 
 ANYTHING = Signature(inputs=(Spec(name="x", datatype="FP32", shape=()),), known=False)
 ROW = json.dumps({"features": [[1, 2]]}).encode()
@@ -63,13 +65,14 @@ class Client:
 
 
 class House:
-    def __init__(self, run: Any, *, worked: bool = False, body_limit: int = 1000) -> None:
-        self.life = Life()
+    def __init__(self, run: Any, *, worked: bool = False, body_limit: int = 1000, version: str = "v1") -> None:
+        self.life = Life(hung=60, dead=300)
+        self.now = 0.0
         self.metrics = Metrics(lambda: 0.0, {})
         self.app = Application(
-            Place("net", "v1"), self.life, self.metrics, body_limit=body_limit, pages=lambda: self._page
+            Place("net", version), self.life, self.metrics, body_limit=body_limit, pages=lambda: self._page
         )
-        self.batcher = Batcher(run, batch_rows=8, queue_rows=8, metrics=self.metrics)
+        self.batcher = Batcher(run, Bounds(batch_rows=8, queue_rows=8), self.metrics, clock=lambda: self.now)
         self.worked = worked
 
     def open(self) -> None:
@@ -107,6 +110,31 @@ async def test_a_body_may_come_in_parts(parts):
     house.open()
     client = await Client(*parts).ask(house.app)
     assert (client.status, client.told) == (200, {"predictions": [[2, 4]]})
+
+
+async def test_a_model_that_hangs_gets_nothing_more_and_is_given_up_at_last():
+    entered, released = Event(), Event()
+
+    def hang(arrays: Any) -> Any:
+        entered.set()
+        assert released.wait(60)
+        return arrays
+
+    house = House(hang)
+    house.open()
+
+    async def probes() -> list[int]:
+        return [(await Client().ask(house.app, "GET", f"/v2/health/{name}")).status for name in ("ready", "live")]
+
+    asked = asyncio.create_task(Client(ROW).ask(house.app))
+    await asyncio.to_thread(entered.wait, 60)
+    found = []
+    for house.now in (59, 60, 299, 300):
+        found.append(await probes())
+    assert found == [[200, 200], [503, 200], [503, 200], [503, 503]]
+    released.set()
+    assert (await asked).status == 200
+    assert await probes() == [200, 200]
 
 
 @pytest.mark.parametrize("path", ["/v2/health/ready", "/v2/models/net/ready", "/v2/models/net/versions/v1/ready"])

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skysail.runtimes.fastapi_pytorch.batching import Batcher, Outcome, Pace
+from skysail.runtimes.fastapi_pytorch.batching import Batcher, Pace
 from skysail.runtimes.fastapi_pytorch.errors import Left, ModelError, Refused
 from skysail.runtimes.fastapi_pytorch.intake import Work
 from skysail.runtimes.fastapi_pytorch.metrics import Metrics
+from skysail.runtimes.fastapi_pytorch.waiting import Bounds, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,10 +39,10 @@ class Slow:
         return [arrays[0] * 2]
 
 
-def batcher(run, *, batch_rows=512, queue_rows=1000, pace=None) -> Batcher:
+def batcher(run, *, pace=None, clock=time.perf_counter, **bounds) -> Batcher:
     metrics = Metrics(lambda: 0.0, {})
     pace = pace or Pace(patience=0.0, pause_share=0.0, quick=0.0)
-    return Batcher(run, batch_rows=batch_rows, queue_rows=queue_rows, metrics=metrics, pace=pace)
+    return Batcher(run, Bounds(**{"batch_rows": 512, "queue_rows": 1000} | bounds), metrics, pace, clock)
 
 
 def work(*rows: float, width: int = 1) -> Work:
@@ -74,10 +75,18 @@ def asked(queue: Batcher, of: Work, has_left: Callable[[], bool]) -> asyncio.Fut
     return job.answer
 
 
-async def test_a_model_that_calls_exit_fails_its_request_and_no_other():
+class Mute(BaseException):
+    """As Rust's panics are."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Mute()])
+async def test_whatever_a_model_raises_fails_its_request_and_no_other(error):
     def leaves(arrays: Sequence[Any]) -> list[Any]:
         if (arrays[0] < 0).any():
-            raise SystemExit(3)
+            raise error
         return [arrays[0]]
 
     queue = batcher(leaves)
@@ -111,12 +120,38 @@ async def test_a_quick_model_is_run_without_a_thread_once_that_is_known():
             raise ValueError("negative")
         return [arrays[0]]
 
-    queue = batcher(model, pace=Pace(quick=3600))
+    queue = batcher(model, pace=Pace(quick=3600, habit=1))
     with pytest.raises(ModelError):
         await asked(queue, work(-1), stays)  # which tells nothing about how long others take
     for each in (work(1), work(2), work(-1), work(3), work(1, width=2), work(1, width=2), Work(work(1).arrays, 1)):
         await asyncio.wait([asked(queue, each, stays)])
     assert where == ["inference", "inference", *["MainThread"] * 3, "inference", "MainThread", "inference"]
+    queue.close()
+
+
+async def test_a_model_whose_time_depends_on_the_values_holds_up_the_loop_once_at_most():
+    where: list[str] = []
+
+    def model(arrays: Sequence[Any]) -> list[Any]:
+        where.append(current_thread().name)
+        until = time.thread_time() + float(arrays[0][0, 0])
+        while time.thread_time() < until:
+            pass
+        return [arrays[0]]
+
+    queue = batcher(model, pace=Pace(quick=0.005, habit=8))
+    slow = ""
+    while slow != "MainThread":  # where the machine is busy, what is quick may look slow for once
+        await asked(queue, work(0), stays)
+        while where[-1] == "inference":
+            await asked(queue, work(0), stays)
+        assert len(where) > 8
+        await asked(queue, work(0.06), stays)
+        slow = where[-1]
+    where.clear()
+    for _ in range(20):
+        await asked(queue, work(0), stays)
+    assert set(where) == {"inference"}
     queue.close()
 
 
@@ -127,7 +162,7 @@ async def test_a_batch_that_would_take_long_is_given_to_the_thread():
         where.append(current_thread().name)
         return [arrays[0]]
 
-    queue = batcher(model, pace=Pace(quick=1.0))
+    queue = batcher(model, pace=Pace(quick=1.0, habit=1))
     await asked(queue, work(1), stays)
     await asked(queue, work(1), stays)
     many = work(1)
@@ -247,6 +282,94 @@ async def test_too_much_that_waits_is_refused_at_once():
     model.released.set()
     await asyncio.gather(first, *fits)
     await asked(queue, work(1), stays)
+    queue.close()
+
+
+class Clock:
+    """Goes on only where it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def steady(clock: Clock, per_row: float, batches: list[int]) -> Callable[[Sequence[Any]], list[Any]]:
+    """A model that takes as long for each row."""
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        batches.append(len(arrays[0]))
+        clock.now += per_row * len(arrays[0])
+        return [arrays[0]]
+
+    return run
+
+
+async def test_a_batch_has_no_more_rows_than_take_as_long_as_it_may():
+    clock, batches = Clock(), list[int]()
+    queue = batcher(steady(clock, 0.125, batches), clock=clock, batch_seconds=1.25)
+    await asked(queue, work(1), stays)
+    await asyncio.gather(*(asked(queue, work(1), stays) for _ in range(25)))
+    assert batches == [1, 10, 10, 5]
+    queue.close()
+
+
+async def test_who_would_have_to_wait_too_long_is_refused_at_once():
+    clock = Clock()
+    queue = batcher(steady(clock, 0.125, []), clock=clock, batch_seconds=1.0, queue_seconds=5.0)
+    await asked(queue, work(1), stays)
+    await asyncio.gather(*(asked(queue, work(1), stays) for _ in range(60)))  # before anybody could know
+    waits = [asked(queue, work(1), stays) for _ in range(41)]
+    with pytest.raises(Refused, match="Too many requests wait") as refused:
+        asked(queue, work(1), stays)
+    assert (refused.value.status, refused.value.retry_after) == (503, 6)
+    await asyncio.gather(*waits)
+    queue.close()
+
+
+async def test_a_burst_is_not_refused_for_what_one_row_alone_took():
+    """Many rows together may take as long as one."""
+    clock = Clock()
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        clock.now += 0.1
+        return [arrays[0]]
+
+    queue = batcher(run, clock=clock, batch_seconds=1.0, queue_seconds=5.0)
+    await asked(queue, work(1), stays)
+    await asyncio.gather(*(asked(queue, work(1), stays) for _ in range(900)))
+    assert clock.now < 1001
+    queue.close()
+
+
+async def test_nobody_joins_those_who_wait_for_a_batch_that_takes_too_long_already():
+    model, clock = Slow(), Clock()
+    queue = batcher(model, clock=clock, queue_seconds=5.0)
+    first = await begun(model, queue)
+    waits = asked(queue, work(1), stays)
+    clock.now += 5.1
+    with pytest.raises(Refused):
+        asked(queue, work(1), stays)
+    model.released.set()
+    await asyncio.gather(first, waits)
+    queue.close()
+
+
+def sized(rows: int, size: int) -> Work:
+    return Work(work(*range(rows)).arrays, rows, kind=1, size=size)
+
+
+async def test_bytes_are_bounded_as_well_in_a_batch_and_in_what_waits():
+    model = Slow()
+    queue = batcher(model, batch_bytes=100, queue_bytes=250)
+    first = await begun(model, queue)
+    waits = [asked(queue, sized(1, 50), stays) for _ in range(3)] + [asked(queue, sized(1, 100), stays)]
+    with pytest.raises(Refused, match="Too many requests wait"):
+        asked(queue, sized(1, 1), stays)
+    model.released.set()
+    await asyncio.gather(first, *waits)
+    assert model.batches == [1, 2, 1, 1]
     queue.close()
 
 

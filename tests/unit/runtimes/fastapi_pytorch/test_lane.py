@@ -102,6 +102,31 @@ async def test_a_plain_request_needs_no_task_and_every_other_is_answered_alike(a
     assert set(names) - {"connection"} == {"content-type", "content-length"}
 
 
+@pytest.mark.parametrize(
+    ("version", "sent", "is_short"),
+    [
+        ("v1.0+cu12", "v1.0+cu12", True),
+        ("2024/01", "2024/01", True),
+        ("2024/01", "2024%2F01", False),
+        ("v 2", "v%202", True),
+        ("50%25", "50%2525", True),
+        ("50%25", "50%25", None),
+    ],
+)
+async def test_a_version_in_a_path_is_read_as_it_is_meant(version, sent, is_short):
+    """`50%25` means `50%`."""
+    house = House(double, version=version)
+    house.open()
+    lane, line = connected(house)
+    row = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1.0, 2.0]}
+    lane.data_received(request(f"/v2/models/net/versions/{sent}/infer", body=json.dumps({"inputs": [row]}).encode()))
+    assert (not lane.server_state.tasks) is bool(is_short)
+    if is_short is None:
+        lane.shutdown()
+    else:
+        assert '"data":[2.0,4.0]' in await answered(lane, line)
+
+
 @pytest.mark.parametrize("size", [1, 7, 60, 1000])
 async def test_a_request_may_come_in_pieces(size):
     house = House(double)

@@ -151,6 +151,23 @@ def test_one_input_may_have_any_name():
         ({"inputs": [tensor(datatype="FP64", data=[1, 1e39])]}, KNOWN, "too large for FP32"),
         ({"inputs": [tensor(), tensor("count", (1,), "FP32", [1])]}, TWO, "`count` must be INT32"),
         ({"inputs": [tensor(), tensor("count", (1,), "INT64", [2**40])]}, TWO, "does not fit INT32"),
+        ({"inputs": [tensor(shape=[1] * 70, data=[1.0])]}, KNOWN, "`pair` has 70 dimensions; at most 32 are allowed"),
+        ({"inputs": [tensor(shape=[1] * 70, data=[[1.0]])]}, KNOWN, "`pair` has 70 dimensions; at most 32 are"),
+        ({"inputs": [tensor(shape=[2**62] * 9999, data=[1.0])]}, KNOWN, "`pair` has 9999 dimensions"),
+        ({"inputs": [tensor(shape=[0, 2**62], data=[])]}, KNOWN, "`pair` is empty; send at least one row"),
+        ({"inputs": [tensor(shape=[0, 10**24], data=[])]}, KNOWN, "`pair` is empty; send at least one row"),
+        (
+            {"inputs": [tensor(shape=[0, 2**62], datatype="INT8", data=[])]},
+            KNOWN,
+            "`pair` is empty; send at least one row",
+        ),
+        (
+            {"inputs": [tensor(shape=[0, 2**63], datatype="INT8", data=[])]},
+            KNOWN,
+            "`pair` is empty; send at least one row",
+        ),
+        ({"inputs": [tensor(shape=[2**62, 2**62], data=[1.0])]}, KNOWN, "`pair` has 1 values, which is not its shape"),
+        ({"inputs": [tensor(shape=[-1, -1], data=[1.0])]}, KNOWN, "`pair` has 1 values, which is not its shape"),
         ({"inputs": [tensor()], "outputs": [{"name": "x"}]}, KNOWN, "no output `x`; it has score"),
     ],
 )
@@ -224,3 +241,10 @@ def test_what_holds_for_a_whole_request_keeps_it_alone():
     assert infer({"inputs": [two_rows, tensor("count", (2,), "INT32", [7, 8])]}, TWO).kind is not None
     assert infer({"inputs": [two_rows, tensor("count", (1,), "INT32", [7])]}, TWO).kind is None
     assert infer({"inputs": [tensor("x", (), "FP32", [7])]}, UNKNOWN).kind is None
+
+
+def test_the_bytes_are_counted_as_the_model_takes_them():
+    assert predict({"features": [[1, 2], [3, 4]]}).size == 16
+    assert predict({"features": [[1, 2, 3]]}, UNKNOWN).size == 12
+    pair = [tensor(), tensor("count", (1,), "INT32", [7])]
+    assert infer({"inputs": pair}, TWO).size == sum(array.nbytes for array in infer({"inputs": pair}, TWO).arrays) > 4

@@ -8,11 +8,16 @@ import json
 import random
 import socket
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from skysail.kinds.model import pods
+from skysail.runtimes.fastapi_pytorch import server as server_module
+from skysail.runtimes.fastapi_pytorch.loading import load
+from skysail.runtimes.fastapi_pytorch.settings import Settings
 from tests.support import model_server, onnx_models
 from tests.support.model_server import ModelServer, refusal, reply, serving
 from tests.support.onnx_models import WIDTH, Network
@@ -186,6 +191,34 @@ def test_the_model_s_own_mistake_is_told_to_whom_it_belongs(tmp_path):
         assert server.post("/predict", {"features": [1]}).status == 200
 
 
+@pytest.mark.parametrize("version", ["v1.0+cu12", "2024/01", "v 2", "_x", "\u00e9", "50%25", "a?b#c"])
+def test_a_version_of_any_name_is_in_the_paths_percent_encoded(tmp_path, version):
+    with serving(NETWORK.save(tmp_path / "model.onnx"), MODEL_VERSION=version) as server:
+        base = f"/v2/models/net/versions/{quote(version, safe='')}"
+        row = {"name": "features", "shape": [1, WIDTH], "datatype": "FP32", "data": [1] * WIDTH}
+        assert server.post(f"{base}/infer", {"inputs": [row]}).json["model_version"] == version
+        assert server.get(f"{base}/ready").status == 200
+        assert server.get(base).json["versions"] == [version]
+        other = server.get(f"/v2/models/net/versions/{quote(version + '/x', safe='')}/ready")
+        assert (other.status, f"There is no version `{version}/x`" in other.json["error"]) == (404, True)
+
+
+def test_a_model_with_branches_is_never_run_on_the_event_loop(tmp_path):
+    for save, is_ever in [(onnx_models.save_branching, False), (NETWORK.save, True)]:
+        loaded = load(Settings(model_path=str(save(tmp_path / "model.onnx")), threads=1))
+        assert (server_module._pace(loaded).quick > 0) is is_ever
+
+
+def test_a_model_that_never_worked_is_not_the_client_s_mistake(tmp_path):
+    file = onnx_models.save_failing(tmp_path / "model.onnx")
+    code, said = refusal(file)
+    assert (code, said.count("\n")) == (65, 1)
+    assert "ALLOW_UNTRIED=1" in said
+    with serving(file, ALLOW_UNTRIED="1") as server:
+        assert "The model failed with all that it was tried with" in server.said
+        assert server.post("/predict", {"features": [[1, 2]]}).status == 500
+
+
 def test_a_request_that_is_under_way_is_finished_after_sigterm(tmp_path):
     body = json.dumps({"features": [[1] * WIDTH]}).encode()
     with serving(NETWORK.save(tmp_path / "model.onnx"), DRAIN_SECONDS="2") as server:
@@ -199,6 +232,11 @@ def test_a_request_that_is_under_way_is_finished_after_sigterm(tmp_path):
         connection.send(body[7:])
         answer = reply(connection)
         assert (answer.status, answer.headers["connection"]) == (200, "close")
+
+
+def test_what_is_under_way_has_nearly_all_of_the_time_that_a_pod_has_for_its_end():
+    lasts = Settings().drain_seconds + server_module._LAST_SECONDS
+    assert 50 <= lasts < pods._GRACE_SECONDS
 
 
 def is_ready(server: ModelServer) -> bool:

@@ -34,12 +34,16 @@ def test_variables_are_read_by_their_types():
         ("DEVICE", "tpu"),
         ("DRAIN_SECONDS", "-1"),
         ("MODEL_NAME", "a/b"),
-        ("MODEL_VERSION", "a b"),
     ],
 )
 def test_a_wrong_value_is_named(name, value):
     with pytest.raises(WrongSetting, match=f"^{name}={value} cannot be: .*\\.$"):
         Settings.of({name: value})
+
+
+@pytest.mark.parametrize("version", ["v1.0+cu12", "2024/01", "v 2", "_x", "é", "50%25", "?#", "x" * 256])
+def test_a_version_is_whatever_the_user_calls_it(version):
+    assert Settings.of({"MODEL_VERSION": version}).model_version == version
 
 
 def test_every_variable_is_in_the_documentation():

@@ -23,6 +23,16 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(f"output{number}" for number in range(count))
 
 
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be known of a model without running it.
+
+    A `mixing` one computes a row differently beside others. The time of a `branching` one depends on the values.
+    """
+
+    mixing: bool = False
+    branching: bool = False
+
+
 class Model(Protocol):
     """A loaded model. Only one thread uses it at a time."""
 
@@ -32,6 +42,9 @@ class Model(Protocol):
 
     @property
     def signature(self) -> Signature: ...
+
+    @property
+    def traits(self) -> Traits: ...
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """May raise anything."""

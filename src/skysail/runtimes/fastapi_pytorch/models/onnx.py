@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import onnxruntime
 
 from skysail.runtimes.fastapi_pytorch.errors import WrongModel
-from skysail.runtimes.fastapi_pytorch.models import Signature
+from skysail.runtimes.fastapi_pytorch.models import Signature, graph, signature
 from skysail.runtimes.fastapi_pytorch.tensors import ANY, Array, Spec
+from skysail.runtimes.formats import Found
 
 _TYPES = {
     "tensor(bool)": "BOOL",
@@ -33,7 +33,7 @@ _FATAL_ONLY = 4
 class OnnxModel:
     platform = "onnx_onnxv1"
 
-    def __init__(self, file: Path, threads: int) -> None:
+    def __init__(self, found: Found, threads: int) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -42,10 +42,12 @@ class OnnxModel:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         available = onnxruntime.get_available_providers()
         wanted = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
-        self._session = onnxruntime.InferenceSession(str(file), options, providers=wanted)
-        inputs = tuple(map(_spec, self._session.get_inputs()))
+        self._session = onnxruntime.InferenceSession(str(found.file), options, providers=wanted)
+        own = tuple(map(_spec, self._session.get_inputs()))
+        inputs = _told(own, signature.written(found))
         self._names = [spec.name for spec in inputs]
         self.signature = Signature(inputs=inputs, outputs=tuple(map(_spec, self._session.get_outputs())))
+        self.traits = graph.traits(found.file)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         found: list[Array] = self._session.run(None, dict(zip(self._names, arrays, strict=True)))
@@ -58,3 +60,15 @@ def _spec(node: Any) -> Spec:
         raise WrongModel(f"`{node.name}` of the model is a {node.type}; only tensors of numbers can be served.")
     shape = tuple(size if isinstance(size, int) and size > 0 else ANY for size in node.shape or ())
     return Spec(name=node.name, datatype=datatype, shape=shape)
+
+
+def _told(own: tuple[Spec, ...], written: Signature | None) -> tuple[Spec, ...]:
+    """A graph may leave open which sizes it works with, and even how many dimensions it takes."""
+    if written is None:
+        return own
+    if len(own) != len(written.inputs) or {(spec.name, spec.datatype) for spec in own} != {
+        (spec.name, spec.datatype) for spec in written.inputs
+    }:
+        names = ", ".join(f"{spec.name} ({spec.datatype})" for spec in own)
+        raise WrongModel(f"{signature.FILE} has other inputs than the model, which takes {names}: give it these.")
+    return written.inputs

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from skysail.runtimes.fastapi_pytorch import foreign
 from skysail.runtimes.fastapi_pytorch.errors import ModelError, WrongModel, WrongSetting
-from skysail.runtimes.fastapi_pytorch.models import Signature, signature
+from skysail.runtimes.fastapi_pytorch.models import Signature, Traits, signature
 from skysail.runtimes.fastapi_pytorch.settings import Settings
 from skysail.runtimes.fastapi_pytorch.tensors import Array, Spec
 from skysail.runtimes.formats import CODE, Format, Found
@@ -27,6 +28,10 @@ except ImportError as error:
     ) from error
 
 _MAKE = "make"
+# Quantized by the range of the whole batch: operators of scripts, of exported programs, and modules.
+_BY_BATCH = re.compile(r"::(\w*_dynamic|quantized_(lstm|gru))\b|choose_qparams\.tensor")
+_BY_BATCH_MODULES = ".quantized.dynamic."
+_BRANCHES = ("prim::Loop", "prim::If")
 _INSIDE = ("state_dict", "model_state_dict", "model")
 
 
@@ -38,6 +43,7 @@ class TorchModel:
     def __init__(self, function: Callable[..., Any], known: Signature | None, name: str, device: str) -> None:
         self._function = function
         self._device = device
+        self.traits = _traits(function)
         self.signature = known or Signature(inputs=(Spec(name=name, datatype="FP32", shape=()),), known=False)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
@@ -158,6 +164,16 @@ def _first_weight(function: Any) -> tuple[tuple[int, ...] | None, bool]:
         owner = getattr(owner, part)
     kind = getattr(owner, "original_name", type(owner).__name__)
     return tuple(parameter.shape), kind.startswith("Embedding")
+
+
+def _traits(function: Any) -> Traits:
+    """Of a module that is plain Python little can be known."""
+    text = str(getattr(function, "inlined_graph", getattr(function, "graph", "")))
+    modules = function.modules() if isinstance(function, torch.nn.Module) else ()
+    return Traits(
+        mixing=bool(_BY_BATCH.search(text)) or any(_BY_BATCH_MODULES in type(each).__module__ for each in modules),
+        branching=any(name in text for name in _BRANCHES),
+    )
 
 
 def _argument(function: Any) -> str:

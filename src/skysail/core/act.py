@@ -12,7 +12,7 @@ from typing import Any, Protocol, assert_never
 import msgspec
 
 from skysail.base.names import Annotation, Label
-from skysail.core.actions import Action, Apply, Delete, End, Launch, Owner, Patch, PatchStatus, SetFinalizers
+from skysail.core.actions import Action, Apply, Create, Delete, End, Launch, Owner, Patch, PatchStatus, SetFinalizers
 from skysail.core.fence import Fence, Fenced
 from skysail.kube.cache import Cache
 from skysail.kube.client import FIELD_MANAGER, Client, Manifest
@@ -95,7 +95,7 @@ class Performer:
     async def perform(self, root: Root, action: Action) -> Object | None:
         """Do one action. Returns the object as it is now, None where nothing was written or nothing is left."""
         match action:
-            case Apply():
+            case Apply() | Create():
                 return await self._apply(root, action)
             case Delete():
                 return await self._delete(root, action)
@@ -134,13 +134,13 @@ class Performer:
                 await self._client.replace(resource, manifest, self._type(resource), subresource="status"),
             )
 
-    async def _apply(self, root: Root, action: Apply) -> Object | None:
+    async def _apply(self, root: Root, action: Apply | Create) -> Object | None:
         resource = action.resource
         manifest = finished(action.manifest, action.owner)
         key = Key(manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"])
         cache = self._caches.get(resource)
         existing = None if cache is None else cache.get(key)
-        if existing is None and cache is not None and action.only_once:
+        if existing is None and cache is not None and isinstance(action, Create):
             # As good as certain that it is new, and the server says so where it is not: nobody has to look first.
             try:
                 return await self._make(root, resource, key, manifest)
@@ -155,7 +155,7 @@ class Performer:
             if existing.metadata.is_deleting:
                 # It must be gone before one of its name can be made; its end brings the next pass.
                 return None
-            if action.only_once or _is_applied(existing, manifest):
+            if isinstance(action, Create) or action.only_once or _is_applied(existing, manifest):
                 return None
             manifest["metadata"]["uid"] = existing.metadata.uid
         self._begin("apply", resource, key)

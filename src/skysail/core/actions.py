@@ -26,14 +26,24 @@ class Owner(msgspec.Struct, frozen=True):
 class Apply(msgspec.Struct, frozen=True):
     """Make a child look like this. No write where it was applied from the same manifest already, and has its labels.
 
-    `only_once`: one that is there stays as it is, because the server would refuse the change. So it is created where it
-    is not there, which costs the server two thirds of applying it.
+    `only_once`: one that is there stays as it is.
     """
 
     resource: Resource
     manifest: Manifest
     owner: Owner
     only_once: bool = False
+
+
+class Create(msgspec.Struct, frozen=True):
+    """Make a child that is never applied again, because the server would refuse the change. One that is there stays.
+
+    It costs the server two thirds of applying it.
+    """
+
+    resource: Resource
+    manifest: Manifest
+    owner: Owner
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -94,7 +104,7 @@ class End(msgspec.Struct, frozen=True):
     grace: float
 
 
-Action = Apply | Delete | SetFinalizers | Patch | PatchStatus | Launch | End
+Action = Apply | Create | Delete | SetFinalizers | Patch | PatchStatus | Launch | End
 
 
 class Note(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import pytest
 from skysail.base.names import Label
 from skysail.claims.types import CloudInstanceStatus
 from skysail.core.act import Caches, NameTaken, Performer
-from skysail.core.actions import Apply, Delete, Launch, Owner, Patch, PatchStatus
+from skysail.core.actions import Apply, Create, Delete, Launch, Owner, Patch, PatchStatus
 from skysail.core.fence import Fenced, Open
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
@@ -43,12 +43,18 @@ class Stage:
         return Owner(CONFIG_MAP, await self.client.get(CONFIG_MAP, "default", "owner", Object))
 
     async def apply(self, owner: Owner, value: str, *, only_once: bool) -> None:
-        metadata = {"name": "child", "namespace": "default"}
-        manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"value": value}}
-        await self.perform(Apply(CONFIG_MAP, manifest, owner, only_once=only_once))
+        await self.perform(Apply(CONFIG_MAP, _child(value), owner, only_once=only_once))
+
+    async def create(self, owner: Owner, value: str) -> None:
+        await self.perform(Create(CONFIG_MAP, _child(value), owner))
 
     async def perform(self, action: Any) -> None:
         await self.performer.perform((CONFIG_MAP, Key("default", "owner")), action)
+
+
+def _child(value: str) -> dict[str, Any]:
+    metadata = {"name": "child", "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"value": value}}
 
 
 def play(story: Callable[[Stage], Awaitable[None]]) -> None:
@@ -75,14 +81,14 @@ def test_what_a_cache_has_not_heard_of_is_made_without_a_look_and_left_alone_whe
     async def story():
         stage = Stage(Cache(CONFIG_MAP, Object))
         owner = await stage.owner()
-        await stage.apply(owner, "first", only_once=True)
+        await stage.create(owner, "first")
         if whose == "another's":
             unowned = {"metadata": {"ownerReferences": None}}
             (await stage.api.merge(CONFIG_MAP, "child", unowned)).ok  # noqa: B018 (asserts)
         late = Performer(stage.client, Caches(Cache(CONFIG_MAP, Object)), Open())
         stage.performer = late
         with contextlib.nullcontext() if whose == "ours" else pytest.raises(NameTaken):
-            await stage.apply(owner, "second", only_once=True)
+            await stage.create(owner, "second")
         assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "first"}
 
     virtual_time.run(story())
@@ -96,7 +102,7 @@ def test_a_quota_that_is_used_up_by_this_very_child_is_no_refusal(is_there):
         stage = Stage(Cache(CONFIG_MAP, Object))
         owner = await stage.owner()
         if is_there:
-            await stage.apply(owner, "first", only_once=True)
+            await stage.create(owner, "first")
         stage.performer = Performer(stage.client, Caches(Cache(CONFIG_MAP, Object)), Open())
 
         async def create(*_, **__):
@@ -104,7 +110,7 @@ def test_a_quota_that_is_used_up_by_this_very_child_is_no_refusal(is_there):
 
         stage.client.create = create
         with contextlib.nullcontext() if is_there else pytest.raises(Forbidden):
-            await stage.apply(owner, "first", only_once=True)
+            await stage.create(owner, "first")
 
     virtual_time.run(story())
 

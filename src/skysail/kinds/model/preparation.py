@@ -6,7 +6,7 @@ import msgspec
 
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
-from skysail.core.actions import Apply, Plan
+from skysail.core.actions import Create, Plan
 from skysail.core.obstacles import Wait
 from skysail.kinds.model import failure, render, targets, upkeep, views, waiting
 from skysail.kinds.model.failure import Mishap, Prepared
@@ -83,9 +83,9 @@ def _begin(snapshot: Snapshot, wanted: Target) -> Plan:
     if snapshot.claim is not None and snapshot.claim.metadata.is_deleting:
         return _under_way(snapshot, wanted, _GOES)
     owner, claim = upkeep.owner(snapshot), render.claim(snapshot.serving)
-    made: Actions = (Apply(JOB, job, owner, only_once=True),)
+    made: Actions = (Create(JOB, job, owner),)
     if claim is not None:
-        made = (Apply(PERSISTENT_VOLUME_CLAIM, claim, owner, only_once=True), *made)
+        made = (Create(PERSISTENT_VOLUME_CLAIM, claim, owner), *made)
     is_first = claim is not None and snapshot.claim is None
     wait = waiting.MADE if is_first else waiting.STARTS
     return _under_way(snapshot, wanted, wait, made)

@@ -13,7 +13,7 @@ import msgspec
 from skysail.base.names import Annotation, Event, Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import finalizers, obstacles
-from skysail.core.actions import Action, Apply, Delete, Manifest, Note, Owner, Patch, Plan
+from skysail.core.actions import Action, Apply, Create, Delete, Manifest, Note, Owner, Patch, Plan
 from skysail.core.obstacles import Wait
 from skysail.kinds.run import attempts, completion, failure, refusals, silence, status, waiting
 from skysail.kinds.run.ends import (
@@ -285,7 +285,7 @@ def _children(snapshot: Snapshot, run: Run, known: TrainingJobStatus, wait: Wait
     is_new = attempts.recorded(job.status, run.number) is None
     # Jobs are made for a new attempt only: one that is missing later was deleted, and the others cannot go on.
     jobs = tuple(
-        Apply(JOB, _marked(leave.placed(snapshot, manifest, group.role), hash_), owner, only_once=True)
+        Create(JOB, _marked(leave.placed(snapshot, manifest, group.role), hash_), owner)
         for group, (_, manifest) in zip(groups(job.spec), wanted.jobs, strict=True)
         if is_new and run.job(manifest["metadata"]["name"]) is None
     )
@@ -304,7 +304,7 @@ def _spare(snapshot: Snapshot, wanted: Children) -> tuple[Action, ...]:
 
 def _surroundings(wanted: Children, owner: Owner, *, all_: bool) -> tuple[Action, ...]:
     """All of it where it may be missing; else only what is watched: to look for the rest would cost reads each time."""
-    claims = tuple(Apply(resource, manifest, owner, only_once=True) for resource, manifest in wanted.claims)
+    claims = tuple(Create(resource, manifest, owner) for resource, manifest in wanted.claims)
     shared = tuple(Apply(resource, manifest, owner) for resource, manifest in wanted.shared)
     return (*claims, *shared) if all_ else tuple(each for each in shared if each.resource == SERVICE)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skysail.base.names import Condition, Event, Label, Reason
-from skysail.core.actions import Apply, Delete, Note, Patch, SetFinalizers
+from skysail.core.actions import Apply, Create, Delete, Note, Patch, SetFinalizers
 from skysail.core.obstacles import Obstacle
 from skysail.kinds.model import waiting
 from skysail.kinds.model.plan import plan, refused
@@ -56,7 +56,7 @@ def made(plan_):
 
 def labels(plan_, resource=CONTROLLER_REVISION):
     """Of what is applied of this kind."""
-    found = [action for action in plan_.actions if isinstance(action, Apply) and action.resource == resource]
+    found = [action for action in plan_.actions if isinstance(action, (Apply, Create)) and action.resource == resource]
     return [action.manifest["metadata"]["labels"] for action in found]
 
 
@@ -90,7 +90,7 @@ def updated(**spec):
 
 def test_a_new_model_is_downloaded_first():
     result = plan(at(model()))
-    assert made(result) == [(Apply, JOB)]
+    assert made(result) == [(Create, JOB)]
     assert (result.status.phase, result.status.observed_generation) == ("Validating", 1)
     assert said(result.status, Condition.READY) == ("False", Reason.DOWNLOADING)
     assert said(result.status, Condition.PROGRESSING) == ("True", Reason.DOWNLOADING)
@@ -100,13 +100,13 @@ def test_a_new_model_is_downloaded_first():
 
 def test_a_job_that_is_there_is_never_made_again():
     """Another version of Skysail may render it otherwise, and its template cannot be changed."""
-    assert [action.only_once for action in plan(at(model())).actions] == [True]
+    assert made(plan(at(model()))) == [(Create, JOB)]
     assert made(plan(at(model(), job(model())))) == []
 
 
 def test_an_ml_model_gets_its_volume_first():
     result = plan(at(model(ml=True)))
-    assert made(result) == [(Apply, PERSISTENT_VOLUME_CLAIM), (Apply, JOB)]
+    assert made(result) == [(Create, PERSISTENT_VOLUME_CLAIM), (Create, JOB)]
     assert result.status.phase == "CreatingStorage"
     assert plan(at(model(ml=True), claim=claim())).status.phase == "Downloading"
 
@@ -323,7 +323,7 @@ def test_a_new_version_is_downloaded_while_the_old_one_is_served():
     assert made(result) == [(Delete, JOB), *SERVERS]
     assert template(result) == old.hash
     result = plan(at(of, old, deployment(old), server(of)))
-    assert made(result) == [(Apply, JOB), *SERVERS]
+    assert made(result) == [(Create, JOB), *SERVERS]
     assert template(result) == old.hash
     assert (result.status.phase, result.status.revision, result.status.version) == ("Ready", 1, "v1")
     assert said(result.status, Condition.READY) == ("True", Reason.SERVED)
@@ -579,7 +579,7 @@ def test_a_revision_whose_claim_is_gone_is_made_ready_again_in_a_new_one():
     assert made(first) == [(Delete, JOB)], "it has filled a claim that is gone"
     assert (first.status.phase, first.status.revision) == ("Downloading", 0)
     begun = plan(at(of, old, deployment(old), claim=None))
-    assert made(begun) == [(Apply, PERSISTENT_VOLUME_CLAIM), (Apply, JOB)]
+    assert made(begun) == [(Create, PERSISTENT_VOLUME_CLAIM), (Create, JOB)]
     before = job(of, "Complete", seconds=600)
     assert made(plan(at(of, old, before, preparer(of, "Succeeded"), claim=claim("other")))) == [(Delete, JOB)]
     done = plan(at(of, old, deployment(old), job(of, "Complete"), preparer(of, "Succeeded"), claim=claim("other")))
@@ -625,7 +625,7 @@ def test_a_claim_that_is_being_deleted_is_waited_for():
 def test_a_pod_that_has_outlived_its_job_ends_before_another_download_begins(metadata):
     of = model()
     assert made(plan(at(of, preparer(of, metadata=metadata)))) == []
-    assert made(plan(at(of, preparer(of, "Succeeded", metadata=metadata)))) == [(Apply, JOB)]
+    assert made(plan(at(of, preparer(of, "Succeeded", metadata=metadata)))) == [(Create, JOB)]
 
 
 def test_a_revision_that_cannot_be_read_is_replaced_and_its_number_is_not_used_again():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from skysail.base.names import Annotation, Condition, Event, Reason
 from skysail.core import conditions
-from skysail.core.actions import Apply, Delete, Note, SetFinalizers
+from skysail.core.actions import Apply, Create, Delete, Note, SetFinalizers
 from skysail.kinds.run import attempts
 from skysail.kinds.run.plan import begins, plan, refused
 from skysail.kinds.run.snapshot import Predecessor
@@ -63,12 +63,11 @@ def told(plan_, type_=Condition.RUNNING):
 def test_a_new_job_gets_its_children_and_then_its_status():
     result = plan(snapshot(job(checkpointDir="/c", hyperparameters={"lr": 1})))
     assert made(result) == [
-        (Apply, PERSISTENT_VOLUME_CLAIM),
+        (Create, PERSISTENT_VOLUME_CLAIM),
         (Apply, CONFIG_MAP),
         (Apply, SERVICE),
-        (Apply, JOB),
+        (Create, JOB),
     ]
-    assert [action.only_once for action in result.actions] == [True, False, False, True]
     assert [(each.number, each.start_time, each.end_time) for each in result.status.attempts] == [(0, ago(0), None)]
     assert result.status.phase == "Pending"
     assert [(note.reason, note.message) for note in result.notes] == [(Event.WORKERS_CREATED, "Created 2 worker pods")]
@@ -83,8 +82,8 @@ def test_a_job_of_an_attempt_says_what_it_was_made_from():
 def test_one_worker_needs_no_service_and_loses_one_that_it_had():
     service = Object(Meta(name="mnist-workers", namespace="ml-jobs", uid="s"))
     of = job(workers=1)
-    assert made(plan(snapshot(of))) == [(Apply, JOB)]
-    assert made(plan(snapshot(of, services=(service,)))) == [(Delete, SERVICE), (Apply, JOB)]
+    assert made(plan(snapshot(of))) == [(Create, JOB)]
+    assert made(plan(snapshot(of, services=(service,)))) == [(Delete, SERVICE), (Create, JOB)]
 
 
 def test_what_a_crash_left_out_is_made():
@@ -414,7 +413,7 @@ def test_never_two_attempts_at_once_whatever_is_seen(ledger, made_of, ranks, pha
     jobs = [child(of, number=n, end=end, **(GOING if going else {})) for n, end, going in made_of]
     pods = [pod(i, p, number=n, metadata=GOING if going else {}) for i, (n, p, going) in enumerate(ranks)]
     result = plan(snapshot(of, *jobs, *pods))
-    if any(isinstance(action, Apply) and action.resource == JOB for action in result.actions):
+    if any(isinstance(action, Create) and action.resource == JOB for action in result.actions):
         assert (jobs, pods) == ([], [])
     if of.status.phase in {"Succeeded", "Failed"}:
         assert result.status.phase == of.status.phase

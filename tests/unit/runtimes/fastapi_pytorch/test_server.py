@@ -138,22 +138,24 @@ def test_a_connection_serves_many_requests(server):
     connection.close()
 
 
-def test_what_is_counted(server):
-    def counted() -> tuple[float, float]:
-        families = {
-            family.name: family for family in text_string_to_metric_families(server.get("/metrics").body.decode())
-        }
-        errors = [each.value for each in families["inference_errors"].samples if each.labels["status"] == "400"]
-        return families["inference_requests"].samples[0].value, sum(errors)
+def test_what_is_counted(tmp_path):
+    """Of a server of its own: what others have asked may be counted a moment after its answer."""
+    with serving(NETWORK.save(tmp_path / "model.onnx").parent) as server:
+        requests, errors = counted(server)
+        server.post("/predict", {"features": [[0] * WIDTH]})
+        for _ in range(2):
+            server.post("/predict", b"{")
+        assert counted(server) == (requests + 3, errors + 2)
+        stats = server.get("/stats").json
+        assert (stats["interval_seconds"], len(stats["requests"])) == (10, 60)
+        assert sum(stats["requests"]) == requests + 3
 
-    server.post("/predict", b"{")
-    requests, errors = counted()
-    server.post("/predict", {"features": [[0] * WIDTH]})
-    server.post("/predict", b"{")
-    assert counted() == (requests + 2, errors + 1)
-    stats = server.get("/stats").json
-    assert (stats["interval_seconds"], len(stats["requests"])) == (10, 60)
-    assert sum(stats["requests"]) == requests + 2
+
+def counted(server: ModelServer) -> tuple[float, float]:
+    page = server.get("/metrics").body.decode()
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    errors = [each.value for each in families["inference_errors"].samples if each.labels["status"] == "400"]
+    return families["inference_requests"].samples[0].value, sum(errors)
 
 
 def test_every_type_goes_there_and_back(tmp_path):

@@ -41,7 +41,8 @@ def test_a_job_comes_to_the_same_end_whatever_goes_wrong(name: str, on: On, what
 @pytest.mark.parametrize("first", range(1, _FIRST + 1))
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_crash_while_recovering_from_a_crash_changes_nothing(name: str, first: int, court: Court) -> None:
-    for second in range(1, _FIRST + 1):
+    # A story may have fewer effects than that.
+    for second in range(1, _FIRST + 1) if first <= len(reference(name).effects) else ():
         trouble = Trouble("effect", first, "crash", then=Trouble("effect", second, "crash"))
         verdict = court.judge(SCENARIOS[name], reference(name), trouble)
         assert verdict.wrong == []

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from skysail.base.errors import UserError
-from skysail.base.names import Label
+from skysail.base.names import Condition, Label
 from skysail.cli.cluster import Model
+from skysail.core import conditions
 from skysail.kinds.model import revisions
 from skysail.kinds.model.revisions import ControllerRevision, Entry
 from skysail.kinds.model.types import ModelDeployment
@@ -35,10 +36,10 @@ async def history(client: Client, model: Model) -> list[Entry]:
 
 
 def chosen(model: Model, entries: list[Entry], number: int | None) -> Entry:
-    """The one of this number. Without one: what is served while another is on its way, else what was before it."""
+    """The one of this number; else what is served, where another is on its way or failed; else the one before."""
     name, now = model.metadata.name, model.status.revision
     if number is None:
-        newest = now if model.status.candidate else now - 1
+        newest = now if model.status.candidate or _has_failed(model) else now - 1
         before = [entry for entry in entries if entry.outcome == "served" and entry.number <= newest]
         if not before:
             raise NoSuchRevision(f"Nothing else of {name} was served before. Its revisions: {_listed(model, entries)}.")
@@ -54,10 +55,17 @@ def chosen(model: Model, entries: list[Entry], number: int | None) -> Entry:
     return found
 
 
+def _has_failed(model: Model) -> bool:
+    """Whether what is asked for is not what is served: then to go back means to stay."""
+    failed = conditions.find(model.status.conditions, Condition.UPDATE_FAILED)
+    return failed is not None and failed.status == "True"
+
+
 def told(model: Model, entry: Entry) -> str:
     """Only ModelDeployments give their revisions names."""
     version = entry.want.version if isinstance(model, ModelDeployment) else ""
-    about = ", ".join(word for word in (version, entry.outcome) if word)
+    outcome = "served now" if entry.number == model.status.revision else entry.outcome
+    about = ", ".join(word for word in (version, outcome) if word)
     return f"{entry.number} ({about})" if about else str(entry.number)
 
 

@@ -75,8 +75,8 @@ async def _asked(client: Client, model: Model, text: str) -> Reply:
     row = ROWS.get(runtime)
     if row is None:
         raise questions.Unanswerable(f"Nothing serves {runtime}: see `kubectl describe` of {model.metadata.name}.")
-    path = questions.place(wanted, row.predict_path(wanted.names.model))
-    return await client.ask(path, questions.question(row, text))
+    asked = questions.question(row, text)
+    return await client.ask(questions.place(wanted, questions.path(row, wanted.names.model, asked)), asked)
 
 
 async def _served_by(client: Client, model: Model) -> str:

@@ -25,6 +25,13 @@ def place(serving: Serving, path: str) -> str:
     return f"{SERVICE.path(serving.object.metadata.namespace, f'http:{door.name}:{door.port}', 'proxy')}{path}"
 
 
+def path(row: Row, model: str, asked: bytes) -> str:
+    """Where a request belongs: `inputs` is a word of the Open Inference Protocol."""
+    data = msgspec.json.decode(asked)
+    is_protocol = isinstance(data, dict) and "inputs" in data and row.rows != "inputs"
+    return row.infer_path(model) if is_protocol else row.predict_path(model)
+
+
 def question(row: Row, text: str) -> bytes:
     """What is sent. Bare rows are put into the field in which this server looks for them."""
     try:

@@ -39,7 +39,8 @@ def rollback(
             return f"{name} goes back to what its spec says."
         entry = chosen(model, await history(client, model), to)
         await _pin(client, model, entry.number)
-        return f"{name} goes back to revision {told(model, entry)}. `skysail rollback {name} --undo` takes this back."
+        undone = f"skysail rollback {name} -n {namespace} --undo"
+        return f"{name} goes back to revision {told(model, entry)}. `{undone}` takes this back."
 
     typer.echo(cluster.speak(cluster.access(kubeconfig, context), talk))
 

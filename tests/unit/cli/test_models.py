@@ -15,6 +15,7 @@ from skysail.kinds.model.runtimes import ROWS
 from skysail.kinds.model.terms import terms
 from skysail.kinds.model.types import MLModel, ModelDeployment
 from skysail.kinds.model.wants import Want, serving
+from skysail.kube import fields
 from skysail.kube.client import Client
 from skysail.kube.transport import Reply
 
@@ -166,6 +167,31 @@ def test_while_another_one_is_on_its_way_back_is_to_what_is_served():
     assert history.chosen(on_its_way, [entry(3, ""), entry(2), entry(1)], None).number == 2
 
 
+def test_where_the_newest_failed_back_is_to_what_is_served():
+    failed = fields.Condition(
+        type="UpdateFailed",
+        status="True",
+        last_transition_time="2026-01-01T00:00:00Z",
+        reason="NotFound",
+        message="It is not there.",
+    )
+    after = deployment(revision=2, conditions=(failed,))
+    assert history.chosen(after, [entry(3, "failed"), entry(2), entry(1)], None).number == 2
+
+
+@pytest.mark.parametrize(
+    ("runtime", "asked", "path"),
+    [
+        ("fastapi-onnx", b'{"inputs":[]}', "/v2/models/net/infer"),
+        ("fastapi-onnx", b'{"features":[[1]]}', "/predict"),
+        ("tensorflow", b'{"inputs":[]}', "/v1/models/net:predict"),
+        ("triton", b"[1]", "/v2/models/net/infer"),
+    ],
+)
+def test_inputs_are_a_word_of_the_protocol(runtime, asked, path):
+    assert questions.path(ROWS[runtime], "net", asked) == path
+
+
 def test_revisions_of_an_ml_model_have_no_names():
     assert history.told(ml_model(expose=True), entry(3)) == "3 (served)"
 
@@ -173,8 +199,8 @@ def test_revisions_of_an_ml_model_have_no_names():
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (None, "Nothing else of dummy was served before. Its revisions: 1 (v1, served)."),
-        (7, "dummy has no revision 7. Its revisions: 1 (v1, served)."),
+        (None, "Nothing else of dummy was served before. Its revisions: 1 (v1, served now)."),
+        (7, "dummy has no revision 7. Its revisions: 1 (v1, served now)."),
     ],
 )
 def test_a_revision_that_is_not_there_is_told_with_those_that_are(number, said):

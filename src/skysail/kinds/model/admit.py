@@ -44,7 +44,7 @@ def admit(kind: CustomKind, terms: Terms, object_: Manifest, old: Manifest | Non
         wrong += _fixed(before, model, terms)
     if wrong:
         return Verdict(refused=" ".join(wrong[:_MOST]))
-    told = (*_kept(before, model, terms), *_fewer(before, model, terms)) if before is not None else ()
+    told = _told(before, model, terms) if before is not None else ()
     return Verdict(warnings=(*cautions(model, terms), *told))
 
 
@@ -65,6 +65,21 @@ def _fixed(before: Model, model: Model, terms: Terms) -> Iterator[str]:
         yield (
             "The access mode cannot be changed. The claim is made once: create the MLModel anew, under another name "
             "while this one serves."
+        )
+
+
+def _told(before: Model, model: Model, terms: Terms) -> tuple[str, ...]:
+    """What a change does not do, or does besides."""
+    return (*_pinned(before, model, terms), *_kept(before, model, terms), *_fewer(before, model, terms))
+
+
+def _pinned(before: Model, model: Model, terms: Terms) -> Iterator[str]:
+    """Whoever rolled back may have forgotten it when the mend is there."""
+    number, name = model.spec.rollback_to, model.metadata.name
+    if number is not None and serving(before, terms).want != serving(model, terms).want:
+        yield (
+            f"This change is not served: spec.rollbackTo holds the model at revision {number}. Remove that, or say "
+            f"`skysail rollback {name} -n {model.metadata.namespace or 'default'} --undo`."
         )
 
 

@@ -170,6 +170,14 @@ def of_servers(snapshot: Snapshot, entry: Entry) -> Mishap | None:
     return Mishap(msgspec.structs.replace(found, revision=entry.hash, failure_time=now), crash)
 
 
+def of_refusal(snapshot: Snapshot, entry: Entry, why: str) -> Mishap:
+    """Servers that the API server does not take."""
+    now = timestamp(snapshot.now)
+    return Mishap(
+        Failure(step="Deploy", reason=Reason.INVALID_SPEC, message=why, revision=entry.hash, failure_time=now)
+    )
+
+
 def _passes(crash: Crash) -> bool:
     """A place of models that is away for a while says nothing about the revision: only the deadline does then."""
     return crash.container == FETCH and crash.end.exit_code in {_MAY_PASS, _TOLD_TO_GO}

@@ -13,7 +13,7 @@ from skysail.core import obstacles
 from skysail.core.actions import Note, Plan
 from skysail.core.fence import Fenced
 from skysail.core.obstacles import Obstacle
-from skysail.kinds.model import failure, plan, predecessor, progress, revisions, sources, targets
+from skysail.kinds.model import failure, plan, predecessor, progress, revisions, sources, targets, trial
 from skysail.kinds.model.caches import Caches
 from skysail.kinds.model.failure import Mishap
 from skysail.kinds.model.fetching import NAME as FETCH
@@ -208,6 +208,8 @@ class Models:
         """What is to be known of servers that do not answer."""
         if targets.aim(snapshot, wanted) is not entry:
             return snapshot
+        if trial.is_due(snapshot, entry):
+            return msgspec.structs.replace(snapshot, refusal=await trial.refusal(self._client, snapshot, entry))
         snapshot = await self._with_obstacle(snapshot, snapshot.serving_pods(entry.hash))
         mishap, known = failure.of_servers(snapshot, entry), targets.verdict(snapshot, wanted)
         if mishap is None:

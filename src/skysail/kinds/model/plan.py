@@ -62,6 +62,9 @@ def _serve(snapshot: Snapshot, wanted: Target, entry: Entry) -> Plan:
     """The revision was found good: its servers replace those of the one before, one by one."""
     if entry.outcome == "failed" or targets.is_condemned(snapshot, wanted):
         return _go_back(snapshot, wanted, entry)
+    if snapshot.refusal is not None:
+        unwanted = failure.of_refusal(snapshot, entry, snapshot.refusal)
+        return _failing(snapshot, wanted, unwanted, views.rolling(snapshot, wanted, entry, _said(unwanted)), ())
     actions = (*upkeep.cleared(snapshot, wanted), *upkeep.servers(snapshot, entry))
     if upkeep.is_rolled_out(snapshot, entry):
         return _served(snapshot, wanted, entry, actions)

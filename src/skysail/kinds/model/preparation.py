@@ -110,7 +110,7 @@ def _under_way(snapshot: Snapshot, wanted: Target, wait: Wait, actions: Actions 
 
 
 def _found_good(snapshot: Snapshot, wanted: Target, found: Prepared) -> Plan:
-    """Into the history with it, and its servers take the place of those of the one before."""
+    """Into the history with it. The next pass makes its servers, where the API server takes them."""
     entry = Entry(
         number=_number(snapshot, wanted, found),
         hash=wanted.hash,
@@ -123,8 +123,7 @@ def _found_good(snapshot: Snapshot, wanted: Target, found: Prepared) -> Plan:
         is_shared=_has_shared_source(snapshot),
     )
     view = views.rolling(snapshot, wanted, entry, waiting.for_servers(snapshot, entry))
-    made = (*upkeep.recorded(snapshot, entry), *upkeep.servers(snapshot, entry))
-    return views.told(snapshot, wanted, view, made)
+    return views.told(snapshot, wanted, view, upkeep.recorded(snapshot, entry), look_again=0.0)
 
 
 def _number(snapshot: Snapshot, wanted: Target, found: Prepared) -> int:

@@ -25,7 +25,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     In arguments `{model}` is the path of the model, `{folder}` and `{file}` are the two parts of it.
 
     `ready` answers 200 only once the model is loaded. `live` is empty where only the port tells whether it lives.
-    `predict` is where the model is asked; `rows` is the field of a request that holds its rows, where it has one.
+    `predict` is where the model is asked; `rows` is the field of a request that holds its rows, where it has one;
+    `infer` is where it is asked by the Open Inference Protocol, where that is another place.
     `metrics` is (port, path), `stats` where it tells how often it was asked of late. Files that end with one of
     `unloadable` cannot be served, and `instead` is the fix. `warning` is a sentence for whoever chooses it.
     `drains`: told to end, it still answers until every node knows.
@@ -37,6 +38,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     ready: str
     predict: str
     rows: str = ""
+    infer: str = ""
     args: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
     container: str = "inference"
@@ -61,6 +63,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     def predict_path(self, name: str) -> str:
         return self.predict.replace(_NAME, name)
 
+    def infer_path(self, name: str) -> str:
+        return (self.infer or self.predict).replace(_NAME, name)
+
 
 def _fastapi(image: str) -> Row:
     return Row(
@@ -72,6 +77,7 @@ def _fastapi(image: str) -> Row:
         ready="/v2/models/{name}/ready",
         predict="/predict",
         rows="features",
+        infer="/v2/models/{name}/infer",
         live="/v2/health/live",
         metrics=(8000, "/metrics"),
         stats="/stats",

@@ -22,7 +22,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     `strays` those that nobody here can read. `source` is the claim that the wanted revision is copied from.
     `predecessor` is the Deployment by which an operator before us served the model. `log` are the last lines of the
     container that failed, `complaint` is what keeps the Job controller from making a pod, `obstacle` what keeps a pod
-    from starting on its node, `download` how far it is; None where nobody knows.
+    from starting on its node, `download` how far it is; None where nobody knows. `refusal` is what the API server has
+    against servers that are about to be made.
     """
 
     object: Model
@@ -43,6 +44,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     complaint: str | None = None
     obstacle: Obstacle | None = None
     download: Download | None = None
+    refusal: str | None = None
 
     def preparing(self, revision: str) -> tuple[Pod, ...]:
         """The pods that make this revision ready."""

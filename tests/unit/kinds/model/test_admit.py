@@ -190,3 +190,11 @@ def test_servers_that_go_with_their_autoscaler_are_told(fewest, is_told):
     assert (found.refused, any(each.startswith(told_) for each in found.warnings)) == (None, is_told)
     again = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(after))
     assert again.warnings == ()
+
+
+@pytest.mark.parametrize(("number", "version", "is_told"), [(1, "v9", True), (None, "v9", False), (1, "", False)])
+def test_a_change_that_is_not_served_because_of_a_rollback_is_told(number, version, is_told):
+    before, after = (deployment(rollbackTo=number, **more) for more in ({}, {"version": version} if version else {}))
+    found = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(before))
+    told_ = any("spec.rollbackTo holds the model at revision 1" in each for each in found.warnings)
+    assert (found.refused, told_) == (None, is_told)

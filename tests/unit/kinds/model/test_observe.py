@@ -19,7 +19,7 @@ from skysail.kinds.model.revisions import ControllerRevision
 from skysail.kinds.model.types import KINDS, ML_MODEL, MODEL_DEPLOYMENT, Download, Failure
 from skysail.kinds.model.workload import Deployment, Job, Pod
 from skysail.kube.client import Client
-from skysail.kube.errors import Unreachable
+from skysail.kube.errors import Invalid, Unreachable
 from skysail.kube.fields import Condition
 from skysail.kube.objects import Key, OwnerReference
 from skysail.kube.transport import Reply
@@ -35,6 +35,7 @@ ITSELF = MODEL_DEPLOYMENT.resource.path("shop", "iris")
 REVISIONS = "/apis/apps/v1/namespaces/shop/controllerrevisions"
 JOBS = "/apis/batch/v1/namespaces/shop/jobs"
 PODS = "/api/v1/namespaces/shop/pods"
+DEPLOYMENT_ = "/apis/apps/v1/namespaces/shop/deployments/iris"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/shop/events"
 BEFORE = "/apis/apps/v1/namespaces/shop/deployments/inference-iris"
 CLAIMS = "/api/v1/namespaces/shop/persistentvolumeclaims/flowers-pvc"
@@ -225,8 +226,21 @@ async def test_a_job_of_somebody_else_is_not_ours():
 async def test_servers_are_changed_on_the_servers_own_word():
     of = model()
     old, new = entry(of, 1, "served"), entry(changed(of, version="v2"), 2)
-    _, server_ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of))
-    assert server_.paths[:2] == [ITSELF, REVISIONS]
+    taken = {DEPLOYMENT_: {"metadata": {"name": "iris"}}}
+    found, server_ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **taken)
+    assert (server_.paths[:2], server_.paths[-1]) == ([ITSELF, REVISIONS], DEPLOYMENT_)
+    assert (server_.asked[-1].query["dryRun"], found.refusal) == ("All", None)
+
+
+async def test_what_the_api_server_has_against_servers_is_known_before_they_are_made():
+    of = model()
+    old, new = entry(of, 1, "served"), entry(changed(of, version="v2"), 2)
+    said = 'Deployment.apps "iris" is invalid: spec.template.spec.containers[0].resources: Invalid value: "-1"'
+    refusing = {DEPLOYMENT_: Invalid(422, "Invalid", said)}
+    found, _ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **refusing)
+    assert found.refusal.startswith("The API server refuses servers of this spec: spec.template.spec.containers[0]")
+    known, server_ = await observed(of, old, deployment(old), server(of))
+    assert (known.refusal, DEPLOYMENT_ in server_.paths) == (None, False)
 
 
 async def test_what_a_download_came_to_is_asked_of_its_pod():

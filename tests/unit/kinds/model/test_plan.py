@@ -113,7 +113,7 @@ def test_an_ml_model_gets_its_volume_first():
 
 def test_a_model_in_the_image_of_its_server_needs_no_download():
     result = plan(at(model(modelURI="file:///models/iris")))
-    assert made(result) == [(Apply, CONTROLLER_REVISION), *SERVERS]
+    assert (made(result), result.look_again) == ([(Apply, CONTROLLER_REVISION)], 0.0)
     assert result.status.phase == "Deploying"
 
 
@@ -183,8 +183,7 @@ def test_progress_that_was_not_read_stays_as_it_was():
 def test_what_was_downloaded_goes_into_the_history_with_its_digest():
     of = model(validateScript="validate.py")
     result = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded", validates="Succeeded")))
-    assert made(result) == [(Apply, CONTROLLER_REVISION), *SERVERS]
-    assert template(result) == revision(of), "written down first, and served at once"
+    assert (made(result), result.look_again) == ([(Apply, CONTROLLER_REVISION)], 0.0), "served by the next pass"
     manifest = result.actions[0].manifest
     assert (manifest["revision"], manifest["data"]["digest"]) == (1, DIGEST)
     assert Label.OUTCOME not in manifest["metadata"]["labels"]
@@ -197,12 +196,10 @@ def test_what_was_downloaded_goes_into_the_history_with_its_digest():
 def test_how_long_a_download_took_is_kept_because_each_server_does_it_again():
     of = model()
     result = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded", took=4000)))
-    revision_, deployment_ = (
-        next(each.manifest for each in result.actions if each.resource == resource)
-        for resource in (CONTROLLER_REVISION, DEPLOYMENT)
-    )
-    assert revision_["data"]["seconds"] == 4000
-    assert deployment_["spec"]["progressDeadlineSeconds"] == 1800 + 3 * 4000
+    assert result.actions[0].manifest["data"]["seconds"] == 4000
+    kept = msgspec.structs.replace(entry(of), seconds=4000)
+    made_ = next(each.manifest for each in plan(at(of, kept)).actions if each.resource == DEPLOYMENT)
+    assert made_["spec"]["progressDeadlineSeconds"] == 1800 + 3 * 4000
 
 
 @pytest.mark.parametrize(("modes", "is_shared"), [(["ReadWriteOnce"], False), (["ReadOnlyMany"], True)])
@@ -683,13 +680,29 @@ def test_a_claim_that_cannot_grow_says_so_and_keeps_nothing_else_from_being_told
 # An operator that was there before.
 
 
+def test_servers_that_the_api_server_refuses_are_not_made_and_the_others_go_on():
+    of = model()
+    old, bad = entry(of, 1, "served"), changed(of, version="v2")
+    new, why = entry(bad, 2), "The API server refuses servers of this spec: cpu must not be negative."
+    seen = plan(at(bad, old, new, deployment(old), server(of), refusal=why))
+    assert (seen.actions, seen.look_again) == ((), 0.0)
+    assert (seen.status.failure.step, seen.status.failure.reason) == ("Deploy", Reason.INVALID_SPEC)
+    condemned = msgspec.structs.replace(bad, status=seen.status)
+    back = plan(at(condemned, old, new, deployment(old), server(of)))
+    assert template(back) == revision(of)
+    assert said(back.status, Condition.UPDATE_FAILED) == ("True", Reason.INVALID_SPEC)
+    first = plan(at(bad, new, refusal=why))
+    assert (first.actions, first.status.phase, first.look_again) == ((), "Failed", None)
+
+
 def test_what_served_a_model_before_goes_on_until_servers_of_ours_have_its_services():
     of = model()
     new, before = entry(of), Object(Meta(name="inference-iris", namespace="shop", uid="before"))
     rolling = plan(at(of, new, deployment(new, available=0), server(of, ready=False), predecessor=before))
     assert made(rolling) == [(Apply, DEPLOYMENT)]
     found = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded"), predecessor=before))
-    assert made(found) == [(Apply, CONTROLLER_REVISION), (Apply, DEPLOYMENT)]
+    assert made(found) == [(Apply, CONTROLLER_REVISION)]
+    assert made(plan(at(of, new, predecessor=before))) == [(Apply, DEPLOYMENT)]
     taken = plan(at(of, new, deployment(new), server(of), predecessor=before))
     assert made(taken) == [(Apply, CONTROLLER_REVISION), *SERVERS]
     assert (taken.status.phase, taken.status.revision, taken.look_again) == ("Ready", 1, 10.0)

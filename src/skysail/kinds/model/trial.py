@@ -1,0 +1,37 @@
+"""Whether the API server would take the servers of a revision. It is asked, and nothing is written.
+
+Only the API server knows all that a pod may be. Before good servers are replaced, it is asked what it thinks of others.
+"""
+
+from __future__ import annotations
+
+import re
+
+from skysail.kinds.model import render
+from skysail.kinds.model.revisions import Entry
+from skysail.kinds.model.snapshot import Snapshot
+from skysail.kube.client import Client
+from skysail.kube.errors import Invalid
+from skysail.kube.objects import Object
+from skysail.kube.resources import DEPLOYMENT
+
+# Who speaks, and of which object; and at the end how it was answered.
+_AROUND = re.compile(
+    r"^(failed to [a-z ]+object \([^)]*\)|Deployment\.apps \"[^\"]*\" is invalid): | \(HTTP \d+( \w+)?\)$"
+)
+
+
+def is_due(snapshot: Snapshot, entry: Entry) -> bool:
+    """Whether its servers are about to be made, for the first time."""
+    deployment = snapshot.deployment
+    return not entry.outcome and (deployment is None or deployment.revision != entry.hash)
+
+
+async def refusal(client: Client, snapshot: Snapshot, entry: Entry) -> str | None:
+    """What the API server has against them, as a sentence with the fix."""
+    try:
+        await client.apply(DEPLOYMENT, render.deployment(snapshot.serving, entry, snapshot.terms), Object, dry_run=True)
+    except Invalid as error:
+        said = _AROUND.sub("", str(error)).strip().removesuffix(".")
+        return f"The API server refuses servers of this spec: {said}. Correct what it names, such as spec.resources."
+    return None

@@ -86,8 +86,7 @@ def shown(snapshot: Snapshot, view: View) -> Status:
         status = told(snapshot, status, type_, fact)
     status = _counted(snapshot, status)
     answers = view.served is not None and (ready.value == "True" or ready.reason == Reason.SCALED_TO_ZERO)
-    stage: Stage = "Ready" if answers else view.stage
-    message = ready.message if answers and view.stage == "Ready" else view.message
+    stage, message = _standing(view, ready, answers=answers)
     whole = msgspec.structs.replace(
         status,
         phase=_PHASES[type(status)].get(stage, stage),
@@ -108,6 +107,21 @@ def unfit(snapshot: Snapshot, why: str) -> Status:
         return msgspec.structs.replace(status, message=why[:_LONGEST_MESSAGE])
     status = told(snapshot, status, Type.READY, Fact("False", Reason.INVALID_SPEC, why))
     return msgspec.structs.replace(status, phase="Failed", message=why[:_LONGEST_MESSAGE])
+
+
+def _standing(view: View, ready: Fact, *, answers: bool) -> tuple[Stage, str]:
+    """Servers of a good revision that are away for a moment have not failed with the one that was to follow it."""
+    if answers:
+        return "Ready", ready.message if view.stage == "Ready" else view.message
+    if _is_another_s(view):
+        return "Deploy", f"{ready.message} {view.message}"
+    return view.stage, view.message
+
+
+def _is_another_s(view: View) -> bool:
+    """Whether what failed is not what is served."""
+    found, served = view.failure, view.served
+    return view.stage == "Failed" and found is not None and served is not None and found.revision != served.hash
 
 
 def refused(snapshot: Snapshot, why: Note) -> Status:
@@ -191,7 +205,7 @@ def _ready(snapshot: Snapshot, view: View) -> Fact:
     if deployment is not None and deployment.status.available_replicas:
         where = f" at {snapshot.serving.address}" if snapshot.serving.address else ""
         return Fact("True", Reason.SERVED, f"{named(snapshot, view.served)} answers{where}.")
-    if view.stage == "Failed":
+    if view.stage == "Failed" and not _is_another_s(view):
         return Fact("False", view.reason, view.message)
     wait = waiting.for_servers(snapshot, view.served)
     return Fact("False", wait.reason, wait.message)

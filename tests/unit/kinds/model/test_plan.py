@@ -349,6 +349,15 @@ def test_a_failed_download_never_touches_what_is_served():
     assert Event.UPDATE_FAILED in events(result)
 
 
+def test_a_server_that_begins_anew_after_a_failed_update_has_not_failed_with_it():
+    of, old, _ = updated()
+    failed = (job(of, "Failed"), preparer(of, "Failed", exit=78, said=MISSING))
+    result = plan(at(of, old, *failed, deployment(old, available=0), server(of, ready=False)))
+    assert (result.status.phase, said(result.status, Condition.READY)[0]) == ("Deploying", "False")
+    assert said(result.status, Condition.READY)[1] != Reason.NOT_FOUND
+    assert said(result.status, Condition.UPDATE_FAILED) == ("True", Reason.NOT_FOUND)
+
+
 def test_a_first_revision_that_cannot_be_downloaded_has_failed():
     of = model()
     result = plan(at(of, job(of, "Failed"), preparer(of, "Failed", exit=78, said=MISSING)))

@@ -7,7 +7,6 @@ The contract suite holds it to the behaviour of the real server.
 from __future__ import annotations
 
 import asyncio
-import copy
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -18,6 +17,7 @@ from tests.simulation import patches, selectors, statuses
 from tests.simulation.ownership import Manager
 from tests.simulation.statuses import Refusal
 from tests.simulation.watches import Refused, Watch
+from tests.simulation.world import World, copied
 from tests.simulation.writes import DeleteOptions, Write
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from skysail.kube.resources import Resource
     from tests.simulation.kinds import Kind
-    from tests.simulation.world import World
 
 Object = dict[str, Any]
 
@@ -119,7 +118,7 @@ class ApiModel:
         if content_type == MERGE_PATCH:
             wanted = patches.merge(live, _body(request))
         elif content_type == JSON_PATCH:
-            wanted = patches.edit(copy.deepcopy(live), msgspec.json.decode(request.body or b"[]"))
+            wanted = patches.edit(copied(live), msgspec.json.decode(request.body or b"[]"))
         else:
             raise Refusal(
                 415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content_type}"

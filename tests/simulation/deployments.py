@@ -7,7 +7,6 @@ model, `https://models.example.com/<deed>/model`: see `_DEEDS`. A crash loop end
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
 import json
 from datetime import datetime, timedelta
@@ -77,7 +76,7 @@ class Owning(Sweeper):
         reference |= {"uid": metadata["uid"], "controller": True, "blockOwnerDeletion": True}
         labels = content.pop("labels")
         made = {"name": name, "namespace": metadata["namespace"], "labels": labels, "ownerReferences": [reference]}
-        self.world.create(self.world.kinds[resource], {"metadata": made, **copy.deepcopy(content)}, _CONTROLLER)
+        self.world.create(self.world.kinds[resource], {"metadata": made, **content}, _CONTROLLER)
 
     def make_pod(self, owner: Object, template: Object) -> None:
         """Numbered in the order in which they are made, for each revision alone."""

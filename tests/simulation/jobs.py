@@ -8,7 +8,6 @@ The second pod of a rank is meant by `0/worker-1#1`. One that saves when it is t
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections import Counter
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
@@ -191,7 +190,7 @@ class JobController(Sweeper):
                 "finalizers": [_TRACKED],
                 "ownerReferences": [{**reference, "controller": True, "blockOwnerDeletion": True}],
             },
-            "spec": copy.deepcopy(template["spec"]),
+            "spec": template["spec"],
         }
         self.world.create(self.world.kinds[POD], pod, _CONTROLLER)
 

@@ -7,10 +7,11 @@ can hold on to what they saw. A `World` is made inside a running event loop, who
 from __future__ import annotations
 
 import asyncio
-import copy
 import random
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from skysail.kube.resources import CRD, JOB, NAMESPACE, POD, Resource
 from tests.simulation import kinds, ownership, statuses
@@ -82,7 +83,7 @@ class World:
             raise statuses.not_found(kind.resource, name) from None
 
     def create(self, kind: Kind, manifest: Object, write: Write) -> Object:
-        obj = copy.deepcopy(manifest)
+        obj = copied(manifest)
         metadata = obj["metadata"]
         if not metadata.get("name"):
             metadata["name"] = self._generated_name(kind, metadata)
@@ -112,7 +113,7 @@ class World:
     def apply(self, kind: Kind, live: Object, wanted: Object, write: Write, *, force: bool) -> Object:
         part = {"status"} if write.subresource == "status" else set(wanted) - ({"status"} if kind.has_status else set())
         mine = {key: value for key, value in wanted.items() if key in part}
-        base = copy.deepcopy(live)
+        base = copied(live)
         self.check_identity(kind, live, wanted)
         try:
             new, owners = ownership.applied(base, ownership.read(live), write.manager, mine, force=force)
@@ -125,7 +126,7 @@ class World:
     def delete(self, kind: Kind, live: Object, options: DeleteOptions, write: Write) -> Object | None:
         """Begin or finish the end of an object. None means that it is gone."""
         self.check_preconditions(kind, live, options.preconditions)
-        new = copy.deepcopy(live)
+        new = copied(live)
         metadata = new["metadata"]
         policy = options.propagation_policy or ("Orphan" if kind.resource == JOB else "Background")
         _set_collectors_finalizer(metadata, policy)
@@ -176,11 +177,11 @@ class World:
     def blend(self, kind: Kind, live: Object, wanted: Object, subresource: str) -> Object:
         """A write of the status keeps the rest, a write of the rest keeps the status."""
         if subresource == "status":
-            rest = {key: value for key, value in live.items() if key != "status"}
-            new = {**copy.deepcopy(rest), **{key: wanted[key] for key in ("status",) if key in wanted}}
+            new = copied(_unmanaged({key: value for key, value in live.items() if key != "status"}))
+            new.update({key: wanted[key] for key in ("status",) if key in wanted})
         else:
             kept = {"status"} if kind.has_status else set()
-            new = {key: value for key, value in copy.deepcopy(wanted).items() if key not in kept}
+            new = copied(_unmanaged({key: value for key, value in wanted.items() if key not in kept}))
             new.update({key: live[key] for key in kept if key in live})
             server_set = {key: live["metadata"][key] for key in _SERVER_SET if key in live["metadata"]}
             mine = {key: value for key, value in new["metadata"].items() if key not in _SERVER_SET}
@@ -294,6 +295,17 @@ class World:
 
     def _manage(self, kind: Kind, obj: Object, owners: Owners) -> None:
         obj["metadata"]["managedFields"] = ownership.written(owners, kind.resource.api_version, self.timestamp())
+
+
+def copied(obj: Object) -> Object:
+    """As it comes back from the wire: much faster than a copy part by part, of which a run needs hundreds."""
+    copy: Object = msgspec.json.decode(msgspec.json.encode(obj))
+    return copy
+
+
+def _unmanaged(obj: Object) -> Object:
+    """Who manages it is worked out anew at each write, and is most of an object."""
+    return {**obj, "metadata": _without(obj["metadata"], {"managedFields"})}
 
 
 def _tidy(kind: Kind, obj: Object) -> None:

@@ -12,12 +12,14 @@ from rich.text import Text
 
 from skysail.base.names import Label
 from skysail.cli.cluster import Model
-from skysail.kinds.model.runtimes import ROWS, Row, of_framework
+from skysail.kinds.model import revisions
+from skysail.kinds.model.revisions import ControllerRevision
+from skysail.kinds.model.runtimes import ROWS, Row
 from skysail.kinds.model.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
 from skysail.kube.client import Client, decoded
 from skysail.kube.errors import KubeError
 from skysail.kube.objects import Object
-from skysail.kube.resources import POD
+from skysail.kube.resources import CONTROLLER_REVISION, POD
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 20
@@ -52,13 +54,19 @@ class _Pods(msgspec.Struct):
     items: tuple[Object, ...]
 
 
+class _Revisions(msgspec.Struct):
+    items: tuple[ControllerRevision, ...]
+
+
 async def read(client: Client) -> list[Shown]:
     deployments = decoded(await client.list_page(MODEL_DEPLOYMENT.resource, "", {}), _Models).items
     others = decoded(await client.list_page(ML_MODEL.resource, "", {}), _MLModels).items
     models: list[Model] = sorted((*deployments, *others), key=lambda model: model.metadata.key)
     pods = decoded(await client.list_page(POD, "", {"labelSelector": _SERVERS}), _Pods).items
+    stored = decoded(await client.list_page(CONTROLLER_REVISION, "", {"labelSelector": Label.MODEL_UID}), _Revisions)
+    servers = _telling(pods, stored.items)
     turns = asyncio.Semaphore(_AT_ONCE)
-    asked = await asyncio.gather(*(_requests(client, model, pods, turns) for model in models))
+    asked = await asyncio.gather(*(_requests(client, model, servers, turns) for model in models))
     return [Shown(model, requests) for model, requests in zip(models, asked, strict=True)]
 
 
@@ -86,15 +94,27 @@ def sparkline(counts: list[int]) -> str:
     return "".join(_BARS[-(-count * (len(_BARS) - 1) // tallest)] for count in sums)
 
 
+def _telling(pods: Iterable[Object], stored: Iterable[ControllerRevision]) -> list[tuple[Object, Row]]:
+    """The servers that tell how often they were asked, each asked as its own revision wants it.
+
+    The spec asks for another runtime after an update that failed, and during one servers of both are there.
+    """
+    entries = [(each, entry) for each in stored if (entry := revisions.entry(each)) is not None]
+    rows = {(_uid(each), entry.hash): ROWS[entry.want.runtime] for each, entry in entries}
+    found = [(pod, rows.get((_uid(pod), (pod.metadata.labels or {}).get(Label.REVISION, "")))) for pod in pods]
+    return [(pod, row) for pod, row in found if row is not None and row.stats]
+
+
+def _uid(child: Object) -> str:
+    return (child.metadata.labels or {}).get(Label.MODEL_UID, "")
+
+
 async def _requests(
-    client: Client, model: Model, pods: tuple[Object, ...], turns: asyncio.Semaphore
+    client: Client, model: Model, servers: list[tuple[Object, Row]], turns: asyncio.Semaphore
 ) -> list[int] | None:
     """Over all servers of a model. One that does not answer in time is left out: this is only to look at."""
-    row = ROWS.get(model.spec.runtime if isinstance(model, ModelDeployment) else of_framework(model.spec.framework))
-    if row is None or not row.stats or not model.status.ready_replicas:
-        return None
-    own = [pod for pod in pods if (pod.metadata.labels or {}).get(Label.MODEL_UID) == model.metadata.uid]
-    told = [stats for stats in await asyncio.gather(*(_stats(client, pod, row, turns) for pod in own)) if stats]
+    own = [(pod, row) for pod, row in servers if _uid(pod) == model.metadata.uid]
+    told = [stats for stats in await asyncio.gather(*(_stats(client, pod, row, turns) for pod, row in own)) if stats]
     return [sum(counts) for counts in zip(*told, strict=False)] if told else None
 
 

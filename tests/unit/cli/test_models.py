@@ -72,22 +72,44 @@ def test_a_sparkline_is_as_tall_as_its_tallest(counts, drawn):
     assert models.sparkline(counts) == drawn
 
 
+def stored(number: int, runtime: str) -> dict[str, Any]:
+    """A revision of `dummy`."""
+    owner = {"apiVersion": "v1", "kind": "ModelDeployment", "name": "dummy", "uid": "u", "controller": True}
+    labels = {"skysail.dev/model-uid": "u", "skysail.dev/revision": f"h{number}"}
+    return {
+        "metadata": {"name": f"r{number}", "labels": labels, "ownerReferences": [owner]},
+        "revision": number,
+        "data": {"want": msgspec.structs.replace(WANT, runtime=runtime)},
+    }
+
+
 async def test_requests_are_those_of_all_servers_that_tell():
-    path, labels = "/api/v1/namespaces/ml/pods", {"skysail.dev/model-uid": "u"}
+    """Each is asked as its own revision wants it: the spec may ask for one that failed, or is on its way."""
+    path, labels = "/api/v1/namespaces/ml/pods", {"skysail.dev/model-uid": "u", "skysail.dev/revision": "h4"}
     served = deployment(readyReplicas=2, replicas=3, phase="Ready", revision=4, version="[/v1]")
+    served = msgspec.structs.replace(served, spec=msgspec.structs.replace(served.spec, runtime="torchserve"))
     answers = {
         "/apis/mlops.sathvik.dev/v1/modeldeployments": {"items": [served]},
         "/apis/oda.tmforum.org.oda.tmforum.org/v1beta1/mlmodels": {"items": [ml_model(expose=True)]},
         "/api/v1/pods": {
             "items": [
-                {"metadata": {"name": name, "namespace": "ml", "labels": labels if name != "other" else {}}}
-                for name in ("a", "b", "silent", "liar", "other")
+                {"metadata": {"name": name, "namespace": "ml", "labels": {**labels, **other}}}
+                for name, other in {
+                    "a": {},
+                    "b": {},
+                    "silent": {},
+                    "liar": {},
+                    "other": {"skysail.dev/model-uid": "v"},
+                    "new": {"skysail.dev/revision": "h5"},
+                }.items()
             ]
         },
+        "/apis/apps/v1/controllerrevisions": {"items": [stored(4, "fastapi-pytorch"), stored(5, "triton")]},
         f"{path}/a%3A8000/proxy/stats": {"requests": [1, 2]},
         f"{path}/b%3A8000/proxy/stats": {"requests": [0, 5]},
         f"{path}/liar%3A8000/proxy/stats": {"requests": [-1, 10**30]},
         f"{path}/other%3A8000/proxy/stats": {"requests": [100, 100]},
+        f"{path}/new%3A8000/proxy/stats": {"requests": [100, 100]},
     }
     shown = await models.read(Client(Pods(answers)))
     assert [each.requests for each in shown] == [[1, 7], None]
@@ -137,16 +159,8 @@ class Asked(Pods):
 @pytest.mark.parametrize(("number", "path"), [(1, "/v2/models/dummy/infer"), (2, "/predict"), (0, "/predict")])
 async def test_a_model_is_asked_as_the_revision_that_is_served_wants_it(number, path):
     """The spec asks for another runtime after an update that failed, and while an earlier revision is pinned."""
-    owner = {"apiVersion": "v1", "kind": "ModelDeployment", "name": "dummy", "uid": "u", "controller": True}
-    stored = [
-        {
-            "metadata": {"name": f"r{of}", "labels": {"skysail.dev/revision": f"h{of}"}, "ownerReferences": [owner]},
-            "revision": of,
-            "data": {"want": msgspec.structs.replace(WANT, runtime=runtime)},
-        }
-        for of, runtime in ((1, "triton"), (2, "fastapi-pytorch"))
-    ]
-    server = Asked({"/apis/apps/v1/namespaces/ml/controllerrevisions": {"items": stored}})
+    revisions = [stored(1, "triton"), stored(2, "fastapi-pytorch")]
+    server = Asked({"/apis/apps/v1/namespaces/ml/controllerrevisions": {"items": revisions}})
     await predict._asked(Client(server), deployment(revision=number), "[[1.0]]")
     assert server.path.endswith(f"/proxy{path}")
 

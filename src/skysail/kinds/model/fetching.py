@@ -21,6 +21,8 @@ USER = 65532
 # Of validation: the program that looks for the script, and where a downloaded one is.
 LAUNCHER = "/mnt/launcher"
 
+# Layouts that only our own server has, because they are refused what it cannot load.
+_OF_OURS = ("file", "onnx")
 _MODELS = "models"
 _STORE = "/mnt/store"
 _SOURCE = "/mnt/source"
@@ -120,5 +122,6 @@ def _arguments(serving: Serving, entry: Entry, terms: Terms, *, keep: Iterable[s
 
 def _layout(want: Want, terms: Terms) -> str:
     """Of our own server it is known what it can load. An image of the user's in its place may load other formats."""
-    layout = ROWS[want.runtime].layout
-    return "folder" if layout == "file" and want.image != terms.image(want.runtime) else layout
+    known = terms.known(want.image, want.runtime)
+    layout = ROWS[known or want.runtime].layout
+    return "folder" if layout in _OF_OURS and not known else layout

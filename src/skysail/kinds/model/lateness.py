@@ -36,7 +36,7 @@ def late(snapshot: Snapshot, entry: Entry, waited_for: list[Pod]) -> Failure:
 def _asked(snapshot: Snapshot, entry: Entry) -> str:
     """Where an image of the user's is asked, which may well answer elsewhere."""
     want, row = entry.want, ROWS[entry.want.runtime]
-    if pods.is_known(want, snapshot.terms) and not want.ready:
+    if snapshot.terms.known(want.image, want.runtime) and not want.ready:
         return ""
     path = want.ready or row.ready_path(snapshot.serving.names.model)
     return (

@@ -40,9 +40,9 @@ def cautions(model: Model, terms: Terms) -> tuple[str, ...]:
     if row is None:
         return ()
     found = [row.warning] if row.warning else []
-    suffix = sources.suffix(want.uri)
-    if suffix in row.unloadable:
-        found.append(f"{_field(model)} ends with {suffix}, which {want.runtime} cannot load: {row.instead}.")
+    suffix, server = sources.suffix(want.uri), terms.known(want.image, want.runtime) or want.runtime
+    if suffix in ROWS[server].unloadable:
+        found.append(f"{_field(model)} ends with {suffix}, which {server} cannot load: {ROWS[server].instead}.")
     return tuple(found)
 
 

@@ -131,14 +131,9 @@ def _server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
         "ports": _ports(row),
         **_probes(row, want, serving.names.model, terms, patience(serving, entry, terms)),
     }
-    if not (row.drains and is_known(want, terms)):
+    if not (row.drains and terms.known(want.image, want.runtime)):
         found["lifecycle"] = {"preStop": {"sleep": {"seconds": _DRAIN_SECONDS}}}
     return found
-
-
-def is_known(want: Want, terms: Terms) -> bool:
-    """Whether it is the runtime's own image. One of the user's has its ports, and may do everything else otherwise."""
-    return want.image == terms.image(want.runtime)
 
 
 def _runtime(serving: Serving, entry: Entry, mounts: list[Manifest]) -> Manifest:
@@ -187,7 +182,7 @@ def _probes(row: Row, want: Want, model: str, terms: Terms, seconds: int) -> Man
     before; a busy server is not a dead one.
     """
     ready: Manifest = {"httpGet": {"path": want.ready or row.ready_path(model), "port": HTTP}}
-    has_path = row.live and is_known(want, terms)
+    has_path = row.live and terms.known(want.image, want.runtime)
     live: Manifest = {"httpGet": {"path": row.live, "port": HTTP}} if has_path else {"tcpSocket": {"port": HTTP}}
     timing = {"timeoutSeconds": _PROBE_TIMEOUT_SECONDS}
     tries = math.ceil(seconds / _STARTUP_PERIOD_SECONDS)

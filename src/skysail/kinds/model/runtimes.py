@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-Layout = Literal["file", "tree", "tensorflow", "triton", "torchserve"]
+Layout = Literal["file", "onnx", "tensorflow", "triton", "torchserve"]
 
 # Where a server finds the model; also the value of MODEL_PATH.
 MODELS = "/mnt/models"
@@ -51,6 +51,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     warning: str = ""
     drains: bool = False
 
+    def is_asked_like(self, other: Row) -> bool:
+        """Whether one server can stand in for the other: only what they load may differ."""
+        return (self.port, self.ready, self.live, self.args) == (other.port, other.ready, other.live, other.args)
+
     def arguments(self, name: str, path: str = "") -> list[str]:
         """`path` is where the model is, if not where its layout puts it."""
         model = path or _PLACES.get(self.layout, MODELS).replace(_NAME, name)
@@ -67,10 +71,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return (self.infer or self.predict).replace(_NAME, name)
 
 
-def _fastapi(image: str) -> Row:
+def _fastapi(image: str, layout: Layout, unloadable: tuple[str, ...], instead: str) -> Row:
     return Row(
         image=image,
-        layout="file",
+        layout=layout,
         port=8000,
         # So that nobody sets another one, at which it is not asked.
         environment={"PORT": "8000"},
@@ -81,15 +85,22 @@ def _fastapi(image: str) -> Row:
         live="/v2/health/live",
         metrics=(8000, "/metrics"),
         stats="/stats",
-        unloadable=(*_KERAS, ".mar", ".pkl", ".joblib", ".tflite"),
-        instead="export the model to ONNX or TorchScript, or choose the runtime that loads it",
+        unloadable=(*_KERAS, ".mar", ".pkl", ".joblib", ".tflite", *unloadable),
+        instead=instead,
         drains=True,
     )
 
 
 ROWS: Mapping[str, Row] = {
-    "fastapi-onnx": _fastapi("localhost/fastapi-onnx:dev"),
-    "fastapi-pytorch": _fastapi("localhost/fastapi-pytorch:dev"),
+    "fastapi-onnx": _fastapi(
+        "localhost/fastapi-onnx:dev", "onnx", _TORCH, "export the model to ONNX, or choose the framework that loads it"
+    ),
+    "fastapi-pytorch": _fastapi(
+        "localhost/fastapi-pytorch:dev",
+        "file",
+        (),
+        "export the model to ONNX or TorchScript, or choose the runtime that loads it",
+    ),
     "tensorflow": Row(
         image="tensorflow/serving:latest",
         layout="tensorflow",

@@ -26,6 +26,14 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         row = ROWS.get(runtime)
         return self.images.get(runtime) or (row.image if row else "")
 
+    def known(self, image: str, runtime: str) -> str:
+        """Whose own image stands in the place of this runtime's: the runtime itself, or one that is asked like it.
+
+        Empty for an image of the user's: that has the runtime's ports, and may do everything else otherwise.
+        """
+        names = [runtime, *(name for name, row in ROWS.items() if row.is_asked_like(ROWS[runtime]))]
+        return next((name for name in names if self.image(name) == image), "")
+
 
 def terms(settings: Settings) -> Terms:
     return Terms(

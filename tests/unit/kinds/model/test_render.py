@@ -283,6 +283,15 @@ def test_what_an_image_of_the_user_s_can_load_is_for_that_to_say():
     assert option(other, "--layout") == ["triton"]
 
 
+def test_our_own_image_in_the_place_of_another_of_ours_is_known():
+    """What it cannot load is refused before it starts, and it needs no help in order to drain."""
+    small = deployment(runtime="fastapi-pytorch", runtimeImage="localhost/fastapi-onnx:dev")
+    assert option(prepared(small)["containers"][0], "--layout") == ["onnx"]
+    (container,) = served(small)["containers"]
+    assert "lifecycle" not in container
+    assert container["livenessProbe"]["httpGet"]["path"] == "/v2/health/live"
+
+
 @EACH
 def test_the_download_has_no_privilege(model):
     pods = [prepared(model), served(model)]

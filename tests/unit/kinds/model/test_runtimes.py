@@ -34,7 +34,7 @@ def test_a_row_has_ports_of_its_own_and_paths_of_its_model(row):
 @pytest.mark.parametrize("row", ROW)
 def test_a_server_is_told_where_its_model_is(row):
     """Ours by MODEL_PATH, which every container has; the others by an argument."""
-    assert row.layout == "file" or any(MODELS in argument for argument in row.arguments("iris"))
+    assert row.layout in {"file", "onnx"} or any(MODELS in argument for argument in row.arguments("iris"))
 
 
 @pytest.mark.parametrize("row", ROW)

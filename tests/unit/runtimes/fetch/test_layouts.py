@@ -128,6 +128,7 @@ def test_torchserve_finds_the_archive_under_the_name_of_the_model(tmp_path: Path
         ("file", {"a/one.onnx": _ONNX, "a/two.onnx": _ONNX}, "several models (one.onnx, two.onnx)"),
         ("file", {"model.safetensors": (2).to_bytes(8, "little") + b"{}"}, "put model.py beside it"),
         ("file", _named("model.pt"), "no model of PyTorch"),
+        ("onnx", {"net.safetensors": (2).to_bytes(8, "little") + b"{}"}, "loads ONNX alone, without PyTorch: export"),
         ("torchserve", _named("model.pt"), "torch-model-archiver"),
         ("torchserve", {"a.mar": _mar(), "b.mar": _mar()}, "a.mar, b.mar"),
         ("torchserve", {"a.mar": b"not a zip file"}, "no model archive"),
@@ -169,7 +170,7 @@ async def test_a_step_that_fails_after_the_download_is_named(tmp_path: Path):
     assert raised.value.step == "Layout"
 
 
-@pytest.mark.parametrize("layout", ["file", "folder", "tree", "tensorflow", "triton", "torchserve"])
+@pytest.mark.parametrize("layout", ["file", "onnx", "folder", "tree", "tensorflow", "triton", "torchserve"])
 @pytest.mark.parametrize("name", ["model.onnx", "model.tar.gz", "model.zip", "model.mar", "download"])
 async def test_a_page_in_place_of_a_model_is_told_whoever_would_serve_it(tmp_path: Path, layout, name):
     files = Files()

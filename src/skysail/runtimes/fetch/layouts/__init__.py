@@ -15,6 +15,7 @@ Layout = Callable[[Path, Path, str], None]
 
 LAYOUTS: Mapping[str, Layout] = {
     "file": served.lay_out,
+    "onnx": served.lay_out_onnx,
     "folder": plain.as_folder,
     "tree": plain.as_it_is,
     "tensorflow": tensorflow.lay_out,

@@ -7,13 +7,29 @@ from pathlib import Path
 from skysail.runtimes import formats
 from skysail.runtimes.fetch.errors import WrongContent
 from skysail.runtimes.fetch.layouts import plain
+from skysail.runtimes.formats import Format, Found
 
 
 def lay_out(tree: Path, into: Path, name: str) -> None:
-    plain.as_folder(tree, into, name)
-    try:
-        found = formats.find(into)
-    except formats.NoModel as error:
-        raise WrongContent("UnsupportedFormat", str(error)) from error
+    found = _found(tree, into, name)
     if found.lack:
         raise WrongContent("UnsupportedFormat", found.lack)
+
+
+def lay_out_onnx(tree: Path, into: Path, name: str) -> None:
+    """For the server that has no PyTorch."""
+    found = _found(tree, into, name)
+    if found.format is not Format.ONNX:
+        raise WrongContent(
+            "UnsupportedFormat",
+            f"{found.file.name} is {found.format}, and this server loads ONNX alone, without PyTorch: export the model "
+            "to ONNX, or serve it by fastapi-pytorch (of an MLModel: framework pytorch).",
+        )
+
+
+def _found(tree: Path, into: Path, name: str) -> Found:
+    plain.as_folder(tree, into, name)
+    try:
+        return formats.find(into)
+    except formats.NoModel as error:
+        raise WrongContent("UnsupportedFormat", str(error)) from error

@@ -69,7 +69,7 @@ ENDS: dict[str, End] = {
     "MLModel deleted": (None, 0, [], set()),
 }
 # How many servers there are at the end, where there are not two.
-_SERVERS = {"scaled by load": 3, "scaled by load and updated": 3, "servers crash": 2}
+_SERVERS = {"scaled by load": 3, "scaled by load and updated": 3, "servers crash": 1}
 _NONE = {name for name, (phase, *_) in ENDS.items() if phase is None} | {"download fails"}
 # The ways of a revision: into the world, after another, not at all, back, and out of it.
 _WAYS = (

@@ -186,7 +186,7 @@ def test_a_second_operator_changes_nothing(court: Court) -> None:
     assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
 
 
-@pytest.mark.parametrize("what", ["repeat", "drop"])
+@pytest.mark.parametrize("what", ["repeat", "drop", "deafness"])
 def test_a_watch_that_repeats_itself_or_forgets_changes_nothing(what: str, court: Court) -> None:
     name = "servers of an update crash"
     troubles = runner.troubles(reference(name), "event", what)[::4]

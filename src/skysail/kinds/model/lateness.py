@@ -9,7 +9,7 @@ from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.runtimes import ROWS
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.types import Failure
-from skysail.kinds.model.workload import Pod
+from skysail.kinds.model.workload import Deployment, Pod
 
 
 def late(snapshot: Snapshot, entry: Entry, waited_for: list[Pod]) -> Failure:
@@ -27,10 +27,21 @@ def late(snapshot: Snapshot, entry: Entry, waited_for: list[Pod]) -> Failure:
     seconds = pods.patience(snapshot.serving, entry, snapshot.terms)
     if slow is not None:
         return _downloads(slow, entry, seconds)
-    who = f"Server {waited_for[0].metadata.name}" if waited_for else "A server"
+    if not waited_for:
+        return _missing(deployment, seconds)
+    who = f"Server {waited_for[0].metadata.name}"
     told = f"{who} runs, but did not become ready within {seconds} s. Its log tells what it waits for."
     message = f"{told}{_asked(snapshot, entry)}"
     return Failure(step="Ready", reason=Reason.NOT_READY, message=message)
+
+
+def _missing(deployment: Deployment, seconds: int) -> Failure:
+    """Nothing is heard of servers that should be there."""
+    message = (
+        f"{deployment.status.updated_replicas} of {deployment.spec.replicas} servers were made within {seconds} s, and "
+        f"nothing says what keeps them: `kubectl describe deployment {deployment.metadata.name}` may tell more."
+    )
+    return Failure(step="Deploy", reason=Reason.NOT_READY, message=message)
 
 
 def _asked(snapshot: Snapshot, entry: Entry) -> str:

@@ -24,7 +24,7 @@ from skysail.kinds.model.targets import Target
 from skysail.kinds.model.terms import Terms
 from skysail.kinds.model.types import KINDS, Download, Model
 from skysail.kinds.model.wants import serving
-from skysail.kinds.model.workload import Claim, Job, Pod
+from skysail.kinds.model.workload import Claim, Deployment, Job, Pod
 from skysail.kube import evidence
 from skysail.kube.client import Client, decoded
 from skysail.kube.crd import CustomKind
@@ -211,14 +211,22 @@ class Models:
         if trial.is_due(snapshot, entry):
             return msgspec.structs.replace(snapshot, refusal=await trial.refusal(self._client, snapshot, entry))
         snapshot = await self._with_obstacle(snapshot, snapshot.serving_pods(entry.hash))
-        mishap, known = failure.of_servers(snapshot, entry), targets.verdict(snapshot, wanted)
-        if mishap is None:
+        if _is_told(snapshot, wanted, failure.of_servers(snapshot, entry)):
             return snapshot
-        is_news = known is None or (known.reason, known.exit_code) != (mishap.failure.reason, mishap.failure.exit_code)
-        return await self._with_log(snapshot, mishap) if is_news else snapshot
+        # The verdict is about to be given, and may undo a revision: caches that lag give none.
+        snapshot = await self._with_servers(snapshot, wanted)
+        mishap = failure.of_servers(snapshot, entry)
+        return snapshot if mishap is None else await self._with_log(snapshot, mishap)
+
+    async def _with_servers(self, snapshot: Snapshot, wanted: Target) -> Snapshot:
+        model, name = snapshot.object, snapshot.serving.names.deployment
+        deployment = await self._find(DEPLOYMENT, model, name, Deployment)
+        if deployment is None or deployment.revision != wanted.hash:
+            raise Fenced(f"the servers of {model.metadata.key} have changed")
+        return await self._with_pods(msgspec.structs.replace(snapshot, deployment=deployment), wanted)
 
     async def _with_pods(self, snapshot: Snapshot, wanted: Target) -> Snapshot:
-        """What a Job came to is said by its pod, of which may be heard later. One that has gone is evidence as well."""
+        """How it ended is said by a pod, of which may be heard later. One that has gone is evidence as well."""
         found = await self._list(POD, snapshot.object, _List[Pod], f",{Label.REVISION}={wanted.hash}")
         return msgspec.structs.replace(snapshot, pods=_newest((*snapshot.pods, *found.items)))
 
@@ -256,6 +264,14 @@ def _is_decisive(snapshot: Snapshot, wanted: Target | None) -> bool:
         return job.revision != wanted.hash and not job.metadata.is_deleting
     aim, deployment = targets.aim(snapshot, wanted), snapshot.deployment
     return aim is not None and (deployment is None or deployment.revision != aim.hash)
+
+
+def _is_told(snapshot: Snapshot, wanted: Target, mishap: Mishap | None) -> bool:
+    """Whether there is nothing to tell of servers that was not told before."""
+    known = targets.verdict(snapshot, wanted)
+    if mishap is None:
+        return True
+    return known is not None and (known.reason, known.exit_code) == (mishap.failure.reason, mishap.failure.exit_code)
 
 
 def _has_waited(snapshot: Snapshot, job: Job) -> bool:

@@ -283,12 +283,26 @@ async def test_the_log_of_a_server_that_was_started_again_is_the_earlier_one():
     of = model()
     known = entry(of)
     bad = server(of, ready=False, exit=1, restarts=3)
-    answers = {f"{PODS}/server-0/log": b"bad layer\n"}
+    answers = {f"{PODS}/server-0/log": b"bad layer\n", DEPLOYMENT_: owned(deployment(known, available=0))}
     found, server_ = await observed(of, known, deployment(known, available=0), bad, **answers)
     assert (found.log, server_.asked[-1].query["previous"]) == ("bad layer\n", "true")
     told = Failure(step="Deploy", reason="CrashLoop", exit_code=1, revision=known.hash, failure_time=ago(1))
     found, _ = await observed(shown(of, failure=told), known, deployment(known, available=0), bad, **answers)
     assert found.log is None
+
+
+async def test_servers_are_not_given_up_on_the_word_of_caches_that_lag():
+    of = model()
+    known = entry(of)
+    late, bad = deployment(known, available=0, late=True), server(of, ready=False, exit=37, restarts=1)
+    pods = {"items": [owned(bad)]}
+    found, _ = await observed(of, known, late, **{DEPLOYMENT_: owned(late), PODS: pods})
+    assert [pod.metadata.name for pod in found.serving_pods(known.hash)] == ["server-0"]
+    found, _ = await observed(of, known, late, **{DEPLOYMENT_: owned(deployment(known))})
+    assert found.deployment.is_rolled_out
+    for changed_meanwhile in ({}, {DEPLOYMENT_: owned(deployment(entry(changed(of, version="v2"))))}):
+        with pytest.raises(Fenced):
+            await observed(of, known, late, **changed_meanwhile)
 
 
 async def test_the_progress_of_a_download_is_read_every_ten_seconds_and_later_every_minute():

@@ -530,6 +530,13 @@ def test_servers_that_are_too_late_are_undone_and_say_why(pod, step, reason, wor
     assert (found.step, found.reason, words in found.message) == (step, reason, True), found.message
 
 
+def test_servers_that_nobody_made_are_not_said_to_run():
+    of, old, new = updated()
+    found = plan(at(of, old, new, deployment(new, replicas=2, available=1, late=True))).status.failure
+    assert (found.step, found.reason) == ("Deploy", Reason.NOT_READY)
+    assert "servers were made within" in found.message
+
+
 def test_what_failed_stays_undone_until_another_revision_is_asked_for():
     of, old, new = updated()
     failed = msgspec.structs.replace(new, outcome="failed")

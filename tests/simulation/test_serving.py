@@ -71,17 +71,6 @@ ENDS: dict[str, End] = {
 # How many servers there are at the end, where there are not two.
 _SERVERS = {"scaled by load": 3, "scaled by load and updated": 3, "servers crash": 1}
 _NONE = {name for name, (phase, *_) in ENDS.items() if phase is None} | {"download fails"}
-# The ways of a revision: into the world, after another, not at all, back, and out of it.
-_WAYS = (
-    "updated",
-    "download of an update fails",
-    "download fails twice in a way that passes",
-    "servers of an update crash",
-    "back to a revision by its number",
-    "scaled by load, then not",
-    "deleted, and served anew",
-    "MLModel deleted",
-)
 # Where the order of events matters most: a revision follows another, or is undone.
 _TOLD_TWICE = ("updated", "servers of an update crash")
 
@@ -166,7 +155,7 @@ def test_a_model_tells_little_on_its_way(name: str, most: int) -> None:
     assert sum(1 for effect in reference(name).effects if effect.path.endswith("/status")) <= most
 
 
-@pytest.mark.parametrize("name", _WAYS)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_a_crash_after_any_effect_changes_nothing(name: str, court: Court) -> None:
     court.knows(reference(name))
     troubles = runner.troubles(reference(name), "effect", "crash")

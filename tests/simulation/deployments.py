@@ -126,8 +126,9 @@ class DeploymentController(Owning):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        # When something last moved, by Deployment: what moved, and the time.
-        self._moved: dict[str, tuple[Any, float]] = {}
+        # By Deployment: when something last moved, and which ReplicaSets there were.
+        self._moved: dict[str, float] = {}
+        self._sets: dict[str, set[str]] = {}
 
     def sweep(self) -> None:
         for deployment in self._ours():
@@ -203,16 +204,24 @@ class DeploymentController(Owning):
         self.tell(DEPLOYMENT, live, {"observedGeneration": generation, **counts, "conditions": [progress]})
 
     def _progress(self, deployment: Object, counts: Object, *, is_done: bool) -> Object:
-        uid, now = deployment["metadata"]["uid"], asyncio.get_running_loop().time()
-        what = (deployment["metadata"]["generation"], counts)
-        deadline = deployment["spec"]["progressDeadlineSeconds"]
-        if self._moved.get(uid, (None, 0.0))[0] != what:
-            self._moved[uid] = (what, now)
+        """As the real one says it: a verdict stays until something moves, also where servers are asked for again that
+        there were before, and it is about others.
+        """
+        uid, name, now = deployment["metadata"]["uid"], _set_name(deployment), asyncio.get_running_loop().time()
+        before, deadline = deployment.get("status", {}), deployment["spec"]["progressDeadlineSeconds"]
+        said = next(iter(before.get("conditions", ())), _progressing("True", "Rolling"))
+        sets = self._sets.setdefault(uid, set())
+        if _moves(before, counts) or name not in sets:
+            sets.add(name)
+            self._moved[uid] = now
             self.again_in(deadline + 1)
+            said = _progressing("True", "Rolling")
         if is_done:
             return _progressing("True", "NewReplicaSetAvailable")
-        is_late = now - self._moved[uid][1] > deadline
-        return _progressing("False", "ProgressDeadlineExceeded") if is_late else _progressing("True", "Rolling")
+        if said["reason"] != "Rolling" or now - self._moved[uid] <= deadline:
+            return said
+        told = f'ReplicaSet "{name}" has timed out progressing.'
+        return {**_progressing("False", "ProgressDeadlineExceeded"), "message": told}
 
     def _available(self, deployment: Object) -> list[Object]:
         sets = self.owned(REPLICA_SET, deployment)
@@ -376,6 +385,13 @@ def _server(pod: Object, state: Object, restarts: int, last: Object | None = Non
     if last:
         row["lastState"] = last
     return {"containerStatuses": [row], "conditions": []}
+
+
+def _moves(before: Object, now: Object) -> bool:
+    """Whether there is more of what is wanted than before, or less of what is not."""
+    more = ("updatedReplicas", "readyReplicas", "availableReplicas")
+    old, new = (each.get("replicas", 0) - each.get("updatedReplicas", 0) for each in (before, now))
+    return new < old or any(now[count] > before.get(count, 0) for count in more)
 
 
 def _progressing(status: str, reason: str) -> Object:

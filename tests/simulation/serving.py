@@ -212,6 +212,7 @@ _MD, _ML = MODEL_DEPLOYMENT.resource, ML_MODEL.resource
 _SCRIPT = {"validateScript": "validate.py"}
 _downloading = when(JOB, f"validate-{NAME}", lambda _: True)
 _rolling = when(DEPLOYMENT, NAME, lambda found: found.get("status", {}).get("updatedReplicas", 0) > 0)
+_late = when(DEPLOYMENT, NAME, lambda found: found["status"]["conditions"][0]["status"] == "False")
 _replacing = when(DEPLOYMENT, NAME, lambda found: found["status"].get("replicas", 0) > SERVERS)
 
 SCENARIOS = {
@@ -235,6 +236,14 @@ SCENARIOS = {
         _scenario("servers of an update never answer", deploy(), update("silent")),
         _scenario("back to a revision by its number", deploy(), update(), change(rollbackTo=1)),
         _scenario("back, and forth", deploy(), update(), change(rollbackTo=1), change(rollbackTo=None)),
+        # Its servers were there before: what is still said of others is not said of them.
+        _scenario(
+            "back to a revision as soon as another is late",
+            deploy(),
+            update(),
+            at_once(update("silent", "v3"), _late, change(rollbackTo=1)),
+            is_race=True,
+        ),
         _scenario("back to a revision that is not there", deploy(), change(rollbackTo=7)),
         _scenario("scaled by load", deploy(), change(autoscale=True)),
         _scenario("scaled by load, then not", deploy(), change(autoscale=True), change(autoscale=False)),

@@ -44,6 +44,7 @@ ENDS: dict[str, End] = {
     "servers of an update never answer": ("Ready", 1, ["served", "failed"], _ROLLED_BACK),
     "back to a revision by its number": ("Ready", 1, ["served", "served"], _READY | {"RolledBack"}),
     "back, and forth": ("Ready", 2, ["served", "served"], _READY),
+    "back to a revision as soon as another is late": ("Ready", 1, ["served", "served", ""], _READY | {"RolledBack"}),
     "back to a revision that is not there": ("Ready", 1, ["served"], _FAILED_UPDATE),
     "scaled by load": ("Ready", 1, ["served"], _READY),
     "scaled by load, then not": ("Ready", 1, ["served"], _READY),

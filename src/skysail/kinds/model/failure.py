@@ -156,10 +156,11 @@ def of_servers(snapshot: Snapshot, entry: Entry) -> Mishap | None:
     deployment = snapshot.deployment
     if deployment is None or deployment.revision != entry.hash or deployment.is_rolled_out:
         return None
-    late = [pod for pod in snapshot.serving_pods(entry.hash) if not pod.is_ready]
+    pods = snapshot.serving_pods(entry.hash)
+    late = [pod for pod in pods if not pod.is_ready]
     crashes = [crash for pod in late if (crash := crashed(snapshot, entry, pod)) is not None]
     looping = next((crash for crash in crashes if _loops(crash) and not _passes(crash)), None)
-    if looping is None and not deployment.is_late:
+    if looping is None and not lateness.is_late(deployment, pods):
         return None
     crash = looping or next(iter(crashes), None)
     if crash is not None:

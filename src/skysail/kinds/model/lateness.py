@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from skysail.base.names import Annotation, Reason
 from skysail.core import obstacles
 from skysail.kinds.model import pods
@@ -10,6 +12,18 @@ from skysail.kinds.model.runtimes import ROWS
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.types import Failure
 from skysail.kinds.model.workload import Deployment, Pod
+
+
+def is_late(deployment: Deployment, pods: Iterable[Pod]) -> bool:
+    """Whether these servers of it have not come up in the time that they had.
+
+    Where servers are asked for again that there were before, the verdict on others stays until one of these moves. It
+    names whom it is about, and so do the servers; only where none could be made, nobody is there to compare.
+    """
+    sets = {owner.name for pod in pods if (owner := pod.metadata.controller) is not None}
+    if deployment.refusal is not None:
+        return bool(deployment.overdue)
+    return any(f'"{name}"' in deployment.overdue for name in sets)
 
 
 def late(snapshot: Snapshot, entry: Entry, waited_for: list[Pod]) -> Failure:

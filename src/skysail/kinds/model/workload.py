@@ -180,10 +180,12 @@ class Deployment(Object, frozen=True, gc=False):
         return self.is_current and counts == {self.spec.replicas}
 
     @property
-    def is_late(self) -> bool:
-        """Whether its servers do not come up in the time that they have."""
+    def overdue(self) -> str:
+        """Which servers did not come up in the time that they had: these, or others before them. Empty for none."""
         row = next((row for row in self.status.conditions if row.type == "Progressing"), None)
-        return self.is_current and row is not None and (row.status, row.reason) == ("False", _DEADLINE)
+        if row is None or not self.is_current or (row.status, row.reason) != ("False", _DEADLINE):
+            return ""
+        return row.message
 
     @property
     def refusal(self) -> str | None:

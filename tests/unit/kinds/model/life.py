@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from skysail.kinds.model.types import Model
     from skysail.kube.fields import Condition
 
+# What makes the pods, and what is said of those that do not come up in time.
+SET = "iris-6a1837"
+LATE = f'ReplicaSet "{SET}" has timed out progressing.'
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PREPARED = json.dumps({"digest": DIGEST, "bytes": 1_500_000, "files": 2})
 
@@ -132,11 +135,12 @@ def server(of: Model, number: int = 0, *, ready: bool = True, of_revision: str =
 
 
 def deployment(
-    of: Entry | str, *, replicas: int = 1, available: int | None = None, late: bool = False, **status: Any
+    of: Entry | str, *, replicas: int = 1, available: int | None = None, late: str = "", **status: Any
 ) -> Deployment:
-    """The servers of a revision: all of them answer, unless fewer are `available`."""
+    """The servers of a revision: all of them answer, unless fewer are `available`. `late` is what is said then."""
     up = replicas if available is None else available
-    rows = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}] if late else []
+    row = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": late}
+    rows = [row] if late else []
     refusal = status.pop("refusal", "")
     if refusal:
         rows.append({"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": refusal})
@@ -207,7 +211,7 @@ def _pod(of: Model, name: str, owner: str, phase: str, rows: dict[str, Any], **m
                     Label.MODEL_UID: UID,
                     Label.TYPE: "validation" if owner == "Job" else "inference",
                 },
-                "ownerReferences": [{"apiVersion": "v1", "kind": owner, "name": "o", "uid": owner, "controller": True}],
+                "ownerReferences": [{"apiVersion": "v1", "kind": owner, "name": SET, "uid": owner, "controller": True}],
                 **more.get("metadata", {}),
             },
             "spec": {

@@ -9,7 +9,19 @@ import pytest
 from skysail.base.names import Reason
 from skysail.kinds.model import failure, waiting
 from skysail.kinds.model.types import Failure
-from tests.unit.kinds.model.life import PREPARED, ago, at, deployment, entry, job, model, preparer, revision, server
+from tests.unit.kinds.model.life import (
+    LATE,
+    PREPARED,
+    ago,
+    at,
+    deployment,
+    entry,
+    job,
+    model,
+    preparer,
+    revision,
+    server,
+)
 
 SCRIPT = {"validateScript": "validate.py"}
 LOW = "The node was low on resource: ephemeral-storage. Container fetch was using 90Gi."
@@ -140,7 +152,7 @@ def test_a_place_of_models_that_is_away_for_a_while_condemns_no_revision_before_
     of = model()
     bad = server(of, ready=False, init=True, exit=code, said=word("Unreachable", "It is away."), restarts=5)
     assert failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of)) is None
-    late = failure.of_servers(at(of, deployment(entry(of), available=0, late=True), bad), entry(of))
+    late = failure.of_servers(at(of, deployment(entry(of), available=0, late=LATE), bad), entry(of))
     assert late.failure.reason == Reason.UNREACHABLE
 
 
@@ -173,7 +185,7 @@ def test_servers_of_another_revision_have_not_failed():
     of = model()
     bad = server(of, ready=False, exit=1, restarts=9)
     assert failure.of_servers(at(of, deployment("another", available=0), bad), entry(of)) is None
-    outdated = deployment(entry(of), available=0, late=True, observedGeneration=2)
+    outdated = deployment(entry(of), available=0, late=LATE, observedGeneration=2)
     assert failure.of_servers(at(of, outdated), entry(of)) is None
 
 
@@ -190,7 +202,7 @@ def test_an_image_of_ones_own_that_is_never_ready_is_told_where_it_is_asked(spec
     of = model(**spec)
     known = entry(of)
     waits = server(of, ready=False)
-    found = failure.of_servers(at(of, deployment(known, available=0, late=True), waits), known).failure
+    found = failure.of_servers(at(of, deployment(known, available=0, late=LATE), waits), known).failure
     assert found.reason == Reason.NOT_READY
     assert ("skysail.dev/ready-path" in found.message, f"asked at {path} of port 8000" in found.message) == (
         (True, True) if path else (False, False)

@@ -24,7 +24,20 @@ from skysail.kube.fields import Condition
 from skysail.kube.objects import Key, OwnerReference
 from skysail.kube.transport import Reply
 from tests.support.streams import Pieces
-from tests.unit.kinds.model.life import NOW, ago, changed, claim, deployment, entry, job, model, preparer, server, shown
+from tests.unit.kinds.model.life import (
+    LATE,
+    NOW,
+    ago,
+    changed,
+    claim,
+    deployment,
+    entry,
+    job,
+    model,
+    preparer,
+    server,
+    shown,
+)
 from tests.unit.kinds.model.stock import TERMS, UID, serving
 
 if TYPE_CHECKING:
@@ -294,15 +307,15 @@ async def test_the_log_of_a_server_that_was_started_again_is_the_earlier_one():
 async def test_servers_are_not_given_up_on_the_word_of_caches_that_lag():
     of = model()
     known = entry(of)
-    late, bad = deployment(known, available=0, late=True), server(of, ready=False, exit=37, restarts=1)
-    pods = {"items": [owned(bad)]}
-    found, _ = await observed(of, known, late, **{DEPLOYMENT_: owned(late), PODS: pods})
-    assert [pod.metadata.name for pod in found.serving_pods(known.hash)] == ["server-0"]
-    found, _ = await observed(of, known, late, **{DEPLOYMENT_: owned(deployment(known))})
+    late, starts = deployment(known, available=0, late=LATE), server(of, ready=False)
+    pods = {"items": [server(of, 1, ready=False, exit=37, restarts=1)]}
+    found, _ = await observed(of, known, late, starts, **{DEPLOYMENT_: owned(late), PODS: pods})
+    assert [pod.metadata.name for pod in found.serving_pods(known.hash)] == ["server-0", "server-1"]
+    found, _ = await observed(of, known, late, starts, **{DEPLOYMENT_: owned(deployment(known))})
     assert found.deployment.is_rolled_out
     for changed_meanwhile in ({}, {DEPLOYMENT_: owned(deployment(entry(changed(of, version="v2"))))}):
         with pytest.raises(Fenced):
-            await observed(of, known, late, **changed_meanwhile)
+            await observed(of, known, late, starts, **changed_meanwhile)
 
 
 async def test_the_progress_of_a_download_is_read_every_ten_seconds_and_later_every_minute():

@@ -27,6 +27,7 @@ from skysail.kube.resources import (
 )
 from tests.unit.kinds.model import stock
 from tests.unit.kinds.model.life import (
+    LATE,
     NOW,
     ago,
     at,
@@ -525,16 +526,27 @@ def test_servers_that_are_too_late_are_undone_and_say_why(pod, step, reason, wor
     of, old, new = updated()
     new = msgspec.structs.replace(new, seconds=30)
     late = server(of, 1, ready=False, **pod)
-    result = plan(at(of, old, new, deployment(new, replicas=2, available=1, late=True), late))
+    result = plan(at(of, old, new, deployment(new, replicas=2, available=1, late=LATE), late))
     found = result.status.failure
     assert (found.step, found.reason, words in found.message) == (step, reason, True), found.message
 
 
 def test_servers_that_nobody_made_are_not_said_to_run():
     of, old, new = updated()
-    found = plan(at(of, old, new, deployment(new, replicas=2, available=1, late=True))).status.failure
+    made = deployment(new, replicas=2, available=1, late=LATE)
+    found = plan(at(of, old, new, made, server(of))).status.failure
     assert (found.step, found.reason) == ("Deploy", Reason.NOT_READY)
     assert "servers were made within" in found.message
+
+
+def test_servers_that_were_there_before_are_not_late_because_others_were():
+    """The verdict on these stays in the Deployment until one of those moves."""
+    of, old, new = updated()
+    others = deployment(new, replicas=2, available=1, late='ReplicaSet "iris-0" has timed out progressing.')
+    for pods in ((), (server(of, ready=False),)):
+        assert plan(at(of, old, new, others, *pods)).status.failure is None
+    refused = deployment(new, replicas=2, available=1, late=LATE, refusal="exceeded quota")
+    assert plan(at(of, old, new, refused)).status.failure.reason != Reason.NOT_READY
 
 
 def test_what_failed_stays_undone_until_another_revision_is_asked_for():
@@ -1022,7 +1034,9 @@ def test_servers_are_only_ever_made_from_the_history(data):
         children.append(job(of, data.draw(_ends)))
     if history and data.draw(st.booleans()):
         there = data.draw(st.sampled_from(history))
-        children.append(deployment(there, late=data.draw(st.booleans()), available=data.draw(st.integers(0, 1))))
+        children.append(
+            deployment(there, late=data.draw(st.sampled_from(("", LATE))), available=data.draw(st.integers(0, 1)))
+        )
     result = plan(at(of, *children))
     applied = [action for action in result.actions if isinstance(action, Apply) and action.resource == DEPLOYMENT]
     wanted = [action.manifest["spec"]["template"]["metadata"]["labels"][Label.REVISION] for action in applied]

@@ -89,9 +89,9 @@ def deployment(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
     return child
 
 
-def services(serving: Serving, want: Want) -> tuple[Manifest, ...]:
-    """None where the model is not to be reached."""
-    return tuple(_service(serving, want, door) for door in serving.doors)
+def services(serving: Serving, want: Want, before: Want | None = None) -> tuple[Manifest, ...]:
+    """None where the model is not to be reached. Servers of `before` still answer, and stay to be reached."""
+    return tuple(_service(serving, want, before or want, door) for door in serving.doors)
 
 
 def autoscaler(serving: Serving) -> Manifest | None:
@@ -123,12 +123,13 @@ def revision(serving: Serving, entry: Entry) -> Manifest:
     return {**child, "revision": entry.number, "data": msgspec.to_builtins(content)}
 
 
-def _service(serving: Serving, want: Want, door: Door) -> Manifest:
+def _service(serving: Serving, want: Want, before: Want, door: Door) -> Manifest:
     """By the port's name: while one runtime replaces another, each server is reached where it listens."""
     ports = [{"name": pods.HTTP, "port": door.port, "targetPort": pods.HTTP, "protocol": "TCP"}]
-    grpc = ROWS[want.runtime].grpc
-    if grpc is not None and grpc != door.port:
-        ports.append({"name": pods.GRPC, "port": grpc, "targetPort": pods.GRPC, "protocol": "TCP"})
+    named = {ROWS[want.runtime].grpc: f"{pods.GRPC}-next", ROWS[before.runtime].grpc: pods.GRPC}
+    for grpc, name in named.items():
+        if grpc is not None and grpc != door.port:
+            ports.append({"name": name, "port": grpc, "targetPort": pods.GRPC, "protocol": "TCP"})
     child = _child(SERVICE, serving, door.name, labels.of_child(serving))
     # Also by what a Service of an operator before us had chosen them by: that stays among the labels it chooses by.
     child["spec"] = {"selector": {**labels.known(serving), **labels.servers(serving)}, "ports": ports}

@@ -11,7 +11,7 @@ from skysail.kinds.model import render
 from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kube.client import Client
-from skysail.kube.errors import Invalid
+from skysail.kube.errors import Forbidden, Invalid
 from skysail.kube.objects import Object
 from skysail.kube.resources import DEPLOYMENT
 
@@ -28,9 +28,15 @@ def is_due(snapshot: Snapshot, entry: Entry) -> bool:
 
 
 async def refusal(client: Client, snapshot: Snapshot, entry: Entry) -> str | None:
-    """What the API server has against them, as a sentence with the fix."""
+    """What the API server has against them, as a sentence with the fix.
+
+    Who forbids them, such as a quota or a policy, may allow them later: that is told when they are asked for, and tried
+    again, and is nothing that the revision did wrong.
+    """
     try:
         await client.apply(DEPLOYMENT, render.deployment(snapshot.serving, entry, snapshot.terms), Object, dry_run=True)
+    except Forbidden:
+        return None
     except Invalid as error:
         said = _AROUND.sub("", str(error)).strip().removesuffix(".")
         return f"The API server refuses servers of this spec: {said}. Correct what it names, such as spec.resources."

@@ -116,10 +116,12 @@ def owner(snapshot: Snapshot) -> Owner:
 
 
 def _doors(snapshot: Snapshot, entry: Entry) -> Actions:
-    if snapshot.predecessor is not None and not is_rolled_out(snapshot, entry):
+    is_alone, before = is_rolled_out(snapshot, entry), targets.served(snapshot)
+    if snapshot.predecessor is not None and not is_alone:
         # They lead to the one that answers, until ours do.
         return ()
-    wanted = render.services(snapshot.serving, entry.want)
+    others = None if is_alone or before is None else before.want
+    wanted = render.services(snapshot.serving, entry.want, others)
     names = {manifest["metadata"]["name"] for manifest in wanted}
     spare = [each for each in snapshot.services if each.metadata.name not in names and not each.metadata.is_deleting]
     made = tuple(Apply(SERVICE, manifest, owner(snapshot)) for manifest in wanted)

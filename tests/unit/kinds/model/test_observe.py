@@ -19,7 +19,7 @@ from skysail.kinds.model.revisions import ControllerRevision
 from skysail.kinds.model.types import KINDS, ML_MODEL, MODEL_DEPLOYMENT, Download, Failure
 from skysail.kinds.model.workload import Deployment, Job, Pod
 from skysail.kube.client import Client
-from skysail.kube.errors import Invalid, Unreachable
+from skysail.kube.errors import Forbidden, Invalid, Unreachable
 from skysail.kube.fields import Condition
 from skysail.kube.objects import Key, OwnerReference
 from skysail.kube.transport import Reply
@@ -254,6 +254,15 @@ async def test_what_the_api_server_has_against_servers_is_known_before_they_are_
     assert found.refusal.startswith("The API server refuses servers of this spec: spec.template.spec.containers[0]")
     known, server_ = await observed(of, old, deployment(old), server(of))
     assert (known.refusal, DEPLOYMENT_ in server_.paths) == (None, False)
+
+
+async def test_who_forbids_servers_does_not_condemn_their_revision():
+    """It is told where they are asked for, and tried again."""
+    of = model()
+    old, new = entry(of, 1, "served"), entry(changed(of, version="v2"), 2)
+    forbidding = {DEPLOYMENT_: Forbidden(403, "Forbidden", 'admission webhook "policy" denied the request')}
+    found, _ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **forbidding)
+    assert found.refusal is None
 
 
 async def test_what_a_download_came_to_is_asked_of_its_pod():

@@ -531,6 +531,18 @@ def test_servers_that_are_too_late_are_undone_and_say_why(pod, step, reason, wor
     assert (found.step, found.reason, words in found.message) == (step, reason, True), found.message
 
 
+def test_a_port_that_clients_use_stays_until_nobody_is_behind_it():
+    of, old, new = updated()
+    old = msgspec.structs.replace(old, want=msgspec.structs.replace(old.want, runtime="triton"))
+
+    def ports(servers):
+        service = next(action for action in plan(at(of, old, new, servers)).actions if action.resource == SERVICE)
+        return [port["name"] for port in service.manifest["spec"]["ports"]]
+
+    assert ports(deployment(old)) == ports(deployment(new, replicas=2, available=1)) == ["http", "grpc"]
+    assert ports(deployment(new)) == ["http"]
+
+
 def test_servers_that_nobody_made_are_not_said_to_run():
     of, old, new = updated()
     made = deployment(new, replicas=2, available=1, late=LATE)

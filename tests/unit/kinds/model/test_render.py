@@ -647,6 +647,21 @@ def test_a_service_has_the_ports_of_its_runtime(model, ports):
     assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == ports
 
 
+@pytest.mark.parametrize(
+    ("before", "ports"),
+    [
+        ("fastapi-pytorch", {"http": 8000, "grpc-next": 8001}),
+        ("triton", {"http": 8000, "grpc": 8001}),
+        ("tensorflow", {"http": 8000, "grpc-next": 8001, "grpc": 8500}),
+    ],
+)
+def test_servers_that_still_answer_keep_their_ports(before, ports):
+    wanted = serving(deployment(runtime="triton"))
+    service = render.services(wanted, wanted.want, msgspec.structs.replace(wanted.want, runtime=before))[0]
+    assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == ports
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == {"http", "grpc"}
+
+
 def test_an_autoscaler_keeps_the_cpu_within_bounds():
     spec = render.autoscaler(serving(deployment(autoscale=True, minReplicas=2, maxReplicas=5)))["spec"]
     assert (spec["minReplicas"], spec["maxReplicas"]) == (2, 5)

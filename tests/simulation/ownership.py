@@ -73,11 +73,11 @@ def after_create(manager: Manager, obj: Object) -> Owners:
 def after_update(owners: Owners, manager: Manager, before: Object, after: Object) -> Owners:
     """A plain write takes every field that it changes away from whoever had it."""
     # A part that is the same as before keeps its owners, and need not be looked through.
-    same = {f"f:{part}" for part, value in after.items() if part in before and before[part] == value}
+    same = {(f"f:{part}",) for part, value in after.items() if part in before and before[part] == value}
     old, new = (leaves(_without(obj, same), maps=True) for obj in (before, after))
     touched = frozenset(path for path, value in new.items() if path not in old or old[path] != value)
     result = {
-        who: {path for path in fields if path[0] in same or (path in new and path not in touched)}
+        who: {path for path in fields if path[:1] in same or (path in new and path not in touched)}
         for who, fields in owners.items()
     }
     result[manager] = result.get(manager, frozenset()) | touched
@@ -132,8 +132,8 @@ def written(owners: Owners, api_version: str, time: str) -> list[Object]:
     return rows
 
 
-def _without(obj: Object, parts: set[str]) -> Object:
-    return {part: value for part, value in obj.items() if f"f:{part}" not in parts}
+def _without(obj: Object, parts: set[Path]) -> Object:
+    return {part: value for part, value in obj.items() if (f"f:{part}",) not in parts}
 
 
 def _walk(value: Any, path: Path, name: str) -> list[tuple[Path, Any]]:

@@ -167,6 +167,15 @@ def forget() -> Step:
     return patch
 
 
+def meddle(resource: Resource, name: str, spec: dict[str, Any]) -> Step:
+    """Somebody changes what is not his."""
+
+    async def patch(api: Api) -> None:
+        (await api.merge(resource, name, {"spec": spec})).ok  # noqa: B018 (asserts)
+
+    return patch
+
+
 def left_behind() -> Step:
     """What an operator before us made of the model: a Deployment that nobody here plays, and its Service."""
 
@@ -212,6 +221,8 @@ _MD, _ML = MODEL_DEPLOYMENT.resource, ML_MODEL.resource
 _SCRIPT = {"validateScript": "validate.py"}
 _downloading = when(JOB, f"validate-{NAME}", lambda _: True)
 _rolling = when(DEPLOYMENT, NAME, lambda found: found.get("status", {}).get("updatedReplicas", 0) > 0)
+_meddle = meddle(DEPLOYMENT, NAME, {"progressDeadlineSeconds": 7, "paused": True})
+_distract = meddle(SERVICE, f"{NAME}-service", {"selector": {"app": "another"}})
 _late = when(DEPLOYMENT, NAME, lambda found: found["status"]["conditions"][0]["status"] == "False")
 _replacing = when(DEPLOYMENT, NAME, lambda found: found["status"].get("replicas", 0) > SERVERS)
 
@@ -262,6 +273,7 @@ SCENARIOS = {
         _scenario("deleted, and served anew", deploy(), at_once(delete(_MD), deploy())),
         _scenario("a stranger deletes the download", at_once(deploy(), _downloading, delete(JOB, f"validate-{NAME}"))),
         _scenario("a stranger deletes a Service", deploy(), delete(SERVICE, f"{NAME}-service")),
+        _scenario("a stranger changes the servers and a Service", deploy(), at_once(_meddle, _distract)),
         _scenario("a stranger deletes the servers", deploy(), delete(DEPLOYMENT), fewest=0),
         _scenario("a stranger takes away what became of a revision", deploy(), forget()),
         _scenario("taken over from another operator", at_once(deploy(), left_behind())),

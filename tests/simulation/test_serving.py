@@ -58,6 +58,7 @@ ENDS: dict[str, End] = {
     "deleted, and served anew": ("Ready", 1, ["served"], _READY),
     "a stranger deletes the download": ("Ready", 1, ["served"], _READY),
     "a stranger deletes a Service": ("Ready", 1, ["served"], _READY),
+    "a stranger changes the servers and a Service": ("Ready", 1, ["served"], _READY),
     "a stranger deletes the servers": ("Ready", 1, ["served"], _READY),
     "a stranger takes away what became of a revision": ("Ready", 1, ["served"], _READY),
     "taken over from another operator": ("Ready", 1, ["served"], _READY),
@@ -127,6 +128,12 @@ def test_servers_of_a_revision_that_failed_do_not_stay() -> None:
         deployment = next(row for line, row in end.items() if line.startswith("Deployment "))
         label = "skysail.dev/revision"
         assert deployment["spec"]["template"]["metadata"]["labels"][label] == good["metadata"]["labels"][label], name
+
+
+def test_what_a_stranger_changed_is_as_it_was_and_what_he_added_stays():
+    changed, usual = reference("a stranger changes the servers and a Service").end, reference("served").end
+    assert changed["Service iris-service"]["spec"] == usual["Service iris-service"]["spec"]
+    assert changed["Deployment iris"]["spec"] == {**usual["Deployment iris"]["spec"], "paused": True}
 
 
 def test_what_an_operator_before_us_made_ends_when_ours_has_followed_it() -> None:

@@ -309,6 +309,7 @@ class Event(Named):
     DEPLOYED = "Deployed", "A revision of a model is served."
     UPDATE_FAILED = "UpdateFailed", "A revision of a model failed, and the earlier one goes on serving."
     ROLLED_BACK = "RolledBack", "The servers of a model are those of an earlier revision again."
+    PUT_BACK = "PutBack", "Somebody changed a child of the object, which is as it was again: change the object instead."
     OPTIONAL_SECRET_NOT_FOUND = "OptionalSecretNotFound", "The pod runs without a Secret that it can do without."
     MANDATORY_SECRET_NOT_FOUND = "MandatorySecretNotFound", "The pod waits for a Secret or a key of one."
     OPTIONAL_CONFIG_MAP_NOT_FOUND = (

@@ -11,8 +11,21 @@ from typing import Any, Protocol, assert_never
 
 import msgspec
 
-from skysail.base.names import Annotation, Label
-from skysail.core.actions import Action, Apply, Create, Delete, End, Launch, Owner, Patch, PatchStatus, SetFinalizers
+from skysail.base.names import Annotation, Event, Label
+from skysail.core.actions import (
+    Action,
+    Apply,
+    Create,
+    Delete,
+    End,
+    Launch,
+    Note,
+    Owner,
+    Patch,
+    PatchStatus,
+    SetFinalizers,
+)
+from skysail.core.drift import Drift
 from skysail.core.fence import Fence, Fenced
 from skysail.kube.cache import Cache
 from skysail.kube.client import FIELD_MANAGER, Client, Manifest
@@ -70,6 +83,8 @@ class Performer:
         self._fence = fence
         self.clouds = clouds
         self._doubts: dict[Root, set[Root]] = {}
+        self._drift = Drift(client)
+        self._news: dict[Root, list[Note]] = {}
         self.effects = 0
 
     async def settle(self, root: Root) -> None:
@@ -113,6 +128,10 @@ class Performer:
                 assert_never(action)
         return None
 
+    def news(self, root: Root) -> list[Note]:
+        """What happened to children of this root that no plan knows of. Each is told once."""
+        return self._news.pop(root, [])
+
     async def report(self, resource: Resource, object_: Object, status: msgspec.Struct) -> Object:
         """Write the whole status of an object that has not changed since it was seen."""
         metadata = object_.metadata
@@ -155,12 +174,25 @@ class Performer:
             if existing.metadata.is_deleting:
                 # It must be gone before one of its name can be made; its end brings the next pass.
                 return None
-            if isinstance(action, Create) or action.only_once or _is_applied(existing, manifest):
-                return None
             manifest["metadata"]["uid"] = existing.metadata.uid
+            if isinstance(action, Create) or await self._is_right(root, action, existing, manifest):
+                return None
         self._begin("apply", resource, key)
         with self._doubting(root, resource, key):
-            return self._remember(resource, await self._client.apply(resource, manifest, self._type(resource)))
+            applied = await self._client.apply(resource, manifest, self._type(resource))
+        self._drift.note(resource, applied)
+        return self._remember(resource, applied)
+
+    async def _is_right(self, root: Root, action: Apply, existing: Object, manifest: Manifest) -> bool:
+        """Whether nothing has to be written, because it was, and nobody has changed it since."""
+        if action.only_once:
+            return True
+        if not _is_applied(existing, manifest):
+            return False
+        if not action.is_kept or not await self._drift.is_there(action.resource, existing, manifest):
+            return True
+        self._news.setdefault(root, []).append(_put_back(action))
+        return False
 
     async def _make(self, root: Root, resource: Resource, key: Key, manifest: Manifest) -> Object:
         self._begin("create", resource, key)
@@ -311,6 +343,15 @@ def _is_applied(existing: Object, manifest: Manifest) -> bool:
     wanted, labels = manifest["metadata"], existing.metadata.labels or {}
     has_labels = all(labels.get(name) == value for name, value in wanted["labels"].items())
     return has_labels and applied == wanted["annotations"][Annotation.APPLIED]
+
+
+def _put_back(action: Apply) -> Note:
+    kind, name, owner = action.resource.kind, action.manifest["metadata"]["name"], action.owner
+    message = (
+        f"Somebody changed {kind} {name}: it is put back as {owner.resource.kind} {owner.object.metadata.name} wants "
+        "it. Change that instead."
+    )
+    return Note(Event.PUT_BACK, message, warning=True)
 
 
 def _refuse_foreign(resource: Resource, existing: Object, owner: Owner) -> None:

@@ -26,13 +26,14 @@ class Owner(msgspec.Struct, frozen=True):
 class Apply(msgspec.Struct, frozen=True):
     """Make a child look like this. No write where it was applied from the same manifest already, and has its labels.
 
-    `only_once`: one that is there stays as it is.
+    `only_once`: one that is there stays as it is. `is_kept`: what others change of it is put back.
     """
 
     resource: Resource
     manifest: Manifest
     owner: Owner
     only_once: bool = False
+    is_kept: bool = False
 
 
 class Create(msgspec.Struct, frozen=True):

@@ -200,7 +200,7 @@ class Loop(Generic[S]):
             if plan.can_wait and not self.ration.take(asyncio.get_running_loop().time()):
                 return False  # what there is to tell waits with it: the next plan has it again
             root = await self._performer.report(self._controller.resource, root, plan.status)
-        for note in plan.notes:
+        for note in (*plan.notes, *self._performer.news((self._controller.resource, key))):
             self._recorder.record(self._controller.resource, root, note)
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from skysail.base.names import Label
 from skysail.claims.types import CloudInstanceStatus
 from skysail.core.act import Caches, NameTaken, Performer
 from skysail.core.actions import Apply, Create, Delete, Launch, Owner, Patch, PatchStatus
+from skysail.core.drift import Drift
 from skysail.core.fence import Fenced, Open
 from skysail.kube.cache import Cache
 from skysail.kube.client import Client
@@ -27,6 +29,9 @@ from tests.unit.claims.stock import order
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+
+ROOT = (CONFIG_MAP, Key("default", "owner"))
 
 
 class Stage:
@@ -48,8 +53,11 @@ class Stage:
     async def create(self, owner: Owner, value: str) -> None:
         await self.perform(Create(CONFIG_MAP, _child(value), owner))
 
+    async def edit(self, **data: str) -> None:
+        (await self.api.merge(CONFIG_MAP, "child", {"data": data})).ok  # noqa: B018 (asserts)
+
     async def perform(self, action: Any) -> None:
-        await self.performer.perform((CONFIG_MAP, Key("default", "owner")), action)
+        await self.performer.perform(ROOT, action)
 
 
 def _child(value: str) -> dict[str, Any]:
@@ -128,6 +136,72 @@ def test_labels_that_somebody_took_away_come_back():
         effects = stage.performer.effects
         await stage.apply(owner, "first", only_once=False)
         assert stage.performer.effects == effects
+
+    play(story)
+
+
+def test_what_somebody_changed_of_a_child_is_put_back_and_told():
+    async def story(stage):
+        owner = await stage.owner()
+        kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=True)
+        await stage.perform(kept)
+        assert stage.performer.news(ROOT) == []
+        await stage.edit(value="theirs", more="is theirs")
+        await stage.perform(kept)
+        # What we do not speak of is not ours.
+        assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "ours", "more": "is theirs"}
+        (note,) = stage.performer.news(ROOT)
+        assert note.message.startswith("Somebody changed ConfigMap child: it is put back as ConfigMap owner wants it.")
+        assert stage.performer.news(ROOT) == []
+
+    play(story)
+
+
+def test_a_child_is_left_alone_where_nothing_of_ours_was_changed():
+    async def story(stage):
+        owner = await stage.owner()
+        for is_kept, theirs in ((True, {"more": "is theirs"}), (False, {"value": "theirs"})):
+            kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=is_kept)
+            await stage.perform(kept)
+            await stage.edit(**theirs)
+            effects = stage.performer.effects
+            await stage.perform(kept)
+            assert (stage.performer.effects, stage.performer.news(ROOT)) == (effects, [])
+
+    play(story)
+
+
+def test_whoever_changes_a_child_again_and_again_is_not_fought():
+    async def story(stage):
+        owner = await stage.owner()
+        kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=True)
+        await stage.perform(kept)
+        for pause, is_back in ((0, True), (60, False), (300, True)):
+            await stage.edit(value="theirs")
+            await asyncio.sleep(pause)
+            await stage.perform(kept)
+            found = (await stage.api.get(CONFIG_MAP, "child")).ok["data"]["value"]
+            assert (found == "ours") is is_back
+
+    play(story)
+
+
+def test_what_the_server_writes_otherwise_is_not_taken_for_a_change(monkeypatch):
+    """It is asked what applying would change, where something looks other than it was told."""
+
+    async def story(stage):
+        owner = await stage.owner()
+        kept = Apply(CONFIG_MAP, _child(""), owner, is_kept=True)
+        await stage.perform(kept)
+        stored = (await stage.api.get(CONFIG_MAP, "child")).ok
+
+        async def written_otherwise(*_args, **_options):
+            return {**stored, "data": {}}
+
+        monkeypatch.setattr(stage.client, "apply", written_otherwise)
+        monkeypatch.setattr(stage.client, "get", written_otherwise)
+        known = msgspec.convert({"metadata": {"name": "child", "uid": "u", "resourceVersion": "9"}}, Object)
+        assert not await Drift(stage.client).is_there(CONFIG_MAP, known, _child("1000m"))
 
     play(story)
 

@@ -29,7 +29,8 @@ def servers(snapshot: Snapshot, entry: Entry | None) -> Actions:
     """What serves a revision; nothing, where there is none."""
     if entry is None:
         return ()
-    made = Apply(DEPLOYMENT, render.deployment(snapshot.serving, entry, snapshot.terms), owner(snapshot))
+    manifest = render.deployment(snapshot.serving, entry, snapshot.terms)
+    made = Apply(DEPLOYMENT, manifest, owner(snapshot), is_kept=True)
     # The number first: it is meant for the Deployment as it was seen, and what follows changes that.
     return (*_doors(snapshot, entry), *_scaled(snapshot), made, *_scaler(snapshot))
 
@@ -124,7 +125,7 @@ def _doors(snapshot: Snapshot, entry: Entry) -> Actions:
     wanted = render.services(snapshot.serving, entry.want, others)
     names = {manifest["metadata"]["name"] for manifest in wanted}
     spare = [each for each in snapshot.services if each.metadata.name not in names and not each.metadata.is_deleting]
-    made = tuple(Apply(SERVICE, manifest, owner(snapshot)) for manifest in wanted)
+    made = tuple(Apply(SERVICE, manifest, owner(snapshot), is_kept=True) for manifest in wanted)
     return (*(Delete(SERVICE, each) for each in spare), *made)
 
 

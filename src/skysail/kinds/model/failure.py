@@ -7,7 +7,7 @@ from typing import Annotated, cast, get_args
 
 import msgspec
 
-from skysail.base import terminal
+from skysail.base import hearsay, terminal
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import obstacles
@@ -88,8 +88,8 @@ def prepared(pod: Pod) -> Prepared | None:
     if end is None:
         return None if pod.has_container(FETCH) else Prepared()
     try:
-        told = msgspec.json.decode(end.message, type=Prepared)
-    except msgspec.DecodeError:
+        told = hearsay.read(end.message, Prepared)
+    except hearsay.Unreadable:
         return None
     return msgspec.structs.replace(told, seconds=_took(end))
 
@@ -269,8 +269,8 @@ def _said(end: Terminated) -> str:
 
 def _word(end: Terminated) -> _Word | None:
     try:
-        word = msgspec.json.decode(end.message, type=_Word)
-    except msgspec.DecodeError:
+        word = hearsay.read(end.message, _Word)
+    except hearsay.Unreadable:
         return None
     return msgspec.structs.replace(word, message=terminal.shown(word.message)[:_LONGEST_MESSAGE])
 

@@ -28,6 +28,8 @@ _HEALTHY = timedelta(minutes=10)
 _MAY_PASS = 75
 _TOLD_TO_GO = 143
 _NO_SCRIPT = 78
+# Steps of one program: a volume that was away while a model was laid out on it may be back.
+_OF_DOWNLOAD = ("Download", "Layout")
 _OUT_OF_MEMORY = "OOMKilled"
 _DEADLINE = "DeadlineExceeded"
 _EVICTED = "Evicted"
@@ -138,7 +140,7 @@ def may_pass(found: Failure) -> bool:
     """
     if found.reason == Reason.INTERRUPTED:
         return True
-    return found.step == "Download" and found.exit_code in {None, _MAY_PASS}
+    return found.step in _OF_DOWNLOAD and found.exit_code in {None, _MAY_PASS}
 
 
 def is_lasting(found: Failure | None) -> bool:

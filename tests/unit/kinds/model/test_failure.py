@@ -38,6 +38,7 @@ def word(reason, message="There it is.", step="Download"):
             ("Layout", Reason.UNSUPPORTED_FORMAT, 65, False),
         ),
         ({"exit": 75, "said": word("Unreachable")}, ("Download", Reason.UNREACHABLE, 75, True)),
+        ({"exit": 75, "said": word("ServerError", step="Layout")}, ("Layout", Reason.SERVER_ERROR, 75, True)),
         ({"exit": 75, "said": '{"x": ' + "[" * 3000}, ("Download", Reason.DOWNLOAD_FAILED, 75, True)),
         (
             {"validates": "Failed", "exit": 78, "said": '{"x": ' + "[" * 3000},

@@ -10,6 +10,7 @@ import msgspec
 from rich.table import Column, Table
 from rich.text import Text
 
+from skysail.base import hearsay
 from skysail.base.names import Label
 from skysail.cli.cluster import Model
 from skysail.kinds.model import revisions
@@ -123,6 +124,6 @@ async def _stats(client: Client, pod: Object, row: Row, turns: asyncio.Semaphore
     try:
         async with turns, asyncio.timeout(_SECONDS):
             reply = await client.ask(f"{path}{row.stats}")
-        return msgspec.json.decode(reply.body, type=_Stats).requests if reply.status == _OK else []
-    except (KubeError, TimeoutError, msgspec.MsgspecError):
+        return hearsay.read(reply.body, _Stats).requests if reply.status == _OK else []
+    except (KubeError, TimeoutError, hearsay.Unreadable):
         return []

@@ -53,14 +53,13 @@ def _read(data: str) -> str:
 
     from skysail.cli.questions import Unanswerable
 
-    if data == "-":
-        return sys.stdin.read()
-    if not data.startswith("@"):
+    if data != "-" and not data.startswith("@"):
         return data
     try:
-        return Path(data[1:]).read_text()
+        return sys.stdin.read() if data == "-" else Path(data[1:]).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Unanswerable(f"{data[1:]} cannot be read: {error}.") from error
+        where = "What is given to --data -" if data == "-" else data[1:]
+        raise Unanswerable(f"{where} cannot be read: {error}.") from error
 
 
 async def _asked(client: Client, model: Model, text: str) -> Reply:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
+from skysail.base import hearsay
 from skysail.base.errors import UserError
 from skysail.kinds.model.runtimes import Row
 from skysail.kinds.model.wants import Serving
@@ -27,18 +26,22 @@ def place(serving: Serving, path: str) -> str:
 
 def path(row: Row, model: str, asked: bytes) -> str:
     """Where a request belongs: `inputs` is a word of the Open Inference Protocol."""
-    data = msgspec.json.decode(asked)
+    data = _data(row, asked)
     is_protocol = isinstance(data, dict) and "inputs" in data and row.rows != "inputs"
     return row.infer_path(model) if is_protocol else row.predict_path(model)
 
 
 def question(row: Row, text: str) -> bytes:
     """What is sent. Bare rows are put into the field in which this server looks for them."""
-    try:
-        data: Any = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        example = f'{{"{row.rows or "inputs"}": [[1.0, 2.0]]}}'
-        raise Unanswerable(f"--data is no JSON ({error}). Such as: --data '{example}'") from error
+    data = _data(row, text)
     if isinstance(data, list) and row.rows:
         data = {row.rows: data}
     return msgspec.json.encode(data)
+
+
+def _data(row: Row, written: bytes | str) -> object:
+    try:
+        return hearsay.read(written, object)
+    except hearsay.Unreadable as error:
+        example = f'{{"{row.rows or "inputs"}": [[1.0, 2.0]]}}'
+        raise Unanswerable(f"--data is no JSON ({error}). Such as: --data '{example}'") from error

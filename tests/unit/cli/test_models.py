@@ -53,7 +53,8 @@ class Pods:
 
     async def send(self, request):
         found = self._answers.get(request.path)
-        status, body = (404, b"") if found is None else (200, msgspec.json.encode(found))
+        raw = found if isinstance(found, bytes) else msgspec.json.encode(found)
+        status, body = (404, b"") if found is None else (200, raw)
         return Reply(status=status, headers={}, body=body)
 
 
@@ -99,6 +100,7 @@ async def test_requests_are_those_of_all_servers_that_tell():
                     "b": {},
                     "silent": {},
                     "liar": {},
+                    "deep": {},
                     "other": {"skysail.dev/model-uid": "v"},
                     "new": {"skysail.dev/revision": "h5"},
                 }.items()
@@ -108,6 +110,7 @@ async def test_requests_are_those_of_all_servers_that_tell():
         f"{path}/a%3A8000/proxy/stats": {"requests": [1, 2]},
         f"{path}/b%3A8000/proxy/stats": {"requests": [0, 5]},
         f"{path}/liar%3A8000/proxy/stats": {"requests": [-1, 10**30]},
+        f"{path}/deep%3A8000/proxy/stats": b'{"requests": [1], "x": ' + b"[" * 3000 + b"]" * 3000 + b"}",
         f"{path}/other%3A8000/proxy/stats": {"requests": [100, 100]},
         f"{path}/new%3A8000/proxy/stats": {"requests": [100, 100]},
     }
@@ -137,6 +140,28 @@ def test_bare_rows_are_put_where_the_server_looks_for_them(runtime, text, sent):
 def test_what_is_no_json_is_told_with_an_example():
     with pytest.raises(questions.Unanswerable, match=r'no JSON .* Such as: --data .\{"features": \[\[1.0, 2.0\]\]\}'):
         questions.question(ROWS["fastapi-pytorch"], "1, 2")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [('["\udcff"]', "it is not UTF-8"), ("[" * 100_000, "it is nested too deeply")],
+    ids=["surrogates", "deep"],
+)
+def test_what_nobody_can_read_is_told(text, why):
+    with pytest.raises(questions.Unanswerable, match=rf"no JSON \({why}\)\. Such as"):
+        questions.question(ROWS["fastapi-pytorch"], text)
+    with pytest.raises(questions.Unanswerable, match=why):
+        questions.path(ROWS["fastapi-pytorch"], "net", text.encode(errors="surrogateescape"))
+
+
+@pytest.mark.parametrize("given", ["-", "@{}"])
+def test_what_is_no_text_is_told_with_where_it_is(tmp_path, monkeypatch, given):
+    file = tmp_path / "rows.json"
+    file.write_bytes(b'["\xff"]')
+    with file.open(encoding="utf-8") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        with pytest.raises(questions.Unanswerable, match=r"cannot be read: 'utf-8' codec can't decode byte 0xff"):
+            predict._read(given.format(file))
 
 
 def test_a_model_is_asked_at_its_service():

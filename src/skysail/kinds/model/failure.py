@@ -7,7 +7,7 @@ from typing import Annotated, cast, get_args
 
 import msgspec
 
-from skysail.base import terminal
+from skysail.base import hearsay, terminal
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import obstacles
@@ -28,6 +28,8 @@ _HEALTHY = timedelta(minutes=10)
 _MAY_PASS = 75
 _TOLD_TO_GO = 143
 _NO_SCRIPT = 78
+# Steps of one program: a volume that was away while a model was laid out on it may be back.
+_OF_DOWNLOAD = ("Download", "Layout")
 _OUT_OF_MEMORY = "OOMKilled"
 _DEADLINE = "DeadlineExceeded"
 _EVICTED = "Evicted"
@@ -88,8 +90,8 @@ def prepared(pod: Pod) -> Prepared | None:
     if end is None:
         return None if pod.has_container(FETCH) else Prepared()
     try:
-        told = msgspec.json.decode(end.message, type=Prepared)
-    except msgspec.DecodeError:
+        told = hearsay.read(end.message, Prepared)
+    except hearsay.Unreadable:
         return None
     return msgspec.structs.replace(told, seconds=_took(end))
 
@@ -138,7 +140,7 @@ def may_pass(found: Failure) -> bool:
     """
     if found.reason == Reason.INTERRUPTED:
         return True
-    return found.step == "Download" and found.exit_code in {None, _MAY_PASS}
+    return found.step in _OF_DOWNLOAD and found.exit_code in {None, _MAY_PASS}
 
 
 def is_lasting(found: Failure | None) -> bool:
@@ -270,8 +272,8 @@ def _said(end: Terminated) -> str:
 
 def _word(end: Terminated) -> _Word | None:
     try:
-        word = msgspec.json.decode(end.message, type=_Word)
-    except msgspec.DecodeError:
+        word = hearsay.read(end.message, _Word)
+    except hearsay.Unreadable:
         return None
     return msgspec.structs.replace(word, message=terminal.shown(word.message)[:_LONGEST_MESSAGE])
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from skysail.base import hearsay
 from skysail.base.timestamps import timestamp
 from skysail.core import obstacles
 from skysail.kinds.model.fetching import NAME as FETCH
@@ -35,8 +36,8 @@ class _Progress(msgspec.Struct, frozen=True):
 def download(line: str, now: datetime) -> Download | None:
     """How far it is, as the line says; None where it says something else."""
     try:
-        told = msgspec.json.decode(line.strip(), type=_Progress)
-    except msgspec.DecodeError:
+        told = hearsay.read(line.strip(), _Progress)
+    except hearsay.Unreadable:
         return None
     here, total = min(max(told.bytes, 0), _MOST_BYTES), told.total
     is_known = total is not None and here <= total <= _MOST_BYTES and total > 0

@@ -5,6 +5,7 @@ What is unpacked is told chunk by chunk, so that whoever iterates can be interru
 
 from __future__ import annotations
 
+import errno
 import lzma
 import os
 import stat
@@ -22,7 +23,20 @@ from skysail.runtimes.fetch.paths import below
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _CHUNK = 2**20
 _MOST_ENTRIES = 100_000
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError)
+# What the standard library raises where it reads what nobody has written: names that are no text, numbers that are none
+# (ValueError), sizes that no machine has (MemoryError, OverflowError), headers of headers (RecursionError).
+_DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    MemoryError,
+    NotImplementedError,
+    OverflowError,
+    RecursionError,
+    ValueError,
+)
 
 T = TypeVar("T")
 # Where an entry goes, or None where it is left out.
@@ -30,49 +44,51 @@ Placing = Callable[[str], Path | None]
 
 
 def is_archive(file: Path) -> bool:
-    """By its name, because formats of models are zip files themselves; by its content where the name says nothing."""
+    """By its name, because formats of models are zip files themselves; by its content where the name says nothing.
+
+    Raises WrongContent where it begins like an archive and is damaged so early that nobody can tell.
+    """
     name = file.name.lower()
     if name.endswith((*_TAR_SUFFIXES, ".zip")):
         return True
-    return not file.suffix and tarfile.is_tarfile(file)
+    with readable(_damaged(file)):
+        return not file.suffix and tarfile.is_tarfile(file)
 
 
 def unpack(archive: Path, into: Path, *, limit: int) -> Iterator[int]:
     """Numbers of bytes that were written. Raises WrongContent."""
     into.mkdir(parents=True, exist_ok=True)
-    with _readable(archive):
-        entries = _zip_entries if zipfile.is_zipfile(archive) and archive.suffix.lower() == ".zip" else tar_entries
-        yield from write(entries(archive), lambda name: below(into, name), limit=limit, archive=archive)
+    with readable(_damaged(archive)):
+        is_zip = archive.suffix.lower() == ".zip" and zipfile.is_zipfile(archive)
+    entries = _zip_entries(archive) if is_zip else tar_entries(archive)
+    yield from write(entries, lambda name: below(into, name), limit=limit, archive=archive)
 
 
 def write(
     entries: Iterator[tuple[str, IO[bytes] | None]], placing: Placing, *, limit: int, archive: Path
 ) -> Iterator[int]:
-    """Entries to where they belong. Those without content are folders, those without a name are left out."""
+    """Entries to where they belong. Those without content are folders, those without a name are left out.
+
+    Raises WrongContent, also for what is found to be damaged only when an entry is read.
+    """
     written = 0
-    for name, content in _counted(entries, archive):
-        path = placing(name) if name else None
-        if path is None:
-            yield 0
-            continue
-        if content is None:
-            path.mkdir(parents=True, exist_ok=True)
-            continue
-        for count in _copy(content, path):
-            written += count
-            if written > limit:
-                raise WrongContent(
-                    "TooLarge",
-                    f"{archive.name} unpacks to more than {limit} bytes, which is the limit: use a smaller model,"
-                    " or raise the setting `model_limit_bytes`.",
-                )
-            yield count
+    with readable(_damaged(archive)):
+        for name, content in _counted(entries, archive):
+            for count in _written(name, content, placing):
+                written += count
+                if written > limit:
+                    raise WrongContent(
+                        "TooLarge",
+                        f"{archive.name} unpacks to more than {limit} bytes, which is the limit: use a smaller model,"
+                        " or raise the setting `model_limit_bytes`.",
+                    )
+                yield count
 
 
 def names_in(archive: Path) -> Iterator[str]:
     """Of a tar file. Raises WrongContent."""
-    with _readable(archive), tarfile.open(archive, "r:*") as tar:
-        for member in _counted(tar, archive):
+    with readable(_damaged(archive)), tarfile.open(archive, "r:*") as tar:
+        for member in _counted(_forward(tar), archive):
             yield member.name
 
 
@@ -80,8 +96,8 @@ def tar_entries(
     archive: Path, is_wanted: Callable[[str], bool] = lambda _name: True
 ) -> Iterator[tuple[str, IO[bytes] | None]]:
     """Raises WrongContent where an entry that is wanted is no file or folder. The others are told without a name."""
-    with _readable(archive), tarfile.open(archive, "r:*") as tar:
-        for member in tar:
+    with tarfile.open(archive, "r:*") as tar:
+        for member in _forward(tar):
             if not is_wanted(member.name):
                 yield "", None
             elif member.isdir():
@@ -112,12 +128,32 @@ def _zip_entries(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
                     yield info.filename, content
 
 
+def _forward(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Never the same one again, as where a size below zero leads back."""
+    last = -1
+    for member in tar:
+        if member.offset <= last:
+            raise tarfile.ReadError("an entry ends before it begins")
+        last = member.offset
+        yield member
+
+
 def _counted(entries: Iterable[T], archive: Path) -> Iterator[T]:
     """Also those that are left out: a few bytes can hold very many."""
     for number, entry in enumerate(entries):
         if number >= _MOST_ENTRIES:
             raise _refused(archive, f"has more than {_MOST_ENTRIES} entries: pack only the model")
         yield entry
+
+
+def _written(name: str, content: IO[bytes] | None, placing: Placing) -> Iterator[int]:
+    path = placing(name) if name else None
+    if path is None:
+        yield 0
+    elif content is None:
+        path.mkdir(parents=True, exist_ok=True)
+    else:
+        yield from _copy(content, path)
 
 
 def _copy(content: IO[bytes], path: Path) -> Iterator[int]:
@@ -131,15 +167,21 @@ def _copy(content: IO[bytes], path: Path) -> Iterator[int]:
 
 
 @contextmanager
-def _readable(archive: Path) -> Iterator[None]:
+def readable(sentence: str) -> Iterator[None]:
+    """Raises WrongContent with the sentence in place of whatever the standard library says of what is damaged."""
     try:
         yield
     except _DAMAGED as error:
-        raise _refused(archive, "is damaged or no archive: pack it again, as tar, tar.gz or zip") from error
+        raise WrongContent("UnsupportedFormat", sentence) from error
     except OSError as error:
-        if error.errno is not None:
-            raise  # of the disk; what gzip finds wrong has no number
-        raise _refused(archive, "is damaged: pack it again") from error
+        # What gzip finds wrong has no number; a place before the beginning or beyond any end is no valid argument.
+        if error.errno not in {None, errno.EINVAL}:
+            raise  # of the disk
+        raise WrongContent("UnsupportedFormat", sentence) from error
+
+
+def _damaged(archive: Path) -> str:
+    return f"{archive.name} is damaged or no archive: upload it again, or pack it anew as tar, tar.gz or zip."
 
 
 def _refused(archive: Path, why: str) -> WrongContent:

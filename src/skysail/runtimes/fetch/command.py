@@ -24,6 +24,7 @@ import msgspec
 
 from skysail.runtimes import validate
 from skysail.runtimes.fetch import certificates, secrets
+from skysail.runtimes.fetch.disk import disk
 from skysail.runtimes.fetch.errors import FetchError, MayPass
 from skysail.runtimes.fetch.gate import Gate
 from skysail.runtimes.fetch.guard import Guard
@@ -56,8 +57,10 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         outcome = asyncio.run(_interruptible(wishes, known))
     except FetchError as error:
-        sys.stderr.write(f"{error.reason}: {error}\n")
-        message = {"step": error.step, "reason": error.reason, "message": str(error)[:_LONGEST_MESSAGE]}
+        # Servers name what they answer as they like: what is no text could not be told.
+        sentence = str(error).encode(errors="replace").decode()
+        sys.stderr.write(f"{error.reason}: {sentence}\n")
+        message = {"step": error.step, "reason": error.reason, "message": sentence[:_LONGEST_MESSAGE]}
         _leave(message, log)
         return error.exit_code
     _leave(msgspec.to_builtins(outcome), log)
@@ -120,8 +123,9 @@ async def _run(wishes: argparse.Namespace, known: Mapping[str, str]) -> Outcome:
             own = means if _origin(wishes.script) == _origin(order.uri) else msgspec.structs.replace(means, secrets={})
             await fetching.fetch_script(wishes.script, wishes.script_into, source_of(wishes.script, own))
         if wishes.launcher:
-            wishes.launcher.mkdir(parents=True, exist_ok=True)
-            shutil.copy(validate.__file__, wishes.launcher / "validate.py")
+            with disk(wishes.launcher):
+                wishes.launcher.mkdir(parents=True, exist_ok=True)
+                shutil.copy(validate.__file__, wishes.launcher / "validate.py")
         if order.uri.startswith(_IN_IMAGE):
             return Outcome(digest="", bytes=0, files=0)
         source = source_of(order.uri, means)

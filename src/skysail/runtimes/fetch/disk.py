@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from skysail.runtimes.fetch.errors import FetchError, NotAllowed, WrongContent
+from skysail.runtimes.fetch.errors import FetchError, MayPass, NotAllowed, WrongContent, in_words
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -16,17 +16,14 @@ _MISNAMED = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.E
 
 @contextmanager
 def disk(folder: Path) -> Iterator[None]:
-    """Raises FetchError in place of what is known; what is not known passes."""
+    """Raises FetchError. What nobody foresaw, such as a server of volumes that is away, may pass."""
     try:
         yield
     except OSError as error:
-        told = _told_by_disk(error, folder)
-        if told is None:
-            raise
-        raise told from error
+        raise _told_by_disk(error, folder) from error
 
 
-def _told_by_disk(error: OSError, folder: Path) -> FetchError | None:
+def _told_by_disk(error: OSError, folder: Path) -> FetchError:
     if error.errno in _FULL:
         return WrongContent("TooLarge", f"The volume of {folder} is full: use a larger one, or a smaller model.")
     if error.errno in _CLOSED:
@@ -35,4 +32,8 @@ def _told_by_disk(error: OSError, folder: Path) -> FetchError | None:
         return WrongContent(
             "UnsupportedFormat", f"Files of the model have names that exclude each other: {error.filename}."
         )
-    return None
+    return MayPass(
+        "ServerError",
+        f"A volume or disk failed while {folder} was written: {in_words(error)}. It is tried again; if that does not"
+        " help, look at the volume and at its node.",
+    )

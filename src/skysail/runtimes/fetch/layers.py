@@ -45,7 +45,7 @@ def _is_in_models(name: str) -> bool:
 
 def _place(into: Path, top: str, name: str) -> Path | None:
     """Where this entry goes. One that removes others does so, and goes nowhere."""
-    path = below(into, str(PurePosixPath(name).relative_to(top)))
+    path = below(into, str(PurePosixPath(name).relative_to(top)) if top else name)
     if path.name == _ALL_REMOVED:
         shutil.rmtree(path.parent, ignore_errors=True)
         return None

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from skysail.runtimes.fetch import hearsay
 from skysail.runtimes.fetch.paths import files_in
 
 _PAUSE = 1.0
@@ -68,8 +69,8 @@ class Place:
     def finished(self) -> Outcome | None:
         """What is there already, if it is what was asked for and none of it was lost."""
         try:
-            marker = msgspec.json.decode(_beside(self._into, ".json").read_bytes(), type=_Marker)
-        except (FileNotFoundError, msgspec.DecodeError):
+            marker = hearsay.read(_beside(self._into, ".json").read_bytes(), _Marker)
+        except (FileNotFoundError, hearsay.Unreadable):
             return None
         is_whole = self._into.is_dir() and _measure(self._into) == (marker.outcome.bytes, marker.outcome.files)
         return marker.outcome if marker.request == self._request and is_whole else None

@@ -50,6 +50,12 @@ def word(reason, message="There it is.", step="Download"):
             ("Layout", Reason.UNSUPPORTED_FORMAT, 65, False),
         ),
         ({"exit": 75, "said": word("Unreachable")}, ("Download", Reason.UNREACHABLE, 75, True)),
+        ({"exit": 75, "said": word("ServerError", step="Layout")}, ("Layout", Reason.SERVER_ERROR, 75, True)),
+        ({"exit": 75, "said": '{"x": ' + "[" * 3000}, ("Download", Reason.DOWNLOAD_FAILED, 75, True)),
+        (
+            {"validates": "Failed", "exit": 78, "said": '{"x": ' + "[" * 3000},
+            ("Validate", Reason.SCRIPT_NOT_FOUND, 78, False),
+        ),
         ({"exit": 75, "said": "cut off {"}, ("Download", Reason.DOWNLOAD_FAILED, 75, True)),
         ({"exit": 77, "said": word("AddressForbidden")}, ("Download", Reason.ADDRESS_FORBIDDEN, 77, False)),
         ({"exit": 65, "said": word("rm -rf")}, ("Download", Reason.DOWNLOAD_FAILED, 65, False)),
@@ -237,6 +243,7 @@ def test_what_a_container_leaves_does_nothing_to_the_terminal_of_its_reader(stat
         ('{"digest": ""}', True),
         ("", False),
         ('{"digest": 3}', False),
+        ('{"x": ' + "[" * 3000, False),
         ('{"digest": "\\u001b[31m"}', False),
     ],
 )

@@ -368,6 +368,10 @@ async def test_who_does_not_start_on_its_node_is_asked_about():
     assert found.obstacle == Obstacle("prepare-0", "FailedMount", "no such claim")
 
 
+def test_progress_without_a_bottom_is_none():
+    assert download('{"bytes": 5, "x": ' + "[" * 3000 + "]" * 3000 + "}", NOW) is None
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

@@ -42,6 +42,20 @@ async def means(*, allowed=LOOPBACK, secrets=None, claim=None, proxies=None, loo
         yield guard, Means(web=web, gate=gate, trust=known, secrets=secrets or {}, claim=claim)
 
 
+@asynccontextmanager
+async def saying(answer: bytes):
+    """The URL of a server that says just these bytes to whoever asks, as no library would write them."""
+
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(say, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
 async def fetch(uri, into: Path, *, lines=None, **options):
     """As the command does it, but for patience: nobody sleeps here, and it ends after some failures."""
     told = lines if lines is not None else []

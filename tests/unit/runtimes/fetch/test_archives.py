@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import io
 import lzma
 import random
@@ -36,6 +37,40 @@ def _unpack(tmp_path: Path, name: str, body: bytes, limit: int = 2**30) -> Path:
     into = tmp_path / "into"
     list(archives.unpack(tmp_path / name, into, limit=limit))
     return into
+
+
+def _tar_with(headers: dict[str, str]) -> bytes:
+    """Of one file, with these extended headers."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        member = tarfile.TarInfo("a")
+        member.pax_headers = headers
+        tar.addfile(member)
+    return made.getvalue()
+
+
+def _resized(tar: bytes, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """With another kind and size in its first header, which is as right as before."""
+    head = bytearray(tar[:512])
+    head[124:136] = size.to_bytes(12, "big", signed=True)
+    head[124] |= 0x80
+    head[156:157] = kind
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    return bytes(head) + tar[512:]
+
+
+_PLAIN = tar_of({"a": b"x" * 5000}, packed=False)
+# What the standard library says of these in its own ways, each in another one.
+_DAMAGED = {
+    "no number": _tar_with({"GNU.sparse.size": "abc"}),
+    "no map": _tar_with({"GNU.sparse.map": "a,b"}),
+    "a header before the beginning": _resized(_PLAIN, -1024, tarfile.XHDTYPE),
+    "a header of more than there is memory": _resized(_PLAIN, 2**60, tarfile.XHDTYPE),
+    "headers of headers": _resized(_PLAIN, 0, tarfile.GNUTYPE_LONGNAME)[:512] * 2000,
+    "a cut gzip": tar_of({"a": random.Random(1).randbytes(5000)})[:50],
+    "the first bytes of gzip": b"\x1f\x8b\x08\x00",
+}
 
 
 def _special(kind: bytes, name: str = "evil", target: str = "") -> tarfile.TarInfo:
@@ -117,6 +152,58 @@ def test_zip_files_are_held_to_the_same(tmp_path: Path, body):
     assert not (tmp_path / "evil").exists()
 
 
+@pytest.mark.parametrize("body", _DAMAGED.values(), ids=_DAMAGED)
+def test_what_begins_like_an_archive_and_is_damaged_is_told_with_the_fix(tmp_path: Path, body):
+    (tmp_path / "model").write_bytes(body)
+    with pytest.raises(WrongContent, match=r"^model is damaged or no archive: upload it again"):
+        archives.is_archive(tmp_path / "model")
+    with pytest.raises(WrongContent, match=r"^m\.tar is damaged or no archive: upload it again"):
+        _unpack(tmp_path, "m.tar", body)
+
+
+def test_an_entry_that_leads_back_is_not_unpacked_again_and_again(tmp_path: Path, monkeypatch):
+    fsyncs: list[int] = []
+    monkeypatch.setattr(archives.os, "fsync", fsyncs.append)
+    body = tar_of({"first": b""}, packed=False)[:512] + _resized(_PLAIN, -512)
+    with pytest.raises(WrongContent, match="damaged"):
+        _unpack(tmp_path, "m.tar", body)
+    with pytest.raises(WrongContent, match="damaged"):
+        list(layers.unpack([tmp_path / "m.tar"], tmp_path / "layers", limit=2**20))
+
+    assert len(fsyncs) <= 4
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["of the file", "in the table"])
+def test_zip_files_with_damaged_names_are_told_with_the_fix(tmp_path: Path, is_last):
+    body, name = _zip_of({"häuser.txt": b"x" * 100}), "ä".encode()
+    at = body.rindex(name) if is_last else body.index(name)
+    with pytest.raises(WrongContent, match="upload it again"):
+        _unpack(tmp_path, "m.zip", body[:at] + b"\xff\xff" + body[at + 2 :])
+
+
+def test_zip_files_with_damaged_offsets_are_told_with_the_fix(tmp_path: Path):
+    """The place of the table is one byte too large, so that the first file is said to be before the beginning."""
+    body = bytearray(_zip_of({"a": b"x"}))
+    body[body.rindex(b"PK\x05\x06") + 16] += 1
+    with pytest.raises(WrongContent, match="upload it again"):
+        _unpack(tmp_path, "m.zip", bytes(body))
+
+
+@pytest.mark.parametrize("body", [bytes(range(256)) * 4, b"BZh9", b"\xfd7zXZ\x00", b""])
+def test_a_model_without_a_suffix_is_no_archive(tmp_path: Path, body):
+    (tmp_path / "model").write_bytes(body)
+
+    assert not archives.is_archive(tmp_path / "model")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_what_a_disk_says_is_not_said_of_the_archive(tmp_path: Path, number):
+    with pytest.raises(OSError) as raised, archives.readable("It is damaged."):  # noqa: PT011  # its number tells
+        raise OSError(number, "away")
+
+    assert raised.value.errno == number
+
+
 @pytest.mark.parametrize(("name", "pack"), [("m.tar.gz", tar_of), ("m.zip", _zip_of)])
 def test_a_small_archive_of_much_is_stopped_at_the_limit(tmp_path: Path, name, pack):
     body = pack({"zeros": bytes(50_000_000)})
@@ -159,6 +246,22 @@ def test_what_is_left_out_of_layers_is_counted_as_well(tmp_path: Path, monkeypat
         told = layers.unpack([_layer(tmp_path, *names)], tmp_path / "into", limit=2**20)
         with pytest.raises(WrongContent, match="more than 10 entries"):
             list(told)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [tar_of({"a": random.Random(1).randbytes(100_000)})[:5000], tar_of({"a": b"x" * 9000}, packed=False)[:5000]],
+    ids=["gzip", "tar"],
+)
+def test_a_layer_that_is_cut_within_a_file_is_told_with_the_fix(tmp_path: Path, body):
+    (tmp_path / "layer-0000.tar").write_bytes(body)
+    with pytest.raises(WrongContent, match="upload it again"):
+        list(layers.unpack([tmp_path / "layer-0000.tar"], tmp_path / "into", limit=2**20))
+
+
+def test_a_layer_that_names_files_from_the_root_is_refused(tmp_path: Path):
+    with pytest.raises(WrongContent, match="'/etc/evil', which cannot be written"):
+        list(layers.unpack([_layer(tmp_path, "/etc/evil")], tmp_path / "into", limit=2**20))
 
 
 def test_looking_through_layers_can_be_interrupted(tmp_path: Path):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.model_sources import Bucket, Files, serving
-from tests.unit.runtimes.fetch.harness import Command, content, names
+from tests.unit.runtimes.fetch.harness import Command, content, names, saying
 
 _BODY = random.Random(13).randbytes(2_000_000)
 _DIGEST = f"sha256:{hashlib.sha256(_BODY).hexdigest()}"
@@ -76,6 +76,35 @@ async def test_a_failure_has_its_code_and_a_sentence(tmp_path: Path, uri, more, 
     assert "Traceback" not in command.err
     assert "hunter2" not in command.err + command.out
     assert not (tmp_path / "volume/0123456789").exists()
+
+
+async def test_a_damaged_archive_has_its_code_and_a_sentence_and_is_given_back(tmp_path: Path):
+    files = Files()
+    files.files["/download"] = b"\x1f\x8b\x08\x00"
+    async with serving(files) as url:
+        command = _command(tmp_path, f"{url}/download")
+        code = await command.run()
+
+    assert (code, command.message["reason"]) == (65, "UnsupportedFormat"), command.err
+    assert "upload it again" in command.message["message"]
+    assert names(tmp_path / "volume") == []
+
+
+async def test_a_server_that_answers_what_is_no_text_is_told_all_the_same(tmp_path: Path):
+    async with saying(b"HTTP/1.1 404 Where\xff\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as url:
+        command = _command(tmp_path, f"{url}/iris.onnx")
+        code = await command.run()
+
+    assert (code, command.message["reason"]) == (78, "NotFound"), command.err
+    assert "answered 404 Where?: check the address" in command.message["message"]
+
+
+async def test_a_place_for_the_launcher_that_cannot_be_written_is_told(tmp_path: Path):
+    (tmp_path / "tools").write_text("no folder")
+    command = _command(tmp_path, "file:///models/iris", "--launcher", str(tmp_path / "tools"))
+
+    assert await command.run() == 65, command.err
+    assert "Traceback" not in command.err
 
 
 async def test_a_host_that_does_not_exist_is_told_within_the_time(tmp_path: Path):

@@ -11,7 +11,7 @@ import pytest
 
 from skysail.runtimes.fetch.errors import MayPass, NotAllowed, ToldWrong, WrongContent
 from tests.support.model_sources import Files, serving
-from tests.unit.runtimes.fetch.harness import content, fetch, names
+from tests.unit.runtimes.fetch.harness import content, fetch, names, saying
 
 _BODY = random.Random(3).randbytes(600_000)
 
@@ -40,6 +40,14 @@ async def test_what_is_there_is_not_fetched_again(tmp_path: Path):
 
     assert again == first
     assert len(files.requests) == asked
+
+
+@pytest.mark.parametrize("mark", [b'ETag: "\xff"', b"Last-Modified: \xff"])
+async def test_a_mark_that_is_no_text_is_none(tmp_path: Path, mark):
+    async with saying(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n" + mark + b"\r\n\r\nonnx") as url:
+        await fetch(f"{url}/iris.onnx", tmp_path / "m")
+
+    assert content(tmp_path / "m") == {"iris.onnx": b"onnx"}
 
 
 @pytest.mark.parametrize("damage", ["lost", "cut", "unmarked"])

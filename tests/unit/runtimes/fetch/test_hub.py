@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from skysail.runtimes.fetch.errors import MayPass, NotAllowed, ToldWrong
 from tests.support.model_sources import Files, Hub, serving
@@ -65,7 +66,7 @@ async def test_what_is_gated_is_told(tmp_path: Path):
     assert "HF_TOKEN" in str(raised.value)
 
 
-@pytest.mark.parametrize("uri", ["hf://org/other", "hf://org/iris@v2", "hf://org"])
+@pytest.mark.parametrize("uri", ["hf://org/other", "hf://org/iris@v2", "hf://org", "hf://org/a--b"])
 async def test_what_does_not_exist_is_told(tmp_path: Path, uri):
     async with serving(_hub()) as url:
         with pytest.raises(ToldWrong) as raised:
@@ -102,3 +103,35 @@ async def test_a_hub_that_nobody_answers_at_is_told_by_name(tmp_path: Path):
 
     assert raised.value.reason == "Unreachable"
     assert "127.0.0.1" in str(raised.value)
+
+
+class _Odd(Hub):
+    """It answers this in place of what there is."""
+
+    def __init__(self, answer: bytes):
+        super().__init__("org/iris")
+        self._answer = answer
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._answer, content_type="application/json")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"<html>",
+        b"[" * 5000,
+        b'"\xff"',
+        b"[]",
+        b'{"id": "org/iris", "siblings": [{}]}',
+        b'{"id": "org/iris", "siblings": [{"rfilename": "a", "size": "large"}]}',
+        b'{"id": "org/iris", "siblings": [{"rfilename": "a", "lfs": 5}]}',
+        b'{"id": "org/iris", "siblings": [], "createdAt": 5}',
+    ],
+)
+async def test_what_no_hub_answers_is_told(tmp_path: Path, answer):
+    async with serving(_Odd(answer)) as url:
+        with pytest.raises(MayPass, match="answers what no hub does: if that lasts, check HF_ENDPOINT") as raised:
+            await fetch("hf://org/iris", tmp_path / "m", secrets={"HF_ENDPOINT": url})
+
+    assert raised.value.reason == "ServerError"

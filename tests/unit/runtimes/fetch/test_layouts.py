@@ -11,7 +11,7 @@ import pytest
 from skysail.runtimes.fetch.errors import WrongContent
 from skysail.runtimes.fetch.layouts import LAYOUTS
 from tests.support.model_sources import Files, serving, tar_of
-from tests.unit.runtimes.fetch.harness import content, fetch
+from tests.unit.runtimes.fetch.harness import content, fetch, names
 
 _ONNX = b"\x08\x08\x3a\x00"
 
@@ -200,3 +200,22 @@ async def test_an_empty_archive_is_an_error(tmp_path: Path):
             await fetch(f"{url}/iris.tar.gz", tmp_path / "m")
 
     assert raised.value.reason == "EmptyModel"
+
+
+async def test_a_damaged_archive_is_told_and_given_back(tmp_path: Path):
+    files = Files()
+    files.files["/download"] = tar_of({"model.onnx": _ONNX})[:20]
+    async with serving(files) as url:
+        with pytest.raises(WrongContent, match="upload it again") as raised:
+            await fetch(f"{url}/download", tmp_path / "m", layout="file")
+
+    assert (raised.value.reason, raised.value.step) == ("UnsupportedFormat", "Layout")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(("layout", "name"), [("torchserve", "iris.mar"), ("file", "iris.pt")])
+def test_a_model_that_is_a_damaged_zip_file_is_told_with_the_fix(tmp_path: Path, layout, name):
+    body = _mar().replace(b"MAR-INF/MANIFEST.json", b"MAR-INF/MANIFEST.js\xc3\x28")
+    damaged = body.replace(b"PK\x01\x02", b"PK\x01\x03")
+    with pytest.raises(WrongContent, match="damaged: upload it again"):
+        _lay_out(tmp_path, layout, {name: damaged})

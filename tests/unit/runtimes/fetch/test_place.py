@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skysail.runtimes.fetch.errors import WrongContent
+from skysail.runtimes.fetch.errors import MayPass, WrongContent
 from tests.support.model_sources import Bucket, Files, serving, tar_of
 from tests.unit.runtimes.fetch.harness import content, fetch, names
 
@@ -146,3 +147,34 @@ async def test_what_came_for_another_request_is_not_used(tmp_path: Path):
 
     assert content(tmp_path / "m") == {"b.onnx": b"b" * 100}
     assert names(tmp_path) == ["m", "m.json"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOTCONN])
+@pytest.mark.parametrize("effect", ["fsync", "rename"])
+async def test_a_volume_that_fails_may_pass_and_the_next_try_ends_well(tmp_path: Path, monkeypatch, number, effect):
+    def fails(*_arguments):
+        raise OSError(number, os.strerror(number))
+
+    files = Files()
+    files.files["/iris.tar.gz"] = tar_of(_CONTENT)
+    async with serving(files) as url:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, effect, fails)
+            with pytest.raises(MayPass, match=os.strerror(number)) as raised:
+                await fetch(f"{url}/iris.tar.gz", tmp_path / "m")
+        await fetch(f"{url}/iris.tar.gz", tmp_path / "m")
+
+    assert raised.value.reason == "ServerError"
+    assert "look at the volume" in str(raised.value)
+    assert content(tmp_path / "m") == _CONTENT
+
+
+@pytest.mark.parametrize("marker", [b'{"x": ' + b"[" * 5000, b'{"request": "\xff"}'])
+async def test_a_marker_that_cannot_be_read_marks_nothing(tmp_path: Path, marker):
+    files = Files()
+    files.files["/iris.tar.gz"] = tar_of(_CONTENT)
+    (tmp_path / "m.json").write_bytes(marker)
+    async with serving(files) as url:
+        await fetch(f"{url}/iris.tar.gz", tmp_path / "m")
+
+    assert content(tmp_path / "m") == _CONTENT

@@ -159,8 +159,10 @@ async def test_a_place_for_tokens_inside_is_refused(tmp_path: Path):
         (json.dumps({"token": "x" * 2**20}).encode(), WrongContent, "TooLarge"),
         (json.dumps({"token": "x\r\nHost: inner"}).encode(), MayPass, "ServerError"),
         (b"<html>", MayPass, "ServerError"),
+        (b'{"x": ' + b"[" * 5000, MayPass, "ServerError"),
+        (b'{"token": "\xff"}', MayPass, "ServerError"),
     ],
-    ids=["too long", "a header in it", "a page"],
+    ids=["too long", "a header in it", "a page", "no bottom", "no text"],
 )
 async def test_what_is_no_token_is_not_taken_for_one(tmp_path: Path, answer, error, reason):
     registry, tokens = Registry(login="me:hunter2"), Files()
@@ -207,6 +209,21 @@ async def test_a_place_for_tokens_may_have_a_query_of_its_own(tmp_path: Path):
         await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN)
 
     assert content(tmp_path / "m") == {"iris.onnx": _BODY}
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"x": ' + b"[" * 5000, b'{"layers": [{"digest": "\xff", "size": 1}]}'])
+async def test_what_is_no_manifest_is_told(tmp_path: Path, body):
+    registry = Registry()
+    registry.files["/v2/org/iris/manifests/v1"] = body
+    async with serving(registry) as url:
+        with pytest.raises(WrongContent, match="no manifest that can be read"):
+            await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN)
+
+
+@pytest.mark.parametrize("config", ["{", '{"x": ' + "[" * 5000, "\udcff"])
+async def test_a_login_that_cannot_be_read_is_told(tmp_path: Path, config):
+    with pytest.raises(NotAllowed, match="make the Secret anew"):
+        await fetch("oci://127.0.0.1/org/iris", tmp_path / "m", secrets={".dockerconfigjson": config})
 
 
 async def test_a_blob_that_is_not_its_digest_is_not_taken(tmp_path: Path):

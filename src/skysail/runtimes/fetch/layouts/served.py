@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from skysail.runtimes import formats
+from skysail.runtimes.fetch.archives import readable
 from skysail.runtimes.fetch.errors import WrongContent
 from skysail.runtimes.fetch.layouts import plain
 from skysail.runtimes.formats import Format, Found
@@ -30,6 +31,8 @@ def lay_out_onnx(tree: Path, into: Path, name: str) -> None:
 def _found(tree: Path, into: Path, name: str) -> Found:
     plain.as_folder(tree, into, name)
     try:
-        return formats.find(into)
+        # Files of PyTorch are zip files, too.
+        with readable("The file of the model is damaged: upload it again."):
+            return formats.find(into)
     except formats.NoModel as error:
         raise WrongContent("UnsupportedFormat", str(error)) from error

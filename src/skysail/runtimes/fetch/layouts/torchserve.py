@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+from skysail.runtimes.fetch.archives import readable
 from skysail.runtimes.fetch.errors import WrongContent
 from skysail.runtimes.fetch.paths import files_in
 
@@ -23,7 +24,8 @@ def lay_out(tree: Path, into: Path, name: str) -> None:
 
 
 def _is_whole(archive: Path) -> bool:
-    if not zipfile.is_zipfile(archive):
-        return False
-    with zipfile.ZipFile(archive) as file:
-        return _MANIFEST in file.namelist()
+    with readable(f"{archive.name} is damaged: upload it again."):
+        if not zipfile.is_zipfile(archive):
+            return False
+        with zipfile.ZipFile(archive) as file:
+            return _MANIFEST in file.namelist()

@@ -101,6 +101,7 @@ def _extent(answer: ClientResponse) -> tuple[int, int | None]:
 
 
 def _mark(answer: ClientResponse) -> str:
-    """A weak tag does not say that bytes are the same."""
+    """A weak tag does not say that bytes are the same, and one that is no ASCII cannot be sent back."""
     tag = answer.headers.get("ETag", "")
-    return tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")
+    mark = tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")
+    return mark if mark.isascii() else ""

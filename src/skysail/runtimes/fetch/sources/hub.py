@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
+
 from skysail.runtimes.fetch import background, certificates
 from skysail.runtimes.fetch.errors import FetchError, MayPass, NotAllowed, ToldWrong
 from skysail.runtimes.fetch.sources.contract import Item, Means, Piece
@@ -23,8 +25,11 @@ from skysail.runtimes.fetch.uris import shown
 _FORM = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[^/]+))?(/(?P<path>.*))?")
 _PUBLIC = "https://huggingface.co"
 _SECONDS = 10.0
+_NOT_FOUND = 404
 _TOO_MANY = 429
 _SERVER_ERROR = 500
+# What the library raises where the answer is no JSON, has no bottom, or is another one than it expects.
+_NONSENSE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 # What git itself needs, and no model.
 _NOT_OF_THE_MODEL = (".gitattributes", ".gitignore")
 
@@ -60,26 +65,41 @@ class Repository:
 
     def _list(self) -> list[Item]:
         """All files of the revision, at addresses that name its commit: what is pushed meanwhile is not mixed in."""
-        from huggingface_hub import HfApi, errors, hf_hub_url  # noqa: PLC0415  # takes half a second
+        from huggingface_hub import HfApi, errors  # noqa: PLC0415  # takes half a second
 
         api = HfApi(endpoint=self._endpoint, token=self._token or False)
         try:
             info = api.model_info(self._repository, revision=self._revision, files_metadata=True, timeout=_SECONDS)
+            return self._files(info)
+        except errors.HFValidationError as error:
+            raise self._translated(_NOT_FOUND) from error
         except errors.HfHubHTTPError as error:
             raise self._means.gate.failure or self._translated(error.response.status_code) from error
         except errors.HTTPError as error:  # type: ignore[attr-defined]  # of httpx or httpx2, whichever it is built on
             raise self._means.gate.failure or self._unreachable(str(error)) from error
+        except _NONSENSE as error:
+            raise MayPass(
+                "ServerError",
+                f"The hub at {shown(self._endpoint)} answers what no hub does: if that lasts, check HF_ENDPOINT in the"
+                " Secret.",
+            ) from error
+
+    def _files(self, info: Any) -> list[Item]:
+        """The library takes over what the hub answers as it is: here it is checked."""
+        from huggingface_hub import hf_hub_url  # noqa: PLC0415  # as above
+
         files = [file for file in info.siblings or () if file.rfilename not in _NOT_OF_THE_MODEL]
         place = partial(hf_hub_url, self._repository, revision=info.sha or self._revision, endpoint=self._endpoint)
-        return [
-            Item(
-                path=file.rfilename,
-                key=place(file.rfilename),
-                size=file.size,
-                sha256=file.lfs.sha256 if file.lfs else "",
-            )
+        rows = [
+            {
+                "path": file.rfilename,
+                "key": place(file.rfilename),
+                "size": file.size,
+                "sha256": file.lfs.sha256 if file.lfs else "",
+            }
             for file in files
         ]
+        return msgspec.convert(rows, list[Item])
 
     def _unreachable(self, told: str) -> FetchError:
         if "certificate" in told.lower():

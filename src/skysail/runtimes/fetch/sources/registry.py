@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 import msgspec
 from aiohttp import ClientResponse
 
+from skysail.runtimes.fetch import hearsay
 from skysail.runtimes.fetch.errors import MayPass, NotAllowed, ToldWrong, WrongContent
 from skysail.runtimes.fetch.sources.contract import Item, Means, Piece
 from skysail.runtimes.fetch.sources.http import open_url
@@ -135,8 +136,8 @@ class Artifact:
         if reference.startswith("sha256:") and hashlib.sha256(body).hexdigest() != reference.removeprefix("sha256:"):
             raise MayPass("ServerError", f"The registry of {shown(self._uri)} sent another manifest than {reference}.")
         try:
-            return msgspec.json.decode(body, type=_Manifest)
-        except msgspec.DecodeError as error:
+            return hearsay.read(body, _Manifest)
+        except hearsay.Unreadable as error:
             raise WrongContent("UnsupportedFormat", f"{shown(self._uri)} has no manifest that can be read.") from error
 
     def _url(self, path: str) -> str:
@@ -188,8 +189,8 @@ class Artifact:
 
     def _token(self, body: bytes) -> str:
         try:
-            told = msgspec.json.decode(body, type=_Token)
-        except msgspec.DecodeError as error:
+            told = hearsay.read(body, _Token)
+        except hearsay.Unreadable as error:
             raise MayPass("ServerError", f"The registry of {shown(self._uri)} gives no token.") from error
         token = told.token or told.access_token
         if not token.isascii() or not token.isprintable():
@@ -226,8 +227,8 @@ def _login(host: str, secrets: Mapping[str, str]) -> _Login | None:
         return _Login(username, secrets.get("OCI_PASSWORD", ""))
     names = (host, f"https://{host}", *(_DOCKER_NAMES if host in _DOCKER_NAMES else ()))
     try:
-        known = msgspec.json.decode(secrets.get(".dockerconfigjson", '{"auths":{}}'), type=_DockerConfig).auths
-    except msgspec.DecodeError as error:
+        known = hearsay.read(secrets.get(".dockerconfigjson", '{"auths":{}}'), _DockerConfig).auths
+    except hearsay.Unreadable as error:
         raise NotAllowed(
             "AccessDenied", ".dockerconfigjson in the Secret cannot be read: make the Secret anew."
         ) from error

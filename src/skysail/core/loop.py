@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 _WORKERS = 48
 # How soon to try again what was refused. A person has to change something first.
 REFUSED_SECONDS = 10.0
+# Whoever has put right what was told looks at once whether that helped.
+_REFUSED_AT_MOST = 60.0
 # How many statuses are written that only say more closely what was said before.
 _DETAILS_A_SECOND = 4.0
 _DETAILS_AT_ONCE = 20.0
@@ -215,7 +217,7 @@ class Loop(Generic[S]):
 
     async def _refused(self, key: Key, snapshot: S, error: Exception) -> None:
         """The server or an owner said no, and will again: say it to the people who can change that, and try rarely."""
-        delay = self.queue.retry(key, at_least=REFUSED_SECONDS)
+        delay = self.queue.retry(key, at_least=REFUSED_SECONDS, at_most=_REFUSED_AT_MOST)
         extra = {"kind": self.kind, "object": str(key), "why": str(error), "retry_in": round(delay, 1)}
         log.warning("pass refused", extra=extra)
         resource, root = self._controller.resource, snapshot.object

@@ -82,8 +82,11 @@ def stuck(pods: Iterable[P], now: datetime) -> P | None:
 
 
 def cut(message: str) -> str:
-    """The first sentence or two: a scheduler tells of every node, and people read one line."""
-    line = " ".join(terminal.shown(message).split())[:_LONGEST]
+    """A line that people read. Of a long one both ends: what is wrong comes first, and what to do about it last."""
+    line = " ".join(terminal.shown(message).split())
+    if len(line) > _LONGEST:
+        half = _LONGEST // 2
+        line = f"{line[:half].rpartition(' ')[0]} … {line[-half:].partition(' ')[2]}"
     return line if line.endswith(".") else f"{line}."
 
 
@@ -100,7 +103,8 @@ def _unscheduled(who: str, reason: str, message: str) -> Wait:
         return Wait(Reason.VOLUME_UNAVAILABLE, f"{who} waits for its volume: {_volume(message)}")
     if any(word in said for word in _NO_MATCH) and not any(word in said for word in _NO_ROOM):
         return Wait(Reason.NO_MATCHING_NODE, f"{who} waits for a node that it may run on: {cut(message)}")
-    return Wait(Reason.INSUFFICIENT_RESOURCES, f"{who} waits for a node with room for it: {cut(message)}")
+    told = f"{who} waits for a node with room for it: {cut(message)} Ask for less, or make room."
+    return Wait(Reason.INSUFFICIENT_RESOURCES, told)
 
 
 def _volume(message: str) -> str:

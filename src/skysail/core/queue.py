@@ -50,12 +50,12 @@ class Queue(Generic[K]):
             timer.cancel()
         self._timers[key] = self._loop.call_at(due, self._due, key)
 
-    def retry(self, key: K, at_least: float = 0.0) -> float:
+    def retry(self, key: K, at_least: float = 0.0, at_most: float = float("inf")) -> float:
         """Look again after a failure, later each time. Returns the delay, for the log."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         longest = delay_after(failures, first=self._first_delay, longest=self._longest_delay)
-        delay = max(at_least, self._rng.uniform(self._first_delay / 2, longest))
+        delay = max(at_least, min(at_most, self._rng.uniform(self._first_delay / 2, longest)))
         self.add_after(key, delay)
         return delay
 

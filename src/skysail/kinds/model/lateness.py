@@ -60,14 +60,19 @@ def _missing(deployment: Deployment, seconds: int) -> Failure:
 
 def _asked(snapshot: Snapshot, entry: Entry) -> str:
     """Where an image of the user's is asked, which may well answer elsewhere."""
-    want, row = entry.want, ROWS[entry.want.runtime]
+    want = entry.want
     if snapshot.terms.known(want.image, want.runtime) and not want.ready:
         return ""
-    path = want.ready or row.ready_path(snapshot.serving.names.model)
     return (
-        f" It is asked at {path} of port {row.port}: if it says at another path that it is ready, name that in "
+        f" It is asked at {place(snapshot, entry)}: if it says at another path that it is ready, name that in "
         f"annotation {Annotation.READY_PATH}."
     )
+
+
+def place(snapshot: Snapshot, entry: Entry) -> str:
+    """Where a server is asked whether it is ready."""
+    row = ROWS[entry.want.runtime]
+    return f"{entry.want.ready or row.ready_path(snapshot.serving.names.model)} of port {row.port}"
 
 
 def _downloads(pod: Pod, entry: Entry, seconds: int) -> Failure:

@@ -22,6 +22,17 @@ _TURNS = (
     (Type.UPDATE_FAILED, "True", Event.UPDATE_FAILED, True),
     (Type.ROLLED_BACK, "True", Event.ROLLED_BACK, False),
 )
+# Reasons of a model that goes its way.
+_ON_ITS_WAY = {
+    Reason.DOWNLOADING,
+    Reason.VALIDATING,
+    Reason.ROLLING_OUT,
+    Reason.SERVED,
+    Reason.STARTING,
+    Reason.TAKING_OVER,
+    Reason.UPDATE_FAILED,
+    Reason.VOLUME_UNAVAILABLE,
+}
 
 
 def news(snapshot: Snapshot, wanted: Target, new: Status) -> tuple[Note, ...]:
@@ -36,9 +47,18 @@ def news(snapshot: Snapshot, wanted: Target, new: Status) -> tuple[Note, ...]:
         and now.status == value
         and _said(before, type_) != (now.status, now.reason)
     )
+    turned = turned or _kept_waiting(before, new)
     deployed = conditions.find(new.conditions, Type.READY)
     is_new = new.revision not in {0, before.revision} and deployed is not None
     return (*begun, *turned, *((Note(Event.DEPLOYED, deployed.message),) if is_new and deployed else ()))
+
+
+def _kept_waiting(before: Status, new: Status) -> tuple[Note, ...]:
+    """What keeps servers or a download from coming, where nothing else tells of it: a warning by its own reason."""
+    now = conditions.find(new.conditions, Type.PROGRESSING)
+    if now is None or now.reason in _ON_ITS_WAY or _said(before, Type.PROGRESSING)[1] == now.reason:
+        return ()
+    return (Note(now.reason, now.message, warning=True),)
 
 
 def _begun(snapshot: Snapshot, wanted: Target) -> tuple[Note, ...]:

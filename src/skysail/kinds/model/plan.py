@@ -161,8 +161,8 @@ def _unpinned(snapshot: Snapshot) -> Plan:
     """The revision to go back to is not there. What is served stays."""
     before = targets.served(snapshot)
     numbers = ", ".join(str(entry.number) for entry in snapshot.history)
-    there = f"the history has {numbers}" if numbers else "the history is empty"
-    message = f"spec.rollbackTo is {snapshot.serving.rollback_to}, and {there}: name one of them, or remove it."
+    there = f"the history has {numbers}: name one of them, or remove it" if numbers else "nothing was served: remove it"
+    message = f"spec.rollbackTo is {snapshot.serving.rollback_to}, and {there}."
     view = View(
         stage="Failed",
         is_moving=False,

@@ -22,7 +22,11 @@ from skysail.kube.resources import JOB, PERSISTENT_VOLUME_CLAIM
 _OTHER = Wait(Reason.DOWNLOADING, "The download of another revision is ended first.")
 _ENDS = Wait(Reason.DOWNLOADING, "The download has ended; its pod says in a moment what it came to.")
 _BEFORE = Wait(Reason.DOWNLOADING, "A pod of an earlier download has to end first.")
-_GOES = Wait(Reason.VOLUME_UNAVAILABLE, "The claim of the model is being deleted, and is made anew when it is gone.")
+_GOES = Wait(
+    Reason.VOLUME_UNAVAILABLE,
+    "The claim of the model is being deleted, and is made anew when it is gone. Servers that have it hold it: set "
+    "spec.replicas to 0 until it is gone.",
+)
 _CHANGED = Wait(Reason.DOWNLOADING, "Settings or the size of the volume have changed, so it is tried again.")
 _LOST = Wait(Reason.DOWNLOADING, "The pod of the download went before its digest was noted, so it is done again.")
 
@@ -159,10 +163,10 @@ def _again(snapshot: Snapshot, wanted: Target, found: Failure, *, is_known: bool
 
 
 def _failed(snapshot: Snapshot, wanted: Target, found: Failure) -> Plan:
-    """For good, until somebody changes the spec. What is served stays."""
+    """For good, until somebody changes the spec, or deletes the Job that has failed. What is served stays."""
     before, reason = targets.replaces(snapshot, wanted), failure.reason(found)
     goes_on = "" if before is None else f" {named(snapshot, before)} goes on."
-    message = f"{found.message}{goes_on} {again(snapshot)}"
+    message = f"{found.message}{goes_on} {again(snapshot, snapshot.serving.names.job)}"
     not_there = Fact("False", reason, found.message)
     view = View(
         stage="Failed",

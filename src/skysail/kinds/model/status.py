@@ -140,7 +140,7 @@ def not_grown(snapshot: Snapshot, status: Status, claim: Claim, why: str) -> Sta
         f"Set spec.storageSize back to {claim.size}, use a StorageClass with allowVolumeExpansion, or create the "
         "MLModel anew under another name."
     )
-    message = f"The claim {claim.metadata.name} cannot grow: {why} {fix}"
+    message = f"The claim {claim.metadata.name} cannot grow: {why.removesuffix('.')}. {fix}"
     status = told(snapshot, status, Type.ACCEPTED, Fact("False", Reason.NOT_GROWN, message))
     return msgspec.structs.replace(status, message=message[:_LONGEST_MESSAGE])
 
@@ -178,13 +178,13 @@ def named(snapshot: Snapshot, entry: Entry) -> str:
     return f"Revision {entry.number} (version {entry.want.version})" if has_version else f"Revision {entry.number}"
 
 
-def again(snapshot: Snapshot) -> str:
-    """How to have a revision tried again that has failed for good: only another one is."""
+def again(snapshot: Snapshot, job: str = "") -> str:
+    """How to have a revision tried again that has failed for good: only another one is, or one whose `job` is gone."""
     if snapshot.serving.rollback_to is not None:
         return "Name another revision in spec.rollbackTo, or remove it."
     if snapshot.serving.kind is MODEL_DEPLOYMENT:
         return "Correct it, and set a new spec.version to try again."
-    return "Correct the spec to try again."
+    return f"Correct the spec, or delete Job {job}, to try again." if job else "Correct the spec to try again."
 
 
 def _place(condition: Condition) -> int:

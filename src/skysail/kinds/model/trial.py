@@ -11,7 +11,7 @@ from skysail.kinds.model import render
 from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kube.client import Client
-from skysail.kube.errors import Forbidden, Invalid
+from skysail.kube.errors import Forbidden, Invalid, NotFound
 from skysail.kube.objects import Object
 from skysail.kube.resources import DEPLOYMENT
 
@@ -38,6 +38,18 @@ async def refusal(client: Client, snapshot: Snapshot, entry: Entry) -> str | Non
     except Forbidden:
         return None
     except Invalid as error:
+        if snapshot.deployment is None and await _is_taken(client, snapshot):
+            return None
         said = _AROUND.sub("", str(error)).strip().removesuffix(".")
         return f"The API server refuses servers of this spec: {said}. Correct what it names, such as spec.resources."
     return None
+
+
+async def _is_taken(client: Client, snapshot: Snapshot) -> bool:
+    """Whether somebody else has a Deployment of that name: it was that one which the API server would not change."""
+    model = snapshot.object.metadata
+    try:
+        found = await client.get(DEPLOYMENT, model.namespace, snapshot.serving.names.deployment, Object)
+    except NotFound:
+        return False
+    return found.metadata.controller is None or found.metadata.controller.uid != model.uid

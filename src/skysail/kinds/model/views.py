@@ -119,4 +119,7 @@ def until_known(snapshot: Snapshot) -> float:
 def until_asked(snapshot: Snapshot, wanted: Target) -> float | None:
     """In how many seconds to ask who knows how far it is, or why it does not start."""
     pods = (*snapshot.preparing(wanted.hash), *snapshot.serving_pods(wanted.hash))
-    return progress.until_asked(snapshot, pods) if pods or wanted.entry is None else None
+    if not pods and wanted.entry is not None:
+        return None
+    soon = progress.until_asked(snapshot, pods)
+    return waiting.until_silent(snapshot, pods) if soon is None else soon

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
 from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
 from skysail.core import conditions, obstacles
 from skysail.core.obstacles import Wait
-from skysail.kinds.model import failure, progress
+from skysail.kinds.model import failure, lateness, progress
 from skysail.kinds.model.fetching import NAME as FETCH
 from skysail.kinds.model.pods import VALIDATION
 from skysail.kinds.model.revisions import Entry
+from skysail.kinds.model.runtimes import ROWS
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kinds.model.targets import Target
 from skysail.kinds.model.types import Download
-from skysail.kinds.model.workload import newest
+from skysail.kinds.model.workload import Pod, newest
 
 STARTS = Wait(Reason.DOWNLOADING, "The download starts.")
 MADE = Wait(Reason.VOLUME_UNAVAILABLE, "The volume of the model is being made.")
 DOWNLOADS_AGAIN = Wait(Reason.ROLLING_OUT, "A server downloads the model that was found good.")
+# A server says that it is ready within so long, unless its model is large or something is wrong.
+_SILENCE = timedelta(minutes=1)
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _THOUSAND = 1000
 
@@ -31,7 +37,7 @@ def for_download(snapshot: Snapshot, wanted: Target) -> Wait:
         return starts if snapshot.complaint is None else obstacles.refused(snapshot.complaint)
     validation = pod.container(VALIDATION)
     if validation is not None and validation.state.running is not None:
-        return Wait(Reason.VALIDATING, "The model was downloaded, and the validation script runs.")
+        return _validates(snapshot, validation.started_at)
     keeps = obstacles.obstacle(pod, "The download", told=snapshot.obstacle, before=_before(snapshot))
     if keeps is not None:
         is_made = keeps.reason == Reason.VOLUME_UNAVAILABLE and progress.awaits_volume(snapshot, pod)
@@ -42,6 +48,12 @@ def for_download(snapshot: Snapshot, wanted: Target) -> Wait:
     if fetch is None or fetch.state.running is None or progress.is_brief(snapshot, pod):
         return starts
     return Wait(Reason.DOWNLOADING, f"The model is being downloaded{_so_far(snapshot)}.")
+
+
+def _validates(snapshot: Snapshot, since: str | None) -> Wait:
+    runs = f"runs since {since}" if since else "runs"
+    limit = f"It and the download have {snapshot.terms.prepare_seconds} s (setting prepare_seconds)"
+    return Wait(Reason.VALIDATING, f"The model was downloaded, and the validation script {runs}. {limit}.")
 
 
 def for_servers(snapshot: Snapshot, entry: Entry) -> Wait:
@@ -63,12 +75,36 @@ def for_servers(snapshot: Snapshot, entry: Entry) -> Wait:
         if keeps is not None:
             return keeps
     ready = len(pods) - len(late)
-    if not ready:
-        return DOWNLOADS_AGAIN if any(pod.is_downloading for pod in late) else start
-    return Wait(
-        Reason.ROLLING_OUT,
-        f"{ready} of {deployment.spec.replicas} servers of revision {entry.number} answer.",
-    )
+    if ready:
+        told = f"{ready} of {deployment.spec.replicas} servers of revision {entry.number} answer."
+        return Wait(Reason.ROLLING_OUT, told)
+    return _without_word(snapshot, entry, late) or start
+
+
+def _without_word(snapshot: Snapshot, entry: Entry, late: list[Pod]) -> Wait | None:
+    """Servers that nothing is known to keep, and of which none answers."""
+    if any(pod.is_downloading for pod in late):
+        return DOWNLOADS_AGAIN
+    return next((wait for pod in late if (wait := _silent(snapshot, entry, pod)) is not None), None)
+
+
+def until_silent(snapshot: Snapshot, pods: Iterable[Pod]) -> float | None:
+    """In how many seconds a server that runs has had its time to say that it is ready; None where none has any left."""
+    servers = [pod for pod in pods if pod.serves and not pod.is_ready and pod.unscheduled is None]
+    running = [row.started_at for pod in servers for row in pod.containers if row.state.running is not None]
+    left = [_SILENCE - (snapshot.now - datetime.fromisoformat(since)) for since in running if since]
+    return min((each.total_seconds() + 1 for each in left if each > timedelta()), default=None)
+
+
+def _silent(snapshot: Snapshot, entry: Entry, pod: Pod) -> Wait | None:
+    """One that runs for a while and does not say that it is ready; large models take their time."""
+    row = pod.container(ROWS[entry.want.runtime].container)
+    since = row.started_at if row is not None else None
+    if since is None or snapshot.now - datetime.fromisoformat(since) < _SILENCE:
+        return None
+    where = lateness.place(snapshot, entry)
+    who = f"Server {pod.metadata.name} runs since {since}"
+    return Wait(Reason.ROLLING_OUT, f"{who} and has not said at {where} that it is ready. Its log may tell why.")
 
 
 def _as_before(snapshot: Snapshot, wanted: Target) -> Wait:

@@ -256,6 +256,26 @@ async def test_what_the_api_server_has_against_servers_is_known_before_they_are_
     assert (known.refusal, DEPLOYMENT_ in server_.paths) == (None, False)
 
 
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_a_name_that_another_deployment_has_is_not_the_fault_of_the_revision(is_taken):
+    """Whoever makes the servers is told whose it is, and tries again."""
+
+    class Refusing(Server):
+        async def send(self, request):
+            if request.path == DEPLOYMENT_ and request.method == "PATCH":
+                raise Invalid(422, "Invalid", "spec.selector: field is immutable")
+            return await super().send(request)
+
+    of, caches = model(), Caches.make()
+    new = entry(of)
+    caches.models[MODEL_DEPLOYMENT].put(of)
+    caches.revisions.put(msgspec.convert(stored(of, new), ControllerRevision))
+    live = {**LIVE, REVISIONS: {"items": [stored(of, new)]}}
+    taken = {DEPLOYMENT_: {"metadata": {"name": "iris", "uid": "x"}}} if is_taken else {}
+    controller = Models(MODEL_DEPLOYMENT, Client(Refusing({**live, **taken})), caches, lambda: NOW, TERMS)
+    assert ((await controller.observe(KEY)).refusal is None) is is_taken
+
+
 async def test_who_forbids_servers_does_not_condemn_their_revision():
     """It is told where they are asked for, and tried again."""
     of = model()

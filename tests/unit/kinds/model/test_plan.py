@@ -543,6 +543,36 @@ def test_a_port_that_clients_use_stays_until_nobody_is_behind_it():
     assert ports(deployment(new)) == ["http"]
 
 
+@pytest.mark.parametrize(
+    ("pod", "reason"),
+    [
+        ({"waiting": "ImagePullBackOff", "said": "not there"}, Reason.IMAGE_PULL_FAILED),
+        ({"unscheduled": "0/1 nodes: cpu"}, Reason.INSUFFICIENT_RESOURCES),
+        ({"waiting": "CreateContainerConfigError", "said": "no Secret"}, Reason.CONFIG_MISSING),
+        ({"exit": 137, "restarts": 4}, Reason.CRASH_LOOP),
+    ],
+)
+def test_what_keeps_a_first_revision_is_warned_of_once(pod, reason):
+    of = model()
+    new = entry(of)
+    late = (new, deployment(new, available=0), server(of, ready=False, **pod))
+    result = plan(at(of, *late))
+    assert [(note.reason, note.warning) for note in result.notes if note.warning] == [(reason, True)]
+    again = msgspec.structs.replace(of, status=result.status)
+    assert plan(at(again, *late)).notes == ()
+
+
+def test_a_server_that_says_nothing_for_a_minute_is_told_with_where_it_is_asked():
+    of = model()
+    new = entry(of)
+    quiet = server(of, ready=False)
+    early = plan(at(of, new, deployment(new, available=0), quiet))
+    assert (early.status.message, early.look_again) == ("The servers of revision 1 start.", 21.0)
+    later = plan(at(of, new, deployment(new, available=0), quiet, now=NOW + timedelta(seconds=30)))
+    assert "has not said at /v2/models/iris/ready of port 8000 that it is ready" in later.status.message
+    assert later.look_again is None
+
+
 def test_servers_that_nobody_made_are_not_said_to_run():
     of, old, new = updated()
     made = deployment(new, replicas=2, available=1, late=LATE)

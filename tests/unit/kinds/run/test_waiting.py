@@ -41,7 +41,10 @@ def test_a_job_whose_pods_run_or_have_ended_well_waits_for_nothing():
         (
             {"conditions": unscheduled("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")},
             Reason.INSUFFICIENT_RESOURCES,
-            "Worker 1 waits for a node with room for it: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+            (
+                "Worker 1 waits for a node with room for it: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu. "
+                "Ask for less, or make room."
+            ),
         ),
         (
             {"conditions": unscheduled('persistentvolumeclaim "data" not found')},
@@ -61,7 +64,10 @@ def test_a_job_whose_pods_run_or_have_ended_well_waits_for_nothing():
         (
             {"conditions": unscheduled("1 Insufficient cpu, 1 node(s) had untolerated taint {a: b}.")},
             Reason.INSUFFICIENT_RESOURCES,
-            "Worker 1 waits for a node with room for it: 1 Insufficient cpu, 1 node(s) had untolerated taint {a: b}.",
+            (
+                "Worker 1 waits for a node with room for it: 1 Insufficient cpu, 1 node(s) had untolerated taint {a: b}. "
+                "Ask for less, or make room."
+            ),
         ),
         (
             {"waiting": "Unsupported", "said": "spec.hostPID: there is no other process to see."},

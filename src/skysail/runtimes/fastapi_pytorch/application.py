@@ -27,6 +27,7 @@ from skysail.runtimes.fastapi_pytorch.requests import Form
 Asgi: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+_READING = ("GET", "HEAD")
 _NO_MORE = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
@@ -79,11 +80,12 @@ class Application:
             return await self._predict(path, scope, receive, send)
         if path in self._predictions:
             return await self._send(send, answers.of_refusal(Refused("Predictions are asked for with POST.", 405)))
-        if method == "GET" and path in self._facts:
+        if method in _READING and path in self._facts:
             return await self._send(send, self._facts[path]())
         if self._pages is None:
             self._pages = await asyncio.to_thread(self._make_pages)
-        return await self._pages(scope, receive, send)
+        # FastAPI would have to be told of HEAD for each page; uvicorn sends no content to who asked with it.
+        return await self._pages({**scope, "method": "GET"} if method == "HEAD" else scope, receive, send)
 
     async def _predict(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         began = perf_counter()

@@ -225,6 +225,9 @@ async def test_requests_are_counted_once_they_are_those_of_clients():
     ("method", "path", "status"),
     [
         ("GET", "/predict", 405),
+        ("HEAD", "/predict", 405),
+        ("HEAD", "/v2/health/live", 200),
+        ("HEAD", "/metrics", 200),
         ("GET", "/docs", 299),
         ("POST", "/v2/models/other/infer", 299),
         ("PUT", "/metrics", 299),

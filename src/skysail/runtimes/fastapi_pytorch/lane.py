@@ -19,6 +19,8 @@ _NOT_PLAIN = (b"transfer-encoding", b"expect", b"upgrade")
 class Lane(Connection):
     """A connection."""
 
+    __slots__ = ("_form", "_read", "_reading")
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._form = self.application.desk.plain_form
@@ -84,12 +86,6 @@ class Lane(Connection):
                 return False
         return length is not None and length <= self.application.body_limit
 
-    def write(self, answer: Answer, *, keeps: bool) -> None:
-        keeps = keeps and not self.application.sends_away
-        self.transport.write(self.written(answer, keeps=keeps))
-        if not keeps:
-            self.transport.close()
-
 
 class _Nobody:
     """In place of the event that tells a task of uvicorn's that its client has left."""
@@ -121,7 +117,11 @@ class _Request:
 
     def reply(self, answer: Answer | None) -> None:
         self.response_complete = True
-        if answer is None or self.has_left():
+        lane = self._lane
+        if answer is None or lane.transport.is_closing():
             return
-        self._lane.write(answer, keeps=self.keep_alive)
-        self._lane.on_response_complete()
+        keeps = self.keep_alive and not lane.application.sends_away
+        lane.write(answer, keeps=keeps)
+        if not keeps:
+            lane.transport.close()
+        lane.on_response_complete()

@@ -7,6 +7,7 @@ is made when somebody asks for the first page of its own.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TypeAlias
@@ -15,6 +16,7 @@ import msgspec
 
 from skysail.runtimes.fastapi_pytorch import answers, bodies
 from skysail.runtimes.fastapi_pytorch.answers import CLOSE, Answer
+from skysail.runtimes.fastapi_pytorch.arrivals import Arrivals
 from skysail.runtimes.fastapi_pytorch.batching import Batcher
 from skysail.runtimes.fastapi_pytorch.bodies import Receive, Scope, Send
 from skysail.runtimes.fastapi_pytorch.desk import Desk
@@ -27,6 +29,7 @@ from skysail.runtimes.fastapi_pytorch.requests import Form
 Asgi: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+_READING = ("GET", "HEAD")
 _NO_MORE = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
@@ -41,13 +44,22 @@ class Place(msgspec.Struct, frozen=True):
         return [f"{base}{last}", *([f"{base}/versions/{self.version}{last}"] if self.version else [])]
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of what comes in: of one body, of all that is not whole yet, and of the time that a request may take to come."""
+
+    body_bytes: int
+    receive_bytes: float = math.inf
+    receive_seconds: float = 60.0
+
+
 class Application:
     """Answers from the first moment on; about predictions it says that they come later, until `serve` is called."""
 
     def __init__(
-        self, place: Place, life: Life, metrics: Metrics, *, body_limit: int, pages: Callable[[], Asgi]
+        self, place: Place, life: Life, metrics: Metrics, *, limits: Limits, pages: Callable[[], Asgi]
     ) -> None:
-        self.body_limit = body_limit
+        self.body_limit = limits.body_bytes
+        self.arrivals = Arrivals(most=limits.receive_bytes, seconds=limits.receive_seconds)
         self.desk = Desk(life, metrics)
         self._life = life
         self._metrics = metrics
@@ -79,11 +91,12 @@ class Application:
             return await self._predict(path, scope, receive, send)
         if path in self._predictions:
             return await self._send(send, answers.of_refusal(Refused("Predictions are asked for with POST.", 405)))
-        if method == "GET" and path in self._facts:
+        if method in _READING and path in self._facts:
             return await self._send(send, self._facts[path]())
         if self._pages is None:
             self._pages = await asyncio.to_thread(self._make_pages)
-        return await self._pages(scope, receive, send)
+        # FastAPI would have to be told of HEAD for each page; uvicorn sends no content to who asked with it.
+        return await self._pages({**scope, "method": "GET"} if method == "HEAD" else scope, receive, send)
 
     async def _predict(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         began = perf_counter()

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-
 from skysail.runtimes.fastapi_pytorch.answers import Answer
-from skysail.runtimes.fastapi_pytorch.application import Application
+from skysail.runtimes.fastapi_pytorch.connection import BODY, WHOLE, Connection
+from skysail.runtimes.fastapi_pytorch.errors import Refused
 from skysail.runtimes.fastapi_pytorch.requests import Form
 
 _NOT_PLAIN = (b"transfer-encoding", b"expect", b"upgrade")
-_CLOSE = b"connection: close\r\n"
 
 
-class Lane(HttpToolsProtocol):
+class Lane(Connection):
     """A connection."""
+
+    __slots__ = ("_form", "_read", "_reading")
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        application = self.config.app
-        assert isinstance(application, Application)
-        self._application = application
-        self._form = application.desk.plain_form
+        self._form = self.application.desk.plain_form
         self._reading: _Request | None = None
         self._read: _Request | None = None
 
@@ -36,23 +33,15 @@ class Lane(HttpToolsProtocol):
         if request is not None:
             # Not from inside the parser, which would take any error for one of the client's.
             self._read = None
-            self._application.desk.take(request.form, request.whole(), request)
-
-    def on_message_begin(self) -> None:
-        self.url = b""
-        self.expect_100_continue = False
-        self.headers = []
+            self.application.desk.take(request.form, request.whole(), request)
 
     def on_headers_complete(self) -> None:
         form = self._form(self.url.decode("latin-1"))
         if form is not None and self._is_plain():
             self._reading = self.cycle = _Request(self, form)  # type: ignore[assignment]  # what uvicorn asks of one
-            return
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()
-        self.url, self.expect_100_continue = url, expects
-        self.headers += headers  # a list that is in the scope as well
-        super().on_headers_complete()
+            self.stage = BODY
+        else:
+            super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         if self._reading is None:
@@ -65,6 +54,21 @@ class Lane(HttpToolsProtocol):
             super().on_message_complete()
         else:
             self._read, self._reading = self._reading, None
+            self.stage = WHOLE
+            if self.arrival is not None:
+                self.forget_arrival()
+
+    def refuse(self, refusal: Refused) -> None:
+        super().refuse(refusal)
+        if self._reading is not None:
+            self._reading.parts.clear()
+            self._reading = None
+
+    def has_lines(self) -> bool:
+        return self._reading is None and super().has_lines()
+
+    def is_prediction(self) -> bool:
+        return self._reading is not None or super().is_prediction()
 
     def _is_plain(self) -> bool:
         earlier: Any = self.cycle
@@ -80,18 +84,7 @@ class Lane(HttpToolsProtocol):
                 length = int(value)
             elif name in _NOT_PLAIN:
                 return False
-        return length is not None and length <= self._application.body_limit
-
-    def write(self, answer: Answer, *, keeps: bool) -> None:
-        lines = [STATUS_LINE[answer.status]]
-        for name, value in (*self.server_state.default_headers, *answer.headers):
-            lines += (name, b": ", value, b"\r\n")
-        keeps = keeps and not self._application.sends_away
-        lines.append(b"content-length: %d\r\n%b\r\n" % (len(answer.content), b"" if keeps else _CLOSE))
-        lines.append(answer.content)
-        self.transport.write(b"".join(lines))
-        if not keeps:
-            self.transport.close()
+        return length is not None and length <= self.application.body_limit
 
 
 class _Nobody:
@@ -106,6 +99,7 @@ class _Request:
     __slots__ = ("_lane", "disconnected", "form", "keep_alive", "parts", "response_complete")
 
     message_event = _Nobody()
+    response_started = False  # an answer is written at once
 
     def __init__(self, lane: Lane, form: Form) -> None:
         self._lane = lane
@@ -123,7 +117,11 @@ class _Request:
 
     def reply(self, answer: Answer | None) -> None:
         self.response_complete = True
-        if answer is None or self.has_left():
+        lane = self._lane
+        if answer is None or lane.transport.is_closing():
             return
-        self._lane.write(answer, keeps=self.keep_alive)
-        self._lane.on_response_complete()
+        keeps = self.keep_alive and not lane.application.sends_away
+        lane.write(answer, keeps=keeps)
+        if not keeps:
+            lane.transport.close()
+        lane.on_response_complete()

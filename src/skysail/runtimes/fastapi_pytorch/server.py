@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from skysail.runtimes.fastapi_pytorch import tensors, threads, warming
-from skysail.runtimes.fastapi_pytorch.application import Application, Asgi, Place
+from skysail.runtimes.fastapi_pytorch.application import Application, Asgi, Limits, Place
 from skysail.runtimes.fastapi_pytorch.batching import Batcher, Pace
 from skysail.runtimes.fastapi_pytorch.errors import WrongSetting
 from skysail.runtimes.fastapi_pytorch.intake import Intake, Work
@@ -46,8 +46,7 @@ class Server:
         about = {"name": settings.model_name, "version": settings.model_version}
         self._metrics = Metrics(time.monotonic, about)
         place = Place(settings.model_name, settings.model_version)
-        limit = settings.max_body_bytes
-        self._app = Application(place, self._life, self._metrics, body_limit=limit, pages=self._pages)
+        self._app = Application(place, self._life, self._metrics, limits=_limits(settings), pages=self._pages)
 
     async def run(self) -> None:
         """Until SIGTERM. Raises CannotServe."""
@@ -157,6 +156,14 @@ def _listen(settings: Settings) -> socket.socket:
         raise WrongSetting(
             f"Nothing can listen at {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}."
         ) from error
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        body_bytes=settings.max_body_bytes,
+        receive_bytes=settings.receive_bytes,
+        receive_seconds=settings.receive_seconds,
+    )
 
 
 def _bounds(settings: Settings, loaded: Loaded) -> Bounds:

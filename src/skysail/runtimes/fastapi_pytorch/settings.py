@@ -28,6 +28,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(description="The address to listen at.")] = "0.0.0.0"
     port: Annotated[int, Meta(ge=0, le=65535, description="The port; 0 takes any that is free.")] = 8000
     max_body_bytes: Annotated[Count, Meta(description="A longer body is refused before it is read.")] = 16 * 2**20
+    receive_bytes: Annotated[
+        Count,
+        Meta(description="Bytes of requests that are not whole yet, of all connections; more is refused with 503."),
+    ] = 256 * 2**20
+    receive_seconds: Annotated[
+        Seconds, Meta(description="How long a request may take to come in, from its first byte; else 408.")
+    ] = 60.0
     max_rows: Annotated[Count, Meta(description="Rows that one request may have.")] = 4096
     batch_rows: Annotated[Count, Meta(description="Rows that the model is given at once, from several requests.")] = 512
     queue_rows: Annotated[Count, Meta(description="Rows that may wait; what comes on top is refused with 503.")] = 2048

@@ -7,23 +7,15 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from skysail.runtimes.tensorflow_serving.model import Misasked, Model, NoModel
+from skysail.runtimes.tensorflow_serving.server import Page, Server
 
 _NO_MODEL = 65
-_LONGEST_BODY = 64 * 2**20
-
-
-class Page(Exception):
-    """An answer other than the one that was asked for."""
-
-    def __init__(self, status: int, message: str) -> None:
-        self.status = status
-        self.message = message
+# Of the minute that a pod has for its end.
+_LAST_SECONDS = 50
 
 
 def main() -> int:
@@ -33,13 +25,11 @@ def main() -> int:
     except (NoModel, OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return _NO_MODEL
-    server = ThreadingHTTPServer(("", options.rest_api_port), _handler(Rest(options.model_name, model)))
-    # Not daemons: whoever has asked is answered before the process ends.
-    server.daemon_threads = False
+    server = Server(options.rest_api_port, Rest(options.model_name, model))
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
-    sys.stderr.write(f"Serving {options.model_name} version {model.version} on port {options.rest_api_port}\n")
+    sys.stderr.write(f"Serving {options.model_name} version {model.version} on port {server.server_port}\n")
     server.serve_forever()
-    server.server_close()
+    server.end(_LAST_SECONDS)
     return 0
 
 
@@ -79,43 +69,6 @@ class Rest:
             raise Page(400, f"JSON Parse error: {error}") from error
         except Misasked as error:
             raise Page(400, str(error)) from error
-
-
-def _handler(rest: Rest) -> type[BaseHTTPRequestHandler]:
-    """One class for each server, because the standard library makes an instance of it for each connection."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self._answer(lambda: rest.read(self.path))
-
-        def do_POST(self) -> None:
-            self._answer(lambda: rest.predict(self.path, self._body()))
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name of the standard library)
-            """A line for each request would be all that a log has."""
-
-        def _body(self) -> bytes:
-            length = int(self.headers.get("Content-Length") or 0)
-            if length <= _LONGEST_BODY:
-                return self.rfile.read(length)
-            self.close_connection = True
-            raise Page(413, f"A request has at most {_LONGEST_BODY} bytes")
-
-        def _answer(self, answer: Callable[[], Any]) -> None:
-            try:
-                status, content = 200, answer()
-            except Page as page:
-                status, content = page.status, {"error": page.message}
-            body = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    return Handler
 
 
 if __name__ == "__main__":

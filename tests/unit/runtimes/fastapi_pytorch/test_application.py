@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from threading import Event
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from skysail.runtimes.fastapi_pytorch import bodies
-from skysail.runtimes.fastapi_pytorch.application import Application, Place
+from skysail.runtimes.fastapi_pytorch.application import Application, Limits, Place
 from skysail.runtimes.fastapi_pytorch.batching import Batcher
 from skysail.runtimes.fastapi_pytorch.intake import Intake
 from skysail.runtimes.fastapi_pytorch.life import Life, Phase
@@ -65,13 +66,20 @@ class Client:
 
 
 class House:
-    def __init__(self, run: Any, *, worked: bool = False, body_limit: int = 1000, version: str = "v1") -> None:
+    def __init__(
+        self,
+        run: Any,
+        *,
+        worked: bool = False,
+        body_limit: int = 1000,
+        receive_bytes: float = math.inf,
+        version: str = "v1",
+    ) -> None:
         self.life = Life(hung=60, dead=300)
         self.now = 0.0
         self.metrics = Metrics(lambda: 0.0, {})
-        self.app = Application(
-            Place("net", version), self.life, self.metrics, body_limit=body_limit, pages=lambda: self._page
-        )
+        limits = Limits(body_bytes=body_limit, receive_bytes=receive_bytes)
+        self.app = Application(Place("net", version), self.life, self.metrics, limits=limits, pages=lambda: self._page)
         self.batcher = Batcher(run, Bounds(batch_rows=8, queue_rows=8), self.metrics, clock=lambda: self.now)
         self.worked = worked
 
@@ -225,6 +233,9 @@ async def test_requests_are_counted_once_they_are_those_of_clients():
     ("method", "path", "status"),
     [
         ("GET", "/predict", 405),
+        ("HEAD", "/predict", 405),
+        ("HEAD", "/v2/health/live", 200),
+        ("HEAD", "/metrics", 200),
         ("GET", "/docs", 299),
         ("POST", "/v2/models/other/infer", 299),
         ("PUT", "/metrics", 299),

@@ -32,7 +32,7 @@ class Line(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__({"peername": ("10.0.0.9", 1), "sockname": ("10.0.0.1", 8000)})
         self.written: list[bytes] = []
-        self.closed = False
+        self.closed = self.ended = self.paused = False
 
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
@@ -43,15 +43,20 @@ class Line(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closed
 
-    def pause_reading(self) -> None: ...
+    def write_eof(self) -> None:
+        self.ended = True
 
-    def resume_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
 
 
-def connected(house: House) -> tuple[Lane, Line]:
+def connected(house: House, loop: Any = None) -> tuple[Lane, Line]:
     config = uvicorn.Config(house.app, lifespan="off", ws="none", log_config=None)
     config.load()
-    lane, line = Lane(config=config, server_state=ServerState(), app_state={}), Line()
+    lane, line = Lane(config=config, server_state=ServerState(), app_state={}, _loop=loop), Line()
     lane.connection_made(line)
     return lane, line
 

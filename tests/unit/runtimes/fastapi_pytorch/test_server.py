@@ -86,6 +86,30 @@ def test_what_the_server_and_the_model_are(server):
         assert server.get(path).json["ready"] is True
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/net/versions/v3/ready",
+        "/v2",
+        "/v2/models/net",
+        "/docs",
+        "/no",
+    ],
+)
+def test_head_is_answered_as_get_is_without_the_content(server, path):
+    connection = server.connect()
+    connection.request("HEAD", path)
+    head = reply(connection)
+    connection.request("GET", path)
+    whole = reply(connection)
+    connection.close()
+    del head.headers["date"], whole.headers["date"]
+    assert (head.status, head.headers, head.body) == (whole.status, whole.headers, b"")
+    assert whole.body
+
+
 def test_the_documentation_names_every_request(server):
     assert server.get("/docs").status == 200
     paths = server.get("/openapi.json").json["paths"]

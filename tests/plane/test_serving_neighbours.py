@@ -128,6 +128,39 @@ def test_a_name_that_somebody_else_has_is_told_as_such(cluster: Cluster, operato
     assert f"Service {NAME}-service belongs to ModelDeployment {NAME}" in shown["message"]
 
 
+def test_a_deployment_of_somebody_else_is_told_as_such(cluster: Cluster, operator: str, namespace: str) -> None:
+    """And not as a revision that the API server would not take."""
+    ok(cluster, "create", "deployment", NAME, "--image=busybox", "-n", namespace)
+    apply(cluster, namespace, deployment())
+    tell(cluster, namespace, "Job", downloaded())
+    shown = until(cluster, namespace, phase="Failed")
+    assert conditions(shown)["Ready"] == ("False", "NameTaken")
+    assert f"Deployment {NAME} was made by somebody else" in shown["message"]
+    ok(cluster, "delete", "deployment", NAME, "-n", namespace)
+    tell(cluster, namespace, "ReplicaSet", answers())
+    until(cluster, namespace, phase="Ready")
+
+
+def test_what_somebody_changes_of_a_model_is_put_back_and_told(cluster: Cluster, operator: str, namespace: str) -> None:
+    apply(cluster, namespace, deployment())
+    serve(cluster, namespace)
+    service, there = f"{NAME}-service", ("-n", namespace)
+    wanted = get(cluster, namespace, "service", service)["spec"]["selector"]
+    ok(cluster, "set", "selector", "service", service, "app=another", *there)
+    ok(cluster, "patch", "deployment", NAME, "--type=merge", "-p", '{"spec": {"minReadySeconds": 77}}', *there)
+    ok(cluster, "annotate", "deployment", NAME, "example.com/mine=yes", *there)
+
+    def is_back() -> bool:
+        servers = get(cluster, namespace, "deployment", NAME)
+        chosen = get(cluster, namespace, "service", service)["spec"]["selector"]
+        return chosen == wanted and servers["spec"].get("minReadySeconds") != 77
+
+    cluster.until(is_back, "both to be put back")
+    assert get(cluster, namespace, "deployment", NAME)["metadata"]["annotations"]["example.com/mine"] == "yes"
+    told = ("get", "events", *there, "--field-selector", "reason=PutBack", "-o", "jsonpath={.items[*].message}")
+    cluster.until(lambda: f"Somebody changed Service {service}" in ok(cluster, *told), "an event")
+
+
 @pytest.mark.parametrize("grows", [True, False])
 def test_a_claim_grows_where_its_class_allows_it(cluster: Cluster, operator: str, namespace: str, grows: bool) -> None:  # noqa: FBT001 (a row of a table)
     with volume(cluster, namespace, grows=grows):

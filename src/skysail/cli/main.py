@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from skysail import __version__
+from skysail.base import depth
 from skysail.base.errors import UserError
 from skysail.cli import (
     audit_cache,
@@ -30,6 +31,7 @@ from skysail.cli.open import open_service
 
 def main() -> None:
     """Run one command. An error that the user can do something about is a sentence, not a traceback."""
+    depth.allow()
     try:
         application()()
     except UserError as error:

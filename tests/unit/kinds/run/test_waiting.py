@@ -62,11 +62,11 @@ def test_a_job_whose_pods_run_or_have_ended_well_waits_for_nothing():
             "Worker 1 waits for a node that it may run on: 1 node(s) didn't match Pod's node affinity/selector.",
         ),
         (
-            {"conditions": unscheduled("1 Insufficient cpu, 1 node(s) had untolerated taint {a: b}.")},
+            {"conditions": unscheduled("1 Insufficient cpu, 1 node(s) had untolerated taint {a}")},
             Reason.INSUFFICIENT_RESOURCES,
             (
-                "Worker 1 waits for a node with room for it: 1 Insufficient cpu, 1 node(s) had untolerated taint {a: b}."
-                " Ask for less, or make room."
+                "Worker 1 waits for a node with room for it: 1 Insufficient cpu, 1 node(s) had untolerated taint {a}. "
+                "Ask for less, or make room."
             ),
         ),
         (

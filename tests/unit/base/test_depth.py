@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import sys
+
+import msgspec
+import pytest
+
+from skysail.base import depth
+from skysail.kinds.run.types import TrainingJob
+from skysail.kube.objects import Object
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    limit = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(limit)
+
+
+def test_whatever_the_api_server_stores_can_be_read():
+    """And told as not valid, or left out: without that the watch of everybody ended."""
+    levels = depth.DEEPEST - 10
+    nested = b"[" * levels + b"]" * levels
+    object_ = b'{"metadata": {"name": "a"}, "spec": {"hyperparameters": {"x": ' + nested + b"}}}"
+    with pytest.raises(RecursionError):
+        msgspec.json.decode(object_, type=Object)
+    depth.allow()
+    assert msgspec.json.decode(object_, type=Object).metadata.name == "a"
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(object_, type=TrainingJob)

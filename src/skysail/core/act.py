@@ -175,24 +175,24 @@ class Performer:
                 # It must be gone before one of its name can be made; its end brings the next pass.
                 return None
             manifest["metadata"]["uid"] = existing.metadata.uid
-            if isinstance(action, Create) or await self._is_right(root, action, existing, manifest):
+            if isinstance(action, Create) or await self._is_right(action, existing, manifest):
                 return None
         self._begin("apply", resource, key)
         with self._doubting(root, resource, key):
             applied = await self._client.apply(resource, manifest, self._type(resource))
         self._drift.note(resource, applied)
+        if existing is not None and isinstance(action, Apply) and _is_applied(existing, manifest):
+            self._drift.put_back(resource, applied)
+            self._news.setdefault(root, []).append(_put_back(action))
         return self._remember(resource, applied)
 
-    async def _is_right(self, root: Root, action: Apply, existing: Object, manifest: Manifest) -> bool:
+    async def _is_right(self, action: Apply, existing: Object, manifest: Manifest) -> bool:
         """Whether nothing has to be written, because it was, and nobody has changed it since."""
         if action.only_once:
             return True
         if not _is_applied(existing, manifest):
             return False
-        if not action.is_kept or not await self._drift.is_there(action.resource, existing, manifest):
-            return True
-        self._news.setdefault(root, []).append(_put_back(action))
-        return False
+        return not action.is_kept or not await self._drift.is_there(action.resource, existing, manifest)
 
     async def _make(self, root: Root, resource: Resource, key: Key, manifest: Manifest) -> Object:
         self._begin("create", resource, key)

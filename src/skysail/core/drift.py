@@ -8,14 +8,20 @@ has changed since it was last compared, and in which something looks otherwise.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
+from skysail.base.names import Annotation
+from skysail.core.fence import Fenced
 from skysail.kube.client import Client, Manifest
+from skysail.kube.errors import Forbidden, Invalid, Terminating
 from skysail.kube.objects import Object
 from skysail.kube.resources import Resource
 
-# Whoever changes it again and again is not fought: his change stays for so long.
+# Whoever changes it again and again is not fought: his change stays for so long, and twice as long each time.
 _TRUCE_SECONDS = 300.0
+_LONGEST_TRUCE_SECONDS = 6 * 3600.0
+_FORGOTTEN_SECONDS = 24 * 3600.0
 # Of children that are long gone; to compare one again does no harm.
 _MOST_MARKS = 50_000
 
@@ -31,7 +37,8 @@ class Drift:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._compared: dict[Child, str] = {}
-        self._put_back: dict[Child, float] = {}
+        # When each was put back last, and how often.
+        self._put_back: dict[Child, tuple[float, int]] = {}
 
     def note(self, resource: Resource, applied: Object) -> None:
         """It is as it should be."""
@@ -39,24 +46,48 @@ class Drift:
             self._compared.clear()
         self._compared[resource, applied.metadata.uid] = _mark(applied)
 
+    def put_back(self, resource: Resource, applied: Object) -> None:
+        """Somebody had changed it."""
+        child = (resource, applied.metadata.uid)
+        times = self._put_back[child][1] if child in self._put_back else 0
+        self._put_back[child] = (asyncio.get_running_loop().time(), times + 1)
+
     async def is_there(self, resource: Resource, known: Object, manifest: Manifest) -> bool:
         """Whether somebody has changed what the manifest says, and it is time to put it back."""
         child, metadata = (resource, known.metadata.uid), known.metadata
         if self._compared.get(child) == _mark(known) or self._has_truce(child):
             return False
         live = await self._client.get(resource, metadata.namespace, metadata.name, dict)
-        if not _holds(manifest, live):
-            applied = await self._client.apply(resource, manifest, dict, dry_run=True)
-            if _part(manifest, applied) != _part(manifest, live):
-                self._put_back[child] = asyncio.get_running_loop().time()
-                return True
+        if _hash(live) != _hash(manifest):
+            raise Fenced(f"{resource.kind} {metadata.key} was applied anew, and our cache does not know that yet")
+        if not _holds(manifest, live) and await self._would_change(resource, live, manifest):
+            return True
         self.note(resource, known)
         return False
 
+    async def _would_change(self, resource: Resource, live: Manifest, manifest: Manifest) -> bool:
+        try:
+            applied = await self._client.apply(resource, manifest, dict, dry_run=True)
+        except Terminating:
+            raise
+        except (Forbidden, Invalid):
+            # It could not be put back either: what is there goes on, and whoever needs a change is told then.
+            return False
+        return bool(_part(manifest, applied) != _part(manifest, live))
+
     def _has_truce(self, child: Child) -> bool:
         now = asyncio.get_running_loop().time()
-        self._put_back = {each: at for each, at in self._put_back.items() if now - at < _TRUCE_SECONDS}
-        return child in self._put_back
+        recent = {each: (at, times) for each, (at, times) in self._put_back.items() if now - at < _FORGOTTEN_SECONDS}
+        self._put_back = recent
+        at, times = recent.get(child, (-math.inf, 1))
+        truce: float = min(_TRUCE_SECONDS * 2 ** (times - 1), _LONGEST_TRUCE_SECONDS)
+        return now - at < truce
+
+
+def _hash(child: Manifest) -> str:
+    """Of the manifest that it was applied from."""
+    found: str = child["metadata"].get("annotations", {}).get(Annotation.APPLIED, "")
+    return found
 
 
 def _mark(child: Object) -> str:

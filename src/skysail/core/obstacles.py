@@ -86,7 +86,8 @@ def cut(message: str) -> str:
     line = " ".join(terminal.shown(message).split())
     if len(line) > _LONGEST:
         half = _LONGEST // 2
-        line = f"{line[:half].rpartition(' ')[0]} … {line[-half:].partition(' ')[2]}"
+        first, last = line[:half], line[-half:]
+        line = f"{first.rpartition(' ')[0] or first} … {last.partition(' ')[2] or last}"
     return line if line.endswith(".") else f"{line}."
 
 

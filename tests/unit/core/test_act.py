@@ -12,7 +12,7 @@ import pytest
 
 from skysail.base.names import Label
 from skysail.claims.types import CloudInstanceStatus
-from skysail.core.act import Caches, NameTaken, Performer
+from skysail.core.act import Caches, NameTaken, Performer, finished
 from skysail.core.actions import Apply, Create, Delete, Launch, Owner, Patch, PatchStatus
 from skysail.core.drift import Drift
 from skysail.core.fence import Fenced, Open
@@ -176,12 +176,52 @@ def test_whoever_changes_a_child_again_and_again_is_not_fought():
         owner = await stage.owner()
         kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=True)
         await stage.perform(kept)
-        for pause, is_back in ((0, True), (60, False), (300, True)):
+        for pause, is_back in ((0, True), (60, False), (300, True), (500, False), (200, True), (1000, False)):
             await stage.edit(value="theirs")
             await asyncio.sleep(pause)
             await stage.perform(kept)
             found = (await stage.api.get(CONFIG_MAP, "child")).ok["data"]["value"]
             assert (found == "ours") is is_back
+
+    play(story)
+
+
+def test_a_child_that_is_newer_than_the_cache_is_not_taken_for_changed():
+    """Another leader has applied it since: its word is waited for."""
+
+    async def story(stage):
+        owner = await stage.owner()
+        await stage.perform(Apply(CONFIG_MAP, _child("old"), owner, is_kept=True))
+        known = await stage.client.get(CONFIG_MAP, "default", "child", Object)
+        await stage.perform(Apply(CONFIG_MAP, _child("new"), owner, is_kept=True))
+        with pytest.raises(Fenced):
+            await Drift(stage.client).is_there(CONFIG_MAP, known, finished(_child("old"), owner))
+
+    play(story)
+
+
+@pytest.mark.parametrize("refusal", [Forbidden, Conflict])
+def test_what_could_not_be_put_back_is_not_said_to_be(refusal):
+    async def story(stage):
+        owner = await stage.owner()
+        kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=True)
+        await stage.perform(kept)
+        await stage.edit(value="theirs")
+        apply = stage.client.apply
+
+        async def refused(*args, dry_run=False, **options):
+            if dry_run and refusal is not Forbidden:
+                return await apply(*args, dry_run=True, **options)
+            raise refusal(400, "No", "not now")
+
+        stage.client.apply = refused
+        with contextlib.suppress(Conflict):
+            await stage.perform(kept)
+        assert stage.performer.news(ROOT) == []
+        stage.client.apply = apply
+        if refusal is Conflict:
+            await stage.perform(kept)
+            assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "ours"}
 
     play(story)
 
@@ -201,7 +241,8 @@ def test_what_the_server_writes_otherwise_is_not_taken_for_a_change(monkeypatch)
         monkeypatch.setattr(stage.client, "apply", written_otherwise)
         monkeypatch.setattr(stage.client, "get", written_otherwise)
         known = msgspec.convert({"metadata": {"name": "child", "uid": "u", "resourceVersion": "9"}}, Object)
-        assert not await Drift(stage.client).is_there(CONFIG_MAP, known, _child("1000m"))
+        manifest = {**_child("1000m"), "metadata": stored["metadata"]}
+        assert not await Drift(stage.client).is_there(CONFIG_MAP, known, manifest)
 
     play(story)
 

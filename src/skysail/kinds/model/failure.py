@@ -158,11 +158,12 @@ def of_servers(snapshot: Snapshot, entry: Entry) -> Mishap | None:
     deployment = snapshot.deployment
     if deployment is None or deployment.revision != entry.hash or deployment.is_rolled_out:
         return None
-    pods = snapshot.serving_pods(entry.hash)
-    late = [pod for pod in pods if not pod.is_ready]
+    late = [pod for pod in snapshot.serving_pods(entry.hash) if not pod.is_ready]
     crashes = [crash for pod in late if (crash := crashed(snapshot, entry, pod)) is not None]
     looping = next((crash for crash in crashes if _loops(crash) and not _passes(crash)), None)
-    if looping is None and not lateness.is_late(deployment, pods):
+    # Also those that have ended: where each is replaced at once, there may be no other just now.
+    made = [pod for pod in snapshot.pods if pod.revision == entry.hash and not pod.prepares]
+    if looping is None and not lateness.is_late(deployment, made):
         return None
     crash = looping or next(iter(crashes), None)
     if crash is not None:

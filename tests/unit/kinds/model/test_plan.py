@@ -587,6 +587,9 @@ def test_servers_that_were_there_before_are_not_late_because_others_were():
     others = deployment(new, replicas=2, available=1, late='ReplicaSet "iris-0" has timed out progressing.')
     for pods in ((), (server(of, ready=False),)):
         assert plan(at(of, old, new, others, *pods)).status.failure is None
+    gone = server(of, ready=False, metadata={"deletionTimestamp": ago(1)})
+    late = deployment(new, replicas=2, available=1, late=LATE)
+    assert plan(at(of, old, new, late, gone)).status.failure is not None, "where each is replaced at once"
     refused = deployment(new, replicas=2, available=1, late=LATE, refusal="exceeded quota")
     assert plan(at(of, old, new, refused)).status.failure.reason != Reason.NOT_READY
 

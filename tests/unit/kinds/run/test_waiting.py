@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from skysail.base.names import Reason
+from skysail.core import obstacles
 from skysail.core.obstacles import Obstacle, stuck
 from skysail.kinds.run.plan import plan
 from skysail.kinds.run.waiting import waits_for
@@ -201,3 +202,16 @@ def test_a_long_message_is_cut_and_stays_one_line():
     told = wait(pod(0), pod(1, "Pending", conditions=unscheduled("no\nroom " * 500)))
     assert len(told.message) < 600
     assert "\n" not in told.message
+
+
+@pytest.mark.parametrize(
+    ("message", "first", "last"),
+    [
+        ("it broke " + "why " * 300 + "do this", "it broke", "do this."),
+        ('{"message":"' + "x" * 600 + '"}', '{"message":"xxx', 'xxx"}.'),
+    ],
+)
+def test_both_ends_of_a_long_message_are_kept(message, first, last):
+    cut = obstacles.cut(message)
+    assert cut.startswith(first)
+    assert cut.endswith(last)

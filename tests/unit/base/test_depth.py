@@ -1,20 +1,11 @@
 from __future__ import annotations
 
-import sys
-
 import msgspec
 import pytest
 
 from skysail.base import depth
 from skysail.kinds.run.types import TrainingJob
 from skysail.kube.objects import Object
-
-
-@pytest.fixture(autouse=True)
-def _as_before():
-    limit = sys.getrecursionlimit()
-    yield
-    sys.setrecursionlimit(limit)
 
 
 def test_whatever_the_api_server_stores_can_be_read():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from skysail.kinds.model import render
+from skysail.kinds.model import pods, render
 from skysail.kinds.model.revisions import Entry
 from skysail.kinds.model.snapshot import Snapshot
 from skysail.kube.client import Client
@@ -19,6 +19,8 @@ from skysail.kube.resources import DEPLOYMENT
 _AROUND = re.compile(
     r"^(failed to [a-z ]+object \([^)]*\)|Deployment\.apps \"[^\"]*\" is invalid): | \(HTTP \d+( \w+)?\)$"
 )
+_SERVER = "spec.template.spec.containers[0]."
+_VARIABLE = re.compile(rf"{re.escape(_SERVER)}env\[(?P<place>\d+)\]")
 
 
 def is_due(snapshot: Snapshot, entry: Entry) -> bool:
@@ -40,9 +42,20 @@ async def refusal(client: Client, snapshot: Snapshot, entry: Entry) -> str | Non
     except Invalid as error:
         if snapshot.deployment is None and await _is_taken(client, snapshot):
             return None
-        said = _AROUND.sub("", str(error)).strip().removesuffix(".")
-        return f"The API server refuses servers of this spec: {said}. Correct what it names, such as spec.resources."
+        said = _as_written(_AROUND.sub("", str(error)).strip().removesuffix("."), snapshot, entry)
+        return f"The API server refuses servers of this spec: {said}. Correct what it names."
     return None
+
+
+def _as_written(said: str, snapshot: Snapshot, entry: Entry) -> str:
+    """By the fields that the user wrote: the container has variables of ours before his."""
+    ours = len(pods.environment(snapshot.serving, entry.want))
+
+    def variable(found: re.Match[str]) -> str:
+        place = int(found["place"]) - ours
+        return f"spec.env[{place}]" if place >= 0 else found[0]
+
+    return _VARIABLE.sub(variable, said).replace(f"{_SERVER}resources", "spec.resources")
 
 
 async def _is_taken(client: Client, snapshot: Snapshot) -> bool:

@@ -251,9 +251,27 @@ async def test_what_the_api_server_has_against_servers_is_known_before_they_are_
     said = 'Deployment.apps "iris" is invalid: spec.template.spec.containers[0].resources: Invalid value: "-1"'
     refusing = {DEPLOYMENT_: Invalid(422, "Invalid", said)}
     found, _ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **refusing)
-    assert found.refusal.startswith("The API server refuses servers of this spec: spec.template.spec.containers[0]")
+    assert found.refusal == (
+        'The API server refuses servers of this spec: spec.resources: Invalid value: "-1". Correct what it names.'
+    )
     known, server_ = await observed(of, old, deployment(old), server(of))
     assert (known.refusal, DEPLOYMENT_ in server_.paths) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("containers[0].env[5].valueFrom: Invalid value", "spec.env[0].valueFrom: Invalid value"),
+        ("containers[0].env[7].name: Required value", "spec.env[2].name: Required value"),
+        ("containers[0].env[0].name: Required value", "spec.template.spec.containers[0].env[0].name: Required value"),
+    ],
+)
+async def test_a_variable_is_named_by_its_place_in_the_spec(told, shown):
+    of = model()
+    old, new = entry(of, 1, "served"), entry(changed(of, version="v2"), 2)
+    refusing = {DEPLOYMENT_: Invalid(422, "Invalid", f"spec.template.spec.{told}")}
+    found, _ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **refusing)
+    assert shown in found.refusal
 
 
 @pytest.mark.parametrize("is_taken", [True, False])

@@ -26,27 +26,27 @@ down: $(READY) ## stop it; the data stay (.venv/bin/skysail down --purge deletes
 test: $(READY) ## check, then every test, against a real control plane
 	@$(MAKE) --no-print-directory check
 	$(BIN)/skysail build
-	$(BIN)/python -m scripts.tested -n 3 --dist loadfile --no-loadscope-reorder --durations 30
+	$(BIN)/python -m scripts.run_tests -n 3 --dist loadfile --no-loadscope-reorder --durations 30
 
 .PHONY: test-crashes
 test-crashes: $(READY) ## crash at every effect, simulated and on the real control plane; more than an hour on two cores
 	$(BIN)/skysail build
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crashes
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/fault_injection
 
 .PHONY: test-launches
 test-launches: $(READY) ## of these, what is paid for: pods at clouds, a crash at every effect and call
 	$(BIN)/skysail build
-	$(BIN)/python -m scripts.tested -n 3 --dist loadfile tests/crashes/test_clouds_*.py tests/crashes/test_offload_*.py
+	$(BIN)/python -m scripts.run_tests -n 3 --dist loadfile tests/fault_injection/test_clouds_*.py tests/fault_injection/test_offload_*.py
 
 .PHONY: test-frameworks
 test-frameworks: $(READY) ## PyTorch and TensorFlow in pods; downloads gigabytes the first time
 	$(BIN)/skysail build
-	$(BIN)/python -m scripts.tested tests/frameworks
+	$(BIN)/python -m scripts.run_tests tests/frameworks
 
 .PHONY: test-gangs
 test-gangs: $(READY) ## the real Kueue and Volcano beside the operator; builds them from Go modules the first time
 	$(BIN)/skysail build
-	$(BIN)/python -m scripts.tested tests/gangs
+	$(BIN)/python -m scripts.run_tests tests/gang_schedulers
 
 .PHONY: check
 check: $(READY) ## style, types, import law, generated files, promises; below a minute

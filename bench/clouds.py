@@ -22,17 +22,17 @@ from bench.writes import Write, written
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.cloud.simulated.ledger import Ledger
 from skysail.cloud.simulated.vendors import MODAL
-from skysail.kube import kubeconfig
-from skysail.kube.client import Client
-from skysail.kube.errors import NotFound
-from skysail.kube.http import HttpTransport
-from skysail.kube.objects import Key, Object
-from skysail.kube.resources import NODE
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import NODE
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import NotFound
+from skysail.kube.client.http_transport import HttpTransport
 from skysail.local.addresses import HULL, SIMULATED_PORT
-from skysail.local.control import Control
-from skysail.local.home import Home
-from skysail.local.plane import credentials
-from skysail.local.supervisor import Unit, UnitStatus
+from skysail.local.cluster.control_client import Control
+from skysail.local.cluster.home import Home
+from skysail.local.cluster.supervisor import Unit, UnitStatus
+from skysail.local.control_plane import credentials
 
 _OPERATOR, _ACCOUNT = "bench-operator", "bench-account"
 # With more launches in one namespace, or at one cloud, the brake would be what is measured.

@@ -10,14 +10,14 @@ import sys
 import time
 from pathlib import Path
 
-from skysail.app import simulated
-from skysail.cloud.instances import Inventory
+from skysail.app import simulated_clouds
+from skysail.cloud.account import Inventory
 from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.ledger import Ledger
-from skysail.cloud.simulated.server import serve
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
 from skysail.local.addresses import HULL, SIMULATED_PORT
-from skysail.local.home import Home
+from skysail.local.cluster.home import Home
 
 
 def ledger(home: Home) -> Path:
@@ -42,7 +42,7 @@ async def main(home: Home) -> None:
     account = _Counting(MODAL, Ledger.open(ledger(home), mark="bench"), now=time.time)
     account.counter = listings(home)
     other = Account(RUNPOD, Ledger(), now=time.time)
-    runner = await serve([account, other], simulated.token(home), HULL, SIMULATED_PORT)
+    runner = await serve([account, other], simulated_clouds.token(home), HULL, SIMULATED_PORT)
     try:
         await asyncio.Event().wait()
     finally:

@@ -8,8 +8,8 @@ import time
 import msgspec
 
 from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstanceSpec
-from skysail.kube.client import Client
-from skysail.kube.objects import Object
+from skysail.kube.api.objects import Object
+from skysail.kube.client.client import Client
 
 _RESOURCE = CLOUD_INSTANCE.resource
 

@@ -16,11 +16,11 @@ from skysail.base.names import Finalizer
 from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstanceSpec
 from skysail.cloud.simulated.ledger import Ledger, Row
 from skysail.cloud.simulated.vendors import MODAL
-from skysail.kube.client import Client
-from skysail.kube.http import HttpTransport
-from skysail.kube.objects import Key, Object
-from skysail.kube.resources import NAMESPACE, POD
-from skysail.local.home import Home
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import NAMESPACE, POD
+from skysail.kube.client.client import Client
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.local.cluster.home import Home
 
 _TICKS = 5
 # Until everything has been looked at again after the start.

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-from skysail.kube.cache import Cache
-from skysail.kube.client import Client
-from skysail.kube.objects import Key, Object
-from skysail.kube.resources import POD
-from skysail.kube.watch import Reflector
-from skysail.node.manifest import Pod
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import POD
+from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.reflector import Reflector
+from skysail.kube.client.client import Client
+from skysail.node.pod_types import Pod
 
 NODE_NAME = "modal.com"
 GONE = "gone"

@@ -15,7 +15,7 @@ from typing import Any
 import kopf
 
 from bench.clients.with_kopf import tune
-from skysail.kinds.run.modal_job import MODAL_JOB
+from skysail.kinds.training.api.modal_job import MODAL_JOB
 
 
 async def tell(meta: Any, status: Any, patch: Any, **_: Any) -> None:

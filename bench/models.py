@@ -19,17 +19,18 @@ from bench.training_course import FLOOR, SKYSAIL, Course, Round
 from bench.training_jobs import RUNS, Manifest, Shape
 from skysail.base.names import Label
 from skysail.base.settings import Settings
-from skysail.kinds.model import render, revisions
-from skysail.kinds.model.revisions import Entry
-from skysail.kinds.model.terms import Terms, terms
-from skysail.kinds.model.types import MODEL_DEPLOYMENT, ModelDeployment
-from skysail.kinds.model.wants import serving
-from skysail.kube import kubeconfig
-from skysail.kube.client import Client
-from skysail.kube.http import HttpTransport
-from skysail.kube.objects import Key, Object
-from skysail.kube.resources import DEPLOYMENT, SERVICE, Resource
-from skysail.local.home import Home
+from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
+from skysail.kinds.serving.children import manifests
+from skysail.kinds.serving.spec import revisions
+from skysail.kinds.serving.spec.config import Terms, terms
+from skysail.kinds.serving.spec.desired import serving
+from skysail.kinds.serving.spec.revisions import Entry
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import DEPLOYMENT, SERVICE, Resource
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.local.cluster.home import Home
 
 _ORDER = (FLOOR, SKYSAIL, FLOOR, SKYSAIL)
 _WARM_UP = 50
@@ -122,8 +123,8 @@ def _children(key: Key) -> list[tuple[Resource, Manifest]]:
     wanted["metadata"]["uid"] = f"no-uid-{key.name}"
     model = serving(msgspec.convert(wanted, ModelDeployment), _terms())
     entry = Entry(number=1, hash=revisions.hash_of(model.want), want=model.want)
-    doors = [(SERVICE, manifest) for manifest in render.services(model, model.want)]
-    return [*doors, (DEPLOYMENT, render.deployment(model, entry, _terms()))]
+    doors = [(SERVICE, manifest) for manifest in manifests.services(model, model.want)]
+    return [*doors, (DEPLOYMENT, manifests.deployment(model, entry, _terms()))]
 
 
 def _terms() -> Terms:

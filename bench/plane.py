@@ -23,18 +23,18 @@ from bench.at_once import each
 from bench.clients.__main__ import KOPF_DEFAULT, KOPF_TUNED, SKYSAIL
 from bench.meter import Used
 from bench.table import Row, number
-from skysail.kinds.run.modal_job import MODAL_JOB, ModalJob
-from skysail.kube import kubeconfig
-from skysail.kube.cache import Cache
-from skysail.kube.client import Client
-from skysail.kube.http import HttpTransport
-from skysail.kube.objects import Object
-from skysail.kube.resources import NAMESPACE
-from skysail.kube.watch import Reflector
-from skysail.local.control import Control
-from skysail.local.home import Home
-from skysail.local.plane import credentials
-from skysail.local.supervisor import Unit
+from skysail.kinds.training.api.modal_job import MODAL_JOB, ModalJob
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import NAMESPACE
+from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.reflector import Reflector
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.local.cluster.control_client import Control
+from skysail.local.cluster.home import Home
+from skysail.local.cluster.supervisor import Unit
+from skysail.local.control_plane import credentials
 
 _NAMESPACES = {SKYSAIL: "bench-skysail", KOPF_TUNED: "bench-kopf-tuned", KOPF_DEFAULT: "bench-kopf-default"}
 _REPEATS = 3

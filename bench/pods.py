@@ -24,15 +24,15 @@ from bench.pods_seen import SPACE, Pods, manifest
 from bench.pods_traffic import Beside
 from bench.table import Row
 from bench.writes import Write, written
-from skysail.kube import kubeconfig
-from skysail.kube.cache import Cache
-from skysail.kube.client import Client
-from skysail.kube.http import HttpTransport
-from skysail.kube.objects import Object
-from skysail.kube.resources import NAMESPACE, SERVICE_ACCOUNT
-from skysail.kube.watch import Reflector
-from skysail.local.box.tools import Tools
-from skysail.local.home import Home
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import NAMESPACE, SERVICE_ACCOUNT
+from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.reflector import Reflector
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.cluster.home import Home
 
 COLUMNS = ("direct", "node local")
 _AT_ONCE = 16

@@ -7,12 +7,12 @@ import time
 from contextlib import asynccontextmanager
 from typing import Any
 
-from skysail.kube.cache import Cache
-from skysail.kube.client import Client
-from skysail.kube.objects import Object
-from skysail.kube.resources import POD
-from skysail.kube.watch import Reflector
-from skysail.node.manifest import Pod
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import POD
+from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.reflector import Reflector
+from skysail.kube.client.client import Client
+from skysail.node.pod_types import Pod
 
 SPACE = "bench-pods"
 _LONGEST_SECONDS = 180

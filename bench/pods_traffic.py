@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 
 from bench.pods_seen import SPACE, Pods, manifest
-from skysail.kube import kubeconfig
-from skysail.kube.client import Client
-from skysail.kube.http import HttpTransport
-from skysail.kube.resources import POD, SERVICE
-from skysail.kube.transport import Request
-from skysail.local.control import Control
-from skysail.local.home import Home
-from skysail.node.references import Service
+from skysail.kube.api.resources import POD, SERVICE
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.kube.client.transport import Request
+from skysail.local.cluster.control_client import Control
+from skysail.local.cluster.home import Home
+from skysail.node.config.references import Service
 
 _PORT = 8000
 _LINE = "x" * 79

@@ -17,10 +17,10 @@ from bench.meter import Used
 from bench.peers import kubeflow, kwok
 from bench.table import Row, number
 from bench.training_course import FLOOR, SKYSAIL, STOCK, TUNED, Course, Round
-from skysail.kube import kubeconfig
-from skysail.kube.client import Client
-from skysail.kube.http import HttpTransport
-from skysail.local.home import Home
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.local.cluster.home import Home
 
 # In turns, because the machine may be busy; what takes minutes is done once.
 _ORDER = (FLOOR, SKYSAIL, FLOOR, SKYSAIL, TUNED, FLOOR, SKYSAIL, STOCK)

@@ -18,12 +18,12 @@ from bench.meter import Used
 from bench.peers import kubeflow, login
 from bench.training_jobs import BARE, PYTORCH, TRAINING, Shape
 from bench.training_seen import Jobs
-from skysail.kube.client import Client
+from skysail.kube.client.client import Client
 from skysail.local.addresses import HULL
-from skysail.local.control import Control
-from skysail.local.home import Home
-from skysail.local.plane import credentials
-from skysail.local.supervisor import Unit
+from skysail.local.cluster.control_client import Control
+from skysail.local.cluster.home import Home
+from skysail.local.cluster.supervisor import Unit
+from skysail.local.control_plane import credentials
 
 FLOOR, SKYSAIL, TUNED, STOCK = "floor", "Skysail", "Kubeflow tuned", "Kubeflow stock"
 _SHAPES = {FLOOR: BARE, SKYSAIL: TRAINING, TUNED: PYTORCH, STOCK: PYTORCH}

@@ -9,11 +9,11 @@ import msgspec
 
 from bench.peers.kubeflow import PYTORCH_JOB
 from skysail.base.names import Label
-from skysail.kinds.run.render import children
-from skysail.kinds.run.reporting import Reporting
-from skysail.kinds.run.types import TRAINING_JOB, TrainingJob
-from skysail.kube.objects import Key, Object
-from skysail.kube.resources import JOB, Resource
+from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kinds.training.children.manifests import children
+from skysail.kinds.training.children.progress_endpoint import Reporting
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import JOB, Resource
 
 Manifest = dict[str, Any]
 

@@ -11,12 +11,12 @@ from typing import Any, Self
 
 from bench.at_once import each
 from bench.training_jobs import HELD, RUNS, Shape
-from skysail.kinds.run.workload import Pod
-from skysail.kube.cache import Cache
-from skysail.kube.client import Client
-from skysail.kube.objects import Key, Object
-from skysail.kube.resources import POD
-from skysail.kube.watch import Reflector
+from skysail.kinds.training.objects import Pod
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import POD
+from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.reflector import Reflector
+from skysail.kube.client.client import Client
 
 _LONGEST_SECONDS = 400.0
 

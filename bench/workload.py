@@ -10,9 +10,9 @@ import uuid
 from functools import cache
 from typing import Any
 
-from skysail.kinds.run.modal_job import MODAL_JOB
-from skysail.kinds.run.types import TRAINING_JOB
-from skysail.kube.resources import POD
+from skysail.kinds.training.api.modal_job import MODAL_JOB
+from skysail.kinds.training.api.training_job import TRAINING_JOB
+from skysail.kube.api.resources import POD
 
 Manifest = dict[str, Any]
 

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from skysail.kube.http import HttpTransport
-from skysail.kube.transport import Request
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.kube.client.transport import Request
 
 _ROW = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')

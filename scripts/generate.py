@@ -15,7 +15,7 @@ import yaml
 from scripts import reference
 from skysail.app import manifests
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
-from skysail.kube import crd
+from skysail.kube.api import crd
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "# Made by `make generate` from the types in src/skysail; changes here are lost.\n"

@@ -10,10 +10,10 @@ import msgspec
 
 from skysail.base import names
 from skysail.base.settings import Settings
-from skysail.kube import crd
-from skysail.kube.conventions import walk
-from skysail.kube.crd import CustomKind
-from skysail.kube.schema import INT_OR_STRING, PRESERVE, RULES, Schema
+from skysail.kube.api import crd
+from skysail.kube.api.conventions import walk
+from skysail.kube.api.crd import CustomKind
+from skysail.kube.api.schema import INT_OR_STRING, PRESERVE, RULES, Schema
 
 _HEADER = "<!-- Made by `make generate`; changes here are lost. -->\n\n"
 _BOUNDS = {

@@ -16,9 +16,9 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 # Before the first import of them, which the simulation is.
-pytest.register_assert_rewrite("tests.contract.cases", "tests.contract.speech")
+pytest.register_assert_rewrite("tests.contract.cases", "tests.contract.api_dsl")
 
-from tests.simulation.scoreboard import Court, Scoreboard  # noqa: E402 (as above)
+from tests.simulation.coverage_report import Court, Scoreboard  # noqa: E402 (as above)
 from tests.support.cluster import Cluster  # noqa: E402 (as above)
 
 if TYPE_CHECKING:

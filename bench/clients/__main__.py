@@ -12,7 +12,7 @@ import msgspec
 from bench import process
 from bench.clients.measure import Contestant, measure
 from bench.size import Size
-from skysail.kube.collector import Collector
+from skysail.kube.cache.gc_tuning import Collector
 
 SKYSAIL, KOPF_TUNED, KOPF_DEFAULT = CONTESTANTS = ("Skysail", "Kopf tuned", "Kopf default")
 

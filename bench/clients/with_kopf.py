@@ -18,11 +18,11 @@ import msgspec
 from bench.clients.ledger import Ledger
 from bench.size import Size
 from bench.workload import SENT
-from skysail.core.queue import Queue
-from skysail.kinds.run.types import TRAINING_JOB
-from skysail.kube.resources import POD
-from skysail.kube.transport import JSON
-from skysail.kube.watch import Gate
+from skysail.core.workqueue import Queue
+from skysail.kinds.training.api.training_job import TRAINING_JOB
+from skysail.kube.api.resources import POD
+from skysail.kube.cache.reflector import Gate
+from skysail.kube.client.transport import JSON
 
 _WORKERS = 16
 _KEPT_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "annotations", "ownerReferences")

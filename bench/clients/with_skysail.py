@@ -13,18 +13,18 @@ from bench.clients.ledger import Ledger
 from bench.size import Size
 from bench.workload import SENT
 from skysail.base.metrics import Metrics
-from skysail.core.act import Caches, Performer
 from skysail.core.actions import Note, Plan
+from skysail.core.controller import Loop
+from skysail.core.executor import Caches, Performer
 from skysail.core.fence import Open
-from skysail.core.loop import Loop
-from skysail.kinds.run.types import TRAINING_JOB, TrainingJob
-from skysail.kube.cache import Cache, owner_uids
-from skysail.kube.client import Client
-from skysail.kube.http import HttpTransport
-from skysail.kube.kubeconfig import Access
-from skysail.kube.objects import Key, Object
-from skysail.kube.resources import POD, Resource
-from skysail.kube.watch import Gate, Reflector
+from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import POD, Resource
+from skysail.kube.cache.cache import Cache, owner_uids
+from skysail.kube.cache.reflector import Gate, Reflector
+from skysail.kube.client.client import Client
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.kube.client.kubeconfig import Access
 
 
 class _PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import yaml
 
-from skysail.kube.client import Client
-from skysail.kube.discovery import Definition
-from skysail.kube.objects import Object
-from skysail.kube.resources import CRD, NAMESPACE, SECRET, Resource
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import CRD, NAMESPACE, SECRET, Resource
+from skysail.kube.cache.discovery import Definition
+from skysail.kube.client.client import Client
 from tests.support.programs import GoProgram
 
 PROGRAM = GoProgram(

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 from bench.peers import login
-from skysail.kube.client import Client
-from skysail.kube.objects import Object
-from skysail.kube.resources import NODE
-from skysail.local.control import Control
-from skysail.local.home import Home
-from skysail.local.supervisor import Unit
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import NODE
+from skysail.kube.client.client import Client
+from skysail.local.cluster.control_client import Control
+from skysail.local.cluster.home import Home
+from skysail.local.cluster.supervisor import Unit
 from tests.support.programs import GoProgram
 
 PROGRAM = GoProgram(Path(__file__).parent / "kwok", "sigs.k8s.io/kwok/cmd/kwok")

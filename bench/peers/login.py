@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from skysail.local.addresses import API_URL
-from skysail.local.home import Home
-from skysail.local.plane import credentials, pki
-from skysail.local.plane.pki import Identity
+from skysail.local.cluster.home import Home
+from skysail.local.control_plane import credentials, pki
+from skysail.local.control_plane.pki import Identity
 
 
 def write(home: Home, user: str) -> Path:

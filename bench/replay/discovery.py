@@ -8,8 +8,8 @@ import msgspec
 from aiohttp import web
 
 from bench.replay.world import World
-from skysail.kube.resources import Resource
-from skysail.kube.transport import JSON
+from skysail.kube.api.resources import Resource
+from skysail.kube.client.transport import JSON
 
 _VERBS = ["get", "list", "watch", "update", "patch"]
 

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from bench.replay.world import Collection, Edit, Expired, Manifest, World
-from skysail.kube.transport import JSON, MERGE_PATCH
+from skysail.kube.client.transport import JSON, MERGE_PATCH
 
 _BOOKMARK_SECONDS = 30.0
 

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from bench.replay.world import Manifest, World
 from bench.workload import SENT
-from skysail.kube.transport import JSON
+from skysail.kube.client.transport import JSON
 
 
 class Emission(msgspec.Struct, frozen=True):

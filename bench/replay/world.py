@@ -13,8 +13,8 @@ import msgspec
 
 from bench import workload
 from bench.size import Size
-from skysail.kinds.run.types import TRAINING_JOB
-from skysail.kube.resources import CRD, NAMESPACE, POD, Resource
+from skysail.kinds.training.api.training_job import TRAINING_JOB
+from skysail.kube.api.resources import CRD, NAMESPACE, POD, Resource
 
 Manifest = dict[str, Any]
 Edit = Callable[[Manifest], Manifest]

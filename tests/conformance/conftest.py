@@ -2,5 +2,5 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("tests.conformance.provider", "tests.conformance.talk")
-pytest.register_assert_rewrite("tests.conformance.instances", "tests.conformance.customer")
+pytest.register_assert_rewrite("tests.conformance.provider", "tests.conformance.provider_harness")
+pytest.register_assert_rewrite("tests.conformance.instances", "tests.conformance.account_harness")

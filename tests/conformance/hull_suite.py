@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from skysail.cloud.contract import Container, RunId
+from skysail.cloud.provider import Container, RunId
 from skysail.local.addresses import RUN_FOLDER
-from skysail.local.box.limits import Groups
-from skysail.local.net.pods import PodNetwork
+from skysail.local.bubblewrap.cgroups import Groups
+from skysail.local.network.pod_network import PodNetwork
 from tests.conformance.local import local_provider
 from tests.conformance.provider import ProviderConformance
-from tests.conformance.talk import Talk, hear
+from tests.conformance.provider_harness import Talk, hear
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

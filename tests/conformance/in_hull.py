@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from skysail.local import hull
+from skysail.local.cluster import namespaces
 
 _SUITE = Path(__file__).with_name("hull_suite.py")
 
 
 def main(folder: str) -> int:
-    entry = hull.launch(lambda: int(pytest.main(["-q", "-p", "no:cacheprovider", f"--basetemp={folder}", str(_SUITE)])))
+    entry = namespaces.launch(
+        lambda: int(pytest.main(["-q", "-p", "no:cacheprovider", f"--basetemp={folder}", str(_SUITE)]))
+    )
     return os.waitstatus_to_exitcode(os.waitpid(entry, 0)[1])
 
 

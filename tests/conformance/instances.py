@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
-from skysail.cloud.contract import Container, Disk, Volume
+from skysail.cloud.account import Gpus
 from skysail.cloud.errors import Gone, ProviderError, Refused, Unsupported
-from skysail.cloud.instances import Gpus
-from tests.conformance.customer import Customer
-from tests.conformance.talk import PATIENCE, hear, outcome
+from skysail.cloud.provider import Container, Disk, Volume
+from tests.conformance.account_harness import Customer
+from tests.conformance.provider_harness import PATIENCE, hear, outcome
 
 NOBODY = "no-such-instance"
 

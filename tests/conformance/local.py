@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from skysail.local.box.limits import Groups
-from skysail.local.box.tools import Tools
+from skysail.local.bubblewrap.cgroups import Groups
+from skysail.local.bubblewrap.host_tools import Tools
 from skysail.local.images import store
-from skysail.local.provider.journal import Journal
+from skysail.local.provider.dependencies import Surroundings
 from skysail.local.provider.provider import LocalProvider
-from skysail.local.provider.surroundings import Surroundings
-from skysail.local.volumes import Places
+from skysail.local.provider.run_journal import Journal
+from skysail.local.storage.volumes import Places
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from skysail.base.names import Event
-    from skysail.cloud.contract import Pod, RunId
-    from skysail.local.provider.surroundings import Network
+    from skysail.cloud.provider import Pod, RunId
+    from skysail.local.provider.dependencies import Network
 
 
 class Attachment(msgspec.Struct, frozen=True):

@@ -8,20 +8,9 @@ import uuid
 
 import pytest
 
-from skysail.cloud.contract import (
-    Container,
-    Disk,
-    Ended,
-    File,
-    Files,
-    Mount,
-    RunId,
-    Running,
-    Scratch,
-    Volume,
-)
 from skysail.cloud.errors import Gone, Refused
-from tests.conformance.talk import PATIENCE, Talk, hear, outcome
+from skysail.cloud.provider import Container, Disk, Ended, File, Files, Mount, RunId, Running, Scratch, Volume
+from tests.conformance.provider_harness import PATIENCE, Talk, hear, outcome
 
 NOWHERE = RunId("no-such-pod", "main", 0)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance.local import local_provider
 from tests.conformance.provider import ProviderConformance
-from tests.conformance.talk import Talk
+from tests.conformance.provider_harness import Talk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

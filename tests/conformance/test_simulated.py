@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from skysail.cloud.errors import Unsupported
 from skysail.cloud.simulated.account import Account
-from skysail.cloud.simulated.client import RemoteAccount
+from skysail.cloud.simulated.http.client import RemoteAccount
+from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.ledger import Ledger
-from skysail.cloud.simulated.server import serve
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
-from tests.conformance.customer import Customer
+from tests.conformance.account_harness import Customer
 from tests.conformance.instances import Closed, CloudConformance, Entering, Real
 from tests.conformance.local import local_provider
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from skysail.cloud.contract import Provider
+    from skysail.cloud.provider import Provider
     from skysail.cloud.simulated.vendors import Vendor
 
 QUICK = [replace(MODAL, start=0.0), replace(RUNPOD, start=0.0, lag=0.05)]

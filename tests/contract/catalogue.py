@@ -10,7 +10,7 @@ from tests.contract.cases import applying, collecting, creating, deleting, listi
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.contract.speech import Api
+    from tests.contract.api_dsl import Api
 
 _CHAPTERS = (creating, replacing, patching, applying, deleting, collecting, listing, watching)
 

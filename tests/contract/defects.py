@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.janitor import Janitor
-from tests.simulation.pages import Pages, Position
+from tests.simulation.garbage_collector import Janitor
+from tests.simulation.pagination import Pages, Position
 from tests.simulation.watches import Change, History
 from tests.simulation.world import World
 from tests.simulation.writes import Write
 
 if TYPE_CHECKING:
-    from skysail.kube.resources import Resource
+    from skysail.kube.api.resources import Resource
     from tests.simulation.kinds import Kind
     from tests.simulation.ownership import Object, Owners
     from tests.simulation.writes import Preconditions

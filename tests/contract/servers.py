@@ -7,10 +7,10 @@ import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from skysail.kube import kubeconfig
-from skysail.kube.http import HttpTransport
-from skysail.kube.resources import CRD, NAMESPACE, SERVICE_ACCOUNT
-from tests.contract.speech import GADGET, GROUP, WIDGET, Api, Object
+from skysail.kube.api.resources import CRD, NAMESPACE, SERVICE_ACCOUNT
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.http_transport import HttpTransport
+from tests.contract.api_dsl import GADGET, GROUP, WIDGET, Api, Object
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
 from tests.support import virtual_time
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from skysail.kube.resources import Resource
+    from skysail.kube.api.resources import Resource
 
 _PATIENCE_SECONDS = 600.0
 

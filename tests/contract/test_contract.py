@@ -11,8 +11,8 @@ from tests.contract.catalogue import cases
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tests.contract.api_dsl import Api
     from tests.contract.servers import Server
-    from tests.contract.speech import Api
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in cases().items()])

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from skysail.kube.transport import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Reply, Request
+from skysail.kube.client.transport import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Reply, Request
 from tests.simulation import patches, selectors, statuses
 from tests.simulation.ownership import Manager
 from tests.simulation.statuses import Refusal
@@ -23,7 +23,7 @@ from tests.simulation.writes import DeleteOptions, Write
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from skysail.kube.resources import Resource
+    from skysail.kube.api.resources import Resource
     from tests.simulation.kinds import Kind
 
 Object = dict[str, Any]

@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+from skysail.cloud.account import Inventory
 from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown
-from skysail.cloud.instances import Inventory
 from tests.simulation.faults import Effect
-from tests.simulation.weather import LASTING
+from tests.simulation.outages import LASTING
 from tests.support.virtual_time import unfrozen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from skysail.cloud.contract import Abilities, Line, Output, Session
-    from skysail.cloud.instances import Cloud, Instance, Order, Terms
+    from skysail.cloud.account import Cloud, Instance, Order, Terms
+    from skysail.cloud.provider import Abilities, Line, Output, Session
     from tests.simulation.faults import FaultyTransport
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from skysail.base.names import Label
-from skysail.kube.resources import (
+from skysail.kube.api.resources import (
     DEPLOYMENT,
     HORIZONTAL_POD_AUTOSCALER,
     JOB,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import msgspec
 
-from skysail.kube.errors import ReplyLost, Unreachable
-from skysail.kube.transport import Reply, Request, Stream, Transport
+from skysail.kube.client.errors import ReplyLost, Unreachable
+from skysail.kube.client.transport import Reply, Request, Stream, Transport
 from tests.simulation.statuses import failure
 from tests.support.virtual_time import Freeze, unfrozen
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
-    from tests.simulation.weather import Weather
+    from tests.simulation.outages import Weather
 
 On = Literal["effect", "write", "read", "event", "call", "survey"]
 

@@ -12,15 +12,15 @@ import msgspec
 from skysail.base.timestamps import timestamp
 from skysail.core import conditions
 from skysail.core.actions import Apply, Delete, Owner, Plan, SetFinalizers
-from skysail.kube.cache import owner_uids, uids
-from skysail.kube.fields import Condition, Part
-from skysail.kube.objects import Key, Object
-from skysail.kube.resources import CONFIG_MAP, Resource
+from skysail.kube.api.fields import Condition, Part
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import CONFIG_MAP, Resource
+from skysail.kube.cache.cache import owner_uids, uids
 
 if TYPE_CHECKING:
     from skysail.core.actions import Action, Note
-    from skysail.kube.cache import Cache
-    from tests.simulation.process import Process
+    from skysail.kube.cache.cache import Cache
+    from tests.simulation.operator_process import Process
 
 FLEET = Resource("sea.skysail.dev", "v1", "fleets", "Fleet")
 BERTH = Resource("sea.skysail.dev", "v1", "berths", "Berth", namespaced=False)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from skysail.kinds.run.gangs.kueue import FLAVOR, WORKLOAD
-from skysail.kinds.run.gangs.volcano import POD_GROUP
-from skysail.kinds.run.types import TRAINING_JOB
-from skysail.kube.resources import CRD
+from skysail.kinds.training.api.training_job import TRAINING_JOB
+from skysail.kinds.training.scheduling.kueue import FLAVOR, WORKLOAD
+from skysail.kinds.training.scheduling.volcano import POD_GROUP
+from skysail.kube.api.resources import CRD
 from tests.simulation import runner
 from tests.simulation.jobs import JobController, Kubelets, Sweeper
 from tests.simulation.runner import Scenario
 from tests.simulation.training import FOREVER, NAME, VOLATILE, Yard, change, train
 
 if TYPE_CHECKING:
-    from skysail.kube.discovery import Discovery
-    from skysail.kube.resources import Resource
-    from tests.contract.speech import Api
+    from skysail.kube.api.resources import Resource
+    from skysail.kube.cache.discovery import Discovery
+    from tests.contract.api_dsl import Api
+    from tests.simulation.operator_process import Process
     from tests.simulation.ownership import Object
-    from tests.simulation.process import Process
     from tests.simulation.runner import Outcome
     from tests.simulation.training import Step
 

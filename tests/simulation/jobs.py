@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from skysail.base.names import Label
-from skysail.kinds.run.workload import INDEX_LABEL
-from skysail.kube.resources import JOB, POD
+from skysail.kinds.training.objects import INDEX_LABEL
+from skysail.kube.api.resources import JOB, POD
 from tests.simulation.ownership import Manager
 from tests.simulation.writes import DeleteOptions, Write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from skysail.kube.resources import Resource
+    from skysail.kube.api.resources import Resource
     from tests.simulation.ownership import Object
     from tests.simulation.world import World
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from skysail.kube import resources
-from skysail.kube.resources import (
+from skysail.kube.api import resources
+from skysail.kube.api.resources import (
     CRD,
     DEPLOYMENT,
     HORIZONTAL_POD_AUTOSCALER,

@@ -12,24 +12,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from skysail.base.names import Condition
-from skysail.claims.bureau import Bureau, Rules
-from skysail.claims.ending import LOST_CODE
-from skysail.claims.observe import INDEXES
-from skysail.claims.owners import PodOwners
+from skysail.claims.dependencies import Surroundings
+from skysail.claims.manager import Bureau, Rules
+from skysail.claims.plan.termination import LOST_CODE
 from skysail.claims.provider import Wishes
-from skysail.claims.surroundings import Surroundings
+from skysail.claims.reconciler import INDEXES
+from skysail.claims.tracking.owners import PodOwners
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
-from skysail.cloud.instances import Terms
-from skysail.cloud.simulated import bill
+from skysail.cloud.account import Terms
+from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.account import Account
 from skysail.cloud.simulated.ledger import Ledger
 from skysail.cloud.simulated.vendors import MODAL
+from skysail.kube.api.resources import POD
 from skysail.kube.events import Broadcaster
-from skysail.kube.resources import POD
-from skysail.node import keeper, wishes
-from skysail.node.keeper import Keeper
-from skysail.node.logs import LogStore
-from skysail.node.references import Node
+from skysail.node import kubelet
+from skysail.node.config.references import Node
+from skysail.node.kubelet import Keeper
+from skysail.node.log_store import LogStore
+from skysail.node.sync import cloud_requirements
 from tests.simulation.clouds import FaultyCloud
 from tests.simulation.runner import Bill, Due
 from tests.simulation.world import EPOCH
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 
     from skysail.cloud.simulated.faults import Fault
     from skysail.cloud.simulated.ledger import Row
-    from tests.contract.speech import Api
-    from tests.simulation.process import Process
+    from tests.contract.api_dsl import Api
+    from tests.simulation.operator_process import Process
     from tests.simulation.watches import Change
     from tests.simulation.world import World
 
@@ -84,11 +85,13 @@ class Market:
     def bill(self, world: World) -> Bill:
         rows = self.ledger.rows
         claims = [obj["metadata"]["name"] for obj in world.objects.get(CLOUD_INSTANCE.resource, {}).values()]
-        at_once, orphans = bill.most_at_once(rows), self._orphans(claims, world)
+        at_once, orphans = billing.most_at_once(rows), self._orphans(claims, world)
         wrong = [f"{at_once} instances were billed at once for one claim"] if at_once > 1 else []
         wrong += [f"{many} instances did the work {work} at once" for work, many in self._together(world, "work")]
         wrong += [f"instance {row.instance} of claim {row.claim} has no owner" for row in orphans]
-        wrong += [f"a stranger's instance {name} was touched" for name in bill.strangers_touched(rows, cluster=CLUSTER)]
+        wrong += [
+            f"a stranger's instance {name} was touched" for name in billing.strangers_touched(rows, cluster=CLUSTER)
+        ]
         wrong += [f"claim {name} went while its instance was paid for" for name in self._abandoned(world)]
         return Bill(at_once, len(orphans), wrong, self._dues(world), [job for job, _ in self._together(world, "job")])
 
@@ -96,9 +99,9 @@ class Market:
         """By claim, with what it says of its cost at the end."""
         last = {each.after["metadata"]["name"]: each.after for each in _claims(world)}
         unwanted = _unwanted(world)
-        mine = list(bill.of(self.ledger.rows, CLUSTER))
+        mine = list(billing.of(self.ledger.rows, CLUSTER))
         found = {}
-        for name, charge in bill.charges(mine, _wall()).items():
+        for name, charge in billing.charges(mine, _wall()).items():
             says = last[name].get("status", {}).get("usdTotal") if name in last else None
             price = charge.usd / charge.seconds if charge.seconds else 0.0
             error = abs(says - charge.usd) / price if says is not None and price else 0.0
@@ -111,12 +114,12 @@ class Market:
         """For which `work` or `job` more than one instance was paid for at once, and how many."""
         names = {each.after["metadata"]["name"]: each.after["spec"]["for"].get(field, "") for each in _claims(world)}
         rows = [msgspec.structs.replace(row, claim=names.get(row.claim, "")) for row in self.ledger.rows]
-        found = bill.charges(rows, 0.0)
+        found = billing.charges(rows, 0.0)
         return [(name, charge.at_once) for name, charge in found.items() if name and charge.at_once > 1]
 
     def _orphans(self, claims: list[str], world: World) -> list[Row]:
         pods = {obj["metadata"]["uid"] for obj in world.objects.get(POD, {}).values()}
-        alive = [row for row in bill.billable(self.ledger.rows) if row.cluster == CLUSTER]
+        alive = [row for row in billing.billable(self.ledger.rows) if row.cluster == CLUSTER]
         return [row for row in alive if row.claim not in claims or row.claim.rsplit("-", 1)[0] not in pods]
 
     def _abandoned(self, world: World) -> list[str]:
@@ -194,7 +197,7 @@ class Harbour:
             provider,
             Node(name=NODE, address="10.0.0.1", allocatable={}, environment={}, is_virtual=True),
             LogStore(Path(tempfile.mkdtemp(dir=market.logs.name))),
-            around=keeper.Surroundings(broadcaster, lambda: process.now().timestamp(), around.clock, process.rng),
+            around=kubelet.Surroundings(broadcaster, lambda: process.now().timestamp(), around.clock, process.rng),
         )
         self.keeper.pods.subscribe(self.bureau.owner_changed)
         process.background += [
@@ -205,7 +208,7 @@ class Harbour:
 
     def _wishes(self, uid: str) -> Wishes:
         pod = self.keeper.known(uid)
-        return wishes.wishes(pod) if pod else Wishes()
+        return cloud_requirements.wishes(pod) if pod else Wishes()
 
 
 async def apply_pod(

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from skysail.kube.resources import EVENT, LEASE, NAMESPACE
-from tests.contract.speech import Api
-from tests.simulation import weather
+from skysail.kube.api.resources import EVENT, LEASE, NAMESPACE
+from tests.contract.api_dsl import Api
+from tests.simulation import outages as weather
 from tests.simulation.api import ApiModel
 from tests.simulation.faults import (
     EFFECT_TROUBLES,
@@ -29,9 +29,9 @@ from tests.simulation.faults import (
     On,
     Trouble,
 )
-from tests.simulation.past import Past
-from tests.simulation.process import Process
-from tests.simulation.weather import Weather
+from tests.simulation.operator_process import Process
+from tests.simulation.outages import Weather
+from tests.simulation.stale_reads import Past
 from tests.simulation.world import EPOCH, World
 from tests.support import virtual_time
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from skysail.kube.resources import Resource
+    from skysail.kube.api.resources import Resource
     from tests.simulation.watches import Change
     from tests.simulation.world import Resident
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from skysail.kube.resources import POD
+from skysail.kube.api.resources import POD
 from tests.simulation.statuses import bad_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from skysail.kube.resources import Resource
+    from skysail.kube.api.resources import Resource
 
 _SET = re.compile(r"^(\S+)\s+(in|notin)\s+\(([^)]*)\)$")
 _COMMA = re.compile(r",(?![^(]*\))")

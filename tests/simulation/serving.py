@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from skysail.base.names import Label
 from skysail.base.settings import Settings
-from skysail.kinds.model.caches import Caches
-from skysail.kinds.model.observe import Models
-from skysail.kinds.model.terms import terms
-from skysail.kinds.model.types import KINDS, ML_MODEL, MODEL_DEPLOYMENT
-from skysail.kube.resources import CONTROLLER_REVISION, DEPLOYMENT, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE
-from tests.contract.speech import owned_by
+from skysail.kinds.serving.api.types import KINDS, ML_MODEL, MODEL_DEPLOYMENT
+from skysail.kinds.serving.caches import Caches
+from skysail.kinds.serving.reconciler import Models
+from skysail.kinds.serving.spec.config import terms
+from skysail.kube.api.resources import CONTROLLER_REVISION, DEPLOYMENT, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE
+from tests.contract.api_dsl import owned_by
 from tests.simulation import runner
 from tests.simulation.deployments import (
     REPLICA_SET,
@@ -32,10 +32,10 @@ from tests.simulation.runner import Bill, Scenario
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from skysail.kube.crd import CustomKind
-    from skysail.kube.resources import Resource
-    from tests.contract.speech import Api
-    from tests.simulation.process import Process
+    from skysail.kube.api.crd import CustomKind
+    from skysail.kube.api.resources import Resource
+    from tests.contract.api_dsl import Api
+    from tests.simulation.operator_process import Process
     from tests.simulation.runner import Outcome
     from tests.simulation.watches import Change
     from tests.simulation.world import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skysail.kube.resources import Resource
+    from skysail.kube.api.resources import Resource
 
 
 class Refusal(Exception):

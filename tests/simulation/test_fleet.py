@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from skysail.kube.resources import CONFIG_MAP, NAMESPACE
+from skysail.kube.api.resources import CONFIG_MAP, NAMESPACE
 from tests.simulation import runner
 from tests.simulation.fleet import BERTH, FLEET, Admiral
 from tests.simulation.runner import Scenario
@@ -15,10 +15,10 @@ from tests.simulation.runner import Scenario
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.contract.speech import Api
+    from tests.contract.api_dsl import Api
+    from tests.simulation.coverage_report import Court
     from tests.simulation.faults import On
     from tests.simulation.runner import Outcome
-    from tests.simulation.scoreboard import Court
 
 
 async def order(api: Api) -> None:

@@ -1,6 +1,6 @@
 """TrainingJobs with a gang scheduler: how each story ends, and that a crash does not change it.
 
-Here are the stories where somebody else decides when an attempt begins and ends; `tests/crashes` has all of them.
+The scenarios in which a gang scheduler decides when an attempt starts and ends; `tests/fault_injection` has all.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from skysail.kube.resources import JOB
+from skysail.kube.api.resources import JOB
 from tests.simulation import runner
 from tests.simulation.gangs import GANG, SCENARIOS, reference
 from tests.simulation.training import NAME
 
 if TYPE_CHECKING:
-    from tests.simulation.scoreboard import Court
+    from tests.simulation.coverage_report import Court
 
 # The phase, what ended each attempt, how many retries that cost, and what stands at the scheduler's.
 ENDS: dict[str, tuple[str, list[str | None], int, str]] = {

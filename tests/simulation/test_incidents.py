@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from skysail.claims.types import CLOUD_INSTANCE
-from skysail.cloud.instances import Inventory
+from skysail.cloud.account import Inventory
 from skysail.cloud.simulated.faults import Fault
-from skysail.kube.resources import NAMESPACE, POD
-from tests.contract.speech import Api
+from skysail.kube.api.resources import NAMESPACE, POD
+from tests.contract.api_dsl import Api
 from tests.simulation import runner
 from tests.simulation.faults import Trouble
 from tests.simulation.offload import CLUSTER, VOLATILE, Harbour, Market, apply_pod

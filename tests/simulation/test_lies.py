@@ -12,8 +12,8 @@ from tests.simulation.offload import STRANGER, VENDOR, Market, apply_pod
 from tests.simulation.test_incidents import HOUR, Story, after, force_delete, work, work_for_hours
 
 if TYPE_CHECKING:
-    from skysail.cloud.instances import Instance, Order
-    from tests.contract.speech import Api
+    from skysail.cloud.account import Instance, Order
+    from tests.contract.api_dsl import Api
 
 _DUPLICATE = Fault(on="create", at=1, what="duplicate")
 

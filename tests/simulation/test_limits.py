@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.cloud.simulated.faults import Fault
-from skysail.kube.resources import JOB, POD
+from skysail.kube.api.resources import JOB, POD
+from tests.simulation.cloud_scenarios import of_job
 from tests.simulation.faults import Trouble
 from tests.simulation.offload import STRANGER, Market, apply_pod
-from tests.simulation.stories import of_job
 from tests.simulation.test_incidents import Story, after, delete
 
 if TYPE_CHECKING:
-    from tests.contract.speech import Api
+    from tests.contract.api_dsl import Api
 
 TEN_MINUTES = 600.0
 

@@ -16,9 +16,9 @@ from tests.simulation.test_fleet import SCENARIOS
 
 if TYPE_CHECKING:
     from skysail.core.actions import Action
-    from tests.contract.speech import Api
+    from tests.contract.api_dsl import Api
     from tests.simulation.faults import On
-    from tests.simulation.process import Process
+    from tests.simulation.operator_process import Process
 
 
 class Hasty(Admiral):

@@ -1,6 +1,6 @@
 """A model in every story: how it ends when nothing goes wrong, and that it ends so when something does.
 
-Here are the troubles that every change should be tried with; `tests/crashes` has all of them.
+Here are the troubles that every change should be tried with; `tests/fault_injection` has all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.simulation.faults import Trouble
 from tests.simulation.serving import SCENARIOS, reference
 
 if TYPE_CHECKING:
-    from tests.simulation.scoreboard import Court
+    from tests.simulation.coverage_report import Court
 
 # The phase, the number of the revision that is served, the outcomes in the history, and the conditions that hold.
 End = tuple[str | None, int, list[str], set[str]]

@@ -11,12 +11,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from skysail.base.timestamps import timestamp
-from skysail.kinds.run.observe import Caches, Training
-from skysail.kinds.run.records import Records
-from skysail.kinds.run.report import Report
-from skysail.kinds.run.types import TRAINING_JOB, NewestCheckpoint, Progress
-from skysail.kube.discovery import Discovery
-from skysail.kube.resources import JOB, POD
+from skysail.kinds.training.api.training_job import TRAINING_JOB, NewestCheckpoint, Progress
+from skysail.kinds.training.progress.report import Report
+from skysail.kinds.training.progress.status_writer import Records
+from skysail.kinds.training.reconciler import Caches, Training
+from skysail.kube.api.resources import JOB, POD
+from skysail.kube.cache.discovery import Discovery
 from tests.simulation import runner
 from tests.simulation.jobs import DEAD, JobController, Kubelets
 from tests.simulation.runner import Scenario
@@ -25,8 +25,8 @@ from tests.simulation.world import EPOCH
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.contract.speech import Api
-    from tests.simulation.process import Process
+    from tests.contract.api_dsl import Api
+    from tests.simulation.operator_process import Process
     from tests.simulation.runner import Outcome
 
     Step = Callable[[Api], Awaitable[None]]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from types import TracebackType
 
-    from skysail.kube.resources import Resource
+    from skysail.kube.api.resources import Resource
     from tests.simulation.selectors import Selector
     from tests.simulation.world import World
 

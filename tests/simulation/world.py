@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from skysail.kube.resources import CRD, JOB, NAMESPACE, POD, Resource
+from skysail.kube.api.resources import CRD, JOB, NAMESPACE, POD, Resource
 from tests.simulation import kinds, ownership, statuses
-from tests.simulation.janitor import Janitor
+from tests.simulation.garbage_collector import Janitor
 from tests.simulation.kinds import Kind
 from tests.simulation.ownership import Manager, Object, Owners
-from tests.simulation.pages import Pages
+from tests.simulation.pagination import Pages
 from tests.simulation.watches import History
 from tests.simulation.writes import DeleteOptions, Preconditions, Write
 

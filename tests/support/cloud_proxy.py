@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from skysail.local import addresses, doors
+from skysail.local import addresses
+from skysail.local.cluster import tcp_proxy
 from tests.support.proxy import Proxy, Seen
 
 if TYPE_CHECKING:
@@ -27,10 +28,10 @@ class CloudProxy(Proxy):
     @contextlib.asynccontextmanager
     async def _upstream(self) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
         """The test's process is not in the hull: a door leads there."""
-        listener, dial = doors.open_listener(0), self._cluster.dial
+        listener, dial = tcp_proxy.open_listener(0), self._cluster.dial
         patience = aiohttp.ClientTimeout(total=None)
         async with (
-            await doors.serve(listener, lambda: asyncio.to_thread(dial, addresses.SIMULATED_PORT)),
+            await tcp_proxy.serve(listener, lambda: asyncio.to_thread(dial, addresses.SIMULATED_PORT)),
             aiohttp.ClientSession(timeout=patience, auto_decompress=False) as session,
         ):
             yield session, f"http://127.0.0.1:{listener.getsockname()[1]}"

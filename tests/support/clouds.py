@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from skysail.app import simulated
-from skysail.cloud.simulated import bill
-from skysail.cloud.simulated.client import RemoteAccount
+from skysail.app import simulated_clouds
+from skysail.cloud.simulated import billing
+from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.ledger import Row
 from skysail.cloud.simulated.vendors import VENDORS
-from skysail.local import addresses, doors
-from tests.conformance.customer import Customer
+from skysail.local import addresses
+from skysail.local.cluster import tcp_proxy
+from tests.conformance.account_harness import Customer
 from tests.support.kubectl import TIMEOUT, Manifest, get, ok
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _URL = f"http://{addresses.HULL}:{addresses.SIMULATED_PORT}"
 
 def flags(cluster: Cluster, url: str = _URL) -> tuple[str, ...]:
     """What an operator is told so that it has nodes for the simulated clouds of the agent, as `skysail up` tells it."""
-    simulated.token(cluster.home)
+    simulated_clouds.token(cluster.home)
     home = cluster.home
     return (
         f"--node-address={addresses.HULL}",
@@ -93,7 +94,7 @@ class Books:
         return msgspec.json.Decoder(Row).decode_lines(whole)
 
     def ours(self, cloud: str) -> list[Row]:
-        return list(bill.of(self.rows(cloud), self.id))
+        return list(billing.of(self.rows(cloud), self.id))
 
     def count(self, cloud: str, verb: Verb) -> int:
         return sum(row.verb == verb for row in self.ours(cloud))
@@ -103,15 +104,15 @@ class Books:
 
     def billed(self, cloud: str) -> set[str]:
         """The claims that are paid for now."""
-        return {row.claim for row in bill.billable(self.ours(cloud))}
+        return {row.claim for row in billing.billable(self.ours(cloud))}
 
     def judge(self) -> None:
         """What must hold at any time."""
         for cloud in NODES:
             rows = self.rows(cloud)
-            assert bill.most_at_once(rows) <= 1, f"{cloud}: a claim was billed twice at once"
-            assert bill.strangers_touched(rows, cluster=self.id) == ()
-            strangers = {row.instance for row in bill.billable(rows) if row.cluster != self.id}
+            assert billing.most_at_once(rows) <= 1, f"{cloud}: a claim was billed twice at once"
+            assert billing.strangers_touched(rows, cluster=self.id) == ()
+            strangers = {row.instance for row in billing.billable(rows) if row.cluster != self.id}
             assert self._strangers[cloud] in strangers, f"{cloud}: the stranger's instance has ended"
 
     def until_let_go(self, namespace: str) -> None:
@@ -119,18 +120,18 @@ class Books:
         self._cluster.until(lambda: claims(self._cluster, namespace) == [], f"the claims of {namespace} to be gone")
         names = {claim["metadata"]["name"] for claim in get(self._cluster, "default", "cloudinstances")["items"]}
         for cloud in NODES:
-            assert bill.orphans(self.rows(cloud), cluster=self.id, claims=names) == ()
+            assert billing.orphans(self.rows(cloud), cluster=self.id, claims=names) == ()
         self.judge()
 
     async def _invite_strangers(self) -> Mapping[str, str]:
-        listener = doors.open_listener(0)
+        listener = tcp_proxy.open_listener(0)
         dial = self._cluster.dial
-        async with await doors.serve(listener, lambda: asyncio.to_thread(dial, addresses.SIMULATED_PORT)):
+        async with await tcp_proxy.serve(listener, lambda: asyncio.to_thread(dial, addresses.SIMULATED_PORT)):
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             return {name: await self._invite_stranger(name, url) for name in NODES}
 
     async def _invite_stranger(self, cloud: str, url: str) -> str:
-        account = RemoteAccount(VENDORS[cloud], url, simulated.token(self._cluster.home))
+        account = RemoteAccount(VENDORS[cloud], url, simulated_clouds.token(self._cluster.home))
         try:
             return (await Customer(account).running(Customer(account).order(seconds=7200.0))).id
         finally:

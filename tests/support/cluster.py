@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from skysail.app.install import install_node
-from skysail.kube import kubeconfig
 from skysail.kube.certificates import Pair
-from skysail.local import addresses, launch
-from skysail.local.control import Control
+from skysail.kube.client import kubeconfig
+from skysail.local import addresses, launcher
+from skysail.local.cluster.control_client import Control
+from skysail.local.cluster.home import Home
+from skysail.local.cluster.supervisor import Unit, UnitStatus
+from skysail.local.control_plane import binaries, build, credentials, pki
+from skysail.local.control_plane.flags import Component, PlaneOptions
 from skysail.local.errors import Refused
-from skysail.local.home import Home
-from skysail.local.launch import HullSettings
-from skysail.local.plane import binaries, build, credentials, pki
-from skysail.local.plane.flags import Component, PlaneOptions
-from skysail.local.supervisor import Unit, UnitStatus
+from skysail.local.launcher import HullSettings
 
 if TYPE_CHECKING:
     import socket
@@ -61,13 +61,13 @@ class Cluster:
         )
 
     def __enter__(self) -> Self:
-        launch.start(self._settings, say=lambda _: None)
+        launcher.start(self._settings, say=lambda _: None)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        launch.stop(self.home, _PATIENCE_SECONDS)
+        launcher.stop(self.home, _PATIENCE_SECONDS)
 
     @property
     def kubeconfig(self) -> Path:
@@ -159,7 +159,7 @@ class Cluster:
     def start_agent(self) -> None:
         """The node `local` as a process. Returns when it is ready; it is restarted when it is killed."""
         asyncio.run(install_node(self.kubeconfig, self._pki().authority))
-        argv = (sys.executable, "-m", "skysail.app.agent", str(self.home.root))
+        argv = (sys.executable, "-m", "skysail.app.node_agent", str(self.home.root))
         self.control.start_unit(Unit(name="agent", argv=argv))
         # The node may still be called ready because of the agent before this one: its last door opens last.
         self.until(lambda: self._answers(addresses.SIMULATED_PORT), "the agent to answer")

@@ -65,7 +65,7 @@ def begin(model: Path, *, python: str = sys.executable, **variables: str) -> sub
     """At any free port."""
     told = {"MODEL_PATH": str(model), "MODEL_NAME": "net", "HOST": "127.0.0.1", "PORT": "0", "DRAIN_SECONDS": "0"}
     return subprocess.Popen(
-        [python, "-m", "skysail.runtimes.fastapi_pytorch"],
+        [python, "-m", "skysail.runtimes.model_server"],
         env={**os.environ, "PYTHONPATH": str(SOURCE), **told, **variables},
         stderr=subprocess.PIPE,
         text=True,

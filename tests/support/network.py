@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from skysail.cloud.contract import Pod
-from skysail.kube import kubeconfig
-from skysail.kube.client import Client
-from skysail.kube.http import HttpTransport
-from skysail.kube.objects import version
+from skysail.cloud.provider import Pod
+from skysail.kube.api.objects import version
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client
+from skysail.kube.client.http_transport import HttpTransport
 from skysail.local.addresses import HULL
-from skysail.local.net.network import Network
+from skysail.local.network.network import Network
 
 PORT = 18053
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from yarl import URL
 
-from skysail.cloud.contract import Abilities, Output, RunId, Usage
 from skysail.cloud.errors import Gone, Refused
+from skysail.cloud.provider import Abilities, Output, RunId, Usage
 from skysail.node.server.backend import ContainerStats, NodeStats, Place
 from skysail.node.server.errors import NoSuch, NotRunning
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from skysail.node.logs import Excerpt, LogStore
+    from skysail.node.log_store import Excerpt, LogStore
 
 PIECE = 128 * 1024
 EVERYTHING = Abilities(exec=True, attach=True, port_forward=True, stats=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from skysail.local.plane import build, toolchain
-from skysail.local.plane.turns import alone
+from skysail.local.control_plane import build, go_toolchain
+from skysail.local.control_plane.file_lock import alone
 
 _TRIES = 10
 _LONGEST_PAUSE = 60.0
@@ -52,7 +52,7 @@ class GoProgram(msgspec.Struct, frozen=True):
 
     def _go(self, *arguments: str) -> str:
         """Try until it is done: the module proxy asks for patience now and then. Downloads are kept between tries."""
-        go = toolchain.find(os.environ, build.cache_folder(os.environ), _quietly)
+        go = go_toolchain.find(os.environ, build.cache_folder(os.environ), _quietly)
         for attempt in range(1, _TRIES + 1):
             done = subprocess.run(
                 [go, *arguments],

@@ -19,10 +19,10 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
-from skysail.kube import kubeconfig
-from skysail.kube.kubeconfig import load_certificate
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.kubeconfig import load_certificate
 from skysail.local import addresses
-from skysail.local.plane import credentials, pki
+from skysail.local.control_plane import credentials, pki
 
 if TYPE_CHECKING:
     import socket

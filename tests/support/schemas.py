@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.kube.schema import INT_OR_STRING, PRESERVE, Schema
+from skysail.kube.api.schema import INT_OR_STRING, PRESERVE, Schema
 
 Steps = tuple[str | int, ...]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from skysail.kube.transport import Reply
+    from skysail.kube.client.transport import Reply
 
 
 class Pieces:

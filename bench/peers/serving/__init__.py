@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from bench.serving_models import FEATURES, INSTANCES, PROTOCOL
-from skysail.local.plane.build import cache_folder
+from skysail.local.control_plane.build import cache_folder
 
 NAIVE = "naive FastAPI"
 TORCH, ONNX, ONNX_V2 = "fastapi-pytorch", "fastapi-onnx", "fastapi-onnx, v2"
@@ -85,7 +85,7 @@ def _script(name: str) -> Callable[[Place], Start]:
 def _ours(file: str) -> Callable[[Place], Start]:
     def start(place: Place) -> Start:
         told = {"MODEL_PATH": str(place.model / file), "MODEL_NAME": "net", "HOST": "127.0.0.1", "DRAIN_SECONDS": "0"}
-        argv = [place.python, "-m", "skysail.runtimes.fastapi_pytorch"]
+        argv = [place.python, "-m", "skysail.runtimes.model_server"]
         return Start(argv, {**place.env, **told, "PYTHONPATH": str(_SOURCE)})
 
     return start

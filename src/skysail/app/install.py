@@ -8,16 +8,16 @@ from pathlib import Path
 
 from skysail.app import manifests
 from skysail.base.names import Label
-from skysail.kube import kubeconfig
-from skysail.kube.client import Client, Manifest
-from skysail.kube.discovery import Definition
-from skysail.kube.errors import Conflict, NotFound, Throttled
-from skysail.kube.http import HttpTransport
-from skysail.kube.objects import Object
-from skysail.kube.resources import CRD, ROLE_BINDING, SERVICE
-from skysail.local import disks
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import CRD, ROLE_BINDING, SERVICE
+from skysail.kube.cache.discovery import Definition
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client, Manifest
+from skysail.kube.client.errors import Conflict, NotFound, Throttled
+from skysail.kube.client.http_transport import HttpTransport
 from skysail.local.addresses import HULL, METRICS_PORT, METRICS_SERVICE, NODE
-from skysail.local.plane.pki import NODE_AGENT
+from skysail.local.control_plane.pki import NODE_AGENT
+from skysail.local.storage import provisioner
 from skysail.node import metrics_api
 from skysail.node.server import tls
 
@@ -47,7 +47,7 @@ async def install_node(path: Path, authority: bytes) -> None:
     try:
         client = Client(transport)
         for resource, manifest in (
-            *disks.MANIFESTS,
+            *provisioner.MANIFESTS,
             (SERVICE, _metrics_service()),
             (ROLE_BINDING, _reads_authorities()),
             (metrics_api.API_SERVICE, registered),

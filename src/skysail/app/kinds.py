@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from skysail.claims import types as claims
-from skysail.kinds.model import types as model
+from skysail.kinds.modal_endpoints import types as remote
 from skysail.kinds.offload import types as offload
-from skysail.kinds.remote import types as remote
-from skysail.kinds.run import types as run
-from skysail.kube.crd import CustomKind
+from skysail.kinds.serving.api import types as model
+from skysail.kinds.training.api import training_job as run
+from skysail.kube.api.crd import CustomKind
 
 ALL_KINDS: tuple[CustomKind, ...] = (*run.KINDS, *model.KINDS, *remote.KINDS, *claims.KINDS, *offload.KINDS)
 

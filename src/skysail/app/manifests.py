@@ -6,16 +6,20 @@ from typing import Any
 
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.base.names import Label
-from skysail.claims import bureau, diary
+from skysail.claims import manager
+from skysail.claims.limits import launch_history
 from skysail.claims.types import CLOUD_INSTANCE
-from skysail.kinds.awaiting.observe import rights
-from skysail.kinds.model import observe as model_observe
-from skysail.kinds.model import types as model_types
-from skysail.kinds.run import observe, records
-from skysail.kinds.run.types import TRAINING_JOB
-from skysail.kube import crd, discovery, events, lease, rbac, tokens, webhooks
-from skysail.kube.rbac import Right
-from skysail.kube.resources import (
+from skysail.kinds.serving import reconciler as model_observe
+from skysail.kinds.serving.api import types as model_types
+from skysail.kinds.training import reconciler
+from skysail.kinds.training.api.training_job import TRAINING_JOB
+from skysail.kinds.training.progress import status_writer
+from skysail.kinds.unimplemented.reconciler import rights
+from skysail.kube import events, leader_election
+from skysail.kube.admission import registration
+from skysail.kube.api import crd, rbac
+from skysail.kube.api.rbac import Right
+from skysail.kube.api.resources import (
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
     CRD,
@@ -25,8 +29,12 @@ from skysail.kube.resources import (
     SERVICE_ACCOUNT,
     Resource,
 )
-from skysail.node import heartbeat, keeper, references, register
-from skysail.node.server import api, tls
+from skysail.kube.cache import discovery
+from skysail.kube.client import token_review
+from skysail.node import kubelet
+from skysail.node.config import references
+from skysail.node.registration import node_lease, registrar
+from skysail.node.server import routes, tls
 
 Manifest = dict[str, Any]
 
@@ -61,25 +69,29 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
     account = (operator_namespace, NAME)
     everywhere = [
         *(right for kind in (*ALL_KINDS, *COMPATIBLE_KINDS) if kind not in _OWN_RIGHTS for right in rights(kind)),
-        *bureau.RIGHTS,
-        *observe.RIGHTS,
-        *records.RIGHTS,
+        *manager.RIGHTS,
+        *reconciler.RIGHTS,
+        *status_writer.RIGHTS,
         *model_observe.RIGHTS,
-        *tokens.RIGHTS,
-        *keeper.RIGHTS,
+        *token_review.RIGHTS,
+        *kubelet.RIGHTS,
         *references.RIGHTS,
-        *register.RIGHTS,
-        *api.RIGHTS,
+        *registrar.RIGHTS,
+        *routes.RIGHTS,
         Right(NAMESPACE, ("get",), names=("kube-system",)),
         *discovery.RIGHTS,
         *events.RIGHTS,
-        *webhooks.RIGHTS,
+        *registration.RIGHTS,
     ]
-    at_home = [*lease.OWN_NAMESPACE_RIGHTS, *webhooks.OWN_NAMESPACE_RIGHTS, *diary.OWN_NAMESPACE_RIGHTS]
+    at_home = [
+        *leader_election.OWN_NAMESPACE_RIGHTS,
+        *registration.OWN_NAMESPACE_RIGHTS,
+        *launch_history.OWN_NAMESPACE_RIGHTS,
+    ]
     roles = [
         rbac.cluster_role(NAME, everywhere, _LABELS),
         rbac.role(operator_namespace, NAME, at_home, _LABELS),
-        rbac.role(heartbeat.NAMESPACE, NAME, heartbeat.LEASE_NAMESPACE_RIGHTS, _LABELS),
+        rbac.role(node_lease.NAMESPACE, NAME, node_lease.LEASE_NAMESPACE_RIGHTS, _LABELS),
     ]
     service_account = {
         "apiVersion": "v1",

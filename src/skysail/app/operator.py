@@ -16,49 +16,50 @@ from typing import Any
 
 from aiohttp import web
 
-from skysail.app import clouds, training
-from skysail.app.audits import Audits
-from skysail.app.clouds import CloudNode
-from skysail.app.ground import CannotStart, Ground, look_around
+from skysail.app import cloud_nodes, training
+from skysail.app.cache_audit import Audits
+from skysail.app.cloud_nodes import CloudNode
+from skysail.app.cluster_check import CannotStart, Ground, look_around
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
-from skysail.app.reception import Reception
 from skysail.app.serving import Serving
 from skysail.app.training import Training
-from skysail.base import clock, health
+from skysail.app.webhook_server import Reception
+from skysail.base import clock, health_server
 from skysail.base.metrics import Metrics
 from skysail.base.names import Label, Metric
 from skysail.base.settings import Settings
-from skysail.claims import bureau
-from skysail.claims.brake import Limits
-from skysail.claims.bureau import Bureau
-from skysail.claims.diary import Diary
-from skysail.claims.observe import INDEXES
-from skysail.claims.owners import PodOwners
-from skysail.claims.surroundings import Surroundings
+from skysail.claims import manager
+from skysail.claims.dependencies import Surroundings
+from skysail.claims.limits.launch_history import Diary
+from skysail.claims.limits.launch_limiter import Limits
+from skysail.claims.manager import Bureau
+from skysail.claims.reconciler import INDEXES
+from skysail.claims.tracking.owners import PodOwners
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
-from skysail.cloud.instances import Cloud
-from skysail.core.act import Caches, Performer
+from skysail.cloud.account import Cloud
 from skysail.core.actions import Note
+from skysail.core.controller import Controller, Loop
+from skysail.core.executor import Caches, Performer
 from skysail.core.fence import Fenced, FencedTransport
-from skysail.core.loop import Controller, Loop
-from skysail.kinds.awaiting.observe import Awaiting
-from skysail.kinds.model import counts as model_counts
-from skysail.kinds.model import types as model_types
-from skysail.kinds.run.counts import Counts
-from skysail.kinds.run.types import TRAINING_JOB
-from skysail.kube import kubeconfig, lease
-from skysail.kube.cache import Cache
-from skysail.kube.client import Client
-from skysail.kube.collector import Collector
-from skysail.kube.crd import CustomKind
-from skysail.kube.discovery import Definition
+from skysail.kinds.serving import metrics as model_counts
+from skysail.kinds.serving.api import types as model_types
+from skysail.kinds.training.api.training_job import TRAINING_JOB
+from skysail.kinds.training.metrics import Counts
+from skysail.kinds.unimplemented.reconciler import Awaiting
+from skysail.kube import leader_election
+from skysail.kube.api.crd import CustomKind
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import Resource
+from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.discovery import Definition
+from skysail.kube.cache.gc_tuning import Collector
+from skysail.kube.cache.informers import Informers
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.kube.client.transport import Transport
 from skysail.kube.events import Broadcaster, Event
-from skysail.kube.http import HttpTransport
-from skysail.kube.informers import Informers
-from skysail.kube.lease import Elector
-from skysail.kube.objects import Key, Object
-from skysail.kube.resources import Resource
-from skysail.kube.transport import Transport
+from skysail.kube.leader_election import Elector
 from skysail.node.server.tls import Identity
 
 _HEARTBEAT_SECONDS = 1.0
@@ -74,7 +75,7 @@ async def run(settings: Settings) -> int:
     lease_transport = HttpTransport(access, connections=2, seconds=_LEASE_SECONDS)
     try:
         ground = await look_around(Client(transport), access.server)
-        async with clouds.accounts(settings) as accounts:
+        async with cloud_nodes.accounts(settings) as accounts:
             return await Operator(settings, transport, lease_transport, ground, accounts).run()
     finally:
         await transport.close()
@@ -111,7 +112,7 @@ class Operator:
         self._broadcaster = Broadcaster(self._client, instance=self._identity, now=clock.now)
         self._elector = Elector(
             Client(lease_transport),
-            Key(settings.operator_namespace, lease.NAME),
+            Key(settings.operator_namespace, leader_election.NAME),
             self._identity,
             now=clock.now,
             clock=clock.steady,
@@ -132,7 +133,7 @@ class Operator:
         self._diary = Diary(self._acting, settings.operator_namespace, clock.now)
         self._bureau = self._open_bureau(accounts, ground.cluster)
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
-        self._nodes_identity = Identity(self._client, clouds.certificate(settings, address), self._rng)
+        self._nodes_identity = Identity(self._client, cloud_nodes.certificate(settings, address), self._rng)
         self._nodes = self._make_nodes(accounts, ground, address)
         self._lag = 0.0
         self._is_stopping = False
@@ -235,7 +236,7 @@ class Operator:
 
     def _open_bureau(self, accounts: Mapping[str, Cloud], cluster: str) -> Bureau:
         claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
-        rules = bureau.Rules(
+        rules = manager.Rules(
             cluster=cluster,
             identity=self._identity,
             limits=Limits.of(self._settings),
@@ -250,7 +251,7 @@ class Operator:
         return opened
 
     def _make_nodes(self, accounts: Mapping[str, Cloud], ground: Ground, address: str) -> list[CloudNode]:
-        parts = clouds.Parts(
+        parts = cloud_nodes.Parts(
             client=self._client,
             acting=self._acting,
             broadcaster=self._broadcaster,
@@ -278,7 +279,7 @@ class Operator:
     async def _servers(self) -> AsyncIterator[None]:
         """Health on its ports and admission on its own, on every replica whether or not it leads."""
         async with contextlib.AsyncExitStack() as stack:
-            pages = health.Health(
+            pages = health_server.Health(
                 self._metrics, unready=self._unready, outages=self._bureau.outages, audit=self._audits.asked
             )
             for port in self._settings.health_ports:
@@ -295,7 +296,7 @@ class Operator:
 
     async def _serve(self, stack: contextlib.AsyncExitStack, app: web.Application, port: int, **options: Any) -> None:
         try:
-            runner = await health.serve(app, port, **options)
+            runner = await health_server.serve(app, port, **options)
         except OSError as error:
             raise CannotStart(f"Port {port} cannot be opened: {error.strerror}. Choose another one.") from error
         stack.push_async_callback(runner.cleanup)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from skysail.base import clock
 from skysail.base.settings import Settings
-from skysail.core import act
-from skysail.core.act import Performer
+from skysail.core import executor
+from skysail.core.executor import Performer
 from skysail.core.fence import Fence
-from skysail.kinds.model.caches import Caches
-from skysail.kinds.model.observe import Models
-from skysail.kinds.model.terms import terms
-from skysail.kinds.model.types import KINDS
-from skysail.kube.client import Client
+from skysail.kinds.serving.api.types import KINDS
+from skysail.kinds.serving.caches import Caches
+from skysail.kinds.serving.reconciler import Models
+from skysail.kinds.serving.spec.config import terms
+from skysail.kube.client.client import Client
 
 
 class Serving:
@@ -21,4 +21,4 @@ class Serving:
         self.caches = Caches.make()
         told = terms(settings)
         self.controllers = tuple(Models(kind, client, self.caches, clock.now, told) for kind in KINDS)
-        self.performer = Performer(client, act.Caches(*self.caches.models.values(), *self.caches.children), fence)
+        self.performer = Performer(client, executor.Caches(*self.caches.models.values(), *self.caches.children), fence)

@@ -10,15 +10,15 @@ from aiohttp import web
 
 from skysail.base import clock
 from skysail.base.settings import Settings
-from skysail.core.loop import Recorder
-from skysail.kinds.run import observe
-from skysail.kinds.run.gangs.sight import Serves
-from skysail.kinds.run.lines import Reader
-from skysail.kinds.run.records import Records
-from skysail.kinds.run.reporting import Reporting, Terms
-from skysail.kinds.run.reports import Desk, Rate
-from skysail.kinds.run.tokens import Reporters
-from skysail.kube.client import Client
+from skysail.core.controller import Recorder
+from skysail.kinds.training import reconciler
+from skysail.kinds.training.children.progress_endpoint import Reporting, Terms
+from skysail.kinds.training.progress.auth import Reporters
+from skysail.kinds.training.progress.log_watcher import Reader
+from skysail.kinds.training.progress.server import Desk, Rate
+from skysail.kinds.training.progress.status_writer import Records
+from skysail.kinds.training.scheduling.observer import Serves
+from skysail.kube.client.client import Client
 
 
 class Training:
@@ -36,10 +36,10 @@ class Training:
     ) -> None:
         self._settings = settings
         self._authority = authority
-        self.caches = observe.Caches.make()
+        self.caches = reconciler.Caches.make()
         self.records = Records(client, self.caches.training, now=clock.now, rng=rng)
         self.reader = Reader(client, self.caches, self.records, recorder)
-        self.controller = observe.Training(
+        self.controller = reconciler.Training(
             client, self.caches, clock.now, terms=self._terms, serves=serves, is_settled=self.reader.is_settled
         )
         self._reporters = Reporters(client, self.caches, clock.steady)

@@ -14,10 +14,12 @@ from datetime import datetime
 import msgspec
 
 from skysail.base.names import Condition, Finalizer, Label, Reason
-from skysail.claims.ending import LOST_CODE, UNSTARTED_CODE
-from skysail.claims.orders import Orders
+from skysail.claims.plan.termination import LOST_CODE, UNSTARTED_CODE
+from skysail.claims.tracking.launch_specs import Orders
 from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance, CloudInstanceSpec, Gpu
-from skysail.cloud.contract import (
+from skysail.cloud.account import Cloud, Gpus, Order
+from skysail.cloud.errors import Gone, Unknown, Unsupported
+from skysail.cloud.provider import (
     Abilities,
     Container,
     Ended,
@@ -33,13 +35,11 @@ from skysail.cloud.contract import (
     State,
     Usage,
 )
-from skysail.cloud.errors import Gone, Unknown, Unsupported
-from skysail.cloud.instances import Cloud, Gpus, Order
 from skysail.core import conditions
-from skysail.kube.cache import Cache
-from skysail.kube.client import FIELD_MANAGER, Client
-from skysail.kube.errors import AlreadyExists, KubeError, NotFound
-from skysail.kube.objects import Key
+from skysail.kube.api.objects import Key
+from skysail.kube.cache.cache import Cache
+from skysail.kube.client.client import FIELD_MANAGER, Client
+from skysail.kube.client.errors import AlreadyExists, KubeError, NotFound
 
 # By what name a cloud stands before its ids, where it is another than its own.
 _HOSTS = {"modal": "modal.com"}

@@ -9,8 +9,8 @@ from enum import StrEnum
 import msgspec
 
 from skysail.claims.types import CloudInstance
+from skysail.cloud.account import Instance, Order, Terms
 from skysail.cloud.errors import ProviderError
-from skysail.cloud.instances import Instance, Order, Terms
 
 
 class Owner(StrEnum):

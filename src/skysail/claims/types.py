@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from skysail.kube import fields
-from skysail.kube.crd import Column, CustomKind
-from skysail.kube.objects import Object
-from skysail.kube.resources import Resource
-from skysail.kube.schema import Rule
+from skysail.kube.api import fields
+from skysail.kube.api.crd import Column, CustomKind
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import Resource
+from skysail.kube.api.schema import Rule
 
 State = Literal["Claimed", "Launching", "Unknown", "Starting", "Running", "Terminating", "Terminated"]
 

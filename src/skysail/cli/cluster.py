@@ -13,19 +13,19 @@ from typing import TypeVar
 import msgspec
 
 from skysail.base.errors import UserError
-from skysail.kinds.model.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
-from skysail.kinds.run.plan import OVER
-from skysail.kinds.run.types import TRAINING_JOB, TrainingJob
-from skysail.kube import kubeconfig
-from skysail.kube.cache import Cache
-from skysail.kube.client import Client, decoded
-from skysail.kube.crd import CustomKind
-from skysail.kube.errors import Forbidden, KubeError, NotFound, NotServed
-from skysail.kube.http import HttpTransport
-from skysail.kube.kubeconfig import Access
-from skysail.kube.objects import Key, Object
-from skysail.kube.watch import Reflector
-from skysail.local.home import Home
+from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
+from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kinds.training.plan.planner import OVER
+from skysail.kube.api.crd import CustomKind
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.reflector import Reflector
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client, decoded
+from skysail.kube.client.errors import Forbidden, KubeError, NotFound, NotServed
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.kube.client.kubeconfig import Access
+from skysail.local.cluster.home import Home
 
 _NEAR = 3
 _SERVED = (MODEL_DEPLOYMENT, ML_MODEL)

@@ -11,13 +11,13 @@ from rich.text import Text
 
 from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
-from skysail.cli.ages import age, since
+from skysail.cli.durations import age, since
 from skysail.core import conditions
-from skysail.kinds.run import failure as failures
-from skysail.kinds.run.plan import OVER
-from skysail.kinds.run.types import Attempt, Failure, NewestCheckpoint, Progress, TrainingJob
-from skysail.kinds.run.workload import named
-from skysail.kube.fields import Condition
+from skysail.kinds.training.api.training_job import Attempt, Failure, NewestCheckpoint, Progress, TrainingJob
+from skysail.kinds.training.objects import named
+from skysail.kinds.training.plan import failure as failures
+from skysail.kinds.training.plan.planner import OVER
+from skysail.kube.api.fields import Condition
 
 _ADVICE: dict[str, str] = {
     Reason.INVALID_SPEC: "Change what it names: `kubectl edit trainingjob {name} -n {namespace}`. It begins by itself.",

@@ -10,7 +10,7 @@ import typer
 from skysail import __version__
 from skysail.base import depth
 from skysail.base.errors import UserError
-from skysail.cli import (
+from skysail.cli.commands import (
     audit_cache,
     build,
     down,
@@ -26,7 +26,7 @@ from skysail.cli import (
     up,
     why,
 )
-from skysail.cli.open import open_service
+from skysail.cli.commands.open import open_service
 
 
 def main() -> None:

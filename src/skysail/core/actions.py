@@ -1,4 +1,4 @@
-"""What a plan may ask for: one closed union. `core/act.py` is the only performer.
+"""What a plan may ask for: one closed union. `core/executor.py` is the only performer.
 
 Each action is one effect: the process may die right after it, and the next plan must come to the same end.
 """
@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.instances import Order
-from skysail.kube.objects import Object
-from skysail.kube.resources import Resource
+from skysail.cloud.account import Order
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import Resource
 
 Manifest = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skysail.kube.fields import Condition, Conditions
+from skysail.kube.api.fields import Condition, Conditions
 
 
 def with_condition(conditions: Conditions, new: Condition) -> Conditions:

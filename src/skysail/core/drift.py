@@ -13,10 +13,10 @@ from typing import Any
 
 from skysail.base.names import Annotation
 from skysail.core.fence import Fenced
-from skysail.kube.client import Client, Manifest
-from skysail.kube.errors import Forbidden, Invalid, Terminating
-from skysail.kube.objects import Object
-from skysail.kube.resources import Resource
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import Resource
+from skysail.kube.client.client import Client, Manifest
+from skysail.kube.client.errors import Forbidden, Invalid, Terminating
 
 # Whoever changes it again and again is not fought: his change stays for so long, and twice as long each time.
 _TRUCE_SECONDS = 300.0

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from skysail.kube.errors import KubeError
-from skysail.kube.transport import Reply, Request, Stream, Transport
+from skysail.kube.client.errors import KubeError
+from skysail.kube.client.transport import Reply, Request, Stream, Transport
 
 
 class Fenced(KubeError):

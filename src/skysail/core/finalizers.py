@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from skysail.base.names import ForeignFinalizer
 from skysail.core.actions import SetFinalizers
-from skysail.kube.objects import Object
-from skysail.kube.resources import Resource
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import Resource
 
 _FOREIGN = frozenset(ForeignFinalizer)
 

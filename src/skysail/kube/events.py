@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from skysail.kube.client import Client
-from skysail.kube.errors import ApiError, KubeError, NotFound
-from skysail.kube.objects import Key, Object
-from skysail.kube.rbac import Right
-from skysail.kube.resources import EVENT, Resource
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.rbac import Right
+from skysail.kube.api.resources import EVENT, Resource
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import ApiError, KubeError, NotFound
 
 _MOST_WAITING = 1000
 _MOST_KNOWN = 4096

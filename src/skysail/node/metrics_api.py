@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from skysail.kube.resources import Resource
-from skysail.node.keeper import Keeper
-from skysail.node.snapshot import timestamp
-from skysail.node.usage import Rate, Sampler
+from skysail.kube.api.resources import Resource
+from skysail.node.kubelet import Keeper
+from skysail.node.sync.snapshot import timestamp
+from skysail.node.usage_sampler import Rate, Sampler
 
 API_SERVICE = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
 GROUP_VERSION = "metrics.k8s.io/v1beta1"

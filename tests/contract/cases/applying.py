@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from skysail.kube.resources import CONFIG_MAP, DEPLOYMENT
-from tests.contract.speech import WIDGET, Api, Object, config_map, version_of, widget
+from skysail.kube.api.resources import CONFIG_MAP, DEPLOYMENT
+from tests.contract.api_dsl import WIDGET, Api, Object, config_map, version_of, widget
 
 
 async def apply_creates_and_then_updates(api: Api) -> None:

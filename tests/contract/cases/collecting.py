@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from skysail.kube.resources import CONFIG_MAP, JOB, NAMESPACE
-from tests.contract.speech import GADGET, WIDGET, Api, Object, config_map, owned_by, widget
+from skysail.kube.api.resources import CONFIG_MAP, JOB, NAMESPACE
+from tests.contract.api_dsl import GADGET, WIDGET, Api, Object, config_map, owned_by, widget
 
 HOLD = "skysail.dev/hold"
 

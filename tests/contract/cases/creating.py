@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from skysail.kube.resources import CONFIG_MAP, NAMESPACE
-from tests.contract.speech import WIDGET, Api, config_map, version_of, widget
+from skysail.kube.api.resources import CONFIG_MAP, NAMESPACE
+from tests.contract.api_dsl import WIDGET, Api, config_map, version_of, widget
 
 
 async def a_new_object_has_uid_version_and_time(api: Api) -> None:

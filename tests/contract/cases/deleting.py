@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from skysail.kube.resources import POD
-from tests.contract.speech import WIDGET, Api, Object, version_of, widget
+from skysail.kube.api.resources import POD
+from tests.contract.api_dsl import WIDGET, Api, Object, version_of, widget
 
 HOLD = "skysail.dev/hold"
 

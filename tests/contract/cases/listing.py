@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import json
 
-from skysail.kube.resources import CONFIG_MAP, POD
-from tests.contract.speech import WIDGET, Api, config_map, version_of
+from skysail.kube.api.resources import CONFIG_MAP, POD
+from tests.contract.api_dsl import WIDGET, Api, config_map, version_of
 
 MINE = "mine=yes"
 LABELS = {"mine": "yes"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from skysail.kube.transport import JSON
-from tests.contract.speech import WIDGET, Api
+from skysail.kube.client.transport import JSON
+from tests.contract.api_dsl import WIDGET, Api
 
 
 async def a_merge_patch_sets_and_removes(api: Api) -> None:

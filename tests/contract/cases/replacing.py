@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from skysail.kube.resources import CONFIG_MAP, LEASE
-from tests.contract.speech import WIDGET, Api, Object, config_map, version_of, widget
+from skysail.kube.api.resources import CONFIG_MAP, LEASE
+from tests.contract.api_dsl import WIDGET, Api, Object, config_map, version_of, widget
 
 
 async def a_put_stores_the_new_object_under_a_higher_version(api: Api) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from skysail.kube.resources import CONFIG_MAP
-from skysail.kube.transport import Request
-from tests.contract.speech import WIDGET, Api, Object, config_map, version_of
+from skysail.kube.api.resources import CONFIG_MAP
+from skysail.kube.client.transport import Request
+from tests.contract.api_dsl import WIDGET, Api, Object, config_map, version_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from bench import pods_traffic
-from skysail.local.home import Home
+from skysail.local.cluster.home import Home
 
 FORWARDS = """
 trap 'echo > {ended}; kill $!; exit' TERM

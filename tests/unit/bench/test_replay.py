@@ -13,8 +13,8 @@ from bench.replay.server import serve
 from bench.replay.world import World
 from bench.size import Size
 from bench.workload import stored_job, stored_pod
-from skysail.kinds.run.types import TRAINING_JOB, TrainingJob
-from skysail.kube.watch import Gate
+from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kube.cache.reflector import Gate
 
 SIZE = Size(jobs=20, pods=30, rate=1_000, seconds=0.05)
 

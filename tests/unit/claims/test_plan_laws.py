@@ -9,13 +9,13 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skysail.claims.ending import verdict
-from skysail.claims.plan import plan
+from skysail.claims.plan.planner import plan
+from skysail.claims.plan.termination import verdict
 from skysail.claims.snapshot import Call, Owner, Seen, Snapshot, Unseen
 from skysail.claims.types import CloudInstanceStatus, Exit
 from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown, Unsupported
 from skysail.core.actions import Delete, End, Launch, SetFinalizers
-from tests.unit.claims.stock import (
+from tests.unit.claims.samples import (
     CLOUD,
     DELETING,
     NOW,

@@ -9,24 +9,24 @@ import pytest
 
 from skysail.base.names import Condition as Conditions
 from skysail.base.names import Finalizer, Reason
-from skysail.claims.observe import INDEXES
-from skysail.claims.orders import Orders
 from skysail.claims.provider import ClaimedProvider, Wishes, claim_name, run_of, state_of
+from skysail.claims.reconciler import INDEXES
+from skysail.claims.tracking.launch_specs import Orders
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, Exit
-from skysail.cloud.contract import Container, Ended, Pending, Pod, RunId, Running
+from skysail.cloud.account import Gpus
 from skysail.cloud.errors import Gone, Unknown, Unsupported
-from skysail.cloud.instances import Gpus
-from skysail.kube.cache import Cache
-from skysail.kube.client import Client
-from skysail.kube.fields import Condition
-from skysail.kube.objects import Key
-from skysail.kube.transport import Reply, Request
+from skysail.cloud.provider import Container, Ended, Pending, Pod, RunId, Running
+from skysail.kube.api.fields import Condition
+from skysail.kube.api.objects import Key
+from skysail.kube.cache.cache import Cache
+from skysail.kube.client.client import Client
+from skysail.kube.client.transport import Reply, Request
 from tests.simulation.api import ApiModel
 from tests.simulation.ownership import Manager
 from tests.simulation.world import World
 from tests.simulation.writes import Write
 from tests.support import virtual_time
-from tests.unit.claims.stock import (
+from tests.unit.claims.samples import (
     ACCOUNT,
     CLOUD,
     CLUSTER,

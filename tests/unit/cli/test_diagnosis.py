@@ -9,11 +9,11 @@ from rich.console import Console
 
 from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
-from skysail.cli import rows
+from skysail.cli import job_rows
 from skysail.cli.diagnosis import _ADVICE, diagnosis
-from skysail.kinds.run import plan
-from skysail.kinds.run.types import TrainingJob
-from tests.unit.kinds.run import life
+from skysail.kinds.training.api.training_job import TrainingJob
+from skysail.kinds.training.plan import planner
+from tests.unit.kinds.training import builders as life
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FAILURE = {
@@ -199,23 +199,23 @@ def test_each_advice_is_a_sentence_about_this_job():
 def test_what_a_plan_writes_is_what_is_told():
     """From the plan's own hand, so that both speak of the same conditions."""
     of = life.job()
-    planned = plan.plan(life.snapshot(of)).status
+    planned = planner.plan(life.snapshot(of)).status
     running = next(row.message for row in planned.conditions if row.type == Type.RUNNING)
     assert f"Why: {running}" in told(msgspec.structs.replace(of, status=planned))
 
 
 def test_a_job_is_one_line():
     of = job(progress=PROGRESS)
-    assert rows.HEADER.split() == ["NAME", "FRAMEWORK", "WORKERS", "PHASE", "PROGRESS", "LEFT", "AGE"]
-    assert rows.row(of, NOW).split() == ["mnist", "pytorch", "2/2", "Running", "42%", "5m", "10m"]
-    assert rows.row(of, NOW).index("Running") == rows.HEADER.index("PHASE")
+    assert job_rows.HEADER.split() == ["NAME", "FRAMEWORK", "WORKERS", "PHASE", "PROGRESS", "LEFT", "AGE"]
+    assert job_rows.row(of, NOW).split() == ["mnist", "pytorch", "2/2", "Running", "42%", "5m", "10m"]
+    assert job_rows.row(of, NOW).index("Running") == job_rows.HEADER.index("PHASE")
 
 
 def test_growing_older_is_no_change():
     of = job(progress=PROGRESS)
     later = datetime(2026, 3, 1, 13, tzinfo=UTC)
-    assert rows.row(of, NOW) != rows.row(of, later)
-    assert rows.without_age(rows.row(of, NOW)) == rows.without_age(rows.row(of, later))
+    assert job_rows.row(of, NOW) != job_rows.row(of, later)
+    assert job_rows.without_age(job_rows.row(of, NOW)) == job_rows.without_age(job_rows.row(of, later))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_growing_older_is_no_change():
 )
 def test_the_bar_is_as_long_as_the_training_is_far(status, full, want):
     console = Console(file=StringIO(), width=120, force_terminal=True, color_system=None)
-    console.print(rows.drawn(job(**status), NOW))
+    console.print(job_rows.drawn(job(**status), NOW))
     shown = console.file.getvalue()
     assert want in shown
     assert (shown.count("━") if full else 0) == full

@@ -1,5 +1,5 @@
 from skysail.core import conditions
-from skysail.kube.fields import Condition
+from skysail.kube.api.fields import Condition
 
 
 def condition(**changes) -> Condition:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from skysail.core.fence import Fenced, FencedTransport
-from skysail.kube.client import Client
-from skysail.kube.objects import Object
-from skysail.kube.resources import NAMESPACE
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import NAMESPACE
+from skysail.kube.client.client import Client
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
 from tests.support import virtual_time

@@ -4,9 +4,9 @@ import pytest
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.base.names import ForeignFinalizer
 from skysail.core.actions import SetFinalizers
-from skysail.kinds.awaiting.plan import Snapshot, plan
-from skysail.kinds.model.types import ML_MODEL
-from skysail.kube.objects import Meta
+from skysail.kinds.serving.api.types import ML_MODEL
+from skysail.kinds.unimplemented.planner import Snapshot, plan
+from skysail.kube.api.objects import Meta
 
 KINDS = (*ALL_KINDS, *COMPATIBLE_KINDS)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from skysail.kinds.offload.admit import HOOKS, is_extended, set_limits
+from skysail.kinds.offload.resource_limits_webhook import HOOKS, is_extended, set_limits
 
 
 def pod(*containers: dict, init: tuple[dict, ...] = ()) -> dict:

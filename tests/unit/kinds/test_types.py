@@ -8,10 +8,10 @@ import yaml
 
 from scripts.generate import ROOT
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
-from skysail.kinds.model.types import MLModelStatus
-from skysail.kinds.run.types import TrainingJobStatus
-from skysail.kube import crd
-from skysail.kube.conventions import walk
+from skysail.kinds.serving.api.types import MLModelStatus
+from skysail.kinds.training.api.training_job import TrainingJobStatus
+from skysail.kube.api import crd
+from skysail.kube.api.conventions import walk
 
 KINDS = {kind.resource.kind: kind for kind in (*ALL_KINDS, *COMPATIBLE_KINDS)}
 SAMPLES = [

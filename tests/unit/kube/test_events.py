@@ -1,10 +1,10 @@
 import asyncio
 from datetime import timedelta
 
-from skysail.kube.client import Client
+from skysail.kube.api.objects import Meta, Object
+from skysail.kube.api.resources import EVENT, NODE, POD
+from skysail.kube.client.client import Client
 from skysail.kube.events import Broadcaster, Event
-from skysail.kube.objects import Meta, Object
-from skysail.kube.resources import EVENT, NODE, POD
 from tests.simulation.api import ApiModel
 from tests.simulation.world import EPOCH, World
 from tests.support import virtual_time

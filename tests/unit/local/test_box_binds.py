@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from skysail.cloud.contract import Folder, Mount, Scratch, Volume
-from skysail.local import plain_path
-from skysail.local.box.box import Box, Order
-from skysail.local.box.root import Bind, Room
-from skysail.local.box.tools import Tools
-from skysail.local.volumes import Places, Volumes
+from skysail.cloud.provider import Folder, Mount, Scratch, Volume
+from skysail.local import files
+from skysail.local.bubblewrap.container import Box, Order
+from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.rootfs import Bind, Room
+from skysail.local.storage.volumes import Places, Volumes
 
 TOOLS = Tools.find(os.environ["PATH"])
 
@@ -76,7 +76,7 @@ def test_no_folder_is_made_behind_a_link(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "link").symlink_to(tmp_path / "out")
     with pytest.raises(OSError, match=r"link|Not a directory"):
-        plain_path.opened(tmp_path / "in" / "link" / "new", can_make=True)
+        files.opened(tmp_path / "in" / "link" / "new", can_make=True)
     assert list((tmp_path / "out").iterdir()) == []
 
 

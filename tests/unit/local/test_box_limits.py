@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from skysail.cloud.contract import Limits
-from skysail.local.box.limits import Group, Groups
+from skysail.cloud.provider import Limits
+from skysail.local.bubblewrap.cgroups import Group, Groups
 
 FILES = {
     "unified": ("memory.max", "cpu.max"),

@@ -4,9 +4,9 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from skysail.cloud.contract import Rights
-from skysail.local.box import root
-from skysail.local.box.root import Bind, Room
+from skysail.cloud.provider import Rights
+from skysail.local.bubblewrap import rootfs
+from skysail.local.bubblewrap.rootfs import Bind, Room
 
 
 class Disk:
@@ -45,7 +45,7 @@ MACHINE = Disk(
 
 
 def words(room: Room, machine: Disk = MACHINE) -> str:
-    return " " + " ".join(root.arguments(room, machine)) + " "
+    return " " + " ".join(rootfs.arguments(room, machine)) + " "
 
 
 def room(**wishes) -> Room:
@@ -94,8 +94,8 @@ def test_a_mount_path_behind_a_link_is_named_by_where_it_is():
 
 def test_a_folder_with_too_many_entries_is_not_opened():
     crowded = Disk(*(f"/usr/share/{number}" for number in range(401)))
-    with pytest.raises(root.TooCrowded, match="choose another path"):
-        root.arguments(room(binds=(Bind("/vol", "/usr/share/new"),)), crowded)
+    with pytest.raises(rootfs.TooCrowded, match="choose another path"):
+        rootfs.arguments(room(binds=(Bind("/vol", "/usr/share/new"),)), crowded)
 
 
 def test_deeper_mounts_come_after_those_that_they_lie_in():
@@ -146,12 +146,12 @@ def test_root_may_be_in_another_group():
     [
         ({"ALL"}, set(), set()),
         ({"ALL"}, {"NET_BIND_SERVICE"}, {"NET_BIND_SERVICE"}),
-        ({"CHOWN"}, {"SYS_ADMIN"}, set(root.CAPABILITIES) - {"CHOWN"}),
+        ({"CHOWN"}, {"SYS_ADMIN"}, set(rootfs.CAPABILITIES) - {"CHOWN"}),
     ],
 )
 def test_capabilities_are_dropped_and_kept_by_name(dropped, added, left):
     rights = Rights(dropped=frozenset(dropped), added=frozenset(added))
-    assert set(root.capabilities(rights)) == left
+    assert set(rootfs.capabilities(rights)) == left
 
 
 def test_a_root_that_may_only_be_read_is_closed_when_it_is_furnished():

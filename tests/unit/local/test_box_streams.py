@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from skysail.cloud.contract import Output
-from skysail.cloud.tape import Tape
-from skysail.local.box.streams import Sink, Source
+from skysail.cloud.output_buffer import Tape
+from skysail.cloud.provider import Output
+from skysail.local.bubblewrap.fd_streams import Sink, Source
 
 
 def piece(text: str) -> Output:

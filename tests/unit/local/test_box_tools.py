@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from skysail.local.box import tools
+from skysail.local.bubblewrap import host_tools
 from skysail.local.errors import StartFailed
 
 
 def test_what_is_missing_is_named_with_its_package(monkeypatch, tmp_path):
-    monkeypatch.setattr(tools, "_FOLDERS", str(tmp_path))
+    monkeypatch.setattr(host_tools, "_FOLDERS", str(tmp_path))
     for name in ("ip", "setsid", "sh"):
         (tmp_path / name).touch(mode=0o755)
     with pytest.raises(StartFailed, match=r"`bwrap` \(package bubblewrap\), missing here: install it"):
-        tools.Tools.find()
+        host_tools.Tools.find()
 
 
 def test_a_program_on_the_callers_path_is_found_first(monkeypatch, tmp_path):
     (tmp_path / "bwrap").touch(mode=0o755)
-    assert tools.Tools.find(str(tmp_path)).bwrap == str(tmp_path / "bwrap")
+    assert host_tools.Tools.find(str(tmp_path)).bwrap == str(tmp_path / "bwrap")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from skysail.cloud.contract import Ended, RunId
-from skysail.local.provider.journal import Journal
+from skysail.cloud.provider import Ended, RunId
+from skysail.local.provider.run_journal import Journal
 
 RUN = RunId("u-1", "main", 3)
 END = Ended(code=37, reason="Error", message="words", started=1.0, ended=2.0)

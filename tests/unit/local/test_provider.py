@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from skysail.cloud.changes import Changes
-from skysail.cloud.contract import Container, File, Files, Folder, Limits, Mount, Pod, Rights, RunId, Volume
+from skysail.cloud.change_feed import Changes
 from skysail.cloud.errors import Gone, ProviderError, Refused
-from skysail.local.box.limits import Groups
+from skysail.cloud.provider import Container, File, Files, Folder, Limits, Mount, Pod, Rights, RunId, Volume
+from skysail.local.bubblewrap.cgroups import Groups
 from skysail.local.images.rules import Copied, Rule, Rules
-from skysail.local.provider.usage import by_namespace
+from skysail.local.provider.process_usage import by_namespace
 from tests.conformance.local import local_provider
-from tests.conformance.talk import Talk, hear, outcome
+from tests.conformance.provider_harness import Talk, hear, outcome
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.conformance.local import local_provider
-from tests.conformance.talk import Talk
+from tests.conformance.provider_harness import Talk
 
 async def main():
     async with local_provider(Path({folder!r})) as provider:

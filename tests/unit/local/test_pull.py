@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from skysail.local.provider.pull import Pull
+from skysail.local.provider.image_pull_events import Pull
 from tests.support import virtual_time
 
 

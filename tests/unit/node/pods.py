@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.contract import Ended, RunId, Running, State
-from skysail.node.manifest import Pod
-from skysail.node.snapshot import Snapshot, age, seconds
+from skysail.cloud.provider import Ended, RunId, Running, State
+from skysail.node.pod_types import Pod
+from skysail.node.sync.snapshot import Snapshot, age, seconds
 
 UID = "u-1"
 NOW = seconds("2026-11-15T12:00:00Z")

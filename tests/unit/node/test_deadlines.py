@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from skysail.kube.objects import Object
-from skysail.kube.resources import POD
-from skysail.node.plan import Stop, plan
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import POD
+from skysail.node.sync.planner import Stop, plan
 from tests.support import virtual_time
 from tests.unit.node.pods import NOW, ended, pod, run, running, snapshot
-from tests.unit.node.test_keeper import Site
+from tests.unit.node.test_kubelet import Site
 
 HOUR = 3600.0
 JUMPS = [25 * HOUR, -HOUR]

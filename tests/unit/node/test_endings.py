@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from skysail.cloud.contract import Abilities, Container, Output, RunId
-from skysail.cloud.contract import Pod as Place
 from skysail.cloud.errors import Gone
-from skysail.kube.objects import Object
-from skysail.kube.resources import CONFIG_MAP, EVENT, POD
-from skysail.kube.transport import Reply, Request
-from skysail.node.burden import NOT_ADDED
+from skysail.cloud.provider import Abilities, Container, Output, RunId
+from skysail.cloud.provider import Pod as Place
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import CONFIG_MAP, EVENT, POD
+from skysail.kube.client.transport import Reply, Request
+from skysail.node.sync.unsupported_fields import NOT_ADDED
 from tests.support import virtual_time
-from tests.unit.node.test_keeper import Counting, Scripted, Site
+from tests.unit.node.test_kubelet import Counting, Scripted, Site
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

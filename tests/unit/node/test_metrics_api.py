@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from skysail.cloud.contract import Usage
+from skysail.cloud.provider import Usage
 from skysail.node.metrics_api import BadSelector, MetricsApi, registration, selects
-from skysail.node.usage import Sampler
-from tests.unit.node.test_usage import OLD, Measured
+from skysail.node.usage_sampler import Sampler
+from tests.unit.node.test_usage_sampler import OLD, Measured
 
 
 @pytest.mark.parametrize(

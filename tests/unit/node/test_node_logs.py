@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skysail.cloud.contract import Output, RunId
-from skysail.node.logs import Bounds, Excerpt, LogStore
+from skysail.cloud.provider import Output, RunId
+from skysail.node.log_store import Bounds, Excerpt, LogStore
 
 RUN = RunId("uid", "main", 0)
 

@@ -15,26 +15,26 @@ from skysail.base import clock
 from skysail.base.names import Condition as Conditions
 from skysail.base.names import Finalizer
 from skysail.base.timestamps import timestamp
-from skysail.claims.observe import INDEXES
-from skysail.claims.orders import Orders
 from skysail.claims.provider import ClaimedProvider
+from skysail.claims.reconciler import INDEXES
+from skysail.claims.tracking.launch_specs import Orders
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceStatus, Exit
-from skysail.cloud.contract import Pending
-from skysail.kube.cache import Cache
-from skysail.kube.client import Client
+from skysail.cloud.provider import Pending
+from skysail.kube.api.fields import Condition
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import POD
+from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.reflector import Reflector
+from skysail.kube.client.client import Client
 from skysail.kube.events import Broadcaster
-from skysail.kube.fields import Condition
-from skysail.kube.objects import Object
-from skysail.kube.resources import POD
-from skysail.kube.watch import Reflector
-from skysail.node.keeper import Keeper, Surroundings
-from skysail.node.logs import LogStore
-from skysail.node.plan import Start, Stop, plan
-from skysail.node.references import Node
+from skysail.node.config.references import Node
+from skysail.node.kubelet import Keeper, Surroundings
+from skysail.node.log_store import LogStore
+from skysail.node.sync.planner import Start, Stop, plan
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
 from tests.support import virtual_time
-from tests.unit.claims.stock import ScriptedCloud
+from tests.unit.claims.samples import ScriptedCloud
 from tests.unit.node.pods import NOW, ended, pod, run, snapshot, written
 
 if TYPE_CHECKING:

@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from skysail.base.names import MOCK, SIMULATED
-from skysail.cloud.contract import Abilities, Line, Output, Provider, Session
+from skysail.cloud.account import Instance, Inventory, Order, Terms
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
-from skysail.cloud.instances import Instance, Inventory, Order, Terms
-from skysail.cloud.simulated import orders
+from skysail.cloud.provider import Abilities, Line, Output, Provider, Session
+from skysail.cloud.simulated import launch
 from skysail.cloud.simulated.faults import NOTHING, Fault, Mishap, Script
+from skysail.cloud.simulated.instances import IGNORED, Machines
 from skysail.cloud.simulated.ledger import Ledger, Row
-from skysail.cloud.simulated.life import PREEMPTED
-from skysail.cloud.simulated.machines import IGNORED, Machines
+from skysail.cloud.simulated.lifecycle import PREEMPTED
+from skysail.cloud.simulated.options import Wishes
 from skysail.cloud.simulated.programs import Placed
 from skysail.cloud.simulated.vendors import Vendor
-from skysail.cloud.simulated.wishes import Wishes
 
 T = TypeVar("T")
 
@@ -139,16 +139,16 @@ class Account:
     async def _create(self, order: Order) -> Instance:
         fault = self.script.strike("create", self._now())
         try:
-            wished = orders.check(order, self.vendor, self.abilities)
+            wished = launch.check(order, self.vendor, self.abilities)
             if fault is NOTHING:
-                fault = orders.wished_fault(order, wished, self.ledger.rows)
+                fault = launch.wished_fault(order, wished, self.ledger.rows)
             await fault.before()
         except ProviderError as error:
             self._refused(
                 error, Row(at=0.0, verb="refused", claim=order.claim, cluster=order.cluster, pod=order.pod.uid)
             )
             raise
-        begin = orders.beginning(order, self.vendor, wished, fault)
+        begin = launch.beginning(order, self.vendor, wished, fault)
         if fault.what == "lost-later":
             self._track(self._make_later(fault.seconds, begin, order))
             raise Mishap(fault.what)

@@ -11,9 +11,9 @@ from typing import Literal, Self
 
 import msgspec
 
-from skysail.cloud.contract import Ended
-from skysail.cloud.instances import Instance
-from skysail.cloud.simulated.wishes import Wishes
+from skysail.cloud.account import Instance
+from skysail.cloud.provider import Ended
+from skysail.cloud.simulated.options import Wishes
 
 Verb = Literal["create", "started", "exited", "end asked", "ended", "refused"]
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from skysail.cloud.contract import Container, Ended, Output, Pod, Provider, RunId
 from skysail.cloud.errors import Gone, ProviderError
-from skysail.cloud.tape import Tape
+from skysail.cloud.output_buffer import Tape
+from skysail.cloud.provider import Container, Ended, Output, Pod, Provider, RunId
 
 _ASKED_TO_END = 143
 _KILLED = 137

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from skysail.cloud.account import Gpus, Terms
 from skysail.cloud.errors import Refused
-from skysail.cloud.instances import Gpus, Terms
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):

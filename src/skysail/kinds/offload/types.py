@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from skysail.kube import fields
-from skysail.kube.crd import Column, CustomKind
-from skysail.kube.objects import Object
-from skysail.kube.resources import Resource
-from skysail.kube.schema import UNIQUE
+from skysail.kube.api import fields
+from skysail.kube.api.crd import Column, CustomKind
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import Resource
+from skysail.kube.api.schema import UNIQUE
 
 Provider = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 GpuType = Annotated[str, Meta(min_length=1, max_length=128)]

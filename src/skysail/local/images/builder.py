@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 
 from skysail.local.errors import BuildFailed
-from skysail.local.images.progress import Progress
+from skysail.local.images.build_progress import Progress
 from skysail.local.images.rules import Rule
-from skysail.local.images.shared import Say
+from skysail.local.images.single_flight import Say
 
 _LONGEST_REASON = 400
 _LONGEST_LINE = 1024 * 1024

@@ -13,7 +13,7 @@ import msgspec
 from skysail.local.errors import BuildFailed
 from skysail.local.images.builder import Builder, Made, base_python, made_at, versions_of
 from skysail.local.images.rules import Copied, Rule, Rules, locked
-from skysail.local.images.shared import Say, Shared
+from skysail.local.images.single_flight import Say, Shared
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

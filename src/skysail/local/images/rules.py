@@ -60,8 +60,8 @@ _SERVER = ("fastapi", "httptools", "msgspec", "numpy", "onnxruntime", "orjson", 
 
 STARTING_SET = (
     _runtime("*skysail-fetch:*", "fetch", "aiohttp", "huggingface-hub", "msgspec", "obstore"),
-    _runtime("*fastapi-onnx:*", "fastapi_pytorch", *_SERVER),
-    _runtime("*fastapi-pytorch:*", "fastapi_pytorch", *_SERVER, "safetensors", "torch"),
+    _runtime("*fastapi-onnx:*", "model_server", *_SERVER),
+    _runtime("*fastapi-pytorch:*", "model_server", *_SERVER, "safetensors", "torch"),
     Rule(pattern="python:*", default_args=("python3",)),
     Rule(pattern="pytorch/pytorch:*", packages=("torch", "numpy"), copied=_WORKSPACE),
     Rule(pattern="*xgboost*", packages=("xgboost-cpu", "numpy", "scipy")),

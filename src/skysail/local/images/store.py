@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from skysail.local.control_plane.build import cache_folder
 from skysail.local.images.builder import Builder
 from skysail.local.images.environments import Environments
 from skysail.local.images.rules import Rules
-from skysail.local.plane.build import cache_folder
 
 
 def open_in(home: Path, env: Mapping[str, str]) -> tuple[Rules, Environments]:

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from skysail.base.names import Event
-from skysail.cloud.changes import Changes
-from skysail.cloud.contract import (
+from skysail.cloud.change_feed import Changes
+from skysail.cloud.errors import Gone, ProviderError, Refused
+from skysail.cloud.provider import (
     Abilities,
     Container,
     Ended,
@@ -30,15 +31,14 @@ from skysail.cloud.contract import (
     State,
     Usage,
 )
-from skysail.cloud.errors import Gone, ProviderError, Refused
-from skysail.local.box.box import NotStarted
-from skysail.local.box.root import CAPABILITIES
-from skysail.local.provider.place import Place
-from skysail.local.provider.run import Run
+from skysail.local.bubblewrap.container import NotStarted
+from skysail.local.bubblewrap.rootfs import CAPABILITIES
+from skysail.local.provider.container_run import Run
+from skysail.local.provider.dependencies import Surroundings
+from skysail.local.provider.pod_sandbox import Place
+from skysail.local.provider.process_usage import by_namespace
 from skysail.local.provider.sessions import Attached, Exec, SocketLine
-from skysail.local.provider.surroundings import Surroundings
-from skysail.local.provider.usage import by_namespace
-from skysail.local.volumes import Volumes
+from skysail.local.storage.volumes import Volumes
 
 T = TypeVar("T")
 

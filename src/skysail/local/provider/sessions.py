@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from skysail.cloud.contract import Output
-from skysail.local.box.box import Command
-from skysail.local.provider.run import Run
+from skysail.cloud.provider import Output
+from skysail.local.bubblewrap.container import Command
+from skysail.local.provider.container_run import Run
 
 _END_OF_INPUT = b"\x04"
 _CHUNK = 64 * 1024

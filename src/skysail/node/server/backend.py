@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from skysail.cloud.contract import Abilities, Line, RunId, Session, Usage
-from skysail.node.logs import Excerpt
+from skysail.cloud.provider import Abilities, Line, RunId, Session, Usage
+from skysail.node.log_store import Excerpt
 
 Manifest = dict[str, Any]
 

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from aiohttp import web
 
-from skysail.node.logs import Excerpt
+from skysail.node.log_store import Excerpt
 from skysail.node.server.backend import Backend, Place
 from skysail.node.server.errors import BadRequest
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from skysail.kube.cache import Cache
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import CONFIG_MAP
+from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.reflector import Reflector
 from skysail.kube.certificates import Pair
-from skysail.kube.client import Client
-from skysail.kube.kubeconfig import load_certificate
-from skysail.kube.objects import Object
-from skysail.kube.resources import CONFIG_MAP
-from skysail.kube.watch import Reflector
+from skysail.kube.client.client import Client
+from skysail.kube.client.kubeconfig import load_certificate
 
 # Where every API server tells other servers whom it believes.
 _NAMESPACE, _NAME = "kube-system", "extension-apiserver-authentication"

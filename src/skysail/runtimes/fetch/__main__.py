@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from skysail.runtimes.fetch.command import main
+from skysail.runtimes.fetch.cli import main
 
 code = main(sys.argv[1:], os.environ)
 # Threads of libraries may still bring answers that nobody waits for. One that finds the interpreter in its own end

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from skysail.cloud.contract import Container, Pod
-from skysail.cloud.instances import Order
+from skysail.cloud.account import Order
+from skysail.cloud.provider import Container, Pod
 from skysail.cloud.simulated.account import Account
 from skysail.cloud.simulated.ledger import Ledger
+from skysail.cloud.simulated.options import VARIABLE
 from skysail.cloud.simulated.vendors import Vendor
-from skysail.cloud.simulated.wishes import VARIABLE
 
 if TYPE_CHECKING:
     from typing import Any

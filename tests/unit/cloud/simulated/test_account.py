@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from skysail.cloud.contract import Ended
+from skysail.cloud.account import Gpus
 from skysail.cloud.errors import Gone, NoCapacity, Refused, Unsupported
-from skysail.cloud.instances import Gpus
+from skysail.cloud.provider import Ended
 from skysail.cloud.simulated.faults import Fault
 from skysail.cloud.simulated.ledger import Ledger, Row
-from skysail.cloud.simulated.wishes import Wishes
+from skysail.cloud.simulated.options import Wishes
 from tests.support.virtual_time import run
 from tests.unit.cloud.simulated.shop import PLAIN, account, order, told
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from skysail.cloud.account import Inventory
 from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown
-from skysail.cloud.instances import Inventory
 from skysail.cloud.simulated.faults import WHATS, Fault
 from tests.support.virtual_time import run
 from tests.unit.cloud.simulated.shop import PLAIN, account, order, told

@@ -11,14 +11,14 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from skysail.cloud.contract import File, Files, Volume
 from skysail.cloud.errors import Gone, NoCapacity, ProviderError, Refused, Throttled, Unknown, Unsupported
+from skysail.cloud.provider import File, Files, Volume
 from skysail.cloud.simulated.account import Account
-from skysail.cloud.simulated.client import RemoteAccount
 from skysail.cloud.simulated.faults import WHATS, Fault
+from skysail.cloud.simulated.http.client import RemoteAccount
+from skysail.cloud.simulated.http.protocol import Problem
+from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.ledger import Ledger
-from skysail.cloud.simulated.server import serve
-from skysail.cloud.simulated.wire import Problem
 from tests.support.node_backend import listening
 from tests.unit.cloud.simulated.shop import PLAIN, order
 from tests.unit.cloud.simulated.test_faults import DONE, ERRORS
@@ -195,7 +195,7 @@ async def test_a_cloud_that_is_not_there_is_told():
 
 
 async def test_changes_are_told_again_after_the_connection_broke(monkeypatch):
-    monkeypatch.setattr("skysail.cloud.simulated.client._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("skysail.cloud.simulated.http.client._AGAIN_SECONDS", 0.01)
     async with shop() as (account, client):
         changes = client.changes()
         for claim in ("one", "two"):
@@ -210,7 +210,7 @@ async def test_changes_are_told_again_after_the_connection_broke(monkeypatch):
 
 
 async def test_a_connection_for_changes_that_ends_at_once_is_not_opened_again_at_once(monkeypatch):
-    monkeypatch.setattr("skysail.cloud.simulated.client._AGAIN_SECONDS", 3600.0)
+    monkeypatch.setattr("skysail.cloud.simulated.http.client._AGAIN_SECONDS", 3600.0)
     async with shop() as (_, client):
         opened: list[str] = []
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from skysail.cloud.contract import Ended
-from skysail.cloud.simulated import bill
+from skysail.cloud.provider import Ended
+from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.ledger import Ledger, Row, Unreadable
-from skysail.cloud.simulated.wishes import Wishes
+from skysail.cloud.simulated.options import Wishes
 
 
 def create(at: float, instance: str, claim: str = "c", cluster: str = "ours", usd: float = 3600.0) -> Row:
@@ -110,37 +110,37 @@ def test_a_ledger_that_vanishes_is_missed_once_and_written_anew_with_all_that_it
 
 def test_the_bill_of_a_claim_counts_what_ran_at_once():
     rows = [create(0, "a"), create(5, "b"), ended(10, "a"), create(10, "x"), ended(20, "b"), create(30, "d", "other")]
-    charges = bill.charges(rows, 40)
-    assert charges["c"] == bill.Charge(instances=3, at_once=2, seconds=10 + 15 + 30, usd=55.0)
-    assert charges["other"] == bill.Charge(instances=1, at_once=1, seconds=10, usd=10.0)
-    assert bill.most_at_once(rows) == 2
-    assert [row.instance for row in bill.billable(rows)] == ["x", "d"]
+    charges = billing.charges(rows, 40)
+    assert charges["c"] == billing.Charge(instances=3, at_once=2, seconds=10 + 15 + 30, usd=55.0)
+    assert charges["other"] == billing.Charge(instances=1, at_once=1, seconds=10, usd=10.0)
+    assert billing.most_at_once(rows) == 2
+    assert [row.instance for row in billing.billable(rows)] == ["x", "d"]
 
 
 def test_one_after_the_other_is_one_at_once():
     rows = [create(0, "a"), ended(10, "a"), create(10, "b"), ended(20, "b")]
-    assert bill.most_at_once(rows) == 1
-    assert bill.billable(rows) == ()
+    assert billing.most_at_once(rows) == 1
+    assert billing.billable(rows) == ()
 
 
 def test_what_others_run_without_a_claim_is_not_our_claim_at_all():
-    assert bill.most_at_once([create(0, "a", ""), create(0, "b", "")]) == 0
+    assert billing.most_at_once([create(0, "a", ""), create(0, "b", "")]) == 0
 
 
 def test_an_orphan_is_ours_and_billed_and_nobody_claims_it():
     rows = [create(0, "a", "kept"), create(0, "b", "lost"), create(0, "x", "lost", "theirs"), create(0, "y", "old")]
     rows.append(ended(1, "y"))
-    assert [row.instance for row in bill.orphans(rows, cluster="ours", claims={"kept"})] == ["b"]
-    assert [row.instance for row in bill.orphans(rows, cluster="ours", claims=())] == ["a", "b"]
+    assert [row.instance for row in billing.orphans(rows, cluster="ours", claims={"kept"})] == ["b"]
+    assert [row.instance for row in billing.orphans(rows, cluster="ours", claims=())] == ["a", "b"]
 
 
 def test_whoever_asks_a_stranger_to_end_is_found_out():
     rows = [create(0, "a"), create(0, "x", "", ""), create(0, "y", "c", "theirs"), asked(1, "a")]
-    assert bill.strangers_touched(rows, cluster="ours") == ()
-    assert bill.strangers_touched([*rows, asked(2, "x"), asked(3, "y")], cluster="ours") == ("x", "y")
+    assert billing.strangers_touched(rows, cluster="ours") == ()
+    assert billing.strangers_touched([*rows, asked(2, "x"), asked(3, "y")], cluster="ours") == ("x", "y")
 
 
 def test_the_rows_of_one_cluster_are_told_apart():
     rows = [create(0, "a"), create(0, "x", "c", "theirs"), ended(1, "a"), ended(2, "x")]
     rows.append(Row(at=3, verb="refused", claim="d", cluster="ours"))
-    assert list(bill.of(rows, "ours")) == [rows[0], rows[2], rows[4]]
+    assert list(billing.of(rows, "ours")) == [rows[0], rows[2], rows[4]]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from skysail.cloud.account import Gpus
 from skysail.cloud.errors import Refused
-from skysail.cloud.instances import Gpus
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD, VENDORS
 
 CLOUDS = Path(__file__).parents[4] / "docs" / "clouds.md"

@@ -10,12 +10,12 @@ from contextlib import suppress
 
 import pytest
 
-from skysail.cloud import contract
+from skysail.cloud import provider
 from skysail.local.errors import BuildFailed
 from skysail.local.images.builder import Builder
 from skysail.local.images.environments import Environment, Environments
 from skysail.local.images.rules import Copied, Rule, Rules
-from skysail.local.provider.run import argv
+from skysail.local.provider.container_run import argv
 from tests.support.index import Index
 
 
@@ -266,5 +266,5 @@ def test_a_foreign_program_is_named_by_its_path(tmp_path, monkeypatch, program):
 )
 def test_command_and_args_replace_what_the_image_says_as_in_any_container(rule, command, args, want):
     environment = Environment(**rule)
-    container = contract.Container(name="c", image="i", command=command, args=args)
+    container = provider.Container(name="c", image="i", command=command, args=args)
     assert argv(container, environment) == want

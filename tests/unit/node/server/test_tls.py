@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from skysail.kube import certificates
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import CONFIG_MAP
 from skysail.kube.certificates import Pair
-from skysail.kube.client import Client
-from skysail.kube.kubeconfig import load_certificate
-from skysail.kube.objects import Object
-from skysail.kube.resources import CONFIG_MAP
+from skysail.kube.client.client import Client
+from skysail.kube.client.kubeconfig import load_certificate
 from skysail.node.server.tls import Front, Identity
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World

@@ -13,17 +13,17 @@ from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 
-from skysail.runtimes.fetch.certificates import trust
-from skysail.runtimes.fetch.gate import Gate
-from skysail.runtimes.fetch.guard import Guard, look_up
-from skysail.runtimes.fetch.patience import Patience
-from skysail.runtimes.fetch.progress import Progress
-from skysail.runtimes.fetch.proxies import Proxies
-from skysail.runtimes.fetch.secrets import PREFIX
-from skysail.runtimes.fetch.sources.contract import Means
-from skysail.runtimes.fetch.sources.opening import source_of
-from skysail.runtimes.fetch.story import Fetching, Order
-from skysail.runtimes.fetch.web import Web
+from skysail.runtimes.fetch.network.credentials import PREFIX
+from skysail.runtimes.fetch.network.egress_proxy import Gate
+from skysail.runtimes.fetch.network.http_client import Web
+from skysail.runtimes.fetch.network.proxy_env import Proxies
+from skysail.runtimes.fetch.network.resolver import Guard, look_up
+from skysail.runtimes.fetch.network.tls import trust
+from skysail.runtimes.fetch.pipeline import Fetching, Order
+from skysail.runtimes.fetch.sources.base import Means
+from skysail.runtimes.fetch.sources.factory import source_of
+from skysail.runtimes.fetch.transfer.progress import Progress
+from skysail.runtimes.fetch.transfer.retry import Patience
 
 LOOPBACK = ("127.0.0.0/8",)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from skysail.runtimes.fetch.command import main
+from skysail.runtimes.fetch.cli import main
 
 
 def test_the_launcher_is_set_out_and_nothing_is_fetched(tmp_path):

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from skysail.node.server.backpressure import Flow
 from skysail.node.server.errors import BadRequest, PeerGone
-from skysail.node.server.flow import Flow
-from skysail.node.server.inbox import PIECE, Inbox
 from skysail.node.server.spdy import frames
 from skysail.node.server.spdy.frames import Control, Data, Kind, Reset
 from skysail.node.server.spdy.headers import Compressor, Decompressor
+from skysail.node.server.spill_buffer import PIECE, Inbox
 
 _PEER_CLOSES_SECONDS = 5.0
 

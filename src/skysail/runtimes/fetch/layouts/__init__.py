@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from skysail.runtimes.fetch.layouts import plain, served, tensorflow, torchserve, triton
+from skysail.runtimes.fetch.layouts import model_server, passthrough, tensorflow, torchserve, triton
 
 # The tree, the folder to fill, the name of the model. Raises WrongContent.
 Layout = Callable[[Path, Path, str], None]
 
 LAYOUTS: Mapping[str, Layout] = {
-    "file": served.lay_out,
-    "onnx": served.lay_out_onnx,
-    "folder": plain.as_folder,
-    "tree": plain.as_it_is,
+    "file": model_server.lay_out,
+    "onnx": model_server.lay_out_onnx,
+    "folder": passthrough.as_folder,
+    "tree": passthrough.as_it_is,
     "tensorflow": tensorflow.lay_out,
     "triton": triton.lay_out,
     "torchserve": torchserve.lay_out,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from skysail.runtimes.fetch.errors import WrongContent
-from skysail.runtimes.fetch.paths import files_in
+from skysail.runtimes.fetch.unpack.paths import files_in
 
 _HEADS = ("saved_model.pb", "saved_model.pbtxt")
 _FIRST = "1"

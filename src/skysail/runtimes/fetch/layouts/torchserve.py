@@ -5,9 +5,9 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-from skysail.runtimes.fetch.archives import readable
 from skysail.runtimes.fetch.errors import WrongContent
-from skysail.runtimes.fetch.paths import files_in
+from skysail.runtimes.fetch.unpack.archives import readable
+from skysail.runtimes.fetch.unpack.paths import files_in
 
 _MANIFEST = "MAR-INF/MANIFEST.json"
 _MAKE = "`torch-model-archiver --model-name NAME --version 1.0 --serialized-file FILE --handler HANDLER` makes one"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from skysail.runtimes.fetch.errors import WrongContent
-from skysail.runtimes.fetch.layouts import plain, tensorflow
-from skysail.runtimes.fetch.paths import files_in
+from skysail.runtimes.fetch.layouts import passthrough, tensorflow
+from skysail.runtimes.fetch.unpack.paths import files_in
 
 _CONFIG = "config.pbtxt"
 _FIRST = "1"
@@ -22,12 +22,12 @@ _FORM = f"a folder or archive with {_CONFIG} (name of the backend, inputs, outpu
 def lay_out(tree: Path, into: Path, name: str) -> None:
     top = _top(tree)
     if any((path / _CONFIG).is_file() for path in top.iterdir() if path.is_dir()):
-        plain.as_it_is(top, into, name)  # a repository, maybe of several models that work together
+        passthrough.as_it_is(top, into, name)  # a repository, maybe of several models that work together
         return
     model = into / name
     model.mkdir()
     if _versions(top):
-        plain.as_it_is(top, model, name)
+        passthrough.as_it_is(top, model, name)
     elif (top / _CONFIG).is_file():
         (top / _CONFIG).rename(model / _CONFIG)
         _move_first(top, model / _FIRST)
@@ -53,7 +53,7 @@ def _is_version(path: Path) -> bool:
 
 def _move_first(source: Path, target: Path) -> None:
     target.mkdir()
-    plain.as_it_is(source, target, "")
+    passthrough.as_it_is(source, target, "")
 
 
 def _lay_out_bare(tree: Path, target: Path) -> None:

@@ -13,8 +13,8 @@ from functools import partial
 from aiohttp import ClientResponse
 
 from skysail.runtimes.fetch.errors import Changed, MayPass, WrongContent
-from skysail.runtimes.fetch.sources.contract import CHUNK, Item, Means, Piece, nothing
-from skysail.runtimes.fetch.uris import last_part, shown
+from skysail.runtimes.fetch.network.uris import last_part, shown
+from skysail.runtimes.fetch.sources.base import CHUNK, Item, Means, Piece, nothing
 
 Get = Callable[[str, Mapping[str, str]], AbstractAsyncContextManager[ClientResponse]]
 _PARTIAL = 206

@@ -1,0 +1,63 @@
+"""What the operator stands on: the cluster that it finds, or a sentence that says why it cannot start there."""
+
+from __future__ import annotations
+
+import msgspec
+
+from skysail.base.errors import UserError
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import NAMESPACE
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import Forbidden, KubeError
+
+# Rules in definitions (CEL) and the label with a pod's completion index are there from this version on.
+OLDEST_KUBERNETES = (1, 29)
+
+
+class CannotStart(UserError):
+    """Something outside is not as the operator needs it; the message says what."""
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    major: str
+    minor: str
+    git_version: str
+
+
+class Ground(msgspec.Struct, frozen=True):
+    """What cluster this is: by its version, and by the UID of a namespace that every cluster has once."""
+
+    version: str
+    cluster: str
+
+
+async def look_around(client: Client, server: str) -> Ground:
+    try:
+        version = await client.read("/version", _Version)
+    except Forbidden as error:
+        raise CannotStart(
+            f"{server} does not accept this login: {error.message}. Make a new token or certificate."
+        ) from error
+    except KubeError as error:
+        raise CannotStart(
+            f"The API server {server} does not answer: {error}. Is the cluster up, and does the kubeconfig name it?"
+        ) from error
+    if (int(version.major), int(version.minor.rstrip("+"))) < OLDEST_KUBERNETES:
+        oldest = ".".join(map(str, OLDEST_KUBERNETES))
+        raise CannotStart(f"This cluster runs Kubernetes {version.git_version}; Skysail needs {oldest} or newer.")
+    return Ground(version.git_version, await _cluster_id(client))
+
+
+async def _cluster_id(client: Client) -> str:
+    try:
+        return (await client.get(NAMESPACE, "", "kube-system", Object)).metadata.uid
+    except Forbidden as error:
+        raise without_rights(error) from error
+    except KubeError as error:
+        raise CannotStart(f"The namespace kube-system cannot be read: {error}. Try again.") from error
+
+
+def without_rights(error: Forbidden) -> CannotStart:
+    return CannotStart(
+        f"The rights of Skysail are not installed ({error.message}): `kubectl apply -f config/rbac/role.yaml`."
+    )

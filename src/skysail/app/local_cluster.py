@@ -1,0 +1,368 @@
+"""The hull's process: the control plane and the operator on this machine, inside one set of namespaces.
+
+Two parts. The outer part stays in the machine's network and carries connections in; when it dies, the kernel ends the
+rest. The inner part supervises the units and answers on the control socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from skysail.app import simulated_clouds
+from skysail.app.install import install, install_node
+from skysail.base.settings import Settings
+from skysail.kube.api import resources
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import KubeError
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.local.addresses import API_PORT, HULL, MODEL_SOURCES, NODE, OPERATOR_HEALTH_PORT, SIMULATED_PORT
+from skysail.local.cluster import control_client, namespaces, syscalls, tcp_proxy
+from skysail.local.cluster.control_client import Answer, Control, HullStatus, Request
+from skysail.local.cluster.control_server import ControlServer
+from skysail.local.cluster.home import Home
+from skysail.local.cluster.supervisor import Supervisor, Surroundings, Unit
+from skysail.local.control_plane import credentials, pki, startup
+from skysail.local.control_plane.flags import Component
+from skysail.local.errors import LocalError, StartFailed
+from skysail.local.images import package_index
+from skysail.local.launcher import ANOTHER_RUNS, HullSettings
+from skysail.local.network import host_side
+from skysail.local.network.egress_policy import Guard, parse_networks
+from skysail.local.reports import cloud_costs
+from skysail.node.registration import registrar
+
+_DIAL_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+_PAUSE_SECONDS = 0.1
+_CLOUD_SECONDS = 15.0
+_OPERATOR_READY = f"http://{HULL}:{OPERATOR_HEALTH_PORT}/readyz"
+
+
+def main(argument: str) -> int:
+    """Run until stopped. Returns the exit code; why it failed is left in the home for the one who asked."""
+    settings = msgspec.json.decode(argument, type=HullSettings)
+    if settings.tied:
+        syscalls.die_with_parent()
+    home = Home(Path(settings.home))
+    home.prepare()
+    os.chdir(home.root)
+    lock = home.lock()
+    if lock is None:
+        return ANOTHER_RUNS  # there is one hull per home
+    _begin(home, settings)
+    door = tcp_proxy.open_listener(_last_port(home))
+    home.door_port.write_text(str(door.getsockname()[1]))
+    inside = _Inside(settings, home, f"https://127.0.0.1:{door.getsockname()[1]}")
+    try:
+        guard = _guard(os.environ) if settings.with_node else None
+        entry = namespaces.launch(lambda: asyncio.run(inside.run()))
+    except LocalError as error:
+        home.failure.write_text(str(error))
+        return error.exit_code
+    return asyncio.run(_outside(entry, door, home, lock, guard))
+
+
+def _guard(env: Mapping[str, str]) -> Guard:
+    """What the user named is open: networks for pods, and the package index, which images come from."""
+    allowed = parse_networks(env.get("SKYSAIL_ALLOWED_NETWORKS", ""))
+    return Guard(exceptions=allowed, servers=package_index.servers(env))
+
+
+def _begin(home: Home, settings: HullSettings) -> None:
+    """What the last hull left makes room for ours. The home's lock is held, so nobody else writes these files."""
+    home.failure.unlink(missing_ok=True)
+    if home.hull_log.exists():
+        home.hull_log.replace(home.hull_log.with_suffix(".log.1"))
+    log = os.open(home.hull_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, sys.stdout.fileno())
+    os.dup2(log, sys.stderr.fileno())
+    os.close(log)
+    home.pid.write_text(f"{os.getpid()}\n")
+    home.kubectl.write_bytes(msgspec.json.encode(settings.binaries.commands[Component.KUBECTL]))
+
+
+async def _outside(entry: int, door: socket.socket, home: Home, lock: int, guard: Guard | None) -> int:
+    """Carry connections in, and what pods ask for out by a guard, until the hull ends; pass on a wish to end."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, os.kill, entry, number)
+
+    async def dial() -> socket.socket:
+        return await asyncio.to_thread(Control(home.control).dial, HULL, API_PORT)
+
+    server = await tcp_proxy.serve(door, dial)
+    helpers = [asyncio.create_task(_end_without_home(entry, home, lock))]
+    if guard is not None:
+        way_out = host_side.serve(Control(home.control), host_side.machines_name_servers(), guard)
+        helpers.append(asyncio.create_task(way_out))
+    _, status = await asyncio.to_thread(os.waitpid, entry, 0)
+    server.close()
+    for helper in helpers:
+        helper.cancel()
+    await asyncio.wait(helpers)
+    return os.waitstatus_to_exitcode(status)
+
+
+async def _end_without_home(entry: int, home: Home, lock: int) -> None:
+    """A hull whose folder was deleted could never be found again by `skysail down`."""
+    while home.is_held(lock):  # noqa: ASYNC110 (nobody tells us when a folder is deleted)
+        await asyncio.sleep(_LOOK_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(entry, signal.SIGTERM)
+
+
+class _StopAsked(Exception):
+    """Somebody wants the hull to end."""
+
+
+class _Inside:
+    """The inner part: what runs in the namespaces."""
+
+    def __init__(self, settings: HullSettings, home: Home, url: str) -> None:
+        self._settings = settings
+        self._home = home
+        self._url = url
+        self._outer_pid = os.getpid()
+        self._started = time.time()
+        self._steps: list[str] = []
+        self._is_ready = False
+        self._supervisor = Supervisor(home.logs, Surroundings(now=time.time, pause=asyncio.sleep, tell=_log))
+
+    async def run(self) -> int:
+        self._stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        code = 0
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(ControlServer(self._home.control, self._perform).serve())
+                tasks.create_task(self._until_stopped())
+                tasks.create_task(self._start())
+        except* _StopAsked:
+            _log("stopping")
+        except* (LocalError, KubeError, OSError) as failures:
+            code = 1
+            reasons = [str(failure) or type(failure).__name__ for failure in _each(failures)]
+            self._home.failure.write_text("\n".join(reasons))
+        finally:
+            self._home.control.unlink(missing_ok=True)
+            await self._supervisor.stop_all()
+        return code
+
+    async def _until_stopped(self) -> None:
+        await self._stop.wait()
+        raise _StopAsked
+
+    async def _start(self) -> None:
+        home, now = self._home, datetime.now(UTC)
+        credentials.write_all(home, pki.ensure(home.pki, now), self._url, now)
+        planned = startup.units(home, self._settings.binaries, self._settings.plane)
+        await startup.start(self._supervisor, home, planned, self._say)
+        async with asyncio.TaskGroup() as rest:
+            rest.create_task(startup.until_whole(self._supervisor, home, planned))
+            rest.create_task(self._install())
+        self._is_ready = True
+
+    async def _install(self) -> None:
+        try:
+            await install(credentials.inside_path(self._home, "admin"))
+        except TimeoutError as error:
+            raise StartFailed("The API server did not take and serve the kinds of Skysail in time.") from error
+        self._say("the kinds of Skysail are installed")
+        if self._settings.with_node:
+            await self._start_agent()  # first, because it serves the clouds that the operator asks
+        if self._settings.with_operator:
+            await self._start_operator()
+        if self._settings.with_node:
+            await self._await_node()
+        if self._settings.with_node and self._settings.with_operator:
+            await self._await_clouds()
+
+    async def _start_operator(self) -> None:
+        login = credentials.inside_path(self._home, "operator")
+        # Without a drain: it stops with its API server, and nobody takes over.
+        flags = (
+            f"--kubeconfig={login}",
+            f"--webhook-host={HULL}",
+            "--drain-seconds=0",
+            "--sole",
+            *(f"--model-source={place}" for place in MODEL_SOURCES),
+            *self._cloud_flags(),
+        )
+        run = (sys.executable, "-P", "-m", "skysail", "run", *flags)
+        await self._supervisor.start(Unit(name="operator", argv=run))
+        is_ready = partial(startup.is_healthy, _OPERATOR_READY)
+        await startup.until(is_ready, "the operator to be ready", self._supervisor)
+        self._say("the operator is ready")
+
+    def _cloud_flags(self) -> tuple[str, ...]:
+        """Where there is a node for this machine, there are those of clouds, too."""
+        if not self._settings.with_node:
+            return ()
+        home = self._home.root
+        return (
+            f"--node-address={HULL}",
+            f"--node-certificate={self._home.pki / 'node.crt'}",
+            f"--node-key={self._home.pki / 'node.key'}",
+            f"--data-folder={home / 'clouds'}",
+            *self._account_flags(),
+        )
+
+    def _account_flags(self) -> tuple[str, ...]:
+        """Where nobody asked to pretend, the agent serves simulated clouds."""
+        if self._settings.mock_clouds:
+            return ("--mock-clouds",)
+        simulated_clouds.token(self._home)
+        token = self._home.root / "simulated" / "token"
+        return f"--simulated-clouds=http://{HULL}:{SIMULATED_PORT}", f"--simulated-token={token}"
+
+    async def _start_agent(self) -> None:
+        authority = (self._home.pki / "ca.crt").read_bytes()
+        await install_node(credentials.inside_path(self._home, "admin"), authority)
+        run = (sys.executable, "-P", "-m", "skysail.app.node_agent", str(self._home.root))
+        await self._supervisor.start(Unit(name="agent", argv=run))
+        # The node may be called ready because of the agent before this one; this door opens last.
+        await startup.until(partial(_answers, SIMULATED_PORT), "the agent to answer", self._supervisor)
+
+    async def _await_node(self) -> None:
+        transport = HttpTransport(kubeconfig.from_file(credentials.inside_path(self._home, "admin")))
+        try:
+            await startup.until(partial(_node_is_ready, Client(transport)), "the node to be ready", self._supervisor)
+        finally:
+            await transport.close()
+        self._say(f"node {NODE} is ready")
+
+    async def _await_clouds(self) -> None:
+        """Not for ever: a cluster can be worked with while a cloud is down."""
+        login = credentials.inside_path(self._home, "admin")
+        deadline = time.monotonic() + _CLOUD_SECONDS
+        while unreached := await _unreached(login):
+            if time.monotonic() > deadline:
+                self._say(f"not reached yet: {', '.join(unreached)}; `skysail status` tells why")
+                return
+            await asyncio.sleep(_PAUSE_SECONDS)
+        self._say("the clouds can be reached")
+
+    def _say(self, step: str) -> None:
+        self._steps.append(step)
+        _log(step)
+
+    async def _perform(self, request: Request) -> Answer | socket.socket:
+        match request:
+            case control_client.AskStatus():
+                return Answer(status=self._status())
+            case control_client.StopHull():
+                self._stop.set()
+            case control_client.StartUnit(unit):
+                await self._supervisor.start(unit)
+            case control_client.ResumeUnit(name):
+                await self._supervisor.resume(name)
+            case control_client.StopUnit(name):
+                await self._supervisor.stop(name)
+            case control_client.SignalUnit(name, number):
+                self._supervisor.signal(name, number)
+            case control_client.Listen(host, port):
+                return _listen(host, port)
+            case control_client.Dial(host, port):
+                return await asyncio.wait_for(_dial(host, port), _DIAL_SECONDS)
+        return Answer()
+
+    def _status(self) -> HullStatus:
+        return HullStatus(
+            is_ready=self._is_ready and not self._stop.is_set(),
+            pid=self._outer_pid,
+            started=self._started,
+            url=self._url,
+            with_operator=self._settings.with_operator,
+            with_audit=self._settings.plane.audit,
+            mock_clouds=self._settings.mock_clouds,
+            steps=tuple(self._steps),
+            units=self._supervisor.status(),
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    listener.listen(128)
+    return listener
+
+
+async def _dial(host: str, port: int) -> socket.socket:
+    line = socket.socket()
+    line.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(line, (host, port))
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+def _each(failures: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The failures themselves, however deep the task groups in which they happened."""
+    for failure in failures.exceptions:
+        if isinstance(failure, BaseExceptionGroup):
+            yield from _each(failure)
+        else:
+            yield failure
+
+
+async def _answers(port: int) -> bool:
+    try:
+        line = await _dial(HULL, port)
+    except OSError:
+        return False
+    line.close()
+    return True
+
+
+async def _node_is_ready(client: Client) -> bool:
+    try:
+        node = await client.get(resources.NODE, "", NODE, registrar.NodeObject)
+    except KubeError:
+        return False
+    return any(row["type"] == "Ready" and row["status"] == "True" for row in node.status.conditions)
+
+
+async def _unreached(login: Path) -> list[str]:
+    """Nodes of clouds that do not say yet that they reach it: as the operator knows it now, and as the node tells."""
+    nodes = Settings().nodes
+    try:
+        told = {each.node for each in await cloud_costs.read(login, time.time()) if not each.outage}
+    except KubeError:
+        told = set()
+    return [
+        name
+        for name, row in nodes.items()
+        if name not in told or not await startup.is_healthy(f"{_OPERATOR_READY}/{row.provider}")
+    ]
+
+
+def _last_port(home: Home) -> int:
+    try:
+        return int(home.door_port.read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def _log(line: str) -> None:
+    print(datetime.now(UTC).isoformat(timespec="milliseconds"), line, flush=True)  # noqa: T201 (stdout is hull.log)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

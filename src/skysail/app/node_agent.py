@@ -1,0 +1,232 @@
+"""The agent's process: the node that stands for this machine. Runs inside the hull.
+
+It logs in as its node, so it may touch its own pods and what they name, and nothing else. Pods are its children: they
+end with it, and the next agent tells that they were lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import random
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from skysail.app.simulated_clouds import SimulatedClouds
+from skysail.base import clock, health_server, log_setup
+from skysail.base.metrics import Metrics
+from skysail.base.names import Event
+from skysail.cloud.provider import RunId
+from skysail.kube.certificates import Pair
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import KubeError
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.kube.events import Broadcaster
+from skysail.local.addresses import HULL, METRICS_PORT, NODE, NODE_PORT, RUN_FOLDER
+from skysail.local.bubblewrap.cgroups import Groups
+from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.cluster.home import Home
+from skysail.local.control_plane import credentials, pki
+from skysail.local.images import store
+from skysail.local.network import egress_proxy
+from skysail.local.network.network import Network
+from skysail.local.provider.dependencies import Surroundings
+from skysail.local.provider.provider import LocalProvider
+from skysail.local.provider.run_journal import Journal
+from skysail.local.storage.provisioner import DiskMaker
+from skysail.local.storage.volumes import Places
+from skysail.node import kubelet
+from skysail.node.config.references import Node
+from skysail.node.kubelet import Keeper
+from skysail.node.log_store import LogStore
+from skysail.node.metrics_api import MetricsApi
+from skysail.node.registration.registrar import Description, Registrar
+from skysail.node.server import routes
+from skysail.node.server.authentication import Callers
+from skysail.node.server.authorization import Rights
+from skysail.node.server.tls import Identity
+from skysail.node.server_backend import Reach
+from skysail.node.usage_sampler import Sampler
+
+# More than most machines have, on purpose: a laptop's cluster should try what it is asked, not keep pods waiting.
+CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "250", "ephemeral-storage": "1Ti"}
+_PAUSE_SECONDS = 0.5
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+log = logging.getLogger(__name__)
+
+
+def main(home: str) -> int:
+    log_setup.configure("info", "json")
+    return asyncio.run(run(Home(Path(home))))
+
+
+async def run(home: Home) -> int:
+    """Until SIGTERM or SIGINT."""
+    async with (
+        _client(home, "node") as client,
+        _client(home, "proxy") as watcher,
+        _client(home, "disks") as provisioner,
+    ):
+        rng = random.Random()  # noqa: S311 (jitter, no secret)
+        disks = DiskMaker(provisioner, home.root / "disks", rng)
+        await Agent(home, client, Network(watcher, rng), disks, rng=rng).run()
+    return 0
+
+
+class _StopAsked(Exception):
+    """No error: it ends the task group."""
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    git_version: str
+
+
+class Agent:
+    """All parts of the process, joined."""
+
+    def __init__(self, home: Home, client: Client, network: Network, disks: DiskMaker, *, rng: random.Random) -> None:
+        self._home = home
+        self._client = client
+        self._network = network
+        self._disks = disks
+        self._rng = rng
+        self._store = LogStore(home.root / "pod-logs")
+        self._broadcaster = Broadcaster(client, instance=NODE, now=clock.now)
+        boxes = self._surroundings()
+        self._provider = LocalProvider(boxes)
+        self._simulated = SimulatedClouds(home, boxes)
+        self._identity = Identity(client, self._certificate, rng)
+        self._sampler = Sampler(self._provider, time.time)
+        node = Node(name=NODE, address=HULL, allocatable=CAPACITY, environment=egress_proxy.environment())
+        around = kubelet.Surroundings(self._broadcaster, time.time, clock.steady, rng)
+        self._keeper = Keeper(client, self._provider, node, self._store, around=around)
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT. The network is there before the first pod, and until the last one is gone."""
+        async with asyncio.TaskGroup() as tasks:
+            network = tasks.create_task(self._network.run())
+            try:
+                await self._serve()
+            finally:
+                await self._provider.close()
+                network.cancel()
+
+    async def _serve(self) -> None:
+        listener = socket.create_server((HULL, NODE_PORT))
+        server = await routes.serve(self._api(), listener, self._identity.callers.context)
+        metrics = MetricsApi(NODE, self._keeper, self._sampler)
+        front = self._identity.front_proxy.context
+        metrics_server = await health_server.serve(metrics.application(), METRICS_PORT, ssl_context=front)
+        registrar = Registrar(self._client, await self._description(), now=clock.now, rng=self._rng)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._until_signal())
+                tasks.create_task(self._broadcaster.run())
+                tasks.create_task(self._disks.run())
+                tasks.create_task(self._identity.run())
+                await self._network.ready.wait()
+                await self._identity.ready.wait()
+                await self._simulated.open()
+                tasks.create_task(self._keeper.run())
+                tasks.create_task(self._sampler.run())
+                tasks.create_task(registrar.run())
+        except* _StopAsked:
+            log.info("stopping")
+        finally:
+            await server.cleanup()
+            await metrics_server.cleanup()
+            await self._simulated.close()
+
+    async def _until_signal(self) -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await stop.wait()
+        raise _StopAsked
+
+    def _surroundings(self) -> Surroundings:
+        home, inside = self._home.root, Path(RUN_FOLDER)
+        volumes, runs, memory = home / "volumes", home / "pods", Path("/dev/shm/skysail")  # noqa: S108 (the hull's own)
+        for folder in (volumes, runs, memory):  # of pods that ended with the agent before
+            shutil.rmtree(folder, ignore_errors=True)
+        allowed = os.environ.get("SKYSAIL_ALLOWED_FOLDERS", "")
+        # Inside the hull the way to a package index is the filtered one.
+        _, environments = store.open_in(home, {**os.environ, **egress_proxy.way_out()})
+        return Surroundings(
+            tools=Tools.find(os.environ.get("PATH", "")),
+            groups=Groups.mount(inside / "cgroup", f"skysail-{self._home.root.stat().st_ino}"),
+            network=self._network.pods,
+            images=environments,
+            places=Places(
+                folder=volumes,
+                memory=memory,
+                disks=home / "disks",
+                allowed=tuple(Path(folder) for folder in allowed.split(os.pathsep) if folder),
+            ),
+            runs=runs,
+            journal=Journal(home / "journal"),
+            name_server=HULL,
+            now=time.time,
+            tell=self._tell,
+        )
+
+    def _tell(self, run: RunId, reason: Event, note: str) -> None:
+        self._keeper.tell_of(run, reason, note)
+
+    def _api(self) -> routes.NodeApi:
+        reach = Reach(self._keeper, self._provider, self._store, self._sampler)
+        gate = routes.Gate(Callers(self._client, time.monotonic), Rights(self._client, NODE, time.monotonic))
+        return routes.NodeApi(NODE, reach, gate, metrics=Metrics().page, clock=time.time)
+
+    def _certificate(self) -> Pair:
+        """As it is on the disk now. Raises ValueError for one that is just being written."""
+        own = pki.read(self._home.pki, "node")
+        if own is None:
+            raise ValueError("The node's certificate and its key do not belong together.")
+        return own
+
+    async def _description(self) -> Description:
+        version = await self._version()
+        return Description(
+            name=NODE,
+            address=HULL,
+            port=NODE_PORT,
+            provider_id=f"skysail://local/{NODE}",
+            kubelet_version=version.git_version,
+            capacity=CAPACITY,
+            labels={"kubernetes.io/arch": _ARCHITECTURES.get(platform.machine(), platform.machine())},
+        )
+
+    async def _version(self) -> _Version:
+        """Of the API server, which may be on its way: it is awaited, for an agent that gave up would only come back."""
+        while True:
+            try:
+                return await self._client.read("/version", _Version)
+            except KubeError as error:
+                log.info("the API server does not answer yet", extra={"why": str(error)})
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+
+@asynccontextmanager
+async def _client(home: Home, name: str) -> AsyncIterator[Client]:
+    transport = HttpTransport(kubeconfig.from_file(credentials.inside_path(home, name)))
+    try:
+        yield Client(transport)
+    finally:
+        await transport.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,93 @@
+"""Simulated clouds on this machine, served by the agent: they run what they are told in boxes of their own.
+
+They outlive the operator, as a real cloud does. What they have done is told by a ledger for each, below `simulated/` in
+the home; what ran when the agent ended is `Lost` there at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import time
+from pathlib import Path
+
+from aiohttp import web
+from msgspec.structs import replace
+
+from skysail.base.names import MOCK, SIMULATED
+from skysail.cloud.provider import Provider
+from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.http.client import RemoteAccount
+from skysail.cloud.simulated.http.server import serve
+from skysail.cloud.simulated.ledger import Ledger, Unreadable
+from skysail.cloud.simulated.unavailable import Unusable
+from skysail.cloud.simulated.vendors import VENDORS, Vendor
+from skysail.local import private_file
+from skysail.local.addresses import HULL, SIMULATED_PORT
+from skysail.local.cluster.home import Home
+from skysail.local.provider.dependencies import Surroundings
+from skysail.local.provider.provider import LocalProvider
+
+log = logging.getLogger(__name__)
+
+
+class SimulatedClouds:
+    """`around` is the node's: instances share its network, images and limits, and none of its folders."""
+
+    def __init__(self, home: Home, around: Surroundings) -> None:
+        self._home = home
+        folder = home.root / "simulated"
+        places = replace(
+            around.places, folder=folder / "volumes", memory=around.places.memory / "simulated", allowed=()
+        )
+        for left_over in (places.folder, places.memory, folder / "pods"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        self._provider = LocalProvider(
+            replace(around, places=places, runs=folder / "pods", tell=lambda _run, _note: None)
+        )
+        self._accounts: list[Account | Unusable] = []
+        self._runner: web.AppRunner | None = None
+
+    async def open(self) -> None:
+        self._accounts = [open_account(vendor, self._home.root, self._provider) for vendor in VENDORS.values()]
+        self._runner = await serve(self._accounts, token(self._home), HULL, SIMULATED_PORT)
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+        for account in self._accounts:
+            await account.close()
+        await self._provider.close()
+
+
+def open_account(vendor: Vendor, root: Path, provider: Provider | None = None) -> Account | Unusable:
+    """The account whose ledger is below `simulated/`. One that cannot be read does not keep the others from work."""
+    folder = root / "simulated"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        ledger = Ledger.open(folder / f"{vendor.name}.jsonl", mark=secrets.token_hex(4))
+    except Unreadable as error:
+        log.error("simulated cloud not opened", extra={"cloud": vendor.name, "why": str(error)})  # noqa: TRY400 (the sentence has it all)
+        return Unusable(vendor, SIMULATED if provider else MOCK, str(error))
+    return Account(vendor, ledger, now=time.time, provider=provider)
+
+
+def remote(home: Home, vendor: Vendor) -> RemoteAccount:
+    """A simulated cloud as another process of the hull sees it. Made inside a running event loop."""
+    return RemoteAccount(vendor, f"http://{HULL}:{SIMULATED_PORT}", token(home))
+
+
+def token(home: Home) -> str:
+    """Made by who comes first, agent or operator. Pods reach the hull's ports: not knowing it keeps them out."""
+    path = home.root / "simulated" / "token"
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        mine = path.with_name(f"token-{os.getpid()}")
+        private_file.write(mine, secrets.token_urlsafe(32).encode())
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(mine)
+        mine.unlink()
+    return path.read_text()

@@ -1,0 +1,100 @@
+"""Where others call the operator over TLS: the API server for admission, and pods that report. One certificate."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable
+
+from aiohttp import web
+
+from skysail.app import training
+from skysail.app.cluster_check import CannotStart, without_rights
+from skysail.base import clock
+from skysail.base.settings import Settings
+from skysail.kinds.offload import resource_limits_webhook as offload_admit
+from skysail.kinds.serving.admission import webhook as model_admit
+from skysail.kinds.serving.spec.config import terms
+from skysail.kinds.training.admission import webhook as training_admit
+from skysail.kube.admission import registration, server
+from skysail.kube.admission.registration import Keeper
+from skysail.kube.api.objects import Key
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import Forbidden, KubeError, NotFound
+
+log = logging.getLogger(__name__)
+
+
+class Reception:
+    """`leads` tells whether this replica may write: only the leader enters the webhooks at the API server."""
+
+    def __init__(self, client: Client, settings: Settings, leads: Callable[[], bool]) -> None:
+        self._settings = settings
+        self._leads = leads
+        self._hooks = (
+            *offload_admit.hooks(settings.nodes),
+            *training_admit.HOOKS,
+            *model_admit.hooks(terms(settings)),
+        )
+        self._keeper = Keeper(
+            client,
+            secret=Key(settings.operator_namespace, registration.SECRET_NAME),
+            address=_address(settings),
+            names=_names(settings),
+            now=clock.now,
+        )
+
+    @property
+    def is_open(self) -> bool:
+        return self._settings.webhooks or training.is_reported_to(self._settings)
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        return self._keeper.tls
+
+    def authority(self) -> bytes:
+        return self._keeper.authority
+
+    def application(self) -> web.Application:
+        """What the API server calls."""
+        return server.application(self._hooks)
+
+    async def load_certificate(self) -> None:
+        namespace = self._settings.operator_namespace
+        try:
+            await self._keeper.load()
+        except Forbidden as error:
+            raise without_rights(error) from error
+        except NotFound as error:
+            raise CannotStart(
+                f"The namespace {namespace} is missing ({error.message}): `kubectl create namespace {namespace}`."
+            ) from error
+        except KubeError as error:
+            raise CannotStart(
+                f"The webhook's Secret in {namespace} cannot be read or made: {error}. Try again."
+            ) from error
+
+    async def run(self) -> None:
+        """Until cancelled: the certificate is kept current, and with it the entry at the API server."""
+        await self._keeper.run(self._announce)
+
+    async def announce(self) -> None:
+        try:
+            await self._announce()
+        except KubeError as error:
+            log.warning("webhooks not announced, tried again in a minute", extra={"why": str(error)})
+
+    async def _announce(self) -> None:
+        if self._settings.webhooks and self._leads():
+            without = ("kube-system", self._settings.operator_namespace)
+            await self._keeper.announce(self._hooks, server.Scope(self._settings.namespaces, without))
+
+
+def _address(settings: Settings) -> server.Address:
+    if settings.webhook_host:
+        return server.Address(url=f"https://{settings.webhook_host}:{settings.webhook_port}")
+    return server.Address(service=(settings.operator_namespace, settings.webhook_service))
+
+
+def _names(settings: Settings) -> tuple[str, ...]:
+    return (f"{settings.webhook_service}.{settings.operator_namespace}.svc", training.host(settings))

@@ -1,0 +1,102 @@
+"""Launches whose claims are gone, kept for the brake: an operator that crashes in a loop must not begin to count anew.
+
+Claims that are there tell of their launches themselves. So this is written only when one goes, and rarely; what a crash
+loses are the last seconds of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from skysail.claims.types import CloudInstance, CloudInstanceSpec
+from skysail.kube.api.objects import Object
+from skysail.kube.api.rbac import Right
+from skysail.kube.api.resources import CONFIG_MAP
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import KubeError, NotFound
+
+NAME = "skysail-launches"
+OWN_NAMESPACE_RIGHTS = (
+    Right(CONFIG_MAP, ("create",)),
+    Right(CONFIG_MAP, ("get", "patch"), names=(NAME,)),
+)
+_KEPT = timedelta(hours=1)
+_PAUSE_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class Launch(msgspec.Struct, frozen=True):
+    at: datetime
+    spec: CloudInstanceSpec
+
+
+class _Page(Object, frozen=True, gc=False):
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Diary:
+    """Of the process that leads, in a ConfigMap of the operator's own namespace."""
+
+    def __init__(self, client: Client, namespace: str, now: Callable[[], datetime]) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._now = now
+        self._launches: list[Launch] = []
+        self._news = asyncio.Event()
+
+    async def read(self) -> list[Launch]:
+        """What earlier processes wrote. A page that cannot be read tells nothing, and stops nobody."""
+        try:
+            page = await self._client.get(CONFIG_MAP, self._namespace, NAME, _Page)
+            written = msgspec.json.decode(page.data.get("launches", "[]"), type=list[Launch])
+        except NotFound:
+            written = []
+        except (KubeError, msgspec.MsgspecError) as error:
+            log.warning("launches of earlier processes are not known", extra={"why": str(error)})
+            written = []
+        self._launches = self._recent([*written, *self._launches])
+        return self._launches
+
+    def claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
+        if old is not None and new is None and (at := launched_at(old)):
+            self._launches = self._recent([*self._launches, Launch(at, old.spec)])
+            self._news.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await asyncio.sleep(_PAUSE_SECONDS)
+            self._launches = self._recent(self._launches)
+            try:
+                await self._write({"launches": msgspec.json.encode(self._launches).decode()})
+            except KubeError as error:
+                log.info("launches not written down, tried again", extra={"why": str(error)})
+                self._news.set()
+
+    async def _write(self, data: dict[str, str]) -> None:
+        try:
+            await self._client.merge_patch(CONFIG_MAP, self._namespace, NAME, {"data": data}, _Page)
+        except NotFound:
+            metadata = {"name": NAME, "namespace": self._namespace}
+            manifest = {"apiVersion": CONFIG_MAP.api_version, "kind": CONFIG_MAP.kind, "metadata": metadata}
+            await self._client.create(CONFIG_MAP, {**manifest, "data": data}, _Page)
+
+    def _recent(self, launches: Iterable[Launch]) -> list[Launch]:
+        """Each once: who stands by sees the same claims go as who leads, and reads of them in the page as well."""
+        since = self._now() - _KEPT
+        launched = {(launch.spec.for_.uid, launch.spec.launch, launch.at): launch for launch in launches}
+        return [launch for launch in launched.values() if launch.at > since]
+
+
+def launched_at(claim: CloudInstance) -> datetime | None:
+    status = claim.status
+    at = status.launching.at if status.launching else status.start_time
+    return datetime.fromisoformat(at) if at else None

@@ -1,0 +1,281 @@
+"""What one cloud says that it runs: one poll per tick for all claims, and what follows from it for each of them.
+
+A listing that failed, that is not complete, or that another way to ask contradicts shows what is there and nothing
+else: absence is counted on complete ones only, begun after the claim was last written, and from zero after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from skysail.base import tasks as guard
+from skysail.claims.snapshot import Seen, Sight, Unseen
+from skysail.claims.types import CloudInstance
+from skysail.cloud.account import Cloud, Instance, Inventory, oldest_first
+from skysail.cloud.errors import ProviderError
+
+# How many instances are asked for one by one, where a listing shows none of ours.
+_WITNESSES = 3
+# How many are asked for at once, where a listing does not show them.
+_INQUIRIES = 8
+# A cloud that is silent for so many ticks, and for so many seconds, does not list.
+_SILENT_TICKS = 3
+_SILENT_SECONDS = 30.0
+_ALIVE = {"Starting", "Running", "Terminating"}
+
+log = logging.getLogger(__name__)
+
+
+class _Absence(NamedTuple):
+    """So many complete listings in a row without it, the first of them begun then; and what its own page says."""
+
+    times: int
+    first: float
+    last: float
+    is_gone: bool = False
+
+
+class _Sighting(NamedTuple):
+    at: float
+    instances: tuple[Instance, ...]
+
+
+class Listings:
+    """Of one cloud. `changed` is told the name of each claim about which there is news."""
+
+    def __init__(
+        self, cloud: Cloud, cluster: str, *, clock: Callable[[], float], changed: Callable[[str], None]
+    ) -> None:
+        self.cloud = cloud
+        self.latest: Inventory | None = None
+        self.outage = self._unlisted = f"{cloud.name} has not listed its instances yet."
+        self.cluster = cluster
+        self._clock = clock
+        self._changed = changed
+        self._claims: dict[str, CloudInstance] = {}
+        self._written: dict[str, float] = {}
+        self._sightings: dict[str, _Sighting] = {}
+        self._before: dict[str, tuple[Instance, ...]] = {}
+        self._absences: dict[str, _Absence] = {}
+
+    def claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
+        """Given to the cache of claims as a listener."""
+        claim = new or old
+        assert claim is not None, "a change has a before or an after"
+        if not self.is_about(claim):
+            return
+        name = claim.metadata.name
+        self._absences.pop(name, None)
+        if new is None:
+            self._claims.pop(name, None)
+            self._written.pop(name, None)
+            self._sightings.pop(name, None)
+            self._before.pop(name, None)
+            return
+        self._claims[name] = new
+        self._written[name] = self._clock()
+
+    async def run(self) -> None:
+        """Until cancelled: poll at every tick, and look at once at what the cloud itself tells."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow())
+            while True:
+                if not await guard.survive(self.poll(), f"listing of {self.cloud.name}"):
+                    self._fail(f"{self.cloud.name} cannot be listed; the operator's log tells more.")
+                await asyncio.sleep(self.cloud.terms.tick)
+
+    @property
+    def is_polled(self) -> bool:
+        """Whether the cloud has answered, or failed to, since this process began."""
+        return self.outage != self._unlisted
+
+    async def poll(self) -> None:
+        begun = self._clock()
+        try:
+            async with asyncio.timeout(self._patience):
+                inventory = await self.cloud.list()
+                contradiction = await self._contradiction(inventory)
+        except ProviderError as error:
+            self._fail(f"{self.cloud.name} does not list its instances: {error}")
+            return
+        except TimeoutError:
+            self._fail(f"{self.cloud.name} does not list its instances: no answer in {self._patience:.0f} seconds.")
+            return
+        self._take(inventory, begun, is_evidence=inventory.complete and not contradiction)
+        await self._inquire()
+        if contradiction or not inventory.complete:
+            self._fail(contradiction or f"{self.cloud.name} lists its instances in part only.")
+            return
+        self.latest = inventory
+        self._recover()
+
+    def sight(self, name: str) -> Sight:
+        instances = self._seen(name)
+        if name in self._claims and _shows(instances, self._known(name)):
+            return Seen(instances)
+        before, absence = self._before.get(name, ()), self._absences.get(name)
+        if absence is None:
+            return Unseen(before=before, others=instances)
+        seconds = absence.last - absence.first
+        return Unseen(listings=absence.times, seconds=seconds, is_gone=absence.is_gone, before=before, others=instances)
+
+    def is_about(self, claim: CloudInstance) -> bool:
+        """Whether this account may know of its instance. Claims from before accounts had names do not say."""
+        spec = claim.spec
+        return spec.provider == self.cloud.name and spec.account in {"", self.cloud.account}
+
+    def saw(self, instance: Instance) -> None:
+        """An answer about one instance, newer than any listing."""
+        name = instance.claim
+        if instance.cluster != self.cluster or name not in self._claims:
+            return
+        others = [other for other in self._seen(name) if other.id != instance.id]
+        self._note(name, oldest_first([*others, instance]), self._clock())
+
+    @property
+    def _patience(self) -> float:
+        return max(_SILENT_SECONDS, _SILENT_TICKS * self.cloud.terms.tick)
+
+    async def _follow(self) -> None:
+        """A cloud that stops telling is asked to begin again; what it did not tell is in the next listing."""
+        while True:
+            await guard.survive(self._listen(), f"changes of {self.cloud.name}")
+            await asyncio.sleep(self.cloud.terms.tick)
+
+    async def _listen(self) -> None:
+        try:
+            async for name in self.cloud.changes():
+                await self._look(name)
+        except ProviderError as error:
+            log.info("cloud does not tell changes", extra={"cloud": self.cloud.name, "why": str(error)})
+
+    async def _inquire(self) -> None:
+        """Ask by their ids for those that the listings have not shown for long. Here, where only this cloud waits."""
+        terms, turns = self.cloud.terms, asyncio.Semaphore(_INQUIRIES)
+        missing = [
+            name
+            for name, absence in self._absences.items()
+            if self._claims[name].status.state in _ALIVE
+            and self._known(name)
+            and absence.times >= terms.absences
+            and absence.last - absence.first > terms.visibility
+        ]
+
+        async def ask(name: str) -> None:
+            async with turns:
+                await self._look(name)
+
+        await asyncio.gather(*map(ask, missing))
+
+    async def _look(self, name: str) -> None:
+        known = self._known(name)
+        if not known:
+            return  # whoever made it tells its id first
+        try:
+            async with asyncio.timeout(self._patience):
+                instance = await self.cloud.look(known)
+        except (ProviderError, TimeoutError) as error:
+            log.debug("no look at an instance", extra={"claim": name, "why": str(error)})
+            self._doubt(name, is_gone=False)
+            return
+        self._doubt(name, is_gone=instance is None)
+        # An id that came back, or an answer about something else, says nothing of ours.
+        if instance is not None and (instance.id, instance.claim) == (known, name):
+            self.saw(instance)
+
+    def _doubt(self, name: str, *, is_gone: bool) -> None:
+        """What the last look at an instance that is not listed said. It counts as long as nothing else was said."""
+        absence = self._absences.get(name)
+        if absence is not None and absence.is_gone != is_gone:
+            self._absences[name] = absence._replace(is_gone=is_gone)
+            self._changed(name)
+
+    async def _contradiction(self, inventory: Inventory) -> str:
+        """Where a listing shows nothing of what we know to run, some of it is asked for by its id."""
+        if not all(instance.has_usable_id for instance in inventory.instances if instance.cluster == self.cluster):
+            return f"{self.cloud.name} lists an instance of ours with an id that cannot be written down."
+        expected = [
+            c for c in self._claims.values() if c.status.state in {"Starting", "Running"} and c.status.instance_id
+        ]
+        there = {instance.id for instance in inventory.instances}
+        if any(claim.status.instance_id in there for claim in expected):
+            return ""
+        for claim in expected[:_WITNESSES]:
+            instance = await self.cloud.look(claim.status.instance_id)
+            if instance is None or (instance.cluster, instance.claim) != (self.cluster, claim.metadata.name):
+                continue
+            if instance.state != "ended":
+                return f"{self.cloud.name} lists nothing of ours, and yet instance {instance.id} exists."
+        return ""
+
+    def _take(self, inventory: Inventory, begun: float, *, is_evidence: bool) -> None:
+        found: dict[str, list[Instance]] = defaultdict(list)
+        for instance in inventory.instances:
+            if instance.cluster == self.cluster and instance.claim and instance.has_usable_id:
+                found[instance.claim].append(instance)
+        for name in self._claims:
+            instances = oldest_first(found[name])
+            if _shows(instances, self._known(name)):
+                self._absences.pop(name, None)
+                self._note(name, instances, begun)
+            elif is_evidence:
+                self._miss(name, instances, begun)
+            elif instances:
+                ids = {instance.id for instance in instances}
+                before = [instance for instance in self._seen(name) if instance.id not in ids]
+                self._note(name, oldest_first([*before, *instances]), begun)
+
+    def _note(self, name: str, instances: tuple[Instance, ...], at: float) -> None:
+        before = self._sightings.get(name)
+        if before is not None and before.at > at:
+            return
+        self._sightings[name] = _Sighting(at, instances)
+        if before is None or before.instances != instances:
+            self._changed(name)
+
+    def _miss(self, name: str, others: tuple[Instance, ...], begun: float) -> None:
+        """One more complete listing without it, unless the claim, or what we saw of it, is newer than its beginning."""
+        seen = self._sightings.get(name)
+        if begun <= self._written[name] or (seen is not None and seen.at >= begun):
+            return
+        if seen is not None and _shows(seen.instances, self._known(name)):
+            self._before[name] = seen.instances
+        if others:
+            self._note(name, others, begun)
+        else:
+            self._sightings.pop(name, None)
+        before = self._absences.get(name, _Absence(0, begun, begun))
+        self._absences[name] = before._replace(times=before.times + 1, last=begun)
+        if self._claims[name].status.state not in {None, "Claimed", "Terminated"}:
+            self._changed(name)
+
+    def _known(self, name: str) -> str:
+        """The id that the claim tells."""
+        claim = self._claims.get(name)
+        return claim.status.instance_id if claim else ""
+
+    def _seen(self, name: str) -> tuple[Instance, ...]:
+        sighting = self._sightings.get(name)
+        return sighting.instances if sighting else ()
+
+    def _fail(self, why: str) -> None:
+        """The first sentence stands until the cloud lists again: each claim shows it, and changes are writes."""
+        if self.outage in {"", self._unlisted}:
+            log.warning("cloud not listed", extra={"cloud": self.cloud.name, "why": why})
+            self.outage = why
+
+    def _recover(self) -> None:
+        if self.outage:
+            self.outage = ""
+            for name, claim in self._claims.items():
+                if claim.status.state in {None, "Claimed"}:
+                    self._changed(name)
+
+
+def _shows(instances: tuple[Instance, ...], known: str) -> bool:
+    """Whether this tells something of the instance that we know, where we know one. Another one does not."""
+    return any(known in {"", instance.id} for instance in instances)

@@ -1,0 +1,35 @@
+"""Whether the pod that an instance works for exists. A pod is its UID: another of the same name is a stranger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from skysail.claims.snapshot import Owner
+from skysail.claims.types import Beneficiary
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import POD
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import KubeError, NotFound
+
+
+class PodOwners:
+    """`known` looks into the caches of this process. What they do not have is asked of the API server."""
+
+    def __init__(self, client: Client, known: Callable[[str], Object | None]) -> None:
+        self._client = client
+        self._known = known
+
+    async def find(self, for_: Beneficiary) -> Owner:
+        if self._known(for_.uid):
+            return Owner.PRESENT
+        try:
+            pod = await self._client.get(POD, for_.namespace, for_.name, Object)
+        except NotFound:
+            return Owner.ABSENT
+        except KubeError:
+            return Owner.UNKNOWN
+        return Owner.PRESENT if pod.metadata.uid == for_.uid else Owner.ABSENT
+
+    def stays(self, uid: str) -> bool:
+        pod = self._known(uid)
+        return pod is not None and not pod.metadata.is_deleting

@@ -1,0 +1,73 @@
+"""`skysail audit-cache`: is what the operator believes what the API server holds?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skysail.cli.commands.up import HomeOption
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
+    from skysail.local.cluster.home import Home
+
+DIFFERS = 1
+_PATIENCE_SECONDS = 60
+
+
+def audit_cache(
+    home: HomeOption = None,
+    url: Annotated[
+        str | None, typer.Option(help="The operator's health address, such as http://127.0.0.1:8080, in a cluster.")
+    ] = None,
+) -> None:
+    """Compare the operator's caches with the API server, and print the numbers. Exit code 1 where they differ."""
+    import os
+
+    import msgspec
+
+    from skysail.kube.cache.audit import Finding
+    from skysail.local.cluster.home import Home
+    from skysail.local.errors import Refused
+
+    connection = _to(url) if url else _inside(Home.of(home, os.environ))
+    try:
+        connection.request("POST", "/audit")
+        reply = connection.getresponse()
+        body = reply.read()
+    except OSError as error:
+        raise Refused(f"The operator does not answer: {error}. `skysail status` shows whether it runs.") from error
+    finally:
+        connection.close()
+    if reply.status != 200:  # noqa: PLR2004 (HTTP OK)
+        raise Refused(f"The operator answered {reply.status}: {body.decode(errors='replace').strip()}.")
+    findings = msgspec.json.decode(body, type=list[Finding])
+    typer.echo(f"{'KIND':<48}{'CACHED':>8}{'LIVE':>8}{'MISSING':>9}{'STALE':>7}{'EXTRA':>7}")
+    for row in findings:
+        numbers = f"{row.cached:>8}{row.live:>8}{row.missing:>9}{row.stale:>7}{row.extra:>7}"
+        typer.echo(f"{row.kind:<48}{numbers}")
+    if any(finding.differs for finding in findings):
+        raise typer.Exit(DIFFERS)
+
+
+def _to(url: str) -> HTTPConnection:
+    from http.client import HTTPConnection
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    return HTTPConnection(parts.hostname or url, parts.port or 8080, timeout=_PATIENCE_SECONDS)
+
+
+def _inside(home: Home) -> HTTPConnection:
+    """The operator of the cluster on this machine listens inside the hull; the hull hands out a line to it."""
+    from http.client import HTTPConnection
+
+    from skysail.local.addresses import HULL, OPERATOR_HEALTH_PORT
+    from skysail.local.cluster.control_client import Control
+
+    connection = HTTPConnection(HULL, OPERATOR_HEALTH_PORT)
+    connection.sock = Control(home.control).dial(HULL, OPERATOR_HEALTH_PORT)
+    connection.sock.settimeout(_PATIENCE_SECONDS)
+    return connection

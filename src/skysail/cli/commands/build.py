@@ -1,0 +1,33 @@
+"""`skysail build`: the control plane's binary, ahead of the first `up`. For make, so that its minutes are seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from skysail.local.control_plane.binaries import Binaries
+
+
+def build() -> None:
+    """Build the control plane into the cache, or find it there."""
+    find_binaries()
+
+
+def find_binaries() -> Binaries:
+    """The plane's programs; what takes long is told. May take minutes."""
+    import os
+    import time
+
+    from skysail.local.control_plane import binaries, build
+
+    cache = build.cache_folder(os.environ)
+    found = binaries.locate(build.Surroundings(env=os.environ, cache=cache, say=say, pause=time.sleep))
+    if found.note:
+        say(found.note)
+    return found
+
+
+def say(step: str) -> None:
+    typer.echo(f"  {step}")

@@ -1,0 +1,99 @@
+"""`skysail open`: a Service of the cluster on a port of this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skysail.cli.commands.up import HomeOption
+
+if TYPE_CHECKING:
+    import socket
+
+    from skysail.local.cluster.home import Home
+    from skysail.local.network.service_lookup import Way
+
+_FIRST_FREE_FOR_ALL = 1024
+_HTTPS_PORT = 443
+
+
+def open_service(
+    service: Annotated[
+        str, typer.Argument(metavar="SERVICE[:PORT]", help="Its name, and which port if it has several.")
+    ],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the Service.")] = "default",
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=1, max=65535, help="Port on this machine [default: the Service's, or free]."),
+    ] = None,
+    home: HomeOption = None,
+) -> None:
+    """Open a Service on a port of this machine, until Ctrl-C."""
+    import asyncio
+    import contextlib
+    import os
+
+    from skysail.local.cluster.home import Home
+    from skysail.local.errors import NotRunning
+
+    place = Home.of(home, os.environ)
+    if not place.is_taken():
+        raise NotRunning(f"No cluster runs in {place.root}: `skysail up` starts one.")
+    name, _, chosen = service.removeprefix("service/").removeprefix("svc/").partition(":")
+    way = asyncio.run(_find(place, namespace, name, chosen))
+    listener = _listener(port, way)
+    scheme = "https" if way.port == _HTTPS_PORT else "http"
+    typer.echo(f"{namespace}/{name} is at {scheme}://127.0.0.1:{listener.getsockname()[1]}; Ctrl-C closes it.")
+    if not way.is_served:
+        typer.echo("Nobody stands behind it yet: connections are cut until one of its pods is ready.", err=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_carry(place, way, listener))
+
+
+async def _find(home: Home, namespace: str, name: str, port: str) -> Way:
+    from skysail.kube.client import kubeconfig
+    from skysail.kube.client.client import Client
+    from skysail.kube.client.http_transport import HttpTransport
+    from skysail.local.network import service_lookup
+
+    transport = HttpTransport(kubeconfig.from_file(home.kubeconfig))
+    try:
+        return await service_lookup.find(Client(transport), namespace, name, port)
+    finally:
+        await transport.close()
+
+
+def _listener(port: int | None, way: Way) -> socket.socket:
+    """Where the user named a port, that one or none."""
+    from skysail.local.cluster import tcp_proxy
+    from skysail.local.errors import Refused
+
+    if port is None:
+        return tcp_proxy.open_listener(way.port if way.port >= _FIRST_FREE_FOR_ALL else 0)
+    listener = tcp_proxy.open_listener(port)
+    if listener.getsockname()[1] != port:
+        listener.close()
+        raise Refused(f"Port {port} of this machine is taken: name another with --port, or none for a free one.")
+    return listener
+
+
+async def _carry(home: Home, way: Way, listener: socket.socket) -> None:
+    import asyncio
+
+    from skysail.local.cluster import tcp_proxy
+    from skysail.local.cluster.control_client import Control
+    from skysail.local.errors import Refused
+
+    control = Control(home.control)
+
+    async def dial() -> socket.socket:
+        for place in way.places:
+            try:
+                return await asyncio.to_thread(control.dial, place.address, place.port)
+            except Refused as error:
+                typer.echo(f"{place.address}:{place.port} does not answer: {error}", err=True)
+        raise Refused("Nobody stands behind this Service.")
+
+    async with await tcp_proxy.serve(listener, dial) as server:
+        await server.serve_forever()

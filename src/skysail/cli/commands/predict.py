@@ -1,0 +1,105 @@
+"""`skysail predict`: ask a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skysail.cli.options import ContextOption, KubeconfigOption, ModelArgument, NamespaceOption
+
+if TYPE_CHECKING:
+    from skysail.cli.cluster import Model
+    from skysail.kube.client.client import Client
+    from skysail.kube.client.transport import Reply
+
+_OK = range(200, 300)
+_FAILED = 1
+# Nobody stands behind the Service, or there is none yet.
+_AWAY = (404, 503)
+
+
+def predict(
+    name: ModelArgument,
+    data: Annotated[
+        str,
+        typer.Option("--data", "-d", help="The request as JSON, or only its rows; @FILE reads it from a file, - here."),
+    ],
+    namespace: NamespaceOption = "default",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Send a request to a model and show its answer."""
+    from skysail.cli import cluster
+
+    text = _read(data)
+
+    async def talk(client: Client) -> tuple[Model, Reply]:
+        model = await cluster.model(client, namespace, name)
+        return model, await _asked(client, model, text)
+
+    model, reply = cluster.speak(cluster.access(kubeconfig, context), talk)
+    answer = reply.body.decode(errors="replace").rstrip()
+    if reply.status in _OK:
+        typer.echo(answer)
+        return
+    typer.echo(f"skysail: {_refusal(model, reply.status, answer)}", err=True)
+    raise typer.Exit(_FAILED)
+
+
+def _read(data: str) -> str:
+    import sys
+    from pathlib import Path
+
+    from skysail.cli.inference_request import Unanswerable
+
+    if data != "-" and not data.startswith("@"):
+        return data
+    try:
+        return sys.stdin.read() if data == "-" else Path(data[1:]).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        where = "What is given to --data -" if data == "-" else data[1:]
+        raise Unanswerable(f"{where} cannot be read: {error}.") from error
+
+
+async def _asked(client: Client, model: Model, text: str) -> Reply:
+    from skysail.base.settings import Settings
+    from skysail.cli import inference_request
+    from skysail.kinds.serving.spec.config import terms
+    from skysail.kinds.serving.spec.desired import serving
+    from skysail.kinds.serving.spec.runtimes import ROWS
+
+    wanted = serving(model, terms(Settings()))
+    runtime = await _served_by(client, model) or wanted.want.runtime
+    row = ROWS.get(runtime)
+    if row is None:
+        raise inference_request.Unanswerable(
+            f"Nothing serves {runtime}: see `kubectl describe` of {model.metadata.name}."
+        )
+    asked = inference_request.question(row, text)
+    return await client.ask(
+        inference_request.place(wanted, inference_request.path(row, wanted.names.model, asked)), asked
+    )
+
+
+async def _served_by(client: Client, model: Model) -> str:
+    """The runtime of the revision that is served, which is not what the spec says after a failure or a rollback.
+
+    Empty where nobody knows, or may not know.
+    """
+    from skysail.cli.revision_history import history
+    from skysail.kube.client.errors import Forbidden
+
+    number = model.status.revision
+    try:
+        entries = await history(client, model) if number else []
+    except Forbidden:
+        return ""
+    return next((entry.want.runtime for entry in entries if entry.number == number), "")
+
+
+def _refusal(model: Model, status: int, answer: str) -> str:
+    """The server's own words; and where no server is ready to say any, what the model waits for."""
+    if status in _AWAY and model.status.ready_replicas == 0:
+        return f"No server of {model.metadata.name} is ready: {model.status.message or 'nobody has looked at it yet'}"
+    return f"The model answered {status}: {answer}"

@@ -1,0 +1,54 @@
+"""`skysail rollback`: serve an earlier revision of a model again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skysail.cli.options import ContextOption, KubeconfigOption, ModelArgument, NamespaceOption
+
+if TYPE_CHECKING:
+    from skysail.cli.cluster import Model
+    from skysail.kube.client.client import Client
+
+
+def rollback(
+    name: ModelArgument,
+    to: Annotated[
+        int | None, typer.Option("--to", min=1, help="Number of the revision [default: the one served before].")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Serve again what the spec says.")] = False,
+    namespace: NamespaceOption = "default",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Serve an earlier revision of a model again, without validating it anew.
+
+    An MLModel has it on its claim. The servers of a ModelDeployment download it again: it must be where it was.
+    """
+    if undo and to is not None:
+        raise typer.BadParameter("--undo goes back to what the spec says, and --to to a revision: give one of them.")
+    from skysail.cli import cluster
+    from skysail.cli.revision_history import chosen, history, told
+
+    async def talk(client: Client) -> str:
+        model = await cluster.model(client, namespace, name)
+        if undo:
+            await _pin(client, model, None)
+            return f"{name} goes back to what its spec says."
+        entry = chosen(model, await history(client, model), to)
+        await _pin(client, model, entry.number)
+        undone = f"skysail rollback {name} -n {namespace} --undo"
+        return f"{name} goes back to revision {told(model, entry)}. `{undone}` takes this back."
+
+    typer.echo(cluster.speak(cluster.access(kubeconfig, context), talk))
+
+
+async def _pin(client: Client, model: Model, number: int | None) -> None:
+    from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, ModelDeployment
+    from skysail.kube.api.objects import Object
+
+    kind = MODEL_DEPLOYMENT if isinstance(model, ModelDeployment) else ML_MODEL
+    patch = {"metadata": {"uid": model.metadata.uid}, "spec": {"rollbackTo": number}}
+    await client.merge_patch(kind.resource, model.metadata.namespace, model.metadata.name, patch, Object)

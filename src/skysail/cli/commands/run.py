@@ -1,0 +1,92 @@
+"""`skysail run`: the operator, in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def run(
+    kubeconfig: Annotated[str | None, typer.Option(help="The kubeconfig; by default as kubectl finds it.")] = None,
+    context: Annotated[str | None, typer.Option(help="The context in it; by default the current one.")] = None,
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="Work on objects of this namespace only; may be given several times.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A file with settings, as `name: value` lines.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="auto, json or text.")] = None,
+    operator_namespace: Annotated[str | None, typer.Option(help="Where the operator's own objects are.")] = None,
+    identity: Annotated[str | None, typer.Option(help="Name of this replica.")] = None,
+    sole: Annotated[bool | None, typer.Option(help="No other replica runs: take the lease over at once.")] = None,
+    health_port: Annotated[
+        list[int] | None, typer.Option(help="Port of /healthz, /readyz and /metrics; may be given several times.")
+    ] = None,
+    webhook_port: Annotated[int | None, typer.Option(help="Port of the admission server.")] = None,
+    webhook_host: Annotated[
+        str | None, typer.Option(help="Address at which the API server and pods reach this process.")
+    ] = None,
+    progress_port: Annotated[
+        int | None, typer.Option(help="Port that pods of TrainingJobs report to; 0 for none.")
+    ] = None,
+    resync_seconds: Annotated[float | None, typer.Option(help="How often all is looked at without a change.")] = None,
+    drain_seconds: Annotated[
+        float | None, typer.Option(help="How long admission is still served after a stop was asked for.")
+    ] = None,
+    webhooks: Annotated[bool | None, typer.Option(help="Whether to serve admission at all.")] = None,
+    node_address: Annotated[
+        str | None, typer.Option(help="Address at which the API server reaches this process for logs and exec.")
+    ] = None,
+    node_certificate: Annotated[str | None, typer.Option(help="Certificate of the nodes' servers.")] = None,
+    node_key: Annotated[str | None, typer.Option(help="Its private key.")] = None,
+    data_folder: Annotated[str | None, typer.Option(help="Where logs of pods at clouds are kept.")] = None,
+    simulated_clouds: Annotated[
+        str | None, typer.Option(help="Address of simulated clouds that stand in for all real ones.")
+    ] = None,
+    simulated_token: Annotated[str | None, typer.Option(help="File with the token for them.")] = None,
+    mock_clouds: Annotated[
+        bool | None, typer.Option(help="Pretend to run pods at clouds: nothing is called, nothing is paid.")
+    ] = None,
+    fetch_image: Annotated[str | None, typer.Option(help="Image that downloads models in their pods.")] = None,
+    model_source: Annotated[
+        list[str] | None,
+        typer.Option(help="Private CIDR or host pattern that models may come from; may be given several times."),
+    ] = None,
+) -> None:
+    """Run the operator. Every option is also read from the environment, as SKYSAIL_NAME."""
+    import asyncio
+    import os
+
+    from skysail.app import operator
+    from skysail.base import log_setup, settings
+
+    flags = {
+        "kubeconfig": kubeconfig,
+        "context": context,
+        "namespaces": namespace,
+        "log_level": log_level,
+        "log_format": log_format,
+        "operator_namespace": operator_namespace,
+        "identity": identity,
+        "sole": sole,
+        "health_ports": health_port,
+        "webhook_port": webhook_port,
+        "webhook_host": webhook_host,
+        "progress_port": progress_port,
+        "resync_seconds": resync_seconds,
+        "drain_seconds": drain_seconds,
+        "webhooks": webhooks,
+        "node_address": node_address,
+        "node_certificate": node_certificate,
+        "node_key": node_key,
+        "data_folder": data_folder,
+        "simulated_clouds": simulated_clouds,
+        "simulated_token": simulated_token,
+        "mock_clouds": mock_clouds,
+        "fetch_image": fetch_image,
+        "model_sources": model_source,
+    }
+    loaded = settings.load(flags, os.environ, config)
+    log_setup.configure(loaded.log_level, loaded.log_format)
+    raise typer.Exit(asyncio.run(operator.run(loaded)))

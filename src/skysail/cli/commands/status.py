@@ -1,0 +1,123 @@
+"""`skysail status`: what runs, how often it had to be restarted, what is in the cluster, what the clouds cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from skysail.cli.commands.up import HomeOption
+from skysail.cli.durations import age
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from skysail.local.cluster.control_client import HullStatus
+    from skysail.local.reports.cloud_costs import Spending
+
+
+def status(home: HomeOption = None) -> None:
+    """Show the cluster on this machine."""
+    import asyncio
+    import os
+    import time
+
+    from rich.console import Console
+
+    from skysail.cli import model_table
+    from skysail.cli.cluster import connected
+    from skysail.kube.client import kubeconfig
+    from skysail.kube.client.errors import KubeError
+    from skysail.local.cluster.control_client import Control
+    from skysail.local.cluster.home import Home
+    from skysail.local.errors import NotRunning
+    from skysail.local.reports import cloud_costs
+    from skysail.local.reports.object_counts import census
+
+    place = Home.of(home, os.environ)
+    if not place.is_taken():
+        raise NotRunning(f"No cluster runs in {place.root}: `skysail up` starts one.")
+    shown = Control(place.control).status()
+    console = Console()
+    console.print(f"{shown.url} ({_state(shown)}), data in {place.root}", soft_wrap=True)
+    console.print(_units(shown, time.time()))
+    for unit in shown.units:
+        if unit.crash is not None:
+            console.print(f"{unit.name} ended {age(time.time() - unit.crash.at)} ago ({unit.crash.cause}), with:")
+            console.print(unit.crash.log_tail, markup=False, highlight=False)
+    if not shown.is_ready:
+        return
+    try:
+        console.print(_objects(asyncio.run(census(place.kubeconfig))))
+        shown_models = asyncio.run(connected(kubeconfig.from_file(place.kubeconfig), model_table.read))
+        if shown_models:
+            console.print(model_table.table(shown_models))
+        clouds = asyncio.run(cloud_costs.read(place.kubeconfig, time.time()))
+        if clouds:
+            console.print(_clouds(clouds))
+            for sentence in (*_outages(clouds), *_strays(clouds), _bill(clouds)):
+                console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    except KubeError as error:
+        words = f"The API server does not answer as it should: {error}. {place.logs}/kube-apiserver.log may tell why."
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+
+def _state(shown: HullStatus) -> str:
+    """What people look for first: whether they can work with it."""
+    if not shown.is_ready:
+        return "starting"
+    away = [unit.name for unit in shown.units if unit.state != "running"]
+    return f"not running: {', '.join(away)}" if away else "ready"
+
+
+def _units(shown: HullStatus, now: float) -> Table:
+    from rich.table import Table
+
+    table = Table("component", "state", "restarts", "age")
+    for unit in shown.units:
+        lives = age(now - unit.started) if unit.started else ""
+        table.add_row(unit.name, unit.state, str(unit.restarts), lives)
+    return table
+
+
+def _objects(counts: dict[str, int]) -> Table:
+    from rich.table import Table
+
+    table = Table("kind", "objects")
+    for kind, count in sorted(counts.items()):
+        table.add_row(kind, str(count))
+    return table
+
+
+def _clouds(clouds: list[Spending]) -> Table:
+    from rich.table import Column, Table
+
+    node = Column("node", overflow="fold")
+    table = Table("cloud", node, "account", "reachable", "instances", "USD/h", "USD so far")
+    for each in clouds:
+        table.add_row(
+            each.cloud,
+            each.node,
+            "simulated" if each.is_simulated else "real",
+            "no" if each.outage else "yes",
+            f"{each.live}, {each.unknown} unknown" if each.unknown else str(each.live),
+            f"{each.usd_per_hour:.2f}",
+            f"{each.usd:.4f}",
+        )
+    return table
+
+
+def _outages(clouds: list[Spending]) -> list[str]:
+    """Below the table: in a narrow terminal a column of sentences has a few words a line."""
+    return [f"{each.node} cannot be reached: {each.outage}" for each in clouds if each.outage]
+
+
+def _strays(clouds: list[Spending]) -> list[str]:
+    return [f"{each.node}: {each.strays}" for each in clouds if each.strays]
+
+
+def _bill(clouds: list[Spending]) -> str:
+    """Nobody shall take a simulated price for a bill, nor the other way round."""
+    if all(each.is_simulated for each in clouds):
+        return "All clouds are simulated: nothing is paid, whatever the prices say."
+    if any(each.is_simulated for each in clouds):
+        return "Simulated clouds cost nothing. Real ones are billed by their own prices, for pods deleted since, too."
+    return "These are real accounts. What was deleted since is not in the sums: the clouds' own bills have it."

@@ -1,0 +1,116 @@
+"""`skysail up`: a real Kubernetes control plane with Skysail's operator, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skysail.cli.commands.build import find_binaries, say
+
+if TYPE_CHECKING:
+    from skysail.local.cluster.control_client import HullStatus
+    from skysail.local.cluster.home import Home
+
+HomeOption = Annotated[
+    Path | None, typer.Option("--home", help="Folder of the cluster [default: $SKYSAIL_HOME, else ~/.skysail].")
+]
+
+
+def up(
+    home: HomeOption = None,
+    attach: Annotated[bool, typer.Option("--attach", help="Follow the logs afterwards; Ctrl-C leaves it up.")] = False,
+    without_operator: Annotated[bool, typer.Option("--without-operator", help="The control plane only.")] = False,
+    audit: Annotated[bool, typer.Option("--audit", help="Log every request in logs/audit.jsonl.")] = False,
+) -> None:
+    """Start a Kubernetes cluster with Skysail on this machine. Up already is fine."""
+    import os
+    import time
+
+    from skysail.base import settings as operator_settings
+    from skysail.local import launcher
+    from skysail.local.bubblewrap.host_tools import Tools
+    from skysail.local.cluster.home import Home
+    from skysail.local.control_plane.flags import PlaneOptions
+
+    place = Home.of(home, os.environ)
+    if not without_operator:
+        Tools.find(os.environ.get("PATH", ""))  # before anything is built: without them there would be no pods
+    mock_clouds = not without_operator and operator_settings.mocks_clouds(os.environ)
+    began = time.monotonic()
+    status = launcher.join(place, say)
+    if status is None:
+        place.prepare()  # before a build of minutes
+        settings = launcher.HullSettings(
+            home=str(place.root),
+            binaries=find_binaries(),
+            plane=PlaneOptions(audit=audit),
+            with_operator=not without_operator,
+            with_node=not without_operator,
+            mock_clouds=mock_clouds,
+        )
+        try:
+            status = launcher.start(settings, say)
+        except KeyboardInterrupt:
+            say("it goes on coming up in the background; `skysail down` stops it")
+            raise
+    if (status.with_operator, status.with_audit, status.mock_clouds) != (not without_operator, audit, mock_clouds):
+        say(_otherwise(status))
+    typer.echo(f"Skysail is up at {status.url} (took {time.monotonic() - began:.1f} s). Next:\n{_next_steps(place)}")
+    if attach:
+        _follow(place)
+
+
+def _otherwise(status: HullStatus) -> str:
+    operator = "with" if status.with_operator else "without"
+    log = "with" if status.with_audit else "without"
+    pretence = "pretended" if status.mock_clouds else "simulated"
+    clouds = f", with {pretence} clouds" if status.with_operator else ""
+    return (
+        f"it was up already, {operator} its operator and {log} an audit log{clouds}: "
+        "`skysail down` first to change that"
+    )
+
+
+def _next_steps(home: Home) -> str:
+    """Commands that work as they stand, wherever the command and the home are."""
+    import os
+    import shlex
+    import shutil
+    import sys
+    from pathlib import Path
+
+    from skysail.local.cluster.home import Home
+
+    beside = shlex.quote(os.path.relpath(Path(sys.executable).parent / "skysail"))
+    skysail = "skysail" if shutil.which("skysail") else beside
+    lines = [
+        (f"{skysail} kubectl get pods,nodes", "any kubectl command"),
+        (f"{skysail} status", "what runs, and what is in the cluster"),
+        (f"export KUBECONFIG={shlex.quote(str(home.kubeconfig))}", "for your own tools"),
+        (f"{skysail} down", "stop it; the data stay (--purge deletes them)"),
+    ]
+    if home != Home.of(None, {}):
+        lines.insert(0, (f"export SKYSAIL_HOME={shlex.quote(str(home.root))}", "what the next lines speak of"))
+    width = max(len(command) for command, _ in lines)
+    return "\n".join(f"  {command:<{width}}  # {meaning}" for command, meaning in lines)
+
+
+def _follow(home: Home) -> None:
+    """Print what the logs get, until Ctrl-C."""
+    import time
+
+    from skysail.cli.log_follower import Follower
+
+    followed = {path: Follower(path) for path in home.logs.glob("*.log")}
+    try:
+        while home.is_taken():
+            for path in sorted(home.logs.glob("*.log")):
+                if path not in followed:
+                    followed[path] = Follower(path, from_start=True)
+                for line in followed[path].lines():
+                    typer.echo(f"{path.stem}: {line}")
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        typer.echo("still up; `skysail down` stops it")

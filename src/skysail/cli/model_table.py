@@ -1,0 +1,129 @@
+"""The models of a cluster in a table, each with a line that shows how often it was asked in the last minutes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from rich.table import Column, Table
+from rich.text import Text
+
+from skysail.base import untrusted_json
+from skysail.base.names import Label
+from skysail.cli.cluster import Model
+from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
+from skysail.kinds.serving.spec import revisions
+from skysail.kinds.serving.spec.revisions import ControllerRevision
+from skysail.kinds.serving.spec.runtimes import ROWS, Row
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import CONTROLLER_REVISION, POD
+from skysail.kube.client.client import Client, decoded
+from skysail.kube.client.errors import KubeError
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_WIDTH = 20
+_SECONDS = 3.0
+_OK = 200
+_AT_ONCE = 16
+_SERVERS = f"{Label.MODEL_UID},{Label.TYPE}=inference"
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A model, and its requests in intervals of the same length, oldest first; None where its servers do not tell."""
+
+    model: Model
+    requests: list[int] | None
+
+
+class _Stats(msgspec.Struct):
+    """As a server in a user's pod tells it: it may tell anything."""
+
+    requests: Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=10**12)]], msgspec.Meta(max_length=600)]
+
+
+class _Models(msgspec.Struct):
+    items: tuple[ModelDeployment, ...]
+
+
+class _MLModels(msgspec.Struct):
+    items: tuple[MLModel, ...]
+
+
+class _Pods(msgspec.Struct):
+    items: tuple[Object, ...]
+
+
+class _Revisions(msgspec.Struct):
+    items: tuple[ControllerRevision, ...]
+
+
+async def read(client: Client) -> list[Shown]:
+    deployments = decoded(await client.list_page(MODEL_DEPLOYMENT.resource, "", {}), _Models).items
+    others = decoded(await client.list_page(ML_MODEL.resource, "", {}), _MLModels).items
+    models: list[Model] = sorted((*deployments, *others), key=lambda model: model.metadata.key)
+    pods = decoded(await client.list_page(POD, "", {"labelSelector": _SERVERS}), _Pods).items
+    stored = decoded(await client.list_page(CONTROLLER_REVISION, "", {"labelSelector": Label.MODEL_UID}), _Revisions)
+    servers = _telling(pods, stored.items)
+    turns = asyncio.Semaphore(_AT_ONCE)
+    asked = await asyncio.gather(*(_requests(client, model, servers, turns) for model in models))
+    return [Shown(model, requests) for model, requests in zip(models, asked, strict=True)]
+
+
+def table(shown: Iterable[Shown]) -> Table:
+    requests = Column("requests, last 10 min", no_wrap=True, min_width=_WIDTH)
+    drawn = Table(Column("model", overflow="fold"), "version", "phase", "revision", "ready", requests)
+    for each in shown:
+        model, status = each.model, each.model.status
+        drawn.add_row(
+            str(model.metadata.key),
+            Text(model.status.version) if isinstance(model, ModelDeployment) else "",
+            status.phase or "not seen yet",
+            str(status.revision or ""),
+            f"{status.ready_replicas}/{status.replicas}",
+            "" if each.requests is None else f"{sparkline(each.requests)} {sum(each.requests)}",
+        )
+    return drawn
+
+
+def sparkline(counts: list[int]) -> str:
+    """As tall as the tallest; several counts share a character where there are more than fit."""
+    size = max(1, -(-len(counts) // _WIDTH))
+    sums = [sum(counts[start : start + size]) for start in range(0, len(counts), size)]
+    tallest = max(sums, default=0) or 1
+    return "".join(_BARS[-(-count * (len(_BARS) - 1) // tallest)] for count in sums)
+
+
+def _telling(pods: Iterable[Object], stored: Iterable[ControllerRevision]) -> list[tuple[Object, Row]]:
+    """The servers that tell how often they were asked, each asked as its own revision wants it.
+
+    The spec asks for another runtime after an update that failed, and during one servers of both are there.
+    """
+    entries = [(each, entry) for each in stored if (entry := revisions.entry(each)) is not None]
+    rows = {(_uid(each), entry.hash): ROWS[entry.want.runtime] for each, entry in entries}
+    found = [(pod, rows.get((_uid(pod), (pod.metadata.labels or {}).get(Label.REVISION, "")))) for pod in pods]
+    return [(pod, row) for pod, row in found if row is not None and row.stats]
+
+
+def _uid(child: Object) -> str:
+    return (child.metadata.labels or {}).get(Label.MODEL_UID, "")
+
+
+async def _requests(
+    client: Client, model: Model, servers: list[tuple[Object, Row]], turns: asyncio.Semaphore
+) -> list[int] | None:
+    """Over all servers of a model. One that does not answer in time is left out: this is only to look at."""
+    own = [(pod, row) for pod, row in servers if _uid(pod) == model.metadata.uid]
+    told = [stats for stats in await asyncio.gather(*(_stats(client, pod, row, turns) for pod, row in own)) if stats]
+    return [sum(counts) for counts in zip(*told, strict=False)] if told else None
+
+
+async def _stats(client: Client, pod: Object, row: Row, turns: asyncio.Semaphore) -> list[int]:
+    path = POD.path(pod.metadata.namespace, f"{pod.metadata.name}:{row.port}", "proxy")
+    try:
+        async with turns, asyncio.timeout(_SECONDS):
+            reply = await client.ask(f"{path}{row.stats}")
+        return untrusted_json.read(reply.body, _Stats).requests if reply.status == _OK else []
+    except (KubeError, TimeoutError, untrusted_json.Unreadable):
+        return []

@@ -1,0 +1,208 @@
+"""The logs of a training job's pods, line by line: as they are, or as they grow over restarts and attempts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from skysail.base.names import Label
+from skysail.cli.cluster import kept
+from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kinds.training.children.pod_template import CONTAINER
+from skysail.kinds.training.objects import Pod
+from skysail.kinds.training.plan import attempts
+from skysail.kinds.training.plan.planner import OVER
+from skysail.kube.api.resources import POD
+from skysail.kube.cache.cache import Cache
+from skysail.kube.client.client import Client, decoded
+from skysail.kube.client.errors import Invalid, NotFound, ReplyLost, ServerFault, Throttled, Unreachable
+
+# Between two tries, where a stream broke off or a pod has not told its end yet.
+_PAUSE_SECONDS = 1.0
+# How often a node is asked that does not answer for a pod that has ended: it may be gone for good.
+_TRIES = 10
+
+Say = Callable[[Pod, str], None]
+Moment = tuple[datetime, str]
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Which pods: of one rank as (role, index), of one attempt, or of all."""
+
+    rank: tuple[str, int] | None = None
+    attempt: int | None = None
+
+    def takes(self, pod: Pod) -> bool:
+        return self.rank in {None, (pod.role, pod.index)} and self.attempt in {None, pod.attempt}
+
+    def is_over(self, job: TrainingJob | None) -> bool:
+        """Whether none of these pods can come any more."""
+        if job is None or job.status.phase in OVER:
+            return True
+        known = None if self.attempt is None else attempts.recorded(job.status, self.attempt)
+        return known is not None and known.end_time is not None
+
+
+class _List(msgspec.Struct):
+    items: tuple[Pod, ...]
+
+
+async def pods(client: Client, job: TrainingJob) -> tuple[Pod, ...]:
+    """Those that are there, in the order of attempts and ranks."""
+    page = await client.list_page(POD, job.metadata.namespace, _selector(job))
+    return tuple(sorted(decoded(page, _List).items, key=_order))
+
+
+async def written(client: Client, pod: Pod, tail: int | None = None) -> AsyncIterator[str]:
+    """What the pod has said until now."""
+    query = {} if tail is None else {"tailLines": str(tail)}
+    async for _, line in _lines(client, pod, query):
+        yield line
+
+
+def has_begun(pod: Pod) -> bool:
+    """Whether it can have said anything."""
+    states = [row.state for row in pod.status.container_statuses if row.name == CONTAINER]
+    return any(state.running is not None or state.terminated is not None for state in states)
+
+
+async def follow(client: Client, job: TrainingJob, wanted: Wanted, say: Say, *, tail: int | None = None) -> None:
+    """Every line of every such pod as it comes, until no more can come."""
+    await _Following(client, job, wanted, say, tail).run()
+
+
+class _Following:
+    def __init__(self, client: Client, job: TrainingJob, wanted: Wanted, say: Say, tail: int | None) -> None:
+        self._client = client
+        self._job = job
+        self._wanted = wanted
+        self._say = say
+        self._tail = tail
+        self._changed = asyncio.Event()
+        self._tails: dict[str, asyncio.Task[None]] = {}
+        self._pods = Cache(POD, Pod, selector=_selector(job))
+        self._jobs = Cache(
+            TRAINING_JOB.resource, TrainingJob, selector={"fieldSelector": f"metadata.name={job.metadata.name}"}
+        )
+
+    async def run(self) -> None:
+        namespace = self._job.metadata.namespace
+        self._pods.subscribe(lambda _, __: self._changed.set())
+        self._jobs.subscribe(lambda _, __: self._changed.set())
+        async with (
+            kept(self._client, self._jobs, namespace),
+            kept(self._client, self._pods, namespace),
+            asyncio.TaskGroup() as tasks,
+        ):
+            while not self._wanted.is_over(self._seen()):
+                self._changed.clear()
+                self._begin(tasks, self._pods.all())
+                await self._changed.wait()
+            # The end may be heard of before the pods are: one that lived shortly is found here.
+            self._begin(tasks, list(await pods(self._client, self._job)))
+
+    def _seen(self) -> TrainingJob | None:
+        """None also where another job has the name now."""
+        seen = self._jobs.get(self._job.metadata.key)
+        return seen if seen is not None and seen.metadata.uid == self._job.metadata.uid else None
+
+    def _begin(self, tasks: asyncio.TaskGroup, found: list[Pod]) -> None:
+        for pod in sorted(found, key=_order):
+            if self._wanted.takes(pod) and has_begun(pod) and pod.metadata.uid not in self._tails:
+                self._tails[pod.metadata.uid] = tasks.create_task(self._follow(pod))
+
+    async def _follow(self, pod: Pod) -> None:
+        """To its end; a stream that breaks off goes on after the last line that came."""
+        place, tries = _Place(), 0
+        query = {} if self._tail is None else {"tailLines": str(self._tail)}
+        while True:
+            # Asked before, so that what it said until then comes with the stream.
+            has_ended = self._has_ended(pod)
+            try:
+                async for moment, line in _lines(self._client, pod, {**query, "follow": "true", "timestamps": "true"}):
+                    if place.is_new(moment):
+                        self._say(pod, line)
+            except (NotFound, Invalid):
+                return
+            except (ReplyLost, ServerFault, Throttled, Unreachable):
+                tries += has_ended
+                has_ended = tries == _TRIES
+            if has_ended:
+                return
+            await asyncio.sleep(_PAUSE_SECONDS)
+            query = place.resume() or query
+
+    def _has_ended(self, pod: Pod) -> bool:
+        now = self._pods.get(pod.metadata.key)
+        return now is None or now.metadata.uid != pod.metadata.uid or now.is_over
+
+
+class _Place:
+    """How far the log of a pod was heard. Several lines may be of one moment: they are told apart by their number."""
+
+    def __init__(self) -> None:
+        self._moment: Moment | None = None
+        self._lines = 0
+        self._heard: int | None = None
+
+    def resume(self) -> dict[str, str]:
+        """The query of a stream that goes on here. It is exact to a second only, so some lines come again."""
+        if self._moment is None:
+            return {}
+        self._heard = self._lines
+        return {"sinceTime": self._moment[0].strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+    def is_new(self, moment: Moment | None) -> bool:
+        if moment is None:
+            return True
+        if self._heard is not None and self._moment is not None:
+            if moment < self._moment:
+                return False
+            if moment == self._moment and self._heard:
+                self._heard -= 1
+                return False
+            self._heard = None
+        self._lines = self._lines + 1 if moment == self._moment else 1
+        self._moment = moment
+        return True
+
+
+async def _lines(client: Client, pod: Pod, query: dict[str, str]) -> AsyncIterator[tuple[Moment | None, str]]:
+    """Whole lines; with the moment of each, where timestamps were asked for."""
+    path = POD.path(pod.metadata.namespace, pod.metadata.name, "log")
+    rest = b""
+    async with await client.follow(path, {"container": CONTAINER, **query}) as stream:
+        async for chunk in stream:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield _read(line, stamped="timestamps" in query)
+    if rest:
+        yield _read(rest, stamped="timestamps" in query)
+
+
+def _read(line: bytes, *, stamped: bool) -> tuple[Moment | None, str]:
+    text = line.decode(errors="replace").rstrip("\r")
+    stamp, _, said = text.partition(" ")
+    moment = _moment(stamp) if stamped else None
+    return (None, text) if moment is None else (moment, said)
+
+
+def _moment(stamp: str) -> Moment | None:
+    """To the nanosecond, which Python's own times do not have; None where this is no time."""
+    try:
+        time = datetime.fromisoformat(stamp).astimezone(UTC)
+    except ValueError:
+        return None
+    fraction = stamp.partition(".")[2].rstrip("Z").partition("+")[0].partition("-")[0]
+    return time.replace(microsecond=0), fraction.ljust(9, "0")
+
+
+def _selector(job: TrainingJob) -> dict[str, str]:
+    return {"labelSelector": f"{Label.TRAINING_JOB_UID}={job.metadata.uid}"}
+
+
+def _order(pod: Pod) -> tuple[int, str, int, str]:
+    return pod.attempt, pod.role, pod.index, pod.metadata.creation_timestamp or ""

@@ -1,0 +1,78 @@
+"""What was served of a model before, and which of it is meant."""
+
+from __future__ import annotations
+
+import msgspec
+
+from skysail.base.errors import UserError
+from skysail.base.names import Condition, Label
+from skysail.cli.cluster import Model
+from skysail.core import conditions
+from skysail.kinds.serving.api.types import ModelDeployment
+from skysail.kinds.serving.spec import revisions
+from skysail.kinds.serving.spec.revisions import ControllerRevision, Entry
+from skysail.kube.api.resources import CONTROLLER_REVISION
+from skysail.kube.client.client import Client, decoded
+
+
+class NoSuchRevision(UserError):
+    """The history has no such revision; the message says which it has."""
+
+
+class Failed(UserError):
+    """The revision was tried and undone; the message says how it is tried again."""
+
+
+class _List(msgspec.Struct):
+    items: tuple[ControllerRevision, ...]
+
+
+async def history(client: Client, model: Model) -> list[Entry]:
+    """The newest first. Only the model's own are asked for: those of others may hold anything."""
+    query = {"labelSelector": f"{Label.MODEL_UID}={model.metadata.uid}"}
+    page = await client.list_page(CONTROLLER_REVISION, model.metadata.namespace, query)
+    entries = [entry for row in decoded(page, _List).items if _is_of(model, row) and (entry := revisions.entry(row))]
+    return sorted(entries, key=lambda entry: -entry.number)
+
+
+def chosen(model: Model, entries: list[Entry], number: int | None) -> Entry:
+    """The one of this number; else what is served, where another is on its way or failed; else the one before."""
+    name, now = model.metadata.name, model.status.revision
+    if number is None:
+        newest = now if model.status.candidate or _has_failed(model) else now - 1
+        before = [entry for entry in entries if entry.outcome == "served" and entry.number <= newest]
+        if not before:
+            raise NoSuchRevision(f"Nothing else of {name} was served before. Its revisions: {_listed(model, entries)}.")
+        return before[0]
+    found = next((entry for entry in entries if entry.number == number), None)
+    if found is None:
+        raise NoSuchRevision(f"{name} has no revision {number}. Its revisions: {_listed(model, entries)}.")
+    if found.outcome == "failed":
+        raise Failed(
+            f"Revision {number} is what {name} asks for, and failed: it is not tried again. Correct the spec, or have "
+            f"it tried once more by `skysail rollback {name} --to {now}`, and then `skysail rollback {name} --undo`."
+        )
+    return found
+
+
+def _has_failed(model: Model) -> bool:
+    """Whether what is asked for is not what is served: then to go back means to stay."""
+    failed = conditions.find(model.status.conditions, Condition.UPDATE_FAILED)
+    return failed is not None and failed.status == "True"
+
+
+def told(model: Model, entry: Entry) -> str:
+    """Only ModelDeployments give their revisions names."""
+    version = entry.want.version if isinstance(model, ModelDeployment) else ""
+    outcome = "served now" if entry.number == model.status.revision else entry.outcome
+    about = ", ".join(word for word in (version, outcome) if word)
+    return f"{entry.number} ({about})" if about else str(entry.number)
+
+
+def _listed(model: Model, entries: list[Entry]) -> str:
+    return ", ".join(told(model, entry) for entry in entries) or "none"
+
+
+def _is_of(model: Model, row: ControllerRevision) -> bool:
+    owner = row.metadata.controller
+    return owner is not None and owner.uid == model.metadata.uid

@@ -1,0 +1,98 @@
+"""The tape that keeps what a run printed."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator
+
+from skysail.cloud.provider import Output
+
+KEPT = 4 * 1024 * 1024
+
+
+class _Reader:
+    """How far somebody has read."""
+
+    def __init__(self, at: int, *, needs_all: bool) -> None:
+        self.at = at
+        self.needs_all = needs_all
+
+
+class Tape:
+    """What a run printed, in order, for any number of readers.
+
+    The last few megabytes are kept for who comes late. A reader that needs all slows the program down rather than lose
+    a piece; one that does not is only shown what is there.
+    """
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._pieces: deque[Output] = deque()
+        self._first = 0
+        self._bytes = 0
+        self._has_ended = False
+        # Weak: a reader that nobody ever iterates must not hold up the program.
+        self._readers: weakref.WeakSet[_Reader] = weakref.WeakSet()
+        self._change = asyncio.Event()
+
+    async def put(self, piece: Output) -> None:
+        while self._bytes > self._kept and self._is_needed():
+            await self._change.wait()
+        self._pieces.append(piece)
+        self._bytes += len(piece.data)
+        self._trim()
+
+    def end(self) -> None:
+        self._has_ended = True
+        self._changed()
+
+    def all(self) -> AsyncIterator[Output]:
+        """From as far back as it is kept to the end, without a gap."""
+        return self._read(self._enter(self._first, needs_all=True))
+
+    def from_now(self) -> AsyncIterator[Output]:
+        """What comes next; with gaps for who reads slowly."""
+        return self._read(self._enter(self._first + len(self._pieces), needs_all=False))
+
+    def last_words(self) -> str:
+        """The last line, for a message."""
+        lines = b"".join(piece.data for piece in self._pieces).decode(errors="replace").splitlines()
+        return lines[-1].strip() if lines else ""
+
+    def _enter(self, at: int, *, needs_all: bool) -> _Reader:
+        reader = _Reader(at, needs_all=needs_all)
+        self._readers.add(reader)
+        return reader
+
+    async def _read(self, reader: _Reader) -> AsyncIterator[Output]:
+        try:
+            while True:
+                reader.at = max(reader.at, self._first)
+                if reader.at < self._first + len(self._pieces):
+                    piece = self._pieces[reader.at - self._first]
+                    reader.at += 1
+                    self._trim()
+                    yield piece
+                elif self._has_ended:
+                    return
+                else:
+                    await self._change.wait()
+        finally:
+            self._readers.discard(reader)
+            self._trim()
+
+    def _trim(self) -> None:
+        while self._bytes > self._kept and not self._is_needed():
+            self._bytes -= len(self._pieces.popleft().data)
+            self._first += 1
+        self._changed()
+
+    def _is_needed(self) -> bool:
+        """Whether somebody has yet to read the oldest piece."""
+        return any(reader.needs_all and reader.at <= self._first for reader in self._readers)
+
+    def _changed(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()

@@ -1,0 +1,112 @@
+"""The client's ends of commands, visitors and ports at a simulated cloud in another process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import msgspec
+
+from skysail.cloud.errors import Unknown
+from skysail.cloud.output_buffer import Tape
+from skysail.cloud.provider import Output
+from skysail.cloud.simulated.http import protocol
+from skysail.cloud.simulated.http.protocol import Data, End, Exited, Failed, Frame, Kill, Opened, Printed, Resize
+
+_LOST = "The connection to the simulated cloud was lost."
+
+
+async def opened(socket: aiohttp.ClientWebSocketResponse) -> None:
+    """Wait for the word that there is somebody to talk to; raises errors of `cloud.errors`."""
+    frame = await _receive(socket)
+    if isinstance(frame, Opened):
+        return
+    await socket.close()
+    raise frame.problem.error() if isinstance(frame, Failed) else Unknown(_LOST)
+
+
+class RemoteSession:
+    """`cloud.contract.Session`. What comes is taken at once: the exit code arrives whether anybody reads or not."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._tape = Tape()
+        self._code: int | None = None
+        self._listening = asyncio.create_task(self._listen())
+
+    async def write(self, data: bytes) -> None:
+        await _send(self._socket, Data(data))
+
+    async def close_stdin(self) -> None:
+        await _send(self._socket, End())
+
+    def output(self) -> AsyncIterator[Output]:
+        return self._tape.all()
+
+    async def resize(self, width: int, height: int) -> None:
+        await _send(self._socket, Resize(width, height))
+
+    async def wait(self) -> int:
+        await asyncio.wait({self._listening})
+        if self._code is None:
+            raise Unknown(_LOST)
+        return self._code
+
+    async def kill(self) -> None:
+        await _send(self._socket, Kill())
+
+    async def close(self) -> None:
+        self._listening.cancel()
+        await asyncio.wait({self._listening})
+        await self._socket.close()
+
+    async def _listen(self) -> None:
+        try:
+            while frame := await _receive(self._socket):
+                match frame:
+                    case Printed(piece):
+                        await self._tape.put(piece)
+                    case Exited(code):
+                        self._code = code
+        finally:
+            self._tape.end()
+
+
+class RemoteLine:
+    """`cloud.contract.Line`."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+
+    async def read(self) -> bytes:
+        frame = await _receive(self._socket)
+        return frame.data if isinstance(frame, Data) else b""
+
+    async def write(self, data: bytes) -> None:
+        await _send(self._socket, Data(data))
+
+    async def write_eof(self) -> None:
+        await _send(self._socket, End())
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+
+async def _receive(socket: aiohttp.ClientWebSocketResponse) -> Frame | None:
+    """None at the end, whatever brought it about."""
+    message = await socket.receive()
+    if message.type is not aiohttp.WSMsgType.BINARY:
+        return None
+    try:
+        return protocol.decode(message.data)
+    except msgspec.MsgspecError:
+        return None
+
+
+async def _send(socket: aiohttp.ClientWebSocketResponse, frame: Frame) -> None:
+    """What nobody can hear any more is dropped: the end is told by who listens."""
+    try:
+        await socket.send_bytes(protocol.encode(frame))
+    except ConnectionError:
+        return

@@ -1,0 +1,177 @@
+"""Simulated accounts over HTTP, so that they outlive the operator: below /NAME/v1, for who has the token.
+
+Calls that must not come back in order are made to look on the wire as they would: a cut connection, a bare 500, half a
+body. Commands, visitors and ports are WebSockets whose first answer says whether there is anything to talk to.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from skysail.cloud.account import Cloud, Order
+from skysail.cloud.errors import Gone, ProviderError, Refused
+from skysail.cloud.simulated.faults import Mishap
+from skysail.cloud.simulated.http import server_sessions
+from skysail.cloud.simulated.http.protocol import Problem
+
+# An order brings the files of its volumes along.
+_LARGEST_ORDER = 64 * 2**20
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def serve(accounts: Iterable[Cloud], token: str, host: str, port: int) -> web.AppRunner:
+    """The runner's `cleanup` ends it.
+
+    Handlers end with their callers, or who follows a silent program would be followed for ever. An account does not
+    mind: who stops waiting stops nothing there.
+    """
+    app = _application(accounts, token)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, host, port).start()
+    return runner
+
+
+def _application(accounts: Iterable[Cloud], token: str) -> web.Application:
+    service = _Service({account.name: account for account in accounts}, token)
+    app = web.Application(client_max_size=_LARGEST_ORDER, middlewares=[service.answer])
+    base = "/{cloud}/v1"
+    app.router.add_post(f"{base}/instances", service.create)
+    app.router.add_get(f"{base}/instances", service.list)
+    app.router.add_get(f"{base}/instances/{{id}}", service.look)
+    app.router.add_delete(f"{base}/instances/{{id}}", service.end)
+    app.router.add_get(f"{base}/instances/{{id}}/output", service.output)
+    app.router.add_get(f"{base}/instances/{{id}}/exec", service.exec)
+    app.router.add_get(f"{base}/instances/{{id}}/attach", service.attach)
+    app.router.add_get(f"{base}/instances/{{id}}/dial", service.dial)
+    app.router.add_get(f"{base}/changes", service.changes)
+    return app
+
+
+class _Service:
+    def __init__(self, accounts: dict[str, Cloud], token: str) -> None:
+        self._accounts = accounts
+        self._secret = f"Bearer {token}".encode()
+
+    @web.middleware
+    async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Who may ask, and how errors look."""
+        try:
+            if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._secret):
+                raise Refused("Unauthorized", "The simulated cloud does not know this token: give it a valid one.")
+            return await handler(request)
+        except Mishap as mishap:
+            return _mishap(request, mishap)
+        except ProviderError as error:
+            problem = Problem.of(error)
+            return _json(problem, status=problem.status)
+
+    async def create(self, request: web.Request) -> web.Response:
+        account = self._account(request)
+        try:
+            order = msgspec.json.decode(await request.read(), type=Order)
+        except msgspec.MsgspecError as error:
+            raise Refused("InvalidOrder", f"The order cannot be read: {error}.") from error
+        return _json(await account.create(order), status=201)
+
+    async def list(self, request: web.Request) -> web.Response:
+        return _json(await self._account(request).list())
+
+    async def look(self, request: web.Request) -> web.Response:
+        found = await self._account(request).look(_id(request))
+        if found is None:
+            raise Gone(f"There is no instance {_id(request)}.")
+        return _json(found)
+
+    async def end(self, request: web.Request) -> web.Response:
+        await self._account(request).end(_id(request), _number(request, "grace"))
+        return web.Response(status=202)
+
+    async def output(self, request: web.Request) -> web.StreamResponse:
+        return await _stream(request, self._account(request).output(_id(request)))
+
+    async def changes(self, request: web.Request) -> web.StreamResponse:
+        """A first empty line says that from now on nothing is missed."""
+        return await _stream(request, _after_a_word(self._account(request).changes()))
+
+    async def exec(self, request: web.Request) -> web.WebSocketResponse:
+        account, command = self._account(request), tuple(request.query.getall("command", []))
+        stdin, tty = _flag(request, "stdin"), _flag(request, "tty")
+        return await server_sessions.serve_session(
+            request, lambda: account.exec(_id(request), command, stdin=stdin, tty=tty)
+        )
+
+    async def attach(self, request: web.Request) -> web.WebSocketResponse:
+        account, stdin = self._account(request), _flag(request, "stdin")
+        return await server_sessions.serve_session(request, lambda: account.attach(_id(request), stdin=stdin))
+
+    async def dial(self, request: web.Request) -> web.WebSocketResponse:
+        account, port = self._account(request), int(_number(request, "port"))
+        return await server_sessions.serve_line(request, lambda: account.dial(_id(request), port))
+
+    def _account(self, request: web.Request) -> Cloud:
+        name = request.match_info["cloud"]
+        if name not in self._accounts:
+            raise Gone(f"There is no simulated cloud {name}, only {', '.join(self._accounts)}.")
+        return self._accounts[name]
+
+
+async def _stream(request: web.Request, things: AsyncIterator[Any]) -> web.StreamResponse:
+    """JSON lines, as they come. The first one is awaited before anything is promised."""
+    first = await anext(things, None)
+    reply = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+    await reply.prepare(request)
+    try:
+        if first is not None:
+            await reply.write(msgspec.json.encode(first) + b"\n")
+        async for thing in things:
+            await reply.write(msgspec.json.encode(thing) + b"\n")
+        await reply.write_eof()
+    except ConnectionError:  # the reader has gone
+        return reply
+    return reply
+
+
+async def _after_a_word(things: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield ""
+    async for thing in things:
+        yield thing
+
+
+def _mishap(request: web.Request, mishap: Mishap) -> web.Response:
+    match mishap.what:
+        case "malformed":
+            return web.Response(body=b'{"id": "simul', content_type="application/json")
+        case "409":
+            return web.Response(status=409)
+        case "500" | "500-done":
+            return web.Response(status=500, text="Internal Server Error")
+        case _:
+            assert request.transport is not None, "a request that is being handled has a connection"
+            request.transport.abort()
+            return web.Response()
+
+
+def _id(request: web.Request) -> str:
+    return request.match_info["id"]
+
+
+def _flag(request: web.Request, name: str) -> bool:
+    return request.query.get(name) == "1"
+
+
+def _number(request: web.Request, name: str) -> float:
+    try:
+        return float(request.query.get(name, "0"))
+    except ValueError as error:
+        raise Refused("InvalidNumber", f"{name} must be a number.") from error
+
+
+def _json(content: object, *, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(content), status=status, content_type="application/json")

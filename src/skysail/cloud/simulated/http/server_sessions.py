@@ -1,0 +1,136 @@
+"""The server's ends of commands, visitors and ports: WebSockets whose first answer says whether there is anybody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from skysail.cloud.errors import ProviderError
+from skysail.cloud.provider import Line, Session
+from skysail.cloud.simulated.http import protocol
+from skysail.cloud.simulated.http.protocol import (
+    Data,
+    End,
+    Exited,
+    Failed,
+    Frame,
+    Kill,
+    Opened,
+    Printed,
+    Problem,
+    Resize,
+)
+
+_HEARTBEAT_SECONDS = 30.0
+
+
+async def serve_session(request: web.Request, enter: Callable[[], Awaitable[Session]]) -> web.WebSocketResponse:
+    socket = await _socket(request)
+    try:
+        session = await enter()
+    except ProviderError as error:
+        return await _failed(socket, error)
+    try:
+        await _send(socket, Opened())
+        await _join(_to_session(socket, session), _from_session(socket, session))
+    finally:
+        await session.close()
+    return socket
+
+
+async def serve_line(request: web.Request, dial: Callable[[], Awaitable[Line]]) -> web.WebSocketResponse:
+    socket = await _socket(request)
+    try:
+        line = await dial()
+    except ProviderError as error:
+        return await _failed(socket, error)
+    try:
+        await _send(socket, Opened())
+        await _join(_to_line(socket, line), _from_line(socket, line))
+    finally:
+        await line.close()
+    return socket
+
+
+async def _to_session(socket: web.WebSocketResponse, session: Session) -> None:
+    """Until the user leaves."""
+    while frame := await _receive(socket):
+        match frame:
+            case Data(data):
+                await session.write(data)
+            case End():
+                await session.close_stdin()
+            case Resize(width, height):
+                await session.resize(width, height)
+            case Kill():
+                await session.kill()
+
+
+async def _from_session(socket: web.WebSocketResponse, session: Session) -> None:
+    """Until the command ends; then there is nothing to stay for."""
+    try:
+        async for piece in session.output():
+            await _send(socket, Printed(piece))
+        await _send(socket, Exited(await session.wait()))
+    finally:
+        await socket.close()
+
+
+async def _to_line(socket: web.WebSocketResponse, line: Line) -> None:
+    """Until the user leaves."""
+    while frame := await _receive(socket):
+        match frame:
+            case Data(data):
+                await line.write(data)
+            case End():
+                await line.write_eof()
+
+
+async def _from_line(socket: web.WebSocketResponse, line: Line) -> None:
+    while data := await line.read():
+        await _send(socket, Data(data))
+    await _send(socket, End())
+
+
+async def _join(user: Awaitable[None], other: Awaitable[None]) -> None:
+    """Both ways at once, until the user leaves. A connection that breaks on either side is a way to leave."""
+    there = asyncio.ensure_future(other)
+    try:
+        await user
+    except ConnectionError:
+        return
+    finally:
+        there.cancel()
+        (error,) = await asyncio.gather(there, return_exceptions=True)
+        if isinstance(error, Exception) and not isinstance(error, ConnectionError | ProviderError):
+            raise error
+
+
+async def _socket(request: web.Request) -> web.WebSocketResponse:
+    socket = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS, max_msg_size=protocol.LARGEST_FRAME)
+    await socket.prepare(request)
+    return socket
+
+
+async def _failed(socket: web.WebSocketResponse, error: ProviderError) -> web.WebSocketResponse:
+    await _send(socket, Failed(Problem.of(error)))
+    await socket.close()
+    return socket
+
+
+async def _send(socket: web.WebSocketResponse, frame: Frame) -> None:
+    await socket.send_bytes(protocol.encode(frame))
+
+
+async def _receive(socket: web.WebSocketResponse) -> Frame | None:
+    """None at the end, and for a message that is none of ours."""
+    message = await socket.receive()
+    if message.type is not WSMsgType.BINARY:
+        return None
+    try:
+        return protocol.decode(message.data)
+    except msgspec.MsgspecError:
+        return None

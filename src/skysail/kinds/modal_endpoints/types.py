@@ -1,0 +1,146 @@
+"""ModalEndpoint and ModalFunction, as people write them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from skysail.kinds import modal_fields
+from skysail.kube.api import fields
+from skysail.kube.api.crd import Column, CustomKind
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import Resource
+from skysail.kube.api.schema import Rule, cel
+
+Replicas = Annotated[int, Meta(ge=0, le=10000)]
+
+
+class ConfigMapRef(fields.Part, frozen=True):
+    """A ConfigMap of the same namespace."""
+
+    name: Annotated[fields.Name, Meta(description="Name of the ConfigMap. Each key is a file.")]
+
+
+class Code(fields.Part, frozen=True):
+    """Where the handler's code comes from."""
+
+    config_map_ref: Annotated[ConfigMapRef | None, Meta(description="A ConfigMap whose keys are Python files.")] = None
+    inline: Annotated[Annotated[str, Meta(max_length=262144)] | None, Meta(description="The Python module itself.")] = (
+        None
+    )
+
+
+_CODE_RULES = cel(
+    Rule(
+        "has(self.configMapRef) != has(self.inline)",
+        "code comes from one place: set either configMapRef or inline",
+        ".inline",
+    )
+)
+CodeField = Annotated[
+    Code | None,
+    Meta(description="Where the handler's code comes from. Absent: it is in the image.", extra_json_schema=_CODE_RULES),
+]
+
+
+class ModalEndpointSpec(modal_fields.ModalPart, frozen=True):
+    """What answers, and with what."""
+
+    image: modal_fields.Image
+    handler: modal_fields.Handler
+    command: Annotated[fields.Words, Meta(description="Command that replaces the image's entrypoint.")] = ()
+    args: Annotated[fields.Words, Meta(description="Arguments of the command.")] = ()
+    cpu: modal_fields.Cpu = "1.0"
+    memory: modal_fields.Memory = "512Mi"
+    gpu: modal_fields.Gpu = None
+    min_replicas: Annotated[Replicas, Meta(description="Containers that are kept when nobody asks. Each is paid.")] = 0
+    max_replicas: Annotated[Annotated[int, Meta(ge=1, le=10000)], Meta(description="Most containers at one time.")] = 10
+    env: modal_fields.Env = field(default_factory=dict)
+    code: CodeField = None
+
+
+class ModalEndpointStatus(modal_fields.ModalPart, frozen=True, kw_only=True):
+    """What has become of the endpoint."""
+
+    phase: Annotated[Literal["Pending", "Ready", "Failed"] | None, Meta(description="A summary of the conditions.")] = (
+        None
+    )
+    modal_app_id: modal_fields.AppId = ""
+    endpoint_url: Annotated[fields.Url, Meta(description="Where the endpoint answers.")] = ""
+    ready_replicas: Annotated[fields.Count, Meta(description="Containers that answer.")] = 0
+    simulated: modal_fields.Simulated = False
+    conditions: fields.Conditions = ()
+    observed_generation: fields.ObservedGeneration = field(default=0, name="observedGeneration")
+
+
+class ModalEndpoint(Object, frozen=True, gc=False, rename="camel"):
+    """An HTTP service that runs at Modal and is reached through a Service of the same name."""
+
+    spec: ModalEndpointSpec
+    status: ModalEndpointStatus = field(default_factory=ModalEndpointStatus)
+
+
+class ModalFunctionSpec(modal_fields.ModalPart, frozen=True):
+    """What is called, and with what."""
+
+    image: modal_fields.Image
+    handler: modal_fields.Handler
+    cpu: modal_fields.Cpu = "1.0"
+    memory: modal_fields.Memory = "512Mi"
+    gpu: modal_fields.Gpu = None
+    env: modal_fields.Env = field(default_factory=dict)
+    timeout: Annotated[int, Meta(ge=1, le=86400, description="Seconds that one call may take.")] = 300
+    concurrency: Annotated[
+        int, Meta(ge=1, le=1000, description="Calls that one container answers at the same time.")
+    ] = 1
+    code: CodeField = None
+
+
+class ModalFunctionStatus(modal_fields.ModalPart, frozen=True, kw_only=True):
+    """What has become of the function."""
+
+    phase: Annotated[
+        Literal["Pending", "Deployed", "Failed"] | None, Meta(description="A summary of the conditions.")
+    ] = None
+    modal_app_id: modal_fields.AppId = ""
+    function_url: Annotated[fields.Url, Meta(description="Where the function answers.")] = ""
+    message: Annotated[fields.Message, Meta(description="The phase, as a sentence.")] = ""
+    created_at: Annotated[modal_fields.WrittenTime, Meta(description="When the function was handed to Modal.")] = ""
+    deployed_at: Annotated[modal_fields.WrittenTime, Meta(description="When it was deployed.")] = ""
+    simulated: modal_fields.Simulated = False
+    conditions: fields.Conditions = ()
+    observed_generation: fields.ObservedGeneration = field(default=0, name="observedGeneration")
+
+
+class ModalFunction(Object, frozen=True, gc=False, rename="camel"):
+    """A function that runs at Modal and is called through a Service of the same name.
+
+    GET gives it the query as keyword arguments, POST a JSON object; the answer is JSON.
+    """
+
+    spec: ModalFunctionSpec
+    status: ModalFunctionStatus = field(default_factory=ModalFunctionStatus)
+
+
+MODAL_ENDPOINT = CustomKind(
+    resource=Resource(modal_fields.GROUP, modal_fields.VERSION, "modalendpoints", "ModalEndpoint"),
+    struct=ModalEndpoint,
+    columns=(Column("GPU", ".spec.gpu"), Column("Phase", ".status.phase"), Column("URL", ".status.endpoint_url")),
+    rules=(
+        Rule(
+            "self.min_replicas <= self.max_replicas",
+            "min_replicas is above max_replicas: lower min_replicas or raise max_replicas",
+            ".min_replicas",
+        ),
+    ),
+    kept_names=modal_fields.KEPT_NAMES,
+)
+MODAL_FUNCTION = CustomKind(
+    resource=Resource(modal_fields.GROUP, modal_fields.VERSION, "modalfunctions", "ModalFunction"),
+    struct=ModalFunction,
+    columns=(Column("GPU", ".spec.gpu"), Column("Phase", ".status.phase"), Column("URL", ".status.function_url")),
+    kept_names=modal_fields.KEPT_NAMES,
+)
+
+KINDS = (MODAL_ENDPOINT, MODAL_FUNCTION)

@@ -1,0 +1,54 @@
+"""What the three Modal kinds have in common. Their fields are snake_case on the wire, as people have them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from skysail.kube.api import fields
+from skysail.kube.api.schema import NULLABLE
+
+GROUP = "modal-operator.io"
+VERSION = "v1alpha1"
+
+
+class ModalPart(fields.Part, frozen=True, rename=None):
+    """A part of a Modal object: wire names are the attribute names."""
+
+
+Cpu = Annotated[
+    fields.QuantityText,
+    Meta(description="Cores at Modal, which counts physical ones: 1.0 there does the work of 2 Kubernetes CPUs."),
+]
+Memory = Annotated[fields.QuantityText, Meta(description="Memory, such as 512Mi.")]
+Gpu = Annotated[
+    Annotated[str, Meta(max_length=64, pattern=r"^$|^[A-Za-z0-9.+!_-]+(:[1-9][0-9]?)?$")] | None,
+    Meta(
+        description="GPU type and count, such as T4, A100-80GB or H100:2. Null or empty: none.",
+        extra_json_schema=NULLABLE,
+    ),
+]
+Env = Annotated[fields.TextMap, Meta(description="Environment variables.")]
+Image = Annotated[fields.Image, Meta(description="Container image. Modal pulls it, so Modal must be able to reach it.")]
+Handler = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=512,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$",
+        description="Python function that answers, as module.function.",
+    ),
+]
+AppId = Annotated[fields.ShortText, Meta(description="Id of the app at Modal.")]
+# These were never checked, so that what an earlier operator wrote stays readable.
+WrittenTime = Annotated[str, Meta(max_length=64)]
+Simulated = Annotated[bool, Meta(description="True where no cloud was called and the outcome was made up.")]
+
+KEPT_NAMES = frozenset(
+    {
+        *("modal_app_id", "modal_function_id", "tunnel_url", "log_url", "endpoint_url", "function_url"),
+        *("created_at", "started_at", "finished_at", "deployed_at", "ready_replicas"),
+        *("timeout", "tunnel_enabled", "tunnel_port", "enable_i6pn", "min_replicas", "max_replicas"),
+    }
+)

@@ -1,0 +1,46 @@
+"""Pods that are sent to the node of a cloud stay there, also while nobody hears from the node. Pure.
+
+Only for pods whose node selector or node name leaves no choice: one that may also run on a machine keeps the end that
+it was given. Where the scheduler sends such a pod to a cloud, its node does the same after it was bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from skysail.base.settings import NodeSettings
+from skysail.kube.admission.hooks import Hook, Manifest, Verdict
+from skysail.kube.api import tolerations
+
+_HOSTNAME = "kubernetes.io/hostname"
+
+
+def hook(nodes: Mapping[str, NodeSettings]) -> Hook:
+    rule = {"apiGroups": [""], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["pods"]}
+    return Hook(
+        name="stay",
+        admit=admit,
+        rules=({**rule, "scope": "Namespaced"},),
+        match_conditions=(("sent-to-a-cloud", _is_sent_to(nodes)),),
+    )
+
+
+def admit(pod: Manifest, _: Manifest | None) -> Verdict:
+    lasting = tolerations.without_end((pod.get("spec") or {}).get("tolerations") or ())
+    if lasting is None:
+        return Verdict()
+    return Verdict(patch=({"op": "replace", "path": "/spec/tolerations", "value": lasting},))
+
+
+def _is_sent_to(nodes: Mapping[str, NodeSettings]) -> str:
+    """In CEL, so that only such pods travel to us."""
+    labels = {(_HOSTNAME, name) for name in nodes} | {pair for row in nodes.values() for pair in row.labels.items()}
+    chosen = " || ".join(
+        f"('{key}' in object.spec.nodeSelector && object.spec.nodeSelector['{key}'] == '{value}')"
+        for key, value in sorted(labels)
+    )
+    names = ", ".join(f"'{name}'" for name in sorted(nodes))
+    return (
+        f"(has(object.spec.nodeName) && object.spec.nodeName in [{names}]) || "
+        f"(has(object.spec.nodeSelector) && ({chosen}))"
+    )

@@ -1,0 +1,127 @@
+"""The container that downloads a model, lays it out for its server and tells its digest. Pure.
+
+It has the credentials, and nothing else of the pod has them; so it has no privilege, no account and no place to write
+but its volumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from skysail.core.actions import Manifest
+from skysail.kinds.serving.spec import model_uri
+from skysail.kinds.serving.spec.config import Terms
+from skysail.kinds.serving.spec.desired import Serving, Want
+from skysail.kinds.serving.spec.revisions import Entry
+from skysail.kinds.serving.spec.runtimes import MODELS, ROWS
+from skysail.runtimes.fetch.network import credentials
+
+NAME = "fetch"
+USER = 65532
+# Of validation: the program that looks for the script, and where a downloaded one is.
+LAUNCHER = "/mnt/launcher"
+
+# Layouts that only our own server has, because they are refused what it cannot load.
+_OF_OURS = ("file", "onnx")
+_MODELS = "models"
+_STORE = "/mnt/store"
+_SOURCE = "/mnt/source"
+_LAUNCHER = "launcher"
+_SCRATCH = "scratch"
+# What is in these is small: the model has a volume of its own, and a script is no larger than 10 MiB.
+_SCRATCH_SIZE = "256Mi"
+_LAUNCHER_SIZE = "32Mi"
+
+
+def container(
+    serving: Serving, entry: Entry, terms: Terms, *, keep: Iterable[str] = (), validates: bool = False
+) -> Manifest:
+    """`keep` are revisions whose folders stay; `validates` sets out what a validation needs as well."""
+    want = entry.want
+    mounts: list[Manifest] = [{"name": _SCRATCH, "mountPath": "/tmp"}]  # noqa: S108 (a volume of its own)
+    if not model_uri.in_image(want.uri):
+        mounts.append({"name": _MODELS, "mountPath": _STORE})
+    if model_uri.claim(want.uri):
+        mounts.append({"name": "source", "mountPath": _SOURCE, "readOnly": True})
+    if validates:
+        mounts.append({"name": _LAUNCHER, "mountPath": LAUNCHER})
+    found: Manifest = {
+        "name": NAME,
+        "image": terms.fetch_image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": _arguments(serving, entry, terms, keep=keep, validates=validates),
+        "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 (as above)
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "readOnlyRootFilesystem": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+    if want.credentials:
+        found["envFrom"] = [{"prefix": credentials.PREFIX, "secretRef": {"name": want.credentials}}]
+    return found
+
+
+def volumes(want: Want, *, validates: bool = False) -> list[Manifest]:
+    """What the container needs beside the model's own volume."""
+    found: list[Manifest] = [{"name": _SCRATCH, "emptyDir": {"sizeLimit": _SCRATCH_SIZE}}]
+    if claim := model_uri.claim(want.uri):
+        found.append({"name": "source", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    if validates:
+        found.append({"name": _LAUNCHER, "emptyDir": {"sizeLimit": _LAUNCHER_SIZE}})
+    return found
+
+
+def model_volume(serving: Serving) -> Manifest:
+    """The model's own: its claim, or as long as the pod."""
+    if serving.storage is None:
+        return {"name": _MODELS, "emptyDir": {}}
+    return {"name": _MODELS, "persistentVolumeClaim": {"claimName": serving.names.claim}}
+
+
+def model_mount(entry: Entry) -> Manifest:
+    """The folder of one revision, as its server and its validation see it."""
+    return {"name": _MODELS, "mountPath": MODELS, "subPath": entry.hash, "readOnly": True}
+
+
+def launcher_mount() -> Manifest:
+    return {"name": _LAUNCHER, "mountPath": LAUNCHER, "readOnly": True}
+
+
+def literal(text: str) -> str:
+    """A value that is not expanded: `$(NAME)` in it is only text."""
+    return text.replace("$", "$$")
+
+
+def _arguments(serving: Serving, entry: Entry, terms: Terms, *, keep: Iterable[str], validates: bool) -> list[str]:
+    want = entry.want
+    found = ["--uri", want.uri, "--into", f"{_STORE}/{entry.hash}"]
+    found += ["--layout", _layout(want, terms), "--name", serving.names.model, "--limit", str(terms.limit_bytes)]
+    # What was found good is what is served: other content at the same address is refused.
+    if sha256 := entry.digest.removeprefix("sha256:") or want.sha256:
+        found += ["--sha256", sha256]
+    if model_uri.claim(want.uri):
+        found += ["--source", _SOURCE]
+    if validates:
+        found += ["--launcher", LAUNCHER]
+    if validates and model_uri.is_downloaded_script(want.script):
+        found += ["--script", want.script, "--script-into", f"{LAUNCHER}/script"]
+    if serving.storage is None:
+        found.append("--on-node")
+    found += [word for place in terms.allowed for word in ("--allow", place)]
+    found += [word for hash_ in keep for word in ("--keep", hash_)]
+    return [literal(word) for word in found]
+
+
+def _layout(want: Want, terms: Terms) -> str:
+    """Of our own server it is known what it can load. An image of the user's in its place may load other formats."""
+    known = terms.known(want.image, want.runtime)
+    layout = ROWS[known or want.runtime].layout
+    return "folder" if layout in _OF_OURS and not known else layout

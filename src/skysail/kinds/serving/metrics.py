@@ -1,0 +1,83 @@
+"""Figures of models for dashboards, by the leader: from what it has in its caches, and what changes there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from skysail.base.metrics import Metrics
+from skysail.base.names import Condition, Metric, Reason
+from skysail.core import conditions
+from skysail.kinds.serving.api.types import KINDS, MODEL_DEPLOYMENT, Model
+from skysail.kinds.serving.caches import Caches
+from skysail.kube.api.crd import CustomKind
+
+Figures = Mapping[tuple[str, ...], float]
+_VALIDATIONS = {"True": "success", "False": "failure"}
+
+
+class Counts:
+    """Counts a change when it is written, which happens once, so that replicas together count it once."""
+
+    def __init__(self, caches: Caches, leads: Callable[[], bool]) -> None:
+        self._caches = caches
+        self._leads = leads
+        self._created: Counter[tuple[str, ...]] = Counter()
+        self._validations: Counter[tuple[str, ...]] = Counter()
+        self._rollouts: Counter[tuple[str, ...]] = Counter()
+        self._rollbacks: Counter[tuple[str, ...]] = Counter()
+        for kind in KINDS:
+            caches.models[kind].subscribe(partial(self._changed, kind))
+
+    def register(self, metrics: Metrics) -> None:
+        metrics.read_by(Metric.MODEL_DEPLOYMENTS, (), lambda: self._created)
+        metrics.read_by(Metric.MODEL_VALIDATIONS, ("status",), lambda: self._validations)
+        metrics.read_by(Metric.MODEL_ROLLOUTS, ("kind", "outcome"), lambda: self._rollouts)
+        metrics.read_by(Metric.MODEL_ROLLBACKS, ("kind",), lambda: self._rollbacks)
+        metrics.read_by(Metric.MODELS_READY, ("kind", "namespace", "name"), self._ready)
+
+    def _changed(self, kind: CustomKind, old: Model | None, new: Model | None) -> None:
+        if old is None or new is None or not self._leads():
+            return
+        name = kind.resource.kind
+        self._created[()] += kind is MODEL_DEPLOYMENT and old.status.phase is None and new.status.phase is not None
+        if kind is MODEL_DEPLOYMENT:
+            self._validated(old, new)
+        self._rollouts[name, "served"] += new.status.revision not in {0, old.status.revision}
+        self._rollouts[name, "failed"] += _turned(old, new, Condition.UPDATE_FAILED)
+        self._rollbacks[name,] += _turned(old, new, Condition.ROLLED_BACK) and not _is_pinned(new)
+
+    def _validated(self, old: Model, new: Model) -> None:
+        """A validation begins with the download of what is validated."""
+        before, now = _said(old, Condition.MODEL_VALIDATED), _said(new, Condition.MODEL_VALIDATED)
+        is_on = now == ("Unknown", Reason.VALIDATING)
+        is_next = new.status.candidate != old.status.candidate
+        self._validations["started",] += is_on and (before != now or is_next)
+        result = _VALIDATIONS.get(now[0])
+        if result is not None and before[0] != now[0]:
+            self._validations[result,] += 1
+
+    def _ready(self) -> Figures:
+        if not self._leads():
+            return {}
+        return {
+            (kind.resource.kind, model.metadata.namespace, model.metadata.name): float(
+                _said(model, Condition.READY)[0] == "True"
+            )
+            for kind in KINDS
+            for model in self._caches.models[kind].all()
+        }
+
+
+def _turned(old: Model, new: Model, type_: Condition) -> bool:
+    return _said(old, type_)[0] != "True" and _said(new, type_)[0] == "True"
+
+
+def _is_pinned(model: Model) -> bool:
+    return _said(model, Condition.ROLLED_BACK)[1] == Reason.PINNED
+
+
+def _said(model: Model, type_: Condition) -> tuple[str, str]:
+    found = conditions.find(model.status.conditions, type_)
+    return (found.status, found.reason) if found is not None else ("", "")

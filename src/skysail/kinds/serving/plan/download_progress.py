@@ -1,0 +1,106 @@
+"""How far a download is, as it tells in its log, and how often somebody is asked what no watch tells. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from skysail.base import untrusted_json
+from skysail.base.timestamps import timestamp
+from skysail.core import pod_pending
+from skysail.kinds.serving.api.types import Download
+from skysail.kinds.serving.children.fetch_container import NAME as FETCH
+from skysail.kinds.serving.objects import Pod
+from skysail.kinds.serving.snapshot import Snapshot
+
+# What is over so soon is told by what comes of it.
+_MOMENT = timedelta(seconds=3)
+# How often the log is read, and the status written for that alone; how often somebody is asked why a pod does not come.
+# What lasts is asked for less often, so that a thousand models that wait cost little.
+_SOONEST = timedelta(seconds=10)
+_LATEST_PROGRESS = timedelta(minutes=1)
+_LATEST_WORD = timedelta(minutes=5)
+_MOST_SECONDS = 2**31 - 1
+_MOST_BYTES = 2**53 - 1
+
+
+class _Progress(msgspec.Struct, frozen=True):
+    """The last line of a download's log."""
+
+    bytes: int
+    total: int | None = None
+    seconds_left: float | None = None
+
+
+def download(line: str, now: datetime) -> Download | None:
+    """How far it is, as the line says; None where it says something else."""
+    try:
+        told = untrusted_json.read(line.strip(), _Progress)
+    except untrusted_json.Unreadable:
+        return None
+    here, total = min(max(told.bytes, 0), _MOST_BYTES), told.total
+    is_known = total is not None and here <= total <= _MOST_BYTES and total > 0
+    left = told.seconds_left
+    return Download(
+        bytes=here,
+        total=total if is_known else None,
+        percent=here * 100 // total if total is not None and is_known else None,
+        remaining_seconds=int(left) if left is not None and 0 <= left <= _MOST_SECONDS else None,
+        last_updated_time=timestamp(now),
+    )
+
+
+def is_due(snapshot: Snapshot, pod: Pod, revision: str) -> bool:
+    """Whether to read how far the download in this pod is."""
+    if is_brief(snapshot, pod):
+        return False
+    status = snapshot.object.status
+    known = status.download.last_updated_time if status.download is not None else None
+    if known is None or status.candidate != revision:
+        return True
+    elapsed = _since(snapshot, known)
+    return elapsed >= _until_progress(_lasts(snapshot, pod) - elapsed)
+
+
+def is_brief(snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether the download has run only for a moment."""
+    return _lasts(snapshot, pod) < _MOMENT
+
+
+def awaits_volume(snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether it has no node yet because its volume was asked for only just now."""
+    is_new = _since(snapshot, pod.metadata.creation_timestamp) < _SOONEST
+    return is_new and snapshot.claim is not None and pod.unscheduled is not None
+
+
+def until_asked(snapshot: Snapshot, pods: tuple[Pod, ...]) -> float | None:
+    """In how many seconds to ask how far it is, or why it does not start; None where a watch tells all.
+
+    Without a pod, since the Job is there that should make one.
+    """
+    loading = next((pod for pod in pods if pod.is_downloading and pod.prepares), None)
+    if loading is not None:
+        ran = _lasts(snapshot, loading)
+        return (_MOMENT - ran if ran < _MOMENT else _until_progress(ran)).total_seconds()
+    new = next((pod for pod in pods if awaits_volume(snapshot, pod)), None)
+    waits = next(iter(pod_pending.starting(pods)), new) or (snapshot.job if not pods else None)
+    if waits is None and pods:
+        return None
+    waited = _since(snapshot, waits.metadata.creation_timestamp) if waits is not None else timedelta()
+    return min(max(waited / 2, _SOONEST), _LATEST_WORD).total_seconds()
+
+
+def _until_progress(ran: timedelta) -> timedelta:
+    return min(max(ran / 10, _SOONEST), _LATEST_PROGRESS)
+
+
+def _lasts(snapshot: Snapshot, pod: Pod) -> timedelta:
+    """Where the clock of its node is ahead, it has run long enough for us."""
+    fetch = pod.container(FETCH)
+    ran = _since(snapshot, fetch.started_at if fetch is not None else None)
+    return ran if ran >= timedelta() else _MOMENT
+
+
+def _since(snapshot: Snapshot, time: str | None) -> timedelta:
+    return timedelta() if time is None else snapshot.now - datetime.fromisoformat(time)

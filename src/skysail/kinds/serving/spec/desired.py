@@ -1,0 +1,174 @@
+"""A model as the engine knows it, whichever kind it was written as. Pure.
+
+Translation never fails: what speaks against an object is told by `objections`, and what is served already needs its
+names, its storage and its scale also while the spec is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from skysail.base.names import Annotation
+from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, Model, ModelDeployment
+from skysail.kinds.serving.spec import naming, runtimes
+from skysail.kinds.serving.spec.config import Terms
+from skysail.kinds.serving.spec.naming import Names
+from skysail.kube.api.crd import CustomKind
+from skysail.kube.api.fields import ResourceRequirements
+from skysail.kube.api.objects import Object
+
+_MOST_REPLICAS = 10
+_CPU_PERCENT = 80
+_SHARED = "ReadWriteMany"
+_NO_VERSION = "1"
+
+
+class Fixed(msgspec.Struct, frozen=True):
+    """As many servers as the user says."""
+
+    replicas: int
+
+
+class Auto(msgspec.Struct, frozen=True):
+    """As many servers as a HorizontalPodAutoscaler says."""
+
+    min: int
+    max: int
+    cpu_percent: int
+
+
+class Storage(msgspec.Struct, frozen=True):
+    """The claim that keeps the model. `is_shared`: pods of several nodes can have it."""
+
+    size: str
+    is_shared: bool
+
+
+class Door(msgspec.Struct, frozen=True):
+    """A Service in front of the servers."""
+
+    name: str
+    port: int
+
+
+class Want(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What makes a pod: part of a revision, kept in the history.
+
+    `runtime` is a key of `runtimes.ROWS`. `ready` is a path in place of the runtime's own, `script` what must succeed
+    before the model is served, `sha256` in hexadecimal what the user says that the content has, `credentials` the name
+    of a Secret, `env` what the user adds to the server's environment.
+    """
+
+    uri: str
+    version: str
+    runtime: str
+    image: str
+    resources: dict[str, Any] = {}
+    env: list[dict[str, Any]] = []
+    script: str = ""
+    sha256: str = ""
+    credentials: str = ""
+    ready: str = ""
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wanted of a model now, and what holds for all of its revisions.
+
+    `doors` are empty where it is not to be reached; `address` is where it answers then, and else empty.
+    """
+
+    kind: CustomKind
+    object: Object
+    want: Want
+    scale: Fixed | Auto
+    names: Names
+    storage: Storage | None = None
+    doors: tuple[Door, ...] = ()
+    address: str = ""
+    rollback_to: int | None = None
+
+    @property
+    def exposed(self) -> bool:
+        return bool(self.doors)
+
+
+def serving(model: Model, terms: Terms) -> Serving:
+    if isinstance(model, ModelDeployment):
+        return _deployment(model, terms)
+    return _ml_model(model, terms)
+
+
+def _deployment(model: ModelDeployment, terms: Terms) -> Serving:
+    spec, names = model.spec, naming.of_deployment(model.metadata.name)
+    service, alias = names.services
+    return Serving(
+        kind=MODEL_DEPLOYMENT,
+        object=model,
+        want=Want(
+            uri=spec.model_uri,
+            version=spec.version,
+            runtime=spec.runtime,
+            image=spec.runtime_image or terms.image(spec.runtime),
+            resources=_resources(spec.resources),
+            env=msgspec.to_builtins(list(spec.env)),
+            script=spec.validate_script,
+            sha256=_hexadecimal(spec.sha256),
+            credentials=spec.credentials_secret or "",
+            ready=_annotation(model, Annotation.READY_PATH),
+        ),
+        scale=_scale(model),
+        names=names,
+        doors=(Door(service, 8000), Door(alias, 80)),
+        address=f"http://{service}.{model.metadata.namespace}.svc:8000",
+        rollback_to=spec.rollback_to,
+    )
+
+
+def _ml_model(model: MLModel, terms: Terms) -> Serving:
+    spec, names = model.spec, naming.of_ml_model(model.metadata.name)
+    runtime = runtimes.of_framework(spec.framework)
+    door = Door(names.services[0], 8501)
+    return Serving(
+        kind=ML_MODEL,
+        object=model,
+        want=Want(
+            uri=spec.model_url,
+            version=_NO_VERSION,
+            runtime=runtime,
+            image=_annotation(model, Annotation.RUNTIME_IMAGE) or terms.image(runtime),
+            resources=_resources(spec.resources),
+            env=msgspec.to_builtins(list(spec.env)),
+            sha256=_hexadecimal(spec.sha256),
+            credentials=spec.credentials_secret or "",
+            ready=_annotation(model, Annotation.READY_PATH),
+        ),
+        scale=Fixed(spec.replicas),
+        names=names,
+        storage=Storage(spec.storage_size, _annotation(model, Annotation.ACCESS_MODE) == _SHARED),
+        doors=(door,) if spec.expose else (),
+        address=f"{door.name}.{model.metadata.namespace}.svc.cluster.local:{door.port}" if spec.expose else "",
+        rollback_to=spec.rollback_to,
+    )
+
+
+def _scale(model: ModelDeployment) -> Fixed | Auto:
+    spec = model.spec
+    fewest = spec.min_replicas or 1
+    if not spec.autoscale:
+        return Fixed(fewest)
+    most = spec.max_replicas or max(fewest, _MOST_REPLICAS)
+    return Auto(min(fewest, most), most, spec.target_cpu_utilization_percentage or _CPU_PERCENT)
+
+
+def _resources(resources: ResourceRequirements | None) -> dict[str, Any]:
+    return {} if resources is None else msgspec.to_builtins(resources)
+
+
+def _hexadecimal(sha256: str | None) -> str:
+    return (sha256 or "").removeprefix("sha256:")
+
+
+def _annotation(model: Object, name: Annotation) -> str:
+    return (model.metadata.annotations or {}).get(name, "").strip()

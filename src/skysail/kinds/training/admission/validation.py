@@ -1,0 +1,114 @@
+"""What speaks against a TrainingJob that its schema takes: each objection a sentence with field, value and fix. Pure.
+
+Admission refuses with these sentences. Where nobody asks admission, no attempt begins, and the status has the same
+ones.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from skysail.kinds.training.admission import pod_template
+from skysail.kinds.training.admission.pod_template import CHECKPOINTS, Ground
+from skysail.kinds.training.api.training_job import TrainingJob, TrainingJobSpec
+from skysail.kinds.training.children import naming
+from skysail.kinds.training.children.replica_groups import GPU
+from skysail.kube.api import resource_validation
+from skysail.kube.api.fields import ResourceRequirements
+
+_KINDS_OF_VALUE = {type(None): "null", list: "a list", dict: "an object"}
+_LONGEST_VALUE = 60
+# Kubernetes' own: a pod's identity.
+_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 (a folder)
+
+
+def objections(job: TrainingJob) -> tuple[str, ...]:
+    """None for a job that another controller works on: what that one can do is not known here."""
+    if job.spec.managed_by is not None:
+        return ()
+    ground = pod_template.ground(job)
+    return (
+        *_hyperparameters(job.spec),
+        *_elastic(job.spec),
+        *_amounts(job.spec),
+        *_checkpoint_directory(job.spec, ground),
+        *pod_template.trespasses(job.spec.pod_template, ground),
+    )
+
+
+def _hyperparameters(spec: TrainingJobSpec) -> Iterator[str]:
+    taken: dict[str, str] = {}
+    for key, value in sorted(spec.hyperparameters.items()):
+        kind = _KINDS_OF_VALUE.get(type(value))
+        if kind is not None:
+            yield f"spec.hyperparameters.{key} is {kind} ({_shown(value)}): write text, a number or a boolean."
+        if not key:
+            yield "spec.hyperparameters has an empty key: give it a name, such as lr."
+            continue
+        name = naming.variable(key)
+        if name in taken:
+            yield (
+                f"spec.hyperparameters.{taken[name]} and spec.hyperparameters.{key} would both be {name} in the "
+                "environment: rename one of them."
+            )
+        taken.setdefault(name, key)
+
+
+def _elastic(spec: TrainingJobSpec) -> Iterator[str]:
+    if spec.elastic is not None and spec.framework != "pytorch":
+        yield (
+            f"spec.elastic needs spec.framework pytorch, and this is {spec.framework}: remove spec.elastic. Changing "
+            "spec.workers then begins a new attempt."
+        )
+
+
+def _amounts(spec: TrainingJobSpec) -> Iterator[str]:
+    for where, resources in _resources(spec):
+        yield from resource_validation.objections(where, resources)
+    wanted, shared = spec.gpu_per_worker, spec.resources or ResourceRequirements()
+    for kind, some in (("limits", shared.limits), ("requests", shared.requests)):
+        amount = resource_validation.number(some.get(GPU))
+        if wanted and amount is not None and amount != wanted:
+            yield (
+                f"spec.gpuPerWorker is {wanted}, and spec.resources.{kind} has {GPU}: {some[GPU]}: make them equal, "
+                "or remove one."
+            )
+
+
+def _resources(spec: TrainingJobSpec) -> Iterator[tuple[str, ResourceRequirements]]:
+    roles = spec.roles
+    rows = [("spec.resources", spec.resources)]
+    if roles is not None:
+        named = {"chief": roles.chief, "parameterServers": roles.parameter_servers, "evaluator": roles.evaluator}
+        rows += [(f"spec.roles.{name}.resources", role.resources) for name, role in named.items() if role is not None]
+    yield from ((where, resources) for where, resources in rows if resources is not None)
+
+
+def _checkpoint_directory(spec: TrainingJobSpec, ground: Ground) -> Iterator[str]:
+    """It is a mount of its own: one inside another hides files, or cannot be made where the outer one is read-only."""
+    if not spec.checkpoint_dir:
+        return
+    if ":" in spec.checkpoint_dir:
+        yield f"spec.checkpointDir is {spec.checkpoint_dir}: no volume can be mounted at a path with a colon."
+    directory = posixpath.normpath("/" + spec.checkpoint_dir.lstrip("/"))
+    others = [path for path, volume in ground.mounts if volume != CHECKPOINTS]
+    for other in ("/", _TOKEN, *sorted(others)):
+        if directory == other or _is_inside(other, directory) or (other != "/" and _is_inside(directory, other)):
+            yield (
+                f"spec.checkpointDir is {spec.checkpoint_dir}, which overlaps {other}, where something else is "
+                "mounted: choose another folder, such as /checkpoints."
+            )
+            return
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip("/") + "/")
+
+
+def _shown(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"

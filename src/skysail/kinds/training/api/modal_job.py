@@ -1,0 +1,78 @@
+"""ModalJob, as people write it: a batch job that runs at Modal."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from skysail.kinds import modal_fields
+from skysail.kube.api import fields
+from skysail.kube.api.crd import Column, CustomKind
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import Resource
+from skysail.kube.api.schema import Rule
+
+
+class ModalJobSpec(modal_fields.ModalPart, frozen=True):
+    """What to run at Modal, and with what."""
+
+    image: modal_fields.Image
+    command: Annotated[fields.Words, Meta(description="Command that replaces the image's entrypoint.")] = ()
+    args: Annotated[fields.Words, Meta(description="Arguments of the command.")] = ()
+    cpu: modal_fields.Cpu = "1.0"
+    memory: modal_fields.Memory = "512Mi"
+    gpu: modal_fields.Gpu = None
+    env: modal_fields.Env = field(default_factory=dict)
+    timeout: Annotated[
+        int, Meta(ge=1, le=86400, description="Seconds after which Modal ends the job. Modal allows one day at most.")
+    ] = 86400
+    retries: Annotated[int, Meta(ge=0, le=100, description="How often a failed job is started anew.")] = 0
+    tunnel_enabled: Annotated[bool, Meta(description="Whether a port of the job can be reached from outside.")] = False
+    tunnel_port: Annotated[int, Meta(ge=1, le=65535, description="The port that the tunnel leads to.")] = 8000
+    replicas: Annotated[
+        int, Meta(ge=1, le=100, description="Containers that run together. Each finds RANK and WORLD_SIZE.")
+    ] = 1
+    enable_i6pn: Annotated[
+        bool, Meta(description="Whether the containers share a private network. Needed above one replica.")
+    ] = False
+
+
+class ModalJobStatus(modal_fields.ModalPart, frozen=True, kw_only=True):
+    """What has become of the job."""
+
+    phase: Annotated[
+        Literal["Pending", "Running", "Succeeded", "Failed"] | None, Meta(description="A summary of the conditions.")
+    ] = None
+    modal_app_id: modal_fields.AppId = ""
+    modal_function_id: Annotated[fields.ShortText, Meta(description="Id of the function or sandbox at Modal.")] = ""
+    tunnel_url: Annotated[fields.Url, Meta(description="Where the tunnel can be reached.")] = ""
+    log_url: Annotated[fields.Url, Meta(description="Where Modal shows the log.")] = ""
+    created_at: Annotated[modal_fields.WrittenTime, Meta(description="When the job was handed to Modal.")] = ""
+    started_at: Annotated[modal_fields.WrittenTime, Meta(description="When it began to run.")] = ""
+    finished_at: Annotated[modal_fields.WrittenTime, Meta(description="When it ended.")] = ""
+    simulated: modal_fields.Simulated = False
+    conditions: fields.Conditions = ()
+    observed_generation: fields.ObservedGeneration = field(default=0, name="observedGeneration")
+
+
+class ModalJob(Object, frozen=True, gc=False, rename="camel"):
+    """A batch job that runs at Modal, on serverless GPUs."""
+
+    spec: ModalJobSpec
+    status: ModalJobStatus = field(default_factory=ModalJobStatus)
+
+
+MODAL_JOB = CustomKind(
+    resource=Resource(modal_fields.GROUP, modal_fields.VERSION, "modaljobs", "ModalJob"),
+    struct=ModalJob,
+    columns=(Column("GPU", ".spec.gpu"), Column("Phase", ".status.phase")),
+    rules=(
+        Rule(
+            "self.replicas == 1 || self.enable_i6pn",
+            "several replicas need a private network: set enable_i6pn to true, or replicas to 1",
+            ".replicas",
+        ),
+    ),
+    kept_names=modal_fields.KEPT_NAMES,
+)

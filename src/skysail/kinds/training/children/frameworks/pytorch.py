@@ -1,0 +1,59 @@
+"""PyTorch: `env://` for a program that is started by itself, `PET_*` for torchrun.
+
+A `PET_` variable stands in for torchrun's flag of that name; a flag on the command line wins. Gloo and NCCL need no
+settings: a pod's own name leads to the interface that its peers reach.
+"""
+
+from __future__ import annotations
+
+from skysail.kinds.training.api.training_job import TrainingJobSpec
+from skysail.kinds.training.children.frameworks.base import (
+    OWN_INDEX,
+    Framework,
+    Scope,
+    Variables,
+    World,
+    gang_of_workers,
+    ranks,
+)
+from skysail.kinds.training.children.replica_groups import Group, RoleName, is_elastic
+
+_PORT = 29500
+
+
+def environment(world: World, group: Group) -> Variables:
+    if group.role != "worker":
+        return {}
+    per_node = {"PET_NPROC_PER_NODE": str(max(1, group.gpus))}
+    return per_node | (_elastic(world) if is_elastic(world.spec) else _static(world, group))
+
+
+def _static(world: World, group: Group) -> Variables:
+    return ranks(world, group, _PORT) | {
+        "PET_MASTER_ADDR": world.master,
+        "PET_MASTER_PORT": str(_PORT),
+        "PET_NNODES": str(world.spec.workers),
+        "PET_NODE_RANK": OWN_INDEX,
+    }
+
+
+def _elastic(world: World) -> Variables:
+    """Ranks are given by the rendezvous, in the order of joining. Nothing here changes with the number of workers."""
+    spec = world.spec
+    assert spec.elastic is not None
+    return {
+        "PET_NNODES": f"{spec.elastic.min}:{spec.elastic.max}",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"{world.master}:{_PORT}",
+        "PET_RDZV_ID": f"{world.name}-{world.number}",
+        # A peer that is lost makes the programs of all others fail: without a restart they would all end.
+        "PET_MAX_RESTARTS": str(spec.run_policy.backoff_limit if spec.restart_policy == "OnFailure" else 0),
+    }
+
+
+def scope(spec: TrainingJobSpec, role: RoleName) -> Scope:
+    """Elastic workers come back alone; worker 0 is the rendezvous, and whoever watches the attempt ends it with it."""
+    return "index" if is_elastic(spec) else gang_of_workers(spec, role)
+
+
+PYTORCH = Framework(port=_PORT, environment=environment, scope=scope)

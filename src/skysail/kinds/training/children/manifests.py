@@ -1,0 +1,115 @@
+"""The children of one attempt of a training job, as manifests. Pure: same job, same number, same children.
+
+One Indexed Job for each group of pods, so that a pod's place in its group, its host name and its exit are the Job
+controller's to keep. When and how often an attempt begins is ours: a Job of a gang fails with its first pod.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from skysail.base.names import Annotation, Label
+from skysail.core.actions import Manifest
+from skysail.kinds.training.api.training_job import NewestCheckpoint, TrainingJob, TrainingJobSpec
+from skysail.kinds.training.children import naming, pod_template
+from skysail.kinds.training.children.frameworks import FRAMEWORKS, World
+from skysail.kinds.training.children.progress_endpoint import Reporting
+from skysail.kinds.training.children.replica_groups import Group, RoleName, groups
+from skysail.kinds.training.children.volumes import checkpoint_claim, hyperparameters
+from skysail.kube.api.resources import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, SERVICE, Resource
+
+Child = tuple[Resource, Manifest]
+
+
+class Children(msgspec.Struct, frozen=True, kw_only=True):
+    """`claims` are made where they are not there, and never changed: the API server refuses it.
+
+    `shared` is what all attempts use; `jobs` are this attempt's own, in the order of ranks.
+    """
+
+    claims: tuple[Child, ...] = ()
+    shared: tuple[Child, ...] = ()
+    jobs: tuple[Child, ...] = ()
+
+
+def children(
+    job: TrainingJob, number: int, resume: NewestCheckpoint | None, reporting: Reporting | None = None
+) -> Children:
+    """Everything that attempt `number` needs, to go on from a checkpoint and to report where there is one to."""
+    world = World(job.metadata.name, job.spec, number)
+    claim, config = checkpoint_claim(job), hyperparameters(job)
+    shared: list[Child] = []
+    if config is not None:
+        shared.append((CONFIG_MAP, _labelled(job, config)))
+    if not world.is_alone:
+        shared.append((SERVICE, _labelled(job, _service(job))))
+    return Children(
+        claims=() if claim is None else ((PERSISTENT_VOLUME_CLAIM, _labelled(job, claim)),),
+        shared=tuple(shared),
+        jobs=tuple((JOB, _job(job, world, group, resume, reporting)) for group in groups(job.spec)),
+    )
+
+
+def selector(job: TrainingJob) -> dict[str, str]:
+    """The labels of everything that belongs to the job. The UID is in them: a name can come back."""
+    return {
+        Label.TRAINING_JOB: naming.label_value(job.metadata.name),
+        Label.TRAINING_JOB_UID: job.metadata.uid,
+    }
+
+
+def _labelled(job: TrainingJob, manifest: Manifest) -> Manifest:
+    return {**manifest, "metadata": {**manifest["metadata"], "labels": selector(job)}}
+
+
+def _service(job: TrainingJob) -> Manifest:
+    """Names for the pods. They are needed before the pods are ready: to find each other is what makes them so."""
+    return {
+        "apiVersion": SERVICE.api_version,
+        "kind": SERVICE.kind,
+        "metadata": {"name": naming.service(job.metadata.name), "namespace": job.metadata.namespace},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {Label.TRAINING_JOB_UID: job.metadata.uid},
+            "ports": [{"name": "training", "port": FRAMEWORKS[job.spec.framework].port, "protocol": "TCP"}],
+        },
+    }
+
+
+def _job(
+    job: TrainingJob, world: World, group: Group, resume: NewestCheckpoint | None, reporting: Reporting | None
+) -> Manifest:
+    labels = {**selector(job), Label.WORKER: group.role, Label.ATTEMPT: str(world.number)}
+    spec: Manifest = {
+        "completionMode": "Indexed",
+        "completions": group.replicas,
+        "parallelism": group.replicas,
+        # Never two pods of one index at a time: both would write to the same checkpoint.
+        "podReplacementPolicy": "Failed",
+        **_restarts(job.spec, group.role),
+        "template": pod_template.template(job, world, group, resume=resume, reports=reporting, labels=labels),
+    }
+    if group.winner is not None:
+        spec["successPolicy"] = {"rules": [{"succeededIndexes": str(group.winner)}]}
+    name = naming.job(job.metadata.name, group.role, world.number)
+    metadata: Manifest = {"name": name, "namespace": job.metadata.namespace, "labels": labels}
+    if resume is not None:
+        # The status may be written later than this Job, and name a newer checkpoint by then.
+        metadata["annotations"] = {Annotation.RESUMED_FROM: msgspec.json.encode(resume).decode()}
+    return {"apiVersion": JOB.api_version, "kind": JOB.kind, "metadata": metadata, "spec": spec}
+
+
+def _restarts(spec: TrainingJobSpec, role: RoleName) -> Manifest:
+    """In a gang nothing begins anew alone; where an index may, a pod that was pushed away costs it nothing."""
+    if FRAMEWORKS[spec.framework].scope(spec, role) == "gang":
+        return {"backoffLimit": 0, "podFailurePolicy": _when_disrupted("FailJob")}
+    return {
+        "backoffLimitPerIndex": spec.run_policy.backoff_limit if spec.restart_policy == "OnFailure" else 0,
+        "maxFailedIndexes": 0,
+        "podFailurePolicy": _when_disrupted("Ignore"),
+    }
+
+
+def _when_disrupted(action: str) -> Manifest:
+    return {"rules": [{"action": action, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}

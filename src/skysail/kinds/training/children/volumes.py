@@ -1,0 +1,129 @@
+"""What a training job's pods find on disk: data, checkpoints, hyperparameters. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from datetime import datetime
+
+import msgspec
+
+from skysail.core.actions import Manifest
+from skysail.kinds.training.api.training_job import Checkpoint, NewestCheckpoint, TrainingJob, TrainingJobSpec
+from skysail.kinds.training.children import naming
+from skysail.kinds.training.children.replica_groups import largest
+from skysail.kube.api.fields import PersistentVolumeClaimVolumeSource
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM
+
+_DATA = "/data"
+_CHECKPOINTS = "/checkpoints"
+_FILE = "hyperparameters.json"
+_FILE_PATH = f"/etc/skysail/{_FILE}"
+_SIZE = "10Gi"
+
+
+class Volume(msgspec.Struct, frozen=True):
+    """A volume of the pod, and where the container finds it."""
+
+    source: Manifest
+    mount: Manifest
+
+
+def volumes(job: TrainingJob) -> tuple[Volume, ...]:
+    """Every volume of each pod. All roles see the same."""
+    spec, found = job.spec, []
+    if spec.data_volume is not None:
+        found.append(_claimed("data", spec.data_volume, _DATA))
+    if directory := checkpoint_directory(spec):
+        claim = PersistentVolumeClaimVolumeSource(checkpoint_claim_name(job))
+        found.append(_claimed("checkpoints", claim, directory))
+    if spec.hyperparameters:
+        found.append(_file(naming.hyperparameters(job.metadata.name)))
+    return tuple(found)
+
+
+def checkpoint_directory(spec: TrainingJobSpec) -> str:
+    """Where checkpoints are saved; empty where nothing is said of a volume for them."""
+    if spec.checkpoint_dir:
+        return "/" + spec.checkpoint_dir.lstrip("/")
+    wanted = _checkpoint(spec)
+    is_wanted = wanted.claim_name or wanted.size or wanted.storage_class_name or wanted.access_mode
+    return _CHECKPOINTS if is_wanted else ""
+
+
+def checkpoint_claim_name(job: TrainingJob) -> str:
+    return _checkpoint(job.spec).claim_name or naming.checkpoints(job.metadata.name)
+
+
+def finds(job: TrainingJob, checkpoint: NewestCheckpoint) -> bool:
+    """Whether the job's pods, as they are made now, find what was saved: the folder or its volume may have changed."""
+    is_there = checkpoint.claim_name in {None, checkpoint_claim_name(job)}
+    return is_there and is_within(checkpoint.path, checkpoint_directory(job.spec))
+
+
+def has_lost(claim: Object | None, checkpoint: NewestCheckpoint) -> bool:
+    """Whether what was saved is gone with its claim: there is none, it goes, or it was made later than that."""
+    if claim is None or claim.metadata.is_deleting:
+        return True
+    made, saved = claim.metadata.creation_timestamp, checkpoint.save_time
+    return bool(made and saved) and datetime.fromisoformat(saved or "") < datetime.fromisoformat(made or "")
+
+
+def is_within(path: str, directory: str) -> bool:
+    """Below the folder, or the folder itself. A path that leads up again may end anywhere."""
+    if not directory:
+        return False
+    directory = posixpath.normpath(directory)
+    plain = posixpath.normpath(path)
+    is_below = plain == directory or plain.startswith(directory.rstrip("/") + "/")
+    return path.isprintable() and path.startswith("/") and ".." not in path.split("/") and is_below
+
+
+def checkpoint_claim(job: TrainingJob) -> Manifest | None:
+    """The claim that is made for the job, where it has none. What it asks for cannot be changed afterwards."""
+    wanted = _checkpoint(job.spec)
+    if not checkpoint_directory(job.spec) or wanted.claim_name:
+        return None
+    spec: Manifest = {
+        "accessModes": [wanted.access_mode or ("ReadWriteMany" if largest(job.spec) > 1 else "ReadWriteOnce")],
+        "resources": {"requests": {"storage": wanted.size or _SIZE}},
+    }
+    if wanted.storage_class_name:
+        spec["storageClassName"] = wanted.storage_class_name
+    return {
+        "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version,
+        "kind": PERSISTENT_VOLUME_CLAIM.kind,
+        "metadata": {"name": naming.checkpoints(job.metadata.name), "namespace": job.metadata.namespace},
+        "spec": spec,
+    }
+
+
+def hyperparameters(job: TrainingJob) -> Manifest | None:
+    """All of them as one file of JSON."""
+    if not job.spec.hyperparameters:
+        return None
+    text = msgspec.json.encode(job.spec.hyperparameters, order="sorted").decode()
+    return {
+        "apiVersion": CONFIG_MAP.api_version,
+        "kind": CONFIG_MAP.kind,
+        "metadata": {"name": naming.hyperparameters(job.metadata.name), "namespace": job.metadata.namespace},
+        "data": {_FILE: text},
+    }
+
+
+def _checkpoint(spec: TrainingJobSpec) -> Checkpoint:
+    return spec.checkpoint or Checkpoint()
+
+
+def _claimed(name: str, claim: PersistentVolumeClaimVolumeSource, path: str) -> Volume:
+    mount: Manifest = {"name": name, "mountPath": path}
+    if claim.read_only:
+        mount["readOnly"] = True
+    return Volume({"name": name, "persistentVolumeClaim": msgspec.to_builtins(claim)}, mount)
+
+
+def _file(config_map: str) -> Volume:
+    """By subPath, so that a pod keeps the file that it began with when the hyperparameters are changed."""
+    name = "hyperparameters"
+    mount = {"name": name, "mountPath": _FILE_PATH, "subPath": _FILE, "readOnly": True}
+    return Volume({"name": name, "configMap": {"name": config_map}}, mount)

@@ -1,0 +1,179 @@
+"""The status of a TrainingJob: what is seen of its pods, and the conditions that say where it stands and why. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import msgspec
+
+from skysail.base.names import Condition as Type
+from skysail.base.names import Label, Reason
+from skysail.base.timestamps import timestamp
+from skysail.core import conditions
+from skysail.core.actions import Note
+from skysail.kinds.training.api.training_job import Phase, TrainingJobStatus, WorkerStatus
+from skysail.kinds.training.objects import WORKER, Pod, newest
+from skysail.kinds.training.plan import completion
+from skysail.kinds.training.snapshot import Snapshot
+from skysail.kube.api.fields import Condition
+
+Value = Literal["True", "False", "Unknown"]
+PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+
+_LONGEST_MESSAGE = 4096
+_ENDED = {"Succeeded", "Failed"}
+_NOT_ENDED = "The training has not ended yet."
+
+
+def under_way(
+    snapshot: Snapshot, status: TrainingJobStatus, phase: Phase, reason: str, message: str, *, unheeded: str = ""
+) -> TrainingJobStatus:
+    """Where it stands while its end is open. The sentence is told by the condition Running.
+
+    `unheeded` is what is wrong with a change of the spec that an attempt goes on without.
+    """
+    runs: Value = "True" if phase == "Running" else "False"
+    if unheeded:
+        goes_on = f"The attempt under way goes on as it began. {unheeded}"
+        status = told(snapshot, status, Type.ACCEPTED, "False", Reason.INVALID_SPEC, goes_on)
+    else:
+        status = accepted(snapshot, status)
+    status = told(snapshot, status, Type.RUNNING, runs, reason, message)
+    status = told(snapshot, status, Type.SUCCEEDED, "Unknown", Reason.UNDER_WAY, _NOT_ENDED)
+    return msgspec.structs.replace(status, phase=phase)
+
+
+def over(
+    snapshot: Snapshot,
+    status: TrainingJobStatus,
+    phase: Literal["Succeeded", "Failed"],
+    reason: str,
+    message: str,
+) -> TrainingJobStatus:
+    """How it ended."""
+    succeeded: Value = "True" if phase == "Succeeded" else "False"
+    status = told(snapshot, accepted(snapshot, status), Type.RUNNING, "False", reason, message)
+    status = told(snapshot, status, Type.SUCCEEDED, succeeded, reason, message)
+    return msgspec.structs.replace(status, phase=phase, completion_time=timestamp(snapshot.now), replicas=0)
+
+
+def refused(snapshot: Snapshot, why: Note) -> TrainingJobStatus:
+    """A write was refused: what stands, stands, and the job says why nothing moves."""
+    status = told(snapshot, snapshot.object.status, Type.ACCEPTED, "False", why.reason, why.message)
+    return msgspec.structs.replace(status, phase=status.phase or "Pending")
+
+
+def unfit(snapshot: Snapshot, status: TrainingJobStatus, why: str) -> TrainingJobStatus:
+    """Nothing begins with such a spec: what stands, stands, and the job says what to change."""
+    status = told(snapshot, status, Type.ACCEPTED, "False", Reason.INVALID_SPEC, why)
+    status = told(snapshot, status, Type.RUNNING, "False", Reason.INVALID_SPEC, why)
+    status = told(snapshot, status, Type.SUCCEEDED, "Unknown", Reason.UNDER_WAY, _NOT_ENDED)
+    return msgspec.structs.replace(status, phase="Restarting" if status.attempts else "Pending")
+
+
+def gathered(snapshot: Snapshot, status: TrainingJobStatus, missing: str | None) -> TrainingJobStatus:
+    """With word of a gang scheduler that is missing. Where it never was, nothing is said."""
+    if missing is not None:
+        return told(snapshot, status, Type.GANG_UNAVAILABLE, "True", Reason.GANG_UNAVAILABLE, missing)
+    if conditions.find(status.conditions, Type.GANG_UNAVAILABLE) is None:
+        return status
+    there = "The gang scheduler is installed, or not asked for any more."
+    return told(snapshot, status, Type.GANG_UNAVAILABLE, "False", Reason.GANG_AVAILABLE, there)
+
+
+def accepted(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatus:
+    """Somebody works on it, and nothing of that is refused."""
+    return told(snapshot, status, Type.ACCEPTED, "True", Reason.ACCEPTED, "Skysail works on this TrainingJob.")
+
+
+def seen(snapshot: Snapshot, status: TrainingJobStatus, number: int) -> TrainingJobStatus:
+    """With the workers of this attempt."""
+    last, replaced = _workers(snapshot, number)
+    workers = _done(snapshot, status, number)
+    workers |= {index: _worker(pod, number + replaced[index]) for index, pod in last.items()}
+    return msgspec.structs.replace(
+        status,
+        worker_statuses=tuple(worker for _, worker in sorted(workers.items())),
+        replicas=sum(1 for pod in last.values() if not pod.is_over and not pod.metadata.is_deleting),
+        selector=f"{Label.TRAINING_JOB_UID}={snapshot.object.metadata.uid},{Label.WORKER}={WORKER}",
+    )
+
+
+def last_seen(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatus:
+    """With what pods say that are still there after the end; of the others, how they ended if they did."""
+    if not status.attempts:
+        return status
+    number = status.attempts[-1].number
+    last, replaced = _workers(snapshot, number)
+    # Where the job has succeeded, one that failed was replaced, whether or not we were told by whom.
+    ended = {"Succeeded"} if status.phase == "Succeeded" else _ENDED
+    known = {worker.worker_id: worker for worker in status.worker_statuses if worker.phase in ended}
+    now = {index: _worker(pod, number + replaced[index]) for index, pod in last.items() if not pod.metadata.is_deleting}
+    workers = (known | now).items()
+    return msgspec.structs.replace(status, worker_statuses=tuple(worker for _, worker in sorted(workers)))
+
+
+def is_detail(old: TrainingJobStatus, new: TrainingJobStatus) -> bool:
+    """Whether the new one only says more closely how far pods have come that are on their way, or that they are."""
+    running = conditions.find(new.conditions, Type.RUNNING)
+    if new.phase != "Pending" or running is None:
+        return False
+    if old == TrainingJobStatus():
+        accepted_ = conditions.find(new.conditions, Type.ACCEPTED)
+        return new.failure is None and accepted_ is not None and accepted_.status == "True"
+    told = conditions.with_condition(old.conditions, running)
+    return new == msgspec.structs.replace(
+        old, conditions=told, worker_statuses=new.worker_statuses, replicas=new.replicas
+    )
+
+
+def told(
+    snapshot: Snapshot, status: TrainingJobStatus, type_: Type, value: Value, reason: str, message: str
+) -> TrainingJobStatus:
+    """With this condition among the others."""
+    generation = snapshot.object.metadata.generation
+    new = Condition(
+        type=type_,
+        status=value,
+        last_transition_time=timestamp(snapshot.now),
+        reason=reason,
+        message=message[:_LONGEST_MESSAGE],
+        observed_generation=generation,
+    )
+    return msgspec.structs.replace(
+        status, conditions=conditions.with_condition(status.conditions, new), observed_generation=generation
+    )
+
+
+def _workers(snapshot: Snapshot, number: int) -> tuple[dict[int, Pod], dict[int, int]]:
+    """The newest pod of each index, and how many came before it in this attempt.
+
+    How a pod ends that was told to go says nothing about its work.
+    """
+    pods = [
+        pod
+        for pod in snapshot.pods
+        if (pod.attempt, pod.role) == (number, WORKER) and not (pod.is_over and pod.metadata.is_deleting)
+    ]
+    last = {index: pod for (_, index), pod in newest(pods).items()}
+    return last, {index: sum(1 for pod in pods if pod.index == index) - 1 for index in last}
+
+
+def _done(snapshot: Snapshot, status: TrainingJobStatus, number: int) -> dict[int, WorkerStatus]:
+    """Those who have done their work, as they were seen last: their pods may be gone."""
+    done = completion.done(snapshot.run(number))
+    return {
+        worker.worker_id: msgspec.structs.replace(worker, phase="Succeeded")
+        for worker in status.worker_statuses
+        if (WORKER, worker.worker_id) in done
+    }
+
+
+def _worker(pod: Pod, restarts_before: int) -> WorkerStatus:
+    known = pod.status.phase in {"Pending", "Running", "Succeeded", "Failed"}
+    return WorkerStatus(
+        worker_id=pod.index,
+        pod_name=pod.metadata.name,
+        phase=cast("PodPhase", pod.status.phase) if known else "Unknown",
+        restart_count=restarts_before + pod.restarts,
+    )

@@ -1,0 +1,103 @@
+"""Who reports: a pod of the TrainingJob that the report is about, and nobody else.
+
+A token is for one job by its audience and of one pod by the API server's word; that this pod belongs to the job is what
+the caches say. Answers of the API server are remembered for a minute, the pod is looked at each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+
+from skysail.base.names import Label
+from skysail.base.ttl_cache import Memory
+from skysail.kinds.training.api.training_job import TrainingJob
+from skysail.kinds.training.children.progress_endpoint import audience
+from skysail.kinds.training.objects import Pod
+from skysail.kinds.training.reconciler import Caches
+from skysail.kube.api.objects import Key
+from skysail.kube.client import token_review
+from skysail.kube.client.client import Client
+from skysail.kube.client.token_review import User
+
+_KNOWN_SECONDS = 60.0
+_UNKNOWN_SECONDS = 30.0
+# Strangers may try as many tokens as they like: they wait for each other, and the API server is not flooded.
+_AT_ONCE = 8
+_LONGEST_TOKEN = 16384
+_BEARER = "bearer "
+_POD_NAME = "authentication.kubernetes.io/pod-name"
+_POD_UID = "authentication.kubernetes.io/pod-uid"
+
+
+class Stranger(Exception):
+    """The token is not one of a pod of this job. The message is a sentence for who sent it."""
+
+
+class Outlived(Exception):
+    """The pod was of the job; another attempt has begun since."""
+
+
+class Reporters:
+    """`clock` never goes back. Tokens are remembered by their hash only."""
+
+    def __init__(self, client: Client, caches: Caches, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._caches = caches
+        self._memory: Memory[bytes, User | None] = Memory(clock)
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def check(self, key: Key, authorization: str) -> TrainingJob:
+        """The job, where the bearer may report for it. Raises Stranger or Outlived."""
+        job, token = self._caches.training.get(key), _bearer(authorization)
+        # Whether there is such a job is no stranger's business: the sentence is the same.
+        user = None if job is None or token is None else await self._user(job, token)
+        if job is None or user is None:
+            raise Stranger(
+                f"This is no token for TrainingJob {key}. Send `Authorization: Bearer` and what is in the file that "
+                "KUBEFLOW_TRAINER_SERVER_TOKEN names; read it anew each time, because it changes."
+            )
+        pod = self._pod(job, user)
+        if pod is None:
+            raise Stranger(f"This token is not of a pod of TrainingJob {key}, and only its pods may report for it.")
+        if job.status.attempts and pod.attempt < job.status.attempts[-1].number:
+            raise Outlived(
+                f"Pod {pod.metadata.name} is of attempt {pod.attempt}, and attempt {job.status.attempts[-1].number} "
+                "has begun: what it reports is outdated."
+            )
+        return job
+
+    async def _user(self, job: TrainingJob, token: str) -> User | None:
+        wanted = audience(job)
+        return await self._memory.get(
+            hashlib.sha256(f"{wanted} {token}".encode()).digest(),
+            lambda: self._review(token, wanted),
+            keep=lambda user: _KNOWN_SECONDS if user else _UNKNOWN_SECONDS,
+        )
+
+    async def _review(self, token: str, audience_: str) -> User | None:
+        async with self._turns:
+            return await token_review.review(self._client, token, audience_)
+
+    def _pod(self, job: TrainingJob, user: User) -> Pod | None:
+        """The pod that the token was made for, if a Job of this very TrainingJob made it."""
+        name, uid = (next(iter(user.extra.get(field, ())), "") for field in (_POD_NAME, _POD_UID))
+        namespace = job.metadata.namespace
+        pod = self._caches.pods.get(Key(namespace, name))
+        if (
+            pod is None
+            or pod.metadata.uid != uid
+            or not user.username.startswith(f"system:serviceaccount:{namespace}:")
+        ):
+            return None
+        owner = pod.metadata.controller
+        made = {each.metadata.uid for each in self._caches.jobs.by("owner", job.metadata.uid)}
+        is_labelled = (pod.metadata.labels or {}).get(Label.TRAINING_JOB_UID) == job.metadata.uid
+        return pod if owner is not None and owner.uid in made and is_labelled else None
+
+
+def _bearer(authorization: str) -> str | None:
+    token = authorization[len(_BEARER) :].strip()
+    is_one = authorization.lower().startswith(_BEARER) and token.isascii() and 0 < len(token) <= _LONGEST_TOKEN
+    return token if is_one else None

@@ -1,0 +1,214 @@
+"""Finds the lines by which pods tell of checkpoints: follows the log of each pod that may print one. The leader does.
+
+Nothing of it is remembered. Who begins to follow a log reads it from the checkpoint on that the status has, or from its
+beginning, and so finds what was printed while nobody listened, as long as the pod is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+import msgspec
+
+from skysail.base.backoff import delay_after
+from skysail.base.names import Event, Label
+from skysail.base.timestamps import timestamp
+from skysail.core.actions import Note
+from skysail.core.controller import Recorder
+from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kinds.training.children.pod_template import CONTAINER
+from skysail.kinds.training.children.replica_groups import groups, is_elastic
+from skysail.kinds.training.children.volumes import checkpoint_directory
+from skysail.kinds.training.objects import Pod
+from skysail.kinds.training.plan.planner import OVER
+from skysail.kinds.training.progress.report import MARK, Report, Unusable, kept, line
+from skysail.kinds.training.progress.status_writer import Records
+from skysail.kinds.training.reconciler import Caches
+from skysail.kube.api.objects import Key
+from skysail.kube.api.resources import POD
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import KubeError, NotFound
+from skysail.kube.client.transport import Stream
+
+_LONGEST_LINE = 65536
+_LONGEST_PAUSE = 30.0
+# A log ends a moment after its container. A node that does not answer must not keep the next attempt from beginning.
+_PATIENCE_SECONDS = 15.0
+_TRIES = 3
+# So many logs are opened at a time: a leader begins with those of all jobs.
+_OPENINGS = 32
+
+log = logging.getLogger(__name__)
+
+
+class Printed(msgspec.Struct, frozen=True):
+    """A line of a log, and when it was printed."""
+
+    time: str
+    text: str
+
+
+class _Following(msgspec.Struct, frozen=True):
+    """The log of one pod. When the task is over, the log was read to its end."""
+
+    key: Key
+    job: str
+    task: asyncio.Task[None]
+
+
+class Reader:
+    """One task for each pod whose log is followed, by the pod's UID."""
+
+    def __init__(self, client: Client, caches: Caches, records: Records, recorder: Recorder) -> None:
+        self._client = client
+        self._caches = caches
+        self._records = records
+        self._recorder = recorder
+        self._tasks: asyncio.TaskGroup | None = None
+        self._begun = False
+        self._followed: dict[str, _Following] = {}
+        self._asked: dict[str, float] = {}
+        self._openings = asyncio.Semaphore(_OPENINGS)
+        caches.pods.subscribe(self._changed)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        for cache in (self._caches.training, self._caches.pods):
+            await cache.synced.wait()
+        async with asyncio.TaskGroup() as self._tasks:
+            for pod in self._caches.pods.all():
+                self._follow(pod)
+            self._begun = True
+            await asyncio.Event().wait()
+
+    def is_settled(self, job: str) -> bool:
+        """Whether all is read and written that ended pods of this job have printed, or was waited for long enough.
+
+        Nobody waits here: who is told no asks again, so that a dead node keeps only its own jobs.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._begun and not self._is_reading(job):
+            self._asked.pop(job, None)
+            return True
+        if now - self._asked.setdefault(job, now) < _PATIENCE_SECONDS:
+            return False
+        del self._asked[job]
+        return True
+
+    def _is_reading(self, job: str) -> bool:
+        """Whether the log of a pod that has ended is not read to its end."""
+        for pod in self._caches.pods.by("training", job):
+            self._follow(pod)
+        rows = [row for row in self._followed.values() if row.job == job and self._has_ended(row.key)]
+        return any(not row.task.done() for row in rows)
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        if new is not None:
+            self._follow(new)
+        elif old is not None and (row := self._followed.get(old.metadata.uid)) is not None:
+            # A connection to a node that died may stay open for ever.
+            asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, row.task.cancel)
+            row.task.add_done_callback(lambda _: self._followed.pop(old.metadata.uid, None))
+
+    def _follow(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        job = self._job(pod)
+        if self._tasks is None or uid in self._followed or job is None or not prints(job, pod):
+            return
+        task = self._tasks.create_task(self._read_to_end(pod, _known(job, pod)), name=f"log of {pod.metadata.key}")
+        self._followed[uid] = _Following(pod.metadata.key, job.metadata.uid, task)
+
+    async def _read_to_end(self, pod: Pod, since: str) -> None:
+        quiet = 0
+        while (job := self._job(pod)) is not None:
+            # Known before the log is opened: what is read then is all that there will be.
+            has_ended, before = self._has_ended(pod.metadata.key), since
+            try:
+                async for printed in self._log(pod, since):
+                    since = printed.time or since
+                    if MARK in printed.text:
+                        self._tell(pod, printed)
+                if has_ended:
+                    break
+            except NotFound:
+                break
+            except KubeError as error:
+                log.debug("log not read", extra={"pod": str(pod.metadata.key), "why": str(error)})
+            quiet = 0 if since != before else quiet + 1
+            if has_ended and quiet == _TRIES:
+                break
+            await asyncio.sleep(delay_after(quiet, first=0.5, longest=_LONGEST_PAUSE))
+        if job is not None:
+            await self._records.settled(job.metadata.key)
+
+    async def _log(self, pod: Pod, since: str) -> AsyncIterator[Printed]:
+        """Until it ends, from this moment on."""
+        query = {"container": CONTAINER, "follow": "true", "timestamps": "true"}
+        if since:
+            query["sinceTime"] = since
+        path = POD.path(pod.metadata.namespace, pod.metadata.name, "log")
+        async with self._openings:
+            opened = await self._client.follow(path, query)
+        async with opened as stream:
+            async for printed in lines(stream):
+                yield printed
+
+    def _tell(self, pod: Pod, printed: Printed) -> None:
+        job = self._job(pod)
+        if job is None:
+            return
+        try:
+            complete = line(printed.text)
+            if complete is not None and printed.time:
+                self._records.note(job, Report(checkpoint=kept(job, complete, printed.time)))
+        except Unusable as error:
+            message = f"Pod {pod.metadata.name}: {error}"
+            self._recorder.record(TRAINING_JOB.resource, job, Note(Event.CHECKPOINT_REFUSED, message, warning=True))
+
+    def _job(self, pod: Pod) -> TrainingJob | None:
+        uid = (pod.metadata.labels or {}).get(Label.TRAINING_JOB_UID, "")
+        return next(iter(self._caches.training.by("uid", uid)), None)
+
+    def _has_ended(self, key: Key) -> bool:
+        pod = self._caches.pods.get(key)
+        return pod is None or pod.is_over
+
+
+def prints(job: TrainingJob, pod: Pod) -> bool:
+    """Whether this pod may tell of a checkpoint: rank 0 does. Elastic workers have no rank before they have met."""
+    if not checkpoint_directory(job.spec) or pod.started_at is None or job.status.phase in OVER:
+        return False
+    if job.status.attempts and pod.attempt < job.status.attempts[-1].number:
+        return False
+    first = groups(job.spec)[0].role
+    return pod.role == first and (pod.index == 0 or is_elastic(job.spec))
+
+
+async def lines(stream: Stream) -> AsyncIterator[Printed]:
+    """The last line of each piece, and every other one with the mark: logs are long, and nobody wants the rest."""
+    rest = b""
+    async for chunk in stream:
+        *whole, rest = (rest + chunk).split(b"\n")
+        rest = rest[:_LONGEST_LINE]
+        for place, raw in enumerate(whole, 1):
+            if place == len(whole) or MARK.encode() in raw:
+                yield _printed(raw)
+    if rest:
+        yield _printed(rest)
+
+
+def _printed(raw: bytes) -> Printed:
+    time, _, text = raw.decode(errors="replace").partition(" ")
+    try:
+        return Printed(timestamp(datetime.fromisoformat(time)), text)
+    except ValueError:
+        return Printed("", text)
+
+
+def _known(job: TrainingJob, pod: Pod) -> str:
+    """What was printed before the newest checkpoint is old news, where this pod has saved that one."""
+    saved = job.status.checkpoint.save_time if job.status.checkpoint else None
+    return saved if saved and pod.started_at and saved >= pod.started_at else ""

@@ -1,0 +1,141 @@
+"""The server that pods report to, as Kubeflow Trainer's: POST, a bearer token, JSON, and a Status object on errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from skysail.base.timestamps import timestamp
+from skysail.kinds.training.api.training_job import TrainingJob
+from skysail.kinds.training.children.progress_endpoint import path
+from skysail.kinds.training.progress.auth import Outlived, Reporters, Stranger
+from skysail.kinds.training.progress.report import Report, Unusable, parse, report
+from skysail.kinds.training.progress.status_writer import Lost, Records
+from skysail.kinds.training.reconciler import Caches
+from skysail.kube.api.objects import Key
+from skysail.kube.client.errors import KubeError
+
+_LARGEST_BODY = 65536
+# A hundred workers that report every five seconds, twice.
+_MOST_REPORTS = 400
+_WINDOW_SECONDS = 10.0
+_MOST_JOBS = 20_000
+# How long a checkpoint's sender waits for it to be written: the pace of writes, and some patience.
+_WRITE_SECONDS = 25.0
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    409: "Conflict",
+    410: "Gone",
+    413: "RequestEntityTooLarge",
+    429: "TooManyRequests",
+    503: "ServiceUnavailable",
+}
+_CODES: dict[type[Exception], int] = {Unusable: 400, Stranger: 401, Outlived: 409, Lost: 410}
+_SENTENCES = {
+    404: "Nothing is here: the address is in KUBEFLOW_TRAINER_SERVER_URL, and it is used as it is.",
+    405: "Reports are sent by POST.",
+    413: f"The report is larger than {_LARGEST_BODY} bytes. Send fewer metrics, or shorter ones.",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Rate:
+    """How often each job was reported for in the last seconds. `clock` never goes back."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._counts: dict[str, tuple[float, int]] = {}
+
+    def allows(self, uid: str) -> bool:
+        now = self._clock()
+        began, count = self._counts.get(uid, (now, 0))
+        if now - began >= _WINDOW_SECONDS:
+            began, count = now, 0
+        self._counts.pop(uid, None)
+        self._counts[uid] = (began, count + 1)
+        if len(self._counts) > _MOST_JOBS:
+            del self._counts[next(iter(self._counts))]
+        return count < _MOST_REPORTS
+
+
+class Desk:
+    """Where reports come in. On every replica."""
+
+    def __init__(
+        self, reporters: Reporters, records: Records, caches: Caches, *, rate: Rate, now: Callable[[], datetime]
+    ) -> None:
+        self._reporters = reporters
+        self._records = records
+        self._caches = caches
+        self._rate = rate
+        self._now = now
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[_as_status], client_max_size=_LARGEST_BODY)
+        app.router.add_post(_route(), self._take)
+        return app
+
+    async def _take(self, request: web.Request) -> web.Response:
+        known = (self._caches.training, self._caches.jobs, self._caches.pods)
+        if not self._records.is_open or not all(cache.synced.is_set() for cache in known):
+            return _refusal(503, "Skysail is starting or stopping. Report again in a few seconds.", retry_after=2)
+        key = Key(request.match_info["namespace"], request.match_info["name"])
+        try:
+            job = await self._reporters.check(key, request.headers.get("Authorization", ""))
+            if not self._rate.allows(job.metadata.uid):
+                sentence = f"TrainingJob {key} is reported for too often. One report in five seconds is enough."
+                return _refusal(429, sentence, retry_after=int(_WINDOW_SECONDS))
+            body = parse(await request.read())
+            await self._record(job, report(job, body, timestamp(self._now())))
+        except (Stranger, Outlived, Unusable, Lost) as error:
+            return _refusal(_CODES[type(error)], str(error))
+        except (KubeError, TimeoutError):
+            return _refusal(
+                503, "The API server does not answer in time. Report again in a few seconds.", retry_after=5
+            )
+        return _json(200, body)
+
+    async def _record(self, job: TrainingJob, told: Report) -> None:
+        """Who tells of a checkpoint may delete the one before it when we have answered, so it is written by then."""
+        if told.checkpoint is None:
+            self._records.note(job, told)
+        else:
+            await asyncio.wait_for(self._records.write(job, told), _WRITE_SECONDS)
+
+
+@web.middleware
+async def _as_status(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What the framework refuses is told like everything else."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return _refusal(error.status, _SENTENCES.get(error.status, error.reason))
+
+
+def _route() -> str:
+    return path(Key("NAMESPACE", "NAME")).replace("NAMESPACE", "{namespace}").replace("NAME", "{name}")
+
+
+def _refusal(code: int, message: str, *, retry_after: int | None = None) -> web.Response:
+    status = {
+        "apiVersion": "v1",
+        "kind": "Status",
+        "status": "Failure",
+        "message": message,
+        "reason": _REASONS.get(code, "InternalError"),
+        "code": code,
+    }
+    return _json(code, status, {} if retry_after is None else {"Retry-After": str(retry_after)})
+
+
+def _json(code: int, body: Any, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(status=code, body=msgspec.json.encode(body), content_type="application/json", headers=headers)

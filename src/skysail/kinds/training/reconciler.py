@@ -1,0 +1,321 @@
+"""The controller of TrainingJobs: caches of what belongs to them, and what has to be asked of the API server itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from skysail.base.names import Label
+from skysail.core import pod_pending
+from skysail.core.actions import Note, Plan
+from skysail.core.controller import Loop
+from skysail.core.fence import Fenced
+from skysail.core.pod_pending import Obstacle
+from skysail.kinds.training import preflight, scheduling
+from skysail.kinds.training.admission.validation import objections
+from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kinds.training.children import naming, volumes
+from skysail.kinds.training.children.progress_endpoint import Terms
+from skysail.kinds.training.children.replica_groups import groups
+from skysail.kinds.training.objects import Job, Pod
+from skysail.kinds.training.plan import attempts, completion, failure, planner, termination
+from skysail.kinds.training.scheduling.observer import Serves, Sight, serves_nothing
+from skysail.kinds.training.snapshot import Predecessor, Snapshot
+from skysail.kube import diagnostics
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.rbac import Right, reading
+from skysail.kube.api.resources import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE, Resource
+from skysail.kube.cache.cache import Cache, label_values, owner_uids, uids
+from skysail.kube.cache.discovery import Discovery
+from skysail.kube.client.client import Client, decoded
+from skysail.kube.client.errors import NotFound
+from skysail.kube.diagnostics import Evidence
+
+RIGHTS = (
+    reading(TRAINING_JOB.resource),
+    # `patch` lets go of the finalizers of an operator that was there before; `delete` is for the TTL.
+    Right(TRAINING_JOB.resource, ("delete", "patch")),
+    Right(TRAINING_JOB.resource, ("update",), subresource="status"),
+    # Some clusters let only those name an owner that blocks its deletion who could change the owner's finalizers.
+    Right(TRAINING_JOB.resource, ("update",), subresource="finalizers"),
+    reading(JOB),
+    Right(JOB, ("create", "delete", "patch")),
+    reading(SERVICE),
+    Right(SERVICE, ("create", "delete", "patch")),
+    Right(CONFIG_MAP, ("create", "get", "patch")),
+    Right(PERSISTENT_VOLUME_CLAIM, ("create", "get", "patch")),
+    reading(POD),
+    # `delete` is for pods whose Job was deleted without them.
+    Right(POD, ("delete",)),
+    *diagnostics.RIGHTS,
+    *(right for gang in scheduling.GANGS.values() for right in gang.rights),
+)
+
+# What starts a program, such as torchrun, adds a page of its own to what the program said.
+_LOG_LINES = 100
+_OURS = {"labelSelector": Label.TRAINING_JOB_UID}
+# The Job controller makes pods at once; where there are fewer after so long, something keeps it from it.
+_PATIENCE = timedelta(seconds=10)
+
+T = TypeVar("T", bound=Object)
+
+
+class _List(msgspec.Struct, Generic[T], frozen=True):
+    items: tuple[T, ...]
+
+
+class Caches(msgspec.Struct, frozen=True):
+    """What belongs to training jobs, and nothing else: other pods of the cluster are not ours to hold."""
+
+    training: Cache[TrainingJob]
+    jobs: Cache[Job]
+    pods: Cache[Pod]
+    services: Cache[Object]
+    # Of kinds that a cluster need not have, in the order of the registry.
+    gangs: tuple[Cache[Any], ...] = ()
+
+    @classmethod
+    def make(cls) -> Caches:
+        return cls(
+            training=Cache(TRAINING_JOB.resource, TrainingJob, {"uid": uids}),
+            jobs=Cache(JOB, Job, {"owner": owner_uids}, _OURS),
+            pods=Cache(POD, Pod, {"training": label_values(Label.TRAINING_JOB_UID)}, _OURS),
+            services=Cache(SERVICE, Object, {"owner": owner_uids}, _OURS),
+            gangs=tuple(
+                Cache(gang.resource, gang.type, {"owner": owner_uids}, _OURS) for gang in scheduling.GANGS.values()
+            ),
+        )
+
+    @property
+    def children(self) -> tuple[Cache[Job], Cache[Pod], Cache[Object]]:
+        return self.jobs, self.pods, self.services
+
+    def wake(self, loop: Loop[Snapshot], discovery: Discovery) -> None:
+        """Look at a training job when something of it changes. A pod's owner is its Job, so its label leads here."""
+        loop.follow(self.jobs, self.training)
+        for cache in (self.services, *self.gangs):
+            loop.follow(cache, self.training)
+
+        def changed(old: Pod | None, new: Pod | None) -> None:
+            jobs = {(pod.metadata.labels or {}).get(Label.TRAINING_JOB_UID, "") for pod in (old, new) if pod}
+            for root in [root for uid in jobs for root in self.training.by("uid", uid)]:
+                loop.queue.add(root.metadata.key)
+
+        self.pods.subscribe(changed)
+        for cache in self.gangs:
+            discovery.follow(cache.resource, lambda _: self._look_at_gangs(loop))
+
+    def _look_at_gangs(self, loop: Loop[Snapshot]) -> None:
+        """A gang scheduler came or went."""
+        for job in self.training.all():
+            if scheduling.of(job.spec) is not None:
+                loop.queue.add(job.metadata.key)
+
+
+def _nothing_to_read(_: str) -> bool:
+    """Where nobody follows logs."""
+    return True
+
+
+class Training:
+    """The controller. `is_settled`: whether all is written that ended pods of a job have told of checkpoints."""
+
+    resource = TRAINING_JOB.resource
+
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        now: Callable[[], datetime],
+        *,
+        terms: Callable[[], Terms] = Terms,
+        serves: Serves = serves_nothing,
+        is_settled: Callable[[str], bool] = _nothing_to_read,
+    ) -> None:
+        self._client = client
+        self._evidence = Evidence(client)
+        self._caches = caches
+        self._now = now
+        self._terms = terms
+        self._gangs = Sight(client, caches.gangs, serves)
+        self._is_settled = is_settled
+
+    async def observe(self, key: Key) -> Snapshot | None:
+        job = self._caches.training.get(key)
+        if job is None:
+            return None
+        uid = job.metadata.uid
+        pods = [pod for pod in self._caches.pods.by("training", uid) if pod.metadata.namespace == key.namespace]
+        snapshot = Snapshot(
+            object=job,
+            now=self._now(),
+            jobs=tuple(self._caches.jobs.by("owner", uid)),
+            pods=tuple(pods),
+            services=tuple(self._caches.services.by("owner", uid)),
+            gang=self._gangs.known(job),
+            terms=self._terms(),
+        )
+        if job.metadata.is_deleting or job.spec.managed_by is not None or job.status.phase in planner.OVER:
+            return snapshot
+        number = attempts.under_way(snapshot)
+        if number is not None:
+            return await self._looked_closer(snapshot, number)
+        if not planner.begins(snapshot):
+            return snapshot
+        before = self._predecessor(job)
+        if before is not None:
+            return msgspec.structs.replace(snapshot, before=before)
+        return await self._sure_to_begin(snapshot)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return planner.plan(snapshot)
+
+    def refused(self, snapshot: Snapshot, why: Note) -> Plan:
+        return planner.refused(snapshot, why)
+
+    def _predecessor(self, job: TrainingJob) -> Predecessor | None:
+        """What has the names that the next attempt needs, and goes soon."""
+        number = attempts.following(job.status)
+        for name in (naming.job(job.metadata.name, group.role, number) for group in groups(job.spec)):
+            found = self._caches.jobs.get(Key(job.metadata.namespace, name))
+            owner = found.metadata.controller if found is not None else None
+            if owner is None or owner.uid == job.metadata.uid:
+                continue
+            if (owner.kind, owner.name) == (self.resource.kind, job.metadata.name):
+                pods = (pod for pod in self._caches.pods.by("training", owner.uid) if not pod.is_over)
+                return Predecessor(name, tuple(sorted(pod.metadata.name for pod in pods)))
+        return None
+
+    async def _looked_closer(self, snapshot: Snapshot, number: int) -> Snapshot:
+        """What is missing of the attempt is asked for: a cache may lag, and to end an attempt for that would be bad."""
+        is_new = attempts.recorded(snapshot.object.status, number) is None
+        snapshot = await self._with_gang(snapshot, begins=is_new)
+        if not is_new:
+            snapshot = await self._searched(snapshot, number)
+        run = snapshot.run(number)
+        if failure.ended_badly(snapshot.object.spec, run) is not None:
+            return await self._with_evidence(snapshot, number)
+        begun = attempts.recorded(snapshot.object.status, number)
+        if completion.has_succeeded(snapshot.object.spec, run) and (begun is None or begun.run_time is None):
+            return await self._with_all_pods(snapshot)
+        if termination.outdated(snapshot.object.spec, run) is not None and not snapshot.object.spec.suspend:
+            snapshot = await self._tried(snapshot, number + 1)
+        if completion.missing(snapshot.object.spec, run) and _has_waited(snapshot, run.jobs):
+            snapshot = msgspec.structs.replace(snapshot, complaint=await self._complaint(run.jobs))
+        stuck = pod_pending.stuck(run.pods, snapshot.now)
+        return snapshot if stuck is None else msgspec.structs.replace(snapshot, obstacle=await self._obstacle(stuck))
+
+    async def _with_evidence(self, snapshot: Snapshot, number: int) -> Snapshot:
+        if not self._is_settled(snapshot.object.metadata.uid):
+            return msgspec.structs.replace(snapshot, is_settled=False)
+        snapshot = await self._with_all_pods(snapshot)
+        mishap = failure.ended_badly(snapshot.object.spec, snapshot.run(number))
+        log = None if mishap is None else await self._log(mishap.pod)
+        return msgspec.structs.replace(snapshot, log=log)
+
+    async def _with_all_pods(self, snapshot: Snapshot) -> Snapshot:
+        """A verdict is final, so it is made from the pods as they are: a Job may be heard of before its pods are.
+
+        What was seen of a pod that has gone since is evidence as well.
+        """
+        pods = (await self._list(POD, snapshot.object, _List[Pod])).items
+        there = {pod.metadata.uid for pod in pods}
+        gone = tuple(pod for pod in snapshot.pods if pod.metadata.uid not in there)
+        return msgspec.structs.replace(snapshot, pods=(*pods, *gone))
+
+    async def _searched(self, snapshot: Snapshot, number: int) -> Snapshot:
+        job = snapshot.object
+        names = {naming.job(job.metadata.name, group.role, number) for group in groups(job.spec)}
+        missing = names - {each.metadata.name for each in snapshot.jobs}
+        if not missing:
+            return snapshot
+        found = [await self._find(job, name) for name in sorted(missing)]
+        there = tuple(each for each in found if each is not None)
+        return msgspec.structs.replace(
+            snapshot,
+            jobs=(*snapshot.jobs, *there),
+            vanished=frozenset(missing - {each.metadata.name for each in there}),
+        )
+
+    async def _with_gang(self, snapshot: Snapshot, *, begins: bool) -> Snapshot:
+        known = await self._gangs.closer(snapshot.object, snapshot.gang, begins=begins)
+        return msgspec.structs.replace(snapshot, gang=known)
+
+    async def _find(self, job: TrainingJob, name: str) -> Job | None:
+        try:
+            found = await self._client.get(JOB, job.metadata.namespace, name, Job)
+        except NotFound:
+            return None
+        owner = found.metadata.controller
+        return found if owner is not None and owner.uid == job.metadata.uid else None
+
+    async def _sure_to_begin(self, snapshot: Snapshot) -> Snapshot:
+        """An attempt begins on the server's own word: that nobody has begun it, and that nothing of the last is left.
+
+        A cache that lags would begin an attempt anew that was over long ago, beside the one that runs.
+        """
+        job = snapshot.object
+        if not self._is_settled(job.metadata.uid):
+            return msgspec.structs.replace(snapshot, is_settled=False)
+        live = await self._client.get(self.resource, job.metadata.namespace, job.metadata.name, Object)
+        if live.metadata.resource_version != job.metadata.resource_version:
+            raise Fenced(f"{job.metadata.key} has changed")
+        snapshot = await self._with_gang(snapshot, begins=True)
+        snapshot = msgspec.structs.replace(snapshot, has_lost_checkpoint=await self._has_lost_checkpoint(job))
+        if preflight.is_due(job):
+            snapshot = await self._tried(snapshot, attempts.following(job.status))
+        if not job.status.attempts:
+            return snapshot
+        jobs = await self._list(JOB, job, _List[Job])
+        pods = await self._list(POD, job, _List[Pod])
+        return msgspec.structs.replace(snapshot, jobs=jobs.items, pods=pods.items)
+
+    async def _has_lost_checkpoint(self, job: TrainingJob) -> bool:
+        """Whoever deletes a claim deletes what is on it, and another one of its name is empty."""
+        checkpoint = job.status.checkpoint
+        if checkpoint is None or not volumes.finds(job, checkpoint):
+            return False
+        name = volumes.checkpoint_claim_name(job)
+        try:
+            claim = await self._client.get(PERSISTENT_VOLUME_CLAIM, job.metadata.namespace, name, Object)
+        except NotFound:
+            claim = None
+        return volumes.has_lost(claim, checkpoint)
+
+    async def _tried(self, snapshot: Snapshot, number: int) -> Snapshot:
+        """With what the API server has against the spec as it is now, where nothing else speaks against it."""
+        if objections(snapshot.object):
+            return snapshot
+        refusal = await preflight.refusal(self._client, snapshot.object, number, snapshot.terms.reporting)
+        return msgspec.structs.replace(snapshot, refusal=refusal)
+
+    async def _list(self, resource: Resource, job: TrainingJob, type_: type[_List[T]]) -> _List[T]:
+        query = {"labelSelector": f"{Label.TRAINING_JOB_UID}={job.metadata.uid}"}
+        return decoded(await self._client.list_page(resource, job.metadata.namespace, query), type_)
+
+    async def _log(self, pod: Pod | None) -> str | None:
+        """Asked for once: a node that does not answer must not keep the next attempt from beginning."""
+        if pod is None or pod.exit is None:
+            return None
+        return await self._evidence.log(pod.metadata.key, pod.exit[0], lines=_LOG_LINES)
+
+    async def _complaint(self, jobs: tuple[Job, ...]) -> str | None:
+        """What the Job controller last told about pods that it cannot make."""
+        for job in jobs:
+            told = await self._evidence.complaint(job)
+            if told is not None:
+                return told
+        return None
+
+    async def _obstacle(self, pod: Pod) -> Obstacle | None:
+        newest = await self._evidence.newest(pod)
+        return None if newest is None else Obstacle(pod.metadata.name, newest.reason, newest.note)
+
+
+def _has_waited(snapshot: Snapshot, jobs: tuple[Job, ...]) -> bool:
+    """Since the Job controller looked at them first: behind many others that may take a while, and says nothing."""
+    begun = [attempts.moment(job.status.start_time) for job in jobs if job.status.start_time]
+    return bool(begun) and snapshot.now - max(begun) >= _PATIENCE

@@ -1,0 +1,59 @@
+"""What to do with an object that nobody works on yet: say so. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from skysail.base.names import Condition as Type
+from skysail.base.names import Reason
+from skysail.core import conditions, finalizers
+from skysail.core.actions import Note, Plan
+from skysail.kube.api.crd import CustomKind
+from skysail.kube.api.fields import Condition
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The object as it is, and the present."""
+
+    kind: CustomKind
+    object: Any
+    now: str
+
+
+def plan(snapshot: Snapshot) -> Plan:
+    if snapshot.object.metadata.is_deleting:
+        return Plan(actions=finalizers.let_go(snapshot.kind.resource, snapshot.object))
+    return Plan(status=_status(snapshot))
+
+
+def refused(snapshot: Snapshot, why: Note) -> Plan:
+    return Plan(status=_with(snapshot, why.reason, why.message), notes=(why,))
+
+
+def _status(snapshot: Snapshot) -> msgspec.Struct:
+    kind = snapshot.kind.resource.kind
+    message = f"This {kind} is valid and stored, but this version of Skysail does nothing with a {kind} yet."
+    return _with(snapshot, Reason.NOT_IMPLEMENTED_YET, message)
+
+
+def _with(snapshot: Snapshot, reason: str, message: str) -> msgspec.Struct:
+    object_ = snapshot.object
+    new = Condition(
+        type=Type.ACCEPTED,
+        status="False",
+        last_transition_time=snapshot.now,
+        reason=reason,
+        message=message,
+        observed_generation=object_.metadata.generation,
+    )
+    # A kind with a phase shows it in `kubectl get`, and what nobody works on yet is pending there.
+    phase = {"phase": object_.status.phase or "Pending"} if hasattr(object_.status, "phase") else {}
+    status: msgspec.Struct = msgspec.structs.replace(
+        object_.status,
+        conditions=conditions.with_condition(object_.status.conditions, new),
+        observed_generation=object_.metadata.generation,
+        **phase,
+    )
+    return status

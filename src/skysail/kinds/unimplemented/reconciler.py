@@ -1,0 +1,47 @@
+"""What is known of an object that nobody works on yet: the object, from the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from skysail.base.timestamps import timestamp
+from skysail.core.actions import Note, Plan
+from skysail.kinds.unimplemented.planner import Snapshot, plan, refused
+from skysail.kube.api.crd import CustomKind
+from skysail.kube.api.objects import Key
+from skysail.kube.api.rbac import Right, reading
+from skysail.kube.api.resources import Resource
+from skysail.kube.cache.cache import Cache
+
+OWN_GROUP = "skysail.dev"
+
+
+class Awaiting:
+    """The controller of one such kind."""
+
+    def __init__(self, kind: CustomKind, cache: Cache[Any], now: Callable[[], datetime]) -> None:
+        self._kind = kind
+        self._cache = cache
+        self._now = now
+
+    @property
+    def resource(self) -> Resource:
+        return self._kind.resource
+
+    async def observe(self, key: Key) -> Snapshot | None:
+        object_ = self._cache.get(key)
+        return None if object_ is None else Snapshot(self._kind, object_, timestamp(self._now()))
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return plan(snapshot)
+
+    def refused(self, snapshot: Snapshot, why: Note) -> Plan:
+        return refused(snapshot, why)
+
+
+def rights(kind: CustomKind) -> tuple[Right, ...]:
+    """Read it, tell its status, and let go of finalizers that other operators left on kinds that were theirs."""
+    granted = (reading(kind.resource), Right(kind.resource, ("update",), subresource="status"))
+    return granted if kind.resource.group == OWN_GROUP else (*granted, Right(kind.resource, ("patch",)))

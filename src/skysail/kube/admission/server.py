@@ -1,0 +1,119 @@
+"""The admission server: the API server asks before it stores, pure functions answer.
+
+Served over TLS by every replica. A mutating hook fails open: an operator that is down must not stop anybody's pods.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from skysail.kube.admission.hooks import Hook, Verdict
+from skysail.kube.api.resources import MUTATING_WEBHOOK
+
+_LARGEST_REVIEW = 8 * 2**20
+_TIMEOUT_SECONDS = 5
+
+Manifest = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the API server finds us: a Service in a cluster, a URL on one machine."""
+
+    service: tuple[str, str] | None = None
+    url: str | None = None
+
+    def client_config(self, path: str, ca_bundle: bytes) -> Manifest:
+        bundle = base64.b64encode(ca_bundle).decode()
+        if self.service:
+            namespace, name = self.service
+            return {"service": {"namespace": namespace, "name": name, "path": path}, "caBundle": bundle}
+        return {"url": f"{self.url}{path}", "caBundle": bundle}
+
+
+class _Request(msgspec.Struct):
+    uid: str
+    object: Any = None
+    old_object: Any = msgspec.field(default=None, name="oldObject")
+
+
+class _Review(msgspec.Struct):
+    request: _Request
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """Which namespaces we are asked about: those that are named, or all but those that are left out."""
+
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    def selector(self) -> Manifest:
+        operator, names = ("In", self.only) if self.only else ("NotIn", self.without)
+        expression = {"key": "kubernetes.io/metadata.name", "operator": operator, "values": sorted(names)}
+        return {"matchExpressions": [expression]}
+
+
+def configuration(name: str, hooks: Iterable[Hook], address: Address, ca_bundle: bytes, scope: Scope) -> Manifest:
+    """The MutatingWebhookConfiguration for these hooks."""
+    return {
+        "apiVersion": MUTATING_WEBHOOK.api_version,
+        "kind": MUTATING_WEBHOOK.kind,
+        "metadata": {"name": name},
+        "webhooks": [
+            {
+                "name": f"{hook.name}.skysail.dev",
+                "admissionReviewVersions": ["v1"],
+                "clientConfig": address.client_config(hook.path, ca_bundle),
+                "failurePolicy": "Ignore",
+                "matchConditions": [{"name": what, "expression": cel} for what, cel in hook.match_conditions],
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": scope.selector(),
+                "reinvocationPolicy": "IfNeeded",
+                "rules": list(hook.rules),
+                "sideEffects": "None",
+                "timeoutSeconds": _TIMEOUT_SECONDS,
+            }
+            for hook in hooks
+        ],
+    }
+
+
+def application(hooks: Iterable[Hook]) -> web.Application:
+    """The HTTP side: one route per hook."""
+    app = web.Application(client_max_size=_LARGEST_REVIEW)
+    for hook in hooks:
+        app.router.add_post(hook.path, _handler(hook))
+    return app
+
+
+def _handler(hook: Hook) -> Callable[[web.Request], Any]:
+    async def handle(request: web.Request) -> web.Response:
+        try:
+            review = msgspec.json.decode(await request.read(), type=_Review)
+        except msgspec.MsgspecError as error:
+            return web.json_response({"message": f"This is no AdmissionReview: {error}."}, status=400)
+        verdict = hook.admit(review.request.object or {}, review.request.old_object)
+        return web.Response(
+            body=msgspec.json.encode(_answer(review.request.uid, verdict)), content_type="application/json"
+        )
+
+    return handle
+
+
+def _answer(uid: str, verdict: Verdict) -> Manifest:
+    response: Manifest = {"uid": uid, "allowed": verdict.refused is None}
+    if verdict.refused is not None:
+        response["status"] = {"code": 422, "reason": "Invalid", "message": verdict.refused}
+    if verdict.warnings:
+        response["warnings"] = list(verdict.warnings)
+    if verdict.patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(msgspec.json.encode(verdict.patch)).decode()
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}

@@ -1,0 +1,139 @@
+"""A kind that we define, and the CustomResourceDefinition that follows from it. Pure: nothing is read or sent here."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from typing import Any
+
+import msgspec
+
+from skysail.kube.api import conventions
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import CRD, Resource
+from skysail.kube.api.schema import Rule, Schema, cel, structural
+
+Manifest = dict[str, Any]
+
+_TYPE_META: Schema = {
+    "apiVersion": {
+        "type": "string",
+        "description": "Version of this schema. Servers convert it to the newest one that they store.",
+    },
+    "kind": {"type": "string", "description": "The kind of object that this is. CamelCase."},
+    "metadata": {"type": "object"},
+}
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of `kubectl get`. Priority 1 is shown with `-o wide` only."""
+
+    name: str
+    path: str
+    type: str = "string"
+    about: str = ""
+    priority: int = 0
+
+
+class Scale(msgspec.Struct, frozen=True, rename="camel"):
+    """Where `kubectl scale` and an autoscaler find the numbers."""
+
+    spec_replicas_path: str
+    status_replicas_path: str
+    label_selector_path: str
+
+
+class CustomKind(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind: where it lives, its type, and how `kubectl` shows it.
+
+    `struct` has `spec` and `status`; its docstring is what `kubectl explain` opens with. `rules` stand at the spec.
+    `kept_names` are field names that people have in their manifests although they break today's conventions.
+    `first_status` is what `kubectl` shows of an object whose status nobody has written yet.
+    """
+
+    resource: Resource
+    struct: type[Object]
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ("skysail",)
+    columns: tuple[Column, ...] = ()
+    scale: Scale | None = None
+    rules: tuple[Rule, ...] = ()
+    kept_names: frozenset[str] = frozenset()
+    first_status: msgspec.Struct | None = None
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.resource.group}_{self.resource.plural}.yaml"
+
+
+def manifest(kind: CustomKind) -> Manifest:
+    """The CustomResourceDefinition. Raises `TypeError` with every breach where a type breaks a convention."""
+    resource = kind.resource
+    schema = _schema(kind)
+    breaches = conventions.breaches(schema, kept_names=kind.kept_names)
+    if breaches:
+        raise TypeError(f"{resource.kind}: " + "; ".join(breaches))
+    return {
+        "apiVersion": CRD.api_version,
+        "kind": CRD.kind,
+        "metadata": {"name": resource.crd_name},
+        "spec": {
+            "group": resource.group,
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
+            "names": _names(kind),
+            "versions": [_version(kind, schema)],
+        },
+    }
+
+
+def _names(kind: CustomKind) -> Manifest:
+    names: Manifest = {
+        "kind": kind.resource.kind,
+        "listKind": f"{kind.resource.kind}List",
+        "plural": kind.resource.plural,
+        "singular": kind.resource.kind.lower(),
+        "categories": list(kind.categories),
+    }
+    if kind.short_names:
+        names["shortNames"] = list(kind.short_names)
+    return names
+
+
+def _version(kind: CustomKind, schema: Schema) -> Manifest:
+    subresources: Manifest = {"status": {}}
+    if kind.scale:
+        subresources["scale"] = msgspec.to_builtins(kind.scale)
+    age = Column("Age", ".metadata.creationTimestamp", "date")
+    return {
+        "name": kind.resource.version,
+        "served": True,
+        "storage": True,
+        "subresources": subresources,
+        "additionalPrinterColumns": [_column(column) for column in (*kind.columns, age)],
+        "schema": {"openAPIV3Schema": schema},
+    }
+
+
+def _column(column: Column) -> Manifest:
+    shown: Manifest = {"name": column.name, "type": column.type, "jsonPath": column.path}
+    if column.about:
+        shown["description"] = column.about
+    if column.priority:
+        shown["priority"] = column.priority
+    return shown
+
+
+def _schema(kind: CustomKind) -> Schema:
+    parts = typing.get_type_hints(kind.struct, include_extras=True)
+    spec = structural(parts["spec"])
+    if kind.rules:
+        spec.update(cel(*kind.rules))
+    status = structural(parts["status"], defaults=False)
+    if kind.first_status is not None:
+        status["default"] = msgspec.to_builtins(kind.first_status)
+    return {
+        "type": "object",
+        "description": inspect.cleandoc(kind.struct.__doc__ or ""),
+        "required": ["spec"],
+        "properties": {**_TYPE_META, "spec": spec, "status": status},
+    }

@@ -1,0 +1,201 @@
+"""Kubernetes' own building blocks, as our kinds use them, with bounds everywhere.
+
+Every bound is generous: it is there so that the server can estimate what a rule costs, not to restrict anybody.
+Whatever the generated schema accepts, these types decode; so a free-form value is `Any` here and is looked at by who
+uses it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from skysail.kube.api.schema import FREE_FORM, keyed
+
+
+class Part(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
+    """A part of a custom object: camelCase on the wire, nothing written that says no more than the default."""
+
+
+_QUANTITY = (
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+)
+_LARGEST = 2**53 - 1  # the largest integer that every JSON reader keeps
+
+Text = Annotated[str, Meta(max_length=4096)]
+ShortText = Annotated[str, Meta(max_length=256)]
+Message = Annotated[str, Meta(max_length=32768)]
+Url = Annotated[str, Meta(max_length=8192)]
+Image = Annotated[str, Meta(min_length=1, max_length=1024)]
+Path = Annotated[str, Meta(max_length=4096)]
+Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+Key = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
+Uid = Annotated[str, Meta(min_length=1, max_length=128)]
+Time = Annotated[str, Meta(max_length=64, extra_json_schema={"format": "date-time"})]
+QuantityText = Annotated[str, Meta(max_length=64, pattern=_QUANTITY)]
+Quantity = Annotated[str, Meta(max_length=64, pattern=_QUANTITY)] | int
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Generation = Annotated[int, Meta(ge=0, le=_LARGEST, extra_json_schema={"format": "int64"})]
+Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Usd = Annotated[float, Meta(ge=0, le=1_000_000_000)]
+Words = Annotated[tuple[Message, ...], Meta(max_length=1024)]
+TextMap = Annotated[dict[str, Message], Meta(max_length=1024)]
+FreeForm = Annotated[Any, Meta(extra_json_schema=FREE_FORM)]
+FreeFormObject = Annotated[dict[str, Any], Meta(extra_json_schema=FREE_FORM)]
+
+
+class Condition(Part, frozen=True):
+    """One aspect of the object's state."""
+
+    type: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=316,
+            pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+            description="What this condition is about, in CamelCase.",
+        ),
+    ]
+    status: Annotated[Literal["True", "False", "Unknown"], Meta(description="Whether it holds.")]
+    last_transition_time: Annotated[Time, Meta(description="When the status last changed.")]
+    reason: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=1024,
+            pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+            description="Why, as one CamelCase word for programs.",
+        ),
+    ]
+    message: Annotated[Message, Meta(description="Why, as a sentence for people, with the fix in it.")]
+    observed_generation: Annotated[
+        Generation, Meta(description="The metadata.generation that this condition was made from.")
+    ] = 0
+
+
+Conditions = Annotated[
+    tuple[Condition, ...],
+    Meta(
+        max_length=32,
+        description="The latest observations of the object's state, one per type.",
+        extra_json_schema=keyed("type"),
+    ),
+]
+ObservedGeneration = Annotated[
+    Generation, Meta(description="The metadata.generation that the controller last acted on.")
+]
+
+
+class ResourceClaim(Part, frozen=True):
+    """A device claimed by Dynamic Resource Allocation."""
+
+    name: Annotated[ShortText, Meta(description="Name of an entry in the pod's resourceClaims.")]
+    request: Annotated[ShortText, Meta(description="Which request of the claim; empty means all.")] = ""
+
+
+Quantities = Annotated[dict[str, Quantity], Meta(max_length=64)]
+
+
+class ResourceRequirements(Part, frozen=True):
+    """Compute resources, as a container has them."""
+
+    limits: Annotated[Quantities, Meta(description="The most that may be used, by resource name.")] = {}
+    requests: Annotated[Quantities, Meta(description="What is set aside, by resource name.")] = {}
+    claims: Annotated[
+        tuple[ResourceClaim, ...],
+        Meta(max_length=64, description="Devices that the container uses.", extra_json_schema=keyed("name")),
+    ] = ()
+
+
+class PersistentVolumeClaimVolumeSource(Part, frozen=True):
+    """A PersistentVolumeClaim of the same namespace."""
+
+    claim_name: Annotated[Name, Meta(description="Name of the PersistentVolumeClaim.")]
+    read_only: Annotated[bool, Meta(description="Whether it is mounted read-only.")] = False
+
+
+class KeyRef(Part, frozen=True):
+    """One key of a ConfigMap or Secret of the same namespace."""
+
+    name: Annotated[Name, Meta(description="Name of the ConfigMap or Secret.")]
+    key: Annotated[Key, Meta(description="The key in it.")]
+    optional: Annotated[bool, Meta(description="Whether it may be missing.")] = False
+
+
+class FieldRef(Part, frozen=True):
+    """A field of the pod itself."""
+
+    field_path: Annotated[Text, Meta(description="Path of the field, such as metadata.name.")]
+    api_version: Annotated[ShortText, Meta(description="Version of the schema that the path is written in.")] = ""
+
+
+class ResourceFieldRef(Part, frozen=True):
+    """A resource of a container."""
+
+    resource: Annotated[ShortText, Meta(description="The resource, such as limits.memory.")]
+    container_name: Annotated[ShortText, Meta(description="The container; by default the one that asks.")] = ""
+    divisor: Annotated[Quantity | None, Meta(description="The unit that the value is shown in.")] = None
+
+
+class EnvVarSource(Part, frozen=True):
+    """Where the value of an environment variable comes from. Exactly one."""
+
+    config_map_key_ref: Annotated[KeyRef | None, Meta(description="A key of a ConfigMap.")] = None
+    secret_key_ref: Annotated[KeyRef | None, Meta(description="A key of a Secret.")] = None
+    field_ref: Annotated[FieldRef | None, Meta(description="A field of the pod.")] = None
+    resource_field_ref: Annotated[ResourceFieldRef | None, Meta(description="A resource of a container.")] = None
+
+
+class EnvVar(Part, frozen=True):
+    """One environment variable."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=253, description="Name of the variable.")]
+    value: Annotated[Message, Meta(description="The value; `$(NAME)` is replaced by an earlier variable.")] = ""
+    value_from: Annotated[EnvVarSource | None, Meta(description="Where the value comes from instead.")] = None
+
+
+Env = Annotated[tuple[EnvVar, ...], Meta(max_length=1024, extra_json_schema=keyed("name"))]
+
+
+class LabelSelectorRequirement(Part, frozen=True):
+    """One demand on a label."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=317, description="The label's key.")]
+    operator: Annotated[
+        Literal["In", "NotIn", "Exists", "DoesNotExist"], Meta(description="How the label is compared with the values.")
+    ]
+    values: Annotated[
+        tuple[Annotated[str, Meta(max_length=63)], ...],
+        Meta(max_length=256, description="The values; for In and NotIn only."),
+    ] = ()
+
+
+class LabelSelector(Part, frozen=True):
+    """Objects chosen by their labels. Empty chooses everything."""
+
+    match_labels: Annotated[
+        dict[str, Annotated[str, Meta(max_length=63)]],
+        Meta(max_length=64, description="Labels that must be there with these values."),
+    ] = {}
+    match_expressions: Annotated[
+        tuple[LabelSelectorRequirement, ...], Meta(max_length=64, description="Further demands; all must hold.")
+    ] = ()
+
+
+class PodTemplateMetadata(Part, frozen=True):
+    """Labels and annotations for the pods."""
+
+    labels: Annotated[TextMap, Meta(description="Labels to add.")] = {}
+    annotations: Annotated[TextMap, Meta(description="Annotations to add.")] = {}
+
+
+class PodTemplate(Part, frozen=True):
+    """A pod template that is laid over ours. Its spec is checked by the API server where the pods are made."""
+
+    metadata: Annotated[PodTemplateMetadata, Meta(description="Labels and annotations of the pods.")] = (
+        PodTemplateMetadata()
+    )
+    spec: Annotated[FreeFormObject, Meta(description="Fields of a PodSpec, merged by container name.")] = {}

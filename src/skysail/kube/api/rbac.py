@@ -1,0 +1,83 @@
+"""Rights, declared next to the code that uses them, and the roles that follow.
+
+A right that no code declares is not granted; the operator runs under exactly these, on a laptop as in a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from skysail.kube.api.resources import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING, Resource
+
+Manifest = dict[str, Any]
+
+
+class Right(msgspec.Struct, frozen=True):
+    """Verbs on one kind, or on a part of it such as `status`; with `names`, on those objects only."""
+
+    resource: Resource
+    verbs: tuple[str, ...]
+    subresource: str = ""
+    names: tuple[str, ...] = ()
+
+    @property
+    def plural(self) -> str:
+        return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+
+
+def reading(resource: Resource) -> Right:
+    """What a cache needs."""
+    return Right(resource, ("get", "list", "watch"))
+
+
+def rules(rights: Iterable[Right]) -> list[Manifest]:
+    """As few rules as say exactly this, sorted, so that the generated file changes only when the rights do."""
+    verbs: dict[tuple[str, str, tuple[str, ...]], set[str]] = {}
+    for right in rights:
+        verbs.setdefault((right.resource.group, right.plural, right.names), set()).update(right.verbs)
+    plurals: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for (group, plural, names), granted in verbs.items():
+        plurals.setdefault((group, names, tuple(sorted(granted))), []).append(plural)
+    return [
+        {
+            "apiGroups": [group],
+            "resources": sorted(found),
+            **({"resourceNames": list(names)} if names else {}),
+            "verbs": list(granted),
+        }
+        for (group, names, granted), found in sorted(plurals.items())
+    ]
+
+
+def cluster_role(name: str, rights: Iterable[Right], labels: dict[str, str]) -> Manifest:
+    return _role(CLUSTER_ROLE, {"name": name, "labels": labels}, rights)
+
+
+def role(namespace: str, name: str, rights: Iterable[Right], labels: dict[str, str]) -> Manifest:
+    return _role(ROLE, {"name": name, "namespace": namespace, "labels": labels}, rights)
+
+
+def binding(to: Manifest, account: tuple[str, str]) -> Manifest:
+    """Give a role to a service account, named (namespace, name). The binding is named after the role."""
+    is_cluster = to["kind"] == CLUSTER_ROLE.kind
+    resource = CLUSTER_ROLE_BINDING if is_cluster else ROLE_BINDING
+    namespace, name = account
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": to["metadata"],
+        "roleRef": {"apiGroup": resource.group, "kind": to["kind"], "name": to["metadata"]["name"]},
+        "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": name}],
+    }
+
+
+def _role(resource: Resource, metadata: Manifest, rights: Iterable[Right]) -> Manifest:
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": metadata,
+        "rules": rules(rights),
+    }

@@ -1,0 +1,54 @@
+"""What speaks against compute resources that a schema takes, as sentences with field, value and fix. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+from skysail.kube.api import quantities
+from skysail.kube.api.fields import Quantity, ResourceRequirements
+
+# No amount of anything has more digits, and none is smaller.
+_MOST_DIGITS = 30
+_KUBERNETES = "kubernetes.io"
+
+
+def objections(where: str, resources: ResourceRequirements) -> Iterator[str]:
+    """`where` is the path of the field."""
+    for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
+        for name, amount in sorted(amounts.items()):
+            if number(amount) is None:
+                yield f"{where}.{kind} has {name}: {amount}, which is no amount: write one such as 500m, 2 or 4Gi."
+    for name, request in sorted(resources.requests.items()):
+        yield from _against_limit(where, name, request, resources.limits.get(name))
+
+
+def is_device(resource: str) -> bool:
+    """Whether it is a GPU or the like: given whole to one container, so that its request and its limit are equal."""
+    domain, found, _ = resource.partition("/")
+    return bool(found) and domain != _KUBERNETES and not domain.endswith(f".{_KUBERNETES}")
+
+
+def number(quantity: Quantity | None) -> Decimal | None:
+    """None where there is none, or where nobody can tell."""
+    try:
+        found = None if quantity is None else quantities.parse(quantity)
+    except ValueError:
+        return None
+    return None if found is None or abs(found.adjusted()) > _MOST_DIGITS else found
+
+
+def _against_limit(where: str, name: str, request: Quantity, limit: Quantity | None) -> Iterator[str]:
+    wanted, allowed = number(request), number(limit)
+    if wanted is None or allowed is None or wanted == allowed:
+        return
+    if wanted > allowed:
+        yield (
+            f"{where}.requests has {name}: {request}, which is above its limit of {limit}: lower the request or raise "
+            "the limit."
+        )
+    elif is_device(name):
+        yield (
+            f"{where} has {name}: {request} as request and {limit} as limit: devices are not shared, so make them "
+            "equal."
+        )

@@ -1,0 +1,186 @@
+"""The verbs of the API, typed. Answers an HTTP error with the exception that says what the caller can do.
+
+A read that the server throttles (429, or 503 with Retry-After) is repeated here, after the time that it names. A write
+never is: its caller had leave to write now, not in a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from skysail.kube.api.objects import Meta, Object
+from skysail.kube.api.resources import Resource
+from skysail.kube.client import errors
+from skysail.kube.client.errors import ReplyLost, ServerFault, Throttled
+from skysail.kube.client.transport import APPLY_PATCH, JSON, MERGE_PATCH, NO_MAPPING, Reply, Request, Stream, Transport
+
+FIELD_MANAGER = "skysail"
+
+_PATIENCE = 4
+_LONGEST_WAIT = 30.0
+_OK = range(200, 300)
+_READ = 200
+
+Manifest = dict[str, Any]
+T = TypeVar("T")
+
+
+class _Left(msgspec.Struct):
+    """The reply to a delete: the object as it was left, or a Status."""
+
+    metadata: Meta = Meta()
+
+
+class Client:
+    """Stateless over its transport, so that many tasks share one."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def get(self, resource: Resource, namespace: str, name: str, type_: type[T]) -> T:
+        reply = await self._read(Request(method="GET", path=resource.path(namespace, name)))
+        return decoded(reply.body, type_)
+
+    async def list_page(
+        self, resource: Resource, namespace: str, query: Mapping[str, str], headers: Mapping[str, str] = NO_MAPPING
+    ) -> bytes:
+        """One page as it came. The reflector decodes it with a decoder that it made once."""
+        request = Request(method="GET", path=resource.path(namespace), query=query, headers=headers)
+        return (await self._read(request)).body
+
+    async def watch(self, resource: Resource, namespace: str, query: Mapping[str, str]) -> Stream:
+        """An open stream of events. Raises what the server answered if it did not open one."""
+        return await self.follow(resource.path(namespace), {**query, "watch": "true"})
+
+    async def follow(self, path: str, query: Mapping[str, str]) -> Stream:
+        """Anything that goes on, such as a log. Raises what the server answered if it did not open it."""
+        stream = await self._transport.open(Request(method="GET", path=path, query=query))
+        if stream.status in _OK:
+            return stream
+        async with stream:
+            body = b"".join([chunk async for chunk in stream])
+        raise errors.from_reply(stream.status, body)
+
+    async def create(self, resource: Resource, manifest: Manifest, type_: type[T], *, subresource: str = "") -> T:
+        """A new object; or, with a subresource, something of the object that the manifest names, such as a token."""
+        metadata = manifest.get("metadata", {})
+        path = resource.path(
+            metadata.get("namespace", ""), metadata.get("name", "") if subresource else "", subresource
+        )
+        return await self._write("POST", path, manifest, type_, query={"fieldManager": FIELD_MANAGER})
+
+    async def apply(self, resource: Resource, manifest: Manifest, type_: type[T], *, dry_run: bool = False) -> T:
+        """Server-side apply: what we name is ours, what we no longer name is removed, the rest is not touched.
+
+        With `dry_run` the server answers as it would, and writes nothing.
+        """
+        query = {"fieldManager": FIELD_MANAGER, "force": "true", **({"dryRun": "All"} if dry_run else {})}
+        return await self._write(
+            "PATCH", resource.path_of(manifest), manifest, type_, query=query, content_type=APPLY_PATCH
+        )
+
+    async def replace(self, resource: Resource, manifest: Manifest, type_: type[T], *, subresource: str = "") -> T:
+        """PUT with the resourceVersion in the manifest: refused with Conflict if the object moved on."""
+        metadata = manifest["metadata"]
+        path = resource.path(metadata.get("namespace", ""), metadata["name"], subresource)
+        return await self._write("PUT", path, manifest, type_, query={"fieldManager": FIELD_MANAGER})
+
+    async def merge_patch(self, resource: Resource, namespace: str, name: str, patch: Manifest, type_: type[T]) -> T:
+        """Put `metadata.uid` and `metadata.resourceVersion` into the patch to make them preconditions (Conflict)."""
+        query = {"fieldManager": FIELD_MANAGER}
+        path = resource.path(namespace, name)
+        return await self._write("PATCH", path, patch, type_, query=query, content_type=MERGE_PATCH)
+
+    async def patch_status(self, resource: Resource, object_: Object, status: Manifest, type_: type[T]) -> T:
+        """Change the named fields of the status, of exactly this object as it was seen (Conflict). None removes one."""
+        metadata = object_.metadata
+        precondition = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+        patch = {"metadata": precondition, "status": status}
+        query = {"fieldManager": FIELD_MANAGER}
+        path = resource.path(metadata.namespace, metadata.name, "status")
+        return await self._write("PATCH", path, patch, type_, query=query, content_type=MERGE_PATCH)
+
+    async def delete(
+        self, resource: Resource, object_: Object, type_: type[T], options: Mapping[str, Any] = NO_MAPPING
+    ) -> T | None:
+        """Delete exactly this object: one of the same name that came later is left alone.
+
+        Returns the object where it stays for a while (finalizers, grace), and None where it is gone.
+        """
+        metadata = object_.metadata
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": metadata.uid},
+            **options,
+        }
+        left = await self._write("DELETE", resource.path(metadata.namespace, metadata.name), body, msgspec.Raw)
+        # Some kinds are answered with their last state, although they are gone; only what stays has a time to go.
+        if not msgspec.json.decode(left, type=_Left).metadata.is_deleting:
+            return None
+        return msgspec.json.decode(left, type=type_)
+
+    async def read(self, path: str, type_: type[T]) -> T:
+        """Any path that is no resource: version, readiness."""
+        return decoded((await self._read(Request(method="GET", path=path))).body, type_)
+
+    async def read_text(self, path: str, query: Mapping[str, str]) -> str:
+        """What is no JSON: a log. Bytes that are no text are shown as such."""
+        return (await self._read(Request(method="GET", path=path, query=query))).body.decode(errors="replace")
+
+    async def ask(self, path: str, body: bytes | None = None) -> Reply:
+        """What a server behind the API server's proxy answers, whatever it is. Without a body it is only read from."""
+        headers = NO_MAPPING if body is None else {"Content-Type": JSON}
+        method = "GET" if body is None else "POST"
+        return await self._transport.send(Request(method=method, path=path, headers=headers, body=body))
+
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        type_: type[T],
+        *,
+        query: Mapping[str, str] = NO_MAPPING,
+        content_type: str = JSON,
+    ) -> T:
+        headers = {"Content-Type": content_type}
+        request = Request(method=method, path=path, query=query, headers=headers, body=msgspec.json.encode(body))
+        try:
+            return decoded((await self._send(request)).body, type_)
+        except ServerFault as error:
+            if error.is_timeout or error.status in _OK:
+                raise ReplyLost(f"{method} {path}: {error}") from error
+            raise
+
+    async def _read(self, request: Request) -> Reply:
+        for attempt in range(1, _PATIENCE):
+            try:
+                return await self._send(request)
+            except Throttled as error:
+                await asyncio.sleep(min(error.retry_after or float(attempt), _LONGEST_WAIT))
+        return await self._send(request)
+
+    async def _send(self, request: Request) -> Reply:
+        reply = await self._transport.send(request)
+        if reply.status in _OK:
+            return reply
+        raise errors.from_reply(reply.status, reply.body, _retry_after(reply))
+
+
+def decoded(body: bytes, type_: type[T]) -> T:
+    """A reply's body. One that cannot be read, such as a proxy's page, is the server's fault."""
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except msgspec.MsgspecError as error:
+        raise ServerFault(_READ, "Unreadable", f"The reply cannot be read: {error}") from error
+
+
+def _retry_after(reply: Reply) -> float | None:
+    value = reply.headers.get("retry-after", "")
+    return float(value) if value.isdigit() else None

@@ -1,0 +1,171 @@
+"""Leader election by a Lease: one process acts, the others keep their caches warm and wait.
+
+Time is measured by a clock that only goes forward: a wall clock may jump, and two machines never agree. A lease is ours
+until ten seconds after the *start* of the last renewal that succeeded, which is before anybody else may take
+it: fifteen seconds after they saw it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from skysail.kube.api.objects import Key, Meta, Object
+from skysail.kube.api.rbac import Right
+from skysail.kube.api.resources import LEASE
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
+from skysail.kube.events import micro_time
+
+# Seconds; client-go's defaults.
+_DURATION = 15
+_RENEW_DEADLINE = 10.0
+_RETRY = 2.0
+
+log = logging.getLogger(__name__)
+
+NAME = "skysail-operator"
+OWN_NAMESPACE_RIGHTS = (Right(LEASE, ("create",)), Right(LEASE, ("get", "update"), names=(NAME,)))
+
+
+class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Object, frozen=True, gc=False):
+    spec: LeaseSpec = LeaseSpec()
+
+
+class Elector:
+    """Campaigns for one lease. `leads` may be asked at any time; it is the fence's clock."""
+
+    def __init__(
+        self,
+        client: Client,
+        key: Key,
+        identity: str,
+        *,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+        rng: random.Random,
+    ) -> None:
+        self._client = client
+        self._key = key
+        self._identity = identity
+        self._now = now
+        self._clock = clock
+        self._rng = rng
+        self._takes_over = False
+        self._until = 0.0
+        self._seen: tuple[str, float] = ("", 0.0)
+        self.elected = asyncio.Event()
+
+    @property
+    def leads(self) -> bool:
+        return self._clock() < self._until
+
+    async def campaign(self, *, sole: bool = False) -> None:
+        """Acquire, then renew. Returns when the lease was ours and is lost; until then it does not return.
+
+        Who is `sole` knows that whoever else holds the lease is dead, and takes it over at once; but once only, for who
+        loses it to another was wrong about that.
+        """
+        self._takes_over = sole
+        while True:
+            started = self._clock()
+            if await self._try_in_time():
+                self._until = started + _RENEW_DEADLINE
+                self._takes_over = False
+                self.elected.set()
+            elif self.elected.is_set() and not self.leads:
+                return
+            await asyncio.sleep(_RETRY * self._rng.uniform(0.9, 1.1))
+
+    async def _try_in_time(self) -> bool:
+        """A renewal that comes too late is none: meanwhile we have not led, and must not go on as if we had."""
+        left = self._until - self._clock() if self.elected.is_set() else _RENEW_DEADLINE
+        try:
+            async with asyncio.timeout(max(left, 0.0)):
+                return await self._try()
+        except TimeoutError:
+            log.warning("lease not renewed in time", extra={"lease": str(self._key)})
+            return False
+
+    async def release(self) -> None:
+        """Give the lease up at once, so that a successor need not wait for it to run out."""
+        if not self.leads:
+            return
+        self._until = 0.0
+        try:
+            lease = await self._client.get(LEASE, self._key.namespace, self._key.name, Lease)
+            if lease.spec.holder_identity == self._identity:
+                await self._write(lease, holder="", duration=1)
+        except KubeError as error:
+            log.info("lease not released, it will run out", extra={"why": str(error)})
+
+    async def _try(self) -> bool:
+        try:
+            return await self._take()
+        except (Conflict, AlreadyExists):
+            return False
+        except KubeError as error:
+            log.warning("lease not reached", extra={"lease": str(self._key), "why": str(error)})
+            return False
+
+    async def _take(self) -> bool:
+        try:
+            lease = await self._client.get(LEASE, self._key.namespace, self._key.name, Lease)
+        except NotFound:
+            return await self._create()
+        holder = lease.spec.holder_identity
+        is_anothers = bool(holder) and holder != self._identity
+        if is_anothers and not self._takes_over and not self._ran_out(lease):
+            return False
+        await self._write(lease, holder=self._identity, duration=_DURATION)
+        return True
+
+    def _ran_out(self, lease: Lease) -> bool:
+        """Whether we have watched this very record, unrenewed, for longer than its holder asked for."""
+        if lease.metadata.resource_version != self._seen[0]:
+            self._seen = (lease.metadata.resource_version, self._clock())
+        seconds = lease.spec.lease_duration_seconds or _DURATION
+        return self._clock() - self._seen[1] > seconds
+
+    async def _create(self) -> bool:
+        spec = LeaseSpec(lease_transitions=0)
+        missing = Lease(Meta(name=self._key.name, namespace=self._key.namespace), spec)
+        await self._client.create(LEASE, self._manifest(missing, self._identity, _DURATION), Lease)
+        return True
+
+    async def _write(self, lease: Lease, *, holder: str, duration: int) -> None:
+        await self._client.replace(LEASE, self._manifest(lease, holder, duration), Lease)
+
+    def _manifest(self, lease: Lease, holder: str, duration: int) -> dict[str, Any]:
+        old, now = lease.spec, micro_time(self._now())
+        is_new = old.holder_identity != holder
+        spec = LeaseSpec(
+            holder_identity=holder,
+            lease_duration_seconds=duration,
+            acquire_time=now if is_new else old.acquire_time,
+            renew_time=now,
+            lease_transitions=(old.lease_transitions or 0) + int(is_new and bool(holder)),
+        )
+        metadata = {"name": lease.metadata.name, "namespace": lease.metadata.namespace}
+        if lease.metadata.resource_version:
+            metadata["resourceVersion"] = lease.metadata.resource_version
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": metadata,
+            "spec": msgspec.to_builtins(spec),
+        }

@@ -1,0 +1,321 @@
+"""A program in its box: started, signalled, ended; and commands beside it, in the same namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from skysail.cloud.output_buffer import Tape
+from skysail.cloud.provider import Output
+from skysail.local import files
+from skysail.local.bubblewrap import rootfs
+from skysail.local.bubblewrap.fd_streams import Source, copy
+from skysail.local.bubblewrap.host_files import Machine
+from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.process import Child, Stream, Wires
+
+# By their names in /proc, as clone(2) knows them.
+_NAMESPACES = {
+    "mnt": 0x00020000,
+    "uts": 0x04000000,
+    "ipc": 0x08000000,
+    "user": 0x10000000,
+    "pid": 0x20000000,
+    "net": 0x40000000,
+}
+_LOOK_AGAIN = 0.002
+_NOT_FOUND = "executable file not found in $PATH"
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start. `namespace` is a network namespace by its name; none: the caller's own."""
+
+    room: rootfs.Room
+    argv: tuple[str, ...]
+    namespace: str = ""
+    stdin: bool = False
+    terminal: bool = False
+    groups: tuple[str, ...] = ()  # `cgroup.procs` files to join first
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """`failure` says why the program never ran."""
+
+    code: int
+    failure: str = ""
+
+
+class _Status(msgspec.Struct, rename="kebab"):
+    """What bubblewrap says in its status pipe, piece by piece."""
+
+    child_pid: int | None = None
+    pid_namespace: int | None = None
+    exit_code: int | None = None
+
+
+class NotStarted(Exception):
+    """A command could not be started beside a program. Its text is a sentence."""
+
+
+class Running:
+    """What a box and a command beside one have in common: streams, a tape of the output, an end."""
+
+    def __init__(self, argv: Sequence[str], wires: Wires, keep: Sequence[int], now: Callable[[], float]) -> None:
+        self.wires = wires
+        self.tape = Tape()
+        self._now = now
+        try:
+            self._child = Child(argv, wires, keep)
+        except OSError:
+            wires.close()
+            raise
+        self._pumps = [asyncio.create_task(copy(source, self._put(stream))) for stream, source in wires.sources.items()]
+
+    async def wait(self) -> int:
+        """The exit code, when the last of the output is on the tape. May be called twice."""
+        code = await asyncio.shield(self._child.ended)
+        await asyncio.wait(self._pumps)
+        self.tape.end()
+        self.wires.close()
+        return code
+
+    async def drop(self) -> None:
+        """Nobody listens any more: close our ends. The program learns it from its streams."""
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.wait(self._pumps)
+        self.tape.end()
+        self.wires.close()
+
+    def _put(self, stream: Stream) -> Callable[[bytes], Awaitable[None]]:
+        async def put(data: bytes) -> None:
+            await self.tape.put(Output(stream, self._now(), data))
+
+        return put
+
+
+class Command(Running):
+    """One beside a program. Made by `Box.exec`."""
+
+    def kill(self) -> None:
+        """End it with all of its group. What we started ourselves is only the way into the box."""
+        if self._child.ended.done():
+            return
+        command = _first_child(self._child.pid)
+        with contextlib.suppress(ProcessLookupError):
+            if command is not None:
+                os.killpg(command, signal.SIGKILL)
+            os.kill(self._child.pid, signal.SIGKILL)
+
+
+class Box(Running):
+    """One run of one program. Made by `start`."""
+
+    def __init__(self, order: Order, tools: Tools, now: Callable[[], float]) -> None:
+        self._order = order
+        self._tools = tools
+        self._init: int | None = None
+        self._init_descriptor: int | None = None
+        self.pid_namespace: int | None = None
+        self._was_executed = False
+        self._is_unwanted = False
+        heard, told = os.pipe()
+        with ExitStack() as ours, ExitStack() as theirs:
+            ours.callback(os.close, heard)
+            theirs.callback(os.close, told)
+            room, held = _held(order.room, theirs)
+            arguments = _memory("\0".join((*rootfs.arguments(room, Machine()), "")).encode())
+            theirs.callback(os.close, arguments)
+            argv = _command_line(order, tools, arguments=arguments, status=told)
+            super().__init__(argv, Wires(stdin=order.stdin, terminal=order.terminal), (arguments, told, *held), now)
+            ours.pop_all()
+        self._unread = b""
+        self._listener = asyncio.create_task(copy(Source(heard), self._hear))
+
+    @classmethod
+    async def start(cls, order: Order, tools: Tools, now: Callable[[], float]) -> Box:
+        """Returns when the program runs, or has ended already, or could not be started: `wait` tells."""
+        box = cls(order, tools, now)
+        try:
+            await box._until_executed()
+        except BaseException:
+            box.kill()
+            await asyncio.shield(box.finish())
+            raise
+        return box
+
+    async def finish(self) -> Ending:
+        """How it ended, when it has. May be called twice."""
+        code = await self.wait()
+        await asyncio.wait([self._listener])
+        if self._init_descriptor is not None:
+            os.close(self._init_descriptor)
+            self._init_descriptor = None
+        if self._was_executed or code >= 128:  # noqa: PLR2004 (it was killed before it ran)
+            return Ending(code=code)
+        return Ending(code=128, failure=self._why())
+
+    @property
+    def has_ended(self) -> bool:
+        return self._child.ended.done()
+
+    async def terminate(self, grace: float) -> None:
+        """TERM to the program itself, KILL to everything after `grace` seconds. Returns when it has ended."""
+        deadline = asyncio.get_running_loop().time() + grace
+        program = self.program()
+        if program is not None and grace > 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(program, signal.SIGTERM)
+            await asyncio.wait([self._child.ended], timeout=deadline - asyncio.get_running_loop().time())
+        self.kill()
+        await asyncio.shield(self._child.ended)
+
+    def kill(self) -> None:
+        """End the whole tree: the kernel ends a pid namespace with its first process.
+
+        Bubblewrap itself is spared: it collects that process, which before it is furnished would wait for it for ever.
+        """
+        self._is_unwanted = True
+        if self._init_descriptor is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init_descriptor, signal.SIGKILL)
+
+    def program(self) -> int | None:
+        """The user's program: the first child of the box's first process, which itself takes no signal but KILL."""
+        return None if self._init is None or self.has_ended else _first_child(self._init)
+
+    async def exec(self, command: tuple[str, ...], *, stdin: bool, terminal: bool) -> Command:
+        """Start a command that sees the program's files, processes and network, with the same rights."""
+        if self._init_descriptor is None or self.has_ended:
+            raise NotStarted("the program has ended")
+        heard, told = os.pipe()
+        order = _memory(json.dumps(self._entry(command, terminal=terminal)).encode())
+        keep = (order, self._init_descriptor, told)
+        argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("enter.py")), *map(str, keep)]
+        try:
+            running = Command(argv, Wires(stdin=stdin, terminal=terminal), keep, self._now)
+        finally:
+            os.close(order)
+            os.close(told)
+        try:
+            failure = await _read_all(heard)
+        except asyncio.CancelledError:
+            running.kill()  # nobody will know of it
+            await running.drop()
+            raise
+        if failure:
+            await running.wait()
+            raise NotStarted(failure)
+        return running
+
+    def _entry(self, command: tuple[str, ...], *, terminal: bool) -> dict[str, object]:
+        room = self._order.room
+        return {
+            "argv": command,
+            "env": dict(room.env) | ({"TERM": "xterm"} if terminal else {}),
+            "working_dir": room.working_dir,
+            "terminal": terminal,
+            "capabilities": list(rootfs.capabilities(room.rights).values()),
+            "namespaces": self._namespaces(),
+            "groups": self._order.groups,
+        }
+
+    def _namespaces(self) -> int:
+        """Those that are not ours, because nobody may enter the user namespace that he is in."""
+        return sum(
+            flag
+            for name, flag in _NAMESPACES.items()
+            if Path(f"/proc/{self._init}/ns/{name}").stat().st_ino != Path(f"/proc/self/ns/{name}").stat().st_ino
+        )
+
+    async def _hear(self, data: bytes) -> None:
+        """Bubblewrap writes a line at the start and one at the end, but the latter only if the program was executed."""
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            said = msgspec.json.decode(line, type=_Status)
+            self._was_executed |= said.exit_code is not None
+            if said.child_pid is not None:
+                self._init, self.pid_namespace = said.child_pid, said.pid_namespace
+                with contextlib.suppress(ProcessLookupError):
+                    self._init_descriptor = os.pidfd_open(said.child_pid)
+                if self._is_unwanted:
+                    self.kill()
+
+    async def _until_executed(self) -> None:
+        """Only then the box is furnished, and a command beside the program would find itself inside it."""
+        while not self.has_ended:
+            program = self.program()
+            with contextlib.suppress(OSError):
+                if program is not None and not self._tools.is_bwrap(program):
+                    return
+            await asyncio.wait([self._child.ended], timeout=_LOOK_AGAIN)
+
+    def _why(self) -> str:
+        words = self.tape.last_words()
+        if "Unknown option" in words:
+            return f"the sandbox could not be made: bubblewrap is too old ({words}): update it, for example by apt-get"
+        reason = words.rpartition(": ")[2] if "execvp" in words else ""
+        if reason:
+            return f'"{self._order.argv[0]}" cannot be started: {_NOT_FOUND if "No such" in reason else reason}'
+        return f"the sandbox could not be made: {words or 'it ended without a word'}"
+
+
+def _held(room: rootfs.Room, until: ExitStack) -> tuple[rootfs.Room, list[int]]:
+    """The room with what is shared in it held open, and the descriptors. Raises OSError."""
+    binds, held = [], []
+    for bind in room.binds:
+        descriptor = files.opened(Path(bind.source)) if bind.is_shared else None
+        if descriptor is not None:
+            until.callback(os.close, descriptor)
+            held.append(descriptor)
+        binds.append(msgspec.structs.replace(bind, descriptor=descriptor))
+    return msgspec.structs.replace(room, binds=tuple(binds)), held
+
+
+def _command_line(order: Order, tools: Tools, *, arguments: int, status: int) -> list[str]:
+    # A program joins its groups before anything else: what it forks must not escape, and a fresh /sys has no groups.
+    join = " && ".join(f'echo 0 > "{group}"' for group in order.groups)
+    return [
+        *((tools.sh, "-c", f'{join} && exec "$@"', "sh") if join else ()),
+        # Unlike nsenter it mounts a new /sys, else a program would see the links of the hull.
+        *((tools.ip, "netns", "exec", order.namespace) if order.namespace else ()),
+        *(tools.bwrap, "--args", str(arguments), "--json-status-fd", str(status), "--"),
+        # Only the program's own session may hold the terminal: Ctrl-C would end the box itself.
+        *((tools.setsid, "--ctty") if order.terminal else ()),
+        *order.argv,
+    ]
+
+
+def _first_child(pid: int) -> int | None:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return None
+    return int(children[0]) if children else None
+
+
+def _memory(content: bytes) -> int:
+    """A file without a name: a pipe would hold no more than 64 KB, an argument is seen by everybody."""
+    descriptor = os.memfd_create("skysail")
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+async def _read_all(descriptor: int) -> str:
+    said = bytearray()
+
+    async def hear(data: bytes) -> None:
+        said.extend(data)
+
+    await copy(Source(descriptor), hear)
+    return said.decode(errors="replace")

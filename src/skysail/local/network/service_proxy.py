@@ -1,0 +1,104 @@
+"""ClusterIPs: a listener for each port of each Service with endpoints, which leads every connection to one of them.
+
+TCP only, the caller's address is not passed on, and there is no session affinity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+
+from skysail.local.network.service_endpoints import Place
+from skysail.local.network.task_set import Tasks
+from skysail.local.network.tcp_pipe import Pipe
+
+# A pod that was just deleted does not say no, it says nothing.
+_DIAL_SECONDS = 2.0
+_BACKLOG = 512
+
+log = logging.getLogger(__name__)
+Opener = Callable[[Place], Awaitable[socket.socket]]
+
+
+class ServiceProxy:
+    """`listener` makes a listening socket at a place; it raises OSError where that cannot be."""
+
+    def __init__(self, listener: Opener) -> None:
+        self._listener = listener
+        self._ports: dict[Place, _Port] = {}
+        self._servers: dict[Place, asyncio.Server] = {}
+        self._tasks = Tasks()
+
+    async def sync(self, routes: Mapping[Place, tuple[Place, ...]]) -> None:
+        """Serve exactly these. Connections that stand are left alone. To be called by one task at a time.
+
+        Where nobody stands behind a place nobody listens there, so that a caller is refused and not let down.
+        """
+        served = {place: endpoints for place, endpoints in routes.items() if endpoints}
+        for place in self._servers.keys() - served.keys():
+            self._servers.pop(place).close()
+            del self._ports[place]
+        for place, endpoints in served.items():
+            if place in self._ports:
+                self._ports[place].endpoints = endpoints
+            else:
+                await self._open(place, endpoints)
+
+    async def close(self) -> None:
+        await self.sync({})
+        await self._tasks.close()
+
+    async def _open(self, place: Place, endpoints: tuple[Place, ...]) -> None:
+        port = _Port(endpoints)
+        try:
+            listener = await self._listener(place)
+        except OSError as error:
+            log.warning(
+                "a Service cannot be served", extra={"place": f"{place.address}:{place.port}", "why": str(error)}
+            )
+            return
+        loop = asyncio.get_running_loop()
+        self._servers[place] = await loop.create_server(
+            lambda: _Caller(port, self._tasks), sock=listener, backlog=_BACKLOG
+        )
+        self._ports[place] = port
+
+
+class _Port:
+    """One port of one Service: who stands behind it, and whose turn it is."""
+
+    def __init__(self, endpoints: tuple[Place, ...]) -> None:
+        self.endpoints = endpoints
+        self._turn = 0
+
+    def in_turn(self) -> tuple[Place, ...]:
+        """All endpoints, another one first each time."""
+        first = self._turn = (self._turn + 1) % len(self.endpoints)
+        return self.endpoints[first:] + self.endpoints[:first]
+
+
+class _Caller(Pipe):
+    """A connection to a ClusterIP."""
+
+    def __init__(self, port: _Port, tasks: Tasks) -> None:
+        super().__init__()
+        self._port = port
+        self._tasks = tasks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._tasks.start(self._find_endpoint())
+
+    async def _find_endpoint(self) -> None:
+        loop = asyncio.get_running_loop()
+        for place in self._port.in_turn():
+            try:
+                async with asyncio.timeout(_DIAL_SECONDS):
+                    _, endpoint = await loop.create_connection(Pipe, place.address, place.port)
+            except (OSError, TimeoutError):
+                continue
+            self.join(endpoint)
+            return
+        self.reset()

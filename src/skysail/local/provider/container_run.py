@@ -1,0 +1,287 @@
+"""One run: from the wish to start it to its end. Owns its box, its folder and its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from skysail.base.names import Event
+from skysail.cloud.errors import Gone, Refused
+from skysail.cloud.provider import EVICTED, Container, Ended, RunId, Running, State
+from skysail.local.bubblewrap.cgroups import NO_GROUP, Group
+from skysail.local.bubblewrap.container import Box, Ending, Order
+from skysail.local.bubblewrap.rootfs import Bind, Room, TooCrowded
+from skysail.local.errors import BuildFailed
+from skysail.local.images.environments import Environment
+from skysail.local.provider.dependencies import Surroundings
+from skysail.local.provider.image_pull_events import Pull
+from skysail.local.provider.pod_sandbox import Place
+
+_LONGEST_MESSAGE = 4096
+_KILLED = 137
+_START_ERROR = 128
+_HOME = "/root"
+# Folders that every box has for itself, and where.
+_OWN = {"tmp": "/tmp", "home": _HOME}  # noqa: S108 (inside the box)
+_PYTHON_TAG = re.compile(r"(?:^|/)python:(\d+(?:\.\d+)*)(?![\w.])")
+_TRIES = 50
+_PAUSE = 0.02
+
+
+class Run:
+    """`state` is None while the run is on its way, and where it never came to be."""
+
+    def __init__(self, run: RunId, container: Container, place: Place, around: Surroundings) -> None:
+        self.id = run
+        self.container = container
+        self.state: State | None = None
+        self._place = place
+        self._around = around
+        self._box: Box | None = None
+        self._group: Group = NO_GROUP
+        self._began: float | None = None
+        self._eviction = ""
+        self._folder = place.folder / f"{run.container}.{run.number}"
+
+    def begin(self, *, changed: Callable[[], None], failed: Callable[[], None]) -> None:
+        """`changed` is called after each change of `state`; `failed` when nothing is left of one that never was."""
+        self._changed = changed
+        self._failed = failed
+        self._start = asyncio.create_task(self._started())
+        # Who asked may have gone, and then nobody else would take the error.
+        self._start.add_done_callback(lambda start: start.cancelled() or start.exception())
+        self._life = asyncio.create_task(self._live())
+
+    async def started(self) -> None:
+        """Returns when the program runs or is known not to. Raises Refused where it can never start."""
+        await asyncio.wait([self._start])
+        if self._start.cancelled() or self._start.exception() is not None:
+            await asyncio.wait([self._life])  # nothing is left of it, and its state says what there is to say
+        if not self._start.cancelled():
+            self._start.result()
+
+    async def ended(self) -> Ended:
+        """Raises Gone where it was refused. Any number may wait."""
+        await asyncio.shield(self._life)
+        if not isinstance(self.state, Ended):
+            raise Gone("The run was refused.")
+        return self.state
+
+    @property
+    def box(self) -> Box:
+        """Raises Gone where there is none to talk to."""
+        if self._box is None or not isinstance(self.state, Running):
+            raise Gone(f"The container {self.id.container} does not run.")
+        return self._box
+
+    @property
+    def written_by(self) -> Box | None:
+        """The box whose tape has the output, also after the end."""
+        return self._box
+
+    async def evict(self, why: str) -> None:
+        self._eviction = why
+        await self.stop(0)
+
+    async def stop(self, grace: float) -> None:
+        """Returns when it has ended. Called twice, the shorter grace counts."""
+        if not self._start.done():
+            self._start.cancel()
+        elif self._box is not None:
+            await self._box.terminate(grace)
+        await asyncio.wait([self._life])
+
+    async def _live(self) -> None:
+        """Follow the run to its end, and clean up whatever became of it."""
+        await asyncio.wait([self._start])
+        if self._start.cancelled():
+            self._end(code=_KILLED, reason="Error", message="The container was stopped before it started.")
+        elif self._box is not None and not isinstance(self.state, Ended):
+            self._conclude(await self._box.finish())
+        if self.state is None:
+            self._around.journal.withdraw(self.id)
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await self._leave_group()
+        if self.state is None:
+            self._failed()
+
+    async def _leave_group(self) -> None:
+        """A command beside the run may need a moment longer. What stays after that is swept at the next start."""
+        for _ in range(_TRIES):
+            if self._group.remove():
+                return
+            await asyncio.sleep(_PAUSE)
+
+    async def _started(self) -> None:
+        try:
+            environment = await self._environment()
+            foreign = environment.foreign_program(argv(self.container, environment)[0])
+            if foreign is not None:
+                self._end(code=_START_ERROR, reason="StartError", message=self._not_ours(foreign))
+                return
+            await _whole(asyncio.to_thread(self._furnish, environment))
+            self._group = self._around.groups.make(
+                f"{self.id.pod}.{self.id.container}.{self.id.number}", self.container.limits
+            )
+            self._around.journal.begin(self.id)
+            self._began = self._around.now()
+            self._box = await Box.start(self._order(environment), self._around.tools, self._around.now)
+        except TooCrowded as error:
+            raise Refused("CreateContainerConfigError", str(error)) from error
+        except BuildFailed as error:
+            raise Refused("ErrImagePull", str(error)) from error
+        except OSError as error:
+            if error.errno == errno.E2BIG:
+                self._end(code=_START_ERROR, reason="StartError", message=_too_long(argv(self.container, environment)))
+                return
+            raise Refused("CreateContainerError", f"The container cannot be made: {error}.") from error
+        if self._box.has_ended:
+            self._conclude(await self._box.finish())
+        else:
+            self.state = Running(self._began)
+            self._changed()
+
+    async def _environment(self) -> Environment:
+        image, found = self.container.image, None
+        pull = Pull(image, partial(self._around.tell, self.id))
+        try:
+            found = await self._around.images.find(image, pull.say)
+        finally:
+            pull.over(is_here=found is not None)
+        if found is None:
+            raise Refused(
+                "ErrImagePull",
+                f"Image {image} is not known on this machine: "
+                f"`skysail image add {shlex.quote(image)} --with PACKAGE,PACKAGE` makes an environment for it.",
+            )
+        if objection := _other_python(image, found):
+            self._around.tell(self.id, Event.OTHER_PYTHON, objection)
+        return found
+
+    def _not_ours(self, program: str) -> str:
+        name, image = Path(program).name, self.container.image
+        return (
+            f'"{name}" is not in the environment of image {image}, and the machine\'s own {program} is '
+            f"not used in its place: add the package with `skysail image add {shlex.quote(image)} --with …`."
+        )
+
+    def _furnish(self, environment: Environment) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        for name in _OWN:
+            (self._folder / name).mkdir(parents=True)
+        (self._folder / "tmp").chmod(0o1777)
+        (self._folder / "message").touch()
+        for place in _below_own(environment):
+            (self._folder / place).mkdir(parents=True, exist_ok=True)
+        if environment.copied is not None:
+            shutil.copytree(environment.copied.source, self._folder / "copied", symlinks=True)
+
+    def _order(self, environment: Environment) -> Order:
+        container, copied = self.container, environment.copied
+        room = Room(
+            hostname=self._place.pod.hostname,
+            env=tuple(self._env(environment).items()),
+            working_dir=container.working_dir or (copied.target if copied else "/"),
+            binds=self._binds(environment),
+            environment=environment.folders,
+            rights=container.rights,
+        )
+        return Order(
+            room=room,
+            argv=argv(self.container, environment),
+            namespace=self._place.namespace,
+            stdin=container.stdin,
+            terminal=container.tty,
+            groups=self._group.joined_by,
+        )
+
+    def _env(self, environment: Environment) -> dict[str, str]:
+        terminal = {"TERM": "xterm"} if self.container.tty else {}
+        own = {"HOME": _HOME, "HOSTNAME": self._place.pod.hostname, "LANG": "C.UTF-8"}
+        return environment.env | own | terminal | dict(self.container.env)
+
+    def _binds(self, environment: Environment) -> tuple[Bind, ...]:
+        copied, read_only = environment.copied, self.container.rights.has_read_only_root
+        return (
+            *(Bind(str(self._folder / name), target, read_only) for name, target in _OWN.items()),
+            *((Bind(str(self._folder / "copied"), copied.target),) if copied else ()),
+            *self._place.binds,
+            *(self._place.volumes.bind(mount) for mount in self.container.mounts),
+            Bind(str(self._folder / "message"), self.container.message_path),
+        )
+
+    def _conclude(self, ending: Ending) -> None:
+        if ending.failure:
+            self._end(code=ending.code, reason="StartError", message=ending.failure)
+            return
+        reason = "Completed" if ending.code == 0 else "Error"
+        if ending.code == _KILLED and self._group.ran_out_of_memory():
+            reason = "OOMKilled"
+        with (self._folder / "message").open("rb") as file:
+            message = file.read(_LONGEST_MESSAGE).decode(errors="replace")
+        if self._eviction:
+            reason, message = EVICTED, self._eviction
+        self._end(code=ending.code, reason=reason, message=message)
+
+    def _end(self, *, code: int, reason: str, message: str) -> None:
+        started = self._began if reason != "StartError" else None
+        self.state = Ended(code=code, reason=reason, message=message, started=started, ended=self._around.now())
+        self._around.journal.end(self.id, self.state)
+        self._changed()
+
+
+def _below_own(environment: Environment) -> Iterator[str]:
+    """Where an environment lies in a folder of the box's own: once that is read-only, no place can be made in it."""
+    for name, target in _OWN.items():
+        for folder in environment.folders:
+            if folder.startswith(f"{target}/"):
+                yield name + folder.removeprefix(target)
+
+
+async def _whole(work: Coroutine[Any, Any, None]) -> None:
+    """A thread cannot be cancelled: wait for it, so that what it does is over before anybody cleans up."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def argv(container: Container, environment: Environment) -> tuple[str, ...]:
+    """What is run: `command` replaces an image's own entry point and arguments, `args` the arguments alone."""
+    if container.command:
+        return container.command + container.args
+    if not environment.entrypoint and not environment.default_args:
+        raise Refused(
+            "EntrypointUnknown",
+            f"Container {container.name} names no command, and no entry point of image {container.image} is known "
+            f"here: set `command`, or `skysail image add {shlex.quote(container.image)} --entrypoint …`.",
+        )
+    return environment.entrypoint + (container.args or environment.default_args)
+
+
+def _too_long(command: tuple[str, ...]) -> str:
+    longest = max(len(word.encode()) for word in command)
+    return (
+        f'"{command[0]}" cannot be started: its command and arguments are too long for the kernel (the longest has '
+        f"{longest} bytes): put the text into a ConfigMap, and mount that as a file."
+    )
+
+
+def _other_python(image: str, environment: Environment) -> str:
+    """A tag that names a Python does not choose one here: empty where it happens to be that one, or names none."""
+    named = _PYTHON_TAG.search(image)
+    if named is None or not environment.python or f"{environment.python}.".startswith(f"{named[1]}."):
+        return ""
+    add = f"skysail image add {shlex.quote(image)} --python {named[1]}"
+    return (
+        f"Image {image} runs in Python {environment.python} here: `{add}` makes one with a Python {named[1]} of yours."
+    )

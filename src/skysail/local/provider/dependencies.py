@@ -1,0 +1,65 @@
+"""What the provider needs from outside."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from skysail.base.names import Event
+from skysail.cloud.provider import Pod, RunId
+from skysail.local.bubblewrap.cgroups import Groups
+from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.images.environments import Environment
+from skysail.local.provider.run_journal import Journal
+from skysail.local.storage.volumes import Places
+
+
+class Attachment(Protocol):
+    """A pod's end of the network. `namespace` is a name for `ip netns`; empty: the hull's own network."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
+
+
+class Network(Protocol):
+    """Raises errors of `cloud.errors`, and `dial` OSError."""
+
+    async def attach(self, pod: Pod) -> Attachment:
+        """Called again for the same UID: the same attachment, nothing new."""
+        ...
+
+    async def detach(self, uid: str) -> None:
+        """Unknown pods are fine."""
+        ...
+
+    async def dial(self, address: str, port: int) -> socket.socket: ...
+
+
+class ImageFinder(Protocol):
+    """Slow where an environment must be made first. Raises BuildFailed."""
+
+    async def find(self, image: str, say: Callable[[str], None]) -> Environment | None:
+        """None where the image is unknown."""
+        ...
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """`tell` makes an event of what the user of a run should know. `name_server` is what pods ask for names."""
+
+    tools: Tools
+    groups: Groups
+    network: Network
+    images: ImageFinder
+    places: Places
+    runs: Path
+    journal: Journal
+    name_server: str
+    now: Callable[[], float]
+    tell: Callable[[RunId, Event, str], None]

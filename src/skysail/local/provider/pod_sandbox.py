@@ -1,0 +1,66 @@
+"""One prepared pod: its volumes, its network, and the files that tell its programs who they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from skysail.cloud.provider import Pod
+from skysail.local.bubblewrap.rootfs import Bind
+from skysail.local.provider.dependencies import Attachment
+from skysail.local.storage.volumes import Volumes
+
+
+class Place:
+    def __init__(self, pod: Pod, volumes: Volumes, folder: Path, name_server: str) -> None:
+        self.pod = pod
+        self.volumes = volumes
+        self.folder = folder
+        self._name_server = name_server
+        self.attachment: Attachment | None = None
+
+    @property
+    def address(self) -> str:
+        return self._attached.address
+
+    @property
+    def namespace(self) -> str:
+        return self._attached.namespace
+
+    @property
+    def _attached(self) -> Attachment:
+        assert self.attachment is not None, "a place is known only when it has a network"
+        return self.attachment
+
+    def make(self) -> None:
+        """Blocking. May be called twice."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.volumes.make(self.pod.volumes)
+
+    def connect(self, attachment: Attachment) -> None:
+        self.attachment = attachment
+        (self.folder / "hosts").write_text(self._hosts())
+        (self.folder / "resolv.conf").write_text(self._resolv_conf())
+        (self.folder / "hostname").write_text(f"{self.pod.hostname}\n")
+
+    @property
+    def binds(self) -> tuple[Bind, ...]:
+        return tuple(
+            Bind(str(self.folder / name), f"/etc/{name}", read_only=True)
+            for name in ("hosts", "resolv.conf", "hostname")
+        )
+
+    def _hosts(self) -> str:
+        """The pod's own name only: all others come from the name server, which can change its mind."""
+        pod = self.pod
+        full = f"{pod.hostname}.{pod.subdomain}.{pod.namespace}.svc.cluster.local\t" if pod.subdomain else ""
+        lines = [
+            "127.0.0.1\tlocalhost",
+            "::1\tlocalhost ip6-localhost ip6-loopback",
+            f"{self.address}\t{full}{pod.hostname}",
+            *(f"{address}\t{' '.join(names)}" for address, names in pod.hosts),
+        ]
+        return "\n".join((*lines, ""))
+
+    def _resolv_conf(self) -> str:
+        search = f"{self.pod.namespace}.svc.cluster.local svc.cluster.local cluster.local"
+        return f"nameserver {self._name_server}\nsearch {search}\noptions ndots:5\n"

@@ -1,0 +1,197 @@
+"""Makes a disk for every claim of the class `standard`, and removes it when its claim is gone.
+
+A disk is a folder of the cluster's home, by the name of its PersistentVolume; the folder is made by whoever first
+mounts it. It outlives pods, agents and the hull.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from skysail.base.names import DISKS, Annotation
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import (
+    CLUSTER_ROLE_BINDING,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    STORAGE_CLASS,
+    Resource,
+)
+from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.reflector import Reflector
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
+from skysail.local.addresses import NODE
+from skysail.local.control_plane.pki import DISK_MAKER
+
+CLASS = "standard"
+_RETRY_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+Manifest = dict[str, Any]
+MANIFESTS: tuple[tuple[Resource, Manifest], ...] = (
+    (
+        STORAGE_CLASS,
+        {
+            "apiVersion": STORAGE_CLASS.api_version,
+            "kind": STORAGE_CLASS.kind,
+            "metadata": {
+                "name": CLASS,
+                "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+            },
+            "provisioner": DISKS,
+            "reclaimPolicy": "Delete",
+            "volumeBindingMode": "Immediate",
+        },
+    ),
+    (
+        CLUSTER_ROLE_BINDING,
+        {
+            "apiVersion": CLUSTER_ROLE_BINDING.api_version,
+            "kind": CLUSTER_ROLE_BINDING.kind,
+            "metadata": {"name": "skysail-disks"},
+            "roleRef": {
+                "apiGroup": CLUSTER_ROLE_BINDING.group,
+                "kind": "ClusterRole",
+                "name": "system:persistent-volume-provisioner",
+            },
+            "subjects": [{"apiGroup": CLUSTER_ROLE_BINDING.group, "kind": "User", "name": DISK_MAKER.name}],
+        },
+    ),
+)
+
+
+class ClaimSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    storage_class_name: str | None = None
+    volume_name: str = ""
+    access_modes: tuple[str, ...] = ()
+    volume_mode: str = "Filesystem"
+    resources: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
+
+
+class Claim(Object, frozen=True, gc=False):
+    spec: ClaimSpec
+
+
+class VolumeSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    persistent_volume_reclaim_policy: str = "Retain"
+
+
+class VolumeStatus(msgspec.Struct, frozen=True, gc=False):
+    phase: str = ""
+
+
+class Volume(Object, frozen=True, gc=False):
+    spec: VolumeSpec = VolumeSpec()
+    status: VolumeStatus = VolumeStatus()
+
+
+class DiskMaker:
+    """One per cluster. Every pass looks at everything: a laptop has few disks."""
+
+    def __init__(self, client: Client, folder: Path, rng: random.Random) -> None:
+        self._client = client
+        self._folder = folder
+        self._rng = rng
+        self._changed = asyncio.Event()
+        self._claims: Cache[Claim] = Cache(PERSISTENT_VOLUME_CLAIM, Claim)
+        self._volumes: Cache[Volume] = Cache(PERSISTENT_VOLUME, Volume)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for cache in (self._claims, self._volumes):
+                cache.subscribe(lambda _old, _new: self._changed.set())
+                tasks.create_task(Reflector[Any](self._client, cache, rng=self._rng).run())
+                await cache.synced.wait()
+            while True:
+                self._changed.clear()
+                if not await self._pass():
+                    await asyncio.sleep(_RETRY_SECONDS)
+                    continue
+                await self._changed.wait()
+
+    async def _pass(self) -> bool:
+        try:
+            for claim in unmet(self._claims.all(), {volume.metadata.name for volume in self._volumes.all()}):
+                self._volumes.wrote(await self._client.create(PERSISTENT_VOLUME, manifest(claim, self._folder), Volume))
+            for volume in unwanted(self._volumes.all()):
+                await self._remove(volume)
+        except (AlreadyExists, Conflict, NotFound) as error:
+            log.debug("changed meanwhile", extra={"why": str(error)})
+        except (KubeError, OSError) as error:
+            log.warning("disks not kept", extra={"why": str(error)})
+        else:
+            return True
+        return False
+
+    async def _remove(self, volume: Volume) -> None:
+        """The data first: while the volume is there, a removal that was broken off is found again."""
+        folder = self._folder / volume.metadata.name
+        if folder.exists():
+            await asyncio.to_thread(shutil.rmtree, folder)
+        await self._client.delete(PERSISTENT_VOLUME, volume, Volume)
+
+
+def unmet(claims: Iterable[Claim], volumes: set[str]) -> list[Claim]:
+    """Claims of our class that have no disk yet."""
+    return [
+        claim
+        for claim in claims
+        if claim.spec.storage_class_name == CLASS
+        and not claim.spec.volume_name
+        and not claim.metadata.is_deleting
+        and claim.spec.volume_mode == "Filesystem"
+        and _name(claim) not in volumes
+    ]
+
+
+def unwanted(volumes: Iterable[Volume]) -> list[Volume]:
+    """Disks of ours whose claim is gone and whose data shall go with it."""
+    return [
+        volume
+        for volume in volumes
+        if (volume.metadata.annotations or {}).get(Annotation.PROVISIONED_BY) == DISKS
+        and volume.status.phase == "Released"
+        and volume.spec.persistent_volume_reclaim_policy == "Delete"
+        and not volume.metadata.is_deleting
+    ]
+
+
+def manifest(claim: Claim, folder: Path) -> Manifest:
+    """By the UID of its claim, so that asking twice makes one disk."""
+    name, metadata = _name(claim), claim.metadata
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}
+    return {
+        "apiVersion": PERSISTENT_VOLUME.api_version,
+        "kind": PERSISTENT_VOLUME.kind,
+        "metadata": {"name": name, "annotations": {Annotation.PROVISIONED_BY.value: DISKS}},
+        "spec": {
+            "storageClassName": CLASS,
+            "persistentVolumeReclaimPolicy": "Delete",
+            "accessModes": list(claim.spec.access_modes),
+            "capacity": {"storage": claim.spec.resources.get("requests", {}).get("storage", "1Gi")},
+            "local": {"path": str(folder / name)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+            "claimRef": {
+                "apiVersion": "v1",
+                "kind": PERSISTENT_VOLUME_CLAIM.kind,
+                "namespace": metadata.namespace,
+                "name": metadata.name,
+                "uid": metadata.uid,
+            },
+        },
+    }
+
+
+def _name(claim: Claim) -> str:
+    return f"pvc-{claim.metadata.uid}"

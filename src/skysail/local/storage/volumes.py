@@ -1,0 +1,213 @@
+"""The volumes of one pod, as folders of the machine. Blocking, and for one thread at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from skysail.cloud.errors import Gone, Refused
+from skysail.cloud.provider import Disk, File, Files, Folder, Mount, Scratch, Volume
+from skysail.local import files as plain_path
+from skysail.local.bubblewrap.rootfs import Bind
+
+_REASON = "CreateContainerConfigError"
+_CURRENT = "..data"
+_NEXT = "..data_tmp"
+_BLOCK = 512  # the unit of st_blocks, whatever the disk's own is
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """Where volumes may be. `memory` is on a tmpfs; a `Folder` must lie in one of `allowed`."""
+
+    folder: Path
+    memory: Path
+    disks: Path
+    allowed: tuple[Path, ...] = ()
+
+
+class Volumes:
+    """Made when the pod is prepared, deleted with it. Disks and the machine's folders stay."""
+
+    def __init__(self, uid: str, places: Places) -> None:
+        self._uid = uid
+        self._places = places
+        self._volumes: dict[str, Volume] = {}
+        self._paths: dict[str, Path] = {}
+
+    def make(self, volumes: Iterable[Volume]) -> None:
+        """Raises Refused for a volume that can never be."""
+        for volume in volumes:
+            self._paths[volume.name] = self._make(volume)
+            self._volumes[volume.name] = volume
+
+    def bind(self, mount: Mount) -> Bind:
+        """Where the mount's files are on the machine."""
+        volume = self._volumes.get(mount.volume)
+        if volume is None:
+            raise Refused(
+                _REASON, f"The mount at {mount.path} names the volume {mount.volume}, which the pod does not have."
+            )
+        match volume.source:
+            case Files():
+                read_only = True
+            case Disk(read_only=True):
+                read_only = True
+            case _:
+                read_only = mount.read_only
+        path = self._paths[mount.volume]
+        source = _below(path, mount.sub_path, can_make=not read_only) if mount.sub_path else path
+        # Programs write beside a part of a volume and beside a folder of the machine, so they can put a link there.
+        is_shared = bool(mount.sub_path) or isinstance(volume.source, Folder)
+        return Bind(str(source), mount.path, read_only, is_shared)
+
+    def update(self, name: str, files: Iterable[File]) -> None:
+        """Replace the content of a `Files` volume: a reader sees all of the old or all of the new."""
+        volume = self._volumes.get(name)
+        if volume is None:
+            raise Gone(f"The pod has no volume {name}.")
+        if not isinstance(volume.source, Files):
+            raise Refused(
+                "VolumeNotReplaceable", f"The content of volume {name} is the pod's own and cannot be replaced."
+            )
+        _write(self._paths[name], files)
+
+    @property
+    def have_limits(self) -> bool:
+        return any(_limit(volume) is not None for volume in self._volumes.values())
+
+    def excess(self) -> str:
+        """Why the pod cannot stay; empty where every volume keeps to its limit."""
+        for name, volume in self._volumes.items():
+            limit = _limit(volume)
+            if limit is not None and _size(self._paths[name]) > limit:
+                return f'Usage of EmptyDir volume "{name}" exceeds the limit of {limit} bytes (its sizeLimit).'
+        return ""
+
+    def remove(self) -> None:
+        """Nothing there is fine."""
+        for folder in (self._places.folder / self._uid, self._places.memory / self._uid):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _make(self, volume: Volume) -> Path:
+        match volume.source:
+            case Scratch(in_memory=in_memory):
+                folder = self._places.memory if in_memory else self._places.folder
+                return _empty(folder / self._uid / volume.name)
+            case Files(files=files):
+                folder = _empty(self._places.folder / self._uid / volume.name)
+                _write(folder, files)
+                return folder
+            case Folder(path=path, create=create):
+                return self._folder(Path(path), create=create)
+            case Disk(id=name):
+                return self._disk(name)
+
+    def _folder(self, path: Path, *, create: bool) -> Path:
+        real = _real(path)
+        if not any(real.is_relative_to(_real(allowed)) for allowed in self._places.allowed):
+            raise Refused(
+                "HostPathNotAllowed",
+                f"The folder {path} of this machine is not open to pods: "
+                f"use an emptyDir or a claim, or `skysail down` and `SKYSAIL_ALLOWED_FOLDERS={path} skysail up`.",
+            )
+        if create:
+            os.close(plain_path.opened(real, can_make=True))
+        if not real.exists():
+            raise Refused("HostPathMissing", f"{path} does not exist on this machine: create it first.")
+        return real
+
+    def _disk(self, name: str) -> Path:
+        if name != PurePosixPath(name).name or name in ("", ".", ".."):
+            raise Refused(_REASON, f"{name!r} is no name of a disk.")
+        path = self._places.disks / name
+        path.mkdir(mode=0o777, parents=True, exist_ok=True)
+        return _real(path)
+
+
+def _limit(volume: Volume) -> int | None:
+    """A limit of nothing is none, as for a kubelet."""
+    return volume.source.size_limit or None if isinstance(volume.source, Scratch) else None
+
+
+def _size(folder: Path) -> int:
+    """Bytes on the disk. What vanishes while we look counts no more."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(path, name)).st_blocks * _BLOCK  # noqa: PTH118 (thousands of files)
+    return total
+
+
+def _empty(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o777)  # whoever the program is
+    return _real(folder)
+
+
+def _real(path: Path) -> Path:
+    """Without links. Unlike `Path.resolve` it takes one that leads to itself; then whoever opens it will complain."""
+    return Path(os.path.realpath(path))
+
+
+def _below(root: Path, sub_path: str, *, can_make: bool) -> Path:
+    """A path inside the volume, `root`, which has no links in it. One that somebody put there must not lead out."""
+    path = _real(root / sub_path)
+    if not path.is_relative_to(root):
+        raise Refused(_REASON, f"The subPath {sub_path} leads out of its volume.")
+    try:
+        os.close(plain_path.opened(path, can_make=can_make))
+    except FileNotFoundError as error:
+        raise Refused(_REASON, f"The subPath {sub_path} does not exist in its volume.") from error
+    return path
+
+
+def _write(folder: Path, files: Iterable[File]) -> None:
+    """As a kubelet does: a new hidden folder, and one link that is moved to it; names are links through that one."""
+    files = tuple(files)
+    before = _current(folder)
+    content = _fresh(folder, before)
+    for file in files:
+        _place(content, file)
+    (folder / _NEXT).unlink(missing_ok=True)
+    (folder / _NEXT).symlink_to(content.name)
+    (folder / _NEXT).replace(folder / _CURRENT)
+    _link_names(folder, {PurePosixPath(file.path).parts[0] for file in files})
+    if before is not None:
+        shutil.rmtree(folder / before, ignore_errors=True)
+
+
+def _current(folder: Path) -> str | None:
+    with contextlib.suppress(FileNotFoundError):
+        return str((folder / _CURRENT).readlink())
+    return None
+
+
+def _fresh(folder: Path, before: str | None) -> Path:
+    number = int(before.removeprefix("..")) + 1 if before else 1
+    path = folder / f"..{number}"
+    shutil.rmtree(path, ignore_errors=True)  # left by an update that was broken off
+    path.mkdir()
+    return path
+
+
+def _place(content: Path, file: File) -> None:
+    path = content / file.path
+    if PurePosixPath(file.path).is_absolute() or ".." in PurePosixPath(file.path).parts or not file.path:
+        raise Refused(_REASON, f"{file.path!r} is no path inside a volume.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(file.content)
+    path.chmod(file.mode)
+
+
+def _link_names(folder: Path, wanted: set[str]) -> None:
+    there = {name for name in os.listdir(folder) if not name.startswith("..")}  # noqa: PTH208 (names are wanted)
+    for name in wanted - there:
+        (folder / name).symlink_to(f"{_CURRENT}/{name}")
+    for name in there - wanted:
+        (folder / name).unlink()

@@ -1,0 +1,282 @@
+"""From a pod as Kubernetes describes it to what a provider runs. Pure: what is referred to comes in as facts.
+
+What a provider cannot carry is not looked at here: `burden` has told it before anything is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from skysail.cloud import provider
+from skysail.kube.api import quantities
+from skysail.node.config import env as environment
+from skysail.node.config.env import Data, Facts, Missing
+from skysail.node.pod_types import (
+    ConfigMapSource,
+    Container,
+    DownwardItem,
+    DownwardSource,
+    KeySelector,
+    KeyToPath,
+    NameSelector,
+    Pod,
+    ProjectedSource,
+    SecretSource,
+    TokenSource,
+    Volume,
+)
+
+CONFIG_MAP = "ConfigMap"
+SECRET = "Secret"  # noqa: S105 (a kind)
+_GPU = "nvidia.com/gpu"
+# The volume by which the API server gives every pod its service account's token.
+_LOGIN = "kube-api-access-"
+_LONGEST_SUB_PATH = 4096
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """A ConfigMap or Secret that a pod names."""
+
+    kind: str
+    name: str
+    optional: bool
+
+
+class Needs(msgspec.Struct, frozen=True):
+    """What must be looked up before a pod can be translated."""
+
+    config_maps: frozenset[str]
+    secrets: frozenset[str]
+    claims: frozenset[str]
+    tokens: frozenset[TokenSource]
+
+
+def needs(pod: Pod) -> Needs:
+    named = list(references(pod))
+    return Needs(
+        config_maps=frozenset(reference.name for reference in named if reference.kind == CONFIG_MAP),
+        secrets=frozenset(reference.name for reference in named if reference.kind == SECRET),
+        claims=frozenset(v.persistent_volume_claim.claim_name for v in pod.spec.volumes if v.persistent_volume_claim),
+        tokens=frozenset(part for part in _parts(pod.spec.volumes) if isinstance(part, TokenSource)),
+    )
+
+
+def references(pod: Pod) -> Iterator[Reference]:
+    """Every ConfigMap and Secret that the pod names, once for each place that names it."""
+    for container in every_container(pod):
+        for source in container.env_from:
+            yield from _reference(source.config_map_ref, source.secret_ref)
+        for variable in container.env:
+            if variable.value_from:
+                yield from _reference(variable.value_from.config_map_key_ref, variable.value_from.secret_key_ref)
+    for part in _parts(pod.spec.volumes):
+        if isinstance(part, ConfigMapSource):
+            yield Reference(CONFIG_MAP, part.name, part.optional)
+        elif isinstance(part, SecretSource):
+            yield Reference(SECRET, part.secret_name or part.name, part.optional)
+
+
+def _reference(
+    config_map: NameSelector | KeySelector | None, secret: NameSelector | KeySelector | None
+) -> Iterator[Reference]:
+    for kind, selector in ((CONFIG_MAP, config_map), (SECRET, secret)):
+        if selector is not None:
+            yield Reference(kind, selector.name, selector.optional)
+
+
+def unmet_wishes(pod: Pod, facts: Facts) -> list[Reference]:
+    """Optional references to what does not exist: the pod runs without them, and its owner should know."""
+    stores = {CONFIG_MAP: facts.config_maps, SECRET: facts.secrets}
+    absent = (row for row in references(pod) if row.optional and row.name not in stores[row.kind])
+    return sorted(set(absent), key=lambda row: (row.kind, row.name))
+
+
+def every_container(pod: Pod) -> tuple[Container, ...]:
+    return (*pod.spec.init_containers, *pod.spec.containers)
+
+
+def without_login(pod: Pod) -> Pod:
+    """Without the login at the cluster that nearly every pod is given: it stays in the cluster."""
+    names = {volume.name for volume in pod.spec.volumes if volume.name.startswith(_LOGIN)}
+    if not names:
+        return pod
+    lighter = replace(
+        pod.spec,
+        volumes=tuple(volume for volume in pod.spec.volumes if volume.name not in names),
+        containers=tuple(_without(container, names) for container in pod.spec.containers),
+        init_containers=tuple(_without(container, names) for container in pod.spec.init_containers),
+    )
+    return replace(pod, spec=lighter)
+
+
+def _without(container: Container, volumes: set[str]) -> Container:
+    mounts = tuple(mount for mount in container.volume_mounts if mount.name not in volumes)
+    return replace(container, volume_mounts=mounts)
+
+
+def place(pod: Pod, facts: Facts) -> provider.Pod:
+    """The pod without its containers. Raises `Missing`."""
+    return provider.Pod(
+        uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        hostname=pod.hostname,
+        subdomain=pod.spec.subdomain,
+        volumes=tuple(provider.Volume(volume.name, _carried(pod, volume, facts)) for volume in pod.spec.volumes),
+        hosts=tuple((alias.ip, alias.hostnames) for alias in pod.spec.host_aliases),
+        uses_host_network=pod.spec.host_network,
+    )
+
+
+def container(pod: Pod, source: Container, facts: Facts) -> provider.Container:
+    """One container with everything resolved. Raises `Missing`."""
+    env = environment.resolve(pod, source, facts)
+    return provider.Container(
+        name=source.name,
+        image=source.image,
+        command=tuple(environment.expand(word, env) for word in source.command),
+        args=tuple(environment.expand(word, env) for word in source.args),
+        env=tuple(env.items()),
+        working_dir=source.working_dir,
+        mounts=tuple(
+            provider.Mount(
+                volume=mount.name,
+                path=mount.mount_path,
+                sub_path=_sub_path(mount.sub_path or environment.expand(mount.sub_path_expr, env)),
+                read_only=mount.read_only,
+            )
+            for mount in source.volume_mounts
+        ),
+        limits=_limits(source),
+        stdin=source.stdin,
+        stdin_once=source.stdin_once,
+        tty=source.tty,
+        rights=_rights(pod, source),
+        message_path=source.termination_message_path,
+    )
+
+
+def files(pod: Pod, volume: Volume, facts: Facts) -> tuple[provider.File, ...]:
+    """The content of a volume that is made of Kubernetes objects. Raises `Missing`."""
+    return tuple(file for part, mode in _with_modes(volume) for file in _files_of(pod, part, facts, mode))
+
+
+def _rights(pod: Pod, source: Container) -> provider.Rights:
+    """What a container says of itself comes before what its pod says for all. Raises `Missing` where both cannot be."""
+    own, shared = source.security_context, pod.spec.security_context
+    user = shared.run_as_user if own.run_as_user is None else own.run_as_user
+    non_root = shared.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
+    if non_root and user == 0:
+        raise Missing(
+            "RunAsNonRoot",
+            f"Container {source.name} must not run as root (runAsNonRoot) and asks for it (runAsUser: 0). "
+            "Name another user, or drop runAsNonRoot.",
+        )
+    return provider.Rights(
+        user=user,
+        group=shared.run_as_group if own.run_as_group is None else own.run_as_group,
+        must_not_be_root=bool(non_root),
+        dropped=own.capabilities.dropped,
+        added=own.capabilities.added,
+        has_read_only_root=own.read_only_root_filesystem,
+    )
+
+
+def _limits(source: Container) -> provider.Limits:
+    limits = source.resources.limits
+    return provider.Limits(
+        cpu=float(quantities.parse(limits["cpu"])) if "cpu" in limits else None,
+        memory=int(quantities.parse(limits["memory"])) if "memory" in limits else None,
+        gpus=int(quantities.parse(limits.get(_GPU, 0))),
+    )
+
+
+def _sub_path(path: str) -> str:
+    """A path inside the volume: anything that leads out of it is refused."""
+    if path.startswith("/") or ".." in path.split("/") or len(path) > _LONGEST_SUB_PATH:
+        raise Missing("InvalidSubPath", f"The subPath {path!r} leads out of its volume. Name a path inside it.")
+    return path
+
+
+def _carried(
+    pod: Pod, volume: Volume, facts: Facts
+) -> provider.Scratch | provider.Files | provider.Folder | provider.Disk:
+    if volume.empty_dir is not None:
+        limit = volume.empty_dir.size_limit
+        size = None if limit is None else int(quantities.parse(limit))
+        return provider.Scratch(in_memory=volume.empty_dir.medium == "Memory", size_limit=size)
+    if volume.host_path is not None:
+        return provider.Folder(volume.host_path.path, create=volume.host_path.type.endswith("OrCreate"))
+    if volume.persistent_volume_claim is not None:
+        claim = volume.persistent_volume_claim
+        if claim.claim_name not in facts.disks:
+            raise Missing("ClaimNotBound", f"PersistentVolumeClaim {claim.claim_name} is not bound yet.")
+        return provider.Disk(facts.disks[claim.claim_name], read_only=claim.read_only)
+    return provider.Files(files(pod, volume, facts))
+
+
+Part = ConfigMapSource | SecretSource | DownwardSource | TokenSource
+
+
+def _parts(volumes: Iterable[Volume]) -> Iterator[Part]:
+    for volume in volumes:
+        yield from (part for part, _ in _with_modes(volume))
+
+
+def _with_modes(volume: Volume) -> Iterator[tuple[Part, int]]:
+    """The parts of a volume that come from Kubernetes, each with the mode that its files have by default."""
+    if volume.projected is not None:
+        yield from ((part, volume.projected.default_mode) for part in _projected(volume.projected))
+    for part in (volume.config_map, volume.secret, volume.downward_api):
+        if part is not None:
+            yield part, part.default_mode
+
+
+def _projected(source: ProjectedSource) -> Iterator[Part]:
+    for row in source.sources:
+        for part in (row.config_map, row.secret, row.downward_api, row.service_account_token):
+            if part is not None:
+                yield part
+
+
+def _files_of(pod: Pod, part: Part, facts: Facts, mode: int) -> Iterator[provider.File]:
+    if isinstance(part, TokenSource):
+        if part not in facts.tokens:
+            raise Missing("TokenMissing", f"There is no token for the service account {pod.spec.service_account_name}.")
+        yield provider.File(part.path, facts.tokens[part].encode(), mode)
+    elif isinstance(part, DownwardSource):
+        for item in part.items:
+            yield provider.File(item.path, _downward(pod, item, facts).encode(), item.mode or mode)
+    elif isinstance(part, SecretSource):
+        name = part.secret_name or part.name
+        yield from _selected(part, facts.secrets.get(name), mode, (SECRET, name))
+    else:
+        yield from _selected(part, facts.config_maps.get(part.name), mode, (CONFIG_MAP, part.name))
+
+
+def _downward(pod: Pod, item: DownwardItem, facts: Facts) -> str:
+    if item.field_ref:
+        return environment.field(pod, item.field_ref.field_path, facts)
+    assert item.resource_field_ref is not None, "the API server lets one of the two pass"
+    return environment.resource(pod, pod.spec.containers[0], item.resource_field_ref, facts)
+
+
+def _selected(
+    part: ConfigMapSource | SecretSource, data: Data | None, mode: int, named: tuple[str, str]
+) -> Iterator[provider.File]:
+    """All keys of an object as files, or those that are named, at the paths that are named."""
+    kind, name = named
+    if data is None:
+        if not part.optional:
+            raise Missing(f"Mandatory{kind}NotFound", f"{kind} {name} does not exist. Create it, and the pod starts.")
+        return
+    for item in part.items or tuple(KeyToPath(key, key) for key in data):
+        if item.key in data:
+            yield provider.File(_sub_path(item.path), data[item.key], item.mode or mode)
+        elif not part.optional:
+            raise Missing(
+                f"Mandatory{kind}NotFound", f"{kind} {name} has no key {item.key}. Add it, and the pod starts."
+            )

@@ -1,0 +1,218 @@
+"""Looks up what pods refer to: ConfigMaps, Secrets, Services, claims, and tokens of their service accounts.
+
+A node may read only what a pod that is bound to it names, one by one; so nothing here lists or watches but Services.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from skysail.base.names import DISKS, Annotation
+from skysail.kube.api.objects import Object
+from skysail.kube.api.rbac import Right
+from skysail.kube.api.resources import (
+    CONFIG_MAP,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    Resource,
+)
+from skysail.kube.cache.cache import Cache
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import Forbidden, NotFound
+from skysail.node.config import container_config, env
+from skysail.node.config.env import Data, Facts
+from skysail.node.pod_types import Pod, TokenSource
+
+# Pods that start together name the same objects: they are read once.
+_FRESH_SECONDS = 1.0
+# A token is renewed well before its end, so that no program ever holds an old one.
+_SPENT = 0.6
+_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
+_HEADLESS = ("", "None")
+
+RIGHTS = (Right(CONFIG_MAP, ("get",)), Right(SECRET, ("get",)), Right(PERSISTENT_VOLUME_CLAIM, ("get",)))
+
+T = TypeVar("T")
+
+
+class ServicePort(msgspec.Struct, frozen=True, gc=False):
+    port: int
+    name: str = ""
+    protocol: str = "TCP"
+
+
+class ServiceSpec(msgspec.Struct, frozen=True, gc=False):
+    cluster_ip: str = msgspec.field(default="", name="clusterIP")
+    ports: tuple[ServicePort, ...] = ()
+
+
+class Service(Object, frozen=True, gc=False):
+    spec: ServiceSpec = ServiceSpec()
+
+
+class _ConfigMap(msgspec.Struct, rename="camel"):
+    data: dict[str, str] | None = None
+    binary_data: dict[str, bytes] | None = None
+
+
+class _Secret(msgspec.Struct):
+    data: dict[str, bytes] | None = None
+
+
+class _ClaimSpec(msgspec.Struct, rename="camel"):
+    volume_name: str = ""
+
+
+class _Claim(msgspec.Struct):
+    spec: _ClaimSpec
+
+
+class _TokenStatus(msgspec.Struct, rename="camel"):
+    token: str
+
+
+class _TokenReply(msgspec.Struct):
+    status: _TokenStatus
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """What pods may know of their node. `environment` is for all of them, unless they say otherwise.
+
+    A virtual node stands for a cloud: there is no machine, and so nothing that a DaemonSet could look after.
+    """
+
+    name: str
+    address: str
+    allocatable: Mapping[str, str]
+    is_virtual: bool = False
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class References:
+    """Raises errors of `kube.errors`; what does not exist is left out of the facts."""
+
+    def __init__(self, client: Client, node: Node, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._node = node
+        self._clock = clock
+        self._read: dict[tuple[Resource, str, str], tuple[float, Data | None]] = {}
+        self._tokens: dict[tuple[str, TokenSource], tuple[float, str]] = {}
+        self.services: Cache[Service] = Cache(SERVICE, Service)
+
+    async def facts(self, pod: Pod, address: str) -> Facts:
+        """Everything that this pod refers to, as it is now."""
+        needs, namespace = container_config.needs(pod), pod.metadata.namespace
+        config_maps, secrets, disks, tokens = await asyncio.gather(
+            self._all(needs.config_maps, lambda name: self._config_map(namespace, name)),
+            self._all(needs.secrets, lambda name: self._secret(namespace, name)),
+            self._all(needs.claims, lambda name: self._disk(namespace, name)),
+            self._all(needs.tokens, lambda source: self._token(pod, source)),
+        )
+        return Facts(
+            config_maps=config_maps,
+            secrets=secrets,
+            services={**self._node.environment, **env.service_variables(self._services_for(pod))},
+            pod_ip=address,
+            host_ip=self._node.address,
+            allocatable=self._node.allocatable,
+            disks=disks,
+            tokens=tokens,
+        )
+
+    def forget(self, uid: str) -> None:
+        for key in [key for key in self._tokens if key[0] == uid]:
+            del self._tokens[key]
+
+    async def _all(self, wanted: Iterable[T], read: Callable[[T], Awaitable[Any]]) -> dict[T, Any]:
+        found = {one: await read(one) for one in wanted}
+        return {one: value for one, value in found.items() if value is not None}
+
+    async def _config_map(self, namespace: str, name: str) -> Data | None:
+        async def read() -> Data:
+            found = await self._client.get(CONFIG_MAP, namespace, name, _ConfigMap)
+            texts = {key: value.encode() for key, value in (found.data or {}).items()}
+            return {**texts, **(found.binary_data or {})}
+
+        return await self._recent(CONFIG_MAP, namespace, name, read)
+
+    async def _secret(self, namespace: str, name: str) -> Data | None:
+        async def read() -> Data:
+            return (await self._client.get(SECRET, namespace, name, _Secret)).data or {}
+
+        return await self._recent(SECRET, namespace, name, read)
+
+    async def _recent(
+        self, resource: Resource, namespace: str, name: str, read: Callable[[], Awaitable[Data]]
+    ) -> Data | None:
+        now = self._clock()
+        self._read = {key: entry for key, entry in self._read.items() if now - entry[0] < _FRESH_SECONDS}
+        key = (resource, namespace, name)
+        if key not in self._read:
+            try:
+                self._read[key] = (now, await _patiently(read))
+            except NotFound:
+                self._read[key] = (now, None)
+        return self._read[key][1]
+
+    async def _disk(self, namespace: str, name: str) -> str | None:
+        """The provider's name of the disk behind a claim that is bound."""
+        try:
+            claim = await _patiently(lambda: self._client.get(PERSISTENT_VOLUME_CLAIM, namespace, name, _Claim))
+            volume = claim.spec.volume_name
+            if not volume:
+                return None
+            disk = await _patiently(lambda: self._client.get(PERSISTENT_VOLUME, "", volume, Object))
+        except NotFound:
+            return None
+        is_ours = (disk.metadata.annotations or {}).get(Annotation.PROVISIONED_BY) == DISKS
+        return disk.metadata.name if is_ours else None
+
+    async def _token(self, pod: Pod, source: TokenSource) -> str | None:
+        key = (pod.metadata.uid, source)
+        until, token = self._tokens.get(key, (0.0, ""))
+        if self._clock() < until:
+            return token
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid}
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "metadata": {"namespace": pod.metadata.namespace, "name": pod.spec.service_account_name},
+            "spec": {
+                "audiences": [source.audience] if source.audience else [],
+                "expirationSeconds": source.expiration_seconds,
+                "boundObjectRef": bound,
+            },
+        }
+        reply = await _patiently(
+            lambda: self._client.create(SERVICE_ACCOUNT, request, _TokenReply, subresource="token")
+        )
+        self._tokens[key] = (self._clock() + source.expiration_seconds * _SPENT, reply.status.token)
+        return reply.status.token
+
+    def _services_for(self, pod: Pod) -> dict[str, tuple[str, tuple[tuple[str, int], ...]]]:
+        """Those of its own namespace where it wants them; the API server's always."""
+        chosen = {}
+        for service in self.services.all():
+            key, spec = service.metadata.key, service.spec
+            is_api = (key.namespace, key.name) == ("default", "kubernetes")
+            is_near = key.namespace == pod.metadata.namespace and pod.spec.enable_service_links
+            if (is_api or is_near) and spec.cluster_ip not in _HEADLESS:
+                chosen[key.name] = (spec.cluster_ip, tuple((port.name, port.port) for port in spec.ports))
+        return chosen
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """The API server lets a node read what its pods name; it may hear of a new pod a moment later than we do."""
+    for pause in _PAUSES:
+        try:
+            return await ask()
+        except Forbidden:
+            await asyncio.sleep(pause)
+    return await ask()

@@ -1,0 +1,363 @@
+"""What containers printed, kept on disk until their pod is forgotten.
+
+One folder per run, of numbered files with lines like the container runtimes' own: a timestamp, the stream, F for a full
+line or P for a part of one, the text. All fields but the text have a fixed width. The oldest file goes when there are
+too many. Files are local, so they are read and written in the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import mmap
+import shutil
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Literal
+
+import msgspec
+
+from skysail.cloud.provider import Output, RunId
+
+_STAMP = len("2026-11-15T20:30:26.955746944Z")
+_TAG = _STAMP + len(" stdout ")
+_TEXT = _TAG + len("F ")
+# As the container runtimes do: a program that prints no line end must not fill the memory.
+_LONGEST_PART = 16 * 1024
+_READ = 128 * 1024
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """How much of one run is kept: this many files of about this many bytes."""
+
+    file_bytes: int = 8 * 2**20
+    files: int = 4
+
+
+class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of a log: of its last `tail` lines those `since` then, and of these the first `limit` bytes."""
+
+    follow: bool = False
+    timestamps: bool = False
+    tail: int | None = None
+    since: float | None = None
+    limit: int | None = None
+
+
+_DEFAULT_BOUNDS = Bounds()
+_ALL = Excerpt()
+
+
+class LogStore:
+    """Everything that one node keeps, below one folder. Several processes may read it; one writes."""
+
+    def __init__(self, folder: Path, bounds: Bounds = _DEFAULT_BOUNDS) -> None:
+        self._folder = folder
+        self._bounds = bounds
+        self._writers: dict[RunId, LogWriter] = {}
+
+    def writer(self, run: RunId) -> LogWriter:
+        """Write this run's log; close it when the run has ended, because followers wait for that.
+
+        Called for a run that has a log already, it goes on with it, and drops what it was told before: a provider that
+        is asked again tells everything again. Only this run's log and that of the run before are kept.
+        """
+        for number in self.numbers(run.pod, run.container):
+            if number < run.number - 1:
+                older = RunId(run.pod, run.container, number)
+                self._writers.pop(older, None)
+                shutil.rmtree(self._path(older))
+        writer = LogWriter(self._path(run), self._bounds)
+        self._writers[run] = writer
+        return writer
+
+    def numbers(self, pod: str, container: str) -> list[int]:
+        """The runs of a container of which there is a log, oldest first."""
+        folder = self._folder / _safe(pod) / _safe(container)
+        return sorted(int(entry.name) for entry in folder.iterdir()) if folder.is_dir() else []
+
+    async def read(self, run: RunId, excerpt: Excerpt = _ALL) -> AsyncIterator[bytes]:
+        """The wanted part, in pieces. With `follow`, what comes later, too, until the run's writer is closed."""
+        room = excerpt.limit
+        async with contextlib.aclosing(self._pieces(run, excerpt)) as pieces:
+            async for piece in pieces:
+                if room is not None and len(piece) >= room:
+                    yield piece[:room]
+                    return
+                room = room and room - len(piece)
+                yield piece
+
+    def end(self, run: RunId, lines: int, size: int) -> bytes:
+        """The last lines, of not more than `size` bytes: what a failed container says of itself."""
+        path = self._path(run)
+        with contextlib.closing(_Cursor(path, *_start_of_tail(path, lines))) as cursor:
+            found = list(itertools.chain.from_iterable(cursor.batches()))
+        return _render(found, _ALL, starts_line=True)[-size:]
+
+    def forget(self, pod: str) -> None:
+        """Delete all logs of a pod, whose UID this is. Unknown pods are fine; followers come to an end."""
+        for run in [run for run in self._writers if run.pod == pod]:
+            self._writers.pop(run).close()
+        shutil.rmtree(self._folder / _safe(pod), ignore_errors=True)
+
+    def forget_others(self, pods: Collection[str]) -> None:
+        """Delete the logs of all pods but these: of those that were deleted while nobody was here to see it."""
+        known = {entry.name for entry in self._folder.iterdir()} if self._folder.is_dir() else set()
+        for pod in known - {*pods}:
+            if not pod.startswith("."):  # such as a file system leaves behind
+                self.forget(pod)
+
+    async def _pieces(self, run: RunId, excerpt: Excerpt) -> AsyncGenerator[bytes, None]:
+        path, writer = self._path(run), self._writers.get(run)
+        since = b"" if excerpt.since is None else stamp(excerpt.since)
+        starts_line = True
+        with contextlib.closing(_Cursor(path, *_start_of_tail(path, excerpt.tail))) as cursor:
+            while True:
+                # Looked at before the files, so that nothing that is written meanwhile is missed.
+                seen = writer.written if writer else 0
+                is_over = not excerpt.follow or writer is None or writer.is_closed
+                for batch in cursor.batches():
+                    wanted = [line for line in batch if line[:_STAMP] >= since] if since else batch
+                    if wanted:
+                        yield _render(wanted, excerpt, starts_line=starts_line)
+                        starts_line = _is_full(wanted[-1])
+                if is_over or writer is None:
+                    return
+                await writer.grown(seen)
+
+    def _path(self, run: RunId) -> Path:
+        return self._folder / _safe(run.pod) / _safe(run.container) / str(run.number)
+
+
+class LogWriter:
+    """Made by `LogStore.writer`; one per run."""
+
+    def __init__(self, folder: Path, bounds: Bounds) -> None:
+        self._folder = folder
+        self._bounds = bounds
+        folder.mkdir(parents=True, exist_ok=True)
+        numbers = _file_numbers(folder)
+        self._number = numbers[-1] if numbers else 0
+        self._file: IO[bytes] = self._open()
+        self._after = b""
+        if numbers:
+            _cut_torn_line(folder / str(self._number))
+            self._after = _last_stamp(folder)
+        self._parts: dict[Literal["stdout", "stderr"], bytes] = {}
+        self._last = b""
+        self._news = asyncio.Event()
+        self.written = 0
+        self.is_closed = False
+
+    def write(self, output: Output) -> None:
+        """A piece, in order. Pieces that an earlier writer of this run has stored are dropped."""
+        at = stamp(output.at)
+        if at <= self._after:
+            return
+        self._last = at
+        whole, end, rest = (self._parts.get(output.stream, b"") + output.data).rpartition(b"\n")
+        data = _lines(at, output.stream, whole) if end else b""
+        if len(rest) >= _LONGEST_PART:
+            data += _line(at, output.stream, rest, is_full=False)
+            rest = b""
+        self._parts[output.stream] = rest
+        self._append(data)
+
+    def close(self) -> None:
+        """The run has ended: what has no line end is a line. May be called twice."""
+        if self.is_closed:
+            return
+        self._append(b"".join(_line(self._last, stream, rest) for stream, rest in self._parts.items() if rest))
+        self._file.close()
+        self.is_closed = True
+        self._tell()
+
+    async def grown(self, seen: int) -> None:
+        """Returns when more than `seen` bytes have been written, or no more will be."""
+        while self.written <= seen and not self.is_closed:
+            await self._news.wait()
+
+    def _append(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._file.tell() >= self._bounds.file_bytes:
+            self._rotate()
+        self._file.write(data)
+        self.written += len(data)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _rotate(self) -> None:
+        self._file.close()
+        self._number += 1
+        self._file = self._open()
+        for number in _file_numbers(self._folder)[: -self._bounds.files]:
+            (self._folder / str(number)).unlink()
+
+    def _open(self) -> IO[bytes]:
+        return (self._folder / str(self._number)).open("ab", buffering=0)
+
+
+class _Cursor:
+    """A place in the files of a run, which moves on as they grow and as new ones come."""
+
+    def __init__(self, folder: Path, number: int, offset: int) -> None:
+        self._folder = folder
+        self._number = number
+        self._offset = offset
+        self._file: IO[bytes] | None = None
+
+    def batches(self) -> Iterator[list[bytes]]:
+        """What is there now, from here on."""
+        while True:
+            if self._file is None and not self._open():
+                return
+            yield from self._rest()
+            following = [number for number in _file_numbers(self._folder) if number > self._number]
+            if not following:
+                return
+            # The file may have grown after we read its end, and before its successor was made.
+            yield from self._rest()
+            self.close()
+            self._number, self._offset = following[0], 0
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> bool:
+        try:
+            self._file = (self._folder / str(self._number)).open("rb")
+        except FileNotFoundError:
+            later = [number for number in _file_numbers(self._folder) if number > self._number]
+            if not later:
+                return False
+            self._number, self._offset = later[0], 0
+            return self._open()
+        return True
+
+    def _rest(self) -> Iterator[list[bytes]]:
+        assert self._file is not None
+        while True:
+            self._file.seek(self._offset)
+            whole, end, _ = self._file.read(_READ).rpartition(b"\n")
+            if not end:
+                return
+            self._offset += len(whole) + 1
+            yield whole.split(b"\n")
+
+
+def stamp(at: float) -> bytes:
+    """RFC 3339 with nine digits, so that they compare as bytes."""
+    seconds, nanoseconds = divmod(round(at * 1e9), 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z".encode()
+
+
+def _lines(at: bytes, stream: Literal["stdout", "stderr"], text: bytes) -> bytes:
+    """All at once where no line has to be cut: a program that prints much must not hold up the others."""
+    lines = text.split(b"\n")
+    if max(map(len, lines)) > _LONGEST_PART:
+        return b"".join(_line(at, stream, line) for line in lines)
+    head = _head(at, stream, is_full=True)
+    return head + (b"\n" + head).join(lines) + b"\n"
+
+
+def _line(at: bytes, stream: Literal["stdout", "stderr"], line: bytes, *, is_full: bool = True) -> bytes:
+    *parts, last = [line[start : start + _LONGEST_PART] for start in range(0, len(line), _LONGEST_PART)] or [b""]
+    partly = _head(at, stream, is_full=False)
+    return b"".join(partly + part + b"\n" for part in parts) + _head(at, stream, is_full=is_full) + last + b"\n"
+
+
+def _head(at: bytes, stream: Literal["stdout", "stderr"], *, is_full: bool) -> bytes:
+    """What stands before the text in a file."""
+    return b"%b %b %b " % (at, stream.encode(), b"F" if is_full else b"P")
+
+
+def _is_full(line: bytes) -> bool:
+    return line[_TAG : _TAG + 1] == b"F"
+
+
+def _render(lines: list[bytes], excerpt: Excerpt, *, starts_line: bool) -> bytes:
+    if not excerpt.timestamps and all(map(_is_full, lines)):
+        return b"\n".join([*(line[_TEXT:] for line in lines), b""])
+    pieces = []
+    for line in lines:
+        if excerpt.timestamps and starts_line:
+            pieces.append(line[:_STAMP] + b" ")
+        pieces.append(line[_TEXT:])
+        starts_line = _is_full(line)
+        if starts_line:
+            pieces.append(b"\n")
+    return b"".join(pieces)
+
+
+def _start_of_tail(folder: Path, lines: int | None) -> tuple[int, int]:
+    """The file and the place in it at which the last so many lines begin."""
+    numbers = _file_numbers(folder)
+    if lines is None or not numbers:
+        return (numbers[0] if numbers else 0), 0
+    left = lines
+    for number in reversed(numbers):
+        content = _mapped(folder / str(number))
+        offset, left = _back(content, left, is_end=number == numbers[-1])
+        if left < 0:
+            return number, offset
+    return numbers[0], 0
+
+
+def _back(content: bytes | mmap.mmap, lines: int, *, is_end: bool) -> tuple[int, int]:
+    """Go back over lines from the end: where the wanted ones begin, and -1; or how many are still wanted."""
+    end = len(content)
+    is_last_record = is_end
+    while end:
+        start = content.rfind(b"\n", 0, end - 1) + 1
+        # A part that nothing follows yet is a line as well.
+        if is_last_record or content[start + _TAG : start + _TAG + 1] == b"F":
+            if not lines:
+                return end, -1
+            lines -= 1
+        is_last_record = False
+        end = start
+    return 0, lines
+
+
+def _mapped(path: Path) -> bytes | mmap.mmap:
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            return b""
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _last_stamp(folder: Path) -> bytes:
+    for number in reversed(_file_numbers(folder)):
+        content = _mapped(folder / str(number))
+        if content:
+            start = content.rfind(b"\n", 0, len(content) - 1) + 1
+            return bytes(content[start : start + _STAMP])
+    return b""
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Whoever wrote here before may have died within a line."""
+    content = _mapped(path)
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+
+
+def _file_numbers(folder: Path) -> list[int]:
+    return sorted(int(entry.name) for entry in folder.iterdir()) if folder.is_dir() else []
+
+
+def _safe(name: str) -> str:
+    """UIDs and names of containers have no slash; one that has would lead out of the folder."""
+    if not name or "/" in name or name.startswith("."):
+        raise ValueError(f"{name!r} cannot be the name of a log's folder")
+    return name

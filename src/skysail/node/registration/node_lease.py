@@ -1,0 +1,101 @@
+"""The Lease by which a node is known to live. Any process that could stand in for the node may keep it.
+
+The one that serves the node renews it at a steady pace. Others stand by: they look more rarely, and renew only what
+nobody has renewed since their last look, so a node lives on while its work moves from one process to another. No clocks
+are compared: a Lease that has not changed between two looks is an old one, whatever time it tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from skysail.kube.api.objects import Object
+from skysail.kube.api.rbac import Right
+from skysail.kube.api.resources import LEASE, NODE
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import AlreadyExists, KubeError, NotFound
+from skysail.kube.events import micro_time
+
+NAMESPACE = "kube-node-lease"
+_SECONDS = 40
+_RENEW_SECONDS = 10.0
+# Two looks must fit into the Lease's own time, and a busy owner must fit between two looks.
+_LOOK_SECONDS = 15.0
+_RETRY_SECONDS = 1.0
+
+LEASE_NAMESPACE_RIGHTS = (Right(LEASE, ("create", "get", "patch")),)
+
+log = logging.getLogger(__name__)
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    renew_time: str = ""
+
+
+class _Lease(Object, frozen=True):
+    spec: _Spec = _Spec()
+
+
+class Heartbeat:
+    """Of one node, in one process."""
+
+    def __init__(self, client: Client, node: str, now: Callable[[], datetime]) -> None:
+        self._client = client
+        self._node = node
+        self._now = now
+        self._seen = ""
+
+    async def keep(self) -> None:
+        """Renew until cancelled, and make the Lease where there is none: for the process that serves the node."""
+        await self._for_ever(self._renew, _RENEW_SECONDS)
+
+    async def stand_by(self) -> None:
+        """Renew what nobody else renews, until cancelled: for a process that could serve the node."""
+        await self._for_ever(self._look, _LOOK_SECONDS)
+
+    async def _for_ever(self, beat: Callable[[], Awaitable[None]], pause: float) -> None:
+        while True:
+            try:
+                await beat()
+            except (NotFound, AlreadyExists) as error:
+                log.debug("no lease to renew", extra={"node": self._node, "why": str(error)})
+                await asyncio.sleep(_RETRY_SECONDS)
+            except KubeError as error:
+                log.warning("node lease not renewed", extra={"node": self._node, "why": str(error)})
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                await asyncio.sleep(pause)
+
+    async def _look(self) -> None:
+        lease = await self._client.get(LEASE, NAMESPACE, self._node, _Lease)
+        if lease.spec.renew_time == self._seen:
+            await self._renew()
+        else:
+            self._seen = lease.spec.renew_time
+
+    async def _renew(self) -> None:
+        now = micro_time(self._now())
+        try:
+            patch = {"spec": {"renewTime": now}}
+            renewed = await self._client.merge_patch(LEASE, NAMESPACE, self._node, patch, _Lease)
+        except NotFound:
+            node = await self._client.get(NODE, "", self._node, Object)
+            renewed = await self._client.create(LEASE, _manifest(node, now), _Lease)
+        self._seen = renewed.spec.renew_time
+
+
+def _manifest(node: Object, now: str) -> dict[str, Any]:
+    name = node.metadata.name
+    owner = {"apiVersion": NODE.api_version, "kind": NODE.kind, "name": name, "uid": node.metadata.uid}
+    return {
+        "apiVersion": LEASE.api_version,
+        "kind": LEASE.kind,
+        "metadata": {"name": name, "namespace": NAMESPACE, "ownerReferences": [owner]},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": _SECONDS, "renewTime": now},
+    }

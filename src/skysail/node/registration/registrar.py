@@ -1,0 +1,278 @@
+"""Keeps the Node object as a kubelet does, so that the scheduler sends pods and nobody takes them away.
+
+For the process that serves the node, and only for that one: its address and its readiness are written here. What other
+processes may do for a node is to keep its Lease (`heartbeat`).
+
+Only an InternalIP is published: the API server shows its client certificate to whoever a published name leads to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from skysail.base.names import Condition, Label, Reason
+from skysail.base.timestamps import timestamp
+from skysail.kube.api.objects import Object
+from skysail.kube.api.rbac import Right, reading
+from skysail.kube.api.resources import NODE
+from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.reflector import Reflector
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import AlreadyExists, Conflict, KubeError
+from skysail.node.registration.node_lease import Heartbeat
+
+# A look costs nothing where all is as it should be, and people wait for the news of a cloud.
+_LOOK_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
+# So that the API server hands WebSockets on: there a command that breaks off is an error, and not a success.
+_FEATURES = ("ExtendWebSocketsToKubelet",)
+_VIRTUAL = {Label.TYPE.value: "virtual-kubelet", Label.NO_LOAD_BALANCER.value: "true"}
+_HEALTHY = {
+    "MemoryPressure": ("False", "KubeletHasSufficientMemory", "The node has sufficient memory available."),
+    "DiskPressure": ("False", "KubeletHasNoDiskPressure", "The node has no disk pressure."),
+    "PIDPressure": ("False", "KubeletHasSufficientPID", "The node has sufficient PIDs available."),
+    "NetworkUnavailable": ("False", "NetworkIsUp", "Pods have addresses."),
+    "Ready": ("True", "KubeletReady", "Skysail's agent is running."),
+}
+_REACHED = ("True", Reason.CLOUD_LISTS.value, "The cloud lists what it runs for us.")
+_CLAIMED = ("True", Reason.ALL_CLAIMED.value, "Each instance that runs there in our name has a claim.")
+_UNTOLD = ("Unknown", Reason.CLOUD_UNREACHABLE.value, "The cloud has not been asked yet.")
+_OF_CLOUDS = (Condition.CLOUD_REACHABLE, Condition.INSTANCES_CLAIMED)
+
+# By type: status, reason, message.
+Conditions = Mapping[str, tuple[str, str, str]]
+
+RIGHTS = (reading(NODE), Right(NODE, ("create", "patch")), Right(NODE, ("patch",), subresource="status"))
+
+log = logging.getLogger(__name__)
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of itself. A virtual one stands for a cloud: people and load balancers can keep off it.
+
+    `runtime` is what runs its pods, as `name://version`.
+    """
+
+    name: str
+    address: str
+    port: int
+    provider_id: str
+    kubelet_version: str
+    capacity: Mapping[str, str]
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    taints: tuple[Mapping[str, str], ...] = ()
+    is_virtual: bool = False
+    runtime: str = "skysail://1"
+
+
+class NodeStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    capacity: dict[str, Any] | None = None
+    addresses: tuple[dict[str, str], ...] = ()
+    conditions: tuple[dict[str, Any], ...] = ()
+    daemon_endpoints: dict[str, Any] | None = None
+    declared_features: tuple[str, ...] = ()
+    node_info: dict[str, Any] = {}
+
+
+class NodeSpec(msgspec.Struct, frozen=True, gc=False):
+    taints: tuple[dict[str, Any], ...] = ()
+
+
+class NodeObject(Object, frozen=True, gc=False):
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class CloudState(msgspec.Struct, frozen=True):
+    """What a node knows of its cloud, as sentences: why it cannot be asked, and what runs there without a claim.
+
+    Empty where all is well.
+    """
+
+    outage: str = ""
+    strays: str = ""
+
+
+class Registrar:
+    """One per node. `registered` is set when the node was first seen as it should be.
+
+    `cloud` is for the node of one; it tells None before the first answer. Where a cloud cannot be asked the node
+    stays ready, because pods of one that is not would be taken away, and they run on.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        described: Description,
+        *,
+        now: Callable[[], datetime],
+        rng: random.Random,
+        cloud: Callable[[], CloudState | None] | None = None,
+    ) -> None:
+        self._client = client
+        self._described = described
+        self._cloud = cloud
+        self._now = now
+        self._rng = rng
+        self._heartbeat = Heartbeat(client, described.name, now)
+        self._changed = asyncio.Event()
+        self._nodes: Cache[NodeObject] = Cache(
+            NODE, NodeObject, selector={"fieldSelector": f"metadata.name={described.name}"}
+        )
+        self._nodes.subscribe(lambda _old, _new: self._changed.set())
+        self.registered = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled. The node is looked at when it changed, so one that was deleted comes back at once."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(Reflector(self._client, self._nodes, rng=self._rng).run())
+            await self._nodes.synced.wait()
+            tasks.create_task(self._beat())
+            while True:
+                self._changed.clear()
+                settled = await self._try(self._settle)
+                try:
+                    async with asyncio.timeout(_LOOK_SECONDS if settled else _RETRY_SECONDS):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+
+    async def _beat(self) -> None:
+        await self.registered.wait()
+        await self._heartbeat.keep()
+
+    async def _try(self, do: Callable[[], Any]) -> bool:
+        try:
+            await do()
+        except (Conflict, AlreadyExists) as error:
+            log.debug("node changed meanwhile", extra={"why": str(error)})
+        except KubeError as error:
+            log.warning("node not kept", extra={"node": self._described.name, "why": str(error)})
+        else:
+            return True
+        return False
+
+    async def _settle(self) -> None:
+        """Make the node what it should be, if it is not."""
+        node = self._node()
+        if node is None:
+            node = await self._client.create(NODE, manifest(self._described), NodeObject)
+            self._nodes.wrote(node)
+        if patch := correction(node, self._described):
+            node = await self._client.merge_patch(NODE, "", self._described.name, patch, NodeObject)
+            self._nodes.wrote(node)
+        conditions = {**_HEALTHY, **self._cloud_conditions(node)}
+        if not is_right(node, self._described, conditions):
+            shown = status(self._described, timestamp(self._now()), conditions, node.status.conditions)
+            self._nodes.wrote(await self._client.patch_status(NODE, node, shown, NodeObject))
+        self.registered.set()
+
+    def _cloud_conditions(self, node: NodeObject) -> Conditions:
+        """What was told stands until the cloud has answered anew, so that a restart of ours is no news of it."""
+        if self._cloud is None:
+            return {}
+        state = self._cloud()
+        told = {row["type"]: (row["status"], row["reason"], row["message"]) for row in node.status.conditions}
+        before = {name.value: told.get(name, _UNTOLD) for name in _OF_CLOUDS}
+        if state is None:
+            return before
+        if state.outage:
+            return {**before, Condition.CLOUD_REACHABLE: ("False", Reason.CLOUD_UNREACHABLE, state.outage)}
+        strays = ("False", Reason.STRAY_INSTANCES, state.strays) if state.strays else _CLAIMED
+        return {Condition.CLOUD_REACHABLE: _REACHED, Condition.INSTANCES_CLAIMED: strays}
+
+    def _node(self) -> NodeObject | None:
+        return next(iter(self._nodes.all()), None)
+
+
+def manifest(described: Description) -> dict[str, Any]:
+    return {
+        "apiVersion": NODE.api_version,
+        "kind": NODE.kind,
+        "metadata": {"name": described.name, "labels": _labels(described)},
+        "spec": {"providerID": described.provider_id, "taints": [dict(taint) for taint in described.taints]},
+    }
+
+
+def correction(node: NodeObject, described: Description) -> dict[str, Any]:
+    """What makes labels and taints right again. Without its taint a cloud would be paid for any pod.
+
+    What others put there (a cordon, the controller of nodes) stays.
+    """
+    patch: dict[str, Any] = {}
+    taints = [{key: taint.get(key, "") for key in ("key", "value", "effect")} for taint in node.spec.taints]
+    if missing := [dict(taint) for taint in described.taints if taint not in taints]:
+        ours = {(taint["key"], taint["effect"]) for taint in missing}
+        others = [taint for taint in node.spec.taints if (taint["key"], taint["effect"]) not in ours]
+        patch["spec"] = {"taints": [*others, *missing]}
+    shown = node.metadata.labels or {}
+    labels = {name: value for name, value in _labels(described).items() if shown.get(name) != value}
+    if not patch and not labels:
+        return {}
+    # Against its version: taints are one list, and others write it too.
+    known = {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}
+    return {**patch, "metadata": {**known, "labels": labels}}
+
+
+def _labels(described: Description) -> dict[str, str]:
+    own = {"kubernetes.io/hostname": described.name, "kubernetes.io/os": "linux"}
+    return {**own, **(_VIRTUAL if described.is_virtual else {}), **described.labels}
+
+
+def status(
+    described: Description, now: str, conditions: Conditions = _HEALTHY, before: Iterable[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    since = {(row["type"], row["status"]): row.get("lastTransitionTime") for row in before}
+    return {
+        "capacity": dict(described.capacity),
+        "allocatable": dict(described.capacity),
+        "addresses": [{"type": "InternalIP", "address": described.address}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": described.port}},
+        "nodeInfo": _info(described),
+        "declaredFeatures": list(_FEATURES),
+        "conditions": [
+            {
+                "type": name,
+                "status": value,
+                "reason": reason,
+                "message": message,
+                "lastHeartbeatTime": now,
+                "lastTransitionTime": since.get((name, value)) or now,
+            }
+            for name, (value, reason, message) in conditions.items()
+        ],
+    }
+
+
+def is_right(node: NodeObject, described: Description, conditions: Conditions = _HEALTHY) -> bool:
+    """Whether everybody sees what they should. Times are left out: the Lease tells them."""
+    seen = node.status
+    told = {row["type"]: (row["status"], row.get("reason"), row.get("message")) for row in seen.conditions}
+    wanted = status(described, "")
+    return (
+        told == conditions
+        and list(seen.addresses) == wanted["addresses"]
+        and seen.daemon_endpoints == wanted["daemonEndpoints"]
+        and seen.capacity == wanted["capacity"]
+        and seen.declared_features == _FEATURES
+        and seen.node_info.get("containerRuntimeVersion") == described.runtime
+    )
+
+
+def _info(described: Description) -> dict[str, str]:
+    unknown = dict.fromkeys(("bootID", "kernelVersion", "machineID", "systemUUID", "kubeProxyVersion"), "")
+    return {
+        **unknown,
+        "kubeletVersion": described.kubelet_version,
+        "containerRuntimeVersion": described.runtime,
+        "operatingSystem": "linux",
+        "osImage": "skysail",
+        "architecture": described.labels.get("kubernetes.io/arch", "amd64"),
+    }

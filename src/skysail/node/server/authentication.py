@@ -1,0 +1,76 @@
+"""Who is calling: the name on a client certificate, or whom the API server says that a bearer token belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from skysail.base.ttl_cache import Memory
+from skysail.kube.client import token_review
+from skysail.kube.client.client import Client
+from skysail.node.server.errors import Unauthenticated
+
+RIGHTS = token_review.RIGHTS
+
+_AUTHENTICATED = "system:authenticated"
+_KNOWN_SECONDS = 120.0
+_UNKNOWN_SECONDS = 30.0
+_BEARER = "bearer "
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """As Kubernetes knows users. Frozen, so that it can be part of a key."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+
+
+class Callers:
+    """`clock` never goes back. Tokens are remembered by their hash only."""
+
+    def __init__(self, client: Client, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._memory: Memory[bytes, Caller | None] = Memory(clock)
+
+    async def identify(self, request: web.Request) -> Caller:
+        """Raises Unauthenticated for everybody who shows nothing, or nothing that is true."""
+        caller = by_certificate(_certificate(request)) or await self._by_token(request)
+        if caller is None:
+            raise Unauthenticated("Unauthorized")
+        return caller
+
+    async def _by_token(self, request: web.Request) -> Caller | None:
+        header = request.headers.get("Authorization", "")
+        token = header[len(_BEARER) :].strip()
+        if not header.lower().startswith(_BEARER) or not token:
+            return None
+        return await self._memory.get(
+            hashlib.sha256(token.encode()).digest(),
+            lambda: self._review(token),
+            keep=lambda caller: _KNOWN_SECONDS if caller else _UNKNOWN_SECONDS,
+        )
+
+    async def _review(self, token: str) -> Caller | None:
+        user = await token_review.review(self._client, token)
+        return None if user is None else Caller(user.username, user.groups, user.uid)
+
+
+def by_certificate(certificate: dict[str, Any] | None) -> Caller | None:
+    """The caller whom a verified certificate names: common name and organisations, as at the API server."""
+    fields = [field for part in (certificate or {}).get("subject", ()) for field in part]
+    name = next((value for key, value in fields if key == "commonName"), "")
+    if not name:
+        return None
+    groups = tuple(value for key, value in fields if key == "organizationName")
+    return Caller(name, (*groups, _AUTHENTICATED))
+
+
+def _certificate(request: web.Request) -> dict[str, Any] | None:
+    tls = request.transport.get_extra_info("ssl_object") if request.transport else None
+    return tls.getpeercert() if isinstance(tls, ssl.SSLObject) else None

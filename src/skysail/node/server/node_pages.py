@@ -1,0 +1,100 @@
+"""What the node tells about itself: its pods, and what they use. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from skysail.cloud.provider import Usage
+from skysail.node.server.backend import ContainerStats, Manifest, NodeStats
+
+_NANO = 10**9
+
+
+def pod_list(pods: list[Manifest]) -> Manifest:
+    return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}
+
+
+def summary(node: str, stats: NodeStats) -> Manifest:
+    """The kubelet's /stats/summary, without the fields for which nobody measures anything."""
+    return {
+        "node": {"nodeName": node, "startTime": _time(stats.started), **_usage(stats.usage, stats.cores, stats.at)},
+        "pods": [_pod(containers, stats.at) for containers in _by_pod(stats.containers).values()],
+    }
+
+
+def resource_metrics(stats: NodeStats) -> str:
+    """The kubelet's /metrics/resource, from which metrics-server takes what `kubectl top` shows."""
+    at = int(stats.at * 1000)
+    pods = {
+        _labels(containers[0], "namespace", "pod"): _sum(containers)
+        for containers in _by_pod(stats.containers).values()
+    }
+    boxes = {_labels(box, "container", "namespace", "pod"): box.usage for box in stats.containers}
+    starts = {_labels(box, "container", "namespace", "pod"): box.started for box in stats.containers}
+    families = [
+        *_usage_families("node", {"": stats.usage}, at),
+        *_usage_families("pod", pods, at),
+        *_usage_families("container", boxes, at),
+        _family("container_start_time_seconds", "gauge", (f"{labels} {start:f}" for labels, start in starts.items())),
+        _family("resource_scrape_error", "gauge", [" 0"]),
+    ]
+    return "".join(families)
+
+
+def _pod(containers: list[ContainerStats], at: float) -> Manifest:
+    first = containers[0]
+    cores = [box.cores for box in containers if box.cores is not None]
+    return {
+        "podRef": {"name": first.pod, "namespace": first.namespace, "uid": first.uid},
+        "startTime": _time(min(box.started for box in containers)),
+        "containers": [
+            {"name": box.container, "startTime": _time(box.started), **_usage(box.usage, box.cores, at)}
+            for box in containers
+        ],
+        # A sum without one of its parts would be a lie.
+        **_usage(_sum(containers), sum(cores) if len(cores) == len(containers) else None, at),
+    }
+
+
+def _usage(usage: Usage, cores: float | None, at: float) -> dict[str, Any]:
+    time = _time(at)
+    rate = {} if cores is None else {"usageNanoCores": round(cores * _NANO)}
+    return {
+        "cpu": {"time": time, **rate, "usageCoreNanoSeconds": int(usage.cpu_seconds * _NANO)},
+        "memory": {"time": time, "usageBytes": usage.memory, "workingSetBytes": usage.memory},
+    }
+
+
+def _usage_families(of: str, usages: dict[str, Usage], at: int) -> Iterable[str]:
+    def samples(value: Callable[[Usage], float]) -> Iterable[str]:
+        return (f"{labels} {value(usage)} {at}" for labels, usage in usages.items())
+
+    yield _family(f"{of}_cpu_usage_seconds_total", "counter", samples(lambda usage: usage.cpu_seconds))
+    yield _family(f"{of}_memory_working_set_bytes", "gauge", samples(lambda usage: usage.memory))
+
+
+def _family(name: str, kind: str, samples: Iterable[str]) -> str:
+    return f"# TYPE {name} {kind}\n" + "".join(f"{name}{sample}\n" for sample in samples)
+
+
+def _labels(box: ContainerStats, *names: str) -> str:
+    """Names of Kubernetes need no quoting: none of them holds a quote, a backslash or a line end."""
+    return "{" + ",".join(f'{name}="{getattr(box, name)}"' for name in names) + "}"
+
+
+def _by_pod(containers: Iterable[ContainerStats]) -> dict[str, list[ContainerStats]]:
+    pods: dict[str, list[ContainerStats]] = {}
+    for box in containers:
+        pods.setdefault(box.uid, []).append(box)
+    return pods
+
+
+def _sum(containers: Iterable[ContainerStats]) -> Usage:
+    usages = [box.usage for box in containers]
+    return Usage(cpu_seconds=sum(usage.cpu_seconds for usage in usages), memory=sum(usage.memory for usage in usages))
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,195 @@
+"""port-forward: TCP connections of the user's machine, joined to ports in a pod.
+
+Three forms arrive: SPDY on the bare connection, SPDY inside a WebSocket, and the older one with a pair of WebSocket
+channels for each port of the query. Each yields pairs of a data and an error stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+
+from aiohttp import web
+
+from skysail.cloud.errors import ProviderError
+from skysail.cloud.provider import Line
+from skysail.node.server import websocket_channels
+from skysail.node.server.backend import Backend, Place
+from skysail.node.server.errors import BadRequest, CannotDo, PeerGone
+from skysail.node.server.spdy import upgrade as wire
+from skysail.node.server.spdy.session import Session, SpdyStream
+from skysail.node.server.spdy.tunnel import Tunnel
+from skysail.node.server.streams import Stream, negotiate, upgrade_wish
+from skysail.node.server.websocket_channels import Channels
+
+_PROTOCOL = "portforward.k8s.io"
+_TUNNELLED = f"SPDY/3.1+{_PROTOCOL}"
+_PORTS = range(1, 2**16)
+_MOST_PORTS = 100
+
+log = logging.getLogger(__name__)
+
+
+class Forwarding:
+    def __init__(self, backend: Backend, stopping: asyncio.Event) -> None:
+        self._backend = backend
+        self._stopping = stopping
+
+    async def serve(self, request: web.Request, place: Place) -> web.StreamResponse:
+        pod = self._backend.pod(place)
+        if not self._backend.abilities.port_forward:
+            raise CannotDo("this provider cannot forward ports; reach the pod through a Service or its public address")
+        upgrade = upgrade_wish(request)
+        if upgrade == wire.UPGRADE:
+            return await self._over_spdy(request, pod)
+        if upgrade != websocket_channels.UPGRADE:
+            raise BadRequest("Upgrade request required")
+        if negotiate(request, "Sec-WebSocket-Protocol", (_TUNNELLED,)):
+            return await self._over_tunnel(request, pod)
+        return await self._over_channels(request, pod)
+
+    async def _over_spdy(self, request: web.Request, pod: str) -> web.StreamResponse:
+        version = wire.version(request, (_PROTOCOL,))
+        async with asyncio.TaskGroup() as lines:
+            pairs = Pairs(self._backend, pod, lines)
+            session = wire.take_over(request, version, pairs.accept)
+            await self._until_lost(session)
+            session.carrier.close()
+        return wire.Taken()
+
+    async def _over_tunnel(self, request: web.Request, pod: str) -> web.StreamResponse:
+        socket = await websocket_channels.shake_hands(request, (_TUNNELLED,))
+        async with asyncio.TaskGroup() as lines:
+            tunnel = Tunnel(socket, Pairs(self._backend, pod, lines).accept)
+            carrying = lines.create_task(tunnel.run())
+            await self._until_lost(tunnel.session)
+            tunnel.close()
+            await carrying
+        return socket
+
+    async def _until_lost(self, session: Session) -> None:
+        """Afterwards every line of this user ends: its streams are lost."""
+        lost, stopping = asyncio.create_task(session.lost()), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({lost, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lost.cancel()
+            stopping.cancel()
+            session.lose()
+
+    async def _over_channels(self, request: web.Request, pod: str) -> web.StreamResponse:
+        ports = _ports(request)
+        socket = await websocket_channels.shake_hands(request, (websocket_channels.V4,))
+        numbers = {
+            f"{kind} {i}": 2 * i + part for i in range(len(ports)) for part, kind in enumerate(("data", "error"))
+        }
+        user = Channels(socket, numbers)
+        try:
+            for i, port in enumerate(ports):
+                for kind in ("data", "error"):
+                    await user.streams[f"{kind} {i}"].announce(struct.pack("<H", port))
+            async with asyncio.TaskGroup() as lines:
+                for i, port in enumerate(ports):
+                    data, error = user.streams[f"data {i}"], user.streams[f"error {i}"]
+                    lines.create_task(forward(self._backend, pod, port, data, error))
+        except PeerGone:
+            log.debug("the user left", extra={"path": request.path})
+        return await user.hang_up()
+
+
+class Pairs:
+    """Puts the two streams of each connection together, whichever comes first, and forwards them."""
+
+    def __init__(self, backend: Backend, pod: str, lines: asyncio.TaskGroup) -> None:
+        self._backend = backend
+        self._pod = pod
+        self._lines = lines
+        self._half: dict[str, SpdyStream] = {}
+
+    def accept(self, stream: SpdyStream) -> None:
+        kind, port = stream.headers.get("streamtype", ""), stream.headers.get("port", "")
+        if kind not in {"data", "error"} or not port.isdigit() or int(port) not in _PORTS:
+            raise BadRequest("a stream needs the headers streamtype (data or error) and port")
+        # Old clients send no request id: they open the error stream, and next to it the data stream.
+        request = stream.headers.get("requestid") or str(stream.number - (2 if kind == "data" else 0))
+        other = self._half.pop(request, None)
+        if other is None:
+            self._half[request] = stream
+            return
+        if other.headers.get("streamtype") == kind:
+            raise BadRequest(f"there are two {kind} streams for one connection")
+        data, error = (stream, other) if kind == "data" else (other, stream)
+        self._lines.create_task(forward(self._backend, self._pod, int(port), data, error))
+
+
+async def forward(backend: Backend, pod: str, port: int, data: Stream, error: Stream) -> None:
+    """One TCP connection, from dialling to its end. Never raises what concerns only this connection.
+
+    A word on the error stream makes kubectl print it and end all its connections, as with any node; so there is one
+    where no connection came to be, and none where one broke off.
+    """
+    try:
+        line = await backend.dial(pod, port)
+    except (ProviderError, ConnectionError) as why:
+        await _tell(error, f"error forwarding port {port} to pod {pod}: {why}")
+    else:
+        await _carry(line, data, port)
+    finally:
+        data.finish()
+        error.finish()
+        data.discard()
+        error.discard()
+
+
+async def _carry(line: Line, data: Stream, port: int) -> None:
+    try:
+        await _relay(line, data)
+    except (ProviderError, ConnectionError, PeerGone) as why:
+        log.info("a forwarded connection ended", extra={"port": port, "why": str(why)})
+    finally:
+        await line.close()
+
+
+async def _relay(line: Line, data: Stream) -> None:
+    """Until the pod's side has said all, or the user has left. The user's side may also just end, before that."""
+    down, up = asyncio.create_task(_receive(line, data)), asyncio.create_task(_send(line, data))
+    try:
+        await asyncio.wait({down, up}, return_when=asyncio.FIRST_COMPLETED)
+        if up.done():
+            await up
+        await down
+    finally:
+        down.cancel()
+        up.cancel()
+        await asyncio.gather(down, up, return_exceptions=True)
+
+
+async def _receive(line: Line, data: Stream) -> None:
+    while piece := await line.read():
+        await data.write(piece)
+
+
+async def _send(line: Line, data: Stream) -> None:
+    try:
+        while piece := await data.read():
+            await line.write(piece)
+        await line.write_eof()
+    except (ProviderError, ConnectionError) as error:
+        log.debug("the pod takes no more", extra={"why": str(error)})
+        data.discard()
+
+
+async def _tell(error: Stream, text: str) -> None:
+    try:
+        await error.write(text.encode())
+    except PeerGone:
+        log.debug("nobody is left to be told", extra={"text": text})
+
+
+def _ports(request: web.Request) -> list[int]:
+    texts = [text for value in request.query.getall("port", []) for text in value.split(",")]
+    ports = [int(text) for text in texts if text.isdigit() and int(text) in _PORTS]
+    if not ports or len(ports) != len(texts) or len(ports) > _MOST_PORTS:
+        raise BadRequest('the query parameter "port" must name one or more ports, such as port=80,81')
+    return ports

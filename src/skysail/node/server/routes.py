@@ -1,0 +1,154 @@
+"""The routes, and the gate before them: nobody passes who is not known and allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from socket import socket
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from skysail.cloud.errors import Gone, ProviderError, Unsupported
+from skysail.kube.client.errors import KubeError
+from skysail.node.server import authentication, authorization, node_pages
+from skysail.node.server.authentication import Callers
+from skysail.node.server.authorization import Rights
+from skysail.node.server.backend import Backend, Place
+from skysail.node.server.container_logs import ContainerLogs
+from skysail.node.server.errors import PeerGone, Refusal
+from skysail.node.server.exec_attach import Commands
+from skysail.node.server.port_forward import Forwarding
+
+RIGHTS = (*authentication.RIGHTS, *authorization.RIGHTS)
+
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+_STOP_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+OnPlace = Callable[[web.Request, Place], Awaitable[web.StreamResponse]]
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """Who may pass. The same for every route, also for those that do not exist."""
+
+    callers: Callers
+    rights: Rights
+
+    async def check(self, request: web.Request) -> None:
+        caller = await self.callers.identify(request)
+        await self.rights.check(caller, request.method, request.path)
+
+
+class NodeApi:
+    """One node's API. `metrics` is this process's own page; `clock` tells seconds since 1970."""
+
+    def __init__(
+        self, node: str, backend: Backend, gate: Gate, *, metrics: Callable[[], bytes], clock: Callable[[], float]
+    ) -> None:
+        self._node = node
+        self._backend = backend
+        self._gate = gate
+        self._metrics = metrics
+        self._clock = clock
+        self._stopping = asyncio.Event()
+
+    def application(self) -> web.Application:
+        commands = Commands(self._backend, self._stopping)
+        forwarding = Forwarding(self._backend, self._stopping)
+        logs = ContainerLogs(self._backend, self._stopping, self._clock)
+        app = web.Application(middlewares=[self._pass])
+        app.on_shutdown.append(self._stop)
+        for method in ("GET", "POST"):
+            for with_uid in ("", "/{uid}"):
+                pod = f"/{{namespace}}/{{pod}}{with_uid}"
+                app.router.add_route(method, f"/exec{pod}/{{container}}", _on_place(commands.exec))
+                app.router.add_route(method, f"/attach{pod}/{{container}}", _on_place(commands.attach))
+                app.router.add_route(method, f"/portForward{pod}", _on_place(forwarding.serve))
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", _on_place(logs.serve))
+        for path, page in self._pages.items():
+            app.router.add_get(path, page)
+            app.router.add_get(f"{path}/", page)
+        return app
+
+    @property
+    def _pages(self) -> dict[str, Handler]:
+        return {
+            "/pods": self._pods,
+            "/runningpods": self._running_pods,
+            "/stats/summary": self._summary,
+            "/metrics/resource": self._resource_metrics,
+            "/metrics": self._own_metrics,
+            "/healthz": self._healthz,
+        }
+
+    @web.middleware
+    async def _pass(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Text, not JSON: the API server hands the bodies of logs on as they are."""
+        try:
+            await self._gate.check(request)
+            return await handler(request)
+        except (Refusal, PeerGone, ProviderError, KubeError) as error:
+            status, text = answer(error)
+            log.info("request refused", extra={"path": request.path, "status": status, "why": str(error)})
+            return web.Response(status=status, text=text)
+
+    async def _stop(self, _: web.Application) -> None:
+        self._stopping.set()
+
+    async def _pods(self, _: web.Request) -> web.Response:
+        return _json(node_pages.pod_list(self._backend.pods()))
+
+    async def _running_pods(self, _: web.Request) -> web.Response:
+        return _json(node_pages.pod_list(self._backend.running_pods()))
+
+    async def _summary(self, _: web.Request) -> web.Response:
+        return _json(node_pages.summary(self._node, await self._backend.stats()))
+
+    async def _resource_metrics(self, _: web.Request) -> web.Response:
+        text = node_pages.resource_metrics(await self._backend.stats())
+        return web.Response(body=text.encode(), headers={"Content-Type": _PROMETHEUS})
+
+    async def _own_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics(), headers={"Content-Type": _PROMETHEUS})
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+
+def answer(error: Exception) -> tuple[int, str]:
+    """The status and text that an error means to the caller."""
+    match error:
+        case Refusal():
+            return error.status, str(error)
+        case Gone():
+            return 404, str(error)
+        case Unsupported():
+            return 501, str(error)
+        case KubeError():
+            return 500, "the node could not ask the API server about you; try again"
+    return 500, str(error)
+
+
+async def serve(api: NodeApi, listener: socket, context: ssl.SSLContext) -> web.AppRunner:
+    """Listen. The runner's `cleanup` tells every user that the node stops, and ends it."""
+    runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=_STOP_SECONDS)
+    await runner.setup()
+    await web.SockSite(runner, listener, ssl_context=context).start()
+    return runner
+
+
+def _on_place(handler: OnPlace) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await handler(request, Place(**request.match_info))
+
+    return handle
+
+
+def _json(content: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(content), content_type="application/json")

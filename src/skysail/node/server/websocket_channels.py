@@ -1,0 +1,124 @@
+"""Streams as channels of a WebSocket: the first byte of each message says which.
+
+v5 has, beyond v4, a message with which the client closes a channel: without it, standard input has no end. In the
+base64 form, messages are text: a digit, then base64.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Mapping
+
+from aiohttp import WSMessage, WSMsgType, web
+
+from skysail.node.server.backpressure import Flow
+from skysail.node.server.errors import Forbidden, PeerGone
+from skysail.node.server.spill_buffer import PIECE, Inbox
+from skysail.node.server.streams import negotiate
+
+V5, V4, V4_BASE64 = "v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io"
+UPGRADE = "websocket"
+_CLOSE = 255
+_LARGEST_MESSAGE = 64 * 2**20
+
+
+async def shake_hands(request: web.Request, ours: tuple[str, ...]) -> web.WebSocketResponse:
+    """Open the WebSocket. Raises Forbidden where no protocol is in common."""
+    if negotiate(request, "Sec-WebSocket-Protocol", ours) is None:
+        raise Forbidden(f"unable to upgrade: this node speaks {', '.join(ours)}")
+    socket = web.WebSocketResponse(protocols=ours, max_msg_size=_LARGEST_MESSAGE, compress=False)
+    await socket.prepare(request)
+    return socket
+
+
+class Channel:
+    """A `Stream` with a number."""
+
+    def __init__(self, channels: Channels, number: int, inbox: Inbox) -> None:
+        self._channels = channels
+        self._number = number
+        self.inbox = inbox
+
+    async def read(self) -> bytes:
+        return await self.inbox.read()
+
+    async def write(self, data: bytes) -> None:
+        for start in range(0, len(data), PIECE):
+            await self._channels.send(self._number, data[start : start + PIECE])
+
+    async def announce(self, data: bytes = b"") -> None:
+        """A message that may be empty: the kubelet opens with one, and clients wait for it."""
+        await self._channels.send(self._number, data)
+
+    def finish(self) -> None:
+        """A channel has no end of its own: the socket's is the end of all."""
+
+    def discard(self) -> None:
+        self.inbox.lose()
+
+
+class Channels:
+    """All channels of one socket, by name. Reads from the moment it is made, so pings are always answered."""
+
+    def __init__(self, socket: web.WebSocketResponse, numbers: Mapping[str, int]) -> None:
+        self._socket = socket
+        self._is_base64 = socket.ws_protocol == V4_BASE64
+        self._can_close = socket.ws_protocol == V5
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        flow = Flow(self._may_read.clear, self._may_read.set)
+        self.streams = {name: Channel(self, number, Inbox(flow.count)) for name, number in numbers.items()}
+        self._by_number = {number: self.streams[name] for name, number in numbers.items()}
+        self._reader = asyncio.create_task(self._read())
+
+    async def gone(self) -> None:
+        await asyncio.wait({self._reader})
+
+    async def send(self, number: int, data: bytes) -> None:
+        try:
+            if self._is_base64:
+                await self._socket.send_str(f"{number}{base64.b64encode(data).decode()}")
+            else:
+                await self._socket.send_bytes(bytes((number,)) + data)
+        except ConnectionError as error:
+            raise PeerGone("the WebSocket is closed") from error
+
+    async def hang_up(self) -> web.StreamResponse:
+        self._reader.cancel()
+        await asyncio.wait({self._reader})
+        for stream in self.streams.values():
+            stream.discard()
+        # Sends code 1000 and waits for the peer's close; without that, kubectl tells of an abnormal closure.
+        await self._socket.close()
+        return self._socket
+
+    async def _read(self) -> None:
+        try:
+            async for message in self._socket:
+                self._take(message)
+                await self._may_read.wait()
+        finally:
+            for channel in self.streams.values():
+                channel.inbox.lose()
+
+    def _take(self, message: WSMessage) -> None:
+        number, data = self._parse(message)
+        if number == _CLOSE and self._can_close and data:
+            channel = self._by_number.get(data[0])
+            if channel:
+                channel.inbox.end()
+        elif number in self._by_number:
+            self._by_number[number].inbox.put(data)
+
+    def _parse(self, message: WSMessage) -> tuple[int, bytes]:
+        """Its channel and content; channel -1 for what makes no sense, which is skipped as the kubelet does."""
+        if message.type is WSMsgType.BINARY and message.data and not self._is_base64:
+            return message.data[0], message.data[1:]
+        if message.type is WSMsgType.TEXT and self._is_base64 and message.data[:1].isdigit():
+            try:
+                return int(message.data[0]), base64.b64decode(message.data[1:], validate=True)
+            except (ValueError, binascii.Error):
+                return -1, b""
+        return -1, b""

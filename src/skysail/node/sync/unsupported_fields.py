@@ -1,0 +1,197 @@
+"""What a pod asks for that its node cannot carry, each told by the path of its field. Pure.
+
+Some of it a pod cannot do without: it is refused, and not run. Without the rest it runs, and is told so: what others
+may rely on (a port of the machine) or what only matters elsewhere (a label of SELinux). All other fields are carried,
+or mean nothing to a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from skysail.cloud.provider import Abilities
+from skysail.node.pod_types import Container, Handler, Pod, PodSpec, Probe, SecurityContext, Volume
+
+NOT_ADDED = "nothing is added to a pod that runs; use exec"
+_DNS = ("ClusterFirst", "ClusterFirstWithHostNet")
+
+T = TypeVar("T")
+Rule = tuple[str, Callable[[T], object], str]
+
+
+class Burden(msgspec.Struct, frozen=True):
+    """Sentences. A pod with a refusal is not run; without what is left out it runs."""
+
+    refused: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def __add__(self, other: Burden) -> Burden:
+        return Burden((*self.refused, *other.refused), (*self.left_out, *other.left_out))
+
+
+_POD_REFUSED: tuple[Rule[PodSpec], ...] = (
+    ("hostPID", lambda spec: spec.host_pid, "a pod never sees the processes of the machine"),
+    ("hostIPC", lambda spec: spec.host_ipc, "a pod never sees the shared memory of the machine"),
+    (
+        "shareProcessNamespace",
+        lambda spec: spec.share_process_namespace,
+        "containers do not see each other's processes",
+    ),
+    ("runtimeClassName", lambda spec: spec.runtime_class_name, "this node has one runtime; drop the class"),
+    ("resourceClaims", lambda spec: spec.resource_claims, "this node has no devices to claim"),
+    ("os.name", lambda spec: spec.os and spec.os.name != "linux", "this node runs Linux programs only"),
+    ("securityContext.sysctls", lambda spec: spec.security_context.sysctls, "the kernel is not the pod's to set"),
+)
+_POD_LEFT_OUT: tuple[Rule[PodSpec], ...] = (
+    ("hostUsers", lambda spec: not spec.host_users, "the pod gets no users of its own; it has few rights instead"),
+    ("dnsPolicy", lambda spec: spec.dns_policy not in _DNS, "names come from the cluster's name server"),
+    ("dnsConfig", lambda spec: spec.dns_config, "names come from the cluster's name server"),
+    ("setHostnameAsFQDN", lambda spec: spec.set_hostname_as_fqdn, "the host name stays the short one"),
+    ("resources", lambda spec: spec.resources, "limits hold for each container, not for the pod as a whole"),
+    ("ephemeralContainers", lambda spec: spec.ephemeral_containers, NOT_ADDED),
+    (
+        "securityContext.supplementalGroups",
+        lambda spec: spec.security_context.supplemental_groups,
+        "a program is in one group only",
+    ),
+)
+_CONTAINER_REFUSED: tuple[Rule[Container], ...] = (
+    ("volumeDevices", lambda box: box.volume_devices, "this node has no block devices"),
+    ("resources.claims", lambda box: box.resources.claims, "this node has no devices to claim"),
+    ("restartPolicyRules", lambda box: box.restart_policy_rules, "the pod's restartPolicy holds for all exit codes"),
+    ("securityContext.privileged", lambda box: box.security_context.privileged, "nobody is privileged here"),
+    (
+        "securityContext.procMount",
+        lambda box: box.security_context.proc_mount != "Default",
+        "the kernel's files stay masked",
+    ),
+)
+_CONTAINER_LEFT_OUT: tuple[Rule[Container], ...] = (
+    (
+        "ports.hostPort",
+        lambda box: any(port.host_port for port in box.ports),
+        "no port of the machine is opened; reach the pod through a Service, or by port-forward",
+    ),
+    ("lifecycle.stopSignal", lambda box: box.lifecycle.stop_signal, "containers are ended by SIGTERM"),
+    (
+        "volumeMounts.mountPropagation",
+        lambda box: any(mount.mount_propagation != "None" for mount in box.volume_mounts),
+        "what a container mounts stays its own",
+    ),
+    (
+        "volumeMounts.recursiveReadOnly",
+        lambda box: any(mount.recursive_read_only == "Enabled" for mount in box.volume_mounts),
+        "mounts below a read-only one are not changed",
+    ),
+)
+_SECURITY_LEFT_OUT: tuple[Rule[SecurityContext], ...] = (
+    (
+        "seccompProfile",
+        lambda context: context.seccomp_profile and context.seccomp_profile.type == "Localhost",
+        "profiles of the machine are not loaded",
+    ),
+    (
+        "appArmorProfile",
+        lambda context: context.app_armor_profile and context.app_armor_profile.type == "Localhost",
+        "profiles of the machine are not loaded",
+    ),
+    ("seLinuxOptions", lambda context: context.se_linux_options, "this node knows no SELinux"),
+    ("windowsOptions", lambda context: context.windows_options, "this node runs Linux programs only"),
+)
+
+
+def of(pod: Pod, abilities: Abilities) -> Burden:
+    """What this provider cannot carry of this pod."""
+    spec = pod.spec
+    boxes = [*_named("spec.initContainers", spec.init_containers), *_named("spec.containers", spec.containers)]
+    refused = [
+        *_told("spec", spec, _POD_REFUSED),
+        *_places(spec, abilities),
+        *(told for path, box in boxes for told in _container(path, box, abilities)),
+        *_restarts(spec),
+    ]
+    left_out = [
+        *_told("spec", spec, _POD_LEFT_OUT),
+        *_told("spec.securityContext", spec.security_context, _SECURITY_LEFT_OUT),
+        *(told for path, box in boxes for told in _told(path, box, _CONTAINER_LEFT_OUT)),
+        *(
+            told
+            for path, box in boxes
+            for told in _told(f"{path}.securityContext", box.security_context, _SECURITY_LEFT_OUT)
+        ),
+    ]
+    return Burden(tuple(refused), tuple(left_out))
+
+
+def _told(path: str, thing: T, rules: Iterable[Rule[T]]) -> Iterator[str]:
+    return (f"{path}.{field}: {why}." for field, asks, why in rules if asks(thing))
+
+
+def _places(spec: PodSpec, abilities: Abilities) -> Iterator[str]:
+    if spec.host_network and not abilities.host_network:
+        yield "spec.hostNetwork: this node has no network that a pod could share."
+    if not abilities.several_containers and len(spec.init_containers) + len(spec.containers) > 1:
+        yield "spec.containers: this node runs one container per pod, and no init containers."
+    for index, volume in enumerate(spec.volumes):
+        path = f"spec.volumes[{index}] ({volume.name})"
+        if not abilities.volumes:
+            yield f"{path}: this node mounts no volumes."
+        elif not _is_known(volume):
+            yield f"{path} is of a kind that this node cannot mount."
+
+
+def _is_known(volume: Volume) -> bool:
+    sources = [getattr(volume, name) for name in volume.__struct_fields__ if name != "name"]
+    parts = volume.projected.sources if volume.projected else ()
+    return any(source is not None for source in sources) and not any(
+        part.cluster_trust_bundle or part.pod_certificate for part in parts
+    )
+
+
+def _container(path: str, box: Container, abilities: Abilities) -> Iterator[str]:
+    yield from _told(path, box, _CONTAINER_REFUSED)
+    if wanted := sorted(box.security_context.capabilities.added - abilities.capabilities):
+        yield f"{path}.securityContext.capabilities.add: no container here may have {', '.join(wanted)}."
+    for index, variable in enumerate(box.env):
+        if variable.value_from and variable.value_from.file_key_ref:
+            yield f"{path}.env[{index}].valueFrom.fileKeyRef: files are not read for variables."
+    for name, action in _actions(box):
+        yield from _action(f"{path}.{name}", action, abilities)
+
+
+def _actions(box: Container) -> Iterator[tuple[str, Probe | Handler]]:
+    found = {
+        "startupProbe": box.startup_probe,
+        "readinessProbe": box.readiness_probe,
+        "livenessProbe": box.liveness_probe,
+        "lifecycle.postStart": box.lifecycle.post_start,
+        "lifecycle.preStop": box.lifecycle.pre_stop,
+    }
+    return ((name, action) for name, action in found.items() if action is not None)
+
+
+def _action(path: str, action: Probe | Handler, abilities: Abilities) -> Iterator[str]:
+    asked: dict[str, Any] = {"httpGet": action.http_get, "tcpSocket": action.tcp_socket}
+    for name, target in asked.items():
+        if target is not None and target.host:
+            yield f"{path}.{name}.host: this node asks the pod itself only; name a header Host instead."
+    asked["grpc"] = action.grpc if isinstance(action, Probe) else None
+    for name, target in asked.items():
+        if target is not None and not abilities.port_forward:
+            yield f"{path}.{name}: this node does not reach ports of its pods."
+    if action.exec is not None and not abilities.exec:
+        yield f"{path}.exec: this node runs no commands beside a container."
+
+
+def _restarts(spec: PodSpec) -> Iterator[str]:
+    """Of an init container it makes a sidecar, which is carried."""
+    for path, box in _named("spec.containers", spec.containers):
+        if box.restart_policy is not None:
+            yield f"{path}.restartPolicy: the pod's own holds for all of its containers."
+
+
+def _named(path: str, boxes: Iterable[Container]) -> Iterator[tuple[str, Container]]:
+    return ((f"{path}[{index}]", box) for index, box in enumerate(boxes))

@@ -1,0 +1,161 @@
+"""The command line: what to fetch, and how it is told what came of it.
+
+Progress goes to the output, the result to the file that Kubernetes shows as the container's message, and the kind of
+failure into the exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment
+
+import msgspec
+
+from skysail.runtimes import validate
+from skysail.runtimes.fetch.errors import FetchError, MayPass
+from skysail.runtimes.fetch.layouts import LAYOUTS
+from skysail.runtimes.fetch.network import credentials, tls
+from skysail.runtimes.fetch.network.egress_proxy import Gate
+from skysail.runtimes.fetch.network.http_client import Web
+from skysail.runtimes.fetch.network.proxy_env import Proxies
+from skysail.runtimes.fetch.network.resolver import Guard
+from skysail.runtimes.fetch.pipeline import Fetching, Order
+from skysail.runtimes.fetch.sources.base import Means
+from skysail.runtimes.fetch.sources.factory import source_of
+from skysail.runtimes.fetch.transfer.model_dir import Outcome
+from skysail.runtimes.fetch.transfer.os_errors import disk
+from skysail.runtimes.fetch.transfer.progress import Progress
+from skysail.runtimes.fetch.transfer.retry import Patience
+
+_TERMINATION_LOG = "/dev/termination-log"
+_LONGEST_MESSAGE = 3000  # Kubernetes takes 4096 bytes, all in all
+_SECONDS = 20.0  # of failures in a row: a host that does not exist is told within a minute
+_LIMIT = 2**40
+_OF_LIBRARIES = ("AWS_", "GOOGLE_", "HF_", "HUGGINGFACE_")
+# Of a model in the image of its server only the validation is prepared here.
+_IN_IMAGE = "file://"
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The exit code."""
+    os.umask(0o022)  # whoever serves the model is another user
+    wishes = _parser().parse_args(arguments)
+    log = Path(environment.get("TERMINATION_LOG", _TERMINATION_LOG))
+    known = credentials.of(environment)
+    _hide_from_libraries()
+    try:
+        outcome = asyncio.run(_interruptible(wishes, known))
+    except FetchError as error:
+        # Servers name what they answer as they like: what is no text could not be told.
+        sentence = str(error).encode(errors="replace").decode()
+        sys.stderr.write(f"{error.reason}: {sentence}\n")
+        message = {"step": error.step, "reason": error.reason, "message": sentence[:_LONGEST_MESSAGE]}
+        _leave(message, log)
+        return error.exit_code
+    _leave(msgspec.to_builtins(outcome), log)
+    return 0
+
+
+def _hide_from_libraries() -> None:
+    """What an image or a cluster may have put there for them: identities, endpoints, proxies, places of tokens."""
+    for name in [name for name in os.environ if name.startswith(_OF_LIBRARIES)]:
+        del os.environ[name]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="skysail-fetch", description="Brings a model into a folder.")
+    parser.add_argument("--uri", required=True, help="where the model is")
+    parser.add_argument("--into", required=True, type=Path, help="folder that appears when all is there")
+    parser.add_argument("--layout", choices=sorted(LAYOUTS), default="file", help="how the server wants to find it")
+    parser.add_argument("--name", required=True, help="what the server calls the model")
+    parser.add_argument("--sha256", default="", help="what the download must be")
+    parser.add_argument("--limit", type=int, default=_LIMIT, metavar="BYTES", help="most bytes, packed or unpacked")
+    parser.add_argument("--allow", action="append", default=[], metavar="CIDR|HOST", help="private place that is open")
+    parser.add_argument("--source", type=Path, metavar="DIR", help="where the claim of pvc:// is mounted")
+    parser.add_argument("--script", default="", metavar="URL", help="script of the validation")
+    parser.add_argument("--script-into", type=Path, metavar="DIR", help="where the script goes")
+    parser.add_argument("--launcher", type=Path, metavar="DIR", help="where the program goes that starts the script")
+    parser.add_argument("--keep", action="append", default=[], metavar="HASH", help="revision that stays on the volume")
+    parser.add_argument("--on-node", action="store_true", help="leave some of the volume to others: it is the node's")
+    return parser
+
+
+async def _interruptible(wishes: argparse.Namespace, known: Mapping[str, str]) -> Outcome:
+    task = asyncio.create_task(_run(wishes, known))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError as error:
+        raise MayPass("Interrupted", "The download was stopped; the next one goes on where it ended.") from error
+
+
+async def _run(wishes: argparse.Namespace, known: Mapping[str, str]) -> Outcome:
+    guard, proxies = Guard(wishes.allow), Proxies(getproxies_environment())
+    fetching = Fetching(progress=Progress(_print, time.monotonic), patience=_patience)
+    order = Order(
+        uri=wishes.uri,
+        into=wishes.into.absolute(),
+        layout=wishes.layout,
+        name=wishes.name,
+        limit=wishes.limit,
+        sha256=wishes.sha256,
+        keep=frozenset(wishes.keep),
+        on_node=wishes.on_node,
+    )
+    trust = tls.trust(known)
+    async with Web(guard, proxies, trust) as web, Gate(guard, proxies) as gate:
+        means = Means(web=web, gate=gate, trust=trust, secrets=known, claim=wishes.source)
+        if wishes.script:
+            guard.check(wishes.script)
+            own = means if _origin(wishes.script) == _origin(order.uri) else msgspec.structs.replace(means, secrets={})
+            await fetching.fetch_script(wishes.script, wishes.script_into, source_of(wishes.script, own))
+        if wishes.launcher:
+            with disk(wishes.launcher):
+                wishes.launcher.mkdir(parents=True, exist_ok=True)
+                shutil.copy(validate.__file__, wishes.launcher / "validate.py")
+        if order.uri.startswith(_IN_IMAGE):
+            return Outcome(digest="", bytes=0, files=0)
+        source = source_of(order.uri, means)
+        guard.check(order.uri)
+        return await fetching.fetch(order, source)
+
+
+def _origin(uri: str) -> tuple[str, str]:
+    """Credentials are for one place: the script's may be another than the model's."""
+    parts = urlsplit(uri)
+    return parts.scheme, parts.netloc
+
+
+_patience = partial(
+    Patience,
+    seconds=_SECONDS,
+    clock=time.monotonic,
+    sleep=asyncio.sleep,
+    rng=random.Random(),  # noqa: S311  # jitter
+)
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _leave(message: object, log: Path) -> None:
+    """Where Kubernetes looks for it; outside of a pod there is no such file."""
+    try:
+        log.write_bytes(msgspec.json.encode(message))
+    except OSError as error:
+        sys.stderr.write(f"{log} cannot be written: {error.strerror}.\n")

@@ -1,0 +1,165 @@
+"""HTTP with every hop judged: the URI, the addresses behind its host, and again wherever a redirect leads.
+
+Credentials go to the place that was asked for and to no other: a redirect to another host, port or scheme loses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from ssl import SSLContext
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote, urldefrag, urljoin, urlsplit
+
+from aiohttp import (
+    ClientError,
+    ClientHttpProxyError,
+    ClientResponse,
+    ClientSession,
+    ClientSSLError,
+    ClientTimeout,
+    DummyCookieJar,
+    TCPConnector,
+)
+from yarl import URL
+
+from skysail.runtimes.fetch.errors import MayPass, NotAllowed, ToldWrong, in_words
+from skysail.runtimes.fetch.network import tls
+from skysail.runtimes.fetch.network.proxy_env import Proxies
+from skysail.runtimes.fetch.network.resolver import Guard, GuardedResolver
+from skysail.runtimes.fetch.network.uris import shown
+
+_MOST_HOPS = 10
+_REDIRECTS = (301, 302, 303, 307, 308)
+_PASSING = (408, 425, 429)
+_TIMEOUT = ClientTimeout(total=None, sock_connect=10, sock_read=15)
+# Bytes are counted and hashed as the server keeps them.
+_HEADERS = {"Accept-Encoding": "identity", "User-Agent": "skysail-fetch"}
+_OF_AN_ADDRESS = "%/:=&?~+!$,;'@()*[]"
+ANSWERS = (200, 206, 416)
+
+
+class Web:
+    """One client for a whole download."""
+
+    def __init__(self, guard: Guard, proxies: Proxies, trust: SSLContext) -> None:
+        self._guard = guard
+        self._proxies = proxies
+        self._trust = trust
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        resolver = GuardedResolver(self._guard)
+        direct = TCPConnector(resolver=resolver, use_dns_cache=False, ssl=self._trust)
+        self._direct = await self._open.enter_async_context(_session(direct))
+        # Here a name that is looked up is the proxy's, which the cluster chose.
+        self._proxied = await self._open.enter_async_context(_session(TCPConnector(ssl=self._trust)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._open.aclose()
+
+    @asynccontextmanager
+    async def get(
+        self, url: str, headers: Mapping[str, str], *, secret: Mapping[str, str], accept: tuple[int, ...] = ANSWERS
+    ) -> AsyncIterator[ClientResponse]:
+        """The answer at the end of all redirects, if its status is one of `accept`. `secret` are headers as well."""
+        here, hops = url, 0
+        while True:
+            proxy = await self._proxy(here)
+            sent = {**headers, **secret} if origin(here) == origin(url) else headers
+            try:
+                async with self._ask(here, sent, proxy) as answer:
+                    if answer.status not in _REDIRECTS:
+                        _judge(answer, url, accept)
+                        yield answer
+                        return
+                    here = _next(here, answer.headers.get("Location", ""))
+            except (ClientError, TimeoutError, ConnectionError) as error:
+                raise _unreachable(url, error) from error
+            hops += 1
+            if hops > _MOST_HOPS:
+                raise ToldWrong(
+                    "NotFound", f"{shown(url)} redirects more than {_MOST_HOPS} times: use the address at the end."
+                )
+
+    async def _proxy(self, url: str) -> str | None:
+        """The proxy to use, if any; by then the address has been judged. Raises NotAllowed."""
+        self._guard.check(url)
+        target = URL(url, encoded=True)
+        proxy = self._proxies.for_host(target.scheme, target.host or "")
+        if proxy is not None:
+            await self._guard.judge_if_known(target.host or "", target.port or 0)
+        return proxy
+
+    @asynccontextmanager
+    async def _ask(self, url: str, headers: Mapping[str, str], proxy: str | None) -> AsyncIterator[ClientResponse]:
+        session = self._direct if proxy is None else self._proxied
+        target = URL(url, encoded=True)
+        async with session.get(target, headers=headers, proxy=proxy, allow_redirects=False) as answer:
+            yield answer
+
+
+def _session(connector: TCPConnector) -> ClientSession:
+    return ClientSession(
+        connector=connector,
+        headers=_HEADERS,
+        timeout=_TIMEOUT,
+        auto_decompress=False,
+        cookie_jar=DummyCookieJar(),
+        read_bufsize=2**20,
+    )
+
+
+def origin(url: str) -> tuple[str, str | None, int | None]:
+    """Who answers there: credentials for one are for no other."""
+    parts = URL(url, encoded=True)
+    return parts.scheme, parts.host, parts.port
+
+
+def _next(here: str, location: str) -> str:
+    """Servers write what they like into a Location; what is not of an address is encoded, and never ends in a host."""
+    try:
+        there = quote(urldefrag(urljoin(here, location)).url, safe=_OF_AN_ADDRESS)
+    except ValueError as error:
+        raise NotAllowed("AddressForbidden", f"{shown(here)} redirects to what is no address.") from error
+    if urlsplit(there).scheme not in {"https", urlsplit(here).scheme}:
+        raise NotAllowed(
+            "AddressForbidden",
+            f"{shown(here)} redirects to {shown(there)}, which is less safe: use an address that stays with https.",
+        )
+    return there
+
+
+def _judge(answer: ClientResponse, url: str, accept: tuple[int, ...]) -> None:
+    status = f"{answer.status} {answer.reason or ''}".strip()
+    if answer.status in accept:
+        return
+    if answer.status in {401, 403}:
+        raise NotAllowed(
+            "AccessDenied",
+            f"{shown(url)} answered {status}: put credentials that may read it into the Secret of `credentialsSecret`.",
+        )
+    if answer.status in _PASSING or answer.status >= 500:  # noqa: PLR2004  # HTTP's own classes
+        raise MayPass("ServerError", f"{shown(url)} answered {status}: its server cannot serve it now.")
+    raise ToldWrong("NotFound", f"{shown(url)} answered {status}: check the address, and that the model is there.")
+
+
+def _unreachable(url: str, error: Exception) -> Exception:
+    """Nothing of what the error says is repeated that could hold a query or a password."""
+    host = urlsplit(url).hostname
+    if isinstance(error, ClientHttpProxyError):
+        if error.status == 403:  # noqa: PLR2004  # Forbidden
+            return NotAllowed("AddressForbidden", f"The proxy of this cluster refuses to connect to {host}.")
+        return MayPass(
+            "Unreachable", f"The proxy of this cluster cannot connect to {host} (it answered {error.status})."
+        )
+    if isinstance(error, ClientSSLError):
+        return tls.untrusted(f"{host}")
+    if isinstance(error, TimeoutError):
+        return MayPass("Unreachable", f"{host} does not answer in time.")
+    cause = next((one for one in (error.__cause__, error) if isinstance(one, OSError)), OSError())
+    return MayPass("Unreachable", f"The connection to {host} failed: {in_words(cause)}.")

@@ -1,0 +1,82 @@
+"""The rules of `addresses`, at the moment of connecting: each address that a name stands for is judged, and the very
+ones that were judged are connected to, so that a name which means something else a moment later gains nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from skysail.runtimes.fetch.errors import MayPass, NotAllowed
+from skysail.runtimes.fetch.network import address_policy, blocking
+from skysail.runtimes.fetch.network.uris import shown
+
+LookUp = Callable[[str, int], Awaitable[list[str]]]
+_SECONDS = 10.0
+
+
+async def look_up(host: str, port: int) -> list[str]:
+    found = await blocking.call(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    return list(dict.fromkeys(str(where[0]) for *_, where in found))
+
+
+class Guard:
+    """Lets through what is public, and what is `allowed`."""
+
+    def __init__(self, allowed: Sequence[str], lookup: LookUp = look_up) -> None:
+        self._allowed = allowed
+        self._look_up = lookup
+
+    def check(self, uri: str) -> None:
+        """Of a URI, before anything is looked up. Raises NotAllowed."""
+        if objection := address_policy.objection(uri, self._allowed):
+            raise NotAllowed("AddressForbidden", f"{shown(uri)} is not fetched. {objection}")
+
+    async def addresses_of(self, host: str, port: int) -> list[str]:
+        """All of them, judged: one that is forbidden is enough. Raises NotAllowed and MayPass."""
+        try:
+            async with asyncio.timeout(_SECONDS):
+                found = await self._look_up(host, port)
+        except TimeoutError as error:
+            raise MayPass("Unreachable", f"No name server told within {_SECONDS:.0f} s where {host} is.") from error
+        except (OSError, UnicodeError) as error:
+            raise MayPass("Unreachable", f"No name server knows the host {host}: check its spelling.") from error
+        for spelling in found:
+            name = "" if spelling == host else host
+            if why := address_policy.forbidden(spelling, name, self._allowed):
+                raise NotAllowed("AddressForbidden", why)
+        return found
+
+    async def judge_if_known(self, host: str, port: int) -> None:
+        """For what a proxy connects to: behind one, nobody here needs to know names of the outside."""
+        try:
+            await self.addresses_of(host, port)
+        except MayPass:
+            return
+
+
+class GuardedResolver(AbstractResolver):
+    """Where aiohttp learns addresses. It does not ask for numeric ones: these are judged with their URI."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        found = await self._guard.addresses_of(host, port)
+        return [_result(host, address, port) for address in found if family in {socket.AF_UNSPEC, _family(address)}]
+
+    async def close(self) -> None: ...
+
+
+def _result(host: str, address: str, port: int) -> ResolveResult:
+    numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    return {"hostname": host, "host": address, "port": port, "family": _family(address), "proto": 0, "flags": numeric}
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -1,0 +1,165 @@
+"""Objects of a bucket at S3 (and whatever speaks like it) or Google Cloud Storage: one of them, or all below a prefix.
+
+Keys of the Secret are those that the vendors' own programs read: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+`AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`; `GOOGLE_SERVICE_ACCOUNT_KEY` (JSON) or `GOOGLE_BEARER_TOKEN`.
+Without any, the bucket is read as everybody may read it: the credentials of the pod's node are never asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+from obstore.store import GCSStore, S3Store
+
+from skysail.runtimes.fetch.errors import Changed, FetchError, MayPass, NotAllowed, ToldWrong
+from skysail.runtimes.fetch.network import tls
+from skysail.runtimes.fetch.network.egress_proxy import Gate
+from skysail.runtimes.fetch.network.uris import shown
+from skysail.runtimes.fetch.sources.base import CHUNK, MOST_ITEMS, Item, Means, Piece, nothing
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta  # not there when the program runs
+
+_S3_KEYS = {
+    "access_key_id": ("AWS_ACCESS_KEY_ID",),
+    "secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
+    "session_token": ("AWS_SESSION_TOKEN",),
+    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+}
+_GCS_KEYS = {
+    "service_account_key": ("GOOGLE_SERVICE_ACCOUNT_KEY",),
+    "bearer_token": ("GOOGLE_BEARER_TOKEN",),
+    "base_url": ("GOOGLE_BASE_URL",),
+}
+_IDENTITIES = ("access_key_id", "service_account_key", "bearer_token")
+_CLIENT_ERROR = re.compile(r"status code: (4\d\d)\b")
+_PASSING = ("408", "425", "429")
+
+
+class Bucket:
+    def __init__(self, uri: str, means: Means) -> None:
+        self._uri = uri
+        self._gate = means.gate
+        self._store = _store(uri, means)
+        self._prefix = unquote(urlsplit(uri).path).lstrip("/")
+
+    async def items(self) -> list[Item]:
+        with self._told():
+            if self._prefix and not self._prefix.endswith("/"):
+                try:
+                    return [_item(await obstore.head_async(self._store, self._prefix), self._prefix.rpartition("/")[0])]
+                except FileNotFoundError:
+                    pass  # then it is a folder
+            return await self._below()
+
+    async def _below(self) -> list[Item]:
+        folder = self._prefix.rstrip("/")
+        found: list[Item] = []
+        async for page in obstore.list(self._store, prefix=folder or None, chunk_size=1000):
+            found += [_item(meta, folder) for meta in page]
+            if len(found) > MOST_ITEMS:
+                break  # which the download objects to
+        folders = {parent for item in found for parent in _parents(item.path)}
+        return [item for item in found if item.size or item.path not in folders]
+
+    @asynccontextmanager
+    async def open(self, item: Item, start: int, mark: str) -> AsyncIterator[Piece]:
+        """The tag of an object is known from the listing, and asked for: another content is an error of the store."""
+        path, _, tag = item.key.rpartition("\0")
+        start = start if mark == tag else 0
+        if start and start == item.size:
+            yield Piece(chunks=nothing(), start=start, total=start, mark=tag)
+            return
+        options = {"if_match": tag or None, **({"range": {"offset": start}} if start else {})}
+        with self._told():
+            answer = await obstore.get_async(self._store, path, options=options)  # type: ignore[arg-type]  # a TypedDict
+            chunks = self._chunks(answer.stream(min_chunk_size=CHUNK))
+        yield Piece(chunks=chunks, start=start, total=item.size, mark=tag)
+
+    async def _chunks(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        with self._told():
+            async for chunk in stream:
+                yield bytes(chunk)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What the library says, as one of our errors."""
+        self._gate.forget()
+        try:
+            yield
+        except (BaseError, FileNotFoundError, ValueError) as error:
+            raise self._gate.failure or _translated(error, self._uri) from error
+
+
+def _store(uri: str, means: Means) -> S3Store | GCSStore:
+    parts = urlsplit(uri)
+    config = _config(means.secrets, _S3_KEYS if parts.scheme == "s3" else _GCS_KEYS)
+    place = config.get("endpoint") or config.get("base_url") or ""
+    options = {**_client(means.gate), "allow_http": place.startswith("http://")}
+    if own := means.secrets.get(tls.KEY):
+        options["root_certificate"] = own
+    kind: Any = S3Store if parts.scheme == "s3" else GCSStore
+    try:
+        return kind(parts.netloc, config=config, client_options=options, retry_config={"max_retries": 0})  # type: ignore[no-any-return]
+    except (BaseError, ValueError) as error:
+        raise NotAllowed(
+            "AccessDenied", f"The credentials for {shown(uri)} cannot be read: check the keys of the Secret."
+        ) from error
+
+
+def _client(gate: Gate) -> dict[str, Any]:
+    """Tries, and how long they may take, are ours."""
+    return {
+        "proxy_url": gate.url,
+        "connect_timeout": timedelta(seconds=10),
+        "read_timeout": timedelta(seconds=15),
+        "timeout": timedelta(days=7),
+        "user_agent": "skysail-fetch",
+    }
+
+
+def _config(secrets: Mapping[str, str], keys: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    found = {name: next((secrets[key] for key in names if secrets.get(key)), None) for name, names in keys.items()}
+    config: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
+    if not any(name in config for name in _IDENTITIES):
+        config["skip_signature"] = True
+    return config
+
+
+def _item(meta: ObjectMeta, folder: str) -> Item:
+    path = meta["path"].removeprefix(folder).lstrip("/")
+    return Item(path=path, key=f"{meta['path']}\0{meta['e_tag'] or ''}", size=meta["size"])
+
+
+def _parents(path: str) -> list[str]:
+    """Programs that show buckets as folders leave empty objects of these names behind; "" is the prefix itself."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(len(parts))]
+
+
+def _translated(error: Exception, uri: str) -> FetchError:
+    if isinstance(error, FileNotFoundError):
+        return ToldWrong("NotFound", f"{shown(uri)} does not exist: check the names of the bucket and the path.")
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return NotAllowed(
+            "AccessDenied",
+            f"{shown(uri)} may not be read: put keys that may read it into the Secret of `credentialsSecret`.",
+        )
+    if isinstance(error, PreconditionError):
+        return Changed(shown(uri))
+    if "certificate" in str(error).lower():
+        return tls.untrusted(f"The store of {shown(uri)}")
+    status = _CLIENT_ERROR.search(str(error))
+    if status and status[1] not in _PASSING:
+        return ToldWrong(
+            "NotFound", f"The store answered {status[1]} for {shown(uri)}: check bucket, region and endpoint."
+        )
+    return MayPass("ServerError", f"The store of {shown(uri)} cannot serve it now.")

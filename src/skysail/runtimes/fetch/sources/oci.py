@@ -1,0 +1,242 @@
+"""An artifact or an image in an OCI registry: `oci://registry/repository[:tag|@digest]`.
+
+Artifacts (as ORAS and the model formats of the CNCF write them) are files with names in their annotations. Of an image,
+whose layers are unpacked one over the other, the folder `models` is taken, or all of it where there is no such folder.
+Keys of the Secret: `OCI_USERNAME` and `OCI_PASSWORD`, or `.dockerconfigjson` as `kubectl create secret docker-registry`
+writes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Literal
+from urllib.parse import urlencode
+
+import msgspec
+from aiohttp import ClientResponse
+
+from skysail.runtimes.fetch import untrusted_json
+from skysail.runtimes.fetch.errors import MayPass, NotAllowed, ToldWrong, WrongContent
+from skysail.runtimes.fetch.network.http_client import ANSWERS, origin
+from skysail.runtimes.fetch.network.uris import shown
+from skysail.runtimes.fetch.sources.base import Item, Means, Piece
+from skysail.runtimes.fetch.sources.http import open_url
+
+_FORM = re.compile(
+    r"oci://(?P<host>[^/]+)/(?P<repository>[a-z0-9._/-]+?)(:(?P<tag>[\w.-]+))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json,application/vnd.oci.image.index.v1+json,"
+    "application/vnd.docker.distribution.manifest.v2+json,application/vnd.docker.distribution.manifest.list.v2+json"
+)
+_CNCF = "org.cncf.model.filepath"
+_NAMES = ("org.opencontainers.image.title", _CNCF)
+_UNPACK = "io.deis.oras.content.unpack"
+_LARGEST_MANIFEST = 4 * 2**20
+_LARGEST_TOKEN = 2**20
+_SECONDS = 30.0
+_UNAUTHORIZED = 401
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+# Where Docker's own registry answers, and by which name its credentials are kept.
+_DOCKER = "registry-1.docker.io"
+_DOCKER_NAMES = ("https://index.docker.io/v1/", "docker.io", "index.docker.io")
+
+
+class _Platform(msgspec.Struct, frozen=True):
+    os: str = ""
+    architecture: str = ""
+
+
+class _Descriptor(msgspec.Struct, frozen=True, rename="camel"):
+    digest: str
+    size: int
+    media_type: str = ""
+    annotations: dict[str, str] | None = None
+    platform: _Platform | None = None
+
+    @property
+    def sha256(self) -> str:
+        algorithm, _, value = self.digest.partition(":")
+        if algorithm != "sha256":
+            raise WrongContent(
+                "UnsupportedFormat", f"The registry tells a {algorithm[:20]} digest: push it with sha256."
+            )
+        return value
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    layers: tuple[_Descriptor, ...] = ()
+    manifests: tuple[_Descriptor, ...] = ()
+
+
+class _Login(msgspec.Struct, frozen=True):
+    username: str = ""
+    password: str = ""
+    auth: str = ""
+
+    @property
+    def basic(self) -> str:
+        return self.auth or b64encode(f"{self.username}:{self.password}".encode()).decode()
+
+
+class _DockerConfig(msgspec.Struct, frozen=True):
+    auths: dict[str, _Login]
+
+
+class _Token(msgspec.Struct, frozen=True):
+    token: str = ""
+    access_token: str = ""
+
+
+class Artifact:
+    def __init__(self, uri: str, means: Means) -> None:
+        form = _FORM.fullmatch(uri)
+        if form is None:
+            raise ToldWrong("NotFound", f"{shown(uri)} is not of the form oci://registry/repository:tag.")
+        self._uri = uri
+        self._web = means.web
+        self._host = _DOCKER if form["host"] in _DOCKER_NAMES else form["host"]
+        self._repository: str = form["repository"]
+        self._reference: str = form["digest"] or form["tag"] or "latest"
+        self._login = _login(form["host"], means.secrets)
+        self._secret: dict[str, str] = {}
+        self._scheme: Literal["http", "https"] = "http" if means.secrets.get("OCI_PLAIN_HTTP") == "true" else "https"
+
+    async def items(self) -> list[Item]:
+        manifest = await self._manifest(self._reference)
+        if manifest.manifests:
+            manifest = await self._manifest(_for_servers(manifest.manifests).digest)
+        return [self._item(layer, number) for number, layer in enumerate(manifest.layers)]
+
+    @asynccontextmanager
+    async def open(self, item: Item, start: int, mark: str) -> AsyncIterator[Piece]:
+        """A blob never changes under its digest, so that is its mark."""
+        url = self._url(f"blobs/sha256:{item.sha256}")
+        same = start if mark == item.sha256 else 0
+        async with open_url(self._get, url, same, item.sha256, is_fixed=True) as piece:
+            yield piece
+
+    def _item(self, layer: _Descriptor, number: int) -> Item:
+        notes = layer.annotations or {}
+        name = next((notes[key] for key in _NAMES if key in notes), "")
+        is_packed = "tar" in layer.media_type if not name or _CNCF in notes else notes.get(_UNPACK) == "true"
+        if is_packed and layer.media_type.endswith("zstd"):
+            raise WrongContent("UnsupportedFormat", f"{shown(self._uri)} has layers packed by zstd: push it with gzip.")
+        path = f"layer-{number:04}.tar" if is_packed or not name else name
+        return Item(path=path, key=layer.digest, size=layer.size, sha256=layer.sha256, layer=is_packed)
+
+    async def _manifest(self, reference: str) -> _Manifest:
+        async with self._get(self._url(f"manifests/{reference}"), {"Accept": _TYPES}) as answer:
+            body = await _whole(answer, _LARGEST_MANIFEST, shown(self._uri))
+        if reference.startswith("sha256:") and hashlib.sha256(body).hexdigest() != reference.removeprefix("sha256:"):
+            raise MayPass("ServerError", f"The registry of {shown(self._uri)} sent another manifest than {reference}.")
+        try:
+            return untrusted_json.read(body, _Manifest)
+        except untrusted_json.Unreadable as error:
+            raise WrongContent("UnsupportedFormat", f"{shown(self._uri)} has no manifest that can be read.") from error
+
+    def _url(self, path: str) -> str:
+        return f"{self._scheme}://{self._host}/v2/{self._repository}/{path}"
+
+    @asynccontextmanager
+    async def _get(self, url: str, headers: Mapping[str, str]) -> AsyncIterator[ClientResponse]:
+        """Logs in when the registry asks for it, which it does again when a token has become old."""
+        async with self._web.get(url, headers, secret=self._secret, accept=(*ANSWERS, _UNAUTHORIZED)) as answer:
+            if answer.status != _UNAUTHORIZED:
+                yield answer
+                return
+            self._object_to_strangers(url, str(answer.url))
+            challenge = answer.headers.get("WWW-Authenticate", "")
+        self._secret = await self._log_in(challenge)
+        async with self._web.get(url, headers, secret=self._secret) as answer:
+            yield answer
+
+    def _object_to_strangers(self, asked: str, answered: str) -> None:
+        """Where the registry only leads to, nobody is told the password, nor asked for a token by their word."""
+        if origin(asked) != origin(answered):
+            raise NotAllowed(
+                "AccessDenied",
+                f"The registry of {shown(self._uri)} leads to {shown(answered)}, which asks for a login of its own:"
+                " have the registry give out its files itself, or by addresses that need none.",
+            )
+
+    async def _log_in(self, challenge: str) -> dict[str, str]:
+        basic = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
+        if not challenge.lower().startswith("bearer "):
+            return basic
+        asked = dict(_CHALLENGE.findall(challenge))
+        realm = self._realm(asked.get("realm", ""))
+        query = urlencode({"service": asked.get("service", ""), "scope": asked.get("scope", self._scope)})
+        secret = basic if self._may_know(realm) else {}
+        async with self._web.get(f"{realm}{query}", {}, secret=secret, accept=(200,)) as answer:
+            body = await _whole(answer, _LARGEST_TOKEN, shown(self._uri))
+        return {"Authorization": f"Bearer {self._token(body)}"}
+
+    def _realm(self, told: str) -> str:
+        """Where tokens are by the registry's own word, ready for a query. It is judged later, like any address."""
+        if told.partition("://")[0] not in {"https", self._scheme}:
+            raise NotAllowed(
+                "AddressForbidden",
+                f"The registry of {shown(self._uri)} has its tokens at {shown(told)}, which is no https address: use a"
+                " registry whose login is encrypted.",
+            )
+        return told + ("&" if "?" in told else "?")
+
+    def _token(self, body: bytes) -> str:
+        try:
+            told = untrusted_json.read(body, _Token)
+        except untrusted_json.Unreadable as error:
+            raise MayPass("ServerError", f"The registry of {shown(self._uri)} gives no token.") from error
+        token = told.token or told.access_token
+        if not token.isascii() or not token.isprintable():
+            raise MayPass("ServerError", f"The registry of {shown(self._uri)} gives a token that cannot be sent.")
+        return token
+
+    @property
+    def _scope(self) -> str:
+        return f"repository:{self._repository}:pull"
+
+    def _may_know(self, realm: str) -> bool:
+        """Whether the password may be told where the registry says that tokens are: encrypted, or to itself."""
+        return realm.startswith(("https://", f"{self._scheme}://{self._host}/"))
+
+
+async def _whole(answer: ClientResponse, limit: int, who: str) -> bytes:
+    """What a registry says of itself, and not of a model, is short and comes at once. Raises FetchError."""
+    body = b""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            while more := await answer.content.read(limit + 1 - len(body)):
+                body += more
+    except TimeoutError as error:
+        raise MayPass("Unreachable", f"The registry of {who} does not answer in time.") from error
+    if len(body) > limit:
+        raise WrongContent(
+            "TooLarge", f"The registry of {who} answers with more than {limit} bytes: check its address."
+        )
+    return body
+
+
+def _login(host: str, secrets: Mapping[str, str]) -> _Login | None:
+    if username := secrets.get("OCI_USERNAME"):
+        return _Login(username, secrets.get("OCI_PASSWORD", ""))
+    names = (host, f"https://{host}", *(_DOCKER_NAMES if host in _DOCKER_NAMES else ()))
+    try:
+        known = untrusted_json.read(secrets.get(".dockerconfigjson", '{"auths":{}}'), _DockerConfig).auths
+    except untrusted_json.Unreadable as error:
+        raise NotAllowed(
+            "AccessDenied", ".dockerconfigjson in the Secret cannot be read: make the Secret anew."
+        ) from error
+    return next((known[name] for name in names if name in known), None)
+
+
+def _for_servers(manifests: tuple[_Descriptor, ...]) -> _Descriptor:
+    """Models are the same for all platforms; what is of no platform at all is a note about another manifest."""
+    real = [one for one in manifests if one.platform is None or one.platform.os != "unknown"]
+    best = [one for one in real if one.platform == _Platform("linux", "amd64")]
+    return (best or real or list(manifests))[0]

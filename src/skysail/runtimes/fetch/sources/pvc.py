@@ -1,0 +1,54 @@
+"""Files of a PersistentVolumeClaim (`pvc://claim/path`), which is mounted in the pod."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from skysail.runtimes.fetch.errors import NotAllowed, ToldWrong
+from skysail.runtimes.fetch.network.uris import shown
+from skysail.runtimes.fetch.sources.base import CHUNK, Item, Means, Piece
+from skysail.runtimes.fetch.unpack.paths import files_in
+
+
+class ClaimFolder:
+    def __init__(self, uri: str, means: Means) -> None:
+        if means.claim is None:
+            raise ToldWrong("NotFound", f"{shown(uri)} is on a volume: name where it is mounted (--source).")
+        self._uri = uri
+        self._claim = means.claim.resolve()
+        self._there = self._claim / unquote(urlsplit(uri).path).strip("/")
+
+    async def items(self) -> list[Item]:
+        if not self._there.exists():
+            raise ToldWrong("NotFound", f"{shown(self._uri)} is not on the volume: check the path.")
+        if self._there.is_file():
+            return [self._item(self._there, self._there.name)]
+        return [self._item(self._there / path, str(path)) for path in files_in(self._there)]
+
+    def _item(self, file: Path, path: str) -> Item:
+        if not file.resolve().is_relative_to(self._claim):
+            raise NotAllowed(
+                "AddressForbidden", f"{path} in {shown(self._uri)} is a link that leads out of the volume."
+            )
+        return Item(path=path, key=str(file), size=file.stat().st_size)
+
+    @asynccontextmanager
+    async def open(self, item: Item, start: int, mark: str) -> AsyncIterator[Piece]:
+        with Path(item.key).open("rb") as file:  # noqa: ASYNC230  # nothing else waits meanwhile
+            stat = os.fstat(file.fileno())
+            current = f"{stat.st_mtime_ns}-{stat.st_size}"
+            start = start if mark == current else 0
+            file.seek(start)
+            yield Piece(chunks=_chunks(file), start=start, total=stat.st_size, mark=current)
+
+
+async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:
+    while chunk := file.read(CHUNK):
+        yield chunk
+        await asyncio.sleep(0)

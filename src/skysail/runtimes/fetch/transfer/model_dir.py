@@ -1,0 +1,166 @@
+"""The folder that a model ends in. It appears whole or not at all, and only one process at a time works on it.
+
+Beside `DIR`: `DIR.part` is what has come so far, and outlives crashes so that the next try goes on; `DIR.json` says
+what is in `DIR`; `DIR.lock` is held while somebody works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from skysail.runtimes.fetch import untrusted_json
+from skysail.runtimes.fetch.unpack.paths import files_in
+
+_PAUSE = 1.0
+# Names of folders that are revisions; nothing else on a volume is ever removed.
+_REVISION = re.compile(r"([0-9a-f]{10})(\.part|\.json|\.lock|\.old)?")
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in the folder. The digest is of what was downloaded, before it was unpacked and laid out."""
+
+    digest: str
+    bytes: int
+    files: int
+
+
+class _Marker(msgspec.Struct, frozen=True, kw_only=True):
+    request: str
+    outcome: Outcome
+
+
+class Place:
+    """`request` stands for all that was asked for: what came for another request is of no use."""
+
+    def __init__(self, into: Path, request: str) -> None:
+        self._into = into
+        self._request = request
+        self._part = _beside(into, ".part")
+        self.raw = self._part / "raw"
+        self.marks = self._part / "marks"
+        self.unpacked = self._part / "unpacked"
+        self.laid = self._part / "laid"
+
+    @asynccontextmanager
+    async def held(self, waiting: Callable[[], None]) -> AsyncIterator[None]:
+        """Nobody else holds it meanwhile. The lock of a process that was killed is free."""
+        path = _beside(self._into, ".lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _try_lock(path)
+        if lock is None:
+            waiting()
+        while lock is None:
+            await asyncio.sleep(_PAUSE)
+            lock = _try_lock(path)
+        with ExitStack() as ending:
+            ending.callback(os.close, lock)
+            ending.callback(path.unlink, missing_ok=True)
+            yield
+
+    def finished(self) -> Outcome | None:
+        """What is there already, if it is what was asked for and none of it was lost."""
+        try:
+            marker = untrusted_json.read(_beside(self._into, ".json").read_bytes(), _Marker)
+        except (FileNotFoundError, untrusted_json.Unreadable):
+            return None
+        is_whole = self._into.is_dir() and _measure(self._into) == (marker.outcome.bytes, marker.outcome.files)
+        return marker.outcome if marker.request == self._request and is_whole else None
+
+    def begin(self) -> None:
+        """Keeps what an earlier try for the same request has brought."""
+        note = self._part / "request"
+        if not note.exists() or note.read_text("utf-8") != self._request:
+            self.discard()
+            self._part.mkdir(parents=True)
+            note.write_text(self._request, "utf-8")
+        for folder in (self.unpacked, self.laid):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.raw.mkdir(exist_ok=True)
+        self.laid.mkdir()
+
+    def discard(self) -> None:
+        shutil.rmtree(self._part, ignore_errors=True)
+
+    def publish(self, digest: str) -> Outcome:
+        """From here on it is there, whatever happens."""
+        size, files = _measure(self.laid)
+        outcome = Outcome(digest=digest, bytes=size, files=files)
+        for folder in (*(path for path in self.laid.rglob("*") if path.is_dir()), self.laid):
+            _sync(folder)
+        self._set_aside()
+        self.laid.rename(self._into)
+        draft = self._part / "json"
+        draft.write_bytes(msgspec.json.encode(_Marker(request=self._request, outcome=outcome)))
+        _sync(draft)
+        draft.rename(_beside(self._into, ".json"))
+        _sync(self._into.parent)
+        self.tidy()
+        return outcome
+
+    def tidy(self) -> None:
+        """What is of no use once the folder is there; a crash may have left it."""
+        self.discard()
+        shutil.rmtree(_beside(self._into, ".old"), ignore_errors=True)
+
+    def _set_aside(self) -> None:
+        """What is there and is not what was asked for, such as half a folder that somebody copied."""
+        _beside(self._into, ".json").unlink(missing_ok=True)
+        old = _beside(self._into, ".old")
+        shutil.rmtree(old, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            self._into.rename(old)
+
+    def sweep(self, keep: frozenset[str]) -> None:
+        """Removes revisions that are not to be kept from the volume."""
+        for path in list(self._into.parent.iterdir()):
+            named = _REVISION.fullmatch(path.name)
+            if named is None or named[1] in keep or named[1] == self._into.name:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _try_lock(path: Path) -> int | None:
+    """None where somebody else holds it, or has just removed it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), path.stat()):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(lock)
+    return None
+
+
+def _measure(folder: Path) -> tuple[int, int]:
+    sizes = list(_sizes(folder))
+    return sum(sizes), len(sizes)
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    for path in files_in(folder):
+        yield (folder / path).stat().st_size
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,188 @@
+"""Archives, unpacked as if an enemy had packed them: only files and folders, only below the folder, never too much.
+
+What is unpacked is told chunk by chunk, so that whoever iterates can be interrupted and knows how far it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import lzma
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO, TypeVar
+
+from skysail.runtimes.fetch.errors import WrongContent
+from skysail.runtimes.fetch.unpack.paths import below
+
+_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+_CHUNK = 2**20
+_MOST_ENTRIES = 100_000
+# What the standard library raises where it reads what nobody has written: names that are no text, numbers that are none
+# (ValueError), sizes that no machine has (MemoryError, OverflowError), headers of headers (RecursionError).
+_DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    MemoryError,
+    NotImplementedError,
+    OverflowError,
+    RecursionError,
+    ValueError,
+)
+
+T = TypeVar("T")
+# Where an entry goes, or None where it is left out.
+Placing = Callable[[str], Path | None]
+
+
+def is_archive(file: Path) -> bool:
+    """By its name, because formats of models are zip files themselves; by its content where the name says nothing.
+
+    Raises WrongContent where it begins like an archive and is damaged so early that nobody can tell.
+    """
+    name = file.name.lower()
+    if name.endswith((*_TAR_SUFFIXES, ".zip")):
+        return True
+    with readable(_damaged(file)):
+        return not file.suffix and tarfile.is_tarfile(file)
+
+
+def unpack(archive: Path, into: Path, *, limit: int) -> Iterator[int]:
+    """Numbers of bytes that were written. Raises WrongContent."""
+    into.mkdir(parents=True, exist_ok=True)
+    with readable(_damaged(archive)):
+        is_zip = archive.suffix.lower() == ".zip" and zipfile.is_zipfile(archive)
+    entries = _zip_entries(archive) if is_zip else tar_entries(archive)
+    yield from write(entries, lambda name: below(into, name), limit=limit, archive=archive)
+
+
+def write(
+    entries: Iterator[tuple[str, IO[bytes] | None]], placing: Placing, *, limit: int, archive: Path
+) -> Iterator[int]:
+    """Entries to where they belong. Those without content are folders, those without a name are left out.
+
+    Raises WrongContent, also for what is found to be damaged only when an entry is read.
+    """
+    written = 0
+    with readable(_damaged(archive)):
+        for name, content in _counted(entries, archive):
+            for count in _written(name, content, placing):
+                written += count
+                if written > limit:
+                    raise WrongContent(
+                        "TooLarge",
+                        f"{archive.name} unpacks to more than {limit} bytes, which is the limit: use a smaller model,"
+                        " or raise the setting `model_limit_bytes`.",
+                    )
+                yield count
+
+
+def names_in(archive: Path) -> Iterator[str]:
+    """Of a tar file. Raises WrongContent."""
+    with readable(_damaged(archive)), tarfile.open(archive, "r:*") as tar:
+        for member in _counted(_forward(tar), archive):
+            yield member.name
+
+
+def tar_entries(
+    archive: Path, is_wanted: Callable[[str], bool] = lambda _name: True
+) -> Iterator[tuple[str, IO[bytes] | None]]:
+    """Raises WrongContent where an entry that is wanted is no file or folder. The others are told without a name."""
+    with tarfile.open(archive, "r:*") as tar:
+        for member in _forward(tar):
+            if not is_wanted(member.name):
+                yield "", None
+            elif member.isdir():
+                yield member.name if member.name.strip("./") else "", None
+            elif member.isreg():
+                content = tar.extractfile(member)
+                assert content is not None
+                with closing(content):
+                    yield member.name, content
+            else:
+                raise _refused(
+                    archive, f"holds {member.name[:100]!r}, a link or a device: pack it with `tar --dereference`"
+                )
+
+
+def _zip_entries(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
+    with zipfile.ZipFile(archive) as file:
+        for info in file.infolist():
+            if info.flag_bits & 1:
+                raise _refused(archive, "is locked by a password: pack it without one")
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
+                raise _refused(archive, f"holds {info.filename[:100]!r}, a link or a device: pack the file itself")
+            if info.is_dir():
+                yield info.filename, None
+            else:
+                with file.open(info) as content:
+                    yield info.filename, content
+
+
+def _forward(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Never the same one again, as where a size below zero leads back."""
+    last = -1
+    for member in tar:
+        if member.offset <= last:
+            raise tarfile.ReadError("an entry ends before it begins")
+        last = member.offset
+        yield member
+
+
+def _counted(entries: Iterable[T], archive: Path) -> Iterator[T]:
+    """Also those that are left out: a few bytes can hold very many."""
+    for number, entry in enumerate(entries):
+        if number >= _MOST_ENTRIES:
+            raise _refused(archive, f"has more than {_MOST_ENTRIES} entries: pack only the model")
+        yield entry
+
+
+def _written(name: str, content: IO[bytes] | None, placing: Placing) -> Iterator[int]:
+    path = placing(name) if name else None
+    if path is None:
+        yield 0
+    elif content is None:
+        path.mkdir(parents=True, exist_ok=True)
+    else:
+        yield from _copy(content, path)
+
+
+def _copy(content: IO[bytes], path: Path) -> Iterator[int]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        while chunk := content.read(_CHUNK):
+            file.write(chunk)
+            yield len(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def readable(sentence: str) -> Iterator[None]:
+    """Raises WrongContent with the sentence in place of whatever the standard library says of what is damaged."""
+    try:
+        yield
+    except _DAMAGED as error:
+        raise WrongContent("UnsupportedFormat", sentence) from error
+    except OSError as error:
+        # What gzip finds wrong has no number; a place before the beginning or beyond any end is no valid argument.
+        if error.errno not in {None, errno.EINVAL}:
+            raise  # of the disk
+        raise WrongContent("UnsupportedFormat", sentence) from error
+
+
+def _damaged(archive: Path) -> str:
+    return f"{archive.name} is damaged or no archive: upload it again, or pack it anew as tar, tar.gz or zip."
+
+
+def _refused(archive: Path, why: str) -> WrongContent:
+    return WrongContent("UnsupportedFormat", f"{archive.name} {why}.")

@@ -1,0 +1,160 @@
+"""What is answered to whom. Predictions, probes and metrics are plain ASGI; FastAPI has the pages that people look at.
+
+A route of FastAPI costs several times what a small model does, and importing it most of a start without PyTorch. So it
+is made when somebody asks for the first page of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import TypeAlias
+
+import msgspec
+
+from skysail.runtimes.model_server.errors import Left, Refused
+from skysail.runtimes.model_server.http import request_body
+from skysail.runtimes.model_server.http.receive_limits import Arrivals
+from skysail.runtimes.model_server.http.request_body import Receive, Scope, Send
+from skysail.runtimes.model_server.inference.batcher import Batcher
+from skysail.runtimes.model_server.inference.predictor import Desk
+from skysail.runtimes.model_server.lifecycle import Life, Phase
+from skysail.runtimes.model_server.metrics import Metrics
+from skysail.runtimes.model_server.protocol import responses
+from skysail.runtimes.model_server.protocol.codecs import Form
+from skysail.runtimes.model_server.protocol.input_validation import Work
+from skysail.runtimes.model_server.protocol.responses import CLOSE, Answer
+
+Asgi: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+_READING = ("GET", "HEAD")
+_NO_MORE = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The model's name and version in paths."""
+
+    name: str
+    version: str
+
+    def paths(self, last: str) -> list[str]:
+        base = f"/v2/models/{self.name}"
+        return [f"{base}{last}", *([f"{base}/versions/{self.version}{last}"] if self.version else [])]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of what comes in: of one body, of all that is not whole yet, and of the time that a request may take to come."""
+
+    body_bytes: int
+    receive_bytes: float = math.inf
+    receive_seconds: float = 60.0
+
+
+class Application:
+    """Answers from the first moment on; about predictions it says that they come later, until `serve` is called."""
+
+    def __init__(
+        self, place: Place, life: Life, metrics: Metrics, *, limits: Limits, pages: Callable[[], Asgi]
+    ) -> None:
+        self.body_limit = limits.body_bytes
+        self.arrivals = Arrivals(most=limits.receive_bytes, seconds=limits.receive_seconds)
+        self.desk = Desk(life, metrics)
+        self._life = life
+        self._metrics = metrics
+        self._place = place
+        self._make_pages = pages
+        self._pages: Asgi | None = None
+        self._predictions = ("/predict", *place.paths("/infer"))
+        self._facts: dict[str, Callable[[], Answer]] = {
+            "/v2/health/live": self._liveness,
+            "/v2/health/ready": self._readiness,
+            "/stats": lambda: responses.of(200, self._metrics.stats()),
+            "/metrics": self._counts,
+        } | dict.fromkeys(place.paths("/ready"), self._readiness)
+
+    def serve(self, forms: tuple[Form, Form], batcher: Batcher, has_worked: Callable[[Work], bool]) -> None:
+        """`forms` are those of /predict and of infer; `has_worked` tells whether the model ever took such input."""
+        predict, infer = forms
+        paths = {"/predict": predict} | dict.fromkeys(self._place.paths("/infer"), infer)
+        self.desk.open(paths, batcher, has_worked)
+
+    @property
+    def sends_away(self) -> bool:
+        """Whether a client's next connection should lead to another server."""
+        return self._life.phase is Phase.DRAINING
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        if method == "POST" and path in self._predictions:
+            return await self._predict(path, scope, receive, send)
+        if path in self._predictions:
+            return await self._send(send, responses.of_refusal(Refused("Predictions are asked for with POST.", 405)))
+        if method in _READING and path in self._facts:
+            return await self._send(send, self._facts[path]())
+        if self._pages is None:
+            self._pages = await asyncio.to_thread(self._make_pages)
+        # FastAPI would have to be told of HEAD for each page; uvicorn sends no content to who asked with it.
+        return await self._pages({**scope, "method": "GET"} if method == "HEAD" else scope, receive, send)
+
+    async def _predict(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        began = perf_counter()
+        try:
+            body = await request_body.read(scope, receive, self.body_limit)
+        except Left:
+            return
+        except request_body.TooLong as refusal:
+            await self._send(send, responses.of_refusal(refusal, CLOSE), last=False)
+            await request_body.drain(scope, receive)
+            await send(_NO_MORE)
+            self.desk.count(refusal.status, perf_counter() - began)
+            return
+        answer = await self._answer(path, body, receive)
+        if answer is not None:
+            await self._send(send, answer)
+
+    async def _answer(self, path: str, body: bytes, receive: Receive) -> Answer | None:
+        """None where the client has left."""
+        form = self.desk.form(path)
+        if form is None:
+            return responses.of_refusal(Refused("The model is being loaded; try again soon.", 503, retry_after=1))
+        client = _Waiting(receive)
+        self.desk.take(form, body, client)
+        return await client.answer
+
+    async def _send(self, send: Send, answer: Answer, *, last: bool = True) -> None:
+        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.content))]
+        if self.sends_away:
+            headers.append(CLOSE)
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.content, "more_body": not last})
+
+    def _liveness(self) -> Answer:
+        live = self._life.is_live
+        return responses.of(200 if live else 503, {"live": live})
+
+    def _readiness(self) -> Answer:
+        ready = self._life.is_ready
+        told = {"name": self._place.name, "ready": ready, "live": self._life.is_live, "phase": self._life.phase}
+        return responses.of(200 if ready else 503, told)
+
+    def _counts(self) -> Answer:
+        page = self._metrics.page(waiting=self.desk.waiting, ready=self._life.is_ready)
+        return Answer(200, page, (_TEXT,))
+
+
+class _Waiting:
+    """A client whose task waits for the answer."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.answer: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+
+    def has_left(self) -> bool:
+        return self.answer.cancelled() or request_body.has_left(self._receive)
+
+    def reply(self, answer: Answer | None) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)

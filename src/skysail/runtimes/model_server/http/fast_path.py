@@ -1,0 +1,127 @@
+"""The short way for predictions: from uvicorn's parser to the desk and back, without a task, an event and a scope.
+
+These cost several times what a small model does. Whatever is not plain (a body of unknown length or too long, `Expect`,
+a connection that ends or is slow to read, several requests at once) goes uvicorn's own way, by the application.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skysail.runtimes.model_server.errors import Refused
+from skysail.runtimes.model_server.http.connection import BODY, WHOLE, Connection
+from skysail.runtimes.model_server.protocol.codecs import Form
+from skysail.runtimes.model_server.protocol.responses import Answer
+
+_NOT_PLAIN = (b"transfer-encoding", b"expect", b"upgrade")
+
+
+class Lane(Connection):
+    """A connection."""
+
+    __slots__ = ("_form", "_read", "_reading")
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._form = self.application.desk.plain_form
+        self._reading: _Request | None = None
+        self._read: _Request | None = None
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        request = self._read
+        if request is not None:
+            # Not from inside the parser, which would take any error for one of the client's.
+            self._read = None
+            self.application.desk.take(request.form, request.whole(), request)
+
+    def on_headers_complete(self) -> None:
+        form = self._form(self.url.decode("latin-1"))
+        if form is not None and self._is_plain():
+            self._reading = self.cycle = _Request(self, form)  # type: ignore[assignment]  # what uvicorn asks of one
+            self.stage = BODY
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self._reading is None:
+            super().on_body(body)
+        else:
+            self._reading.parts.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._reading is None:
+            super().on_message_complete()
+        else:
+            self._read, self._reading = self._reading, None
+            self.stage = WHOLE
+            if self.arrival is not None:
+                self.forget_arrival()
+
+    def refuse(self, refusal: Refused) -> None:
+        super().refuse(refusal)
+        if self._reading is not None:
+            self._reading.parts.clear()
+            self._reading = None
+
+    def has_lines(self) -> bool:
+        return self._reading is None and super().has_lines()
+
+    def is_prediction(self) -> bool:
+        return self._reading is not None or super().is_prediction()
+
+    def _is_plain(self) -> bool:
+        earlier: Any = self.cycle
+        if earlier is not None and not earlier.response_complete:
+            return False
+        if self.flow.write_paused or not self.parser.should_keep_alive():
+            return False
+        if self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
+            return False
+        length = None
+        for name, value in self.headers:
+            if name == b"content-length":
+                length = int(value)
+            elif name in _NOT_PLAIN:
+                return False
+        return length is not None and length <= self.application.body_limit
+
+
+class _Nobody:
+    """In place of the event that tells a task of uvicorn's that its client has left."""
+
+    def set(self) -> None: ...
+
+
+class _Request:
+    """Stands where uvicorn has its cycle: `keep_alive` and `disconnected` are set, the others read by it."""
+
+    __slots__ = ("_lane", "disconnected", "form", "keep_alive", "parts", "response_complete")
+
+    message_event = _Nobody()
+    response_started = False  # an answer is written at once
+
+    def __init__(self, lane: Lane, form: Form) -> None:
+        self._lane = lane
+        self.form = form
+        self.parts: list[bytes] = []
+        self.keep_alive = True
+        self.disconnected = False
+        self.response_complete = False
+
+    def whole(self) -> bytes:
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+
+    def has_left(self) -> bool:
+        return self._lane.transport.is_closing()
+
+    def reply(self, answer: Answer | None) -> None:
+        self.response_complete = True
+        lane = self._lane
+        if answer is None or lane.transport.is_closing():
+            return
+        keeps = self.keep_alive and not lane.application.sends_away
+        lane.write(answer, keeps=keeps)
+        if not keeps:
+            lane.transport.close()
+        lane.on_response_complete()

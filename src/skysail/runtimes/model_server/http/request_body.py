@@ -1,0 +1,68 @@
+"""Reading what a client sends, as far as it is wanted; and whether there is still a client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+
+from skysail.runtimes.model_server.errors import Left, Refused
+
+Message: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+_DRAIN_SECONDS = 2.0
+
+
+class TooLong(Refused):
+    """The body is longer than allowed, and most of it is not read yet."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The body is longer than {limit} bytes, which is what MAX_BODY_BYTES allows.", 413)
+
+
+async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """Raises TooLong, where possible before anything is read, and Left."""
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            if int(value) > limit:
+                raise TooLong(limit)
+            break
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    parts = [body]
+    size = len(body)
+    while message.get("more_body", False):
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise TooLong(limit)
+    if message["type"] == "http.disconnect":
+        raise Left("The client has left.")
+    return body if len(parts) == 1 else b"".join(parts)
+
+
+async def drain(scope: Scope, receive: Receive) -> None:
+    """Take in the rest for a moment: most clients read the answer only when they have sent everything."""
+    if any(name == b"expect" for name, _ in scope["headers"]):
+        return  # this one asked first, and will send nothing
+    try:
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            while (await receive()).get("more_body", False):
+                pass
+    except TimeoutError:
+        return
+
+
+def has_left(receive: Receive) -> bool:
+    """One step of `receive`: it ends at once where the client has left, and would wait where it has not."""
+    step: Any = receive()
+    try:
+        step.send(None)
+    except StopIteration as told:
+        return bool(told.value["type"] == "http.disconnect")
+    step.close()
+    return False

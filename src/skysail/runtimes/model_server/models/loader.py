@@ -1,0 +1,128 @@
+"""From a path to a model that has been tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from skysail.runtimes import model_formats
+from skysail.runtimes.model_formats import Format, Found, NoModel
+from skysail.runtimes.model_server.errors import ModelError, WrongModel, WrongSetting
+from skysail.runtimes.model_server.models import Model, cpu_count, signature, user_code
+from skysail.runtimes.model_server.settings import Settings
+from skysail.runtimes.model_server.tensors import ANY, Array
+
+_Result = TypeVar("_Result")
+# What is added up in another order differs in the last digits; a model that mixes rows differs in the first.
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-5
+# PyTorch compiles what it has seen twice.
+_RUNS = 3
+_FIX = (
+    f"Put {signature.FILE} beside it with the shapes that it works with, or set ALLOW_UNTRIED=1 if only the values "
+    "that it is tried with are wrong"
+)
+_REMARK = "The model failed with all that it was tried with; ALLOW_UNTRIED=1 serves it all the same."
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A model, an input with which it works if one is known, and whether requests may be joined."""
+
+    model: Model
+    example: tuple[Array, ...] | None
+    joins: bool
+    remark: str = ""
+
+
+def load(settings: Settings) -> Loaded:
+    """Raises CannotServe with the reason. Slow: reads the file, and runs the model a few times."""
+    path = Path(settings.model_path)
+    if not path.exists():
+        raise WrongSetting(f"There is no {path}; MODEL_PATH must name a model's file, or a folder with one in it.")
+    found = _or_wrong(f"{path} cannot be read", _find, path)
+    what = f"{found.file.name}, which looks like {found.format}, cannot be loaded"
+    return _or_wrong(what, lambda: _tried(_read(found, settings), settings))
+
+
+def _find(path: Path) -> Found:
+    try:
+        return model_formats.find(path)
+    except NoModel as error:
+        raise WrongModel(str(error)) from error
+
+
+def _or_wrong(what: str, function: Callable[..., _Result], *arguments: object) -> _Result:
+    try:
+        return user_code.call(function, *arguments)
+    except ModelError as error:
+        raise WrongModel(f"{what}: {error}.") from error
+
+
+def _read(found: Found, settings: Settings) -> Model:
+    threads = settings.threads or cpu_count.count()
+    if found.format is Format.ONNX:
+        from skysail.runtimes.model_server.models.onnx import OnnxModel  # noqa: PLC0415 - only what is needed
+
+        return OnnxModel(found, threads)
+    from skysail.runtimes.model_server.models import torch  # noqa: PLC0415 - seconds, and hundreds of megabytes
+
+    return torch.load(found, settings, threads)
+
+
+def _tried(model: Model, settings: Settings) -> Loaded:
+    try:
+        side = _side(model)
+    except ModelError as error:
+        if settings.allow_untried:
+            return Loaded(model=model, example=None, joins=False, remark=_REMARK)
+        raise ModelError(f"{error}. {_FIX}") from error
+    inputs = model.signature.inputs
+    may_join = settings.batching and not model.traits.mixing and all(spec.shape[:1] == (ANY,) for spec in inputs)
+    joins = may_join and _rows_alone(model, side)
+    return Loaded(model=model, example=tuple(signature.examples(inputs, 1, side)), joins=joins)
+
+
+def _side(model: Model) -> int:
+    """A size for the dimensions that may have any, with which the model works. It is warm afterwards."""
+    known = model.signature
+    if not known.known and not all(spec.shape for spec in known.inputs):
+        raise ModelError("it does not say what it takes, and failed with all that was guessed from its weights")
+    failures: list[ModelError] = []
+    for side in signature.sides(known.inputs):
+        try:
+            for _ in range(_RUNS):
+                user_code.call(model.run, signature.examples(known.inputs, 1, side))
+        except ModelError as error:
+            failures.append(error)
+        else:
+            return side
+    raise ModelError(f"it fails with the input that it is said to take: {failures[-1]}")
+
+
+def _rows_alone(model: Model, side: int) -> bool:
+    """Whether rows get the same answer together as alone. A trace can have baked in that there is one row."""
+    three = signature.examples(model.signature.inputs, 3, side)
+    try:
+        whole = user_code.call(model.run, three)
+        parts = [user_code.call(model.run, [array[row : row + 1] for array in three]) for row in range(3)]
+    except ModelError:
+        return False
+    return all(
+        _same(together, alone, len(three[0])) for together, alone in zip(whole, zip(*parts, strict=True), strict=True)
+    )
+
+
+def _same(together: Array, alone: tuple[Array, ...], rows: int) -> bool:
+    if together.ndim == 0 or any(part.shape[1:] != together.shape[1:] or part.ndim == 0 for part in alone):
+        return False
+    joined = np.concatenate(alone)
+    return len(together) == len(joined) == rows and all(map(_near, together, joined))
+
+
+def _near(one: Array, other: Array) -> bool:
+    """By the largest number of the row: what is left of large ones that cancel each other is as exact as they were."""
+    largest = np.abs(other, where=np.isfinite(other), out=np.zeros(other.shape)).max(initial=1.0)
+    return np.allclose(one, other, equal_nan=True, rtol=_RELATIVE, atol=_ABSOLUTE * largest)

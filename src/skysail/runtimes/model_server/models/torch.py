@@ -1,0 +1,196 @@
+"""PyTorch: TorchScript, weights with the code that they belong to, and exported programs.
+
+Loading a pickle runs whatever is in it, so nothing here ever does: weights are read as weights only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from skysail.runtimes.model_formats import CODE, Format, Found
+from skysail.runtimes.model_server.errors import ModelError, WrongModel, WrongSetting
+from skysail.runtimes.model_server.models import Signature, Traits, signature, user_code
+from skysail.runtimes.model_server.settings import Settings
+from skysail.runtimes.model_server.tensors import Array, Spec
+
+try:
+    import torch
+except ImportError as error:
+    raise WrongSetting(
+        "This image has no PyTorch: use fastapi-pytorch instead of fastapi-onnx, or export the model to ONNX."
+    ) from error
+
+_MAKE = "make"
+# Quantized by the range of the whole batch: operators of scripts, of exported programs, and modules.
+_BY_BATCH = re.compile(r"::(\w*_dynamic|quantized_(lstm|gru))\b|choose_qparams\.tensor")
+_BY_BATCH_MODULES = ".quantized.dynamic."
+_BRANCHES = ("prim::Loop", "prim::If")
+_INSIDE = ("state_dict", "model_state_dict", "model")
+
+
+class TorchModel:
+    """Called with a tensor for each input. The signature may be put right once somebody knows it."""
+
+    platform = "pytorch"
+
+    def __init__(self, function: Callable[..., Any], known: Signature | None, name: str, device: str) -> None:
+        self._function = function
+        self._device = device
+        self.traits = _traits(function)
+        self.signature = known or Signature(inputs=(Spec(name=name, datatype="FP32", shape=()),), known=False)
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        with torch.inference_mode():
+            given = [torch.from_numpy(array) for array in arrays]
+            if self._device != "cpu":
+                given = [tensor.to(self._device) for tensor in given]
+            return [tensor.cpu().numpy() for tensor in _tensors(self._function(*given))]
+
+
+def load(found: Found, settings: Settings, threads: int) -> TorchModel:
+    """Raises WrongModel or WrongSetting with the reason."""
+    torch.set_num_threads(threads)
+    device = _device(settings)
+    readers = {
+        Format.SCRIPT: _script,
+        Format.WEIGHTS: _with_code,
+        Format.SAFETENSORS: _with_code,
+        Format.EXPORTED: _exported,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # for who writes models; here they would only hide the one sentence
+        function = readers[found.format](found, settings, device)
+    known = signature.written(found)
+    model = TorchModel(function, known, _argument(function), device)
+    if known is None:
+        model.signature = _guessed(model, function) or model.signature
+    return model
+
+
+def _script(found: Found, _: Settings, device: str) -> Callable[..., Any]:
+    module = torch.jit.load(str(found.file), device)
+    module.eval()
+    return module  # type: ignore[no-any-return]
+
+
+def _with_code(found: Found, settings: Settings, device: str) -> Callable[..., Any]:
+    weights = _weights(found)
+    if found.lack:
+        raise WrongModel(found.lack)
+    if not settings.allow_code:
+        raise WrongSetting(f"{CODE} comes with the model, and its code runs only where ALLOW_CODE=1 is set.")
+    module = _made(found.file.with_name(CODE))
+    module.load_state_dict(weights)
+    return module.eval().to(device)  # type: ignore[no-any-return]
+
+
+def _weights(found: Found) -> Mapping[str, Any]:
+    if found.format is Format.SAFETENSORS:
+        from safetensors.torch import load_file  # noqa: PLC0415 - where it is needed, and only there
+
+        tensors: Mapping[str, Any] = load_file(str(found.file))
+        return tensors
+    try:
+        content = torch.load(found.file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise WrongModel(
+            f"{found.file.name} is a pickle of more than weights, such as a whole module, and loading one runs the "
+            "code in it. Save the model with torch.jit.save or torch.onnx.export, or its state_dict() alone."
+        ) from error
+    weights = _state(content)
+    if weights is None:
+        raise WrongModel(f"{found.file.name} holds no state_dict: it is a {type(content).__name__}.")
+    return weights
+
+
+def _state(content: object) -> Mapping[str, Any] | None:
+    """The weights themselves, or inside of a checkpoint."""
+    if not isinstance(content, Mapping):
+        return None
+    if content and all(isinstance(value, torch.Tensor) for value in content.values()):
+        return content
+    return next((state for key in _INSIDE if (state := _state(content.get(key))) is not None), None)
+
+
+def _made(code: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("served_model", code)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    make = getattr(module, _MAKE, None)
+    if make is None:
+        raise WrongModel(f"{CODE} has no function {_MAKE}() that returns the module.")
+    return make()
+
+
+def _exported(found: Found, settings: Settings, device: str) -> Callable[..., Any]:
+    if not settings.allow_code:
+        raise WrongSetting(
+            f"{found.file.name} is an exported program, and loading one can run code that is in it: it is loaded only "
+            "where ALLOW_CODE=1 is set. Export the model to ONNX to serve it without."
+        )
+    module = torch.export.load(str(found.file)).module()
+    return module.to(device)  # type: ignore[no-any-return]
+
+
+def _guessed(model: TorchModel, function: Any) -> Signature | None:
+    """The first guess with which the model runs."""
+    name = model.signature.inputs[0].name
+    weight, embeds = _first_weight(function)
+    for spec in signature.guesses(name, weight, embeds=embeds):
+        try:
+            user_code.call(model.run, signature.examples([spec], rows=1))
+        except ModelError:
+            continue
+        return Signature(inputs=(spec,), known=False)
+    return None
+
+
+def _first_weight(function: Any) -> tuple[tuple[int, ...] | None, bool]:
+    named = next(iter(function.named_parameters()), None)
+    if named is None:
+        return None, False
+    path, parameter = named
+    owner = function
+    for part in path.split(".")[:-1]:
+        owner = getattr(owner, part)
+    kind = getattr(owner, "original_name", type(owner).__name__)
+    return tuple(parameter.shape), kind.startswith("Embedding")
+
+
+def _traits(function: Any) -> Traits:
+    """Of a module that is plain Python little can be known."""
+    text = str(getattr(function, "inlined_graph", getattr(function, "graph", "")))
+    modules = function.modules() if isinstance(function, torch.nn.Module) else ()
+    return Traits(
+        mixing=bool(_BY_BATCH.search(text)) or any(_BY_BATCH_MODULES in type(each).__module__ for each in modules),
+        branching=any(name in text for name in _BRANCHES),
+    )
+
+
+def _argument(function: Any) -> str:
+    """What the model's own code calls its first input."""
+    schema = getattr(getattr(function, "forward", None), "schema", None)
+    names = [argument.name for argument in schema.arguments[1:]] if schema is not None else []
+    return str(names[0]) if names else "input0"
+
+
+def _tensors(output: Any) -> list[Any]:
+    if isinstance(output, torch.Tensor):
+        return [output]
+    values = output.values() if isinstance(output, Mapping) else output
+    return [tensor for value in values for tensor in _tensors(value)]
+
+
+def _device(settings: Settings) -> str:
+    there = settings.device != "cpu" and torch.cuda.is_available()
+    if settings.device == "cuda" and not there:
+        raise WrongSetting("DEVICE=cuda cannot be: PyTorch finds no GPU here.")
+    return "cuda" if there else "cpu"

@@ -1,0 +1,41 @@
+"""A whole request, as a client sends it, before anybody is told that the server is ready."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+
+from skysail.runtimes.model_server.errors import WrongModel
+from skysail.runtimes.model_server.models.loader import Loaded
+from skysail.runtimes.model_server.settings import Settings
+from skysail.runtimes.model_server.tensors import NAMES
+
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+async def warm(address: tuple[str, int], settings: Settings, loaded: Loaded) -> None:
+    """Raises WrongModel where the answer is not 200. Where nothing is known to send, a probe must do."""
+    host, port = address
+    reader, writer = await asyncio.open_connection(_EVERYWHERE.get(host, host), port)
+    try:
+        writer.write(_request(settings, loaded))
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    if not head.startswith(b"HTTP/1.1 200 "):
+        raise WrongModel(f"The model was loaded, and a first request failed: {body.decode(errors='replace')}")
+
+
+def _request(settings: Settings, loaded: Loaded) -> bytes:
+    if loaded.example is None:
+        return b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    specs = loaded.model.signature.inputs
+    inputs = [
+        {"name": spec.name, "shape": array.shape, "datatype": NAMES[array.dtype], "data": array.ravel()}
+        for spec, array in zip(specs, loaded.example, strict=True)
+    ]
+    body = orjson.dumps({"inputs": inputs}, option=orjson.OPT_SERIALIZE_NUMPY)
+    head = f"POST /v2/models/{settings.model_name}/infer HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body

@@ -1,0 +1,194 @@
+"""The process: listens, loads, tries one whole request, serves, and ends without losing one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from skysail.runtimes.model_server import tensors
+from skysail.runtimes.model_server.errors import WrongSetting
+from skysail.runtimes.model_server.http.app import Application, Asgi, Limits, Place
+from skysail.runtimes.model_server.http.fast_path import Lane
+from skysail.runtimes.model_server.inference.batcher import Batcher, Pace
+from skysail.runtimes.model_server.inference.queue import Bounds
+from skysail.runtimes.model_server.lifecycle import Life, Phase
+from skysail.runtimes.model_server.metrics import Metrics
+from skysail.runtimes.model_server.models import threads, warmup
+from skysail.runtimes.model_server.models.loader import Loaded, load
+from skysail.runtimes.model_server.protocol.codecs import InferForm, PredictForm
+from skysail.runtimes.model_server.protocol.input_validation import Intake, Work
+from skysail.runtimes.model_server.settings import Settings
+
+_BACKLOG = 2048
+# More than the minute that proxies keep theirs: then nobody sends into a connection that is being closed.
+_KEEP_ALIVE_SECONDS = 75
+# Of the minute that a pod has for its end, after the seconds in which it still takes requests.
+_LAST_SECONDS = 50
+_COLLECTIONS = (50_000, 20, 20)
+
+
+class Server:
+    """One model, one process."""
+
+    def __init__(self, settings: Settings, version: str) -> None:
+        self._settings = settings
+        self._version = version
+        self._life = Life(hung=settings.hung_seconds, dead=settings.dead_seconds)
+        self._loaded: Loaded | None = None
+        about = {"name": settings.model_name, "version": settings.model_version}
+        self._metrics = Metrics(time.monotonic, about)
+        place = Place(settings.model_name, settings.model_version)
+        self._app = Application(place, self._life, self._metrics, limits=_limits(settings), pages=self._pages)
+
+    async def run(self) -> None:
+        """Until SIGTERM. Raises CannotServe."""
+        tensors.quietly()
+        listener = _listen(self._settings)
+        # No proxy headers, no access log, no lifespan: each costs something for every request.
+        config = uvicorn.Config(
+            self._app,
+            http=Lane,
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            log_level="error",
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=_LAST_SECONDS,
+        )
+        http = _Http(config)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._drain, http)
+        begun = asyncio.create_task(self._begin(listener))
+        begun.add_done_callback(http.stop_after_failure)
+        await http.serve([listener])
+        if begun.done():
+            begun.result()
+        begun.cancel()
+
+    async def _begin(self, listener: socket.socket) -> None:
+        loaded = await threads.run(load, self._settings)
+        self._take(loaded)
+        await warmup.warm(listener.getsockname()[:2], self._settings, loaded)
+        if self._life.phase is Phase.WARMING:
+            _spare_collector()
+            self._life.phase = Phase.SERVING
+            sys.stderr.write(f"{self._told(listener, loaded)}\n")
+
+    def _take(self, loaded: Loaded) -> None:
+        settings, signature = self._settings, loaded.model.signature
+        batcher = Batcher(loaded.model.run, _bounds(settings, loaded), self._metrics, _pace(loaded))
+        intake = Intake(signature, settings.max_rows)
+        infer = InferForm(settings.model_name, settings.model_version, signature, intake)
+        self._app.serve((PredictForm(signature, intake), infer), batcher, _worked(loaded))
+        self._loaded = loaded
+        if self._life.phase is Phase.LOADING:
+            self._life.phase = Phase.WARMING
+
+    def _drain(self, http: _Http) -> None:
+        """Not ready from now on. Requests still come until all of the cluster knows, and are answered."""
+        if self._life.phase is Phase.DRAINING:
+            return
+        waits = self._settings.drain_seconds if self._life.is_ready else 0
+        self._life.phase = Phase.DRAINING
+        asyncio.get_running_loop().call_later(waits, http.stop)
+
+    def _pages(self) -> Asgi:
+        from skysail.runtimes.model_server.http import docs_pages  # noqa: PLC0415 - only when somebody looks
+
+        def about() -> docs_pages.About | None:
+            if self._loaded is None:
+                return None
+            model, settings = self._loaded.model, self._settings
+            return docs_pages.About(
+                name=settings.model_name,
+                version=settings.model_version,
+                platform=model.platform,
+                signature=model.signature,
+            )
+
+        return docs_pages.make(self._version, about)
+
+    def _told(self, listener: socket.socket, loaded: Loaded) -> str:
+        host, port = listener.getsockname()[:2]
+        how = "requests are joined" if loaded.joins else "each request runs alone"
+        said = f"Serving {self._settings.model_name} ({loaded.model.platform}) at {host}:{port}; {how}."
+        return f"{said} {loaded.remark}".rstrip()
+
+
+def _spare_collector() -> None:
+    """What is loaded stays: a full collection would look at all of PyTorch while requests wait."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTIONS)
+
+
+class _Http(uvicorn.Server):
+    """uvicorn, which leaves signals to us: it would end by the one it got, and not with 0."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def stop(self) -> None:
+        self.should_exit = True
+
+    def stop_after_failure(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.stop()
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise WrongSetting(
+            f"Nothing can listen at {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}."
+        ) from error
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        body_bytes=settings.max_body_bytes,
+        receive_bytes=settings.receive_bytes,
+        receive_seconds=settings.receive_seconds,
+    )
+
+
+def _bounds(settings: Settings, loaded: Loaded) -> Bounds:
+    return Bounds(
+        batch_rows=settings.batch_rows if loaded.joins else 0,
+        batch_bytes=settings.batch_bytes,
+        batch_seconds=settings.batch_seconds,
+        queue_rows=settings.queue_rows,
+        queue_bytes=settings.queue_bytes,
+        queue_seconds=settings.queue_seconds,
+    )
+
+
+def _pace(loaded: Loaded) -> Pace:
+    """What may take long with other values must never hold up the event loop."""
+    return Pace(quick=0.0) if loaded.model.traits.branching else Pace()
+
+
+def _worked(loaded: Loaded) -> Callable[[Work], bool]:
+    """Whether the model took input of such shapes when it was loaded: then it is not the client who is wrong.
+
+    Nobody can say that it is, where the model never took anything.
+    """
+    if loaded.example is None:
+        return lambda _: True
+    shapes = [array.shape[1:] for array in loaded.example]
+    return lambda work: shapes == [array.shape[1:] for array in work.arrays]

@@ -1,0 +1,106 @@
+"""The simulated clouds as the agent serves them in a hull: the suite of clouds, and what survives the agent."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from skysail.app import simulated_clouds
+from skysail.cloud.errors import Refused
+from skysail.cloud.simulated import billing
+from skysail.cloud.simulated.http.client import RemoteAccount
+from skysail.cloud.simulated.ledger import Row
+from skysail.cloud.simulated.vendors import MODAL, RUNPOD
+from skysail.local.addresses import SIMULATED_PORT
+from skysail.local.cluster import tcp_proxy
+from skysail.local.errors import Refused as LocalRefused
+from tests.conformance.account_harness import Customer
+from tests.conformance.instances import CloudConformance, Entering, Real
+from tests.conformance.provider_harness import hear
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support.cluster import Cluster
+
+pytestmark = pytest.mark.plane
+
+
+@pytest.fixture
+async def url(node: Cluster) -> AsyncIterator[str]:
+    """A way into the hull for this process."""
+    listener = tcp_proxy.open_listener(0)
+    server = await tcp_proxy.serve(listener, lambda: asyncio.to_thread(node.dial, SIMULATED_PORT))
+    async with server:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+async def cloud(node: Cluster, url: str) -> AsyncIterator[RemoteAccount]:
+    remote = RemoteAccount(MODAL, url, simulated_clouds.token(node.home))
+    yield remote
+    await remote.close()
+
+
+def answers(node: Cluster, before: int | None) -> bool:
+    """Whether another agent than that one serves the simulated clouds."""
+    if node.unit("agent").pid in {None, before}:
+        return False
+    try:
+        return node.get("/", SIMULATED_PORT)[0] == HTTPStatus.UNAUTHORIZED
+    except (LocalRefused, OSError):
+        return False
+
+
+class TestInTheHull(CloudConformance, Real, Entering):
+    @pytest.fixture
+    async def customer(self, cloud: RemoteAccount) -> AsyncIterator[Customer]:
+        customer = Customer(cloud)
+        yield customer
+        for instance in await customer.mine():
+            await cloud.end(instance, 0)
+
+
+async def test_what_ran_when_the_agent_was_killed_is_lost(node: Cluster, cloud: RemoteAccount):
+    customer = Customer(cloud)
+    running = await customer.running()
+    await hear(cloud.output(running.id), "ahoy")
+    before = node.unit("agent").pid
+    node.signal("agent")
+    node.until(lambda: answers(node, before), "another agent")
+    lost = await customer.until(running.id, lambda now: now.state == "ended")
+    assert lost.exit is not None
+    assert (lost.exit.reason, lost.claim) == ("Lost", running.claim)
+    again = await customer.running(customer.order(claim=running.claim))
+    assert again.id != running.id
+    await customer.ended(again.id)
+    # Not opened as a ledger: that would cut off a line which the agent is just writing.
+    whole, _, _ = (node.home.root / "simulated" / "modal.jsonl").read_bytes().rpartition(b"\n")
+    rows = list(billing.of(msgspec.json.Decoder(Row).decode_lines(whole), customer.cluster))
+    assert billing.most_at_once(rows) == 1
+    assert billing.billable(rows) == ()
+
+
+async def test_each_cloud_has_its_own_account(node: Cluster, url: str, cloud: RemoteAccount):
+    other = RemoteAccount(RUNPOD, url, simulated_clouds.token(node.home))
+    made = await Customer(cloud).running()
+    assert await other.look(made.id) is None
+    await cloud.end(made.id, 0)
+    await other.close()
+
+
+async def test_a_pod_that_does_not_know_the_token_is_kept_out(url: str):
+    stranger = RemoteAccount(MODAL, url, "guessed")
+    with pytest.raises(Refused, match="token"):
+        await stranger.create(Customer(stranger).order())
+    await stranger.close()
+
+
+def test_the_token_and_the_ledgers_are_for_their_owner_only(node: Cluster):
+    folder = node.home.root / "simulated"
+    for name in ("token", "modal.jsonl", "runpod.jsonl"):
+        assert (folder / name).stat().st_mode & 0o077 == 0

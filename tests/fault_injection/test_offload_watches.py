@@ -1,0 +1,32 @@
+"""A pod at a cloud when the API server tells changes wrongly, late, or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.simulation import runner
+from tests.simulation.cloud_scenarios import SCENARIOS, reference
+from tests.simulation.faults import EVENT_TROUBLES, Trouble
+
+if TYPE_CHECKING:
+    from tests.simulation.coverage_report import Court
+
+# So many changes before something ended: from "nobody wants an end yet" to "it is being ended".
+_BACK = 8
+
+
+@pytest.mark.parametrize("what", EVENT_TROUBLES)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_watch_that_lies_changes_nothing(name: str, what: str, court: Court) -> None:
+    troubles = runner.troubles(reference(name), "event", what)
+    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_an_operator_that_is_told_the_past_after_an_end_changes_nothing(name: str, court: Court) -> None:
+    ends = [at for at, effect in enumerate(reference(name).effects, start=1) if effect.is_end]
+    troubles = [Trouble("effect", at, "crash", back=back) for at in ends for back in range(1, _BACK + 1)]
+    assert troubles
+    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []

@@ -1,0 +1,77 @@
+import asyncio
+
+import aiohttp
+from aiohttp import test_utils
+
+from skysail.base.health_server import Health
+from skysail.base.metrics import Metrics
+from skysail.base.names import Metric
+
+
+async def get(health: Health, path: str, method: str = "GET") -> tuple[int, str]:
+    async with (
+        test_utils.TestServer(health.application()) as server,
+        aiohttp.ClientSession() as session,
+        session.request(method, server.make_url(path)) as reply,
+    ):
+        return reply.status, await reply.text()
+
+
+OUTAGES = {"modal": "", "runpod": "runpod does not list its instances: 502."}
+
+
+def health(unready: list[str] | None = None, audit=None) -> Health:
+    async def nothing():
+        return []
+
+    return Health(Metrics(), unready=lambda: unready or [], outages=lambda: OUTAGES, audit=audit or nothing)
+
+
+async def test_a_cloud_that_is_down_is_told_and_leaves_the_process_ready():
+    assert await get(health(), "/readyz/modal") == (200, "ok\n")
+    assert await get(health(), "/readyz/runpod") == (503, "runpod does not list its instances: 502.\n")
+    assert await get(health(), "/readyz/aws") == (404, "nothing is called aws; there is modal, runpod\n")
+    assert await get(health(), "/readyz") == (200, "ok\n")
+
+
+async def test_a_process_that_waits_lives_and_is_not_ready():
+    waiting = health(["trainingjobs.ml.example.com"])
+    assert await get(waiting, "/healthz") == (200, "ok\n")
+    assert await get(waiting, "/readyz") == (503, "waiting for trainingjobs.ml.example.com\n")
+    assert await get(health(), "/readyz") == (200, "ok\n")
+
+
+async def test_metrics_have_the_names_that_dashboards_know():
+    metrics = Metrics()
+    metrics.read(Metric.CACHED_OBJECTS, "kind", lambda: {"pods": 3})
+    metrics.read(Metric.EFFECTS, "", lambda: {"": 7})
+    metrics.began("TrainingJob", 0.2)
+    metrics.ended("TrainingJob", "success", 0.01)
+    pages = Health(metrics, unready=list, outages=dict, audit=lambda: asyncio.sleep(0, []))
+    code, page = await get(pages, "/metrics")
+    assert code == 200
+    assert 'controller_runtime_reconcile_total{controller="TrainingJob",result="success"} 1.0' in page
+    assert 'controller_runtime_active_workers{controller="TrainingJob"} 0.0' in page
+    assert 'skysail_cache_objects{kind="pods"} 3.0' in page
+    assert "skysail_effects_total 7.0" in page
+    assert 'workqueue_queue_duration_seconds_count{name="TrainingJob"} 1.0' in page
+
+
+async def test_one_audit_at_a_time():
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def audit():
+        begun.set()
+        await go_on.wait()
+        return [{"kind": "pods"}]
+
+    pages = health(audit=audit)
+    first = asyncio.create_task(get(pages, "/audit", "POST"))
+    await begun.wait()
+    assert (await get(pages, "/audit", "POST"))[0] == 429
+    go_on.set()
+    assert await first == (200, '[{"kind":"pods"}]')
+
+
+async def test_an_audit_has_an_effect_so_it_cannot_be_asked_for_by_a_link():
+    assert (await get(health(), "/audit"))[0] == 405

@@ -1,0 +1,211 @@
+"""Claims, instances and a cloud that does as the test says, in few words."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from skysail.base.names import Finalizer
+from skysail.base.timestamps import timestamp
+from skysail.claims.snapshot import Sight, Snapshot, Unseen
+from skysail.claims.tracking.inventory import Listings
+from skysail.claims.types import Beneficiary, CloudInstance, CloudInstanceSpec, CloudInstanceStatus, Launching
+from skysail.cloud.account import Instance, Inventory, Order, Terms
+from skysail.cloud.provider import Abilities, Container, Ended, Output, Pod
+from skysail.kube.api.objects import Meta
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
+UID = "7c0e5a52-5d0c-4a5e-9a0a-2f5f0a5a7d11"
+NAME = f"{UID}-0"
+CLUSTER = "cluster-1"
+CLOUD = "cloud"
+ACCOUNT = "ours"
+TICKET = "ticket"
+TERMS = Terms()
+DELETING = "2026-11-15T11:59:00Z"
+
+
+def spec(uid: str = UID, **fields: Any) -> CloudInstanceSpec:
+    owner = {name: fields.pop(name, "") for name in ("work", "job")}
+    for_ = Beneficiary(kind="Pod", namespace="n", name="a", uid=uid, container="main", **owner)
+    return CloudInstanceSpec(**{"provider": CLOUD, "for_": for_, **fields})
+
+
+def claim(
+    state: str | None = None, *, metadata: dict | None = None, of: CloudInstanceSpec | None = None, **status: Any
+):
+    """A claim in this state. `nonce` is who calls; what has an instance is known as i-1."""
+    of = of or spec()
+    nonce = status.pop("nonce", "")
+    if nonce:
+        status["launching"] = Launching(by="operator", nonce=nonce, at=ago(10))
+    if state in {"Starting", "Running", "Terminating"}:
+        status = {"instance_id": "i-1", "usd_per_hour": 3.6, "start_time": ago(60), **status}
+    if state == "Terminated":
+        status = {"end_time": ago(5), "usd_total": 0.5, **status}
+    meta = {
+        "name": f"{of.for_.uid}-{of.launch}",
+        "uid": f"claim-{of.launch}",
+        "resource_version": "7",
+        "generation": 1,
+        "creation_timestamp": ago(120),
+        "finalizers": (Finalizer.CLAIM,),
+    }
+    return CloudInstance(Meta(**{**meta, **(metadata or {})}), of, CloudInstanceStatus(state=state, **status))
+
+
+def instance(id_: str = "i-1", state: str = "running", **fields: Any) -> Instance:
+    base = {"claim": NAME, "cluster": CLUSTER, "created": NOW.timestamp() - 60, "usd_per_hour": 3.6}
+    if state == "running":
+        base["started"] = NOW.timestamp() - 30
+    if state == "ended":
+        base["ended"] = NOW.timestamp() - 1
+    return Instance(id=id_, state=state, **{**base, **fields})
+
+
+def exited(code: int = 0, message: str = "") -> Ended:
+    return Ended(code=code, reason="Error" if code else "Completed", message=message, ended=NOW.timestamp() - 2)
+
+
+def order(name: str = NAME) -> Order:
+    pod = Pod(uid=UID, namespace="n", name="a", hostname="a")
+    return Order(
+        claim=name, cluster=CLUSTER, pod=pod, container=Container(name="main", image="busybox"), seconds=3600.0
+    )
+
+
+def snapshot(of: CloudInstance, **fields: Any) -> Snapshot:
+    known = {"now": NOW, "identity": "me", "ticket": TICKET, "terms": TERMS, "sight": Unseen(), "order": order()}
+    return Snapshot(object=of, **{**known, **fields})
+
+
+def ago(seconds: float) -> str:
+    return timestamp(NOW - timedelta(seconds=seconds))
+
+
+def moved(of: CloudInstance, **status: Any) -> CloudInstance:
+    """The claim after a write."""
+    version = str(int(of.metadata.resource_version) + 1)
+    metadata = msgspec.structs.replace(of.metadata, resource_version=version)
+    return msgspec.structs.replace(of, metadata=metadata, status=msgspec.structs.replace(of.status, **status))
+
+
+class Talk:
+    """A command that says nothing and ends well."""
+
+    async def output(self) -> AsyncIterator[Output]:
+        for nothing in ():
+            yield nothing
+
+    async def wait(self) -> int:
+        return 0
+
+    async def kill(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+class ScriptedCloud:
+    """Answers what it was given. An exception is raised; None waits for ever."""
+
+    name = CLOUD
+    account = ACCOUNT
+    abilities = Abilities(exec=True, several_containers=True)
+    terms = TERMS
+
+    def __init__(self, *instances: Instance) -> None:
+        self.instances = list(instances)
+        self.listing: Exception | Inventory | None = None
+        self.pages: dict[str, Instance | Exception | None] = {}
+        self.answers: list[Instance | BaseException | None] = []
+        self.orders: list[Order] = []
+        self.looks: list[str] = []
+        self.ends: list[tuple[str, float]] = []
+        self.end_error: Exception | None = None
+        self.is_silent = False
+        self.talks: list[str] = []
+        self.told: asyncio.Queue[str | Exception] = asyncio.Queue()
+
+    async def create(self, order: Order) -> Instance:
+        self.orders.append(order)
+        await asyncio.sleep(1)
+        answer = self.answers.pop(0)
+        if answer is None:
+            await asyncio.Event().wait()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def end(self, instance: str, grace: float) -> None:
+        self.ends.append((instance, grace))
+        await self._hang()
+        if self.end_error is not None:
+            raise self.end_error
+
+    async def list(self) -> Inventory:
+        await asyncio.sleep(0.1)
+        await self._hang()
+        if isinstance(self.listing, Exception):
+            raise self.listing
+        return self.listing or Inventory(tuple(self.instances))
+
+    async def look(self, instance: str) -> Instance | None:
+        self.looks.append(instance)
+        await asyncio.sleep(0.1)
+        await self._hang()
+        page = self.pages.get(instance, next((row for row in self.instances if row.id == instance), None))
+        if isinstance(page, Exception):
+            raise page
+        return page
+
+    async def changes(self) -> AsyncIterator[str]:
+        while True:
+            news = await self.told.get()
+            if isinstance(news, Exception):
+                raise news
+            yield news
+
+    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Talk:
+        self.talks.append(f"{instance}: {' '.join(command)}")
+        return Talk()
+
+    async def dial(self, instance: str, port: int) -> None:
+        self.talks.append(f"{instance}: {port}")
+
+    async def _hang(self) -> None:
+        if self.is_silent:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+
+    async def output(self, instance: str) -> AsyncIterator[Output]:
+        yield Output("stdout", 0.0, f"of {instance}".encode())
+
+
+class Watch:
+    """The listings of one cloud, and who was woken by them."""
+
+    def __init__(self, *instances) -> None:
+        self.cloud = ScriptedCloud(*instances)
+        self.woken: list[str] = []
+        clock = asyncio.get_running_loop().time
+        self.listings = Listings(self.cloud, CLUSTER, clock=clock, changed=self.woken.append)
+
+    def knows(self, *claims: CloudInstance) -> None:
+        for one in claims:
+            self.listings.claim_changed(None, one)
+
+    async def poll(self, times: int = 1, every: float = 5.0) -> None:
+        for _ in range(times):
+            await asyncio.sleep(every)
+            await self.listings.poll()
+
+    def sight(self, name: str = NAME) -> Sight:
+        return self.listings.sight(name)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from skysail.cli.commands import status
+from skysail.local.cluster.control_client import HullStatus
+from skysail.local.cluster.supervisor import UnitStatus
+from skysail.local.reports.cloud_costs import Spending
+
+
+@pytest.mark.parametrize(
+    ("is_ready", "states", "want"),
+    [
+        (False, ("running", "running"), "starting"),
+        (True, ("running", "running"), "ready"),
+        (True, ("running", "waiting"), "not running: b"),
+        (True, ("stopped", "waiting"), "not running: a, b"),
+    ],
+)
+def test_the_header_says_whether_one_can_work_with_it(is_ready, states, want):
+    units = tuple(UnitStatus(name=name, state=state) for name, state in zip("ab", states, strict=True))
+    shown = HullStatus(
+        is_ready=is_ready,
+        pid=1,
+        started=0.0,
+        url="",
+        with_operator=True,
+        with_audit=False,
+        mock_clouds=False,
+        steps=(),
+        units=units,
+    )
+    assert status._state(shown) == want
+
+
+def spending(**change):
+    usual = {
+        "cloud": "modal",
+        "node": "modal.com",
+        "is_simulated": True,
+        "outage": "",
+        "strays": "",
+        "live": 2,
+        "unknown": 0,
+        "usd_per_hour": 7.9,
+        "usd": 0.123456,
+    }
+    return Spending(**{**usual, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "want"),
+    [
+        ({}, ["modal", "modal.com", "simulated", "yes", "2", "7.90", "0.1235"]),
+        (
+            {"is_simulated": False, "unknown": 1},
+            ["modal", "modal.com", "real", "yes", "2, 1 unknown", "7.90", "0.1235"],
+        ),
+        ({"outage": "It is down."}, ["modal", "modal.com", "simulated", "no", "2", "7.90", "0.1235"]),
+    ],
+)
+def test_a_cloud_is_a_row(change, want):
+    table = status._clouds([spending(**change)])
+    assert [next(iter(column.cells)) for column in table.columns] == want
+
+
+def test_why_a_cloud_is_away_is_told_in_whole_sentences_and_the_table_fits_a_narrow_terminal():
+    clouds = [spending(outage="It does not list its instances, because nobody answers there."), spending()]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(status._clouds(clouds))
+    rows = [line for line in console.export_text().splitlines() if "modal" in line]
+    assert len(rows) == 2
+    assert status._outages(clouds) == [
+        "modal.com cannot be reached: It does not list its instances, because nobody answers there."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("accounts", "want"),
+    [((True, True), "nothing is paid"), ((True, False), "Real ones are billed"), ((False, False), "real accounts")],
+)
+def test_what_a_price_means_is_said(accounts, want):
+    assert want in status._bill([spending(is_simulated=one) for one in accounts])
+
+
+def test_what_runs_without_a_claim_is_told_with_its_node():
+    clouds = [spending(strays="1 instance runs there without a claim."), spending()]
+    assert status._strays(clouds) == ["modal.com: 1 instance runs there without a claim."]

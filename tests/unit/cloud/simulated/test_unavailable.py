@@ -1,0 +1,77 @@
+"""A simulated cloud whose ledger cannot be read says so, and is no proof of anything."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from skysail.app.simulated_clouds import open_account
+from skysail.base.names import MOCK
+from skysail.cloud.errors import Unknown
+from skysail.cloud.simulated.http.client import RemoteAccount
+from skysail.cloud.simulated.http.server import serve
+from skysail.cloud.simulated.unavailable import Unusable
+from skysail.cloud.simulated.vendors import MODAL, RUNPOD
+from tests.unit.cloud.simulated.shop import order
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+WORDS = r"Line 1 of the ledger .*/simulated/modal.jsonl cannot be read .*: mend or delete it"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "simulated").mkdir()
+    (tmp_path / "simulated" / "modal.jsonl").write_text("{\n")
+    return tmp_path
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[tuple[RemoteAccount, RemoteAccount]]:
+    accounts = [open_account(vendor, folder) for vendor in (MODAL, RUNPOD)]
+    runner = await serve(accounts, "token", "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    remotes = RemoteAccount(MODAL, url, "token"), RemoteAccount(RUNPOD, url, "token")
+    yield remotes
+    for opened in (*remotes, *accounts):
+        await opened.close()
+    await runner.cleanup()
+
+
+async def test_whoever_asks_is_told_the_line_and_the_other_clouds_work(folder):
+    async with served(folder) as (broken, whole):
+        for call in (
+            broken.list(),
+            broken.look("i"),
+            broken.create(order()),
+            broken.end("i", 0.0),
+            anext(broken.output("i")),
+            broken.exec("i", ("true",), stdin=False, tty=False),
+            broken.attach("i", stdin=False),
+            broken.dial("i", 80),
+        ):
+            with pytest.raises(Unknown, match=WORDS):
+                await call
+        assert (await whole.list()).complete
+
+
+async def test_one_inside_the_operator_is_the_same_account_as_before(folder):
+    opened = open_account(MODAL, folder)
+    assert isinstance(opened, Unusable)
+    assert (opened.name, opened.account, opened.terms) == ("modal", MOCK, MODAL.terms)
+    with pytest.raises(Unknown, match=WORDS):
+        await opened.list()
+    assert [change async for change in opened.changes()] == []
+
+
+async def test_two_processes_never_make_the_same_id(tmp_path):
+    ids = set()
+    for number in range(2):
+        opened = open_account(MODAL, tmp_path / str(number))
+        ids.add((await opened.create(order())).id)
+        await opened.close()
+    assert len(ids) == 2

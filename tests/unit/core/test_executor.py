@@ -1,0 +1,329 @@
+"""Effects on the simulated API server: what is left alone, and what waits for its children."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from skysail.base.names import Label
+from skysail.claims.types import CloudInstanceStatus
+from skysail.core.actions import Apply, Create, Delete, Launch, Owner, Patch, PatchStatus
+from skysail.core.drift import Drift
+from skysail.core.executor import Caches, NameTaken, Performer, finished
+from skysail.core.fence import Fenced, Open
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import CONFIG_MAP, POD, SECRET
+from skysail.kube.cache.cache import Cache
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import Conflict, Forbidden
+from tests.contract.api_dsl import Api, config_map, owned_by
+from tests.simulation.api import ApiModel
+from tests.simulation.world import World
+from tests.support import virtual_time
+from tests.unit.claims.samples import order
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+ROOT = (CONFIG_MAP, Key("default", "owner"))
+
+
+class Stage:
+    """A performer, and a user who looks at what it does."""
+
+    def __init__(self, *caches: Cache[Any]) -> None:
+        transport = ApiModel(World())
+        self.client = Client(transport)
+        self.performer = Performer(self.client, Caches(*caches), Open())
+        self.api = Api(transport, "default", _nothing)
+
+    async def owner(self) -> Owner:
+        (await self.api.create(CONFIG_MAP, config_map("owner"))).ok  # noqa: B018 (asserts)
+        return Owner(CONFIG_MAP, await self.client.get(CONFIG_MAP, "default", "owner", Object))
+
+    async def apply(self, owner: Owner, value: str, *, only_once: bool) -> None:
+        await self.perform(Apply(CONFIG_MAP, _child(value), owner, only_once=only_once))
+
+    async def create(self, owner: Owner, value: str) -> None:
+        await self.perform(Create(CONFIG_MAP, _child(value), owner))
+
+    async def edit(self, **data: str) -> None:
+        (await self.api.merge(CONFIG_MAP, "child", {"data": data})).ok  # noqa: B018 (asserts)
+
+    async def perform(self, action: Any) -> None:
+        await self.performer.perform(ROOT, action)
+
+
+def _child(value: str) -> dict[str, Any]:
+    metadata = {"name": "child", "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"value": value}}
+
+
+def play(story: Callable[[Stage], Awaitable[None]]) -> None:
+    async def told() -> None:
+        await story(Stage())
+
+    virtual_time.run(told())
+
+
+def test_what_is_applied_only_once_stays_as_it_is():
+    async def story(stage):
+        owner = await stage.owner()
+        await stage.apply(owner, "first", only_once=True)
+        await stage.apply(owner, "second", only_once=True)
+        assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "first"}
+        await stage.apply(owner, "third", only_once=False)
+        assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "third"}
+
+    play(story)
+
+
+@pytest.mark.parametrize("whose", ["ours", "another's"])
+def test_what_a_cache_has_not_heard_of_is_made_without_a_look_and_left_alone_where_it_is_there(whose):
+    async def story():
+        stage = Stage(Cache(CONFIG_MAP, Object))
+        owner = await stage.owner()
+        await stage.create(owner, "first")
+        if whose == "another's":
+            unowned = {"metadata": {"ownerReferences": None}}
+            (await stage.api.merge(CONFIG_MAP, "child", unowned)).ok  # noqa: B018 (asserts)
+        late = Performer(stage.client, Caches(Cache(CONFIG_MAP, Object)), Open())
+        stage.performer = late
+        with contextlib.nullcontext() if whose == "ours" else pytest.raises(NameTaken):
+            await stage.create(owner, "second")
+        assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "first"}
+
+    virtual_time.run(story())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_quota_that_is_used_up_by_this_very_child_is_no_refusal(is_there):
+    """The API server asks the quota before it looks whether the name is taken."""
+
+    async def story():
+        stage = Stage(Cache(CONFIG_MAP, Object))
+        owner = await stage.owner()
+        if is_there:
+            await stage.create(owner, "first")
+        stage.performer = Performer(stage.client, Caches(Cache(CONFIG_MAP, Object)), Open())
+
+        async def create(*_, **__):
+            raise Forbidden(403, "Forbidden", "exceeded quota: jobs")
+
+        stage.client.create = create
+        with contextlib.nullcontext() if is_there else pytest.raises(Forbidden):
+            await stage.create(owner, "first")
+
+    virtual_time.run(story())
+
+
+def test_labels_that_somebody_took_away_come_back():
+    async def story(stage):
+        owner = await stage.owner()
+        await stage.apply(owner, "first", only_once=False)
+        made = (await stage.api.get(CONFIG_MAP, "child")).ok
+        for value in (None, "mine"):
+            patch = {"metadata": {"labels": {Label.MANAGED_BY: value}}}
+            (await stage.api.merge(CONFIG_MAP, "child", patch)).ok  # noqa: B018 (asserts)
+            await stage.apply(owner, "first", only_once=False)
+            assert (await stage.api.get(CONFIG_MAP, "child")).ok["metadata"]["labels"] == made["metadata"]["labels"]
+        effects = stage.performer.effects
+        await stage.apply(owner, "first", only_once=False)
+        assert stage.performer.effects == effects
+
+    play(story)
+
+
+def test_what_somebody_changed_of_a_child_is_put_back_and_told():
+    async def story(stage):
+        owner = await stage.owner()
+        kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=True)
+        await stage.perform(kept)
+        assert stage.performer.news(ROOT) == []
+        await stage.edit(value="theirs", more="is theirs")
+        await stage.perform(kept)
+        # What we do not speak of is not ours.
+        assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "ours", "more": "is theirs"}
+        (note,) = stage.performer.news(ROOT)
+        assert note.message.startswith("Somebody changed ConfigMap child: it is put back as ConfigMap owner wants it.")
+        assert stage.performer.news(ROOT) == []
+
+    play(story)
+
+
+def test_a_child_is_left_alone_where_nothing_of_ours_was_changed():
+    async def story(stage):
+        owner = await stage.owner()
+        for is_kept, theirs in ((True, {"more": "is theirs"}), (False, {"value": "theirs"})):
+            kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=is_kept)
+            await stage.perform(kept)
+            await stage.edit(**theirs)
+            effects = stage.performer.effects
+            await stage.perform(kept)
+            assert (stage.performer.effects, stage.performer.news(ROOT)) == (effects, [])
+
+    play(story)
+
+
+def test_whoever_changes_a_child_again_and_again_is_not_fought():
+    async def story(stage):
+        owner = await stage.owner()
+        kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=True)
+        await stage.perform(kept)
+        for pause, is_back in ((0, True), (60, False), (300, True), (500, False), (200, True), (1000, False)):
+            await stage.edit(value="theirs")
+            await asyncio.sleep(pause)
+            await stage.perform(kept)
+            found = (await stage.api.get(CONFIG_MAP, "child")).ok["data"]["value"]
+            assert (found == "ours") is is_back
+
+    play(story)
+
+
+def test_a_child_that_is_newer_than_the_cache_is_not_taken_for_changed():
+    """Another leader has applied it since: its word is waited for."""
+
+    async def story(stage):
+        owner = await stage.owner()
+        await stage.perform(Apply(CONFIG_MAP, _child("old"), owner, is_kept=True))
+        known = await stage.client.get(CONFIG_MAP, "default", "child", Object)
+        await stage.perform(Apply(CONFIG_MAP, _child("new"), owner, is_kept=True))
+        with pytest.raises(Fenced):
+            await Drift(stage.client).is_there(CONFIG_MAP, known, finished(_child("old"), owner))
+
+    play(story)
+
+
+@pytest.mark.parametrize("refusal", [Forbidden, Conflict])
+def test_what_could_not_be_put_back_is_not_said_to_be(refusal):
+    async def story(stage):
+        owner = await stage.owner()
+        kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=True)
+        await stage.perform(kept)
+        await stage.edit(value="theirs")
+        apply = stage.client.apply
+
+        async def refused(*args, dry_run=False, **options):
+            if dry_run and refusal is not Forbidden:
+                return await apply(*args, dry_run=True, **options)
+            raise refusal(400, "No", "not now")
+
+        stage.client.apply = refused
+        with contextlib.suppress(Conflict):
+            await stage.perform(kept)
+        assert stage.performer.news(ROOT) == []
+        stage.client.apply = apply
+        if refusal is Conflict:
+            await stage.perform(kept)
+            assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "ours"}
+
+    play(story)
+
+
+def test_what_the_server_writes_otherwise_is_not_taken_for_a_change(monkeypatch):
+    """It is asked what applying would change, where something looks other than it was told."""
+
+    async def story(stage):
+        owner = await stage.owner()
+        kept = Apply(CONFIG_MAP, _child(""), owner, is_kept=True)
+        await stage.perform(kept)
+        stored = (await stage.api.get(CONFIG_MAP, "child")).ok
+
+        async def written_otherwise(*_args, **_options):
+            return {**stored, "data": {}}
+
+        monkeypatch.setattr(stage.client, "apply", written_otherwise)
+        monkeypatch.setattr(stage.client, "get", written_otherwise)
+        known = msgspec.convert({"metadata": {"name": "child", "uid": "u", "resourceVersion": "9"}}, Object)
+        manifest = {**_child("1000m"), "metadata": stored["metadata"]}
+        assert not await Drift(stage.client).is_there(CONFIG_MAP, known, manifest)
+
+    play(story)
+
+
+def test_what_is_deleted_after_its_children_is_there_as_long_as_they_are():
+    async def story(stage):
+        owner = await stage.owner()
+        references = owned_by((await stage.api.get(CONFIG_MAP, "owner")).ok, blockOwnerDeletion=True)
+        metadata = {"name": "child", "ownerReferences": references, "finalizers": ["example.com/wait"]}
+        (await stage.api.create(SECRET, {"metadata": metadata})).ok  # noqa: B018 (asserts)
+        await stage.perform(Delete(CONFIG_MAP, owner.object, children_first=True))
+        await stage.api.until(SECRET, "child", lambda child: "deletionTimestamp" in child["metadata"])
+        assert "deletionTimestamp" in (await stage.api.get(CONFIG_MAP, "owner")).ok["metadata"]
+        (await stage.api.merge(SECRET, "child", {"metadata": {"finalizers": []}})).ok  # noqa: B018 (asserts)
+        await stage.api.until_gone(CONFIG_MAP, "owner")
+
+    play(story)
+
+
+def test_a_status_is_changed_only_where_it_is_as_it_was_seen():
+    async def story(stage):
+        (await stage.api.create(POD, {"metadata": {"name": "told"}, "spec": {}})).ok  # noqa: B018 (asserts)
+        seen = await stage.client.get(POD, "default", "told", Object)
+        await stage.perform(PatchStatus(POD, seen, {"reason": "Told", "phase": None}))
+        status = (await stage.api.get(POD, "told")).ok["status"]
+        assert status == {"reason": "Told"}
+        with pytest.raises(Conflict):
+            await stage.perform(PatchStatus(POD, seen, {"reason": "ToldAgain"}))
+        assert (await stage.api.get(POD, "told")).ok["status"] == status
+
+    play(story)
+
+
+def test_a_part_of_a_spec_is_changed_and_nothing_else_of_it():
+    async def story(stage):
+        spec = {"activeDeadlineSeconds": 5, "nodeSelector": {"zone": "a"}}
+        (await stage.api.create(POD, {"metadata": {"name": "scaled"}, "spec": spec})).ok  # noqa: B018 (asserts)
+        seen = await stage.client.get(POD, "default", "scaled", Object)
+        await stage.perform(Patch(POD, seen, {"activeDeadlineSeconds": 3}))
+        assert (await stage.api.get(POD, "scaled")).ok["spec"] == {**spec, "activeDeadlineSeconds": 3}
+        with pytest.raises(Conflict):
+            await stage.perform(Patch(POD, seen, {"activeDeadlineSeconds": 1}))
+
+    play(story)
+
+
+def test_a_child_of_one_that_had_the_name_before_is_waited_for():
+    """Its owner is gone, so it goes by itself: nobody has to rename anything."""
+
+    async def story(stage):
+        before = await stage.owner()
+        await stage.apply(before, "first", only_once=False)
+        renewed = msgspec.structs.replace(before.object.metadata, uid="another")
+        after = Owner(CONFIG_MAP, msgspec.structs.replace(before.object, metadata=renewed))
+        with pytest.raises(Fenced):
+            await stage.apply(after, "second", only_once=False)
+
+    play(story)
+
+
+async def _nothing() -> None: ...
+
+
+def test_a_cloud_is_not_called_for_a_claim_that_has_changed_meanwhile():
+    """The write went through; then the watch told of its deletion, and only then the answer came."""
+
+    async def story():
+        claims = Cache(CONFIG_MAP, Object)
+        stage = Stage(claims)
+        claim = (await stage.owner()).object
+        written, newer = (msgspec.structs.replace(claim.metadata, resource_version=each) for each in ("8000", "9000"))
+        called = []
+
+        async def late(*_, **__):
+            claims.put(msgspec.structs.replace(claim, metadata=newer))
+            return msgspec.structs.replace(claim, metadata=written)
+
+        stage.client.replace = late
+        stage.performer.clouds = SimpleNamespace(launch=called.append)
+        with pytest.raises(Fenced):
+            await stage.perform(Launch("cloud", CONFIG_MAP, claim, order(), CloudInstanceStatus(state="Launching")))
+        assert called == []
+
+    virtual_time.run(story())

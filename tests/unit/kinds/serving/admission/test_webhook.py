@@ -1,0 +1,200 @@
+"""What is refused at the door, what is only warned about, and that the plan has the same sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from skysail.kinds.serving.admission.validation import cautions, objections
+from skysail.kinds.serving.admission.webhook import admit, hooks
+from skysail.kinds.serving.api.types import KINDS, ML_MODEL, MODEL_DEPLOYMENT
+from tests.unit.kinds.serving.samples import TERMS, deployment, ml_model, told
+
+FORBIDDEN = "http://169.254.169.254/latest/meta-data"
+
+
+def manifest(model: Any) -> dict[str, Any]:
+    return msgspec.to_builtins(model)
+
+
+WRONG_DEPLOYMENTS = [
+    ({"modelURI": FORBIDDEN}, "spec.modelURI cannot be used. 169.254.169.254 is where clouds keep credentials"),
+    ({"modelURI": "model.pt"}, "spec.modelURI cannot be used. The address"),
+    ({"modelURI": "s3://bucket"}, "write where the model is in it"),
+    ({"modelURI": "file:///opt/m", "sha256": "ab" * 32}, "spec.sha256 is of a model that is downloaded"),
+    ({"validateScript": "http://10.0.0.1/v.py"}, "spec.validateScript cannot be used. 10.0.0.1 is a private address"),
+    ({"validateScript": "s3://bucket/v.py"}, "a key in the ConfigMap iris-validate."),
+    ({"validateScript": "a\nb"}, "spec.validateScript has control characters"),
+    ({"resources": {}, "autoscale": True}, "set spec.resources.requests.cpu"),
+    ({"resources": {"requests": {"memory": "1Gi"}}, "autoscale": True}, "set spec.resources.requests.cpu"),
+    ({"resources": {"requests": {"cpu": "1e2.5"}}}, "spec.resources.requests has cpu: 1e2.5, which is no amount"),
+    ({"resources": {"requests": {"cpu": 2}, "limits": {"cpu": 1}}}, "which is above its limit of 1"),
+    (
+        {"resources": {"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 2}}},
+        "devices are not shared, so make them equal",
+    ),
+    ({"resources": {"claims": [{"name": "gpu"}]}}, "ask for them in spec.resources.limits"),
+    ({"env": [{"name": "A"}, {"name": "MODEL_PATH"}]}, "spec.env[1] sets MODEL_PATH, which Skysail sets"),
+    ({"annotations": {"skysail.dev/ready-path": "ping"}}, "skysail.dev/ready-path is ping: write a path"),
+]
+WRONG_ML_MODELS = [
+    ({"modelURL": ""}, "spec.modelURL is empty: write where the model is"),
+    ({"modelURL": FORBIDDEN}, "spec.modelURL cannot be used. 169.254.169.254"),
+    (
+        {"framework": "sklearn"},
+        "spec.framework is sklearn, and nothing here serves such models: use one of onnx, pytorch, tensorflow, torchs",
+    ),
+    ({"env": [{"name": "MODEL_BASE_PATH"}]}, "spec.env[0] sets MODEL_BASE_PATH"),
+    ({"storageSize": "0"}, "spec.storageSize is 0, which is no size: write one such as 5Gi."),
+    ({"storageSize": "-1Gi"}, "spec.storageSize is -1Gi"),
+    ({"storageSize": "1e999999"}, "spec.storageSize is 1e999999"),
+    ({"resources": {"limits": {"memory": "1e9.5"}}}, "spec.resources.limits has memory"),
+    ({"annotations": {"skysail.dev/access-mode": "ReadOnlyMany"}}, "write one of ReadWriteOnce, ReadWriteMany."),
+]
+WRONG = [
+    *((deployment(**changed), words) for changed, words in WRONG_DEPLOYMENTS),
+    *((ml_model(**changed), words) for changed, words in WRONG_ML_MODELS),
+]
+
+
+def kind_of(model: Any) -> Any:
+    return next(kind for kind in KINDS if isinstance(model, kind.struct))
+
+
+@pytest.mark.parametrize(("model", "words"), WRONG)
+def test_what_is_wrong_is_refused_with_the_fix(model, words):
+    (found,) = objections(model, TERMS)
+    assert words in found
+    assert found.endswith(".")
+    assert admit(kind_of(model), TERMS, manifest(model), None).refused == found
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        deployment(),
+        deployment(autoscale=True),
+        deployment(resources={"limits": {"cpu": "1"}}, autoscale=True),
+        deployment(resources={}),
+        deployment(env=[{"name": "MODEL_BASE_PATH", "value": "/x"}, {"name": "ALLOW_CODE", "value": "1"}]),
+        deployment(modelURI="file:///opt/iris.onnx", validateScript="validate.py"),
+        deployment(validateScript="https://models.example.com/validate.py"),
+        deployment(resources={"requests": {"nvidia.com/gpu": 1}}),
+        deployment(runtime="torchserve", modelURI="https://models.example.com/iris.mar"),
+        deployment(modelURI="pvc://claim/iris", sha256="ab" * 32),
+        ml_model(),
+        ml_model(replicas=0, expose=False),
+        ml_model(framework="PyTorch", modelURL="hf://org/name"),
+        ml_model(annotations={"skysail.dev/access-mode": "ReadWriteMany", "skysail.dev/ready-path": "/ping"}),
+    ],
+)
+def test_what_can_be_served_is_let_in_as_it_is(model):
+    verdict = admit(kind_of(model), TERMS, manifest(model), None)
+    assert (verdict.refused, verdict.patch) == (None, ())
+
+
+def test_what_the_operator_was_told_to_allow_is_let_in():
+    inside = deployment(modelURI="http://minio.storage.svc/iris.onnx")
+    assert objections(inside, TERMS) != ()
+    assert objections(inside, told(model_sources=("*.svc",))) == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (ml_model(modelURL="https://host.example.com/tf_model.h5"), "ends with .h5, which tensorflow cannot load"),
+        (deployment(runtime="torchserve", modelURI="https://host.example.com/a.pt"), "torch-model-archiver"),
+        (deployment(runtime="torchserve", modelURI="https://host.example.com/a.mar"), "no longer maintained"),
+        (deployment(modelURI="https://host.example.com/a.h5"), "export the model to ONNX"),
+    ],
+)
+def test_what_is_likely_to_fail_is_warned_about_and_let_in(model, words):
+    """The manifests that people have apply unchanged; what a file really is only the download tells."""
+    verdict = admit(kind_of(model), TERMS, manifest(model), None)
+    assert verdict.refused is None
+    assert words in " ".join(verdict.warnings)
+
+
+def test_a_framework_that_nobody_serves_is_cautioned_about_by_its_objection_only():
+    assert cautions(ml_model(framework="sklearn"), TERMS) == ()
+
+
+def test_every_objection_is_told_at_once():
+    refused = admit(ML_MODEL, TERMS, manifest(ml_model(framework="x", modelURL="")), None).refused
+    assert "spec.modelURL" in refused
+    assert "spec.framework" in refused
+
+
+@pytest.mark.parametrize("object_", [{}, {"metadata": {}, "spec": None}, {"metadata": {}, "spec": {"version": 1}}])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource.kind)
+def test_what_has_the_wrong_types_is_left_to_the_schema(kind, object_):
+    assert admit(kind, TERMS, object_, None).refused is None
+
+
+def test_a_model_whose_name_the_server_will_make_is_looked_at_too():
+    unnamed = manifest(deployment(modelURI=FORBIDDEN))
+    unnamed["metadata"] = {"generateName": "iris-", "namespace": "shop"}
+    assert admit(MODEL_DEPLOYMENT, TERMS, unnamed, None).refused is not None
+
+
+def test_what_was_wrong_before_can_still_be_changed_otherwise():
+    before, after = (manifest(deployment(modelURI=FORBIDDEN, version=version)) for version in ("v1", "v2"))
+    assert admit(MODEL_DEPLOYMENT, TERMS, after, before).refused is None
+
+
+def test_a_model_that_goes_is_let_go():
+    going = manifest(deployment(modelURI=FORBIDDEN))
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert admit(MODEL_DEPLOYMENT, TERMS, going, manifest(deployment())).refused is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"storageSize": "9Gi"}, None),
+        ({"storageSize": "4Gi"}, None),
+        ({"storageSize": "5120Mi"}, None),
+        ({"annotations": {"skysail.dev/access-mode": "ReadWriteMany"}}, "The access mode cannot be changed."),
+        ({"replicas": 3, "expose": False}, None),
+    ],
+)
+def test_what_a_claim_was_made_with_stays(changed, words):
+    refused = admit(ML_MODEL, TERMS, manifest(ml_model(**changed)), manifest(ml_model())).refused
+    assert refused is None if words is None else refused.startswith(words)
+
+
+@pytest.mark.parametrize(("size", "is_told"), [("9Gi", False), ("5120Mi", False), ("4Gi", True)])
+def test_a_volume_only_grows_and_whoever_wants_less_is_told(size, is_told):
+    found = admit(ML_MODEL, TERMS, manifest(ml_model(storageSize=size)), manifest(ml_model()))
+    assert (found.refused, "A volume that has more than" in " ".join(found.warnings)) == (None, is_told)
+
+
+def test_only_changed_wishes_are_asked_about():
+    asked = {hook.path: hook for hook in hooks(TERMS)}
+    assert asked.keys() == {"/admit/modeldeployments", "/admit/mlmodels"}
+    for hook in asked.values():
+        condition = dict(hook.match_conditions)["wishes-changed"]
+        assert condition.startswith("oldObject == null || object.spec != oldObject.spec")
+        assert hook.admit({}, None).refused is None
+
+
+@pytest.mark.parametrize(("fewest", "is_told"), [(None, True), (9, True), (10, False)])
+def test_servers_that_go_with_their_autoscaler_are_told(fewest, is_told):
+    before = deployment(autoscale=True)
+    before = msgspec.structs.replace(before, status=msgspec.structs.replace(before.status, replicas=10))
+    after = deployment(autoscale=False, minReplicas=fewest)
+    found = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(before))
+    told_ = f"Without autoscale, {fewest or 1} of 10 servers are left, at once"
+    assert (found.refused, any(each.startswith(told_) for each in found.warnings)) == (None, is_told)
+    again = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(after))
+    assert again.warnings == ()
+
+
+@pytest.mark.parametrize(("number", "version", "is_told"), [(1, "v9", True), (None, "v9", False), (1, "", False)])
+def test_a_change_that_is_not_served_because_of_a_rollback_is_told(number, version, is_told):
+    before, after = (deployment(rollbackTo=number, **more) for more in ({}, {"version": version} if version else {}))
+    found = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(before))
+    told_ = any("spec.rollbackTo holds the model at revision 1" in each for each in found.warnings)
+    assert (found.refused, told_) == (None, is_told)

@@ -1,0 +1,268 @@
+"""What made a revision fail: which step, which container, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from skysail.base.names import Reason
+from skysail.kinds.serving.api.types import Failure
+from skysail.kinds.serving.plan import failure, pending
+from tests.unit.kinds.serving.builders import (
+    LATE,
+    PREPARED,
+    ago,
+    at,
+    deployment,
+    entry,
+    job,
+    model,
+    preparer,
+    revision,
+    server,
+)
+
+SCRIPT = {"validateScript": "validate.py"}
+LOW = "The node was low on resource: ephemeral-storage. Container fetch was using 90Gi."
+
+
+def of_preparation(pod=None, **spec):
+    of = model(**spec)
+    children = [job(of, "Failed")] + ([pod(of)] if pod else [])
+    return failure.of_preparation(at(of, *children), children[0])
+
+
+def failed(**state):
+    return lambda of: preparer(of, "Failed", **state)
+
+
+def word(reason, message="There it is.", step="Download"):
+    return json.dumps({"step": step, "reason": reason, "message": message})
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({"exit": 65, "said": word("ChecksumMismatch")}, ("Download", Reason.CHECKSUM_MISMATCH, 65, False)),
+        (
+            {"exit": 65, "said": word("UnsupportedFormat", step="Layout")},
+            ("Layout", Reason.UNSUPPORTED_FORMAT, 65, False),
+        ),
+        ({"exit": 75, "said": word("Unreachable")}, ("Download", Reason.UNREACHABLE, 75, True)),
+        ({"exit": 75, "said": word("ServerError", step="Layout")}, ("Layout", Reason.SERVER_ERROR, 75, True)),
+        ({"exit": 75, "said": '{"x": ' + "[" * 3000}, ("Download", Reason.DOWNLOAD_FAILED, 75, True)),
+        (
+            {"validates": "Failed", "exit": 78, "said": '{"x": ' + "[" * 3000},
+            ("Validate", Reason.SCRIPT_NOT_FOUND, 78, False),
+        ),
+        ({"exit": 75, "said": "cut off {"}, ("Download", Reason.DOWNLOAD_FAILED, 75, True)),
+        ({"exit": 77, "said": word("AddressForbidden")}, ("Download", Reason.ADDRESS_FORBIDDEN, 77, False)),
+        ({"exit": 65, "said": word("rm -rf")}, ("Download", Reason.DOWNLOAD_FAILED, 65, False)),
+        ({"exit": 65, "said": word("EmptyModel", step="../..")}, ("Download", Reason.EMPTY_MODEL, 65, False)),
+        ({"exit": 1, "said": ""}, ("Download", Reason.DOWNLOAD_FAILED, 1, False)),
+        ({"exit": 143, "said": word("Interrupted")}, ("Download", Reason.INTERRUPTED, 143, True)),
+        ({"exit": 137, "why": "OOMKilled"}, ("Download", Reason.OUT_OF_MEMORY, 137, False)),
+        ({"validates": "Failed", "exit": 3}, ("Validate", Reason.VALIDATION_FAILED, 3, False)),
+        ({"validates": "Failed", "exit": 75}, ("Validate", Reason.VALIDATION_FAILED, 75, False)),
+        ({"validates": "Failed", "exit": 78}, ("Validate", Reason.SCRIPT_NOT_FOUND, 78, False)),
+        ({"validates": "Failed", "exit": 137, "why": "OOMKilled"}, ("Validate", Reason.OUT_OF_MEMORY, 137, False)),
+        ({"validates": "Failed", "exit": 143}, ("Validate", Reason.INTERRUPTED, 143, True)),
+    ],
+)
+def test_a_container_tells_the_step_and_whether_it_may_pass(state, expected):
+    found = of_preparation(failed(**state), **SCRIPT)
+    told = found.failure
+    assert (told.step, told.reason, told.exit_code, found.may_pass) == expected
+    assert (told.revision, told.failure_time) == (revision(model(**SCRIPT)), ago(10))
+
+
+def test_a_pod_that_is_gone_may_have_done_nothing_wrong():
+    found = of_preparation()
+    assert (found.failure.reason, found.may_pass, found.crash) == (Reason.INTERRUPTED, True, None)
+    assert "so says the controller" in found.failure.message
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"reason": "Evicted", "told": LOW}, LOW),
+        ({"reason": "Evicted", "told": LOW, "disrupted": ("TerminationByKubelet", LOW), "exit": 137}, LOW),
+        ({"disrupted": ("PreemptionByScheduler", "default-scheduler: preempting"), "exit": 143}, "preempting."),
+        ({"disrupted": ("DeletionByPodGC", "PodGC: node not found"), "exit": 65}, "PodGC: node not found."),
+        ({"disrupted": ("DeletionByTaintManager", "")}, "DeletionByTaintManager."),
+        ({"disrupted": ("TerminationByKubelet", LOW), "validates": "Failed", "exit": 137}, LOW),
+    ],
+)
+def test_a_pod_that_is_taken_away_says_by_whom_and_is_tried_again(state, words):
+    """A node without room evicts each try: who is told nothing waits for ever."""
+    found = of_preparation(failed(**state), **SCRIPT)
+    assert (found.failure.reason, found.may_pass) == (Reason.INTERRUPTED, True)
+    assert found.failure.message == f"The pod of the download was taken away: {words}" or words == "preempting."
+    assert words in found.failure.message
+    assert found.failure.step == ("Validate" if "validates" in state else "Download")
+
+
+def test_a_download_that_takes_too_long_says_what_to_raise():
+    found = of_preparation(failed(reason="DeadlineExceeded", exit=137))
+    assert (found.failure.reason, found.may_pass) == (Reason.DEADLINE_EXCEEDED, True)
+    assert "prepare_seconds" in found.failure.message
+
+
+def test_a_script_that_does_not_come_to_an_end_is_no_download_and_not_tried_for_ever():
+    found = of_preparation(failed(reason="DeadlineExceeded", validates="Failed", exit=137), **SCRIPT)
+    assert (found.failure.step, found.failure.reason, found.may_pass) == ("Validate", Reason.DEADLINE_EXCEEDED, False)
+
+
+def test_what_a_script_leaves_as_its_last_word_is_a_sentence():
+    said = word("ScriptNotFound", "There is no script check.py.", step="Validate")
+    found = of_preparation(failed(validates="Failed", exit=78, said=said), **SCRIPT)
+    assert found.failure.message == "There is no script check.py."
+
+
+def test_memory_is_named_with_its_limit():
+    of = model()
+    bad = server(of, ready=False, waiting="CrashLoopBackOff", exit=137, why="OOMKilled", restarts=3)
+    found = failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of))
+    assert found.failure.message == (
+        "Container inference of pod server-0 was ended because it used more memory than its limit of 1Gi: "
+        "raise resources.limits.memory."
+    )
+
+
+def test_a_download_in_a_server_is_told_in_its_own_words():
+    of = model()
+    bad = server(of, ready=False, init=True, exit=77, said=word("AccessDenied", "It wants keys."), restarts=3)
+    found = failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of)).failure
+    assert (found.step, found.reason, found.message) == ("Deploy", Reason.ACCESS_DENIED, "It wants keys.")
+
+
+@pytest.mark.parametrize(
+    ("spec", "fix"),
+    [({}, "set a new spec.version to serve what is there now"), ({"rollbackTo": 1}, "or remove spec.rollbackTo")],
+)
+def test_content_that_was_overwritten_since_is_no_mistake_in_a_checksum_that_nobody_wrote(spec, fix):
+    of = model(**spec)
+    said = word("ChecksumMismatch", "It is a and should be b: correct `sha256`.")
+    bad = server(of, ready=False, init=True, exit=65, said=said, restarts=3)
+    snapshot = at(of, entry(of, 1, "served"), deployment(entry(of), available=0), bad)
+    found = failure.of_servers(snapshot, entry(of)).failure
+    assert (found.step, found.reason) == ("Deploy", Reason.CHECKSUM_MISMATCH)
+    assert "has changed since revision 1 was found good" in found.message
+    assert (fix in found.message, "sha256" in found.message) == (True, False), found.message
+    assert pending.for_servers(snapshot, entry(of)).message == f"{found.message} It is started again."
+
+
+@pytest.mark.parametrize("code", [75, 143])
+def test_a_place_of_models_that_is_away_for_a_while_condemns_no_revision_before_its_deadline(code):
+    of = model()
+    bad = server(of, ready=False, init=True, exit=code, said=word("Unreachable", "It is away."), restarts=5)
+    assert failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of)) is None
+    late = failure.of_servers(at(of, deployment(entry(of), available=0, late=LATE), bad), entry(of))
+    assert late.failure.reason == Reason.UNREACHABLE
+
+
+def test_a_container_that_was_started_again_has_an_earlier_log():
+    of = model()
+    runs = server(of, ready=False, exit=1, restarts=3)
+    waits = server(of, ready=False, exit=1, restarts=3, waiting="CrashLoopBackOff")
+    for pod, is_running in ((runs, True), (waits, False)):
+        found = failure.of_servers(at(of, deployment(entry(of), available=0), pod), entry(of))
+        assert found.crash.is_running is is_running
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"ready": True, "exit": 1, "restarts": 9},
+        {"ready": False, "exit": 1, "restarts": 2},
+        {"ready": False, "exit": 1, "restarts": 9, "ran": 3600},
+        {"ready": False},
+        {"ready": False, "exit": 1, "restarts": 9, "of_revision": "another"},
+        {"ready": False, "exit": 1, "restarts": 9, "metadata": {"deletionTimestamp": ago(1)}},
+    ],
+)
+def test_servers_that_may_still_answer_have_not_failed(pod):
+    of = model()
+    assert failure.of_servers(at(of, deployment(entry(of), available=0), server(of, **pod)), entry(of)) is None
+
+
+def test_servers_of_another_revision_have_not_failed():
+    of = model()
+    bad = server(of, ready=False, exit=1, restarts=9)
+    assert failure.of_servers(at(of, deployment("another", available=0), bad), entry(of)) is None
+    outdated = deployment(entry(of), available=0, late=LATE, observedGeneration=2)
+    assert failure.of_servers(at(of, outdated), entry(of)) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({}, ""),
+        ({"runtimeImage": "mine:1"}, "/v2/models/iris/ready"),
+        ({"runtimeImage": "mine:1", "annotations": {"skysail.dev/ready-path": "/up"}}, "/up"),
+    ],
+    ids=["ours", "theirs", "theirs, told"],
+)
+def test_an_image_of_ones_own_that_is_never_ready_is_told_where_it_is_asked(spec, path):
+    of = model(**spec)
+    known = entry(of)
+    waits = server(of, ready=False)
+    found = failure.of_servers(at(of, deployment(known, available=0, late=LATE), waits), known).failure
+    assert found.reason == Reason.NOT_READY
+    assert ("skysail.dev/ready-path" in found.message, f"asked at {path} of port 8000" in found.message) == (
+        (True, True) if path else (False, False)
+    )
+
+
+def test_the_last_line_of_a_container_is_in_its_sentence():
+    of = model()
+    bad = server(of, ready=False, exit=1, said="Traceback\n  line\nValueError: bad layer\n", restarts=3)
+    found = failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of)).failure
+    assert found.message == "Container inference of pod server-0 ended with exit code 1: ValueError: bad layer."
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"exit": 1, "said": "\x1b[31mloading\rValueError: bad layer\x07\x1b[0m"},
+        {"init": True, "exit": 77, "said": word("AccessDenied", "\x1b]0;mine\x07Value\x1b[1mError: bad layer.")},
+    ],
+)
+def test_what_a_container_leaves_does_nothing_to_the_terminal_of_its_reader(state):
+    of = model()
+    bad = server(of, ready=False, restarts=3, **state)
+    found = failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of)).failure
+    assert (found.message.isprintable(), found.message.endswith("ValueError: bad layer.")) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "digest"),
+    [
+        (PREPARED, True),
+        ('{"digest": ""}', True),
+        ("", False),
+        ('{"digest": 3}', False),
+        ('{"x": ' + "[" * 3000, False),
+        ('{"digest": "\\u001b[31m"}', False),
+    ],
+)
+def test_what_a_download_came_to_is_its_last_word(said, digest):
+    assert (failure.prepared(preparer(model(), "Succeeded", done=said)) is not None) is digest
+
+
+def test_the_last_word_is_that_of_the_pod_that_ended_well():
+    of = model()
+    gone = preparer(of, "Failed", exit=143, metadata={"name": "z", "uid": "z"})
+    assert failure.ended_well((gone, preparer(of, "Succeeded"))) == preparer(of, "Succeeded")
+    assert failure.ended_well((gone,)) is None
+
+
+def test_one_end_is_counted_once():
+    first = Failure(step="Download", reason="Unreachable", revision="a", failure_time=ago(9))
+    once = failure.counted(None, first)
+    assert failure.counted(once, first) == once
+    later = Failure(step="Download", reason="Unreachable", revision="a", failure_time=ago(3))
+    assert failure.counted(once, later).attempts == 2
+    other = Failure(step="Download", reason="Unreachable", revision="b", failure_time=ago(3))
+    assert failure.counted(once, other).attempts == 1

@@ -1,0 +1,226 @@
+"""Real processes, but no real waiting: a pause ends when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from skysail.local.cluster.supervisor import Crash, Supervisor, Surroundings, Unit
+from skysail.local.errors import Refused
+
+FOREVER = ("sh", "-c", "echo alive; exec sleep 1000")
+# Long, because a machine may be busy with other things; no test passes by waiting.
+PATIENCE_SECONDS = 600
+
+
+def fifo(folder: Path) -> Path:
+    """Who reads it waits until a unit has written to it."""
+    path = folder / "ready"
+    os.mkfifo(path)
+    return path
+
+
+class Stage:
+    """A supervisor whose pauses and clock belong to the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 1000.0
+        self.told: asyncio.Queue[str] = asyncio.Queue()
+        self.paused: asyncio.Queue[float] = asyncio.Queue()
+        self.go_on = asyncio.Semaphore(0)
+        self.supervisor = Supervisor(
+            folder, Surroundings(now=lambda: self.now, pause=self.pause, tell=self.told.put_nowait)
+        )
+
+    async def pause(self, seconds: float) -> None:
+        self.paused.put_nowait(seconds)
+        await self.go_on.acquire()
+
+    async def next_pause(self) -> float:
+        """Bounded, so that a unit that was given up fails its test instead of stopping all."""
+        return await asyncio.wait_for(self.paused.get(), PATIENCE_SECONDS)
+
+    async def pauses(self, count: int) -> list[float]:
+        """Let that many crashes happen, and stop at the pause after the last of them."""
+        seen = []
+        for number in range(count):
+            seen.append(await self.next_pause())
+            if number < count - 1:
+                self.go_on.release()
+        return seen
+
+    def only_unit(self):
+        (status,) = self.supervisor.status()
+        return status
+
+
+@pytest.fixture
+async def stage(tmp_path):
+    stage = Stage(tmp_path)
+    yield stage
+    await stage.supervisor.stop_all()
+
+
+async def test_a_unit_runs_until_it_is_stopped(stage):
+    await stage.supervisor.start(Unit(name="server", argv=FOREVER))
+    running = stage.only_unit()
+    assert (running.state, running.restarts, running.started) == ("running", 0, 1000.0)
+    await stage.supervisor.stop("server")
+    assert stage.only_unit().state == "stopped"
+    assert stage.only_unit().crash is None
+
+
+async def test_a_unit_starts_in_its_folder(stage, tmp_path):
+    (tmp_path / "folder").mkdir()
+    await stage.supervisor.start(Unit(name="server", argv=("pwd",), folder=str(tmp_path / "folder"), restart=False))
+    await asyncio.wait_for(stage.told.get(), PATIENCE_SECONDS)
+    assert stage.only_unit().crash.log_tail == str(tmp_path / "folder")
+
+
+async def test_a_crash_is_reported_with_the_end_of_its_log(stage):
+    await stage.supervisor.start(Unit(name="server", argv=("sh", "-c", "echo last words; exit 37")))
+    await stage.pauses(1)
+    crash = stage.only_unit().crash
+    assert (crash.code, crash.cause, crash.log_tail) == (37, "exit code 37", "last words")
+    assert await stage.told.get() == "server ended (exit code 37), its last words:\nlast words"
+    assert stage.only_unit().state == "waiting"
+
+
+async def test_only_the_last_lines_of_the_crashed_process_itself_are_shown(stage):
+    await stage.supervisor.start(Unit(name="server", argv=("sh", "-c", "seq 1 30; exit 1")))
+    await stage.pauses(2)
+    assert stage.only_unit().crash.log_tail.splitlines() == [str(number) for number in range(11, 31)]
+
+
+async def test_back_off_doubles_up_to_half_a_minute(stage):
+    await stage.supervisor.start(Unit(name="server", argv=("false",)))
+    assert await stage.pauses(9) == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert stage.only_unit().restarts == 8
+
+
+async def test_back_off_begins_anew_after_healthy_time(stage, tmp_path):
+    await stage.supervisor.start(Unit(name="server", argv=FOREVER))
+    for lived, want in ((1, 0.5), (1, 1.0), (61, 0.5)):
+        stage.now += lived
+        stage.supervisor.signal("server", signal.SIGKILL)
+        assert await stage.next_pause() == want
+        stage.go_on.release()
+        assert (await stage.told.get()).startswith("server ended")
+        assert await stage.told.get() == "server was started again"
+
+
+async def test_a_killed_unit_names_the_signal(stage):
+    await stage.supervisor.start(Unit(name="server", argv=FOREVER))
+    stage.supervisor.signal("server", signal.SIGKILL)
+    await stage.pauses(1)
+    assert stage.only_unit().crash.cause == "signal SIGKILL"
+
+
+async def test_a_unit_that_shall_not_be_restarted_is_not(stage):
+    await stage.supervisor.start(Unit(name="once", argv=("false",), restart=False))
+    await stage.told.get()
+    assert (stage.only_unit().state, stage.only_unit().crash.code) == ("stopped", 1)
+    assert stage.paused.empty()
+
+
+async def test_a_stopped_unit_can_be_resumed_as_it_was(stage):
+    await stage.supervisor.start(Unit(name="server", argv=FOREVER))
+    await stage.supervisor.stop("server")
+    await stage.supervisor.resume("server")
+    pid = stage.only_unit().pid
+    await stage.supervisor.resume("server")
+    assert (stage.only_unit().state, stage.only_unit().pid) == ("running", pid)
+
+
+async def test_starting_a_unit_again_replaces_it(stage):
+    await stage.supervisor.start(Unit(name="server", argv=FOREVER))
+    first = stage.only_unit().pid
+    await stage.supervisor.start(Unit(name="server", argv=FOREVER))
+    assert stage.only_unit().pid != first
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+async def test_a_unit_that_ignores_its_end_is_killed_after_its_grace(stage, tmp_path):
+    ready = fifo(tmp_path)
+    stubborn = ("sh", "-c", f"trap '' TERM; echo > {ready}; while :; do sleep 0.01; done")
+    await stage.supervisor.start(Unit(name="server", argv=stubborn, grace=0))
+    await asyncio.to_thread(ready.read_text)
+    await stage.supervisor.stop("server")
+    assert stage.only_unit().state == "stopped"
+    assert await stage.told.get() == "server did not end within 0 s and is killed"
+
+
+async def test_all_are_stopped_the_last_first(stage, tmp_path):
+    ready, order = fifo(tmp_path), tmp_path / "order"
+    for name in ("first", "second", "third"):
+        script = f"trap 'echo {name} >> {order}; exit' TERM; echo > {ready}; while :; do sleep 0.01; done"
+        await stage.supervisor.start(Unit(name=name, argv=("sh", "-c", script), grace=PATIENCE_SECONDS))
+        await asyncio.to_thread(ready.read_text)
+    await stage.supervisor.stop_all()
+    assert order.read_text().split() == ["third", "second", "first"]
+
+
+async def test_an_unknown_unit_is_refused_with_the_known_ones(stage):
+    await stage.supervisor.start(Unit(name="server", argv=FOREVER))
+    with pytest.raises(Refused, match="no unit serfer here, only server"):
+        await stage.supervisor.stop("serfer")
+
+
+async def test_a_unit_that_does_not_run_takes_no_signal(stage):
+    await stage.supervisor.start(Unit(name="server", argv=FOREVER))
+    await stage.supervisor.stop("server")
+    with pytest.raises(Refused, match="does not run"):
+        stage.supervisor.signal("server", signal.SIGTERM)
+
+
+async def test_a_units_environment_is_added_to_ours(stage, tmp_path):
+    script = ("sh", "-c", "echo $WORD $HOME; exit 1")
+    await stage.supervisor.start(Unit(name="server", argv=script, env={"WORD": "ahoy"}))
+    await stage.pauses(1)
+    assert stage.only_unit().crash.log_tail == f"ahoy {Path.home()}"
+
+
+async def test_a_unit_that_cannot_be_started_again_is_tried_with_back_off_until_it_can(stage, tmp_path):
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    await stage.supervisor.start(Unit(name="server", argv=(str(program),)))
+    assert await stage.next_pause() == 0.5
+    program.rename(tmp_path / "away")
+    stage.go_on.release()
+    assert await stage.next_pause() == 1.0
+    assert (stage.only_unit().state, stage.only_unit().restarts) == ("waiting", 0)
+    (tmp_path / "away").rename(program)
+    stage.go_on.release()
+    assert await stage.next_pause() == 2.0
+    assert stage.only_unit().restarts == 1
+
+
+async def test_nobody_to_tell_is_no_reason_to_give_up_a_unit(stage, tmp_path):
+    def full(_words: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    supervisor = Supervisor(tmp_path, Surroundings(now=lambda: 0.0, pause=stage.pause, tell=full))
+    await supervisor.start(Unit(name="server", argv=("false",)))
+    assert await stage.pauses(3) == [0.5, 1.0, 2.0]
+    await supervisor.stop_all()
+
+
+async def test_a_unit_whose_log_was_deleted_is_started_again_all_the_same(stage, tmp_path):
+    await stage.supervisor.start(Unit(name="server", argv=FOREVER))
+    (tmp_path / "server.log").unlink()
+    stage.supervisor.signal("server", signal.SIGKILL)
+    await stage.pauses(1)
+    assert stage.only_unit().crash.log_tail == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"), [(0, "exit code 0"), (-9, "signal SIGKILL"), (-35, "signal 35"), (-64, "signal SIGRTMAX")]
+)
+def test_every_end_has_a_cause(code, cause):
+    assert Crash(at=0.0, code=code, log_tail="").cause == cause

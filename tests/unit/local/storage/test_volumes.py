@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skysail.cloud.errors import Gone, Refused
+from skysail.cloud.provider import Disk, File, Files, Folder, Mount, Scratch, Volume
+from skysail.local.storage.volumes import Places, Volumes
+
+
+@pytest.fixture
+def places(tmp_path) -> Places:
+    (tmp_path / "open").mkdir()
+    return Places(
+        folder=tmp_path / "volumes", memory=tmp_path / "memory", disks=tmp_path / "disks", allowed=(tmp_path / "open",)
+    )
+
+
+def made(places: Places, source: object) -> Volumes:
+    volumes = Volumes("uid", places)
+    volumes.make([Volume("v", source)])
+    return volumes
+
+
+def path_of(volumes: Volumes, **wishes) -> Path:
+    return Path(volumes.bind(Mount(volume="v", path="/v", **wishes)).source)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_scratch_is_on_disk_or_in_memory_and_anybody_may_write(places):
+    for in_memory, folder in ((False, places.folder), (True, places.memory)):
+        path = path_of(made(places, Scratch(in_memory=in_memory)))
+        assert path == folder / "uid" / "v"
+        assert mode(path) == 0o777
+
+
+def test_files_are_links_through_one_link(places):
+    path = path_of(made(places, Files((File("a", b"1"), File("deep/b", b"2", 0o600)))))
+    assert names(path) == ["..1", "..data", "a", "deep"]
+    assert (path / "..data").readlink() == Path("..1")
+    assert (path / "a").readlink() == Path("..data/a")
+    assert (path / "deep").readlink() == Path("..data/deep")
+    assert mode(path / "deep" / "b") == 0o600
+
+
+def test_an_update_moves_the_link_and_follows_the_names(places):
+    volumes = made(places, Files((File("stays", b"1"), File("goes", b"1"))))
+    path = path_of(volumes)
+    volumes.update("v", (File("stays", b"2"), File("comes", b"2")))
+    assert names(path) == ["..2", "..data", "comes", "stays"]
+    assert (path / "stays").read_text() == "2"
+    volumes.update("v", ())
+    assert names(path) == ["..3", "..data"]
+
+
+def test_an_update_that_was_broken_off_does_not_hinder_the_next(places):
+    volumes = made(places, Files((File("a", b"1"),)))
+    path = path_of(volumes)
+    (path / "..2").mkdir()
+    (path / "..data_tmp").symlink_to("..2")
+    volumes.update("v", (File("a", b"2"),))
+    assert (path / "a").read_text() == "2"
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", ""])
+def test_a_file_stays_in_its_volume(places, path):
+    with pytest.raises(Refused, match="no path inside a volume"):
+        made(places, Files((File(path, b""),)))
+
+
+def test_files_are_read_only_whatever_the_mount_says(places):
+    assert made(places, Files(())).bind(Mount(volume="v", path="/v", read_only=False)).read_only
+
+
+def test_a_folder_of_the_machine_must_be_open_to_pods(places, tmp_path):
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "open" / "link").symlink_to(tmp_path / "closed")
+    for path in (tmp_path / "closed", tmp_path / "open" / ".." / "closed", tmp_path / "open" / "link", "/"):
+        with pytest.raises(Refused, match="not open to pods") as refused:
+            made(places, Folder(str(path)))
+        assert refused.value.reason == "HostPathNotAllowed"
+    assert path_of(made(places, Folder(str(tmp_path / "open")))) == tmp_path / "open"
+
+
+def test_a_folder_of_the_machine_is_made_only_on_request(places, tmp_path):
+    wanted = tmp_path / "open" / "new"
+    with pytest.raises(Refused, match="does not exist"):
+        made(places, Folder(str(wanted)))
+    assert path_of(made(places, Folder(str(wanted), create=True))) == wanted
+    assert wanted.is_dir()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc"])
+def test_a_disk_has_a_plain_name(places, name):
+    with pytest.raises(Refused, match="no name of a disk"):
+        made(places, Disk(name))
+
+
+def test_removing_leaves_disks_and_the_machines_folders(places, tmp_path):
+    volumes = Volumes("uid", places)
+    volumes.make(
+        [
+            Volume("s", Scratch()),
+            Volume("m", Scratch(in_memory=True)),
+            Volume("d", Disk("one")),
+            Volume("f", Folder(str(tmp_path / "open"))),
+        ]
+    )
+    volumes.remove()
+    volumes.remove()
+    assert list(places.folder.iterdir()) == list(places.memory.iterdir()) == []
+    assert (places.disks / "one").is_dir()
+    assert (tmp_path / "open").is_dir()
+
+
+def test_a_part_is_made_in_a_writable_volume_only(places):
+    with pytest.raises(Refused, match="does not exist in its volume"):
+        path_of(made(places, Files(())), sub_path="a/b")
+    assert path_of(made(places, Scratch()), sub_path="a/b").is_dir()
+
+
+def test_a_part_stays_in_its_volume(places, tmp_path):
+    (tmp_path / "open" / "folder" / "part").mkdir(parents=True)
+    (tmp_path / "closed" / "part").mkdir(parents=True)
+    volumes = made(places, Folder(str(tmp_path / "open" / "folder")))
+    for part in ("..", "a/../../b", "/etc"):
+        with pytest.raises(Refused, match="leads out of its volume"):
+            path_of(volumes, sub_path=part)
+    (tmp_path / "open" / "folder").rename(tmp_path / "open" / "away")
+    (tmp_path / "open" / "folder").symlink_to(tmp_path / "closed")
+    with pytest.raises(Refused, match="leads out of its volume"):
+        path_of(volumes, sub_path="part")
+
+
+def test_a_part_that_is_a_link_to_itself_cannot_be_opened(places):
+    volumes = made(places, Scratch())
+    (path_of(volumes) / "a").symlink_to("a")
+    with pytest.raises(OSError, match="a link is in the way"):
+        path_of(volumes, sub_path="a")
+
+
+def test_what_is_not_there_cannot_be_replaced(places):
+    with pytest.raises(Gone):
+        made(places, Files(())).update("other", ())
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_volume_that_outgrew_its_limit_is_named(places, in_memory):
+    volumes = made(places, Scratch(in_memory=in_memory, size_limit=64 * 1024))
+    folder = path_of(volumes) / "deep"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"x" * 32 * 1024)
+    (folder / "link").symlink_to("/etc")
+    assert (volumes.have_limits, volumes.excess()) == (True, "")
+    (folder / "b").write_bytes(b"x" * 64 * 1024)
+    assert '"v" exceeds the limit of 65536 bytes' in volumes.excess()
+
+
+@pytest.mark.parametrize("limit", [None, 0])
+def test_a_volume_without_a_limit_may_grow(places, limit):
+    volumes = made(places, Scratch(size_limit=limit))
+    (path_of(volumes) / "a").write_bytes(b"x" * 64 * 1024)
+    assert (volumes.have_limits, volumes.excess()) == (False, "")

@@ -1,0 +1,395 @@
+"""What a kubelet decides, rule by rule."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skysail.cloud.provider import EVICTED, Ended, Running
+from skysail.node.sync import status as render
+from skysail.node.sync.planner import DeletePod, Prepare, Release, Start, Stop, plan
+from skysail.node.sync.snapshot import Health, Waiting
+from skysail.node.sync.unsupported_fields import Burden
+from tests.unit.node.pods import NOW, container, ended, pod, run, running, snapshot, written
+
+DELETED = {"deletionTimestamp": "2026-11-15T12:00:05Z", "deletionGracePeriodSeconds": 5}
+SIDECAR = container("side", restartPolicy="Always")
+INIT = container("init")
+
+
+def conditions(status: dict) -> dict[str, str]:
+    return {row["type"]: row["status"] for row in status["conditions"]}
+
+
+def state(status: dict, name: str = "main") -> dict:
+    rows = (*status["containerStatuses"], *status["initContainerStatuses"])
+    return next(row["state"] for row in rows if row["name"] == name)
+
+
+def test_the_place_comes_first():
+    made = plan(snapshot(pod(), address=None))
+    assert made.steps == (Prepare(),)
+    assert made.is_moving
+
+
+def test_a_place_that_could_not_be_made_is_tried_again_when_its_time_has_come():
+    held = {"": Waiting("CreateContainerConfigError", "Secret s does not exist.", NOW + 5)}
+    made = plan(snapshot(pod(), address=None, waiting=held))
+    assert made.steps == ()
+    assert made.look_again == 5
+    assert state(made.status)["waiting"]["reason"] == "CreateContainerConfigError"
+
+
+@pytest.mark.parametrize(
+    ("policy", "runs", "steps"),
+    [
+        ("Never", {}, (Start("main", 0),)),
+        ("Never", {run(): running()}, ()),
+        ("Always", {run(): ended(0)}, (Start("main", 1),)),
+        ("Always", {run(): ended(1)}, (Start("main", 1),)),
+        ("OnFailure", {run(): ended(1)}, (Start("main", 1),)),
+        ("OnFailure", {run(): ended(0)}, (Release(),)),
+        ("Never", {run(): ended(1)}, (Release(),)),
+    ],
+)
+def test_who_runs_again(policy, runs, steps):
+    assert plan(snapshot(pod(restartPolicy=policy), runs)).steps == steps
+
+
+@pytest.mark.parametrize(
+    ("short_runs", "pause"), [(1, None), (2, 10.0), (3, 20.0), (4, 40.0), (6, 160.0), (7, 300.0), (20, 300.0)]
+)
+def test_a_container_that_ends_soon_is_started_later_each_time(short_runs, pause):
+    runs = {run("main", number): ended(1) for number in range(short_runs)}
+    made = plan(snapshot(pod(restartPolicy="Always"), runs))
+    assert made.look_again == pause
+    assert made.steps == (() if pause else (Start("main", short_runs),))
+    if pause:
+        assert state(made.status)["waiting"]["reason"] == "CrashLoopBackOff"
+
+
+def test_ten_healthy_minutes_end_the_back_off():
+    runs = {run("main", 0): ended(1), run("main", 1): ended(1), run("main", 2): ended(1, lasted=600)}
+    assert plan(snapshot(pod(restartPolicy="Always"), runs)).steps == (Start("main", 3),)
+
+
+def test_a_start_under_way_is_not_asked_for_again():
+    made = plan(snapshot(pod(), starting=frozenset({run()})))
+    assert made.steps == ()
+    assert state(made.status)["waiting"]["reason"] == "ContainerCreating"
+
+
+def test_a_refused_start_waits_and_says_why():
+    held = {"main": Waiting("ErrImagePull", "skysail image add x", NOW + 7)}
+    made = plan(snapshot(pod(), waiting=held))
+    assert (made.steps, made.look_again) == ((), 7)
+    assert state(made.status) == {"waiting": {"reason": "ErrImagePull", "message": "skysail image add x"}}
+    assert plan(snapshot(pod(), waiting=held, now=NOW + 7)).steps == (Start("main", 0),)
+
+
+@pytest.mark.parametrize(
+    ("runs", "steps"),
+    [
+        ({}, (Start("init", 0),)),
+        ({run("init"): running()}, ()),
+        ({run("init"): ended(0)}, (Start("main", 0),)),
+    ],
+)
+def test_init_containers_come_first(runs, steps):
+    made = plan(snapshot(pod(initContainers=[INIT]), runs))
+    assert made.steps == steps
+    assert conditions(made.status)["Initialized"] == ("True" if steps == (Start("main", 0),) else "False")
+
+
+@pytest.mark.parametrize(("policy", "steps"), [("Never", (Release(),)), ("Always", (Start("init", 1),))])
+def test_an_init_container_that_failed(policy, steps):
+    made = plan(snapshot(pod(initContainers=[INIT], restartPolicy=policy), {run("init"): ended(3)}))
+    assert made.steps == steps
+    assert made.status["phase"] == ("Failed" if policy == "Never" else "Pending")
+    assert made.status["containerStatuses"][0]["state"] == {"waiting": {"reason": "PodInitializing"}}
+
+
+def test_a_pod_is_not_younger_than_its_containers():
+    made = plan(snapshot(pod(initContainers=[INIT]), {run("init"): ended(ago=5, lasted=2), run(): running(since=3)}))
+    assert made.status["startTime"] == made.status["initContainerStatuses"][0]["state"]["terminated"]["startedAt"]
+    assert plan(snapshot(pod(), {})).status["startTime"] == "2026-11-15T12:00:00Z"
+
+
+def test_a_sidecar_has_to_start_before_what_follows():
+    of = pod(initContainers=[SIDECAR, INIT])
+    assert plan(snapshot(of)).steps == (Start("side", 0),)
+    unstarted = {run("side"): Health(started=False)}
+    assert plan(snapshot(of, {run("side"): running()}, health=unstarted)).steps == ()
+    assert plan(snapshot(of, {run("side"): running()})).steps == (Start("init", 0),)
+
+
+def test_a_sidecar_comes_back_even_where_nothing_else_does():
+    of = pod(initContainers=[SIDECAR], restartPolicy="Never")
+    made = plan(snapshot(of, {run("side"): ended(0), run(): running()}))
+    assert made.steps == (Start("side", 1),)
+
+
+def test_sidecars_end_last_and_in_reverse():
+    of = pod(initContainers=[SIDECAR, container("late", restartPolicy="Always")], metadata=DELETED)
+    live = {run("side"): running(), run("late"): running(), run(): running()}
+    assert [step.run.container for step in plan(snapshot(of, live)).steps] == ["main"]
+    live[run()] = ended(0)
+    assert [step.run.container for step in plan(snapshot(of, live)).steps] == ["late"]
+    live[run("late")] = ended(143)
+    assert [step.run.container for step in plan(snapshot(of, live)).steps] == ["side"]
+
+
+def test_the_work_is_over_when_the_sidecars_have_ended_too():
+    of = pod(initContainers=[SIDECAR], restartPolicy="Never")
+    made = plan(snapshot(of, {run("side"): running(), run(): ended(0)}))
+    assert [type(step) for step in made.steps] == [Stop]
+    assert made.status["phase"] == "Running"
+    done = plan(snapshot(of, {run("side"): ended(143), run(): ended(0)}))
+    assert (done.steps, done.status["phase"]) == ((Release(),), "Succeeded")
+
+
+def test_deletion_asks_once_and_again_only_with_less_time():
+    of = pod(metadata=DELETED)
+    assert plan(snapshot(of, {run(): running()})).steps == (Stop(run(), 5.0, "The pod is deleted."),)
+    assert plan(snapshot(of, {run(): running()}, stops={run(): NOW + 5}, now=NOW + 1)).steps == ()
+    hurried = pod(metadata={**DELETED, "deletionGracePeriodSeconds": 1})
+    assert plan(snapshot(hurried, {run(): running()}, stops={run(): NOW + 5})).steps[0].grace == 1
+
+
+@pytest.mark.parametrize(
+    ("runs", "phase"), [({run(): ended(0)}, "Succeeded"), ({run(): ended(143)}, "Failed"), ({}, "Failed")]
+)
+def test_the_last_word_before_a_pod_is_let_go(runs, phase):
+    made = plan(snapshot(pod(metadata=DELETED), runs))
+    assert made.steps == (Release(), DeletePod())
+    assert made.status["phase"] == phase
+    assert conditions(made.status)["Ready"] == "False"
+
+
+def test_a_pod_deleted_while_starting_is_stopped_first():
+    made = plan(snapshot(pod(metadata=DELETED), starting=frozenset({run()})))
+    assert [step.run for step in made.steps] == [run()]
+
+
+def test_a_pod_that_only_waits_for_finalizers_is_not_deleted_again():
+    of = pod(metadata={**DELETED, "deletionGracePeriodSeconds": 0}, status={"phase": "Failed"})
+    assert plan(snapshot(of, address=None)).steps == ()
+
+
+def test_the_deadline_ends_a_pod_and_is_named_as_the_reason():
+    of = pod(activeDeadlineSeconds=10, restartPolicy="Never", status={"startTime": "2026-11-15T12:00:00Z"})
+    assert plan(snapshot(of, {run(): running()})).look_again == 10
+    late = snapshot(of, {run(): running()}, now=NOW + 10)
+    assert [type(step) for step in plan(late).steps] == [Stop]
+    over = plan(snapshot(of, {run(): ended(143, ago=-11)}, now=NOW + 12))
+    assert (over.status["phase"], over.status["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+def test_work_that_was_done_in_time_is_not_late_because_somebody_looked_late():
+    of = pod(activeDeadlineSeconds=10, restartPolicy="Never", status={"startTime": "2026-11-15T12:00:00Z"})
+    assert plan(snapshot(of, {run(): ended(0, ago=-5)}, now=NOW + 60)).status["phase"] == "Succeeded"
+
+
+def test_an_unhealthy_run_is_ended_and_comes_back():
+    of = pod(restartPolicy="Always")
+    sick = {run(): Health(failure="Liveness probe failed: gone")}
+    made = plan(snapshot(of, {run(): running()}, health=sick))
+    assert [(step.run, step.grace) for step in made.steps] == [(run(), 30.0)]
+
+
+@pytest.mark.parametrize(
+    ("health", "started", "ready"),
+    [
+        (Health(), True, True),
+        (Health(started=False), False, False),
+        (Health(ready=False), True, False),
+    ],
+)
+def test_probes_decide_what_is_started_and_ready(health, started, ready):
+    row = plan(snapshot(pod(), {run(): running()}, health={run(): health})).status["containerStatuses"][0]
+    assert (row["started"], row["ready"]) == (started, ready)
+
+
+def test_a_closed_readiness_gate_keeps_the_pod_unready():
+    of = pod(readinessGates=[{"conditionType": "example.com/gate"}])
+    shown = conditions(plan(snapshot(of, {run(): running()})).status)
+    assert (shown["ContainersReady"], shown["Ready"]) == ("True", "False")
+
+
+def test_what_a_node_cannot_carry_is_said_and_not_run():
+    made = plan(
+        snapshot(pod(), address=None, burden=Burden(("spec.volumes[0] (v) is of a kind that this node cannot mount.",)))
+    )
+    assert made.steps == ()
+    assert "spec.volumes[0]" in state(made.status)["waiting"]["message"]
+
+
+def test_a_run_that_was_told_to_have_ended_is_ended_when_it_shows_up_again():
+    status = plan(snapshot(pod(restartPolicy="OnFailure"), {run(): ended(137)})).status
+    told = written(pod(restartPolicy="OnFailure"), {**status, "phase": "Running"})
+    made = plan(snapshot(told, {run(): running()}))
+    assert made.steps[0] == Stop(run(), 0.0, "It is not the latest run of its container.")
+    assert Start("main", 1) in made.steps
+
+
+def test_init_containers_run_again_where_the_place_was_lost():
+    of = pod(initContainers=[INIT], restartPolicy="Always")
+    told = written(of, plan(snapshot(of, {run("init"): ended(0), run(): running()})).status)
+    lost = {run(): ended(137, reason="Lost")}
+    assert plan(snapshot(told, lost, bygone=frozenset({run("init"), run()}))).steps == (Start("init", 1),)
+    assert plan(snapshot(told, lost)).steps == (Start("main", 1),)
+
+
+def test_where_nothing_may_run_twice_a_lost_place_is_the_end():
+    """Also for what was not started yet: it would not find what the others left."""
+    of = pod(initContainers=[INIT], restartPolicy="Never")
+    lost = plan(snapshot(of, {run("init"): ended(0)}, address=None, bygone=frozenset({run("init")})))
+    assert (lost.steps, lost.status["phase"], lost.status["reason"]) == ((), "Failed", "Lost")
+    told = {run("init"): ended(0), run(): ended(0)}
+    assert plan(snapshot(of, told, address=None, bygone=frozenset(told))).status["phase"] == "Succeeded"
+
+
+def disrupted(status):
+    return [(row["reason"], row["message"]) for row in status["conditions"] if row["type"] == "DisruptionTarget"]
+
+
+def test_a_pod_that_ended_with_its_node_was_disrupted_and_did_nothing_wrong():
+    of = pod(container("main"), container("side"), restartPolicy="Never")
+    gone = ended(137, reason="Lost", message="The node was stopped.")
+    lost = plan(snapshot(of, {run(): gone, run("side"): gone})).status
+    assert (lost["phase"], lost["reason"]) == ("Failed", "Lost")
+    assert disrupted(lost) == [("TerminationByKubelet", "The node was stopped.")]
+    failed = plan(snapshot(of, {run(): ended(1), run("side"): gone})).status
+    assert (failed["phase"], failed["reason"], disrupted(failed)) == ("Failed", None, [])
+    done = pod(initContainers=[{**INIT, "restartPolicy": "Always"}], restartPolicy="Never")
+    well = plan(snapshot(done, {run("init"): gone, run(): ended(0)})).status
+    assert (well["phase"], well["reason"], disrupted(well)) == ("Succeeded", None, [])
+
+
+def test_the_condition_of_somebody_else_stays():
+    foreign = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-15T11:00:00Z"}
+    shown = plan(snapshot(pod(status={"conditions": [foreign]}))).status
+    assert foreign in shown["conditions"]
+
+
+def test_a_written_status_is_not_written_again():
+    of = pod(restartPolicy="Always")
+    moments = [
+        snapshot(of, {run(): running()}),
+        snapshot(of, {run(): ended(1), run("main", 1): ended(2)}),
+        snapshot(of),
+    ]
+    for moment in moments:
+        status = plan(moment).status
+        assert render.differs(of, status)
+        stored = written(of, status)
+        again = msgspec.structs.replace(moment, pod=stored, now=NOW + 1)
+        assert not render.differs(stored, plan(again).status)
+
+
+def test_a_status_read_back_tells_the_same_history():
+    of = pod(restartPolicy="Always")
+    runs = {run("main", 0): ended(1), run("main", 1): ended(2)}
+    before = plan(snapshot(of, runs))
+    after = plan(snapshot(written(of, before.status)))
+    assert (after.steps, after.look_again) == (before.steps, before.look_again)
+
+
+states = st.one_of(
+    st.builds(Running, started=st.floats(NOW - 1000, NOW)),
+    st.builds(
+        Ended,
+        code=st.sampled_from([0, 1, 137]),
+        reason=st.just("Error"),
+        started=st.floats(NOW - 1000, NOW - 500),
+        ended=st.floats(NOW - 500, NOW),
+    ),
+)
+names = st.sampled_from(["main", "other", "init", "side"])
+runs_of_a_pod = st.dictionaries(st.builds(run, names, st.integers(0, 3)), states, max_size=6)
+phases = st.sampled_from(["Pending", "Running", "Succeeded", "Failed"])
+pods = st.builds(
+    lambda policy, deleted, phase: pod(
+        container("main"),
+        container("other"),
+        initContainers=[INIT, SIDECAR],
+        restartPolicy=policy,
+        metadata=DELETED if deleted else {},
+        status={"phase": phase},
+    ),
+    st.sampled_from(["Always", "OnFailure", "Never"]),
+    st.booleans(),
+    phases,
+)
+snapshots = st.builds(snapshot, pods, runs_of_a_pod, address=st.sampled_from(["", "10.244.0.2"]))
+
+
+@given(snapshots)
+def test_a_plan_is_a_function_of_its_snapshot(moment):
+    assert plan(moment) == plan(moment)
+
+
+@given(snapshots)
+def test_a_pod_never_goes_back(moment):
+    rank = {"Pending": 0, "Running": 1, "Succeeded": 2, "Failed": 2}
+    before, status = moment.pod.status.phase, plan(moment).status
+    if moment.pod.is_over:
+        assert status is None
+    else:
+        assert rank[status["phase"]] >= rank[before]
+
+
+@given(snapshots)
+def test_no_pod_is_over_while_something_runs(moment):
+    status = plan(moment).status
+    if status is not None and status["phase"] in {"Succeeded", "Failed"}:
+        assert not any(isinstance(state, Running) for state in moment.runs.values())
+
+
+@given(snapshots)
+def test_no_place_is_taken_away_from_under_a_run(moment):
+    steps = plan(moment).steps
+    if Release() in steps or DeletePod() in steps:
+        assert not any(isinstance(state, Running) for state in moment.runs.values())
+
+
+@given(snapshots)
+def test_nothing_is_started_in_a_pod_that_has_to_end(moment):
+    starts = [step for step in plan(moment).steps if isinstance(step, (Start, Prepare))]
+    assert not starts or not (moment.pod.is_over or moment.pod.metadata.is_deleting)
+
+
+def test_a_pod_that_was_evicted_has_failed_and_says_why():
+    why = 'Usage of EmptyDir volume "v" exceeds the limit of 1 bytes (its sizeLimit).'
+    of = pod(container("main"), container("side"), restartPolicy="Always")
+    out = {run(): ended(137, reason=EVICTED, message=why)}
+    first = plan(snapshot(of, {**out, run("side"): running()}))
+    assert first.steps == (Stop(run("side"), 0.0, why),)
+    last = plan(snapshot(of, {**out, run("side"): ended(137)}))
+    assert last.steps == (Release(),)
+    assert (last.status["phase"], last.status["reason"], last.status["message"]) == ("Failed", "Evicted", why)
+    disrupted = [row for row in last.status["conditions"] if row["type"] == "DisruptionTarget"]
+    assert [(row["status"], row["reason"], row["message"]) for row in disrupted] == [
+        ("True", "TerminationByKubelet", why)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("burden", "reason"),
+    [(Burden((), ("spec.dnsConfig: x.",)), "LeftOut"), (Burden(("spec.hostPID: y.",), ("z.",)), "Unsupported")],
+)
+def test_what_is_not_carried_is_a_condition(burden, reason):
+    shown = plan(snapshot(pod(), {}, burden=burden)).status
+    (told,) = [row for row in shown["conditions"] if row["type"] == "skysail.dev/Carried"]
+    assert (told["status"], told["reason"]) == ("False", reason)
+    assert told["message"] == " ".join(burden.refused + burden.left_out)
+    stored = written(pod(), shown)
+    assert not render.differs(stored, plan(snapshot(stored, {}, burden=burden)).status)
+
+
+def test_a_probe_that_names_a_grace_is_obeyed():
+    of = pod(terminationGracePeriodSeconds=30)
+    sick = Health(failure="no", grace=3)
+    assert plan(snapshot(of, {run(): running()}, health={run(): sick})).steps == (Stop(run(), 3.0, "no"),)

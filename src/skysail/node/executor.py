@@ -22,11 +22,11 @@ from skysail.node.config import container_config
 from skysail.node.config.env import Missing
 from skysail.node.config.references import References
 from skysail.node.log_store import LogStore
+from skysail.node.pod_state import Book
 from skysail.node.pod_types import Container, Pod, Volume
 from skysail.node.probes import prober
 from skysail.node.probes.handlers import Checks
 from skysail.node.sync.planner import Start, Stop
-from skysail.node.pod_state import Book
 from skysail.node.sync.snapshot import HEALTHY, Health, is_forgotten
 
 _PUMP_SECONDS = 5.0

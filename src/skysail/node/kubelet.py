@@ -32,10 +32,10 @@ from skysail.node.config import container_config
 from skysail.node.config.references import Node, References
 from skysail.node.executor import Performer
 from skysail.node.log_store import LogStore
+from skysail.node.pod_state import Book
 from skysail.node.pod_types import Pod
 from skysail.node.sync import cloud_requirements, daemonset_pods, status, unsupported_fields
 from skysail.node.sync.planner import DeletePod, Mark, Plan, Prepare, Release, Start, Stop, plan
-from skysail.node.pod_state import Book
 from skysail.node.sync.snapshot import age, loss, lost
 from skysail.node.sync.unsupported_fields import Burden
 

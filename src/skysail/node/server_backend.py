@@ -11,11 +11,11 @@ from skysail.cloud.provider import Abilities, Line, Provider, RunId, Running, Se
 from skysail.node.config.container_config import every_container
 from skysail.node.kubelet import Keeper
 from skysail.node.log_store import Excerpt, LogStore
+from skysail.node.pod_state import Book
 from skysail.node.pod_types import Container, Pod
 from skysail.node.server.backend import ContainerStats, Manifest, NodeStats, Place
 from skysail.node.server.errors import NoSuch, NotRunning
 from skysail.node.sync import daemonset_pods
-from skysail.node.pod_state import Book
 from skysail.node.sync.unsupported_fields import NOT_ADDED
 from skysail.node.usage_sampler import Rate, Sampler
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from skysail.node.sync.planner import plan
 from skysail.node.pod_state import Book
+from skysail.node.sync.planner import plan
 from tests.unit.node.pods import ended, pod, run, running, snapshot
 
 

@@ -200,7 +200,7 @@ class Box(Running):
         heard, told = os.pipe()
         order = _memory(json.dumps(self._entry(command, terminal=terminal)).encode())
         keep = (order, self._init_descriptor, told)
-        argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("enter.py")), *map(str, keep)]
+        argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("enter_namespaces.py")), *map(str, keep)]
         try:
             running = Command(argv, Wires(stdin=stdin, terminal=terminal), keep, self._now)
         finally:

@@ -105,7 +105,7 @@ def test_what_is_not_there_is_told_with_what_is_near(node: Cluster, namespace: s
     for command in ("get", "why", "logs"):
         near = skysail(node, command, "resnett", "-n", namespace)
         assert near.returncode == 2
-        want = f"skysail: There is no TrainingJob resnett in namespace {namespace}. Near is: resnet.\n"
+        want = f"skysail: TrainingJob resnett not found in namespace {namespace}. Similar names: resnet.\n"
         assert near.stderr == want
     elsewhere = skysail(node, "why", "resnet")
     assert f"in namespace default, but in {namespace}: add `-n {namespace}`." in elsewhere.stderr
@@ -139,7 +139,7 @@ def test_a_cluster_that_is_not_there_is_told(node: Cluster, tmp_path: Any) -> No
     dead.write_text(config.replace(server, f"{server.split('server:')[0]}server: https://127.0.0.1:1"))
     refused = skysail(node, "get", "mnist", "--kubeconfig", str(dead))
     assert refused.returncode == 1
-    assert "The cluster at https://127.0.0.1:1 does not answer as it should: Cannot reach" in refused.stderr
+    assert "The request to the cluster at https://127.0.0.1:1 failed: Cannot reach" in refused.stderr
 
 
 def _until_disk(node: Cluster, namespace: str, claim: str) -> Path:

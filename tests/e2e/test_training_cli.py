@@ -108,14 +108,15 @@ def test_what_is_not_there_is_told_with_what_is_near(node: Cluster, namespace: s
         want = f"skysail: TrainingJob resnett not found in namespace {namespace}. Similar names: resnet.\n"
         assert near.stderr == want
     elsewhere = skysail(node, "why", "resnet")
-    assert f"in namespace default, but in {namespace}: add `-n {namespace}`." in elsewhere.stderr
+    assert f"in namespace default. It exists in {namespace}: add `-n {namespace}`." in elsewhere.stderr
 
 
 def test_who_may_not_read_is_told_so(node: Cluster, namespace: str) -> None:
     stranger = node.user("stranger")
     refused = skysail(node, "why", "mnist", "-n", namespace, "--kubeconfig", str(stranger))
     assert refused.returncode == 1
-    assert 'does not allow this to you: trainingjobs.ml.example.com "mnist" is forbidden' in refused.stderr
+    assert "You are not allowed to do this" in refused.stderr
+    assert 'trainingjobs.ml.example.com "mnist" is forbidden' in refused.stderr
 
 
 def test_who_may_read_the_job_and_not_its_pods_is_told_so(node: Cluster, namespace: str) -> None:
@@ -129,7 +130,8 @@ def test_who_may_read_the_job_and_not_its_pods_is_told_so(node: Cluster, namespa
     for follow in ((), ("-f",)):
         refused = skysail(node, "logs", "held", "-n", namespace, *follow, "--kubeconfig", str(reader))
         assert refused.returncode == 1
-        assert "does not allow this to you: pods is forbidden" in refused.stderr
+        assert "You are not allowed to do this" in refused.stderr
+        assert "pods is forbidden" in refused.stderr
 
 
 def test_a_cluster_that_is_not_there_is_told(node: Cluster, tmp_path: Any) -> None:

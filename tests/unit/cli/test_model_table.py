@@ -288,7 +288,7 @@ async def test_a_name_that_two_models_have_is_not_guessed_at():
 
 async def test_a_kind_that_serves_nothing_is_told():
     with pytest.raises(
-        cluster.NotThere, match="job is not a kind of model. Write modeldeployment/dummy or mlmodel/dummy"
+        cluster.NotThere, match=r"job is not a kind of model\. Write modeldeployment/dummy or mlmodel/dummy"
     ):
         await cluster.model(Client(Pods(BOTH)), "ml", "job/dummy")
 

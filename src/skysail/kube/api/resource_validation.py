@@ -18,7 +18,7 @@ def objections(where: str, resources: ResourceRequirements) -> Iterator[str]:
     for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
         for name, amount in sorted(amounts.items()):
             if number(amount) is None:
-                yield f"{where}.{kind} has {name}: {amount}, which is no amount: write one such as 500m, 2 or 4Gi."
+                yield f"{where}.{kind} has {name}: {amount}, which is not a quantity: write 500m, 2 or 4Gi."
     for name, request in sorted(resources.requests.items()):
         yield from _against_limit(where, name, request, resources.limits.get(name))
 
@@ -49,6 +49,6 @@ def _against_limit(where: str, name: str, request: Quantity, limit: Quantity | N
         )
     elif is_device(name):
         yield (
-            f"{where} has {name}: {request} as request and {limit} as limit: devices are not shared, so make them "
-            "equal."
+            f"{where} has {name}: {request} as request and {limit} as limit: make them equal, because devices are "
+            "not shared."
         )

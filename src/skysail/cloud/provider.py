@@ -195,7 +195,7 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     volumes: bool = False
     several_containers: bool = False
     host_network: bool = False
-    capabilities: frozenset[str] = frozenset()  # capabilities that a container may request
+    capabilities: frozenset[str] = frozenset()  # those that a container may have where it asks for them
     stats: bool = False
     gang: bool = False
     live_prices: bool = False

@@ -1,1 +1,1 @@
-"""CloudInstance claims: the launch protocol, written to the API server before any cloud is called."""
+"""Claims (CloudInstance objects) and the launch protocol: each claim is written before its cloud is called."""

@@ -1,4 +1,4 @@
-"""What a process of claims needs from outside."""
+"""Clocks and random numbers, injected into everything in `claims`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """`now` is the time in statuses, `clock` only goes forward."""
+    """Injected dependencies: `now` is the wall clock for statuses, `clock` is monotonic."""
 
     now: Callable[[], datetime]
     clock: Callable[[], float]

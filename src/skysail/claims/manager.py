@@ -1,4 +1,4 @@
-"""Everything about claims that one process holds, joined: clouds and their listings, calls, orders, brake, sweepers."""
+"""Connects the parts of `claims` in one process: inventories, cloud calls, launch specs, launch limits, orphans."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RIGHTS = (
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """`cluster` marks what is ours at a cloud: two clusters may share an account."""
+    """Settings of all claims. `cluster` marks our instances at a cloud: two clusters may share an account."""
 
     cluster: str
     identity: str
@@ -46,7 +46,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bureau:
-    """`controller` and `calls` are for the loop and the performer of the process; `attach` tells who wakes a claim."""
+    """All parts of `claims` in one process.
+
+    The controller of the process uses `controller`, its executor uses `calls`. `attach` sets the function that
+    enqueues a claim.
+    """
 
     def __init__(
         self,
@@ -94,29 +98,29 @@ class Bureau:
         self._wake = wake
 
     def provider(self, cloud: str) -> ClaimedProvider:
-        """A cloud as a node sees it."""
+        """Return the provider through which a node uses this cloud."""
         listings, rules = self.listings[cloud], self._rules
         return ClaimedProvider(
             self._client, listings.cloud, self._claims, self.orders, cluster=rules.cluster, wake=self._changed
         )
 
     def outages(self) -> dict[str, str]:
-        """Why each cloud that this process asks cannot be relied on now, as a sentence; empty where it can."""
+        """Return the current outage of each polled cloud as a sentence, empty if the cloud works."""
         return {name: listings.outage for name, listings in self.listings.items() if listings.is_polled}
 
     def remember(self, launches: Iterable[Launch]) -> None:
-        """Launches of earlier processes whose claims are gone: the brake counts them."""
+        """Count launches of earlier processes whose claims are deleted against the launch limits."""
         for launch in launches:
             self._brake.count(launch.spec, max(self._around.now() - launch.at, timedelta()))
 
     def owner_changed(self, old: Object | None, new: Object | None) -> None:
-        """Something that instances may work for is gone, or another has its name."""
+        """Enqueue the claims of an owner that was deleted or replaced under its name."""
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             for claim in self._claims.by("for", old.metadata.uid):
                 self._wake(claim.metadata.key)
 
     async def run(self, end: Callable[[End], None]) -> None:
-        """Until cancelled: poll the clouds, and sweep. `end` performs an effect, behind the fence."""
+        """Poll the clouds and collect orphans until cancelled. `end` executes a termination behind the fence."""
         await self._claims.synced.wait()
         cloud_calls.seed(self._brake, self._claims.all(), self._around.now())
         try:
@@ -128,18 +132,19 @@ class Bureau:
             await self.calls.close()
 
     def _made(self, instance: Instance) -> None:
-        """The answer to a call is known at once, whatever became of its claim meanwhile."""
+        """Record a created instance at once, even if its claim has changed since the call."""
         for listings in self.listings.values():
             listings.saw(instance)
 
     def _claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
-        """Not when a claim is looked up in vain: the order comes before the claim.
+        """Discard the launch spec as soon as it cannot be needed again, because it holds secrets.
 
-        An order holds secrets, and one with an id, or an end, is never carried out again.
+        A claim that has an instance id or is terminated is never launched again. A missing claim proves nothing: the
+        launch spec is stored before its claim is written.
         """
         if new is not None:
             self.calls.heed(new)
-            if old is None:  # an earlier launch for the same object may go now
+            if old is None:  # a newer launch allows the claims of earlier ones to be deleted
                 for earlier in self._claims.by("for", new.spec.for_.uid):
                     self._wake(earlier.metadata.key)
             if new.status.instance_id or new.status.state == "Terminated":

@@ -1,4 +1,4 @@
-"""The sweeper: ends what the account runs in our name without a claim. What is not ours is never touched."""
+"""Terminates orphans: instances of this cluster without a claim. Foreign instances are never touched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError, NotFound
 
-# An end that takes its time is not asked for at every sweep.
+# Repeat a termination request only after this time: a slow termination needs no second request.
 _ASK_AGAIN = 300.0
 _MOST_NAMES = 3
 
@@ -26,15 +26,16 @@ log = logging.getLogger(__name__)
 
 
 def orphans(instances: Iterable[Instance], cluster: str, claims: Callable[[str], bool]) -> list[Instance]:
-    """Living instances that carry our cluster's name, and a claim that does not exist. Without any claim: not ours."""
+    """Return running instances of this cluster that name a missing claim. Without a claim name it is foreign."""
     alive = [instance for instance in instances if instance.cluster == cluster and instance.state != "ended"]
     return [instance for instance in alive if instance.claim and not claims(instance.claim)]
 
 
 class Sweeper:
-    """Of one cloud. An orphan ends `grace` seconds after it was made, if every listing of the last time showed it.
+    """Orphan collector of one cloud.
 
-    Not before it was seen for as long as listings may be wrong. A process that begins anew forgets only that.
+    An orphan is terminated `grace` seconds after its creation, but only if every inventory has shown it for as long as
+    inventories may be wrong. A restart resets only the second time.
     """
 
     def __init__(
@@ -57,34 +58,35 @@ class Sweeper:
 
     @property
     def complaint(self) -> str:
-        """What runs at the cloud without a claim, as a sentence; empty where nothing does.
+        """Describe the orphans in a sentence. Returns an empty string if there is none.
 
-        A listing may show for a while what has ended with its claim: that is not complained of.
+        An inventory may still show an instance that was terminated with its claim. So an instance counts only after
+        it was seen for as long as inventories may be wrong.
         """
         certain = self._clock() - self._listings.cloud.terms.visibility
         strays = sorted(id_ for id_, since in self._since.items() if since <= certain)
         if not strays:
             return ""
-        what = "instance runs" if len(strays) == 1 else "instances run"
+        noun = "instance" if len(strays) == 1 else "instances"
         ids = ", ".join(strays[:_MOST_NAMES])
         more = f" and {len(strays) - _MOST_NAMES} more" if len(strays) > _MOST_NAMES else ""
         return (
-            f"{len(strays)} {what} there in this cluster's name without a claim, and may be paid for: {ids}{more}. "
-            f"Skysail ends what is older than {self._grace:.0f} s."
+            f"{len(strays)} {noun} of this cluster without a claim may be billed: {ids}{more}. "
+            f"Skysail terminates orphans that are older than {self._grace:.0f} s."
         )
 
     async def run(self, end: Callable[[End], None]) -> None:
-        """Until cancelled. `end` performs an effect, behind the fence."""
+        """Collect orphans until cancelled. `end` executes a termination behind the fence."""
         await self._claims.synced.wait()
         while True:
-            await tasks.survive(self._sweep_as_leader(end), f"sweep of {self._listings.cloud.name}")
+            await tasks.survive(self._sweep_as_leader(end), f"orphan collection at {self._listings.cloud.name}")
             await asyncio.sleep(self._listings.cloud.terms.tick)
 
     async def sweep(self, end: Callable[[End], None]) -> None:
         if self._listings.latest is None or self._listings.outage:
             return
         if self._claims.unreadable or not self._claims.synced.is_set():
-            return  # a claim that cannot be read is a claim
+            return  # an undecodable claim may be the claim of an instance
         found = orphans(self._listings.latest.instances, self._listings.cluster, self._is_claimed)
         now = self._clock()
         self._since = {instance.id: self._since.get(instance.id, now) for instance in found}
@@ -97,14 +99,14 @@ class Sweeper:
         try:
             await self.sweep(end)
         except Fenced:
-            log.debug("no sweep, another process leads")
+            log.debug("orphan collection skipped, not the leader")
 
     async def _end_orphan(self, instance: Instance, end: Callable[[End], None]) -> None:
         if not await self._is_orphan(instance):
             return
         cloud = self._listings.cloud.name
         extra = {"cloud": cloud, "instance": instance.id, "claim": instance.claim}
-        log.warning("ending an instance without a claim", extra=extra)
+        log.warning("terminating orphaned instance", extra=extra)
         end(End(cloud, instance.id, 0.0))
         self._asked[instance.id] = self._clock()
 
@@ -116,11 +118,11 @@ class Sweeper:
         return self._claims.get(Key("", name)) is not None
 
     async def _is_orphan(self, instance: Instance) -> bool:
-        """The API server itself is asked: a cache may be late. What it does not say is not so."""
+        """Ask the API server, because the cache may lag. Any answer except NotFound keeps the instance."""
         try:
             await self._client.get(CLOUD_INSTANCE.resource, "", instance.claim, CloudInstance)
         except NotFound:
             return True
         except KubeError as error:
-            log.info("not swept", extra={"instance": instance.id, "why": str(error)})
+            log.info("orphan check failed, instance kept", extra={"instance": instance.id, "why": str(error)})
         return False

@@ -1,7 +1,7 @@
-"""A cloud as a node sees it: each start of a container is a claim, and the state of the claim is the state of the run.
+"""Provider that runs containers at a cloud: each start of a container is a claim, whose state is the state of the run.
 
-Nothing is launched or ended here. A claim is written or deleted, and the launch protocol does the rest; so whatever the
-node forgets, asks twice, or asks for in two processes at once costs nothing.
+This provider never launches or terminates an instance. It writes and deletes claims, and the launch protocol does the
+rest. So a lost, repeated or concurrent request of a node costs nothing.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import FIELD_MANAGER, Client
 from skysail.kube.client.errors import AlreadyExists, KubeError, NotFound
 
-# By what name a cloud stands before its ids, where it is another than its own.
+# Prefix of a pod's imageID, for clouds whose prefix differs from their name.
 _HOSTS = {"modal": "modal.com"}
-# Stands in a claim for a GPU whose type is the cloud's choice.
+# GPU type in a claim if the cloud chooses the type.
 ANY_GPU = "any"
-# What every launch goes through: not worth a write to the pod each.
+# Do not write these reasons to the pod: every launch passes through them.
 _USUAL = {Reason.LAUNCHING, Reason.LAUNCHED, Reason.ORDER_AWAITED}
 
 log = logging.getLogger(__name__)
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod asks of a cloud beyond its containers.
+    """Requirements of a pod beyond its containers.
 
-    `work` names what it does for its owner, once at a time; `job` is the owner whose pods replace each other.
+    `work` is the key of the work, which only one instance at a time may do. `job` is the UID of the Job whose pods
+    replace each other.
     """
 
     gpus: Gpus | None = None
@@ -65,9 +66,10 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimedProvider:
-    """Of one cloud. `wishes` tells by UID what a pod asks for; it is called when a run starts.
+    """Provider of one cloud.
 
-    `wake` has the claim of that name looked at.
+    `wishes` returns the requirements of a pod by its UID, and is called when a run starts. `wake` enqueues a claim by
+    name.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class ClaimedProvider:
         self._wake = wake
         self._pods: dict[str, Pod] = {}
         self._listeners: set[asyncio.Queue[CloudInstance]] = set()
-        # By claim: of many that start at once, a change wakes only those who wait for that one.
+        # One event per claim, so that a change wakes only the tasks that wait for this claim.
         self._news: dict[str, asyncio.Event] = {}
         self.wishes: Callable[[str], Wishes] = lambda _: Wishes()
         claims.subscribe(self._changed)
@@ -99,7 +101,7 @@ class ClaimedProvider:
 
     @property
     def abilities(self) -> Abilities:
-        """One claim is one container."""
+        """Return the cloud's features, limited to one container per pod, because a claim is one container."""
         return msgspec.structs.replace(self._cloud.abilities, several_containers=False)
 
     async def prepare(self, pod: Pod) -> str:
@@ -107,7 +109,7 @@ class ClaimedProvider:
         return ""
 
     async def start(self, run: RunId, container: Container) -> None:
-        """The order first, so that whoever sees the claim can carry it out."""
+        """Store the launch spec before the claim is written, so that a reconcile of the claim always finds it."""
         pod = self._pods.get(run.pod)
         if pod is None:
             raise Gone(f"Pod {run.pod} was not prepared.")
@@ -123,15 +125,15 @@ class ClaimedProvider:
             await self._write(name, self._manifest(run, pod, wishes))
 
     async def stop(self, run: RunId, grace: float) -> None:  # noqa: ARG002 (the contract's)
-        """The claim carries the grace that the pod has; less of it is a matter of the pod's own end."""
+        """Delete the claim. Its instance gets the grace period of the claim, not `grace`."""
         claim = self._claim(run)
         if claim is not None and not claim.metadata.is_deleting and claim.status.state != "Terminated":
             await self._delete(claim)
 
     async def release(self, pod: str) -> None:
-        """Nobody here knows the pod any more. Whether it exists is asked of the API server, for each of its claims.
+        """Forget the pod and reconcile its claims, which then check at the API server whether the pod still exists.
 
-        It may be one of another node of this cloud, whose order that one needs.
+        Keep the launch spec of a pod that was not prepared here: another node of this cloud may need it.
         """
         was_here = self._pods.pop(pod, None) is not None
         for claim in self._claims.by("for", pod):
@@ -156,18 +158,18 @@ class ClaimedProvider:
     async def state(self, run: RunId) -> State | None:
         claim = self._claim(run)
         if claim is None and Key("", claim_name(run)) in self._claims.unreadable:
-            raise Unknown(f"Claim {claim_name(run)} cannot be read.")
+            raise Unknown(f"Claim {claim_name(run)} cannot be decoded.")
         return None if claim is None else self._state(claim)
 
     async def output(self, run: RunId) -> AsyncIterator[Output]:
-        """From the moment when there is an instance; nothing where there never is one."""
+        """Wait for the instance, then yield its output. Yields nothing if no instance is created."""
         instance = await self._instance_soon(run)
         if instance:
             async for piece in self._cloud.output(instance):
                 yield piece
 
     async def update(self, pod: str, volume: str, files: tuple[File, ...]) -> None:  # noqa: ARG002 (the contract's)
-        raise Unsupported(f"{self.name} does not carry volumes.")
+        raise Unsupported(f"{self.name} does not support volumes.")
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
         return await self._cloud.exec(self._instance(run), command, stdin=stdin, tty=tty)
@@ -215,25 +217,25 @@ class ClaimedProvider:
         try:
             self._claims.wrote(await self._client.create(CLOUD_INSTANCE.resource, manifest, CloudInstance))
         except AlreadyExists:
-            await self._read(name)  # by another process, or by a write of ours that was not answered
+            await self._read(name)  # created by another process, or by our own write whose reply was lost
         except KubeError as error:
-            raise Unknown(f"The claim could not be written: {error}") from error
+            raise Unknown(f"Claim {name} could not be created: {error}") from error
 
     async def _read(self, name: str) -> None:
         try:
             self._claims.wrote(await self._client.get(CLOUD_INSTANCE.resource, "", name, CloudInstance))
         except KubeError as error:
-            raise Unknown(f"The claim could not be read: {error}") from error
+            raise Unknown(f"Claim {name} could not be read: {error}") from error
 
     async def _delete(self, claim: CloudInstance) -> None:
-        """As it is known here: one that has ended meanwhile is a record, and is left to go with its pod."""
+        """Delete the cached version of the claim. A claim that was terminated since stays with its pod."""
         as_known = {"uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version}
         try:
             left = await self._client.delete(CLOUD_INSTANCE.resource, claim, CloudInstance, {"preconditions": as_known})
         except NotFound:
             return
         except KubeError as error:
-            raise Unknown(f"The claim could not be deleted: {error}") from error
+            raise Unknown(f"Claim {claim.metadata.name} could not be deleted: {error}") from error
         if left is not None:
             self._claims.wrote(left)
 
@@ -273,7 +275,7 @@ class ClaimedProvider:
 
 
 def claim_name(run: RunId) -> str:
-    """One name for one start: the UID of the pod never comes back, and a pod at a cloud has one container."""
+    """Return the claim name of a run. It is unique: UIDs are never reused, and a pod at a cloud has one container."""
     return f"{run.pod}-{run.number}"
 
 
@@ -282,7 +284,7 @@ def run_of(claim: CloudInstance) -> RunId:
 
 
 def state_of(claim: CloudInstance) -> State:
-    """What a claim says of its run. Only a confirmed end is an end."""
+    """Derive the state of a run from its claim. The run has ended only if the claim is terminated."""
     status = claim.status
     if status.state == "Terminated":
         return _end(claim)
@@ -301,7 +303,7 @@ def _end(claim: CloudInstance) -> Ended:
     if status.exit is not None:
         reason, message = status.exit.reason or reason, status.exit.message
     finished = status.finish_time or status.end_time
-    assert finished is not None, "an end has its time"
+    assert finished is not None, "a terminated claim has an end time"
     return Ended(
         code=status.exit.code if status.exit else (LOST_CODE if status.instance_id else UNSTARTED_CODE),
         reason=reason,
@@ -313,7 +315,7 @@ def _end(claim: CloudInstance) -> Ended:
 
 
 def _gpus(claim: CloudInstance) -> Gpus | None:
-    """As they were asked for first: a pod's annotations may have changed since."""
+    """Return the GPUs of the claim, because the pod's annotations may have changed since."""
     gpu = claim.spec.gpu
     return None if gpu is None else Gpus("" if gpu.type == ANY_GPU else gpu.type, gpu.count)
 

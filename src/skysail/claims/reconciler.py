@@ -1,4 +1,4 @@
-"""The controller of claims: gathers what is known of one, for the plan. Reads the outside, changes nothing there."""
+"""Reconciler of claims: builds the snapshot of a claim for its plan. Reads only."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _PAID = {"Launching", "Unknown", *_ALIVE}
 
 class Owners(Protocol):
     async def find(self, for_: Beneficiary) -> Owner:
-        """Whether it exists, by its UID. ABSENT only where the API server itself says so now."""
+        """Look up the owner by its UID. Returns ABSENT only after a live answer of the API server."""
         ...
 
     def stays(self, uid: str) -> bool:
-        """Whether it is known to exist, and nobody has asked for its end."""
+        """Return whether the owner is known to exist and is not being deleted."""
         ...
 
 
 class Desk(msgspec.Struct, frozen=True):
-    """What this process remembers of claims, and may lose."""
+    """In-memory state of this process. A restart may lose it."""
 
     calls: Calls
     orders: Orders
@@ -45,17 +45,17 @@ class Desk(msgspec.Struct, frozen=True):
 
 
 def beneficiaries(claim: CloudInstance) -> Iterable[str]:
-    """Index of claims by the UID of what they are for."""
+    """Index claims by the UID of their owner."""
     return (claim.spec.for_.uid,)
 
 
 def works(claim: CloudInstance) -> Iterable[str]:
-    """Index of claims by the work that they do."""
+    """Index claims by the key of their work."""
     return (claim.spec.for_.work,) if claim.spec.for_.work else ()
 
 
 def jobs(claim: CloudInstance) -> Iterable[str]:
-    """Index of claims that have an instance or may have one, by the Job whose pod they are for."""
+    """Index claims that have or may have an instance by the Job of their pod."""
     return (claim.spec.for_.job,) if claim.spec.for_.job and claim.status.state in _PAID else ()
 
 
@@ -63,7 +63,10 @@ INDEXES = {"for": beneficiaries, "work": works, "job": jobs}
 
 
 class Claims:
-    """`listings` by the name of the cloud; a claim for a cloud that is not there any more says so."""
+    """Reconciler of CloudInstances.
+
+    `listings` maps cloud names to inventories. A claim whose cloud is missing gets the reason NoAccount.
+    """
 
     resource = CLOUD_INSTANCE.resource
 
@@ -113,7 +116,7 @@ class Claims:
         )
 
     def _without_account(self, claim: CloudInstance, owner: Owner) -> Snapshot:
-        account = f"account {claim.spec.account}" if claim.spec.account else "account"
+        account = f"Account {claim.spec.account}" if claim.spec.account else "The account"
         return Snapshot(
             object=claim,
             now=self._now(),
@@ -123,7 +126,7 @@ class Claims:
             sight=Unseen(),
             has_account=False,
             owner=owner,
-            outage=f"Skysail has no {account} at {claim.spec.provider}: give it one in the settings again.",
+            outage=f"{account} at {claim.spec.provider} is not configured: add it to the settings again.",
         )
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -133,19 +136,19 @@ class Claims:
         return planner.refused(snapshot, why)
 
     def _rival(self, claim: CloudInstance) -> str:
-        """An older object that does the same work, and still has an instance or may have one.
+        """Return why another claim blocks this launch, as a sentence, or an empty string.
 
-        Pods of a Job without indexes may all do the same. But one that is going is replaced by the next one, and
-        nothing is launched for it any more.
+        An older claim for the same work blocks it while its instance is not terminated. Pods of a non-indexed Job may
+        run in parallel, but a pod that is being deleted blocks its replacement, and nothing is launched for it.
         """
         for_ = claim.spec.for_
         if not (for_.work or for_.job):
             return ""
         if self._claims.unreadable:
             names = ", ".join(sorted(key.name for key in self._claims.unreadable))
-            return f"Claims that cannot be read may be for the same work: {names}. A newer Skysail may have made them."
+            return f"Claims {names} cannot be decoded and may do the same work. If a newer Skysail wrote them, upgrade."
         if not self._stays(claim):
-            return f"{for_.kind} {for_.name} is going, so nothing is launched for it."
+            return f"{for_.kind} {for_.name} is being deleted, so nothing is launched for it."
         same = (other for other in self._claims.by("work", for_.work) if other.status.state != "Terminated")
         going = (other for other in self._claims.by("job", for_.job) if not self._stays(other))
         rivals = (other for others in (same, going) for other in others if _is_before(other, claim))
@@ -160,7 +163,10 @@ class Claims:
 
 
 def _is_before(other: CloudInstance, claim: CloudInstance) -> bool:
-    """Whether it is older, for another object. What a tenant writes says nothing about other namespaces."""
+    """Return whether the other claim is older, has another owner and is in the same namespace.
+
+    Tenants can choose the key of their work, so it must not affect other namespaces.
+    """
     theirs, ours = other.spec.for_, claim.spec.for_
     return _age(other) < _age(claim) and theirs.uid != ours.uid and theirs.namespace == ours.namespace
 
@@ -168,7 +174,7 @@ def _is_before(other: CloudInstance, claim: CloudInstance) -> bool:
 def _rivalry(other: CloudInstance) -> str:
     for_ = other.spec.for_
     instance = other.status.instance_id or other.metadata.name
-    return f"{for_.kind} {for_.name} does the same work, and its instance {instance} has not ended yet."
+    return f"{for_.kind} {for_.name} does the same work, and its instance {instance} is not terminated yet."
 
 
 def _age(claim: CloudInstance) -> tuple[str, str]:

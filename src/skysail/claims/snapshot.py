@@ -1,4 +1,4 @@
-"""What is known of one claim at one moment. Facts from outside are present, absent or unknown."""
+"""Snapshot of one claim for its plan. External facts are present, absent or unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skysail.cloud.errors import ProviderError
 
 
 class Owner(StrEnum):
-    """Whether the object that an instance works for exists. Only a live answer of the API server says ABSENT."""
+    """Existence of the object that an instance runs for. ABSENT requires a live answer of the API server."""
 
     PRESENT = "present"
     ABSENT = "absent"
@@ -22,20 +22,22 @@ class Owner(StrEnum):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The cloud has these instances for the claim, the oldest first. Never empty.
+    """Instances of the claim at the cloud, oldest first. Never empty.
 
-    Where the claim knows an id, its instance is among them: another one says nothing of ours.
+    If the claim has an instance id, that instance is among them: a duplicate proves nothing about it.
     """
 
     instances: tuple[Instance, ...]
 
 
 class Unseen(msgspec.Struct, frozen=True, kw_only=True):
-    """No listing shows it: in `listings` complete ones in a row over so many `seconds`, begun after the last write.
+    """The instance of the claim is missing from the inventories.
 
-    `is_gone` adds the other way to ask: the cloud says that it does not have the instance of the claim's id.
-    `before` is what was last seen: a cloud forgets what has ended, perhaps before its end could be written down.
-    `others` are instances of the claim beside the one that it knows.
+    `listings`: number of complete inventories in a row without it, requested after the last write of the claim.
+    `seconds`: time between the first and the last of them.
+    `is_gone`: a lookup by id did not find the instance either.
+    `before`: the instances last seen. A cloud may forget a terminated instance before we could record its end.
+    `others`: other instances of the claim.
     """
 
     listings: int = 0
@@ -49,9 +51,9 @@ Sight = Seen | Unseen
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A call to the cloud by this process: under way while there is neither an instance nor an error.
+    """A launch call of this process. It is in progress while it has neither an instance nor an error.
 
-    One that `failed` because the cloud could not now is repeated after a `pause`.
+    After a transient error, `failed` is the time of the failure, and the call is repeated after `pause`.
     """
 
     nonce: str
@@ -66,12 +68,13 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the plan of a claim is made from.
+    """Complete input of the plan of a claim.
 
-    `ticket` is a nonce of this process that was never used for a call: who wrote it into the claim may call.
-    `outage`, `brake` and `rival` are sentences, empty where nothing stands in the way. Without an account the cloud
-    can neither be asked nor told anything. `throttled` is the last call, for whatever claim, after which the cloud
-    asked for a pause. `lived` seconds have passed for this process since it first saw the claim's deadline.
+    `ticket`: an unused nonce of this process. The process that wrote its nonce into the claim may call the cloud.
+    `has_account`: False if no account is configured, so that the cloud cannot be called at all.
+    `outage`, `brake`, `rival`: reasons to wait as sentences, empty if there is none.
+    `throttled`: the last call, for any claim, that the cloud throttled.
+    `lived`: seconds since this process first saw the claim's deadline.
     """
 
     object: CloudInstance
@@ -90,5 +93,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     rival: str = ""
     is_superseded: bool = False
     lived: float = 0.0
-    # When each instance of this cloud was last asked to end, by this process.
+    # Time of the last termination request of this process, by instance id.
     asked: Mapping[str, datetime] = msgspec.field(default_factory=dict)

@@ -1,7 +1,8 @@
-"""CloudInstance: one paid thing at a cloud. Written before the cloud is called, gone only after the end is confirmed.
+"""CloudInstance: the claim for one billed instance at a cloud.
 
-It has no owner reference: an owner in a namespace cannot be named from a cluster-scoped object, and the claim must
-outlive what it is for. Tenants have no rights on it.
+The claim is written before the cloud is called, and deleted only after the cloud has confirmed the termination. It has
+no owner reference: a cluster-scoped object cannot have an owner in a namespace, and the claim must outlive its owner.
+Tenants have no access to claims.
 """
 
 from __future__ import annotations
@@ -20,20 +21,26 @@ State = Literal["Claimed", "Launching", "Unknown", "Starting", "Running", "Termi
 
 
 class Beneficiary(fields.Part, frozen=True):
-    """The object that the instance works for."""
+    """The object that the instance runs for."""
 
-    kind: Annotated[fields.ShortText, Meta(description="Its kind.")]
-    name: Annotated[fields.Name, Meta(description="Its name.")]
-    uid: Annotated[fields.Uid, Meta(description="Its UID. An object of the same name with another one is a stranger.")]
-    namespace: Annotated[fields.ShortText, Meta(description="Its namespace.")] = ""
-    container: Annotated[fields.ShortText, Meta(description="The container of a pod that the instance runs.")] = ""
+    kind: Annotated[fields.ShortText, Meta(description="Kind of the owner.")]
+    name: Annotated[fields.Name, Meta(description="Name of the owner.")]
+    uid: Annotated[
+        fields.Uid,
+        Meta(description="UID of the owner. An object with the same name and another UID is not the owner."),
+    ]
+    namespace: Annotated[fields.ShortText, Meta(description="Namespace of the owner.")] = ""
+    container: Annotated[fields.ShortText, Meta(description="Container of the pod that the instance runs.")] = ""
     work: Annotated[
         fields.ShortText,
-        Meta(description="What the object does for its owner, such as one index of a Job; never done twice at once."),
+        Meta(description="Key of the work, such as one index of a Job. The same work is never done twice at once."),
     ] = ""
     job: Annotated[
         str,
-        Meta(max_length=63, description="UID of the Job of a pod. Its next pod waits for the end of one that goes."),
+        Meta(
+            max_length=63,
+            description="UID of the Job of the pod. A replacement pod waits until the previous instance is terminated.",
+        ),
     ] = ""
 
 
@@ -41,79 +48,80 @@ class Gpu(fields.Part, frozen=True):
     """GPUs of the instance."""
 
     type: Annotated[
-        fields.ShortText, Meta(description="Type, as the cloud names it; `any` where it is the cloud's choice.")
+        fields.ShortText, Meta(description="GPU type by the cloud's name, or `any` if the cloud chooses the type.")
     ]
-    count: Annotated[int, Meta(ge=1, le=1024, description="How many, for each member.")] = 1
+    count: Annotated[int, Meta(ge=1, le=1024, description="Number of GPUs of each member.")] = 1
 
 
 class CloudInstanceSpec(fields.Part, frozen=True, kw_only=True):
-    """What was asked of the cloud. Never changes."""
+    """Launch request to the cloud. Immutable."""
 
     provider: Annotated[
         str,
-        Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", description="The cloud."),
+        Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", description="Name of the cloud."),
     ]
     account: Annotated[
         fields.ShortText,
-        Meta(description="The account at the cloud, as Skysail names it. Other accounts know nothing of the instance."),
+        Meta(description="Account at the cloud, as Skysail names it. Other accounts cannot see the instance."),
     ] = ""
-    for_: Annotated[Beneficiary, Meta(description="The object that the instance works for.")] = field(name="for")
+    for_: Annotated[Beneficiary, Meta(description="The object that the instance runs for.")] = field(name="for")
     launch: Annotated[
-        fields.Count, Meta(description="Counts the launches for that object from 0. Each restart is a new one.")
+        fields.Count, Meta(description="Number of the launch for this object, from 0. Each restart is a new launch.")
     ] = 0
-    members: Annotated[int, Meta(ge=1, le=10000, description="Containers that are launched together.")] = 1
+    members: Annotated[int, Meta(ge=1, le=10000, description="Number of containers that are launched together.")] = 1
     gpu: Annotated[Gpu | None, Meta(description="GPUs of each member.")] = None
-    grace_seconds: Annotated[fields.Seconds, Meta(description="How long its program may take to end.")] = 30
+    grace_seconds: Annotated[fields.Seconds, Meta(description="Grace period of the program in seconds.")] = 30
     port: Annotated[
         Annotated[int, Meta(ge=1, le=65535)] | None,
-        Meta(description="Port of the bridge that leads to this instance and to no other."),
+        Meta(description="Port of the bridge that connects to this instance only."),
     ] = None
 
 
 class Launching(fields.Part, frozen=True, kw_only=True):
-    """Who is calling the cloud. Written before the call, so that two operators never both call."""
+    """The call to the cloud. Written before the call, so that two operators never both call."""
 
-    by: Annotated[fields.ShortText, Meta(description="The operator that calls.")]
-    nonce: Annotated[fields.ShortText, Meta(description="Marks this call.")]
-    at: Annotated[fields.Time, Meta(description="When it was written.")]
+    by: Annotated[fields.ShortText, Meta(description="Identity of the operator that calls.")]
+    nonce: Annotated[fields.ShortText, Meta(description="Random value that identifies this call.")]
+    at: Annotated[fields.Time, Meta(description="When this entry was written.")]
 
 
 class Exit(fields.Part, frozen=True, kw_only=True):
-    """How a program ended."""
+    """Exit of the program."""
 
-    code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, description="Its exit code; 128 + n for a signal.")]
-    reason: Annotated[fields.ShortText, Meta(description="Completed, Error, or why the cloud ended it.")] = ""
-    message: Annotated[fields.Text, Meta(description="What the program left as its last word.")] = ""
+    code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, description="Exit code; 128 + n for signal n.")]
+    reason: Annotated[fields.ShortText, Meta(description="Completed, Error, or the cloud's own reason.")] = ""
+    message: Annotated[fields.Text, Meta(description="Termination message of the program.")] = ""
 
 
 class CloudInstanceStatus(fields.Part, frozen=True, kw_only=True):
-    """What is known about the instance."""
+    """Observed state of the instance."""
 
     state: Annotated[
         State | None,
-        Meta(description="Unknown means that the cloud's answer was lost, and that nothing is done about it."),
+        Meta(
+            description="State of the instance. Unknown means that the cloud's answer was lost; no second call is made"
+            " until inventories show whether an instance exists."
+        ),
     ] = None
-    launching: Annotated[Launching | None, Meta(description="Who is calling the cloud.")] = None
-    instance_id: Annotated[fields.ShortText, Meta(description="Id at the cloud.")] = ""
-    usd_per_hour: Annotated[fields.Usd | None, Meta(description="Price of all members, in US dollars an hour.")] = None
-    region: Annotated[fields.ShortText, Meta(description="Where it is, as the cloud names it.")] = ""
+    launching: Annotated[Launching | None, Meta(description="The call to the cloud that is in progress.")] = None
+    instance_id: Annotated[fields.ShortText, Meta(description="Instance ID at the cloud.")] = ""
+    usd_per_hour: Annotated[fields.Usd | None, Meta(description="Price of all members in US dollars per hour.")] = None
+    region: Annotated[fields.ShortText, Meta(description="Region, by the cloud's name.")] = ""
     deadline_time: Annotated[
-        fields.Time | None, Meta(description="When the cloud itself ends the instance, whatever happens here.")
+        fields.Time | None, Meta(description="When the cloud terminates the instance on its own.")
     ] = None
-    start_time: Annotated[fields.Time | None, Meta(description="When the cloud began to charge.")] = None
-    ready_time: Annotated[fields.Time | None, Meta(description="When its program began.")] = None
-    finish_time: Annotated[fields.Time | None, Meta(description="When its program ended.")] = None
-    exit: Annotated[Exit | None, Meta(description="How its program ended.")] = None
-    end_time: Annotated[fields.Time | None, Meta(description="When its end was confirmed.")] = None
-    usd_total: Annotated[fields.Usd | None, Meta(description="What it has cost in all. Written once, at the end.")] = (
-        None
-    )
+    start_time: Annotated[fields.Time | None, Meta(description="When billing started.")] = None
+    ready_time: Annotated[fields.Time | None, Meta(description="When the program started.")] = None
+    finish_time: Annotated[fields.Time | None, Meta(description="When the program exited.")] = None
+    exit: Annotated[Exit | None, Meta(description="Exit of the program.")] = None
+    end_time: Annotated[fields.Time | None, Meta(description="When the cloud confirmed the termination.")] = None
+    usd_total: Annotated[fields.Usd | None, Meta(description="Final cost in US dollars. Written once.")] = None
     conditions: fields.Conditions = ()
     observed_generation: fields.ObservedGeneration = 0
 
 
 class CloudInstance(Object, frozen=True, gc=False, rename="camel"):
-    """One paid thing at a cloud: where, for whom, in which state, at which price. Made by Skysail only."""
+    """One billed instance at a cloud: its provider, owner, state and price. Only Skysail creates claims."""
 
     spec: CloudInstanceSpec
     status: CloudInstanceStatus = field(default_factory=CloudInstanceStatus)
@@ -135,7 +143,7 @@ CLOUD_INSTANCE = CustomKind(
         Column("Region", ".status.region", priority=1),
         Column("USD", ".status.usdTotal", "number", priority=1),
     ),
-    rules=(Rule("self == oldSelf", "a claim cannot be changed: Skysail makes a new CloudInstance for each launch"),),
+    rules=(Rule("self == oldSelf", "a claim is immutable: Skysail creates a new CloudInstance for each launch"),),
     kept_names=frozenset({"at"}),
     first_status=CloudInstanceStatus(state="Claimed"),
 )

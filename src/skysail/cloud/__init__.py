@@ -1,1 +1,1 @@
-"""Interfaces to the places where pods run, and simulated clouds. Imports no Kubernetes code."""
+"""Interfaces of providers, which run pods, and simulated clouds. Imports no Kubernetes code."""

@@ -1,8 +1,8 @@
-"""What a cloud that charges must do: create, list and end instances, each of which carries out one order.
+"""Interface of a cloud account: create, list and terminate billed instances, one per launch spec.
 
-This is the paid side of a provider; `contract.py` is what a node sees. Only `claims/` creates and ends instances,
-because whether to call at all is the decision that costs money. Every method may be called by many tasks at once and
-after a restart of the caller. Raises only errors of `cloud.errors`.
+This is the billed side of a provider; `provider.py` is the interface that a node uses. Only `claims/` creates and
+terminates instances, because the decision to call costs money. All methods may be called by many tasks at once, and
+after a restart of the caller. They raise only errors of `cloud.errors`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _LONGEST_ID = 256
 
 
 class Gpus(msgspec.Struct, frozen=True):
-    """So many of one type, by the cloud's own name; an empty one is the cloud's choice."""
+    """Number and type of GPUs. The type is the cloud's own name; if it is empty, the cloud chooses."""
 
     type: str
     count: int = 1
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. `claim` and `cluster` are written on the instance, so that a listing tells whose it is.
+    """Launch spec. The instance is tagged with `claim` and `cluster`, so that an inventory shows its owner.
 
-    `seconds` is how long it may live at all: the cloud ends it then, whatever became of us.
+    `seconds` is the maximum lifetime, which the cloud enforces even if the operator is gone.
     """
 
     claim: str
@@ -40,9 +40,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """One paid thing. `id` has at most 256 characters. `claim` and `cluster` are empty where somebody else made it.
+    """One billed instance. `id` has at most 256 characters. `claim` and `cluster` are empty for a foreign instance.
 
-    `exit` is how its work ended; an instance may be billed beyond that, until its state is `ended`.
+    `exit` is the exit of its program. The instance may be billed longer, until its state is `ended`.
     """
 
     id: str
@@ -59,19 +59,19 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_usable_id(self) -> bool:
-        """Whether it can be written down, and asked for."""
+        """Return whether the id fits into a claim."""
         return 0 < len(self.id) <= _LONGEST_ID
 
 
 def oldest_first(instances: Iterable[Instance]) -> tuple[Instance, ...]:
-    """The id decides between those of one second."""
+    """Sort by creation time, then by id."""
     return tuple(sorted(instances, key=lambda instance: (instance.created, instance.id)))
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """What the account has, ours and others'. Instances that ended may be missing, or stay for a while.
+    """All instances of the account, including foreign ones. Terminated instances may be missing or stay for a while.
 
-    Only a `complete` one can show that something is not there, and only what was created before its visibility window.
+    Only a `complete` inventory proves absence, and only of instances created before the visibility window.
     """
 
     instances: tuple[Instance, ...]
@@ -79,9 +79,13 @@ class Inventory(msgspec.Struct, frozen=True):
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a cloud's answers can be trusted, and how long an instance may live.
+    """Timings of a cloud. Times are in seconds.
 
-    `creating`: so long a create may be worked on, although nobody waits for its answer any more.
+    `tick`: poll interval.
+    `visibility`: time until a new instance appears in inventories.
+    `creating`: time that the cloud may work on a create whose caller has stopped waiting.
+    `absences`: number of complete inventories that prove absence.
+    `longest`: maximum lifetime of an instance.
     """
 
     tick: float = 5.0
@@ -99,7 +103,7 @@ class Cloud(Protocol):
 
     @property
     def account(self) -> str:
-        """Tells accounts at the same cloud apart. What one of them lists says nothing about instances of another."""
+        """Name of the account. Its inventory proves nothing about the instances of another account."""
         ...
 
     @property
@@ -109,38 +113,40 @@ class Cloud(Protocol):
     def terms(self) -> Terms: ...
 
     async def create(self, order: Order) -> Instance:
-        """Begin to pay. Called once per order: a second call may make a second instance. May take many minutes.
+        """Create an instance. Call once per launch spec: a second call may create a second instance.
 
-        `Refused`, `NoCapacity`, `Throttled`, `Unsupported`: nothing was made. `Unknown`: look before anything else.
+        May take many minutes.
+        Raises `Refused`, `NoCapacity`, `Throttled` or `Unsupported` if nothing was created.
+        Raises `Unknown` if an instance may exist: check before any other call.
         """
         ...
 
     async def end(self, instance: str, grace: float) -> None:
-        """Ask to end it; its program has `grace` seconds. Called again: fine. `Gone` is no proof that it ended."""
+        """Request the termination; the program has `grace` seconds. Idempotent. `Gone` does not prove termination."""
         ...
 
     async def list(self) -> Inventory: ...
 
     async def look(self, instance: str) -> Instance | None:
-        """One instance, by another way than `list`. None: the cloud says that there is none, or none any more."""
+        """Look up one instance, independently of `list`. Returns None if the cloud does not have it."""
         ...
 
     def changes(self) -> AsyncIterator[str]:
-        """Claims whose instance may have changed, from now on. A cloud that tells nothing yields nothing."""
+        """Yield names of claims whose instance may have changed. A cloud without notifications yields nothing."""
         ...
 
     def output(self, instance: str) -> AsyncIterator[Output]:
-        """What its program prints, from the start (or as far back as the cloud keeps it) to its end."""
+        """Yield the output of the program from its start, or as far back as the cloud keeps it, to its end."""
         ...
 
     async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
-        """With ability `exec`."""
+        """Start a command beside the program. Requires feature `exec`."""
         ...
 
     async def attach(self, instance: str, *, stdin: bool) -> Session:
-        """With ability `attach`."""
+        """Attach to the program. Requires feature `attach`."""
         ...
 
     async def dial(self, instance: str, port: int) -> Line:
-        """With ability `port_forward`."""
+        """Connect to a port of the instance. Requires feature `port_forward`."""
         ...

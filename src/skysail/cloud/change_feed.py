@@ -1,4 +1,4 @@
-"""Tells followers what may have changed."""
+"""Feed of changes for any number of followers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Changes(Generic[T]):
-    """Any number of followers, each from the moment when it began. Who does not look is told each thing once."""
+    """Change feed. A follower receives changes from its start on; pending duplicates are merged."""
 
     def __init__(self) -> None:
         self._followers: weakref.WeakSet[_Follower[T]] = weakref.WeakSet()

@@ -1,19 +1,19 @@
-"""What can go wrong at a provider, sorted by what the caller can do about it.
+"""Errors of a provider, sorted by what the caller can do.
 
 ProviderError
-├── Gone         it does not exist, or not any more: often the wish itself
-├── Refused      the provider will never take this: give up and say why (`reason` is one CamelCase word)
-├── Unsupported  the provider cannot do this kind of thing at all: say so, and offer the way that there is
-├── NoCapacity   not now, maybe elsewhere: the next offer, or later
-├── Throttled    the provider asks us to wait `retry_after` seconds
-└── Unknown      it may or may not have been done: look before anything else is tried
+├── Gone         the object does not exist: often the desired state
+├── Refused      the request was rejected for good: give up and report why (`reason` is one CamelCase word)
+├── Unsupported  the provider lacks this feature: report it and name an alternative
+├── NoCapacity   no capacity now: retry later or elsewhere
+├── Throttled    the provider asks to wait `retry_after` seconds
+└── Unknown      unknown outcome: check before anything else
 """
 
 from __future__ import annotations
 
 
 class ProviderError(Exception):
-    """Root of this tree. Its text is a sentence for the user."""
+    """Base of all provider errors. Its text is a sentence for the user."""
 
 
 class Gone(ProviderError): ...

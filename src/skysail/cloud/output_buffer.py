@@ -1,4 +1,4 @@
-"""The tape that keeps what a run printed."""
+"""Buffer of the output of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEPT = 4 * 1024 * 1024
 
 
 class _Reader:
-    """How far somebody has read."""
+    """Position of one reader."""
 
     def __init__(self, at: int, *, needs_all: bool) -> None:
         self.at = at
@@ -21,10 +21,10 @@ class _Reader:
 
 
 class Tape:
-    """What a run printed, in order, for any number of readers.
+    """Output of a run, in order, for any number of readers.
 
-    The last few megabytes are kept for who comes late. A reader that needs all slows the program down rather than lose
-    a piece; one that does not is only shown what is there.
+    The last few megabytes are kept for late readers. A reader that needs everything slows the program down instead of
+    losing output. Other readers may miss output.
     """
 
     def __init__(self, kept: int = KEPT) -> None:
@@ -33,7 +33,7 @@ class Tape:
         self._first = 0
         self._bytes = 0
         self._has_ended = False
-        # Weak: a reader that nobody ever iterates must not hold up the program.
+        # Weak references, so that an abandoned reader does not block the program.
         self._readers: weakref.WeakSet[_Reader] = weakref.WeakSet()
         self._change = asyncio.Event()
 
@@ -49,15 +49,15 @@ class Tape:
         self._changed()
 
     def all(self) -> AsyncIterator[Output]:
-        """From as far back as it is kept to the end, without a gap."""
+        """Yield the kept output and everything that follows, without a gap."""
         return self._read(self._enter(self._first, needs_all=True))
 
     def from_now(self) -> AsyncIterator[Output]:
-        """What comes next; with gaps for who reads slowly."""
+        """Yield new output only. A slow reader misses some of it."""
         return self._read(self._enter(self._first + len(self._pieces), needs_all=False))
 
     def last_words(self) -> str:
-        """The last line, for a message."""
+        """Return the last line, for a message."""
         lines = b"".join(piece.data for piece in self._pieces).decode(errors="replace").splitlines()
         return lines[-1].strip() if lines else ""
 
@@ -90,7 +90,7 @@ class Tape:
         self._changed()
 
     def _is_needed(self) -> bool:
-        """Whether somebody has yet to read the oldest piece."""
+        """Return whether a reader still needs the oldest chunk."""
         return any(reader.needs_all and reader.at <= self._first for reader in self._readers)
 
     def _changed(self) -> None:

@@ -1,8 +1,8 @@
-"""What a place where pods run must do, as a kubelet needs it. Knows no Kubernetes.
+"""Interface of a provider: what a kubelet needs to run pods. Independent of Kubernetes.
 
-A *pod* is a place with an address and volumes; a *run* is one start of one container in it, known by pod UID, container
-name and run number. Whether a container is run again is decided by the node; a provider runs once what it is told.
-Every method may be called at any time, by many tasks at once, and after a restart of the caller.
+A *pod* is a sandbox with an address and volumes. A *run* is one start of one container in it, identified by pod UID,
+container name and run number. The node decides whether to restart a container; a provider starts each run once. All
+methods may be called at any time, by many tasks at once, and after a restart of the caller.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Scratch(msgspec.Struct, frozen=True, tag="scratch"):
-    """Empty at the start, gone with the pod."""
+    """Volume that is empty at the start and deleted with the pod."""
 
     in_memory: bool = False
     size_limit: int | None = None
 
 
 class Files(msgspec.Struct, frozen=True, tag="files"):
-    """Given content, such as a ConfigMap's. May be replaced while the pod runs."""
+    """Volume with given files, such as a ConfigMap. The files may be replaced while the pod runs."""
 
     files: tuple[File, ...]
 
 
 class Folder(msgspec.Struct, frozen=True, tag="folder"):
-    """A folder or file of the machine itself."""
+    """A directory or file of the machine."""
 
     path: str
     create: bool = False
 
 
 class Disk(msgspec.Struct, frozen=True, tag="disk"):
-    """A disk that outlives pods, by the provider's name for it."""
+    """A persistent disk, by the provider's name for it."""
 
     id: str
     read_only: bool = False
@@ -61,7 +61,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container may use, in cores, bytes and devices. None: as much as there is."""
+    """Resource limits of a container, in cores, bytes and devices. None means unlimited."""
 
     cpu: float | None = None
     memory: int | None = None
@@ -69,10 +69,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True):
-    """As whom a container runs, and what it may. None: as the provider sees fit.
+    """User, group and capabilities of a container. None means the provider's default.
 
-    Capabilities are named as Linux does without `CAP_`. Those that most runtimes leave to a container are there unless
-    they are in `dropped`, which may hold `ALL`; those in `added` stay even then.
+    Capabilities are Linux names without `CAP_`. A container has the usual default capabilities except those in
+    `dropped`, which may contain `ALL`, plus those in `added`.
     """
 
     user: int | None = None
@@ -84,7 +84,7 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. Everything is resolved: no reference and no `$(NAME)` is left."""
+    """Container to run. All references and `$(NAME)` are resolved."""
 
     name: str
     image: str
@@ -102,7 +102,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
-    """The place for containers."""
+    """The sandbox of the containers."""
 
     uid: str
     namespace: str
@@ -123,9 +123,9 @@ class RunId(msgspec.Struct, frozen=True, order=True):
 
 
 class Pending(msgspec.Struct, frozen=True, tag="pending"):
-    """Accepted and not running yet. `why` is for the user; `reason` is one CamelCase word.
+    """Accepted, but not running yet. `why` is a message for the user; `reason` is one CamelCase word.
 
-    `is_forgotten`: what to run is not known any more, for example after a restart, so `start` has to be called again.
+    `is_forgotten`: the container spec was lost, for example by a restart, so `start` has to be called again.
     """
 
     reason: str
@@ -134,7 +134,7 @@ class Pending(msgspec.Struct, frozen=True, tag="pending"):
 
 
 class Running(msgspec.Struct, frozen=True, tag="running"):
-    """`image_id` is what the place calls that which runs; empty where the name of the image says all."""
+    """Running. `image_id` is the provider's id of the image or instance; empty if the image name is sufficient."""
 
     started: float
     image_id: str = ""
@@ -145,10 +145,11 @@ LOST = "Lost"
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
-    """`reason` is Completed, Error, OOMKilled, StartError or the provider's own; `message` is what the program left.
+    """Terminated. `message` is the termination message of the program.
 
-    With reason `Evicted` the provider took back the place itself, and `message` is why: nothing in that pod runs again.
-    With reason `Lost` it was the place that went away, or who looks after it: the program did nothing wrong.
+    `reason` is Completed, Error, OOMKilled, StartError or the provider's own.
+    `Evicted`: the provider evicted the whole pod, nothing in it runs again, and `message` says why.
+    `Lost`: the sandbox or its supervisor disappeared; the program did not fail.
     """
 
     code: int
@@ -163,7 +164,7 @@ State = Pending | Running | Ended
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything of ours that the provider has. An incomplete one never means that something is gone."""
+    """All runs and pods of this cluster at the provider. An incomplete listing proves no absence."""
 
     runs: dict[RunId, State]
     pods: dict[str, str]  # UID of each prepared pod -> its address
@@ -171,7 +172,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A piece of what a run printed, in order. Not always a whole line."""
+    """A chunk of the output of a run, in order. Not always a whole line."""
 
     stream: Literal["stdout", "stderr"]
     at: float
@@ -179,14 +180,14 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has used: seconds of a core since its start, and bytes of memory now."""
+    """Usage of a run: CPU seconds since its start, and current memory in bytes."""
 
     cpu_seconds: float
     memory: int
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What this provider can do besides running. Asked before anything is promised to a user."""
+    """Features of a provider besides running containers. Checked before anything is promised to a user."""
 
     exec: bool = False
     attach: bool = False
@@ -202,30 +203,30 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session(Protocol):
-    """A command that somebody talks to: an exec, or an attached run. With a tty there is no stderr."""
+    """Interactive session: an exec, or an attached run. With a tty there is no stderr."""
 
     async def write(self, data: bytes) -> None:
-        """To its standard input. Waits while the program does not read."""
+        """Write to standard input. Waits while the program does not read."""
         ...
 
     async def close_stdin(self) -> None: ...
 
     def output(self) -> AsyncIterator[Output]:
-        """Until it ends. Iterated once."""
+        """Yield the output until the session ends. Iterate only once."""
         ...
 
     async def resize(self, width: int, height: int) -> None: ...
 
     async def wait(self) -> int:
-        """Its exit code; 128 + n for a signal."""
+        """Wait for the end. Returns the exit code; 128 + n for signal n."""
         ...
 
     async def kill(self) -> None:
-        """End an exec at once, with all that it started and left in its group. An attached run goes on."""
+        """Kill an exec with its process group. An attached run goes on."""
         ...
 
     async def close(self) -> None:
-        """The user is gone: an exec gets SIGHUP where it has a tty, an attached run goes on. May be called twice."""
+        """Detach the user: an exec with a tty gets SIGHUP, an attached run goes on. May be called twice."""
         ...
 
 
@@ -233,7 +234,7 @@ class Line(Protocol):
     """A TCP connection to a port in a pod."""
 
     async def read(self) -> bytes:
-        """Some bytes; none at the end."""
+        """Read some bytes. Returns no bytes at the end."""
         ...
 
     async def write(self, data: bytes) -> None: ...
@@ -244,7 +245,7 @@ class Line(Protocol):
 
 
 class Provider(Protocol):
-    """Raises only errors of `cloud.errors`."""
+    """Runs pods. Raises only errors of `cloud.errors`."""
 
     @property
     def name(self) -> str: ...
@@ -253,62 +254,66 @@ class Provider(Protocol):
     def abilities(self) -> Abilities: ...
 
     async def prepare(self, pod: Pod) -> str:
-        """Make the place and return its address. Called again for the same UID: the same address, nothing new.
+        """Create the sandbox and return its address. Idempotent: the same UID gets the same address.
 
-        A pod at a cloud has none that the cluster could use: the address is empty then.
+        The address is empty for a pod at a cloud, because the cluster cannot reach it.
         """
         ...
 
     async def start(self, run: RunId, container: Container) -> None:
-        """Start one run in a prepared pod. Called again for the same run: nothing happens, whatever became of it.
+        """Start one run in a prepared pod. Does nothing for a run that was started before, even if it has ended.
 
-        May be slow (an image is fetched). Raises `Refused` where the run can never start, for example because the
-        image is unknown; `Gone` where the pod was not prepared.
+        May be slow, because an image is pulled.
+        Raises `Refused` if the run can never start, for example because the image is unknown.
+        Raises `Gone` if the pod was not prepared.
         """
         ...
 
     async def stop(self, run: RunId, grace: float) -> None:
-        """Ask the run to end, and end it after `grace` seconds. Returns at once; `changes` tells the end."""
+        """Request the end of the run, and kill it after `grace` seconds. Returns at once; `changes` reports the end."""
         ...
 
     async def release(self, pod: str) -> None:
-        """End every run of this pod at once and take the place away. Unknown pods are fine."""
+        """Kill every run of this pod and remove its sandbox. Ignores unknown pods."""
         ...
 
     async def list(self) -> Listing: ...
 
     def changes(self) -> AsyncIterator[RunId]:
-        """Runs whose state may have changed, from now on. What happened before is in `list`."""
+        """Yield runs whose state may have changed since this call. Earlier changes are in `list`."""
         ...
 
     async def state(self, run: RunId) -> State | None:
-        """None where this run is not known: one that ended may be forgotten when the second after it is started."""
+        """Return the state of a run, or None if it is unknown.
+
+        A terminated run may be forgotten when the second run after it starts.
+        """
         ...
 
     def output(self, run: RunId) -> AsyncIterator[Output]:
-        """What the run prints, from its start (or as far back as the provider keeps it) to its end."""
+        """Yield the output of the run from its start, or as far back as the provider keeps it, to its end."""
         ...
 
     async def update(self, pod: str, volume: str, files: tuple[File, ...]) -> None:
-        """Replace the content of a `Files` volume, at once for a reader. With ability `volumes`."""
+        """Replace the files of a `Files` volume atomically. Requires feature `volumes`."""
         ...
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
-        """Start a command beside a run. With ability `exec`; `Refused` where it cannot be started."""
+        """Start a command beside a run. Requires feature `exec`. Raises `Refused` if the command cannot start."""
         ...
 
     async def attach(self, run: RunId, *, stdin: bool) -> Session:
-        """Talk to the run itself; its output from now on. With ability `attach`."""
+        """Attach to the run; yields its output from now on. Requires feature `attach`."""
         ...
 
     async def dial(self, pod: str, port: int, *, from_outside: bool = False) -> Line:
-        """Connect to a port that something in the pod listens on. With ability `port_forward`.
+        """Connect to a port in the pod. Requires feature `port_forward`.
 
-        `from_outside`: as another pod would, so that what listens on the pod's loopback only is not found. Where a
-        provider has one way in, it is the same.
+        `from_outside`: connect like another pod, so that ports on the pod's loopback interface are not reachable.
+        Providers with a single way in ignore it.
         """
         ...
 
     async def usage(self) -> dict[RunId, Usage]:
-        """With ability `stats`."""
+        """Return the usage of all runs. Requires feature `stats`."""
         ...

@@ -1,1 +1,1 @@
-"""The only access to the API server. Knows Kubernetes, knows no kind of Skysail."""
+"""The only access to the API server. Independent of the kinds that Skysail defines."""

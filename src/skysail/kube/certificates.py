@@ -1,6 +1,6 @@
-"""Certificates of our own: an authority that signs, and what it signed. Used for webhooks and for the local plane.
+"""Self-signed certificate authorities and their certificates, for webhooks and the local control plane.
 
-Elliptic curves, because a key is made in a millisecond. Everything is PEM bytes at the border.
+Keys are elliptic-curve keys, which are generated in a millisecond. All interfaces take and return PEM bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# A machine whose clock is a little behind must accept a certificate that was made just now.
+# Backdate certificates by this time, so that a machine whose clock is behind accepts a new one.
 _CLOCK_SKEW = timedelta(minutes=10)
 
 
@@ -28,7 +28,7 @@ class Pair(msgspec.Struct, frozen=True):
 
     @property
     def parsed(self) -> x509.Certificate:
-        """Raises ValueError where this is no certificate."""
+        """Parse the certificate. Raises ValueError if it is not a certificate."""
         return x509.load_pem_x509_certificate(self.certificate)
 
     @property
@@ -37,7 +37,7 @@ class Pair(msgspec.Struct, frozen=True):
 
     @property
     def is_sound(self) -> bool:
-        """Whether both can be read, and the key is this certificate's and of the only sort that we make."""
+        """Return whether both parts can be parsed and the key is the elliptic-curve key of the certificate."""
         try:
             certificate = self.parsed
             key = serialization.load_pem_private_key(self.key, password=None)
@@ -53,18 +53,18 @@ class Pair(msgspec.Struct, frozen=True):
         return True
 
     def covers(self, names: Iterable[str]) -> bool:
-        """Whether a server with this certificate is believed under each of these names."""
+        """Return whether the certificate is valid for each of these names."""
         alternatives = self.parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return all(_alternative(name) in alternatives for name in names)
 
     def is_due(self, now: datetime) -> bool:
-        """Whether two thirds of its life are over: the time to make a new one, long before anybody notices."""
+        """Return whether two thirds of the lifetime have passed, so that the certificate should be renewed."""
         begins = self.parsed.not_valid_before_utc
         return now > begins + (self.ends - begins) * 2 / 3
 
 
 def authority(name: str, *, now: datetime, valid: timedelta) -> Pair:
-    """A new certificate authority. It may sign leaves and nothing else."""
+    """Create a certificate authority that may sign leaf certificates only."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = _builder(subject, subject, key.public_key(), now, now + valid)
@@ -74,7 +74,7 @@ def authority(name: str, *, now: datetime, valid: timedelta) -> Pair:
 
 
 def server(ca: Pair, names: Iterable[str], *, now: datetime, valid: timedelta) -> Pair:
-    """A certificate for a server that is reached by these host names or addresses."""
+    """Create a server certificate for these host names or addresses."""
     names = list(names)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
     alternatives = x509.SubjectAlternativeName([_alternative(name) for name in names])
@@ -82,7 +82,7 @@ def server(ca: Pair, names: Iterable[str], *, now: datetime, valid: timedelta) -
 
 
 def client(ca: Pair, user: str, groups: Iterable[str] = (), *, now: datetime, valid: timedelta) -> Pair:
-    """A certificate by which Kubernetes knows a user (common name) and its groups (organisations)."""
+    """Create a client certificate for Kubernetes: the user is the common name, the groups are organisations."""
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
     subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, user, _validate=False)])
     return _signed(ca, subject, ExtendedKeyUsageOID.CLIENT_AUTH, now=now, valid=valid)
@@ -101,7 +101,7 @@ def _signed(
     issuer_key = serialization.load_pem_private_key(ca.key, password=None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    # Nobody believes a certificate that outlives its authority.
+    # Cap the lifetime at that of the authority: clients reject a certificate that outlives its authority.
     builder = _builder(subject, issuer.subject, key.public_key(), now, min(now + valid, ca.ends))
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=False), critical=True)

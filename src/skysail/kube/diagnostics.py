@@ -1,6 +1,6 @@
-"""What is asked about a pod beside what caches tell: the end of its log, and what others told about it in events.
+"""Diagnostics of a pod that are not in caches: the tail of its log, and events about it.
 
-All of it is for people: what cannot be read is not known, and nothing waits for it.
+All of it is for messages to users only: a failed read is ignored, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from skysail.kube.client.errors import KubeError
 RIGHTS = (Right(POD, ("get",), subresource="log"), Right(EVENT, ("list",)))
 
 LOG_LINES = 20
-# Held of a log at a time. A server that is asked for so much gives the beginning of the last lines, and the end tells.
+# Maximum bytes of a log in memory. Not sent as limitBytes: the server would cut off the end, which matters most.
 _LOG_BYTES = 65536
-# A node that does not answer must not keep others from being looked at.
+# Timeout of a log request, so that an unresponsive node does not delay the diagnosis of other pods.
 _LOG_SECONDS = 5.0
 _CANNOT_CREATE = "FailedCreate"
-# The API server reads all events of a namespace to find those of one object.
+# Limit event requests: the API server scans all events of the namespace for each of them.
 _EVENTS_A_SECOND = 2.0
 _EVENTS_AT_ONCE = 10.0
 _MOST_REMEMBERED = 1000
@@ -37,7 +37,7 @@ class _Series(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Told(msgspec.Struct, frozen=True, rename="camel"):
-    """An event, as far as it says what is wrong. Who tells decides which of its times are there."""
+    """An event, reduced to its reason, note and times. The reporter decides which times are set."""
 
     note: str = ""
     reason: str = ""
@@ -56,7 +56,7 @@ class _Events(msgspec.Struct, frozen=True):
 
 
 class Evidence:
-    """Asks for few events at a time. Who is not asked about again has not changed."""
+    """Reads logs and events. Event requests are rate-limited; above the limit the last known events are returned."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -64,7 +64,7 @@ class Evidence:
         self._remembered: dict[str, tuple[Told, ...]] = {}
 
     async def log(self, pod: Key, container: str, *, lines: int = LOG_LINES, before: bool = False) -> str | None:
-        """The last lines of a container's log; `before`: of the one that was there before it was started again."""
+        """Return the last lines of a container's log, or None on failure. `before` selects the previous instance."""
         query = {"container": container, "tailLines": str(lines)}
         if before:
             query["previous"] = "true"
@@ -75,7 +75,7 @@ class Evidence:
             return None
 
     async def _ending(self, path: str, query: Mapping[str, str]) -> str:
-        """A line may be of any length: a bar of progress is one for as long as it moves."""
+        """Read the end of a stream. Bounded in bytes, because a single line can be huge, such as a progress bar."""
         held = b""
         async with await self._client.follow(path, query) as stream:
             async for chunk in stream:
@@ -83,12 +83,12 @@ class Evidence:
         return held.decode(errors="replace")
 
     async def complaint(self, owner: Object) -> str | None:
-        """What a controller last told about pods that it cannot make for this object."""
+        """Return the note of the last FailedCreate event of this owner, or None."""
         told = _last(await self._events(owner, f",reason={_CANNOT_CREATE}"))
         return told.note if told is not None else None
 
     async def newest(self, about: Object) -> Told | None:
-        """A later event says that an earlier one is overcome."""
+        """Return the newest event, because it supersedes earlier ones, or None."""
         return _last(await self._events(about))
 
     async def _events(self, about: Object, more: str = "") -> tuple[Told, ...]:
@@ -111,6 +111,6 @@ class Evidence:
 
 
 def _last(events: tuple[Told, ...]) -> Told | None:
-    """By their times: they are listed in the order of their names, which tell nothing."""
+    """Return the newest event by time, because the list order (by name) is meaningless."""
     in_order = sorted(events, key=lambda event: event.time)
     return in_order[-1] if in_order else None

@@ -1,6 +1,6 @@
-"""Events (events.k8s.io/v1) for people: created once, then counted.
+"""Kubernetes events (events.k8s.io/v1): created once, then counted as a series.
 
-Best effort by nature: told by a task of its own, so that no controller waits for it; dropped when the server refuses.
+Best effort: a background task writes them, so that no controller waits. Rejected events are dropped.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from skysail.kube.client.errors import ApiError, KubeError, NotFound
 _MOST_WAITING = 1000
 _MOST_KNOWN = 4096
 _LONGEST_NOTE = 1024
-# The same thing said again within this time is counted on the first event, as kubectl shows it: "x3 over 10m".
+# A repeated event within this time increments the series of the first one (kubectl shows "x3 over 10m").
 _SERIES_SECONDS = 360.0
-# A series is written at most this often, so that a tight loop does not become a stream of writes.
+# Minimum time between writes of one series, so that a tight loop does not become a stream of writes.
 _SERIES_PAUSE = 30.0
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Series:
-    """One thing that was said about one object."""
+    """Series of one repeated event."""
 
     def __init__(self, key: Key, at: float) -> None:
         self.key = key
@@ -52,7 +52,7 @@ class _Series:
 
 
 class Broadcaster:
-    """Takes events from anywhere, writes them in the background."""
+    """Queues events and writes them in the background."""
 
     def __init__(self, client: Client, *, instance: str, now: Callable[[], datetime]) -> None:
         self._client = client
@@ -62,23 +62,23 @@ class Broadcaster:
         self._known: dict[tuple[str, str, str], _Series] = {}
 
     def tell(self, event: Event) -> None:
-        """Never blocks; where more are waiting than anybody will read, the newest is dropped."""
+        """Queue an event. Never blocks: if the queue is full, the event is dropped."""
         try:
             self._waiting.put_nowait(event)
         except asyncio.QueueFull:
-            log.debug("event dropped", extra={"reason": event.reason})
+            log.debug("event dropped, queue full", extra={"reason": event.reason})
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Write queued events until cancelled."""
         while True:
             event = await self._waiting.get()
             try:
                 await self._write(event)
             except ApiError as error:
-                # Most often a namespace that is being deleted: there is nobody left to read it.
-                log.debug("event refused", extra={"reason": event.reason, "why": str(error)})
+                # Log at debug level: most rejections come from a namespace that is being deleted.
+                log.debug("event rejected", extra={"reason": event.reason, "why": str(error)})
             except KubeError as error:
-                log.info("event lost", extra={"reason": event.reason, "why": str(error)})
+                log.info("event write failed, dropped", extra={"reason": event.reason, "why": str(error)})
 
     async def _write(self, event: Event) -> None:
         at = asyncio.get_running_loop().time()
@@ -112,7 +112,7 @@ class Broadcaster:
         return {
             "apiVersion": EVENT.api_version,
             "kind": EVENT.kind,
-            # Events of cluster-scoped objects live in `default`, where kubectl looks for them.
+            # Put events of cluster-scoped objects into `default`, where kubectl looks for them.
             "metadata": {"name": f"{metadata.name[:200]}.{unique}", "namespace": metadata.namespace or "default"},
             "eventTime": micro_time(now),
             "reportingController": "skysail.dev/operator",
@@ -133,7 +133,7 @@ class Broadcaster:
 
 
 def micro_time(moment: datetime) -> str:
-    """Kubernetes' MicroTime: six digits, always, and a Z."""
+    """Format a Kubernetes MicroTime: always six digits and a Z."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -1,8 +1,8 @@
-"""Leader election by a Lease: one process acts, the others keep their caches warm and wait.
+"""Leader election with a Lease: one process acts, the others keep their caches warm and wait.
 
-Time is measured by a clock that only goes forward: a wall clock may jump, and two machines never agree. A lease is ours
-until ten seconds after the *start* of the last renewal that succeeded, which is before anybody else may take
-it: fifteen seconds after they saw it.
+Time is monotonic, because wall clocks jump and differ between machines. We hold the lease until ten seconds after the
+*start* of the last successful renewal. Other processes may take it fifteen seconds after they saw that renewal, which
+is later.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Lease(Object, frozen=True, gc=False):
 
 
 class Elector:
-    """Campaigns for one lease. `leads` may be asked at any time; it is the fence's clock."""
+    """Elector for one lease. The fence checks `leads` before each write."""
 
     def __init__(
         self,
@@ -75,10 +75,10 @@ class Elector:
         return self._clock() < self._until
 
     async def campaign(self, *, sole: bool = False) -> None:
-        """Acquire, then renew. Returns when the lease was ours and is lost; until then it does not return.
+        """Acquire the lease, then renew it. Returns only when an acquired lease is lost.
 
-        Who is `sole` knows that whoever else holds the lease is dead, and takes it over at once; but once only, for who
-        loses it to another was wrong about that.
+        With `sole`, the caller knows that any other holder is dead: the lease is taken over at once, but only the first
+        time. If another process takes it back, that assumption was wrong.
         """
         self._takes_over = sole
         while True:
@@ -92,17 +92,17 @@ class Elector:
             await asyncio.sleep(_RETRY * self._rng.uniform(0.9, 1.1))
 
     async def _try_in_time(self) -> bool:
-        """A renewal that comes too late is none: meanwhile we have not led, and must not go on as if we had."""
+        """Try once, within the renew deadline. A late renewal does not count: in between we were not the leader."""
         left = self._until - self._clock() if self.elected.is_set() else _RENEW_DEADLINE
         try:
             async with asyncio.timeout(max(left, 0.0)):
                 return await self._try()
         except TimeoutError:
-            log.warning("lease not renewed in time", extra={"lease": str(self._key)})
+            log.warning("lease renewal timed out", extra={"lease": str(self._key)})
             return False
 
     async def release(self) -> None:
-        """Give the lease up at once, so that a successor need not wait for it to run out."""
+        """Release the lease, so that the successor does not wait until it expires."""
         if not self.leads:
             return
         self._until = 0.0
@@ -111,7 +111,7 @@ class Elector:
             if lease.spec.holder_identity == self._identity:
                 await self._write(lease, holder="", duration=1)
         except KubeError as error:
-            log.info("lease not released, it will run out", extra={"why": str(error)})
+            log.info("lease release failed, lease will expire", extra={"why": str(error)})
 
     async def _try(self) -> bool:
         try:
@@ -119,7 +119,7 @@ class Elector:
         except (Conflict, AlreadyExists):
             return False
         except KubeError as error:
-            log.warning("lease not reached", extra={"lease": str(self._key), "why": str(error)})
+            log.warning("lease request failed, retried", extra={"lease": str(self._key), "why": str(error)})
             return False
 
     async def _take(self) -> bool:
@@ -135,7 +135,7 @@ class Elector:
         return True
 
     def _ran_out(self, lease: Lease) -> bool:
-        """Whether we have watched this very record, unrenewed, for longer than its holder asked for."""
+        """Return whether we have seen this record unrenewed for longer than its lease duration."""
         if lease.metadata.resource_version != self._seen[0]:
             self._seen = (lease.metadata.resource_version, self._clock())
         seconds = lease.spec.lease_duration_seconds or _DURATION

@@ -125,10 +125,9 @@ def test_an_orphan_is_complained_of_when_listings_cannot_be_wrong_any_more_and_u
         await yard.sweep(after=TERMS.visibility - 1)
         assert yard.sweeper.complaint == ""
         await yard.sweep(after=1)
-        assert yard.sweeper.complaint == (
-            "5 instances run there in this cluster's name without a claim, and may be paid for: i-0, i-1, i-2 "
-            f"and 2 more. Skysail ends what is older than {GRACE:.0f} s."
-        )
+        assert "5 instances" in yard.sweeper.complaint
+        assert "i-0, i-1, i-2 and 2 more" in yard.sweeper.complaint
+        assert f"{GRACE:.0f} s" in yard.sweeper.complaint
         yard.cloud.instances = []
         await yard.sweep(after=1)
         assert yard.sweeper.complaint == ""

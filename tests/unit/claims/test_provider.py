@@ -154,7 +154,7 @@ def test_a_claim_that_cannot_be_written_is_told():
     async def story() -> None:
         quay = Quay()
         quay.server.is_down = True
-        with pytest.raises(Unknown, match="could not be written"):
+        with pytest.raises(Unknown, match=f"Claim {NAME} could not be created"):
             await quay.start()
 
     play(story)

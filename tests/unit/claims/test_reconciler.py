@@ -97,7 +97,7 @@ def test_the_next_pod_of_a_job_waits_for_one_that_goes_and_for_no_other():
         assert (await office.snapshot(new)).rival == ""
         office.owners.go.add("u-1")
         assert "i-1" in (await office.snapshot(new)).rival
-        assert "is going" in (await office.snapshot(old)).rival
+        assert "is being deleted" in (await office.snapshot(old)).rival
         office.owners.go.clear()
         office.cache.put(msgspec.structs.replace(old, metadata=_deleted(old.metadata)))
         assert "i-1" in (await office.snapshot(new)).rival
@@ -155,7 +155,7 @@ def test_what_another_account_lists_says_nothing_about_an_instance(account, is_o
         found = await office.snapshot(running)
         assert found.has_account is is_ours
         assert (found.sight == Unseen()) is not is_ours
-        assert ("no account theirs at cloud" in found.outage) is not is_ours
+        assert ("Account theirs at cloud" in found.outage) is not is_ours
         assert ("i-1" in office.desk.cloud.looks) is is_ours
 
     play(story)
@@ -166,6 +166,6 @@ def test_a_claim_of_a_cloud_that_was_removed_from_the_settings_says_so():
         orphan = claim("Running", of=spec(provider="elsewhere"))
         found = await Office(orphan).snapshot(orphan)
         assert not found.has_account
-        assert "no account at elsewhere" in found.outage
+        assert "account at elsewhere is not configured" in found.outage
 
     play(story)

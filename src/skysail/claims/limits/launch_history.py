@@ -1,7 +1,7 @@
-"""Launches whose claims are gone, kept for the brake: an operator that crashes in a loop must not begin to count anew.
+"""Launch history of deleted claims, kept so that a crash loop of the operator does not reset the launch limits.
 
-Claims that are there tell of their launches themselves. So this is written only when one goes, and rarely; what a crash
-loses are the last seconds of it.
+Existing claims record their own launch. So the history is written only after a claim is deleted, at most every few
+seconds, and a crash loses only the last seconds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Page(Object, frozen=True, gc=False):
 
 
 class Diary:
-    """Of the process that leads, in a ConfigMap of the operator's own namespace."""
+    """Launch history of the leader, in a ConfigMap in the operator's namespace."""
 
     def __init__(self, client: Client, namespace: str, now: Callable[[], datetime]) -> None:
         self._client = client
@@ -51,14 +51,14 @@ class Diary:
         self._news = asyncio.Event()
 
     async def read(self) -> list[Launch]:
-        """What earlier processes wrote. A page that cannot be read tells nothing, and stops nobody."""
+        """Read the launches that earlier processes wrote. An unreadable history counts as empty and stops nothing."""
         try:
             page = await self._client.get(CONFIG_MAP, self._namespace, NAME, _Page)
             written = msgspec.json.decode(page.data.get("launches", "[]"), type=list[Launch])
         except NotFound:
             written = []
         except (KubeError, msgspec.MsgspecError) as error:
-            log.warning("launches of earlier processes are not known", extra={"why": str(error)})
+            log.warning("launch history unreadable, starting empty", extra={"why": str(error)})
             written = []
         self._launches = self._recent([*written, *self._launches])
         return self._launches
@@ -69,7 +69,7 @@ class Diary:
             self._news.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Write the history after changes, until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -78,7 +78,7 @@ class Diary:
             try:
                 await self._write({"launches": msgspec.json.encode(self._launches).decode()})
             except KubeError as error:
-                log.info("launches not written down, tried again", extra={"why": str(error)})
+                log.info("launch history write failed, retried", extra={"why": str(error)})
                 self._news.set()
 
     async def _write(self, data: dict[str, str]) -> None:
@@ -90,7 +90,7 @@ class Diary:
             await self._client.create(CONFIG_MAP, {**manifest, "data": data}, _Page)
 
     def _recent(self, launches: Iterable[Launch]) -> list[Launch]:
-        """Each once: who stands by sees the same claims go as who leads, and reads of them in the page as well."""
+        """Return recent launches without duplicates: a standby sees the same deletions that the leader writes down."""
         since = self._now() - _KEPT
         launched = {(launch.spec.for_.uid, launch.spec.launch, launch.at): launch for launch in launches}
         return [launch for launch in launched.values() if launch.at > since]

@@ -1,4 +1,4 @@
-"""The brake: how many launches are too many. It stops a loop that nobody foresaw before it has emptied an account."""
+"""Launch limits: stop an unforeseen launch loop before it spends much money."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """For one object (a pod, or the work that pods of one Job index do), one namespace, and one cloud."""
+    """Limits per object (a pod, or all pods of one Job index), per namespace and per cloud."""
 
     object: Limit = Limit(5, timedelta(minutes=10))
     namespace: Limit = Limit(60, timedelta(hours=1))
@@ -34,16 +34,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Launched(NamedTuple):
-    """A launch by the clock that only goes forward, and by the one that people read."""
+    """Time of a launch by the monotonic clock (`at`) and by the wall clock (`shown`)."""
 
     at: float
     shown: datetime
 
 
 class Brake:
-    """Counts the launches of this process, and those that it finds written in claims when it starts.
+    """Counts the launches of this process and those recorded in claims when the process starts.
 
-    By `clock`, which nobody can set; `now` is for what is shown.
+    `clock` is monotonic and decides; `now` is the wall clock, for messages only.
     """
 
     def __init__(self, limits: Limits, *, clock: Callable[[], float], now: Callable[[], datetime]) -> None:
@@ -62,25 +62,25 @@ class Brake:
         return launched
 
     def take_back(self, spec: CloudInstanceSpec, launched: Launched) -> None:
-        """The cloud made nothing."""
+        """Undo a count, because the cloud created no instance."""
         for subject, _, _ in self._subjects(spec):
             launches = self._launches.get(subject, [])
             if launched in launches:
                 launches.remove(launched)
 
     def verdict(self, spec: CloudInstanceSpec) -> str:
-        """Why this launch has to wait, as a sentence; empty where it may go on."""
+        """Return why this launch has to wait, as a sentence, or an empty string."""
         for subject, limit, tell in self._subjects(spec):
             since = self._clock() - limit.within.total_seconds()
             recent = sorted(launched for launched in self._launches.get(subject, ()) if launched.at > since)
             if len(recent) >= limit.launches:
                 free = recent[-limit.launches].shown + limit.within
                 many = f"{len(recent)} launches in {_spoken(limit.within)}"
-                return f"{tell(many)} The next one is at {free:%H:%M:%S} UTC."
+                return f"{tell(many)} The next launch is possible at {free:%H:%M:%S} UTC."
         return ""
 
     def _forget(self) -> None:
-        """What is too long ago for every limit."""
+        """Drop launches that are too old for every limit."""
         since = self._clock() - self._longest
         recent = {subject: [one for one in launches if one.at > since] for subject, launches in self._launches.items()}
         self._launches = {subject: launches for subject, launches in recent.items() if launches}
@@ -92,17 +92,17 @@ class Brake:
             (
                 f"object {for_.namespace}/{for_.work or for_.uid}",
                 limits.object,
-                lambda many: f"{what} had {many}: look at why it ends so soon.",
+                lambda many: f"{what} had {many}: find out why it ends so soon.",
             ),
             (
                 f"namespace {for_.namespace}",
                 limits.namespace,
-                lambda many: f"Namespace {for_.namespace} had {many}, which is as many as one may have.",
+                lambda many: f"Namespace {for_.namespace} had {many}, which is its limit.",
             ),
             (
                 f"cloud {spec.provider}",
                 limits.cloud,
-                lambda many: f"{spec.provider} had {many} from this cluster, which is as many as one may have.",
+                lambda many: f"Cloud {spec.provider} had {many} from this cluster, which is its limit.",
             ),
         ]
 

@@ -1,9 +1,10 @@
-"""The launch protocol: the only place that decides to pay, and to stop paying. Pure.
+"""The launch protocol: the only code that decides to launch and to terminate billed instances. Pure.
 
-A claim is written first. Whoever puts an unused nonce into it, against its version, may call the cloud once. An answer
-that is lost makes the claim Unknown, and only listings lead out of that. An id that is known is given up only for one
-that is listed beside it, or when its instance is gone. The claim stays as long as what it is for, so that nothing is
-launched for it a second time.
+1. The claim is written first.
+2. The process that writes an unused nonce into the claim, at its current resourceVersion, may call the cloud once.
+3. If the answer is lost, the claim becomes Unknown. Only inventories resolve this state.
+4. A known instance id is replaced only by another listed instance of the claim, or dropped when the instance is gone.
+5. The claim stays as long as its owner, so that nothing is launched twice.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ def plan(snapshot: Snapshot) -> Plan:
 
 
 def refused(snapshot: Snapshot, why: Note) -> Plan:
-    """The API server refused a write: the state stands, and the claim says why nothing moves."""
+    """Report a rejected write in a condition. The state of the claim stays."""
     shown = render.told(snapshot, Conditions.LAUNCHED, "Unknown", why.reason, why.message)
     return Plan(status=shown, notes=(why,))
 
 
 def _without_strangers(snapshot: Snapshot) -> Snapshot:
-    """Instances beside the one that the claim knows say nothing of that one, which may be paid for unseen."""
+    """Move duplicates out of the observation if the known instance is missing: it may still be billed."""
     known, sight = snapshot.object.status.instance_id, snapshot.sight
     if not known or not isinstance(sight, Seen) or any(instance.id == known for instance in sight.instances):
         return snapshot
@@ -58,25 +59,25 @@ def _without_strangers(snapshot: Snapshot) -> Snapshot:
 
 
 def _without_account(snapshot: Snapshot) -> Plan:
-    """Somebody may be paying, and nobody here can look or end it. It must not be forgotten."""
+    """Keep the claim: its instance may be billed, and cannot be listed or terminated without the account."""
     claim = snapshot.object
-    what = f"instance {claim.status.instance_id}" if claim.status.instance_id else "an instance that may be there"
-    message = f"{snapshot.outage} Until then {what} can be ended at the cloud only."
+    instance = f"instance {claim.status.instance_id}" if claim.status.instance_id else "an instance that may exist"
+    message = f"{snapshot.outage} Until then, {instance} can only be terminated at the cloud itself."
     status = render.told(snapshot, Conditions.ENDED, "Unknown", Reason.NO_ACCOUNT, message)
     return Plan(status=status)
 
 
 def _claimed(snapshot: Snapshot) -> Plan:
-    """Nobody has called the cloud for this claim, or it is certain that nothing came of it."""
+    """Plan a claim for which the cloud was never called, or certainly created nothing."""
     if isinstance(snapshot.sight, Seen):
         return _mirror(snapshot, snapshot.sight.instances)
     if _is_calling(snapshot):
-        return Plan(look_again=snapshot.terms.tick)  # it is being broken off, and may still succeed
+        return Plan(look_again=snapshot.terms.tick)  # the call is being cancelled and may still succeed
     return _unlaunched(snapshot)
 
 
 def _unlaunched(snapshot: Snapshot) -> Plan:
-    """The ticket, against the version of the claim, and with it the call. One that was not used is written anew."""
+    """Write the nonce at the current resourceVersion of the claim, then call. Rewrites a nonce that was not used."""
     end = verdict(snapshot)
     if end is not None:
         told = Verdict(end.reason, f"{end.message} Nothing was launched.")
@@ -85,10 +86,12 @@ def _unlaunched(snapshot: Snapshot) -> Plan:
     if wait is not None:
         return _waiting(snapshot, *wait)
     claim, order = snapshot.object, snapshot.order
-    assert order is not None, "without one there is an obstacle"
+    assert order is not None, "a missing launch spec is a reason to wait"
     launching = Launching(by=snapshot.identity, nonce=snapshot.ticket, at=timestamp(snapshot.now))
-    status = render.told(snapshot, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, "The cloud is being called.")
-    # The cloud counts from the call on, and so do we: time spent waiting for capacity is not lived.
+    status = render.told(
+        snapshot, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, "The operator is calling the cloud."
+    )
+    # Start the lifetime at the call, as the cloud does: time spent waiting for capacity does not count.
     deadline = timestamp(snapshot.now + timedelta(seconds=order.seconds))
     status = msgspec.structs.replace(status, state="Launching", launching=launching, deadline_time=deadline)
     launch = Launch(claim.spec.provider, CLOUD_INSTANCE.resource, claim, order, status)
@@ -96,13 +99,13 @@ def _unlaunched(snapshot: Snapshot) -> Plan:
 
 
 def _obstacle(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
-    """What a launch waits for, and when time alone may have removed it."""
+    """Return why the launch has to wait, and after how many seconds to check again."""
     tick = snapshot.terms.tick
     if snapshot.outage:
         reason = Reason.CLOUD_UNREACHABLE if snapshot.has_account else Reason.NO_ACCOUNT
-        return reason, f"{snapshot.outage} It is launched when the cloud answers again.", tick
+        return reason, f"{snapshot.outage} The launch waits until the cloud answers.", tick
     if snapshot.order is None:
-        return Reason.ORDER_AWAITED, "The node has not said yet what to run.", tick
+        return Reason.ORDER_AWAITED, "The node has not provided the launch spec yet.", tick
     if snapshot.rival:
         return Reason.OLDER_STILL_RUNNING, snapshot.rival, tick
     pause = _pause(snapshot)
@@ -114,7 +117,7 @@ def _obstacle(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
 
 
 def _pause(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
-    """What the last call brought, until it is time for the next one. Who is throttled is the account."""
+    """Return the backoff after the last failed call. Throttling applies to the account, so to all of its claims."""
     for call in (snapshot.call, snapshot.throttled):
         if (
             call is not None
@@ -123,12 +126,12 @@ def _pause(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
         ):
             reason = Reason.THROTTLED if isinstance(call.error, Throttled) else Reason.NO_CAPACITY
             left = call.failed + call.pause - snapshot.now
-            return reason, f"{call.error} Asked again later.", left.total_seconds()
+            return reason, f"{call.error} The launch is retried later.", left.total_seconds()
     return None
 
 
 def _launching(snapshot: Snapshot) -> Plan:
-    """Somebody may have called. If it is us, we know; if not, only listings can tell."""
+    """Plan a claim whose call may have been made. Only inventories show the outcome of another process's call."""
     mine = _own_call(snapshot)
     if _found(snapshot) and not (mine and mine.is_under_way):
         return _mirror(snapshot, _found(snapshot))
@@ -136,27 +139,27 @@ def _launching(snapshot: Snapshot) -> Plan:
         return _called(snapshot, mine)
     launching = snapshot.object.status.launching
     if launching is not None and launching.nonce == snapshot.ticket:
-        return _unlaunched(snapshot)  # nobody has used it, and nobody but us can
+        return _unlaunched(snapshot)  # the nonce is ours and unused
     tick = timedelta(seconds=snapshot.terms.tick)
     if launching is not None and termination.is_within(tick, datetime.fromisoformat(launching.at), snapshot.now):
-        return Plan(look_again=snapshot.terms.tick)  # whoever wrote it may be about to call, and tells soon
-    return _in_doubt(snapshot, "The operator that called the cloud ended before it wrote down the answer.")
+        return Plan(look_again=snapshot.terms.tick)  # the process that wrote it may be calling now
+    return _in_doubt(snapshot, "The operator that called the cloud stopped before it recorded the answer.")
 
 
 def _called(snapshot: Snapshot, call: Call) -> Plan:
     if call.error is None:
         if verdict(snapshot) is None:
             return Plan(look_again=snapshot.terms.tick)
-        return _in_doubt(snapshot, "The launch was broken off, because nobody wants it any more.")
+        return _in_doubt(snapshot, "The launch was cancelled because the instance is no longer needed.")
     return _failed(snapshot, call.error)
 
 
 def _failed(snapshot: Snapshot, error: ProviderError) -> Plan:
-    """Only what the contract says to have made nothing is believed to have made nothing."""
+    """Plan after a failed call. Only the errors of the provider contract prove that nothing was created."""
     match error:
         case NoCapacity() | Throttled():
             reason = Reason.THROTTLED if isinstance(error, Throttled) else Reason.NO_CAPACITY
-            return Plan(status=_back(snapshot, reason, f"{error} Asked again later."), look_again=0.0)
+            return Plan(status=_back(snapshot, reason, f"{error} The launch is retried later."), look_again=0.0)
         case Refused():
             return _refused(
                 snapshot, error.reason if termination.REASON.fullmatch(error.reason) else Reason.REFUSED, error
@@ -173,7 +176,7 @@ def _refused(snapshot: Snapshot, reason: str, error: ProviderError) -> Plan:
 
 
 def _in_doubt(snapshot: Snapshot, why: str) -> Plan:
-    message = f"{why} Whether there is an instance is decided by the next listings; until then nothing is launched."
+    message = f"{why} Nothing is launched until the cloud's inventory shows whether an instance exists."
     status = render.told(snapshot, Conditions.LAUNCHED, "Unknown", Reason.REPLY_LOST, message)
     return Plan(
         status=msgspec.structs.replace(status, state="Unknown"),
@@ -189,14 +192,14 @@ def _unknown(snapshot: Snapshot) -> Plan:
         return Plan(look_again=snapshot.terms.tick)
     end = verdict(snapshot)
     if end is not None:
-        told = Verdict(end.reason, f"{end.message} No instance ever appeared.")
+        told = Verdict(end.reason, f"{end.message} No instance was found.")
         return termination.over(snapshot, told, usd=render.NEVER_PAID)
-    message = "No listing showed an instance for longer than the cloud takes to show one, so it is launched anew."
+    message = "The cloud has listed no instance for longer than a launch takes, so the launch is repeated."
     return Plan(status=_back(snapshot, Reason.NEVER_APPEARED, message), look_again=0.0)
 
 
 def _alive(snapshot: Snapshot) -> Plan:
-    """There is an instance, and we know its id."""
+    """Plan a claim whose instance id is known."""
     if isinstance(snapshot.sight, Seen):
         return _mirror(snapshot, snapshot.sight.instances)
     if not _is_surely_absent(snapshot) or not snapshot.sight.is_gone:
@@ -207,7 +210,7 @@ def _alive(snapshot: Snapshot) -> Plan:
 
 
 def _unseen(snapshot: Snapshot) -> Plan:
-    """Nobody says now that it is there, or that it is gone. It can be ended all the same, by its id."""
+    """Plan while neither presence nor absence is proven. The instance can still be terminated by its id."""
     end = termination.underway(snapshot) or verdict(snapshot)
     if end is None:
         return Plan(look_again=snapshot.terms.tick)
@@ -217,7 +220,7 @@ def _unseen(snapshot: Snapshot) -> Plan:
 
 
 def _mirror(snapshot: Snapshot, instances: tuple[Instance, ...]) -> Plan:
-    """Show the oldest instance that lives, and end the others: one claim pays for one."""
+    """Copy the oldest running instance into the status and terminate duplicates: a claim pays for one instance."""
     kept = _kept(snapshot.object.status.instance_id, instances)
     spare = tuple(id_ for id_ in termination.living(instances) if id_ != kept.id)
     status = render.as_seen(snapshot, kept)
@@ -225,7 +228,7 @@ def _mirror(snapshot: Snapshot, instances: tuple[Instance, ...]) -> Plan:
         return termination.ended(snapshot, kept, status)
     end = termination.underway(snapshot) or verdict(snapshot)
     if end is None and termination.has_just_finished(snapshot, kept):
-        # Most clouds confirm at once, and the end is one write then instead of two.
+        # Do not write Terminating yet: most clouds confirm at once, which saves a status write.
         return Plan(actions=termination.ends(snapshot, (kept.id, *spare)), look_again=snapshot.terms.tick)
     end = end or termination.work_done(kept)
     if end is not None:
@@ -235,7 +238,7 @@ def _mirror(snapshot: Snapshot, instances: tuple[Instance, ...]) -> Plan:
 
 
 def _kept(known: str, instances: tuple[Instance, ...]) -> Instance:
-    """The oldest that lives, else the one that we know."""
+    """Return the oldest running instance, else the known one."""
     alive = (instance for instance in instances if instance.state != "ended")
     ours = (instance for instance in instances if known in {"", instance.id})
     return next(alive, None) or next(ours)
@@ -246,13 +249,13 @@ def _waiting(snapshot: Snapshot, reason: Reason, message: str, seconds: float) -
 
 
 def _back(snapshot: Snapshot, reason: Reason, message: str) -> CloudInstanceStatus:
-    """To the beginning: it is certain that the cloud has nothing of this claim."""
+    """Reset the status to Claimed, because the cloud certainly has no instance of this claim."""
     status = render.told(snapshot, Conditions.LAUNCHED, "False", reason, message)
     return msgspec.structs.replace(status, state="Claimed", launching=None, deadline_time=None)
 
 
 def _found(snapshot: Snapshot) -> tuple[Instance, ...]:
-    """What the cloud shows of a launch, and what it answered to our call: a listing may be without that one yet."""
+    """Return the observed instances and the one our call created, which inventories may not show yet."""
     seen = snapshot.sight.instances if isinstance(snapshot.sight, Seen) else ()
     call = _own_call(snapshot)
     answered = call.instance if call else None
@@ -262,13 +265,16 @@ def _found(snapshot: Snapshot) -> tuple[Instance, ...]:
 
 
 def _own_call(snapshot: Snapshot) -> Call | None:
-    """The call of this process that the claim tells of."""
+    """Return the call of this process whose nonce is in the claim."""
     call, launching = snapshot.call, snapshot.object.status.launching
     return call if call is not None and launching is not None and call.nonce == launching.nonce else None
 
 
 def _is_surely_absent(snapshot: Snapshot) -> bool:
-    """Where a call may still be worked on, its end is waited for first."""
+    """Return whether enough complete inventories prove absence.
+
+    Without an instance id this takes longer: the cloud may still be creating the instance.
+    """
     sight, terms = snapshot.sight, snapshot.terms
     if isinstance(sight, Seen) or sight.listings < terms.absences:
         return False
@@ -280,6 +286,6 @@ def _is_calling(snapshot: Snapshot) -> bool:
 
 
 def _next_look(snapshot: Snapshot) -> float | None:
-    """Its time is ours to keep, too; everything else is told by the next listing."""
+    """Return the seconds until the lifetime ends. All other changes come with the next inventory."""
     span = termination.lifetime(snapshot.object.status)
     return None if span is None else max(1.0, span - snapshot.lived)

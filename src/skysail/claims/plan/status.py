@@ -1,4 +1,4 @@
-"""The status of a claim, made from what a cloud says of its instance. Pure."""
+"""Builds the status of a claim from its instance. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from skysail.core import conditions
 from skysail.kube.api.fields import Condition
 
 NEVER_PAID = 0.0
-# What a cloud says may be a whole page, or nonsense such as milliseconds for seconds. The API server takes no more than
-# this, and what it would not take is left out: a claim whose status cannot be written would never end.
+# Truncate or drop values that the API server would reject, such as long texts or milliseconds instead of seconds: a
+# claim whose status cannot be written would never be terminated.
 _LONGEST_MESSAGE = 4096
 _LONGEST_WORD = 256
 _DEAREST = 1e9
@@ -30,8 +30,8 @@ _NO_CODE = 255
 
 
 def as_seen(snapshot: Snapshot, instance: Instance) -> CloudInstanceStatus:
-    """The status with what the cloud says of the instance. What was told before is not taken back."""
-    status = told(snapshot, Conditions.LAUNCHED, "True", Reason.LAUNCHED, "The cloud has made the instance.")
+    """Copy the instance into the status. Values that are already set, such as times and prices, are kept."""
+    status = told(snapshot, Conditions.LAUNCHED, "True", Reason.LAUNCHED, "The cloud has created the instance.")
     runs = instance.state == "running" or instance.started is not None
     exit_ = instance.exit
     start = status.start_time or time(instance.created) or _called(snapshot)
@@ -58,7 +58,7 @@ def told(
     *,
     status: CloudInstanceStatus | None = None,
 ) -> CloudInstanceStatus:
-    """This status, or the claim's own, with one condition told."""
+    """Set one condition in this status, or in the claim's own."""
     old, claim = status or snapshot.object.status, snapshot.object
     new = Condition(
         type=type_,
@@ -76,7 +76,7 @@ def told(
 
 
 def cost(status: CloudInstanceStatus, end: float) -> float:
-    """What an instance has cost at its price, from the moment when the cloud began to charge."""
+    """Return the cost of an instance at its price since billing started."""
     if status.start_time is None or status.usd_per_hour is None:
         return NEVER_PAID
     seconds = end - datetime.fromisoformat(status.start_time).timestamp()
@@ -84,14 +84,14 @@ def cost(status: CloudInstanceStatus, end: float) -> float:
 
 
 def time(seconds: float | None) -> str | None:
-    """None also where it cannot be one."""
+    """Convert Unix seconds to a timestamp. Returns None if the value is missing or implausible."""
     if seconds is None or not _FIRST_MOMENT <= seconds < _LAST_MOMENT:
         return None
     return timestamp(from_seconds(seconds))
 
 
 def usd(told: float | None) -> float | None:
-    """None also where it cannot be a price."""
+    """Return the price. Returns None if the value is missing or implausible."""
     return told if told is not None and 0 <= told <= _DEAREST else None
 
 
@@ -101,13 +101,13 @@ def _called(snapshot: Snapshot) -> str:
 
 
 def _deadline(snapshot: Snapshot, start: str) -> str:
-    """Of an instance that was found after it was given up: the cloud has counted since it made it."""
+    """Compute the deadline from the creation time, for an instance found after its launch was reset."""
     seconds = snapshot.order.seconds if snapshot.order else snapshot.terms.longest
     return timestamp(datetime.fromisoformat(start) + timedelta(seconds=seconds))
 
 
 def _ready(instance: Instance, now: datetime) -> str | None:
-    """A cloud that says that it runs, and not since when, is believed from now on."""
+    """Return the start time of the program, or now if the cloud reports only that the program runs."""
     return time(instance.started) or (timestamp(now) if instance.state == "running" else None)
 
 

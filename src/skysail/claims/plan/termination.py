@@ -1,7 +1,7 @@
-"""How an instance ends: why, the question to the cloud, the cloud's word, the last record. Pure.
+"""Termination of an instance: its reason, the request to the cloud, the confirmation and the final status. Pure.
 
-An end is believed when the cloud confirms it. What to end is decided by ids and states only, so that nothing else that
-a cloud says of an instance, however strange, keeps it alive.
+An instance is terminated only when the cloud confirms it. Only ids and states decide which instances to terminate, so
+that no other value from a cloud, however odd, keeps an instance alive.
 """
 
 from __future__ import annotations
@@ -21,40 +21,43 @@ from skysail.cloud.account import Instance
 from skysail.core import conditions
 from skysail.core.actions import Action, Delete, End, Note, Plan, SetFinalizers
 
-# As of a container that was killed, and of one that could not be started.
+# Exit codes of a killed container, and of a container that could not be started.
 LOST_CODE = 137
 UNSTARTED_CODE = 128
 _ASK_AGAIN = timedelta(seconds=30)
-# What a condition takes as a reason.
+# Pattern of a condition's reason.
 REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]{0,254}[A-Za-z0-9_])?")
 _OWN_ENDS = {Reason.COMPLETED, "Error"}
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Why an instance has to end."""
+    """Reason and message of a termination."""
 
     reason: str
     message: str
 
 
-_PROGRAM_ENDED = Verdict(Reason.COMPLETED, "Its program ended.")
+_PROGRAM_ENDED = Verdict(Reason.COMPLETED, "The program exited.")
 
 
 def verdict(snapshot: Snapshot) -> Verdict | None:
-    """Whether the instance has to end although its work goes on."""
+    """Return why the instance has to be terminated although its program runs, or None."""
     claim = snapshot.object
     if snapshot.owner is Owner.ABSENT:
-        return Verdict(Reason.OWNER_GONE, f"{_beneficiary(snapshot)} does not exist any more.")
+        return Verdict(Reason.OWNER_GONE, f"{_beneficiary(snapshot)} no longer exists.")
     if claim.metadata.is_deleting:
         return Verdict(Reason.DELETED, "The claim was deleted.")
     span = lifetime(claim.status)
     if span is not None and snapshot.lived >= span:
-        return Verdict(Reason.DEADLINE_EXCEEDED, f"The {span:.0f} seconds that it was given are over.")
+        return Verdict(Reason.DEADLINE_EXCEEDED, f"The instance reached its maximum lifetime of {span:.0f} seconds.")
     return None
 
 
 def lifetime(status: CloudInstanceStatus) -> float | None:
-    """How many seconds the instance was given. Not until which moment: a clock may be set, and that ends nothing."""
+    """Return the maximum lifetime in seconds.
+
+    A duration, not a deadline: changing the wall clock must not terminate an instance.
+    """
     begun = status.launching.at if status.launching else status.start_time
     if status.deadline_time is None or begun is None:
         return None
@@ -62,25 +65,25 @@ def lifetime(status: CloudInstanceStatus) -> float | None:
 
 
 def underway(snapshot: Snapshot) -> Verdict | None:
-    """An end that was begun is carried through, whatever its reason was."""
+    """Return the reason of a termination in progress, which is always completed."""
     if snapshot.object.status.state != "Terminating":
         return None
     told = conditions.find(snapshot.object.status.conditions, Conditions.ENDED)
-    return Verdict(told.reason, told.message) if told else Verdict(Reason.DELETED, "It is being ended.")
+    return Verdict(told.reason, told.message) if told else Verdict(Reason.DELETED, "The instance is being terminated.")
 
 
 def work_done(instance: Instance) -> Verdict | None:
-    """A program that ended is no reason for a cloud to stop charging: some go on until they are told."""
+    """Return the reason to terminate after the program exited: some clouds bill until the instance is terminated."""
     if instance.exit is None:
         return None
     reason = instance.exit.reason
     if reason in _OWN_ENDS or not REASON.fullmatch(reason):
         return _PROGRAM_ENDED
-    return Verdict(reason, instance.exit.message or "The cloud ended its program.")
+    return Verdict(reason, instance.exit.message or "The cloud terminated the program.")
 
 
 def has_just_finished(snapshot: Snapshot, instance: Instance) -> bool:
-    """Its program ended a moment ago, and nobody has asked yet for the end of the instance that we know."""
+    """Return whether the program exited just now and no termination of the known instance was requested yet."""
     if instance.exit is None or instance.id in snapshot.asked or not snapshot.object.status.instance_id:
         return False
     return abs(snapshot.now.timestamp() - instance.exit.ended) < _ASK_AGAIN.total_seconds()
@@ -91,7 +94,7 @@ def living(instances: tuple[Instance, ...]) -> tuple[str, ...]:
 
 
 def ending(snapshot: Snapshot, end: Verdict, ids: tuple[str, ...], status: CloudInstanceStatus) -> Plan:
-    """Ask the cloud, say it, and ask again until it confirms."""
+    """Request the termination, record it in the status, and repeat the request until the cloud confirms."""
     told = render.told(snapshot, Conditions.ENDED, "False", end.reason, end.message, status=status)
     told = msgspec.structs.replace(told, state="Terminating")
     return Plan(actions=ends(snapshot, ids), status=told, look_again=snapshot.terms.tick)
@@ -109,23 +112,29 @@ def ends(snapshot: Snapshot, ids: tuple[str, ...]) -> tuple[Action, ...]:
 
 
 def spare_notes(snapshot: Snapshot, ids: tuple[str, ...]) -> tuple[Note, ...]:
-    """Told once of each, when its end is first asked for."""
+    """Record one event for each duplicate, when its termination is first requested."""
     cloud = snapshot.object.spec.provider
     return tuple(
-        Note(Reason.REPLY_LOST, f"{cloud} made a second instance {id_} for one claim; it is ended.", warning=True)
+        Note(
+            Reason.REPLY_LOST,
+            f"{cloud} created a second instance {id_} for one claim; Skysail terminates it.",
+            warning=True,
+        )
         for id_ in ids
         if id_ not in snapshot.asked
     )
 
 
 def ended(snapshot: Snapshot, instance: Instance, status: CloudInstanceStatus) -> Plan:
-    """The cloud says so."""
+    """Finish a claim whose instance the cloud reports as terminated."""
     end = underway(snapshot) or verdict(snapshot) or work_done(instance)
     if status.exit is None:
-        lost = Exit(code=LOST_CODE, reason=end.reason if end else Reason.LOST, message="The cloud ended the instance.")
+        lost = Exit(
+            code=LOST_CODE, reason=end.reason if end else Reason.LOST, message="The cloud terminated the instance."
+        )
         status = msgspec.structs.replace(status, exit=lost)
     if end is None:
-        end = Verdict(Reason.LOST, "The cloud ended the instance, for example because it was preempted.")
+        end = Verdict(Reason.LOST, "The cloud terminated the instance, for example because it was preempted.")
     moment = render.time(instance.ended) or timestamp(snapshot.now)
     usd = render.usd(instance.usd_total)
     status = msgspec.structs.replace(status, finish_time=status.finish_time or moment, end_time=moment)
@@ -139,7 +148,10 @@ def _cost_of_doubles(snapshot: Snapshot, instance: Instance) -> float:
 
 
 def vanished(snapshot: Snapshot) -> Plan:
-    """Several complete listings and the instance's own page say that it is gone. Nothing was paid beyond its time."""
+    """Finish a claim whose instance is gone by several complete inventories and by a lookup.
+
+    The cost is capped at the deadline, because the cloud bills no longer than that.
+    """
     status, known = snapshot.object.status, _last_seen(snapshot)
     if known is not None:
         status = render.as_seen(snapshot, known)
@@ -152,14 +164,14 @@ def vanished(snapshot: Snapshot) -> Plan:
         end = _PROGRAM_ENDED
     if end is not None:
         return over(snapshot, end, usd=usd, status=status)
-    exit_ = Exit(code=LOST_CODE, reason=Reason.LOST, message="The instance vanished at the cloud.")
+    exit_ = Exit(code=LOST_CODE, reason=Reason.LOST, message="The instance disappeared from the cloud.")
     lost = msgspec.structs.replace(status, exit=exit_, finish_time=status.finish_time or moment)
-    end = Verdict(Reason.LOST, "The instance vanished at the cloud, for example because it was preempted.")
+    end = Verdict(Reason.LOST, "The instance disappeared from the cloud, for example because it was preempted.")
     return over(snapshot, end, usd=usd, status=lost)
 
 
 def over(snapshot: Snapshot, end: Verdict, *, usd: float, status: CloudInstanceStatus | None = None) -> Plan:
-    """The end is certain: the last word, and the final cost, written once."""
+    """Write the final status and cost, once, after a confirmed termination."""
     old = status or snapshot.object.status
     told = render.told(snapshot, Conditions.ENDED, "True", end.reason, end.message, status=old)
     launched = conditions.find(told.conditions, Conditions.LAUNCHED)
@@ -172,12 +184,12 @@ def over(snapshot: Snapshot, end: Verdict, *, usd: float, status: CloudInstanceS
         end_time=old.end_time or timestamp(snapshot.now),
         usd_total=usd if old.usd_total is None else old.usd_total,
     )
-    # Who deleted the claim, or what it was for, waits for it: the next look lets it go.
+    # Reconcile again at once: a deletion of the claim or of its owner waits for the finalizer.
     return Plan(status=final, look_again=0.0)
 
 
 def terminated(snapshot: Snapshot) -> Plan:
-    """Nothing is paid any more. A straggler that shows up late ends; then the claim goes with what it was for."""
+    """Plan a terminated claim: terminate instances that appear late, and delete the claim after its owner."""
     claim, sight = snapshot.object, snapshot.sight
     late = living(sight.instances if isinstance(sight, Seen) else sight.others)
     if late:
@@ -194,7 +206,10 @@ def terminated(snapshot: Snapshot) -> Plan:
 
 
 def is_within(span: timedelta, since: datetime, now: datetime) -> bool:
-    """Not where the clock was set back since: that would be a wait of any length."""
+    """Return whether `now` is within `span` of `since`.
+
+    False if the clock was set back: otherwise the wait could be arbitrarily long.
+    """
     return since <= now < since + span
 
 
@@ -208,7 +223,7 @@ def _kept(snapshot: Snapshot) -> CloudInstanceStatus:
 
 
 def _last_seen(snapshot: Snapshot) -> Instance | None:
-    """What this process saw before the cloud forgot the instance, and could not write down."""
+    """Return the last observation of the instance, which may not be in the status yet."""
     sight = snapshot.sight
     instances = sight.instances if isinstance(sight, Seen) else sight.before
     return next((instance for instance in instances if instance.id == snapshot.object.status.instance_id), None)

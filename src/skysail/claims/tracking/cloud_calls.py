@@ -1,7 +1,7 @@
-"""Calls to clouds: each a task of its own, because one may take many minutes, and a cloud that is down all its time.
+"""Calls to clouds. Each call is a task, because it may take many minutes, or its whole timeout if the cloud is down.
 
-What came of a call is kept until it is written down. A process that ends before that leaves a claim with a nonce that
-nobody remembers; the next one finds the instance, or its absence, in the listings.
+The result of a call is kept until the status of the claim records it. If the process stops before that, the claim keeps
+an unknown nonce, and the next process finds the instance, or its absence, in the inventories.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from skysail.core.actions import End, Launch
 
 _FIRST_PAUSE = 10.0
 _LONGEST_PAUSE = 300.0
-# A cloud that asks for more than this is asked again all the same.
+# Maximum for a cloud's Retry-After: retry after this time even if the cloud asks for more.
 _LONGEST_REQUEST = 3600.0
-# Long after it an end is asked for again anyway.
+# Forget termination requests after this time: they are repeated long before.
 _ASKED_FOR = timedelta(hours=1)
 
 log = logging.getLogger(__name__)
 
 
 class _Begun(NamedTuple):
-    """A call as it was begun."""
+    """A launch call that was started."""
 
     claim: CloudInstance
     order: Order
@@ -48,7 +48,7 @@ class _Begun(NamedTuple):
 
 
 class Calls:
-    """Of one process. `changed` is told the name of each claim whose call has an outcome."""
+    """Cloud calls of one process. `changed` gets the name of each claim whose call has finished."""
 
     def __init__(
         self,
@@ -69,29 +69,30 @@ class Calls:
         self._tasks: dict[str, asyncio.Task[Instance]] = {}
         self._failures: dict[str, int] = {}
         self._throttled: dict[str, Call] = {}
-        # By cloud, when each instance was last asked to end. Never changed, only replaced: snapshots hold it.
+        # Time of the last termination request, by cloud and instance id. Replace the inner mapping, never change it:
+        # snapshots hold references to it.
         self._asked: dict[str, Mapping[str, datetime]] = {}
         self._ends: dict[tuple[str, str], asyncio.Task[None]] = {}
         self.made: Callable[[Instance], None] = lambda _: None
 
     def ticket(self, claim: str) -> str:
-        """A nonce of this process that no call has used."""
+        """Return a nonce of this process that no call has used."""
         return self._tickets.setdefault(claim, f"{self._rng.getrandbits(64):016x}")
 
     def last(self, claim: str) -> Call | None:
-        """The last call for this claim."""
+        """Return the last call for this claim."""
         return self._calls.get(claim)
 
     def throttled(self, cloud: str) -> Call | None:
-        """The last call after which this cloud asked for a pause."""
+        """Return the last call that this cloud throttled."""
         return self._throttled.get(cloud)
 
     def asked(self, cloud: str) -> Mapping[str, datetime]:
-        """When each instance of this cloud was last asked to end."""
+        """Return the time of the last termination request, by instance id."""
         return self._asked.get(cloud, {})
 
     def heed(self, claim: CloudInstance) -> None:
-        """Break off the call that this claim does not wait for any more."""
+        """Cancel the running call if the claim no longer waits for it."""
         call, task = self._calls.get(claim.metadata.name), self._tasks.get(claim.metadata.name)
         if call is not None and task is not None and call.nonce != _awaited(claim) and not task.cancelling():
             task.cancel()
@@ -108,10 +109,10 @@ class Calls:
         assert isinstance(claim, CloudInstance), "only claims are launched"
         name = claim.metadata.name
         if self._brake.verdict(claim.spec):
-            self._changed(name)  # others were launched since the plan was made: the next one says so
+            self._changed(name)  # launches since the plan used up the limit: plan again
             return
         nonce = self._tickets.pop(name)
-        assert nonce == _awaited(claim), "the claim carries the ticket"
+        assert nonce == _awaited(claim), "the claim contains the nonce"
         launched = self._brake.count(claim.spec)
         self._calls[name] = Call(nonce=nonce)
         create = self._clouds[claim.spec.provider].create(order)
@@ -119,7 +120,7 @@ class Calls:
         task.add_done_callback(partial(self._answered, _Begun(claim, order, nonce, launched)))
 
     def end(self, action: End) -> None:
-        """One that is being asked for already is not asked for twice."""
+        """Request a termination, unless a request for this instance is in progress."""
         key, now = (action.cloud, action.instance), self._now()
         if key in self._ends:
             return
@@ -129,7 +130,7 @@ class Calls:
         task.add_done_callback(lambda _: self._ends.pop(key))
 
     async def close(self) -> None:
-        """The process stops: what is under way is left to the listings of the next one."""
+        """Cancel all calls. The next process learns their outcome from its inventories."""
         tasks: list[asyncio.Task[Any]] = [*self._tasks.values(), *self._ends.values()]
         for task in tasks:
             task.cancel()
@@ -137,16 +138,16 @@ class Calls:
 
     async def _end(self, action: End) -> None:
         extra = {"cloud": action.cloud, "instance": action.instance}
-        if not await guard.survive(self._try_end(action, extra), f"end of {action.instance} at {action.cloud}"):
+        if not await guard.survive(self._try_end(action, extra), f"termination of {action.instance} at {action.cloud}"):
             self._unask(action)
 
     async def _try_end(self, action: End, extra: dict[str, str]) -> None:
         try:
             await self._clouds[action.cloud].end(action.instance, action.grace)
         except Gone:
-            log.debug("end of what the cloud does not know", extra=extra)
+            log.debug("terminate: instance not found", extra=extra)
         except ProviderError as error:
-            log.warning("end not answered, asked again", extra={**extra, "why": str(error)})
+            log.warning("terminate failed, retried", extra={**extra, "why": str(error)})
             self._unask(action)
 
     def _unask(self, action: End) -> None:
@@ -167,18 +168,18 @@ class Calls:
     def _outcome(self, begun: _Begun, task: asyncio.Task[Instance]) -> Call:
         nonce = begun.nonce
         if task.cancelled():
-            return Call(nonce=nonce, error=Unknown("The call was broken off."))
+            return Call(nonce=nonce, error=Unknown("The call to the cloud was cancelled."))
         error = task.exception()
         if isinstance(error, ProviderError):
             return self._failed(begun, error)
         if error is not None:
-            log.error("call failed", exc_info=error, extra={"claim": begun.name})
-            return Call(nonce=nonce, error=Unknown("The call failed; the operator's log tells more."))
+            log.error("launch call failed", exc_info=error, extra={"claim": begun.name})
+            return Call(nonce=nonce, error=Unknown("The call to the cloud failed: see the operator log."))
         instance, order = task.result(), begun.order
         if not instance.has_usable_id:
-            return Call(nonce=nonce, error=Unknown("The cloud answered with an id that cannot be written down."))
+            return Call(nonce=nonce, error=Unknown("The cloud returned an empty or too long instance ID."))
         if (instance.claim, instance.cluster) != (order.claim, order.cluster):
-            return Call(nonce=nonce, error=Unknown(f"The cloud answered with instance {instance.id} of another claim."))
+            return Call(nonce=nonce, error=Unknown(f"The cloud returned instance {instance.id} of another claim."))
         self._failures.pop(begun.name, None)
         return Call(nonce=nonce, instance=instance)
 
@@ -202,13 +203,13 @@ class Calls:
 
 
 def _awaited(claim: CloudInstance) -> str:
-    """The nonce of the call whose outcome the claim waits for."""
+    """Return the nonce of the call that the claim waits for."""
     launching = claim.status.launching
     return launching.nonce if launching is not None and claim.status.state == "Launching" else ""
 
 
 def seed(brake: Brake, claims: Iterable[CloudInstance], now: datetime) -> None:
-    """Let a new process know of the launches before it, also of those that have ended since."""
+    """Count the launches of existing claims, also of terminated ones, when a process starts."""
     for claim in claims:
         if at := launched_at(claim):
             brake.count(claim.spec, max(now - at, timedelta()))

@@ -1,7 +1,7 @@
-"""What one cloud says that it runs: one poll per tick for all claims, and what follows from it for each of them.
+"""Inventory of one cloud: one poll per tick for all claims, and the observation that follows for each claim.
 
-A listing that failed, that is not complete, or that another way to ask contradicts shows what is there and nothing
-else: absence is counted on complete ones only, begun after the claim was last written, and from zero after a restart.
+Only complete inventories prove absence. Failed, partial or contradicted ones prove presence only. Absence is counted
+over inventories that were requested after the claim's last write, and from zero after a restart.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from skysail.claims.types import CloudInstance
 from skysail.cloud.account import Cloud, Instance, Inventory, oldest_first
 from skysail.cloud.errors import ProviderError
 
-# How many instances are asked for one by one, where a listing shows none of ours.
+# Maximum number of lookups by id that cross-check an inventory without any known instance.
 _WITNESSES = 3
-# How many are asked for at once, where a listing does not show them.
+# Maximum number of concurrent lookups of missing instances.
 _INQUIRIES = 8
-# A cloud that is silent for so many ticks, and for so many seconds, does not list.
+# Timeout of a poll: the longer of these two.
 _SILENT_TICKS = 3
 _SILENT_SECONDS = 30.0
 _ALIVE = {"Starting", "Running", "Terminating"}
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class _Absence(NamedTuple):
-    """So many complete listings in a row without it, the first of them begun then; and what its own page says."""
+    """Number and request times of complete inventories in a row without the instance, and the result of its lookup."""
 
     times: int
     first: float
@@ -45,7 +45,7 @@ class _Sighting(NamedTuple):
 
 
 class Listings:
-    """Of one cloud. `changed` is told the name of each claim about which there is news."""
+    """Inventory tracker of one cloud. `changed` gets the name of each claim whose observation changed."""
 
     def __init__(
         self, cloud: Cloud, cluster: str, *, clock: Callable[[], float], changed: Callable[[str], None]
@@ -63,9 +63,9 @@ class Listings:
         self._absences: dict[str, _Absence] = {}
 
     def claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
-        """Given to the cache of claims as a listener."""
+        """Update the tracked claims. Listener of the claim cache."""
         claim = new or old
-        assert claim is not None, "a change has a before or an after"
+        assert claim is not None, "old or new is set"
         if not self.is_about(claim):
             return
         name = claim.metadata.name
@@ -80,17 +80,17 @@ class Listings:
         self._written[name] = self._clock()
 
     async def run(self) -> None:
-        """Until cancelled: poll at every tick, and look at once at what the cloud itself tells."""
+        """Poll at every tick, and look up each instance that the cloud reports as changed, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             while True:
-                if not await guard.survive(self.poll(), f"listing of {self.cloud.name}"):
-                    self._fail(f"{self.cloud.name} cannot be listed; the operator's log tells more.")
+                if not await guard.survive(self.poll(), f"inventory poll of {self.cloud.name}"):
+                    self._fail(f"{self.cloud.name} cannot be listed: see the operator log.")
                 await asyncio.sleep(self.cloud.terms.tick)
 
     @property
     def is_polled(self) -> bool:
-        """Whether the cloud has answered, or failed to, since this process began."""
+        """Return whether at least one poll has succeeded or failed since this process started."""
         return self.outage != self._unlisted
 
     async def poll(self) -> None:
@@ -108,7 +108,7 @@ class Listings:
         self._take(inventory, begun, is_evidence=inventory.complete and not contradiction)
         await self._inquire()
         if contradiction or not inventory.complete:
-            self._fail(contradiction or f"{self.cloud.name} lists its instances in part only.")
+            self._fail(contradiction or f"{self.cloud.name} lists only a part of its instances.")
             return
         self.latest = inventory
         self._recover()
@@ -124,12 +124,12 @@ class Listings:
         return Unseen(listings=absence.times, seconds=seconds, is_gone=absence.is_gone, before=before, others=instances)
 
     def is_about(self, claim: CloudInstance) -> bool:
-        """Whether this account may know of its instance. Claims from before accounts had names do not say."""
+        """Return whether this account may have the instance. Claims without an account match every account."""
         spec = claim.spec
         return spec.provider == self.cloud.name and spec.account in {"", self.cloud.account}
 
     def saw(self, instance: Instance) -> None:
-        """An answer about one instance, newer than any listing."""
+        """Record a direct answer about one instance, which is newer than any inventory."""
         name = instance.claim
         if instance.cluster != self.cluster or name not in self._claims:
             return
@@ -141,9 +141,9 @@ class Listings:
         return max(_SILENT_SECONDS, _SILENT_TICKS * self.cloud.terms.tick)
 
     async def _follow(self) -> None:
-        """A cloud that stops telling is asked to begin again; what it did not tell is in the next listing."""
+        """Reopen the change stream for ever. The next inventory contains the changes that were missed."""
         while True:
-            await guard.survive(self._listen(), f"changes of {self.cloud.name}")
+            await guard.survive(self._listen(), f"change stream of {self.cloud.name}")
             await asyncio.sleep(self.cloud.terms.tick)
 
     async def _listen(self) -> None:
@@ -151,10 +151,13 @@ class Listings:
             async for name in self.cloud.changes():
                 await self._look(name)
         except ProviderError as error:
-            log.info("cloud does not tell changes", extra={"cloud": self.cloud.name, "why": str(error)})
+            log.info("cloud change stream failed, reopened", extra={"cloud": self.cloud.name, "why": str(error)})
 
     async def _inquire(self) -> None:
-        """Ask by their ids for those that the listings have not shown for long. Here, where only this cloud waits."""
+        """Look up instances by id that have been missing for long.
+
+        The poll does this, and not the reconcile, so that a slow cloud delays only itself.
+        """
         terms, turns = self.cloud.terms, asyncio.Semaphore(_INQUIRIES)
         missing = [
             name
@@ -174,30 +177,33 @@ class Listings:
     async def _look(self, name: str) -> None:
         known = self._known(name)
         if not known:
-            return  # whoever made it tells its id first
+            return  # the reconcile of the launch records the id first
         try:
             async with asyncio.timeout(self._patience):
                 instance = await self.cloud.look(known)
         except (ProviderError, TimeoutError) as error:
-            log.debug("no look at an instance", extra={"claim": name, "why": str(error)})
+            log.debug("instance lookup failed", extra={"claim": name, "why": str(error)})
             self._doubt(name, is_gone=False)
             return
         self._doubt(name, is_gone=instance is None)
-        # An id that came back, or an answer about something else, says nothing of ours.
+        # Ignore a reused id or a mismatched answer: neither proves anything about our instance.
         if instance is not None and (instance.id, instance.claim) == (known, name):
             self.saw(instance)
 
     def _doubt(self, name: str, *, is_gone: bool) -> None:
-        """What the last look at an instance that is not listed said. It counts as long as nothing else was said."""
+        """Record whether the last lookup found a missing instance. The result holds until the next lookup."""
         absence = self._absences.get(name)
         if absence is not None and absence.is_gone != is_gone:
             self._absences[name] = absence._replace(is_gone=is_gone)
             self._changed(name)
 
     async def _contradiction(self, inventory: Inventory) -> str:
-        """Where a listing shows nothing of what we know to run, some of it is asked for by its id."""
+        """Cross-check an inventory that shows none of the known instances: look up some of them by id.
+
+        Returns the contradiction as a sentence, or an empty string.
+        """
         if not all(instance.has_usable_id for instance in inventory.instances if instance.cluster == self.cluster):
-            return f"{self.cloud.name} lists an instance of ours with an id that cannot be written down."
+            return f"{self.cloud.name} lists an instance of this cluster with an empty or too long ID."
         expected = [
             c for c in self._claims.values() if c.status.state in {"Starting", "Running"} and c.status.instance_id
         ]
@@ -209,7 +215,7 @@ class Listings:
             if instance is None or (instance.cluster, instance.claim) != (self.cluster, claim.metadata.name):
                 continue
             if instance.state != "ended":
-                return f"{self.cloud.name} lists nothing of ours, and yet instance {instance.id} exists."
+                return f"{self.cloud.name} lists no instance of this cluster, but instance {instance.id} exists."
         return ""
 
     def _take(self, inventory: Inventory, begun: float, *, is_evidence: bool) -> None:
@@ -238,7 +244,10 @@ class Listings:
             self._changed(name)
 
     def _miss(self, name: str, others: tuple[Instance, ...], begun: float) -> None:
-        """One more complete listing without it, unless the claim, or what we saw of it, is newer than its beginning."""
+        """Count one more complete inventory without the instance.
+
+        Does nothing if the claim was written or its instance was seen after the inventory was requested.
+        """
         seen = self._sightings.get(name)
         if begun <= self._written[name] or (seen is not None and seen.at >= begun):
             return
@@ -254,7 +263,7 @@ class Listings:
             self._changed(name)
 
     def _known(self, name: str) -> str:
-        """The id that the claim tells."""
+        """Return the instance id in the claim's status."""
         claim = self._claims.get(name)
         return claim.status.instance_id if claim else ""
 
@@ -263,9 +272,9 @@ class Listings:
         return sighting.instances if sighting else ()
 
     def _fail(self, why: str) -> None:
-        """The first sentence stands until the cloud lists again: each claim shows it, and changes are writes."""
+        """Set the outage. Keep the first message until the cloud works again: each change rewrites every claim."""
         if self.outage in {"", self._unlisted}:
-            log.warning("cloud not listed", extra={"cloud": self.cloud.name, "why": why})
+            log.warning("cloud inventory unavailable", extra={"cloud": self.cloud.name, "why": why})
             self.outage = why
 
     def _recover(self) -> None:
@@ -277,5 +286,5 @@ class Listings:
 
 
 def _shows(instances: tuple[Instance, ...], known: str) -> bool:
-    """Whether this tells something of the instance that we know, where we know one. Another one does not."""
+    """Return whether the known instance is among them; without a known instance, whether there is any."""
     return any(known in {"", instance.id} for instance in instances)

@@ -1,4 +1,4 @@
-"""What to run for each claim, as the node said it since this process began. Never written down: it holds secrets."""
+"""Launch specs of claims, as the nodes of this process provided them. Never persisted, because they hold secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from skysail.cloud.account import Order
 
 
 class Orders:
-    """`changed` is told the name of each claim that has an order now."""
+    """Launch specs by claim. `changed` gets the name of each claim that receives one."""
 
     def __init__(self, changed: Callable[[str], None]) -> None:
         self._orders: dict[str, Order] = {}

@@ -1,4 +1,4 @@
-"""Whether the pod that an instance works for exists. A pod is its UID: another of the same name is a stranger."""
+"""Lookup of the pod that an instance runs for. The UID decides: a pod with the same name may be another pod."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skysail.kube.client.errors import KubeError, NotFound
 
 
 class PodOwners:
-    """`known` looks into the caches of this process. What they do not have is asked of the API server."""
+    """Looks up pods in the caches of this process (`known`), then at the API server."""
 
     def __init__(self, client: Client, known: Callable[[str], Object | None]) -> None:
         self._client = client

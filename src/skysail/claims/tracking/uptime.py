@@ -1,6 +1,6 @@
-"""How long each launch has lived before the eyes of this process, by a clock that nobody can set.
+"""Uptime of each launch as seen by this process, by the monotonic clock.
 
-What it lived before that is not known here. The cloud keeps the deadline too, and does know.
+The time before this process started is not counted: the cloud enforces the whole deadline on its own.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from skysail.claims.types import CloudInstance
 class Ages:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # By claim: its deadline, and when that was first seen.
+        # Deadline and the time when it was first seen, by claim.
         self._since: dict[str, tuple[str, float]] = {}
 
     def claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
-        """Given to the cache of claims as a listener."""
+        """Track the deadline of the claim. Listener of the claim cache."""
         claim = new or old
-        assert claim is not None, "a change has a before or an after"
+        assert claim is not None, "old or new is set"
         name, deadline = claim.metadata.name, claim.status.deadline_time
         if new is None or deadline is None:
             self._since.pop(name, None)
@@ -27,6 +27,6 @@ class Ages:
             self._since[name] = (deadline, self._clock())
 
     def lived(self, claim: str) -> float:
-        """Seconds since its deadline was first seen."""
+        """Return the seconds since the claim's deadline was first seen."""
         known = self._since.get(claim)
         return self._clock() - known[1] if known else 0.0

@@ -1,4 +1,4 @@
-"""What a kind says about objects on their way into the cluster: pure functions, and when to ask them."""
+"""Admission hooks of a kind: pure functions, and the rules when the API server calls them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Manifest = dict[str, Any]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to one review. A refusal carries the sentence that the user sees; a patch is JSON Patch."""
+    """Response to one admission review. `refused` is the message that the user sees; `patch` is a JSON Patch."""
 
     refused: str | None = None
     warnings: tuple[str, ...] = ()
@@ -22,7 +22,7 @@ Admit = Callable[[Manifest, Manifest | None], Verdict]
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of a MutatingWebhookConfiguration and the pure function behind it: (object, old object) -> verdict."""
+    """One entry of a MutatingWebhookConfiguration and its pure function: (object, old object) -> response."""
 
     name: str
     admit: Admit

@@ -1,7 +1,7 @@
-"""The admission server's certificate and its entry at the API server, kept current without a restart.
+"""Certificate of the admission server and its webhook configuration, both renewed without a restart.
 
-The authority and the serving certificate are in one Secret, so that all replicas present the same. A new authority is
-announced beside the old one first; only then, by the replica that announced it, is a certificate signed by it.
+One Secret holds the authority and the serving certificate, so that all replicas use the same. A new authority is
+registered beside the old one first. Only then does the replica that registered it sign a serving certificate with it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CHECK_SECONDS = 60.0
 RIGHTS = (
     Right(MUTATING_WEBHOOK, ("create",)),
     Right(MUTATING_WEBHOOK, ("get", "patch"), names=(NAME,)),
-    # The configuration is owned by our ClusterRole, so that removing the operator removes it too.
+    # Read our ClusterRole: it owns the webhook configuration, so that removing the operator removes both.
     Right(CLUSTER_ROLE, ("get",), names=(NAME,)),
 )
 OWN_NAMESPACE_RIGHTS = (
@@ -52,7 +52,7 @@ class Secret(Object, frozen=True, gc=False):
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """What the Secret holds: who signs, what is served, and who signed before."""
+    """Content of the Secret: authority, serving certificate, and the previous authority."""
 
     authority: Pair
     server: Pair
@@ -67,9 +67,9 @@ class Keys(msgspec.Struct, frozen=True):
         return self.server.is_signed_by(self.authority)
 
     def renewed(self, names: tuple[str, ...], now: datetime) -> Keys:
-        """These keys, or new ones where their time or their names have changed.
+        """Return these keys, or new ones if they are due or the names have changed.
 
-        A new authority signs nothing yet: see `signed`.
+        A new authority does not sign yet: see `signed`.
         """
         if self.authority.is_due(now):
             authority = certificates.authority(SECRET_NAME, now=now, valid=_AUTHORITY_LIFE)
@@ -79,19 +79,19 @@ class Keys(msgspec.Struct, frozen=True):
         return self
 
     def signed(self, names: tuple[str, ...], now: datetime) -> Keys:
-        """With a new serving certificate, signed by the present authority."""
+        """Return these keys with a new serving certificate, signed by the current authority."""
         server = certificates.server(self.authority, names, now=now, valid=_SERVER_LIFE)
         return Keys(self.authority, server, self.previous)
 
 
 def made(names: tuple[str, ...], now: datetime) -> Keys:
-    """New keys, that nobody has seen."""
+    """Create a new authority and a serving certificate."""
     authority = certificates.authority(SECRET_NAME, now=now, valid=_AUTHORITY_LIFE)
     return Keys(authority, certificates.server(authority, names, now=now, valid=_SERVER_LIFE))
 
 
 class Keeper:
-    """One per process. `tls` is what the admission server listens with; it changes under the server's hands."""
+    """Keeps certificate and registration current. One per process; `tls` is updated while the server listens."""
 
     def __init__(
         self, client: Client, *, secret: Key, address: Address, names: tuple[str, ...], now: Callable[[], datetime]
@@ -106,16 +106,16 @@ class Keeper:
         self.tls.minimum_version = ssl.TLSVersion.TLSv1_2
 
     async def load(self) -> None:
-        """Serve with what the Secret holds; make or renew it where needed. Safe with several replicas at once."""
+        """Load the keys from the Secret, and create or renew them if needed. Safe with several replicas at once."""
         self._serve(await self._current())
 
     @property
     def authority(self) -> bytes:
-        """Who vouches for this server. Empty before the first `load`."""
+        """Return the CA bundle of this server. Empty before the first `load`."""
         return self._keys.bundle if self._keys else b""
 
     async def announce(self, hooks: tuple[Hook, ...], scope: Scope) -> None:
-        """Make the API server ask us. Writes only where its entry differs from what it should be."""
+        """Register the webhooks at the API server. Writes only if the registration differs."""
         assert self._keys is not None, "load() comes first"
         await self._configure(configuration(NAME, hooks, self._address, self._keys.bundle, scope))
         if not self._keys.is_signed_by_authority:
@@ -134,7 +134,7 @@ class Keeper:
             if covers(present.webhooks, wanted["webhooks"]):
                 return
         except NotFound:
-            log.debug("webhooks not announced yet")
+            log.debug("webhook configuration not found, creating")
         role = await self._client.get(CLUSTER_ROLE, "", NAME, Object)
         wanted["metadata"]["ownerReferences"] = [
             {
@@ -145,34 +145,34 @@ class Keeper:
             }
         ]
         await self._client.apply(MUTATING_WEBHOOK, wanted, Object)
-        log.info("webhooks announced", extra={"hooks": len(wanted["webhooks"])})
+        log.info("webhook configuration applied", extra={"hooks": len(wanted["webhooks"])})
 
     async def run(self, announce: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled: follow the Secret, renew in time, and announce again what somebody removed."""
+        """Follow the Secret, renew in time, and restore a removed registration, until cancelled."""
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
             try:
                 await self.load()
                 await announce()
             except KubeError as error:
-                log.warning("webhook certificates not checked", extra={"why": str(error)})
+                log.warning("webhook certificate check failed, retried", extra={"why": str(error)})
 
     async def _current(self) -> Keys:
         now = self._now()
         try:
             secret = await self._client.get(SECRET, self._secret.namespace, self._secret.name, Secret)
         except NotFound:
-            # A Secret that was deleted comes back as it was: the API server and other replicas still trust it.
+            # Restore a deleted Secret unchanged: the API server and other replicas still trust its authority.
             return await self._publish(self._keys or made(self._names, now), "")
         keys = _read(secret)
         if keys is None:
-            log.warning("webhook Secret cannot be read, its keys are made anew", extra={"secret": str(self._secret)})
+            log.warning("webhook secret undecodable, keys replaced", extra={"secret": str(self._secret)})
             return await self._publish(made(self._names, now), secret.metadata.resource_version)
         renewed = keys.renewed(self._names, now)
         return keys if renewed == keys else await self._publish(renewed, secret.metadata.resource_version)
 
     async def _publish(self, keys: Keys, resource_version: str) -> Keys:
-        """Write new keys; where another replica was faster, its keys are the right ones."""
+        """Write new keys. If another replica was faster, return its keys."""
         manifest = _manifest(self._secret, keys, resource_version)
         write = self._client.replace if resource_version else self._client.create
         try:
@@ -187,7 +187,7 @@ class _Configuration(Object, frozen=True, gc=False):
 
 
 def covers(present: Any, wanted: Any) -> bool:
-    """Whether `present` says all that `wanted` says; the server adds defaults to what it stores."""
+    """Return whether `present` contains everything in `wanted`. The server adds defaults, so equality is too strict."""
     if isinstance(wanted, dict):
         return isinstance(present, dict) and all(covers(present.get(name), value) for name, value in wanted.items())
     if isinstance(wanted, list):

@@ -1,7 +1,7 @@
-"""Names of children that fit where an object's own name would not. Pure.
+"""Names of children whose limits are stricter than those of their owner. Pure.
 
-An object may have any name of up to 253 characters, with dots and a digit first. A Service, a Job and the value of a
-label may not: they have the 63 characters of a DNS label.
+A custom object may have a name of up to 253 characters, with dots, and may start with a digit. Services, Jobs and label
+values are limited to the 63 characters of a DNS label.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import hashlib
 import re
 
 LONGEST_LABEL = 63
-# A label of DNS that is a Service's name as well: a letter first, no dots.
+# A DNS label that is also a valid Service name: it starts with a letter and has no dots.
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _HASH = 6
 
 
 def stem(name: str, longest: int) -> str:
-    """The name itself where its children can begin with it; else as much of it as can, and a hash of all of it."""
+    """Return the name if it is a valid prefix of children; else a shortened name with a hash of the full name."""
     if len(name) <= longest and _LABEL.fullmatch(name):
         return name
     digest = base64.b32encode(hashlib.sha256(name.encode()).digest()).decode().lower()[:_HASH]
@@ -27,5 +27,5 @@ def stem(name: str, longest: int) -> str:
 
 
 def label_value(name: str, longest: int) -> str:
-    """The name as the value of a label, which takes dots and digits; its stem where it is too long for one."""
+    """Return the name as a label value, which allows dots and digits, or its stem if the name is too long."""
     return name if len(name) <= LONGEST_LABEL else stem(name, longest)

@@ -1,7 +1,7 @@
-"""What Kubernetes demands of a schema, and what its API conventions ask for, as checks.
+"""Checks of a schema against Kubernetes' structural rules and API conventions.
 
-Structural rules are the server's own; bounds matter because CEL's cost is estimated from them and because an unbounded
-field is an unbounded etcd value; names matter because people guess them.
+The API server enforces the structural rules. Bounds matter because the server estimates the cost of CEL rules from
+them, and because an unbounded field is an unbounded etcd value. Names matter because users guess them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _DURATION = re.compile(r"(timeout|duration|interval|deadline|period|ttl)", re.IG
 
 
 def breaches(root: Schema, *, kept_names: frozenset[str] = frozenset()) -> list[str]:
-    """Every breach in the schema of a whole object, as `path: what is wrong`. Empty is good."""
-    found = [f"{name}: only spec and status stand beside metadata" for name in root["properties"].keys() - _ROOT]
+    """Return every violation in the schema of a whole object, as `path: violation`."""
+    found = [f"{name}: only spec and status are allowed beside metadata" for name in root["properties"].keys() - _ROOT]
     if not root.get("description"):
         found.append("the kind has no description")
     for part in ("spec", "status"):
@@ -39,7 +39,7 @@ def breaches(root: Schema, *, kept_names: frozenset[str] = frozenset()) -> list[
 
 
 def walk(node: Schema, path: str) -> Iterator[tuple[str, Schema]]:
-    """Every node of a schema with its path; `[]` is an item of a list, `*` a value of a map."""
+    """Yield every node of a schema with its path; `[]` is an item of a list, `*` a value of a map."""
     yield path, node
     for name, part in node.get("properties", {}).items():
         yield from walk(part, f"{path}.{name}")
@@ -65,7 +65,7 @@ def _of_node(node: Schema) -> Iterator[str]:
     if kind == "object":
         yield from _of_object(node)
     if "default" in node and not _fits(node["default"], node):
-        yield f"the default {node['default']!r} is no {kind}"
+        yield f"the default {node['default']!r} is not a valid {kind}"
     for rule in node.get(RULES, ()):
         if not rule.get("message"):
             yield f"rule {rule.get('rule')!r} has no message"
@@ -75,7 +75,7 @@ def _of_text(node: Schema) -> Iterator[str]:
     if "maxLength" not in node and "enum" not in node:
         yield "a string needs maxLength"
     if "enum" in node and len(set(node["enum"])) != len(node["enum"]):
-        yield "the enum repeats itself"
+        yield "the enum has duplicates"
 
 
 def _of_list(node: Schema) -> Iterator[str]:

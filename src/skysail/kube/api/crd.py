@@ -1,4 +1,4 @@
-"""A kind that we define, and the CustomResourceDefinition that follows from it. Pure: nothing is read or sent here."""
+"""Definition of a custom kind and the CustomResourceDefinition generated from it. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Manifest = dict[str, Any]
 _TYPE_META: Schema = {
     "apiVersion": {
         "type": "string",
-        "description": "Version of this schema. Servers convert it to the newest one that they store.",
+        "description": "Version of this schema. Servers convert objects to the newest version that they store.",
     },
-    "kind": {"type": "string", "description": "The kind of object that this is. CamelCase."},
+    "kind": {"type": "string", "description": "Kind of this object, in CamelCase."},
     "metadata": {"type": "object"},
 }
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of `kubectl get`. Priority 1 is shown with `-o wide` only."""
+    """A column of `kubectl get`. Columns with priority 1 appear with `-o wide` only."""
 
     name: str
     path: str
@@ -36,7 +36,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Scale(msgspec.Struct, frozen=True, rename="camel"):
-    """Where `kubectl scale` and an autoscaler find the numbers."""
+    """Paths of the scale subresource, for `kubectl scale` and autoscalers."""
 
     spec_replicas_path: str
     status_replicas_path: str
@@ -44,11 +44,12 @@ class Scale(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class CustomKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind: where it lives, its type, and how `kubectl` shows it.
+    """One custom kind: its resource, its type and its columns in `kubectl`.
 
-    `struct` has `spec` and `status`; its docstring is what `kubectl explain` opens with. `rules` stand at the spec.
-    `kept_names` are field names that people have in their manifests although they break today's conventions.
-    `first_status` is what `kubectl` shows of an object whose status nobody has written yet.
+    `struct` has `spec` and `status`; its docstring is the description in `kubectl explain`.
+    `rules` are CEL rules of the spec.
+    `kept_names` are field names that break today's conventions but are used in existing manifests.
+    `first_status` is the default status, until a controller writes one.
     """
 
     resource: Resource
@@ -67,7 +68,7 @@ class CustomKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest(kind: CustomKind) -> Manifest:
-    """The CustomResourceDefinition. Raises `TypeError` with every breach where a type breaks a convention."""
+    """Generate the CustomResourceDefinition. Raises `TypeError` with every violation of the conventions."""
     resource = kind.resource
     schema = _schema(kind)
     breaches = conventions.breaches(schema, kept_names=kind.kept_names)

@@ -1,8 +1,7 @@
-"""Kubernetes' own building blocks, as our kinds use them, with bounds everywhere.
+"""Common Kubernetes types for the fields of our kinds, all of them bounded.
 
-Every bound is generous: it is there so that the server can estimate what a rule costs, not to restrict anybody.
-Whatever the generated schema accepts, these types decode; so a free-form value is `Any` here and is looked at by who
-uses it.
+Bounds are generous: they exist so that the server can estimate the cost of CEL rules, not to restrict users. These
+types decode everything that the generated schema accepts. So a free-form value is `Any`, and its reader validates it.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from skysail.kube.api.schema import FREE_FORM, keyed
 
 
 class Part(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
-    """A part of a custom object: camelCase on the wire, nothing written that says no more than the default."""
+    """Base of all parts of a custom object: camelCase on the wire, default values are omitted."""
 
 
 _QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
 )
-_LARGEST = 2**53 - 1  # the largest integer that every JSON reader keeps
+_LARGEST = 2**53 - 1  # the largest integer that every JSON parser represents exactly
 
 Text = Annotated[str, Meta(max_length=4096)]
 ShortText = Annotated[str, Meta(max_length=256)]
@@ -56,10 +55,10 @@ class Condition(Part, frozen=True):
             min_length=1,
             max_length=316,
             pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
-            description="What this condition is about, in CamelCase.",
+            description="Type of the condition, in CamelCase.",
         ),
     ]
-    status: Annotated[Literal["True", "False", "Unknown"], Meta(description="Whether it holds.")]
+    status: Annotated[Literal["True", "False", "Unknown"], Meta(description="Status of the condition.")]
     last_transition_time: Annotated[Time, Meta(description="When the status last changed.")]
     reason: Annotated[
         str,
@@ -67,12 +66,12 @@ class Condition(Part, frozen=True):
             min_length=1,
             max_length=1024,
             pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-            description="Why, as one CamelCase word for programs.",
+            description="Machine-readable reason, as one CamelCase word.",
         ),
     ]
-    message: Annotated[Message, Meta(description="Why, as a sentence for people, with the fix in it.")]
+    message: Annotated[Message, Meta(description="Explanation for users, with the fix.")]
     observed_generation: Annotated[
-        Generation, Meta(description="The metadata.generation that this condition was made from.")
+        Generation, Meta(description="The metadata.generation that this condition describes.")
     ] = 0
 
 
@@ -90,20 +89,20 @@ ObservedGeneration = Annotated[
 
 
 class ResourceClaim(Part, frozen=True):
-    """A device claimed by Dynamic Resource Allocation."""
+    """A device of Dynamic Resource Allocation."""
 
     name: Annotated[ShortText, Meta(description="Name of an entry in the pod's resourceClaims.")]
-    request: Annotated[ShortText, Meta(description="Which request of the claim; empty means all.")] = ""
+    request: Annotated[ShortText, Meta(description="Name of a request of the resource claim; empty means all.")] = ""
 
 
 Quantities = Annotated[dict[str, Quantity], Meta(max_length=64)]
 
 
 class ResourceRequirements(Part, frozen=True):
-    """Compute resources, as a container has them."""
+    """Compute resources of a container."""
 
-    limits: Annotated[Quantities, Meta(description="The most that may be used, by resource name.")] = {}
-    requests: Annotated[Quantities, Meta(description="What is set aside, by resource name.")] = {}
+    limits: Annotated[Quantities, Meta(description="Maximum amounts, by resource name.")] = {}
+    requests: Annotated[Quantities, Meta(description="Reserved amounts, by resource name.")] = {}
     claims: Annotated[
         tuple[ResourceClaim, ...],
         Meta(max_length=64, description="Devices that the container uses.", extra_json_schema=keyed("name")),
@@ -111,37 +110,37 @@ class ResourceRequirements(Part, frozen=True):
 
 
 class PersistentVolumeClaimVolumeSource(Part, frozen=True):
-    """A PersistentVolumeClaim of the same namespace."""
+    """A PersistentVolumeClaim (PVC) in the same namespace."""
 
-    claim_name: Annotated[Name, Meta(description="Name of the PersistentVolumeClaim.")]
-    read_only: Annotated[bool, Meta(description="Whether it is mounted read-only.")] = False
+    claim_name: Annotated[Name, Meta(description="Name of the PVC.")]
+    read_only: Annotated[bool, Meta(description="Whether the PVC is mounted read-only.")] = False
 
 
 class KeyRef(Part, frozen=True):
-    """One key of a ConfigMap or Secret of the same namespace."""
+    """One key of a ConfigMap or Secret in the same namespace."""
 
     name: Annotated[Name, Meta(description="Name of the ConfigMap or Secret.")]
-    key: Annotated[Key, Meta(description="The key in it.")]
-    optional: Annotated[bool, Meta(description="Whether it may be missing.")] = False
+    key: Annotated[Key, Meta(description="Key in the ConfigMap or Secret.")]
+    optional: Annotated[bool, Meta(description="Whether the ConfigMap, Secret or key may be missing.")] = False
 
 
 class FieldRef(Part, frozen=True):
     """A field of the pod itself."""
 
     field_path: Annotated[Text, Meta(description="Path of the field, such as metadata.name.")]
-    api_version: Annotated[ShortText, Meta(description="Version of the schema that the path is written in.")] = ""
+    api_version: Annotated[ShortText, Meta(description="API version of the path.")] = ""
 
 
 class ResourceFieldRef(Part, frozen=True):
     """A resource of a container."""
 
-    resource: Annotated[ShortText, Meta(description="The resource, such as limits.memory.")]
-    container_name: Annotated[ShortText, Meta(description="The container; by default the one that asks.")] = ""
-    divisor: Annotated[Quantity | None, Meta(description="The unit that the value is shown in.")] = None
+    resource: Annotated[ShortText, Meta(description="Name of the resource, such as limits.memory.")]
+    container_name: Annotated[ShortText, Meta(description="Name of the container. Default: this container.")] = ""
+    divisor: Annotated[Quantity | None, Meta(description="Unit of the value, such as 1Mi.")] = None
 
 
 class EnvVarSource(Part, frozen=True):
-    """Where the value of an environment variable comes from. Exactly one."""
+    """Source of the value of an environment variable. Set exactly one field."""
 
     config_map_key_ref: Annotated[KeyRef | None, Meta(description="A key of a ConfigMap.")] = None
     secret_key_ref: Annotated[KeyRef | None, Meta(description="A key of a Secret.")] = None
@@ -153,35 +152,36 @@ class EnvVar(Part, frozen=True):
     """One environment variable."""
 
     name: Annotated[str, Meta(min_length=1, max_length=253, description="Name of the variable.")]
-    value: Annotated[Message, Meta(description="The value; `$(NAME)` is replaced by an earlier variable.")] = ""
-    value_from: Annotated[EnvVarSource | None, Meta(description="Where the value comes from instead.")] = None
+    value: Annotated[Message, Meta(description="Value. `$(NAME)` expands to an earlier variable.")] = ""
+    value_from: Annotated[EnvVarSource | None, Meta(description="Source of the value, instead of `value`.")] = None
 
 
 Env = Annotated[tuple[EnvVar, ...], Meta(max_length=1024, extra_json_schema=keyed("name"))]
 
 
 class LabelSelectorRequirement(Part, frozen=True):
-    """One demand on a label."""
+    """One requirement on a label."""
 
-    key: Annotated[str, Meta(min_length=1, max_length=317, description="The label's key.")]
+    key: Annotated[str, Meta(min_length=1, max_length=317, description="Key of the label.")]
     operator: Annotated[
-        Literal["In", "NotIn", "Exists", "DoesNotExist"], Meta(description="How the label is compared with the values.")
+        Literal["In", "NotIn", "Exists", "DoesNotExist"], Meta(description="Comparison of the label with the values.")
     ]
     values: Annotated[
         tuple[Annotated[str, Meta(max_length=63)], ...],
-        Meta(max_length=256, description="The values; for In and NotIn only."),
+        Meta(max_length=256, description="Values, for In and NotIn only."),
     ] = ()
 
 
 class LabelSelector(Part, frozen=True):
-    """Objects chosen by their labels. Empty chooses everything."""
+    """Selects objects by their labels. An empty selector matches everything."""
 
     match_labels: Annotated[
         dict[str, Annotated[str, Meta(max_length=63)]],
-        Meta(max_length=64, description="Labels that must be there with these values."),
+        Meta(max_length=64, description="Labels that objects must have with these values."),
     ] = {}
     match_expressions: Annotated[
-        tuple[LabelSelectorRequirement, ...], Meta(max_length=64, description="Further demands; all must hold.")
+        tuple[LabelSelectorRequirement, ...],
+        Meta(max_length=64, description="Further requirements. Objects must meet all of them."),
     ] = ()
 
 
@@ -193,7 +193,7 @@ class PodTemplateMetadata(Part, frozen=True):
 
 
 class PodTemplate(Part, frozen=True):
-    """A pod template that is laid over ours. Its spec is checked by the API server where the pods are made."""
+    """A pod template that is merged over the generated one. The API server validates its spec on pod creation."""
 
     metadata: Annotated[PodTemplateMetadata, Meta(description="Labels and annotations of the pods.")] = (
         PodTemplateMetadata()

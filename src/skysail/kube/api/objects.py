@@ -1,7 +1,7 @@
-"""Objects as the cache holds them: slim, typed, read once.
+"""Cached objects: slim, typed and decoded once.
 
-A field that nobody reads is not kept, which is what makes 20,000 pods fit in 100 MB. `gc=False` keeps these structs out
-of the collector's sight; they form no cycles. No `msgspec.Raw` here: it would keep the whole reply alive.
+Unused fields are not kept, so that 20,000 pods fit in 100 MB. `gc=False` hides these structs from the garbage
+collector, because they form no cycles. Do not use `msgspec.Raw` here: it would keep the whole reply in memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Meta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Key(msgspec.Struct, frozen=True, gc=False, order=True):
-    """Where an object is. Names are for people and paths; identity is the UID."""
+    """Namespace and name of an object. Not its identity: that is the UID."""
 
     namespace: str
     name: str
@@ -57,11 +57,11 @@ class Key(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class Object(msgspec.Struct, frozen=True, gc=False):
-    """Any object, as far as its metadata. Every cached type has this shape first."""
+    """Any object, reduced to its metadata. Base of every cached type."""
 
     metadata: Meta
 
 
 def version(object_: Object) -> int:
-    """The resourceVersion as a number: since Kubernetes 1.35 the API promises that they compare as such."""
+    """Return the resourceVersion as a number. Since Kubernetes 1.35 the API guarantees this order."""
     return int(object_.metadata.resource_version or 0)

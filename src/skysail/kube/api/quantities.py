@@ -1,4 +1,4 @@
-"""Kubernetes' quantities as numbers: `250m` is a quarter, `1Gi` is 1073741824."""
+"""Conversion of Kubernetes quantities to numbers: `250m` is 0.25, `1Gi` is 1073741824."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FACTORS = {
 
 
 def parse(quantity: str | float) -> Decimal:
-    """Raises ValueError where this is no quantity."""
+    """Parse a quantity. Raises ValueError if the value is not a quantity."""
     text = str(quantity).strip()
     for length in (2, 1):
         factor = _FACTORS.get(text[-length:])
@@ -30,7 +30,7 @@ def parse(quantity: str | float) -> Decimal:
 
 
 def in_units(quantity: str | float, divisor: str | float) -> int:
-    """How many divisors a quantity is, rounded up, as the downward API tells it. A divisor of 0 means 1."""
+    """Divide a quantity by a divisor and round up, as the downward API does. A divisor of 0 means 1."""
     unit = parse(divisor) or Decimal(1)
     return math.ceil(parse(quantity) / unit)
 
@@ -39,4 +39,4 @@ def _number(text: str, whole: str) -> Decimal:
     try:
         return Decimal(text)
     except InvalidOperation as error:
-        raise ValueError(f"{whole!r} is no quantity.") from error
+        raise ValueError(f"{whole!r} is not a quantity.") from error

@@ -1,6 +1,6 @@
-"""Rights, declared next to the code that uses them, and the roles that follow.
+"""RBAC policy rules, declared next to the code that needs them, and the roles generated from them.
 
-A right that no code declares is not granted; the operator runs under exactly these, on a laptop as in a cluster.
+Only declared rules are granted. The operator runs with exactly these, on a laptop as in a cluster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Manifest = dict[str, Any]
 
 
 class Right(msgspec.Struct, frozen=True):
-    """Verbs on one kind, or on a part of it such as `status`; with `names`, on those objects only."""
+    """Verbs on one resource or subresource; with `names`, on these objects only."""
 
     resource: Resource
     verbs: tuple[str, ...]
@@ -29,12 +29,12 @@ class Right(msgspec.Struct, frozen=True):
 
 
 def reading(resource: Resource) -> Right:
-    """What a cache needs."""
+    """Return the policy rule that a cache needs."""
     return Right(resource, ("get", "list", "watch"))
 
 
 def rules(rights: Iterable[Right]) -> list[Manifest]:
-    """As few rules as say exactly this, sorted, so that the generated file changes only when the rights do."""
+    """Merge the rules and sort them, so that the generated file changes only when the rules change."""
     verbs: dict[tuple[str, str, tuple[str, ...]], set[str]] = {}
     for right in rights:
         verbs.setdefault((right.resource.group, right.plural, right.names), set()).update(right.verbs)
@@ -61,7 +61,7 @@ def role(namespace: str, name: str, rights: Iterable[Right], labels: dict[str, s
 
 
 def binding(to: Manifest, account: tuple[str, str]) -> Manifest:
-    """Give a role to a service account, named (namespace, name). The binding is named after the role."""
+    """Bind a role to a service account (namespace, name). The binding has the name of the role."""
     is_cluster = to["kind"] == CLUSTER_ROLE.kind
     resource = CLUSTER_ROLE_BINDING if is_cluster else ROLE_BINDING
     namespace, name = account

@@ -1,4 +1,4 @@
-"""What speaks against compute resources that a schema takes, as sentences with field, value and fix. Pure."""
+"""Validation of compute resources beyond the schema. Errors name field, value and fix. Pure."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from decimal import Decimal
 from skysail.kube.api import quantities
 from skysail.kube.api.fields import Quantity, ResourceRequirements
 
-# No amount of anything has more digits, and none is smaller.
+# Reject quantities with more digits before or after the decimal point: none is realistic, and numbers stay small.
 _MOST_DIGITS = 30
 _KUBERNETES = "kubernetes.io"
 
 
 def objections(where: str, resources: ResourceRequirements) -> Iterator[str]:
-    """`where` is the path of the field."""
+    """Yield a validation error for each invalid amount. `where` is the path of the field."""
     for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
         for name, amount in sorted(amounts.items()):
             if number(amount) is None:
-                yield f"{where}.{kind} has {name}: {amount}, which is no amount: write one such as 500m, 2 or 4Gi."
+                yield f"{where}.{kind} has {name}: {amount}, which is not a quantity: write 500m, 2 or 4Gi."
     for name, request in sorted(resources.requests.items()):
         yield from _against_limit(where, name, request, resources.limits.get(name))
 
 
 def is_device(resource: str) -> bool:
-    """Whether it is a GPU or the like: given whole to one container, so that its request and its limit are equal."""
+    """Return whether it is an extended resource such as a GPU, whose request and limit must be equal."""
     domain, found, _ = resource.partition("/")
     return bool(found) and domain != _KUBERNETES and not domain.endswith(f".{_KUBERNETES}")
 
 
 def number(quantity: Quantity | None) -> Decimal | None:
-    """None where there is none, or where nobody can tell."""
+    """Parse a quantity. Returns None if it is missing or invalid."""
     try:
         found = None if quantity is None else quantities.parse(quantity)
     except ValueError:
@@ -49,6 +49,6 @@ def _against_limit(where: str, name: str, request: Quantity, limit: Quantity | N
         )
     elif is_device(name):
         yield (
-            f"{where} has {name}: {request} as request and {limit} as limit: devices are not shared, so make them "
-            "equal."
+            f"{where} has {name}: {request} as request and {limit} as limit: make them equal, because devices are "
+            "not shared."
         )

@@ -1,4 +1,4 @@
-"""A kind of object as the API server knows it: group, version, plural, kind, scope; and the paths that follow."""
+"""API resources: group, version, plural, kind and scope of a kind, and the URL paths that follow from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """One row of discovery. Equal rows are the same resource, so it can be a key."""
+    """One resource of the API. Comparable by value, so it can be a dictionary key."""
 
     group: str
     version: str
@@ -23,11 +23,11 @@ class Resource(msgspec.Struct, frozen=True):
 
     @property
     def crd_name(self) -> str:
-        """`plural.group`: the name of its CustomResourceDefinition and of its row in quotas and audit logs."""
+        """Return `plural.group`, the name of the CustomResourceDefinition, also used in quotas and audit logs."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The path of a collection, of one object, or of a part of it. Without a namespace: over all of them."""
+        """Return the path of a collection, an object or a subresource. No namespace means all namespaces."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]

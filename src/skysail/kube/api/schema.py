@@ -1,8 +1,8 @@
-"""A msgspec type as the structural schema that a CustomResourceDefinition wants.
+"""Converts a msgspec type to the structural schema of a CustomResourceDefinition.
 
-msgspec says types, enums, bounds, defaults and descriptions; what only Kubernetes knows (CEL rules, list keys,
-free-form values) comes through `extra_json_schema`. This module inlines references, makes `X | None` a plain optional
-field and refuses what no structural schema can say.
+msgspec provides types, enums, bounds, defaults and descriptions. Kubernetes extensions (CEL rules, list keys, free-form
+values) come from `extra_json_schema`. This module inlines references, converts `X | None` to an optional field, and
+raises `TypeError` for types that a structural schema cannot express.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULES = "x-kubernetes-validations"
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A CEL rule. The message tells the user the fix; `field_path` names the field where the rule stands above it."""
+    """A CEL rule. The message names the fix. `field_path` names the field, if the rule is declared above that field."""
 
     rule: str
     message: str
@@ -30,12 +30,12 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 def cel(*rules: Rule) -> Schema:
-    """Rules for one field, as `Meta(extra_json_schema=...)` takes them."""
+    """Return CEL rules of one field for `Meta(extra_json_schema=...)`."""
     return {RULES: [msgspec.to_builtins(rule) for rule in rules]}
 
 
 def keyed(*keys: str) -> Schema:
-    """A list whose items are known by these fields: merged by key, duplicates refused."""
+    """Return the schema of a list map with these keys: items are merged by key, duplicates are rejected."""
     return {LIST_TYPE: "map", LIST_KEYS: list(keys)}
 
 
@@ -45,7 +45,7 @@ FREE_FORM: Schema = {PRESERVE: True}
 
 
 def structural(type_: Any, *, defaults: bool = True) -> Schema:
-    """The schema of a type. Without defaults for what a controller writes: nobody fills in a status for it."""
+    """Return the schema of a type. Use `defaults=False` for a status: the API server must not fill in its fields."""
     (root,), components = msgspec.json.schema_components((type_,), ref_template="{name}")
     return _Converter(components, defaults=defaults).convert(root)
 
@@ -66,7 +66,7 @@ class _Converter:
         if "items" in node:
             node["items"] = self.convert(node["items"], inside)
         if node.get("type") == "array":
-            node.setdefault(LIST_TYPE, "atomic")  # what Kubernetes assumes anyway, said aloud
+            node.setdefault(LIST_TYPE, "atomic")  # Kubernetes' default, written explicitly
         if "enum" in node:
             node["type"] = "string"
         if not node.get("required"):
@@ -76,7 +76,7 @@ class _Converter:
         return node
 
     def _inline(self, node: Schema, inside: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
-        """Put what a reference names in its place; what stands beside the reference is more specific and wins."""
+        """Replace a reference by its target. Keys beside the reference are more specific and win."""
         choices = [choice for choice in node.get("anyOf", ()) if "$ref" in choice]
         if len(choices) == 1 and len(node["anyOf"]) == 2:  # noqa: PLR2004 (`X | None`)
             node = {**choices[0], **{key: value for key, value in node.items() if key != "anyOf"}}
@@ -84,7 +84,7 @@ class _Converter:
             return dict(node), inside
         name = node["$ref"]
         if name in inside:
-            raise TypeError(f"{name} contains itself: a structural schema cannot say that")
+            raise TypeError(f"{name} contains itself: a structural schema cannot be recursive")
         beside = {key: value for key, value in node.items() if key != "$ref"}
         return {**self._components[name], **beside}, (*inside, name)
 
@@ -99,11 +99,11 @@ def _without_null(node: Schema) -> Schema:
         text = next(choice for choice in choices if choice["type"] == "string")
         bounds = {key: value for key, value in text.items() if key != "type"}
         return {**bounds, **node, "anyOf": [{"type": "integer"}, {"type": "string"}], INT_OR_STRING: True}
-    raise TypeError(f"A structural schema has no union of {choices}: use one type, or a free-form value")
+    raise TypeError(f"Union of {choices} is not structural: use one type or a free-form value")
 
 
 def _is_worth_saying(node: Schema) -> bool:
-    """Whether a default changes anything: absent and empty are the same, unless defaults wait inside."""
+    """Return whether a default has an effect. An empty default has none, unless its properties have defaults."""
     default = node.get("default")
     if default == {}:
         return any("default" in part for part in node.get("properties", {}).values())

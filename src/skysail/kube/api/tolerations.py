@@ -1,7 +1,7 @@
-"""How long a pod stays at a node that Kubernetes does not hear from. Pure.
+"""Tolerations that keep pods at a cloud bound to an unreachable node. Pure.
 
-Every pod is given five minutes. At a cloud its work goes on meanwhile: taking the pod away would only make its Job pay
-for the same work a second time.
+By default a pod is evicted after five minutes. At a cloud its program keeps running, so the eviction would only make
+its Job pay for the same work twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _EVICTING = {"NoExecute", ""}
 
 
 def without_end(tolerations: Iterable[Toleration]) -> list[Toleration] | None:
-    """The same, and for as long as it takes; None where nothing has to be changed. Without a key: of every taint."""
+    """Remove `tolerationSeconds` from tolerations of unreachable nodes. Returns None if nothing changes.
+
+    A toleration without a key matches every taint, so it counts too.
+    """
     before = list(tolerations)
     after = [_without_end(one) for one in before]
     return None if after == before else after

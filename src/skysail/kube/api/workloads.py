@@ -1,4 +1,4 @@
-"""Jobs and pods, as far as engines read them. An engine adds what its labels mean."""
+"""Jobs and pods, reduced to the fields that engines read. Each engine adds the meaning of its labels."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import msgspec
 from skysail.kube.api.objects import Object
 
 DISRUPTED = "DisruptionTarget"
-# The Job controller announces an end by the first of each pair, and confirms it when all pods have ended.
+# The Job controller sets the first of each pair when the outcome is decided, the second when all pods have finished.
 _COMPLETE = ("SuccessCriteriaMet", "Complete")
 _FAILED = ("FailureTarget", "Failed")
 _SCHEDULED = "PodScheduled"
 
 
 class Read(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A part that is only read."""
+    """Base of read-only parts of an object."""
 
 
 class Condition(Read, frozen=True):
@@ -46,7 +46,7 @@ class Job(Object, frozen=True, gc=False):
 
     @property
     def is_over(self) -> bool:
-        """Whether it is certain that none of its pods runs any more."""
+        """Return whether the Job is finished, so that none of its pods runs any more."""
         return holding(self.status.conditions, _COMPLETE[-1], _FAILED[-1]) is not None
 
 
@@ -74,7 +74,7 @@ class State(Read, frozen=True):
 
 
 class Container(Read, frozen=True):
-    """`last_state` is how it ended before it was started again."""
+    """Container status. `last_state` is the termination before the last restart."""
 
     name: str = ""
     state: State = State()
@@ -116,7 +116,7 @@ class Pod(Object, frozen=True, gc=False):
 
     @property
     def disruption(self) -> Condition | None:
-        """Why it has to end although it did nothing wrong."""
+        """Return the condition of an eviction, preemption or drain, or None."""
         return holding(self.status.conditions, DISRUPTED)
 
     @property
@@ -130,13 +130,13 @@ class Pod(Object, frozen=True, gc=False):
 
     @property
     def exit(self) -> tuple[str, Terminated] | None:
-        """The container that ended it badly, by name, and how: the first one that did."""
+        """Return name and termination of the container that failed first, or None."""
         bad = [(row.name, end) for row in self.containers if (end := row.state.terminated) and end.exit_code != 0]
         return min(bad, key=lambda row: row[1].finished_at or "", default=None)
 
     @property
     def started_at(self) -> str | None:
-        """When its last container started; None while one has not."""
+        """Return when the last container started. Returns None until all have started."""
         starts = [container.started_at for container in self.status.container_statuses]
         known = [start for start in starts if start is not None]
         return max(known) if known and len(known) == len(starts) else None
@@ -147,7 +147,7 @@ class Pod(Object, frozen=True, gc=False):
 
 
 def holding(conditions: tuple[Condition, ...], *types: str) -> Condition | None:
-    """The first of these that holds; the later type says more than the earlier one."""
+    """Return the true condition whose type is last in `types`, or None. Later types are more specific."""
     found = {row.type: row for row in conditions if row.status == "True"}
     return next((found[type_] for type_ in reversed(types) if type_ in found), None)
 

@@ -1,7 +1,7 @@
-"""Is the cache what the server holds? A list of names and versions, compared with what we know.
+"""Cache audit: compares names and versions in a cache with a list from the API server.
 
-A watch that loses an event loses it for good, whatever its cause. So the question is asked again from time to time,
-and a cache that differs is filled anew.
+An event that a watch loses is lost for good. So caches are audited from time to time, and a cache that differs is
+listed again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import ListMeta
 from skysail.kube.client.client import Client, decoded
 
-# A difference counts only if it is still the same after this time: most are events on their way to us.
+# Report a difference only if it persists for this time: most differences are events still in transit.
 _SETTLE_SECONDS = 2.0
 _CHUNK = "1000"
 _NAMES_ONLY = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """How one cache compares with the server."""
+    """Result of the audit of one cache."""
 
     kind: str
     cached: int
@@ -39,14 +39,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Page(msgspec.Struct):
     metadata: ListMeta
-    items: list[Object] | None = None  # null where there is none
+    items: list[Object] | None = None  # null in an empty list
 
 
 Difference = tuple[str, Key, str, str]
 
 
 async def audit(client: Client, cache: Cache[Any]) -> Finding:
-    """Compare one cache with the server. Reads only."""
+    """Compare one cache with the API server. Reads only."""
     live = await _live(client, cache)
     lasting = _differences(live, cache)
     if lasting:

@@ -1,8 +1,8 @@
-"""What we know of the cluster: one typed store per kind, with indexes, fed by a reflector and by our own writes.
+"""Cache of one kind: a typed store with indexes, fed by a reflector and by our own writes.
 
-It never goes back in time: an event older than what is held, or of an object whose end was seen, is ignored. So a
-controller that just wrote an object never plans on the state before that write. Only a list that was begun later than
-what we know is believed against it: it is the server's word, even where a restored backup made that word older.
+The cache never goes back in time: it ignores events that are older than the stored object, and events of deleted
+objects. So a controller never plans on the state before its own write. Only a list that started after our last
+knowledge overrides it: the server is right, even if a restored backup made its state older.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from skysail.kube.api.objects import Key, Object, version
 from skysail.kube.api.resources import Resource
 from skysail.kube.client.transport import NO_MAPPING
 
-# How many ended objects are remembered, so that a late event cannot bring one back.
+# Maximum number of tombstones, which keep a late event from restoring a deleted object.
 _MOST_GRAVES = 10_000
 
 T = TypeVar("T", bound=Object)
@@ -25,13 +25,13 @@ Listener = Callable[[T | None, T | None], None]
 
 
 def owner_uids(object_: Object) -> Iterable[str]:
-    """Index by the UID of the controlling owner. Never by its name: names come back with another owner behind them."""
+    """Index by the UID of the controlling owner, not by its name: a name can be reused by another owner."""
     owner = object_.metadata.controller
     return (owner.uid,) if owner else ()
 
 
 def uids(object_: Object) -> Iterable[str]:
-    """Index by the object's own UID: this is how a child finds its owner."""
+    """Index by the object's own UID, so that a child finds its owner."""
     return (object_.metadata.uid,)
 
 
@@ -46,7 +46,7 @@ def label_values(label: str) -> Index[Object]:
 
 
 class _Since(NamedTuple):
-    """What we know better than an older list: the version, the namespace, and how many lists had begun by then."""
+    """Watermark of a write or deletion: its version, its namespace, and the number of lists started before it."""
 
     version: float
     namespace: str
@@ -54,10 +54,10 @@ class _Since(NamedTuple):
 
 
 class Cache(Generic[T]):
-    """All objects of one kind that we were allowed and asked to see.
+    """All objects of one kind in the watched namespaces.
 
-    `feeds` names the namespaces that are listed one by one; the empty name stands for all at once. `selector` is the
-    query (`labelSelector`, `fieldSelector`) that keeps foreign objects out.
+    `feeds` are the namespaces that are listed one by one; an empty name means all namespaces at once. `selector` is the
+    query (`labelSelector`, `fieldSelector`) that filters objects.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Cache(Generic[T]):
         return list(self._objects.values())
 
     def by(self, index: str, value: str) -> list[T]:
-        """Objects whose index function gave this value, in the order of their keys so that plans are stable."""
+        """Return objects with this index value, sorted by key so that plans are stable."""
         found = self._entries[index].get(value, {})
         return [found[key] for key in sorted(found)]
 
@@ -97,15 +97,15 @@ class Cache(Generic[T]):
         return len(self._objects)
 
     def subscribe(self, listener: Listener[T]) -> None:
-        """Be called with (old, new) at every change; None stands for absent. Must not block."""
+        """Call the listener with (old, new) at every change; None means absent. The listener must not block."""
         self._listeners.append(listener)
 
     def takes(self, object_: Object) -> bool:
-        """Whether an object that was read outside the watch surely belongs here: the watch will tell its end, too."""
+        """Return whether the watch covers this object, so that the cache will also see its deletion."""
         return not self.selector and (self.feeds == ("",) or object_.metadata.namespace in self.feeds)
 
     def put(self, new: T) -> None:
-        """An object as a watch told it."""
+        """Store an object from a watch event."""
         metadata = new.metadata
         key = metadata.key
         self.unreadable.discard(key)
@@ -117,29 +117,29 @@ class Cache(Generic[T]):
             self._store(key, old, new)
 
     def remove(self, last: Object) -> None:
-        """The end of an object as a watch told it. A newer object of that name stays."""
+        """Remove an object after a watch event. A newer object of the same name stays."""
         self._end(last, version(last))
 
     def ended(self, last: Object) -> None:
-        """The server said that exactly this object is gone: nothing of its UID can come any more."""
+        """Remove an object that the server confirmed as deleted. All later events of its UID are ignored."""
         self._end(last, math.inf)
 
     def cannot_read(self, key: Key) -> None:
-        """There is an object that our type does not fit. It is neither old nor gone: nobody plans on it."""
+        """Mark an object that our type cannot decode. Its old version is removed, so that no plan uses it."""
         self.unreadable.add(key)
         old = self._objects.get(key)
         if old is not None:
             self._drop(key, old)
 
     def begin_list(self) -> int:
-        """To be called before a list is asked for, and given to `replace` with its answer."""
+        """Start a list: call this before the request, and pass the result to `replace`."""
         self._lists += 1
         return self._lists
 
     def replace(self, objects: Iterable[T], resource_version: int, *, begun: int, namespace: str = "") -> None:
-        """The whole truth of a namespace (or of all), from a list.
+        """Replace the content of a namespace (or of all) by a complete list.
 
-        What it does not name is gone, whether or not anybody saw it go.
+        Objects that are not in the list are removed.
         """
         self._forget_before(begun, namespace)
         seen = set()
@@ -159,14 +159,14 @@ class Cache(Generic[T]):
             self.synced.set()
 
     def wrote(self, new: T) -> None:
-        """The server's answer to a write of ours, so that the next plan builds on it."""
+        """Store the server's reply to our own write, so that the next plan builds on it."""
         key = new.metadata.key
         self.put(new)
         if self._objects.get(key) is new:
             self._own[key] = _Since(version(new), key.namespace, self._lists)
 
     def clear(self) -> None:
-        """The kind is no longer served: nothing of it exists."""
+        """Remove everything, because the kind is no longer served."""
         for key, old in list(self._objects.items()):
             self._drop(key, old)
         self._graves.clear()
@@ -193,7 +193,7 @@ class Cache(Generic[T]):
         return own is not None and own.version > resource_version
 
     def _forget_before(self, begun: int, namespace: str) -> None:
-        """A list that was begun after we learnt something knows it, too: its word counts."""
+        """Drop watermarks older than this list: a list that started after our write already contains it."""
         stores: tuple[dict[Any, _Since], ...] = (self._own, self._graves)
         for known in stores:
             for name in [name for name, since in known.items() if since.lists < begun]:

@@ -1,7 +1,6 @@
-"""Which kinds the cluster serves, now: found by watching CustomResourceDefinitions.
+"""Discovery of the kinds that the cluster serves, by watching CustomResourceDefinitions.
 
-A kind that may be absent (Kueue's, Volcano's, Kubeflow's) can be installed or removed at any time; whoever cares is
-told when it appears and when it goes.
+Optional kinds (of Kueue, Volcano, Kubeflow) can be installed or removed at any time. Listeners learn of both.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class _Status(msgspec.Struct, frozen=True, gc=False):
 
 
 class Definition(Object, frozen=True, gc=False):
-    """A CustomResourceDefinition, as far as it tells what is served."""
+    """A CustomResourceDefinition, reduced to the kinds and versions that it serves."""
 
     spec: _Spec
     status: _Status = _Status()
@@ -68,7 +67,7 @@ Wanted = Callable[[Definition], bool]
 
 
 class Discovery:
-    """A view of the cache of definitions."""
+    """Served kinds, based on a cache of CustomResourceDefinitions."""
 
     def __init__(self) -> None:
         self.cache = Cache(CRD, Definition)
@@ -76,9 +75,9 @@ class Discovery:
         self.cache.subscribe(self._changed)
 
     def follow(self, resource: Resource, listener: Listener, wanted: Wanted = lambda _: True) -> None:
-        """Be told True when a wanted definition begins to serve the resource and False when it ends to.
+        """Call the listener with True when the resource becomes served, and with False when it is removed.
 
-        Told at once if it is served already.
+        The listener is called at once if the resource is already served. `wanted` filters definitions.
         """
         self._listeners.setdefault(resource.crd_name, []).append((resource, listener, wanted))
         definition = self.cache.get(Key("", resource.crd_name))
@@ -86,7 +85,7 @@ class Discovery:
             listener(True)
 
     def serves(self, resource: Resource) -> bool | None:
-        """None while the definitions have not been listed."""
+        """Return whether the resource is served, or None until the definitions are listed."""
         if not self.cache.synced.is_set():
             return None
         definition = self.cache.get(Key("", resource.crd_name))
@@ -94,7 +93,7 @@ class Discovery:
 
     def _changed(self, old: Definition | None, new: Definition | None) -> None:
         present = new or old
-        assert present is not None, "a change has a before or an after"
+        assert present is not None, "old or new is set"
         for resource, listener, wanted in self._listeners.get(present.metadata.name, ()):
             was, is_ = (state is not None and state.serves(resource) and wanted(state) for state in (old, new))
             if was != is_:

@@ -1,7 +1,7 @@
-"""The garbage collector's policy while caches fill: it decides the slowest passes of an operator with many objects.
+"""Garbage collector tuning while caches fill. It determines the slowest reconciles of a large operator.
 
-A full collection walks everything that is held; with 20,000 pods it stops the loop for a quarter of a second. Objects
-that a list brought live long, so they are put where the collector does not look.
+A full collection visits every object: with 20,000 pods it blocks the event loop for a quarter of a second. Listed
+objects live long, so they are frozen, and the collector skips them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import gc
 from skysail.kube.cache.reflector import Gate
 
 _THRESHOLDS = (50_000, 20, 100)
-# Below this many new objects a collection finds little, and is felt all the same.
+# Minimum number of new objects for a collection: below it, the pause costs more than the collection frees.
 _WORTH_FREEZING = 1000
 
 
 class Collector(Gate):
-    """One per process: the collector is the process's, too."""
+    """Tunes the garbage collector. One per process, like the collector itself."""
 
     def __init__(self) -> None:
         self._lists = 0

@@ -1,4 +1,4 @@
-"""All caches of a process, filled as long as the cluster serves their kinds."""
+"""All caches of a process, filled while the cluster serves their kinds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skysail.kube.client.client import Client
 
 
 class Informers:
-    """Starts a reflector per kind (and namespace) when its definition appears, and stops it when that goes."""
+    """Starts a reflector per kind and namespace when its CRD appears, and stops it when the CRD is deleted."""
 
     def __init__(self, client: Client, *, namespaces: tuple[str, ...], gate: Gate, rng: random.Random) -> None:
         self._client = client
@@ -24,23 +24,23 @@ class Informers:
         self._rng = rng
         self._built_in: list[Cache[Any]] = []
         self._custom: list[tuple[Cache[Any], Callable[[Definition], bool]]] = []
-        # By cache and not by kind: two engines may each hold their own objects of one.
+        # By cache, not by kind: two engines may have separate caches of one kind.
         self._reflectors: dict[Cache[Any], list[Reflector[Any]]] = {}
         self._tasks: dict[Cache[Any], list[asyncio.Task[None]]] = {}
         self.discovery = Discovery()
 
     def add(self, cache: Cache[Any], wanted: Callable[[Definition], bool] = lambda _: True) -> None:
-        """Keep this cache of a custom kind current. Call before `run`."""
+        """Add a cache of a custom kind. Call before `run`."""
         self._feed(cache)
         self._custom.append((cache, wanted))
 
     def add_built_in(self, cache: Cache[Any]) -> None:
-        """Keep this cache of a kind current that every cluster serves. Call before `run`."""
+        """Add a cache of a kind that every cluster serves. Call before `run`."""
         self._feed(cache)
         self._built_in.append(cache)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run all reflectors until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for cache in (self.discovery.cache, *self._built_in):
                 self._start(tasks, cache)
@@ -49,13 +49,13 @@ class Informers:
 
     @property
     def caches(self) -> Iterable[Cache[Any]]:
-        """Those whose kind is served now."""
+        """Return the caches whose kind is served now."""
         known = [self.discovery.cache, *self._built_in, *(cache for cache, _ in self._custom)]
         return [cache for cache in known if cache in self._reflectors]
 
     @property
     def reflectors(self) -> dict[str, list[Reflector[Any]]]:
-        """By kind."""
+        """Return the running reflectors by kind."""
         found: dict[str, list[Reflector[Any]]] = {}
         for cache, reflectors in self._reflectors.items():
             found.setdefault(cache.resource.crd_name, []).extend(reflectors)
@@ -63,11 +63,11 @@ class Informers:
 
     @property
     def waiting_for(self) -> list[str]:
-        """Kinds that are served and not yet listed."""
+        """Return the kinds that are served but not yet listed."""
         return [cache.resource.crd_name for cache in self.caches if not cache.synced.is_set()]
 
     async def audit(self) -> list[Finding]:
-        """Compare every cache with the server, and fill anew what differs."""
+        """Compare every cache with the API server, and list those again that differ."""
         findings = [(cache, await audit(self._client, cache)) for cache in self.caches if cache.synced.is_set()]
         for cache, finding in findings:
             if finding.differs:

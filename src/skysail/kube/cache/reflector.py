@@ -1,7 +1,7 @@
-"""The reflector: list once, then watch, for ever; keeps one cache equal to the server.
+"""Reflector: lists once, then watches for ever, to keep one cache equal to the API server.
 
-It is never fatal: whatever the server or the network does, it goes on with back-off. What a watch may have missed is
-found by the list that follows, which compares and tells the deletions too.
+Errors are never fatal: the reflector retries with backoff. Events that a watch missed, including deletions, are found
+by the list that follows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from skysail.kube.client.errors import Expired, Forbidden, KubeError, NotFound, 
 from skysail.kube.client.transport import Stream
 
 _CHUNK = "500"
-# The server sends a bookmark about every minute. A stream that says nothing for longer is dead: some load balancer
-# forgot the connection without telling either side.
+# Timeout of a silent watch. The server sends a bookmark about every minute, so a longer silence means a dead
+# connection, for example one that a load balancer dropped.
 _SILENCE_SECONDS = 75.0
 _WATCH_SECONDS = (300, 600)
 
@@ -54,16 +54,16 @@ class _Deleted(msgspec.Struct, tag="DELETED", tag_field="type"):
 
 
 class Gate:
-    """Told when a list begins and ends, so that the garbage collector can be kept out of the way meanwhile."""
+    """Hooks at the start and end of a list, to pause the garbage collector in between."""
 
     def began(self) -> None: ...
 
     def ended(self, objects: int) -> None:
-        """Also after a list that failed; `objects` is how many it brought."""
+        """Handle the end of a list, also of a failed one. `objects` is the number of listed objects."""
 
 
 class Reflector(Generic[T]):
-    """Keeps `cache` current. One per kind and namespace."""
+    """Keeps `cache` current. One reflector per kind and namespace."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Reflector(Generic[T]):
         self._event_decoder = msgspec.json.Decoder(_event_type(cache.type))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """List and watch until cancelled."""
         resource_version = ""
         while True:
             try:
@@ -98,7 +98,7 @@ class Reflector(Generic[T]):
                     resource_version = await self._list()
                 resource_version = await self._watch(resource_version)
                 if self._is_idle:
-                    # A stream that ends as soon as it begins: a server that shuts down, or a proxy in its place.
+                    # Back off after a stream without events: the server is shutting down, or a proxy answers instead.
                     await self._pause()
             except Expired:
                 resource_version = ""
@@ -112,7 +112,7 @@ class Reflector(Generic[T]):
                 await self._pause(error.retry_after if isinstance(error, Throttled) else None)
 
     def relist(self) -> None:
-        """Leave the watch and list anew: an audit found that this cache differs."""
+        """Stop the watch and list again, because an audit found a difference."""
         self._stale.set()
         if self._deadline is not None:
             self._deadline.reschedule(asyncio.get_running_loop().time())
@@ -123,7 +123,7 @@ class Reflector(Generic[T]):
     def _complain(self, error: Exception) -> None:
         kind = self._cache.resource.crd_name
         level = logging.WARNING if self._backoff.failures else logging.INFO
-        log.log(level, "watch interrupted", extra={"kind": kind, "why": str(error) or type(error).__name__})
+        log.log(level, "watch failed, retried", extra={"kind": kind, "why": str(error) or type(error).__name__})
 
     async def _list(self) -> str:
         self.lists += 1
@@ -154,7 +154,7 @@ class Reflector(Generic[T]):
         return page.metadata, page.items or []
 
     def _read_page_one_by_one(self, body: bytes) -> tuple[ListMeta, list[T]]:
-        """One object that cannot be read must not hide the others."""
+        """Decode objects one by one, so that an undecodable object does not hide the others."""
         page = msgspec.json.decode(body, type=_Raw)
         items = []
         for raw in page.items or ():
@@ -165,7 +165,7 @@ class Reflector(Generic[T]):
         return page.metadata, items
 
     async def _watch(self, resource_version: str) -> str:
-        """Follow one stream to its end and return where the next one starts."""
+        """Follow one stream to its end. Returns the resourceVersion where the next one starts."""
         self.watches += 1
         self._is_idle = True
         query = {
@@ -217,7 +217,7 @@ class Reflector(Generic[T]):
     def _ignored(self, key: Key, error: msgspec.ValidationError) -> None:
         self._cache.cannot_read(key)
         kind = self._cache.resource.crd_name
-        log.warning("object ignored", extra={"kind": kind, "object": str(key), "why": str(error)})
+        log.warning("object undecodable, ignored", extra={"kind": kind, "object": str(key), "why": str(error)})
 
 
 class _AnyEvent(msgspec.Struct):
@@ -226,7 +226,9 @@ class _AnyEvent(msgspec.Struct):
 
 def _number(resource_version: str) -> int:
     if not resource_version.isdigit():
-        raise ServerFault(200, "Unreadable", f"The list has the version {resource_version!r}, which is no number.")
+        raise ServerFault(
+            200, "Unreadable", f"The list has resourceVersion {resource_version!r}, which is not a number."
+        )
     return int(resource_version)
 
 
@@ -235,7 +237,7 @@ def _page_type(type_: type[T]) -> type[Any]:
 
 
 def _event_type(type_: type[T]) -> Any:
-    """The five events of a watch as one tagged union, so that a line is read in one pass."""
+    """Return the five watch events as one tagged union, so that a line is decoded in one pass."""
     fields = [("object", type_)]
     added, modified = (msgspec.defstruct(tag, fields, tag=tag, tag_field="type") for tag in ("ADDED", "MODIFIED"))
     return added | modified | _Deleted | _Bookmark | _Failed

@@ -1,7 +1,7 @@
-"""The verbs of the API, typed. Answers an HTTP error with the exception that says what the caller can do.
+"""Typed API client. HTTP errors become exceptions that tell the caller how to react.
 
-A read that the server throttles (429, or 503 with Retry-After) is repeated here, after the time that it names. A write
-never is: its caller had leave to write now, not in a minute.
+A throttled read (429, or 503 with Retry-After) is retried after the requested time. A write is never retried: the
+caller was allowed to write now, not a minute later.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ T = TypeVar("T")
 
 
 class _Left(msgspec.Struct):
-    """The reply to a delete: the object as it was left, or a Status."""
+    """Reply to a delete: the remaining object, or a Status."""
 
     metadata: Meta = Meta()
 
 
 class Client:
-    """Stateless over its transport, so that many tasks share one."""
+    """API client without state of its own, so that many tasks can share it."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -48,16 +48,16 @@ class Client:
     async def list_page(
         self, resource: Resource, namespace: str, query: Mapping[str, str], headers: Mapping[str, str] = NO_MAPPING
     ) -> bytes:
-        """One page as it came. The reflector decodes it with a decoder that it made once."""
+        """Return one undecoded page. The reflector decodes it with a prepared decoder."""
         request = Request(method="GET", path=resource.path(namespace), query=query, headers=headers)
         return (await self._read(request)).body
 
     async def watch(self, resource: Resource, namespace: str, query: Mapping[str, str]) -> Stream:
-        """An open stream of events. Raises what the server answered if it did not open one."""
+        """Open a stream of watch events. Raises the server's error if the server does not open the stream."""
         return await self.follow(resource.path(namespace), {**query, "watch": "true"})
 
     async def follow(self, path: str, query: Mapping[str, str]) -> Stream:
-        """Anything that goes on, such as a log. Raises what the server answered if it did not open it."""
+        """Open a stream, such as a log. Raises the server's error if the server does not open the stream."""
         stream = await self._transport.open(Request(method="GET", path=path, query=query))
         if stream.status in _OK:
             return stream
@@ -66,7 +66,7 @@ class Client:
         raise errors.from_reply(stream.status, body)
 
     async def create(self, resource: Resource, manifest: Manifest, type_: type[T], *, subresource: str = "") -> T:
-        """A new object; or, with a subresource, something of the object that the manifest names, such as a token."""
+        """Create an object or, with a subresource, a part of the object in the manifest, such as a token."""
         metadata = manifest.get("metadata", {})
         path = resource.path(
             metadata.get("namespace", ""), metadata.get("name", "") if subresource else "", subresource
@@ -74,9 +74,9 @@ class Client:
         return await self._write("POST", path, manifest, type_, query={"fieldManager": FIELD_MANAGER})
 
     async def apply(self, resource: Resource, manifest: Manifest, type_: type[T], *, dry_run: bool = False) -> T:
-        """Server-side apply: what we name is ours, what we no longer name is removed, the rest is not touched.
+        """Apply server-side: set the fields in the manifest, remove fields that we applied before, keep all others.
 
-        With `dry_run` the server answers as it would, and writes nothing.
+        With `dry_run` the server replies as if it applied the manifest, but writes nothing.
         """
         query = {"fieldManager": FIELD_MANAGER, "force": "true", **({"dryRun": "All"} if dry_run else {})}
         return await self._write(
@@ -84,19 +84,19 @@ class Client:
         )
 
     async def replace(self, resource: Resource, manifest: Manifest, type_: type[T], *, subresource: str = "") -> T:
-        """PUT with the resourceVersion in the manifest: refused with Conflict if the object moved on."""
+        """Replace an object at the resourceVersion in the manifest. Raises Conflict if the object has changed."""
         metadata = manifest["metadata"]
         path = resource.path(metadata.get("namespace", ""), metadata["name"], subresource)
         return await self._write("PUT", path, manifest, type_, query={"fieldManager": FIELD_MANAGER})
 
     async def merge_patch(self, resource: Resource, namespace: str, name: str, patch: Manifest, type_: type[T]) -> T:
-        """Put `metadata.uid` and `metadata.resourceVersion` into the patch to make them preconditions (Conflict)."""
+        """Merge a patch. Raises Conflict if `metadata.uid` or `metadata.resourceVersion` in the patch do not match."""
         query = {"fieldManager": FIELD_MANAGER}
         path = resource.path(namespace, name)
         return await self._write("PATCH", path, patch, type_, query=query, content_type=MERGE_PATCH)
 
     async def patch_status(self, resource: Resource, object_: Object, status: Manifest, type_: type[T]) -> T:
-        """Change the named fields of the status, of exactly this object as it was seen (Conflict). None removes one."""
+        """Merge fields into the status; None removes a field. Raises Conflict if the object has changed."""
         metadata = object_.metadata
         precondition = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
         patch = {"metadata": precondition, "status": status}
@@ -107,9 +107,9 @@ class Client:
     async def delete(
         self, resource: Resource, object_: Object, type_: type[T], options: Mapping[str, Any] = NO_MAPPING
     ) -> T | None:
-        """Delete exactly this object: one of the same name that came later is left alone.
+        """Delete exactly this object, by its UID. A newer object of the same name is not deleted.
 
-        Returns the object where it stays for a while (finalizers, grace), and None where it is gone.
+        Returns the object if it remains for a while (finalizers, grace period), and None if it is gone.
         """
         metadata = object_.metadata
         body = {
@@ -120,21 +120,21 @@ class Client:
             **options,
         }
         left = await self._write("DELETE", resource.path(metadata.namespace, metadata.name), body, msgspec.Raw)
-        # Some kinds are answered with their last state, although they are gone; only what stays has a time to go.
+        # Check deletionTimestamp: for some kinds the server replies with the last state of a deleted object.
         if not msgspec.json.decode(left, type=_Left).metadata.is_deleting:
             return None
         return msgspec.json.decode(left, type=type_)
 
     async def read(self, path: str, type_: type[T]) -> T:
-        """Any path that is no resource: version, readiness."""
+        """Read a path that is not a resource, such as the version."""
         return decoded((await self._read(Request(method="GET", path=path))).body, type_)
 
     async def read_text(self, path: str, query: Mapping[str, str]) -> str:
-        """What is no JSON: a log. Bytes that are no text are shown as such."""
+        """Read text, such as a log. Bytes that are not UTF-8 are replaced."""
         return (await self._read(Request(method="GET", path=path, query=query))).body.decode(errors="replace")
 
     async def ask(self, path: str, body: bytes | None = None) -> Reply:
-        """What a server behind the API server's proxy answers, whatever it is. Without a body it is only read from."""
+        """Send a request through the API server's proxy. Returns any reply; without a body the request is a GET."""
         headers = NO_MAPPING if body is None else {"Content-Type": JSON}
         method = "GET" if body is None else "POST"
         return await self._transport.send(Request(method=method, path=path, headers=headers, body=body))
@@ -174,11 +174,11 @@ class Client:
 
 
 def decoded(body: bytes, type_: type[T]) -> T:
-    """A reply's body. One that cannot be read, such as a proxy's page, is the server's fault."""
+    """Decode the body of a reply. Raises ServerFault if it cannot be decoded, such as the page of a proxy."""
     try:
         return msgspec.json.decode(body, type=type_)
     except msgspec.MsgspecError as error:
-        raise ServerFault(_READ, "Unreadable", f"The reply cannot be read: {error}") from error
+        raise ServerFault(_READ, "Unreadable", f"The reply cannot be decoded: {error}") from error
 
 
 def _retry_after(reply: Reply) -> float | None:

@@ -1,46 +1,46 @@
-"""What can go wrong at the API server, sorted by what the caller can do about it.
+"""Errors of the API server, sorted by what the caller can do.
 
 KubeError
-├── Unreachable          the request was never sent: try again later
-├── ReplyLost            it may or may not have been done: look, then decide
-└── ApiError             the server answered and said no
-    ├── NotFound         it is not there: often the wish itself
-    ├── AlreadyExists    somebody made it first: look at what is there
-    ├── Conflict         it changed under us, or is another object of that name: read again
-    ├── Expired          that resourceVersion is history: list again
-    ├── Forbidden        a right is missing: ask for it, retrying is no cure
-    │   └── Terminating  the namespace is on its way out: nothing may be made there any more
-    ├── Invalid          the server will never take this: give up and say why
-    ├── Throttled        the server asks us to wait `retry_after` seconds
-    └── ServerFault      the server has a problem of its own: try again later
-        └── NotServed    nobody answers at this path: no word about an object
+├── Unreachable          the request was never sent: retry later
+├── ReplyLost            unknown outcome: read the object, then decide
+└── ApiError             the server replied with an error
+    ├── NotFound         the object does not exist: often the desired state
+    ├── AlreadyExists    the object exists already: read it
+    ├── Conflict         the object changed, or was replaced under its name: read it again
+    ├── Expired          the resourceVersion is too old: list again
+    ├── Forbidden        a permission is missing: report it, a retry does not help
+    │   └── Terminating  the namespace is being deleted: nothing can be created in it
+    ├── Invalid          the server rejected the request for good: give up and report why
+    ├── Throttled        the server asks to wait `retry_after` seconds
+    └── ServerFault      the server failed: retry later
+        └── NotServed    the path is not served: proves nothing about the object
 """
 
 from __future__ import annotations
 
 import msgspec
 
-# A message of the server may quote the object, and an object may hold a secret: keep what a person reads, no more.
+# Truncate messages of the server: they may quote the object, and an object may contain a secret.
 _LONGEST_MESSAGE = 1024
 _GATEWAY_TIMEOUT = 504
-# An apply whose body is no such object is answered with 500 and no reason, as if the server were to blame.
+# The server answers an apply with an invalid body with 500 and no reason; treat it as Invalid.
 _UNFIT_TO_APPLY = ("failed to create typed patch object", "failed to convert new object")
 
 
 class KubeError(Exception):
-    """Root of this tree."""
+    """Base of all errors of the API server."""
 
 
 class Unreachable(KubeError):
-    """No connection: certainly nothing was done."""
+    """No connection: certainly nothing was changed."""
 
 
 class ReplyLost(KubeError):
-    """The connection broke or timed out after the request was sent: nobody here knows whether it was done."""
+    """Unknown outcome: the connection broke or timed out after the request was sent."""
 
 
 class ApiError(KubeError):
-    """The server's answer, read from the Status object in its body."""
+    """Error reply of the server, decoded from the Status object in its body."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
         answer = f"HTTP {status} {reason}".strip()
@@ -78,12 +78,12 @@ class Throttled(ApiError): ...
 class ServerFault(ApiError):
     @property
     def is_timeout(self) -> bool:
-        """Whether the server gave up waiting, so that a write may have happened all the same."""
+        """Return whether the server timed out, so that a write may still have happened."""
         return self.reason in {"Timeout", "ServerTimeout"} or self.status == _GATEWAY_TIMEOUT
 
 
 class NotServed(ServerFault):
-    """Nobody answers at this path: the kind is not served, or this was not the API server. No word about an object."""
+    """Path not served: the kind is missing, or another server replied. Proves nothing about the object."""
 
 
 class _Cause(msgspec.Struct):
@@ -97,7 +97,7 @@ class _Details(msgspec.Struct):
 
 
 class Status(msgspec.Struct):
-    """The `v1 Status` object, as far as it tells one failure from another."""
+    """The `v1 Status` object, reduced to the fields that distinguish errors."""
 
     code: int = 0
     reason: str = ""
@@ -135,7 +135,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def from_status(status: Status, *, http_status: int = 0, retry_after: float | None = None) -> ApiError:
-    """The error that a Status object stands for, in a reply or inside a watch stream."""
+    """Convert a Status object, from a reply or a watch stream, to an error."""
     code = http_status or status.code
     details = status.details or _Details()
     if retry_after is None and details.retryAfterSeconds is not None:
@@ -146,7 +146,7 @@ def from_status(status: Status, *, http_status: int = 0, retry_after: float | No
     if kind is Forbidden and any(cause.reason == "NamespaceTerminating" for cause in details.causes or ()):
         kind = Terminating
     if kind is Invalid and any(cause.field == "metadata.uid" for cause in details.causes or ()):
-        # A patch meant for an object that was replaced under its name: PUT and DELETE answer 409 to the same.
+        # A patch with a wrong UID gets 422, but PUT and DELETE get 409: treat all of them as Conflict.
         kind = Conflict
     if kind is ServerFault and code == _UNAVAILABLE and retry_after is not None:
         kind = Throttled
@@ -154,7 +154,7 @@ def from_status(status: Status, *, http_status: int = 0, retry_after: float | No
 
 
 def from_reply(http_status: int, body: bytes, retry_after: float | None = None) -> ApiError:
-    """The error that an HTTP reply stands for; a body that is no Status object (a proxy's page) is quoted as text."""
+    """Convert an HTTP reply to an error. A body that is not a Status object, such as a proxy's page, is quoted."""
     try:
         status = msgspec.json.decode(body, type=Status)
     except msgspec.MsgspecError:

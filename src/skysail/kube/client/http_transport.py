@@ -1,7 +1,7 @@
-"""The real transport: aiohttp over TLS.
+"""HTTP transport: aiohttp over TLS.
 
-Two sessions, because a watch holds its connection for minutes: ordinary requests share a bounded pool, so that a burst
-of writes waits here and not at the API server; watches have connections of their own.
+It uses two sessions, because a watch keeps its connection for minutes. Ordinary requests share a bounded pool, so that
+a burst of writes waits here and not at the API server. Each watch has its own connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONNECT_SECONDS = 10
 
 
 class HttpTransport:
-    """Made inside a running event loop, because aiohttp's sessions belong to one."""
+    """Transport over aiohttp. Create it inside a running event loop, because aiohttp sessions belong to one loop."""
 
     def __init__(self, access: Access, *, connections: int = 48, seconds: float = 60.0) -> None:
         self._access = access
@@ -63,7 +63,7 @@ class HttpTransport:
         await self._watches.close()
 
     async def _request(self, session: aiohttp.ClientSession, request: Request) -> aiohttp.ClientResponse:
-        # Without compression: inside a cluster bytes are cheaper than the CPU time that packs them.
+        # Disable compression: inside a cluster, bandwidth is cheaper than the CPU time for it.
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "skysail"}
         headers.update(request.headers)
         if token := self._access.token():
@@ -95,7 +95,7 @@ class HttpStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Cut, not closed: a TLS farewell would go on after the session has forgotten the connection, and outlive it.
+        # Abort instead of a clean close: the TLS shutdown would outlive the session.
         if (connection := self._response.connection) and connection.transport:
             connection.transport.abort()
         self._response.close()
@@ -105,7 +105,7 @@ class HttpStream:
             async for chunk in self._response.content.iter_any():
                 yield chunk
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ReplyLost(f"watch {self._path} broke off ({_name(error)})") from error
+            raise ReplyLost(f"watch {self._path}: stream interrupted ({_name(error)})") from error
 
 
 def _name(error: BaseException) -> str:

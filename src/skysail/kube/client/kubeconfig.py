@@ -1,4 +1,4 @@
-"""How to reach an API server and who we are there: from a kubeconfig file, or from inside a pod."""
+"""Address and credentials of an API server, from a kubeconfig file or from inside a pod."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TokenSource = Callable[[], str | None]
 
 
 class ConfigError(UserError):
-    """The configuration cannot be used; the message says which part and what to do."""
+    """Unusable configuration. The message names the part and the fix."""
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a transport needs. The token is asked for at each request, because it rotates."""
+    """Address and credentials for a transport. `token` is called for each request, because tokens rotate."""
 
     server: str
     tls: ssl.SSLContext
@@ -81,7 +81,7 @@ class _Config(msgspec.Struct, rename="kebab"):
 
 
 def find(path: Path | None = None, context: str | None = None) -> Access:
-    """The named file, else the first in KUBECONFIG, else the pod's own service account, else `~/.kube/config`."""
+    """Use the given file, else the first in KUBECONFIG, else the pod's service account, else `~/.kube/config`."""
     if path is not None:
         return from_file(path, context)
     if named := os.environ.get("KUBECONFIG"):
@@ -96,11 +96,11 @@ def from_file(path: Path, context: str | None = None) -> Access:
         config = msgspec.yaml.decode(path.read_bytes(), type=_Config)
     except OSError as error:
         raise ConfigError(
-            f"Cannot read the kubeconfig {path}: {error.strerror}. Name another with --kubeconfig, or start a cluster "
-            "on this machine with `skysail up`."
+            f"Cannot read the kubeconfig {path}: {error.strerror}. Set another with --kubeconfig, or start a local "
+            "cluster with `skysail up`."
         ) from error
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"{path} is no kubeconfig: {error}.") from error
+        raise ConfigError(f"{path} is not a kubeconfig: {error}.") from error
     chosen = _named(path, "context", context or config.current_context, config.contexts, lambda row: row.name).context
     cluster = _named(path, "cluster", chosen.cluster, config.clusters, lambda row: row.name).cluster
     user = _named(path, "user", chosen.user, config.users, lambda row: row.name).user or _User()
@@ -113,20 +113,20 @@ def from_file(path: Path, context: str | None = None) -> Access:
 
 
 def from_pod(host: str, port: str, secrets: Path = _POD_SECRETS) -> Access:
-    """The service account that Kubernetes mounts into every pod. Its token file is read anew when it changes."""
+    """Use the service account that Kubernetes mounts into the pod. Its token file is reread when it changes."""
     try:
         tls = ssl.create_default_context(cafile=str(secrets / "ca.crt"))
     except OSError as error:
         raise ConfigError(
-            f"This pod has no usable service account at {secrets}: {error.strerror}. Give it one with "
-            "`automountServiceAccountToken: true`, or name a kubeconfig with --kubeconfig."
+            f"This pod has no usable service account at {secrets}: {error.strerror}. Set "
+            "`automountServiceAccountToken: true`, or set a kubeconfig with --kubeconfig."
         ) from error
     address = f"[{host}]" if ":" in host else host
     return Access(server=f"https://{address}:{port}", tls=tls, token=TokenFile(secrets / "token"))
 
 
 class TokenFile:
-    """A token in a file that somebody else rotates. Read again only when the file changed."""
+    """Token from a file that is rotated externally. Reread only when the file has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -141,7 +141,7 @@ class TokenFile:
                 self._token = self._path.read_text().strip()
                 self._stamp = stamp
         except OSError as error:
-            # A rotation may be half done: the old token stays good for minutes, so it is the better answer than none.
+            # Keep the old token if a rotation is incomplete: it stays valid for minutes.
             if not self._token:
                 raise ConfigError(f"Cannot read the token file {self._path}: {error.strerror}.") from error
         return self._token
@@ -152,23 +152,23 @@ def _named(path: Path, what: str, name: str, rows: list[Row] | None, name_of: Ca
         if name_of(row) == name:
             return row
     known = ", ".join(sorted(name_of(row) for row in rows or ())) or "none"
-    raise ConfigError(f"The kubeconfig {path} has no {what} {name!r}; it has: {known}.")
+    raise ConfigError(f"The kubeconfig {path} has no {what} {name!r}. Choose one of: {known}.")
 
 
 def _refuse_unsupported(path: Path, cluster: _Cluster, user: _User) -> None:
     if not cluster.server.startswith("https://"):
-        raise ConfigError(f"{path} names the server {cluster.server!r}; Skysail speaks only https.")
+        raise ConfigError(f"{path} has the server {cluster.server!r}: use an https URL.")
     if cluster.insecure_skip_tls_verify:
         raise ConfigError(
-            f"{path} sets insecure-skip-tls-verify; Skysail verifies always. Put the cluster's CA in "
+            f"{path} sets insecure-skip-tls-verify, which Skysail does not support. Put the cluster's CA into "
             "certificate-authority-data instead."
         )
     if cluster.proxy_url or cluster.tls_server_name:
-        raise ConfigError(f"{path} sets proxy-url or tls-server-name, which Skysail does not support.")
+        raise ConfigError(f"{path} sets proxy-url or tls-server-name, which Skysail does not support: remove them.")
     if user.exec or user.auth_provider or user.username:
         raise ConfigError(
-            f"{path} logs in with a plugin or a password. Make a token instead: `kubectl create token skysail -n "
-            "skysail-system`, and put it in `users[].user.token`."
+            f"{path} uses a plugin or a password, which Skysail does not support. Create a token with `kubectl create "
+            "token skysail -n skysail-system`, and put it into `users[].user.token`."
         )
 
 
@@ -188,12 +188,12 @@ def _tls(path: Path, cluster: _Cluster, user: _User) -> ssl.SSLContext:
         if certificate and key:
             load_certificate(tls, certificate, key)
     except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(f"{path} holds a certificate or key that cannot be read: {error}.") from error
+        raise ConfigError(f"{path} contains a certificate or key that cannot be read: {error}.") from error
     return tls
 
 
 def load_certificate(tls: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Give a context its own certificate without leaving the key on a disk: OpenSSL reads files only."""
+    """Load a certificate from memory: OpenSSL reads files only, and the key must not be written to a disk."""
     file = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
         os.write(file, certificate.rstrip() + b"\n" + key)
@@ -208,6 +208,6 @@ def _material(path: Path, data: str | None, file: str | None) -> bytes | None:
             return base64.b64decode(data, validate=True)
         return (path.parent / file).read_bytes() if file else None
     except binascii.Error as error:
-        raise ConfigError(f"{path} holds data that is not base64: {error}.") from error
+        raise ConfigError(f"{path} contains data that is not base64: {error}.") from error
     except OSError as error:
-        raise ConfigError(f"{path} names {file}, which cannot be read: {error.strerror}.") from error
+        raise ConfigError(f"{path} refers to {file}, which cannot be read: {error.strerror}.") from error

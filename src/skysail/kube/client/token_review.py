@@ -1,4 +1,4 @@
-"""Whose a bearer token is, by the API server's own word."""
+"""Authentication of bearer tokens by the API server (TokenReview)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RIGHTS = (Right(TOKEN_REVIEW, ("create",)),)
 
 
 class User(msgspec.Struct, frozen=True):
-    """`extra` tells of a service account's token which pod it was made for."""
+    """Authenticated user. For a service account token, `extra` names the pod that the token was issued for."""
 
     username: str = ""
     uid: str = ""
@@ -32,11 +32,14 @@ class _Review(msgspec.Struct):
 
 
 async def review(client: Client, token: str, audience: str = "") -> User | None:
-    """None for a token that nobody has, or that is meant for somebody else. Without an audience: for the API server."""
+    """Return the user of a token, or None if the token is invalid or has another audience.
+
+    The default audience is the API server.
+    """
     spec = {"token": token, **({"audiences": [audience]} if audience else {})}
     manifest = {"apiVersion": TOKEN_REVIEW.api_version, "kind": TOKEN_REVIEW.kind, "spec": spec}
     status = (await client.create(TOKEN_REVIEW, manifest, _Review)).status
     if not status.authenticated or not status.user.username:
         return None
-    # A server that knows nothing of audiences does not name them, and would take a token for anybody.
+    # Require the audience in the reply: a server without audience support would accept any token.
     return status.user if not audience or audience in status.audiences else None

@@ -1,7 +1,7 @@
-"""The seam below every client: one request in, one reply or one stream out.
+"""Transport interface of the client: one request in, one reply or one stream out.
 
-The real one is `kube/http.py`; the simulation's API model implements the same two methods. A transport raises
-`Unreachable` or `ReplyLost` and nothing else; an HTTP error is a reply like any other.
+`http_transport.py` is the real transport; the API model of the simulation implements the same methods. A transport
+raises only `Unreachable` or `ReplyLost`: an HTTP error is an ordinary reply.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_MAPPING: Mapping[str, str] = {}
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes to the server. `path` starts with a slash and is already percent-encoded."""
+    """HTTP request. `path` starts with a slash and is already percent-encoded."""
 
     method: str
     path: str
@@ -35,7 +35,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back. Header names are lower case."""
+    """HTTP reply. Header names are lower case."""
 
     status: int
     body: bytes
@@ -43,9 +43,9 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stream(Protocol):
-    """An open watch: used with `async with`, iterated by chunks of any size.
+    """Open stream: used with `async with`, yields chunks of any size.
 
-    The end of the iteration is a normal end by the server; a broken connection raises `ReplyLost`.
+    The iteration ends when the server closes the stream. A broken connection raises `ReplyLost`.
     """
 
     @property
@@ -61,16 +61,16 @@ class Stream(Protocol):
 
 
 class Transport(Protocol):
-    """May be used by many tasks at once; holds no state that a caller could see."""
+    """Transport that many tasks can use at once. Callers see no state."""
 
     async def send(self, request: Request) -> Reply:
-        """Perform one request and read its whole reply."""
+        """Send one request and read its whole reply."""
         ...
 
     async def open(self, request: Request) -> Stream:
-        """Start a request whose reply has no end. The status is known, the body is read by iterating."""
+        """Start a request with a streaming reply. Its status is known; iterate to read the body."""
         ...
 
     async def close(self) -> None:
-        """Let go of every connection. May be called twice."""
+        """Close all connections. May be called twice."""
         ...

@@ -28,7 +28,7 @@ def test_a_good_schema_has_no_breach():
     ("node", "want"),
     [
         ({"type": "string"}, "a string needs maxLength"),
-        ({"type": "string", "enum": ["a", "a"]}, "the enum repeats itself"),
+        ({"type": "string", "enum": ["a", "a"]}, "the enum has duplicates"),
         ({"type": "integer", "minimum": 1}, "a number needs minimum and maximum"),
         ({"type": "number", "maximum": 1}, "a number needs minimum and maximum"),
         ({"type": "array", "items": GOOD, "x-kubernetes-list-type": "atomic"}, "a list needs maxItems"),
@@ -67,9 +67,9 @@ def test_a_good_schema_has_no_breach():
         ({"type": "string", "maxLength": 1, "oneOf": []}, "oneOf is not structural"),
         ({"type": "string", "maxLength": 1, "$ref": "x"}, "$ref is not structural"),
         ({"type": "string", "maxLength": 1, "anyOf": []}, "anyOf is only for int-or-string"),
-        ({"type": "string", "maxLength": 1, "default": 1}, "the default 1 is no string"),
-        ({"type": "integer", "minimum": 0, "maximum": 1, "default": True}, "the default True is no integer"),
-        ({"type": "string", "enum": ["a"], "default": "b"}, "the default 'b' is no string"),
+        ({"type": "string", "maxLength": 1, "default": 1}, "the default 1 is not a valid string"),
+        ({"type": "integer", "minimum": 0, "maximum": 1, "default": True}, "the default True is not a valid integer"),
+        ({"type": "string", "enum": ["a"], "default": "b"}, "the default 'b' is not a valid string"),
         ({**GOOD, "x-kubernetes-validations": [{"rule": "true"}]}, "rule 'true' has no message"),
     ],
 )
@@ -112,7 +112,7 @@ def test_a_name_that_people_already_have_in_their_manifests_is_kept():
 def test_nothing_but_spec_and_status_stands_beside_metadata():
     schema = root()
     schema["properties"]["data"] = GOOD
-    assert conventions.breaches(schema) == ["data: only spec and status stand beside metadata"]
+    assert conventions.breaches(schema) == ["data: only spec and status are allowed beside metadata"]
 
 
 def test_a_kind_has_a_description():

@@ -30,7 +30,7 @@ def test_a_quantity_is_a_number(text, value):
 
 @pytest.mark.parametrize("text", ["", "Gi", "one", "1GiB", "--1"])
 def test_what_is_no_quantity_is_refused(text):
-    with pytest.raises(ValueError, match="is no quantity"):
+    with pytest.raises(ValueError, match="is not a quantity"):
         quantities.parse(text)
 
 

@@ -96,7 +96,7 @@ def test_a_type_that_contains_itself_is_refused():
 
 
 def test_a_union_that_no_structural_schema_can_say_is_refused():
-    with pytest.raises(TypeError, match="no union"):
+    with pytest.raises(TypeError, match=r"Union of .* is not structural"):
         schema.structural(str | bool)
 
 

@@ -87,17 +87,20 @@ def test_a_pod_uses_its_service_account(tmp_path):
     ("content", "words"),
     [
         (config(**{"current-context": "nope"}), ["no context 'nope'", "broken, x"]),
-        (config(**{"current-context": "broken"}), ["no cluster 'nowhere'", "it has: c"]),
-        (config(cluster={"server": "http://x"}), ["only https"]),
-        (config(cluster={"insecure-skip-tls-verify": True}), ["verifies always", "certificate-authority-data"]),
+        (config(**{"current-context": "broken"}), ["no cluster 'nowhere'", "Choose one of: c"]),
+        (config(cluster={"server": "http://x"}), ["http://x", "https URL"]),
+        (
+            config(cluster={"insecure-skip-tls-verify": True}),
+            ["insecure-skip-tls-verify", "certificate-authority-data"],
+        ),
         (config(cluster={"proxy-url": "http://p"}), ["proxy-url"]),
         (config(user={"exec": {"command": "aws"}}), ["kubectl create token"]),
         (config(user={"username": "u", "password": "p"}), ["kubectl create token"]),
         (config(cluster={"certificate-authority-data": "%%%"}), ["not base64"]),
         (config(cluster={"certificate-authority-data": b64(b"junk")}), ["cannot be read"]),
         (config(user={"client-certificate": "gone.crt", "client-key": "gone.key"}), ["gone.crt", "cannot be read"]),
-        ("clusters: 3", ["no kubeconfig"]),
-        ("{", ["no kubeconfig"]),
+        ("clusters: 3", ["is not a kubeconfig"]),
+        ("{", ["is not a kubeconfig"]),
     ],
 )
 def test_what_cannot_be_used_is_said_with_the_fix(write, content, words):

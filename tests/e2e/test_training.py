@@ -117,7 +117,7 @@ def tell(cluster: Cluster, namespace: str, phase: str, code: int | None = None, 
 def test_a_job_waits_runs_and_succeeds(cluster: Cluster, operator: str, namespace: str) -> None:
     apply(cluster, namespace, manifest())
     until_pods(cluster, namespace, 2, 0)
-    cluster.until(lambda: "waits for a node" in _running(status(cluster, namespace)), "to be told what it waits for")
+    cluster.until(lambda: "fits on no node" in _running(status(cluster, namespace)), "the pending reason")
     tell(cluster, namespace, "Running")
     assert until_phase(cluster, namespace, "Running")["startTime"] == "2026-01-01T00:00:00Z"
     tell(cluster, namespace, "Succeeded", 0)

@@ -1,1 +1,1 @@
-"""The loop that every controller runs in: observe, plan, act, report. Knows no kind."""
+"""Controller runtime shared by all kinds: observe, plan, execute, write the status."""

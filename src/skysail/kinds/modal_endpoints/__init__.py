@@ -1,1 +1,1 @@
-"""What answers requests from a cloud: ModalEndpoint and ModalFunction."""
+"""API types ModalEndpoint and ModalFunction, which answer requests at Modal."""

@@ -1,1 +1,1 @@
-"""Who may send what to which cloud, at which price."""
+"""OffloadPolicy and pod webhooks: which namespace may use which cloud, at which price."""

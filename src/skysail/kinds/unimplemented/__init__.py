@@ -1,1 +1,1 @@
-"""Kinds whose controller is not built yet: they are told so, and nothing else happens to them."""
+"""Kinds whose controller does not exist yet: a condition says so, and nothing else happens."""

@@ -1,1 +1,1 @@
-"""Admission."""
+"""Admission of TrainingJobs: webhook, validation errors and warnings."""

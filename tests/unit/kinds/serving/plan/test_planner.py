@@ -511,8 +511,13 @@ def test_fewer_crashes_may_pass():
 @pytest.mark.parametrize(
     ("pod", "step", "reason", "words"),
     [
-        ({"waiting": "ImagePullBackOff", "said": "not there"}, "Deploy", Reason.IMAGE_PULL_FAILED, "cannot be pulled"),
-        ({"unscheduled": "0/1 nodes: cpu"}, "Deploy", Reason.INSUFFICIENT_RESOURCES, "a node with room"),
+        (
+            {"waiting": "ImagePullBackOff", "said": "not there"},
+            "Deploy",
+            Reason.IMAGE_PULL_FAILED,
+            "cannot pull its image",
+        ),
+        ({"unscheduled": "0/1 nodes: cpu"}, "Deploy", Reason.INSUFFICIENT_RESOURCES, "fits on no node"),
         ({}, "Ready", Reason.NOT_READY, "did not become ready within 1890 s"),
         (
             {"init": True},

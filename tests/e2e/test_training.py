@@ -140,7 +140,7 @@ def test_a_failed_worker_is_told_and_the_gang_begins_anew(cluster: Cluster, oper
     tell(cluster, namespace, "Failed", 37, ranks=1)
     shown = until_phase(cluster, namespace, "Failed")
     assert shown["retries"] == 2
-    assert "runPolicy.backoffLimit is 1" in _running(shown)
+    assert "runPolicy.backoffLimit: 1" in _running(shown)
 
 
 def test_workers_are_scaled_by_a_patch_and_nothing_is_left_after_a_deletion(

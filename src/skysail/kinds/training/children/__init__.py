@@ -1,1 +1,1 @@
-"""Children."""
+"""Manifests of the children of a TrainingJob. Pure."""

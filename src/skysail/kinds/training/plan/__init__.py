@@ -1,1 +1,1 @@
-"""Plan."""
+"""Plan of a TrainingJob: pure decisions over a snapshot."""

@@ -1,1 +1,1 @@
-"""Progress."""
+"""Progress reports and checkpoints of running trainings."""

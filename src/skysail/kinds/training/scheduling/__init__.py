@@ -1,4 +1,4 @@
-"""Gang schedulers that start all pods of an attempt or none."""
+"""Gang schedulers, which start all pods of an attempt or none."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ GANGS: Mapping[str, Gang] = {"kueue": Kueue(), "volcano": Volcano()}
 
 
 def of(spec: TrainingJobSpec) -> Gang | None:
-    """The one that the job asks for."""
+    """Return the gang scheduler that the job names, or None."""
     return GANGS.get(spec.scheduling.gang) if spec.scheduling else None

@@ -155,7 +155,7 @@ def test_a_bad_edit_never_ends_good_work_and_is_told_once():
     there = (life.child(runs), life.pod(0), life.pod(1))
     planned = planner.plan(life.snapshot(wrong, *there))
     assert (planned.status.attempts[-1].cause, planned.status.phase, planned.actions) == (None, "Running", ())
-    message = f"The attempt under way goes on as it began. {objections(wrong)[0]}"
+    message = f"The current attempt continues with its old spec. {objections(wrong)[0]}"
     rows = {(row.type, row.status, row.reason, row.message) for row in planned.status.conditions}
     assert ("Accepted", "False", "InvalidSpec", message) in rows
     assert [note.reason for note in planned.notes] == ["InvalidSpec"]
@@ -167,11 +167,11 @@ def test_what_only_the_api_server_knows_to_be_wrong_ends_no_good_work_either():
     runs = life.job(status=life.status(life.attempt(), phase="Running"))
     wrong = life.changed(runs, image="other:1")
     there = (life.child(runs), life.pod(0), life.pod(1))
-    refused = "The API server refuses the pods of this spec: spec.podTemplate.spec.nodeSelektor."
+    refused = "The API server rejects the pods of this spec: spec.podTemplate.spec.nodeSelektor."
     planned = planner.plan(life.snapshot(wrong, *there, refusal=refused))
     assert (planned.status.attempts[-1].cause, planned.status.phase, planned.actions) == (None, "Running", ())
     rows = {(row.type, row.status, row.message) for row in planned.status.conditions}
-    assert ("Accepted", "False", f"The attempt under way goes on as it began. {refused}") in rows
+    assert ("Accepted", "False", f"The current attempt continues with its old spec. {refused}") in rows
     assert planner.plan(life.snapshot(wrong, *there)).status.attempts[-1].cause == "SpecChanged"
 
 

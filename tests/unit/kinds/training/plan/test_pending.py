@@ -103,7 +103,7 @@ def test_a_job_whose_pods_run_or_have_ended_well_waits_for_nothing():
         (
             {"waiting": "ContainerCreating"},
             Reason.STARTING,
-            "1 of 2 pods run; Worker 1 will start soon.",
+            "1 of 2 pods run; Worker 1 is starting.",
         ),
     ],
 )
@@ -131,7 +131,7 @@ def test_between_two_tries_to_pull_an_image_nothing_new_is_told():
         ("FailedMount", 'MountVolume.SetUp failed: configmap "x" not found', Reason.CONFIG_MISSING,
          'Worker 1 refers to something that is missing: MountVolume.SetUp failed: configmap "x" not found.'),
         ("FailedCreatePodSandBox", "no network", Reason.STARTING, "Worker 1 does not start: no network."),
-        ("Pulling", 'Pulling image "trainer:1"', Reason.STARTING, "1 of 2 pods run; Worker 1 will start soon."),
+        ("Pulling", 'Pulling image "trainer:1"', Reason.STARTING, "1 of 2 pods run; Worker 1 is starting."),
     ],
 )  # fmt: skip
 def test_what_keeps_a_pod_from_starting_on_its_node_is_told(why, note, reason, message):
@@ -158,7 +158,7 @@ def test_a_pod_with_an_obstacle_is_told_before_one_that_only_starts():
 @pytest.mark.parametrize(
     ("complaint", "reason", "begins"),
     [
-        (None, Reason.STARTING, "1 of 2 pods run; Worker 1 will start soon."),
+        (None, Reason.STARTING, "1 of 2 pods run; Worker 1 is starting."),
         (QUOTA, Reason.QUOTA_EXCEEDED, "The pods exceed the quota of the namespace: Error creating: pods"),
         ("denied by policy", Reason.PODS_REFUSED, "The API server rejects the pods: denied by policy."),
     ],
@@ -185,13 +185,13 @@ def test_the_newest_pod_of_a_rank_counts_whatever_its_name():
 def test_a_pod_that_failed_and_was_not_needed_is_told():
     of = job(roles={"evaluator": {}})
     told = wait(pod(0), pod(1), pod(0, "Failed", role="evaluator"), of=of)
-    assert (told.reason, told.message) == (Reason.POD_FAILED, "Evaluator 0 has failed; the others go on.")
+    assert (told.reason, told.message) == (Reason.POD_FAILED, "Evaluator 0 failed; the other pods continue.")
 
 
 def test_every_role_has_to_run():
     of = job(**CHIEF)
     told = wait(pod(0), pod(1), pod(0, role="chief"), of=of)
-    assert told.message == "3 of 4 pods run; Parameter server 0 will start soon."
+    assert told.message == "3 of 4 pods run; Parameter server 0 is starting."
 
 
 def test_a_pod_that_is_told_to_go_does_not_run_any_more():

@@ -1,4 +1,4 @@
-"""What each framework's own code expects: its variables, its port, and what can begin anew alone."""
+"""Frameworks: environment variables, port, and restart scope."""
 
 from __future__ import annotations
 

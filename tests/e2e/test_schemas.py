@@ -288,7 +288,7 @@ async def test_the_smallest_object_comes_back_with_its_declared_defaults_and_is_
     [
         ("trainingjob", ["A training run of one or more workers", "spec\t<Object> -required-"]),
         ("tj.spec", ["workers\t<integer>", "Number of worker pods.", "enum: jax, pytorch, tensorflow, xgboost"]),
-        ("trainingjob.spec.runPolicy", ["backoffLimit\t<integer>", "How many failed attempts are started anew."]),
+        ("trainingjob.spec.runPolicy", ["backoffLimit\t<integer>", "Number of retries of failed attempts."]),
         ("modaljob.spec", ["gpu\t<string>", "such as T4", "timeout\t<integer>"]),
         ("mlmodel.status", ["phase\t<string> -required-", "observedGeneration\t<integer> -required-"]),
         ("cloudinstance.spec.for", ["uid\t<string> -required-"]),

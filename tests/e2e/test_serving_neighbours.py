@@ -135,7 +135,7 @@ def test_a_deployment_of_somebody_else_is_told_as_such(cluster: Cluster, operato
     tell(cluster, namespace, "Job", downloaded())
     shown = until(cluster, namespace, phase="Failed")
     assert conditions(shown)["Ready"] == ("False", "NameTaken")
-    assert f"Deployment {NAME} was made by somebody else" in shown["message"]
+    assert f"Deployment {NAME} belongs to another user or tool" in shown["message"]
     ok(cluster, "delete", "deployment", NAME, "-n", namespace)
     tell(cluster, namespace, "ReplicaSet", answers())
     until(cluster, namespace, phase="Ready")
@@ -158,7 +158,7 @@ def test_what_somebody_changes_of_a_model_is_put_back_and_told(cluster: Cluster,
     cluster.until(is_back, "both to be put back")
     assert get(cluster, namespace, "deployment", NAME)["metadata"]["annotations"]["example.com/mine"] == "yes"
     told = ("get", "events", *there, "--field-selector", "reason=PutBack", "-o", "jsonpath={.items[*].message}")
-    cluster.until(lambda: f"Somebody changed Service {service}" in ok(cluster, *told), "an event")
+    cluster.until(lambda: f"Service {service} was modified and has been restored" in ok(cluster, *told), "an event")
 
 
 @pytest.mark.parametrize("grows", [True, False])

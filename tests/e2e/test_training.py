@@ -117,7 +117,7 @@ def tell(cluster: Cluster, namespace: str, phase: str, code: int | None = None, 
 def test_a_job_waits_runs_and_succeeds(cluster: Cluster, operator: str, namespace: str) -> None:
     apply(cluster, namespace, manifest())
     until_pods(cluster, namespace, 2, 0)
-    cluster.until(lambda: "waits for a node" in _running(status(cluster, namespace)), "to be told what it waits for")
+    cluster.until(lambda: "fits on no node" in _running(status(cluster, namespace)), "the pending reason")
     tell(cluster, namespace, "Running")
     assert until_phase(cluster, namespace, "Running")["startTime"] == "2026-01-01T00:00:00Z"
     tell(cluster, namespace, "Succeeded", 0)
@@ -140,7 +140,7 @@ def test_a_failed_worker_is_told_and_the_gang_begins_anew(cluster: Cluster, oper
     tell(cluster, namespace, "Failed", 37, ranks=1)
     shown = until_phase(cluster, namespace, "Failed")
     assert shown["retries"] == 2
-    assert "runPolicy.backoffLimit is 1" in _running(shown)
+    assert "runPolicy.backoffLimit: 1" in _running(shown)
 
 
 def test_workers_are_scaled_by_a_patch_and_nothing_is_left_after_a_deletion(

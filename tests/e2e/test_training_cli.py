@@ -96,7 +96,7 @@ def test_a_training_that_fails_says_so_and_why(node: Cluster, namespace: str) ->
     assert watched.returncode == 1
     assert watched.stdout.splitlines()[-1].split()[:4] == ["brief", "pytorch", "0/1", "Failed"]
     why = skysail(node, "why", "brief", "-n", namespace).stdout
-    assert "failed with exit code 37. It is not started anew because restartPolicy is Never" in why
+    assert "failed with exit code 37. The job is not retried because restartPolicy is Never" in why
     assert skysail(node, "logs", "brief", "-n", namespace, "-f").stdout == "worker-0 | rank 0 gives up\n"
 
 

@@ -59,7 +59,7 @@ def test_a_bad_template_ends_no_training_that_runs(cluster: Cluster, operator: s
     for spec, said in WRONG.values():
         patch(cluster, namespace, spec)
         told = until_told(cluster, namespace, said)
-        assert told.startswith("The attempt under way goes on as it began. The API server refuses the pods")
+        assert told.startswith("The current attempt continues with its old spec. The API server rejects the pods")
     assert [attempt.get("cause") for attempt in status(cluster, namespace)["attempts"]] == [None]
     assert {pod["metadata"]["labels"]["skysail.dev/attempt"] for pod in pods(cluster, namespace)} == {"0"}
     patch(cluster, namespace, {"nodeSelector": {"zone": "a"}})

@@ -143,12 +143,12 @@ def test_only_a_pod_of_the_job_may_report_for_it(node: Cluster, place: str) -> N
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("{", "cannot be read"),
+        ("{", "is invalid"),
         ("[]", "Expected `object`"),
-        ("{}", "needs `trainerStatus`"),
+        ("{}", "set `trainerStatus`"),
         ({"trainerStatus": {"progressPercentage": 101}}, "<= 100"),
         ({"trainerStatus": {"metrics": [{"name": "loss", "value": 0.5}]}}, "metrics[0].value"),
-        ({"checkpoint": {"path": "/elsewhere/1"}}, "outside spec.checkpointDir, which is /checkpoints"),
+        ({"checkpoint": {"path": "/elsewhere/1"}}, "outside spec.checkpointDir (/checkpoints)"),
         ({"checkpoint": {"path": "/checkpoints/../etc"}}, "outside spec.checkpointDir"),
     ],
 )

@@ -1,6 +1,6 @@
-"""What a plan may ask for: one closed union. `core/executor.py` is the only performer.
+"""Actions that a plan can contain, as one closed union. Only `core/executor.py` executes them.
 
-Each action is one effect: the process may die right after it, and the next plan must come to the same end.
+Each action is one effect: the process may crash right after it, and the next plan must reach the same result.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ Manifest = dict[str, Any]
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The object that a child belongs to and is collected with."""
+    """Owner of a child. The garbage collector deletes the child with it."""
 
     resource: Resource
     object: Object
 
 
 class Apply(msgspec.Struct, frozen=True):
-    """Make a child look like this. No write where it was applied from the same manifest already, and has its labels.
+    """Server-side apply of a child. Skipped if the same manifest was applied before and the labels are unchanged.
 
-    `only_once`: one that is there stays as it is. `is_kept`: what others change of it is put back.
+    `only_once`: leave an existing child unchanged. `is_kept`: revert changes that others made to the child.
     """
 
     resource: Resource
@@ -37,9 +37,9 @@ class Apply(msgspec.Struct, frozen=True):
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Make a child that is never applied again, because the server would refuse the change. One that is there stays.
+    """Create a child that is never updated, because the API server would reject updates. Skipped if it exists.
 
-    It costs the server two thirds of applying it.
+    Costs the API server two thirds of an apply.
     """
 
     resource: Resource
@@ -48,7 +48,7 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """End exactly this object, known by its UID. `children_first`: it stays until all that it owns is gone."""
+    """Delete the object with this UID. `children_first`: keep the object until all its dependents are deleted."""
 
     resource: Resource
     object: Object
@@ -57,7 +57,7 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class SetFinalizers(msgspec.Struct, frozen=True):
-    """Replace the finalizers of an object that has not changed since it was seen."""
+    """Replace the finalizers of an object, if the object is unchanged since it was read."""
 
     resource: Resource
     object: Object
@@ -65,9 +65,9 @@ class SetFinalizers(msgspec.Struct, frozen=True):
 
 
 class PatchStatus(msgspec.Struct, frozen=True):
-    """Tell another controller something, in the status of an object that has not changed since it was seen.
+    """Patch the status of an object of another controller, if the object is unchanged since it was read.
 
-    `fields` replace those of the status; None removes one.
+    `fields` replace those of the status. None removes a field.
     """
 
     resource: Resource
@@ -76,7 +76,7 @@ class PatchStatus(msgspec.Struct, frozen=True):
 
 
 class Patch(msgspec.Struct, frozen=True):
-    """Change these fields of the spec of an object that has not changed since it was seen, and nothing else of it."""
+    """Patch only these fields of the spec of an object, if the object is unchanged since it was read."""
 
     resource: Resource
     object: Object
@@ -84,10 +84,10 @@ class Patch(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Write this status into a claim that has not changed since it was seen, and call the cloud at once.
+    """Write the status of a claim that is unchanged since it was read, then call the cloud.
 
-    Two effects: who dies between them leaves a claim that says that the cloud may have been called. The call goes on by
-    itself: it may be long.
+    Two effects: after a crash between them, the status says that the cloud may have been called. The call may take
+    long, so it runs in the background.
     """
 
     cloud: str
@@ -98,7 +98,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """Ask the cloud to end an instance. Asked again, nothing else happens. The call goes on by itself."""
+    """Ask the cloud to terminate an instance. Idempotent. The call runs in the background."""
 
     cloud: str
     instance: str
@@ -109,7 +109,7 @@ Action = Apply | Create | Delete | SetFinalizers | Patch | PatchStatus | Launch 
 
 
 class Note(msgspec.Struct, frozen=True):
-    """An event for people, told after the status it speaks of was written."""
+    """Event that is recorded after the status it refers to was written."""
 
     reason: str
     message: str
@@ -117,10 +117,10 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from one snapshot: actions in order, the status to show, what to tell, when to look again.
+    """Result of planning one snapshot: actions in order, new status, events, and the delay until the next reconcile.
 
-    `status` is the whole status; None leaves it alone. `can_wait`: it only says more closely what was said before, so
-    it is written when there is less to do. `look_again` is in seconds; None means at the next resync.
+    `status` is the complete status; None leaves it unchanged. `can_wait`: the status only adds detail, so the write may
+    be delayed under load. `look_again` is in seconds; None means the next resync.
     """
 
     actions: tuple[Action, ...] = ()

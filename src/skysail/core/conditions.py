@@ -1,4 +1,4 @@
-"""Conditions: one per type, and the time of a transition moves only with its status."""
+"""Conditions: one per type. lastTransitionTime changes only with the status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from skysail.kube.api.fields import Condition, Conditions
 
 
 def with_condition(conditions: Conditions, new: Condition) -> Conditions:
-    """These conditions with `new` among them, in its old place. `new` carries the present as its transition time."""
+    """Return the conditions with `new` added, or in the place of the old one of its type.
+
+    The transition time of `new` must be the current time.
+    """
     old = find(conditions, new.type)
     if old is None:
         return (*conditions, new)

@@ -1,6 +1,6 @@
-"""The loop: take a key, observe, plan, act, report. The same for every kind.
+"""Reconcile loop of every kind: take a key, observe, plan, execute, write the status.
 
-Decisions are in `plan`, which is pure; here is only the order of things and what to do when one fails.
+Decisions are in `plan`, which is pure. This module holds the order of steps and the error handling.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from skysail.kube.client.errors import (
 
 log = logging.getLogger(__name__)
 
-# As many as a transport has connections: a pass waits for the server nearly all of its time.
+# Equal to the connections of a transport, because a reconcile mostly waits for the API server.
 _WORKERS = 48
-# How soon to try again what was refused. A person has to change something first.
+# First delay after a rejected write, because a user has to change something first.
 REFUSED_SECONDS = 10.0
-# Whoever has put right what was told looks at once whether that helped.
+# Retry a rejected object at least once a minute, so that users see soon whether their fix helped.
 _REFUSED_AT_MOST = 60.0
-# How many statuses are written that only say more closely what was said before.
+# Rate limit of status writes that only add detail.
 _DETAILS_A_SECOND = 4.0
 _DETAILS_AT_ONCE = 20.0
-# How soon to look whether a status that could wait may be written now.
+# Delay until a postponed status write is tried again.
 _HELD_SECONDS = 2.0
 
 
 class Snapshot(Protocol):
-    """What one plan is made from: frozen, complete, without a way to ask for more."""
+    """Input of one plan: frozen, complete, and without access to a client."""
 
     @property
     def object(self) -> Object:
-        """The object that the plan is about."""
+        """Object that the plan is for."""
         ...
 
 
@@ -59,32 +59,32 @@ S = TypeVar("S", bound=Snapshot)
 
 
 class Controller(Protocol[S]):
-    """One kind. Holds no state; may be called for any key at any time, also for one that never existed."""
+    """Reconciler of one kind. Stateless; called for any key at any time, even if no such object ever existed."""
 
     @property
     def resource(self) -> Resource: ...
 
     async def observe(self, key: Key) -> S | None:
-        """One frozen snapshot, or None where the object is gone. May read outside facts; writes nothing."""
+        """Return a frozen snapshot, or None if the object does not exist. May read from other systems; never writes."""
         ...
 
     def plan(self, snapshot: S) -> Plan:
-        """Pure: the same snapshot gives the same plan."""
+        """Return the plan. Pure: equal snapshots give equal plans."""
         ...
 
     def refused(self, snapshot: S, why: Note) -> Plan:
-        """Pure: what to show and to tell when an action of the plan was refused for good. Nothing is done."""
+        """Return the status and events after the API server rejected an action. Pure. The plan has no actions."""
         ...
 
 
 class Recorder(Protocol):
     def record(self, resource: Resource, object_: Object, note: Note) -> None:
-        """Tell an event about an object. Never blocks and never fails: an event is for people."""
+        """Record an event about an object. Never blocks and never raises."""
         ...
 
 
 class Meter(Protocol):
-    """Counts passes; the operator's speaks Prometheus."""
+    """Metrics of reconciles; the operator exports them to Prometheus."""
 
     def began(self, kind: str, waited: float) -> None: ...
 
@@ -92,7 +92,7 @@ class Meter(Protocol):
 
 
 class Loop(Generic[S]):
-    """The workers of one controller. Every `resync` seconds each key is looked at although nothing happened."""
+    """Queue and workers of one kind. Each key is reconciled at least every `resync` seconds."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class Loop(Generic[S]):
         self.queue: Queue[Key] = Queue(rng=rng)
 
     def changed(self, old: Object | None, new: Object | None) -> None:
-        """An object of this kind changed: look at it. Given to the kind's cache as a listener."""
+        """Enqueue a changed object of this kind. Subscribed to the cache of the kind."""
         object_ = new or old
-        assert object_ is not None, "a change has a before or an after"
+        assert object_ is not None, "a change has an old or a new object"
         self.queue.add(object_.metadata.key)
 
     def follow(self, children: Cache[Any], roots: Cache[Any]) -> None:
-        """Look at an owner when a child of it changes. The owner is found by its UID, in the index `uid` of `roots`."""
+        """Enqueue the owner of a changed child. The owner is found by UID, in the index `uid` of `roots`."""
 
         def changed(old: Object | None, new: Object | None) -> None:
             owners = {owner.uid for o in (old, new) if o is not None and (owner := o.metadata.controller)}
@@ -131,7 +131,7 @@ class Loop(Generic[S]):
         children.subscribe(changed)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the workers until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(_WORKERS):
@@ -152,14 +152,14 @@ class Loop(Generic[S]):
             self._meter.ended(self.kind, result, clock() - start)
 
     async def _pass(self, key: Key) -> str:
-        """One look at one key, with every way that it can end. The only broad `except` of the process."""
+        """Reconcile one key and handle every error. Contains the only broad `except` of the process."""
         try:
             return await self._reconcile(key)
         except Terminating:
-            # Nothing can be made in a namespace that ends; its objects go anyway.
+            # A terminating namespace accepts no new objects, and its own are deleted anyway.
             return "terminating"
         except (Fenced, Stale, Conflict, AlreadyExists, NotFound) as error:
-            log.debug("not now", extra={"kind": self.kind, "object": str(key), "why": str(error)})
+            log.debug("reconcile conflict, requeued", extra={"kind": self.kind, "object": str(key), "why": str(error)})
             self.queue.retry(key)
             return "requeue"
         except Throttled as error:
@@ -170,7 +170,9 @@ class Loop(Generic[S]):
             return "error"
         except Exception:
             delay = self.queue.retry(key)
-            log.exception("pass failed", extra={"kind": self.kind, "object": str(key), "retry_in": round(delay, 1)})
+            log.exception(
+                "reconcile failed, requeued", extra={"kind": self.kind, "object": str(key), "retry_in": round(delay, 1)}
+            )
             return "error"
 
     async def _reconcile(self, key: Key) -> str:
@@ -192,7 +194,10 @@ class Loop(Generic[S]):
         return "success"
 
     async def _carry_out(self, key: Key, root: Object, plan: Plan) -> bool:
-        """Actions in order, then one status write, then the events that speak of it. False where that write waits."""
+        """Execute the actions in order, write the status once, then record events.
+
+        Returns False if the status write is postponed.
+        """
         for action in plan.actions:
             if self._performer.moved_on(self._controller.resource, root):
                 return True
@@ -201,7 +206,7 @@ class Loop(Generic[S]):
                 root = written
         if plan.status is not None and plan.status != getattr(root, "status", None):
             if plan.can_wait and not self.ration.take(asyncio.get_running_loop().time()):
-                return False  # what there is to tell waits with it: the next plan has it again
+                return False  # the events wait with the status: the next plan contains them again
             root = await self._performer.report(self._controller.resource, root, plan.status)
         for note in (*plan.notes, *self._performer.news((self._controller.resource, key))):
             self._recorder.record(self._controller.resource, root, note)
@@ -214,17 +219,17 @@ class Loop(Generic[S]):
     def _interrupted(self, key: Key, error: KubeError) -> None:
         delay = self.queue.retry(key)
         extra = {"kind": self.kind, "object": str(key), "why": str(error), "retry_in": round(delay, 1)}
-        log.warning("pass interrupted", extra=extra)
+        log.warning("reconcile interrupted, requeued", extra=extra)
 
     async def _refused(self, key: Key, snapshot: S, error: Exception) -> None:
-        """The server or an owner said no, and will again: say it to the people who can change that, and try rarely."""
+        """Report a rejected write in the status and in events, and retry with a long delay."""
         delay = self.queue.retry(key, at_least=REFUSED_SECONDS, at_most=_REFUSED_AT_MOST)
         extra = {"kind": self.kind, "object": str(key), "why": str(error), "retry_in": round(delay, 1)}
-        log.warning("pass refused", extra=extra)
+        log.warning("write rejected, requeued", extra=extra)
         resource, root = self._controller.resource, snapshot.object
         reason = Reason.NAME_TAKEN if isinstance(error, NameTaken) else Reason.RECONCILE_FAILED
         plan = self._controller.refused(snapshot, Note(reason, str(error), warning=True))
-        assert plan.status is not None, "a refusal is shown"
+        assert plan.status is not None, "a rejection has a status"
         if plan.status != getattr(root, "status", None) and not self._performer.moved_on(resource, root):
             await self._performer.report(resource, root, plan.status)
         for note in plan.notes:

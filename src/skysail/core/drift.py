@@ -1,8 +1,7 @@
-"""What others have changed of children that are to stay as they were applied.
+"""Detection of changes that others made to applied children.
 
-Only the API server knows for sure, because it writes some values otherwise than it was told: amounts, what is empty. So
-it is asked what applying once more would change, and nothing is written for that. It is asked only about a child that
-has changed since it was last compared, and in which something looks otherwise.
+The API server normalises some values (quantities, empty fields), so a local comparison has false positives. If a child
+differs locally, a dry-run apply decides whether it has drifted. Unchanged children are not compared again.
 """
 
 from __future__ import annotations
@@ -18,48 +17,52 @@ from skysail.kube.api.resources import Resource
 from skysail.kube.client.client import Client, Manifest
 from skysail.kube.client.errors import Forbidden, Invalid, Terminating
 
-# Whoever changes it again and again is not fought: his change stays for so long, and twice as long each time.
+# Back off when another client keeps changing the object: leave it alone for this long after a correction, and twice
+# as long each time.
 _TRUCE_SECONDS = 300.0
 _LONGEST_TRUCE_SECONDS = 6 * 3600.0
 _FORGOTTEN_SECONDS = 24 * 3600.0
-# Of children that are long gone; to compare one again does no harm.
+# Bounds the memory used for deleted children. Comparing a child twice is harmless.
 _MOST_MARKS = 50_000
 
-# Maps that mean something else with anything added.
+# Maps that are compared as a whole, because an added key changes their meaning.
 _WHOLE = {"matchLabels", "nodeSelector", "selector"}
 
 Child = tuple[Resource, str]
 
 
 class Drift:
-    """What was compared, and what was put back when."""
+    """Record of compared children and of corrections."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._compared: dict[Child, str] = {}
-        # When each was put back last, and how often.
+        # Time of the last correction of each child, and number of corrections.
         self._put_back: dict[Child, tuple[float, int]] = {}
 
     def note(self, resource: Resource, applied: Object) -> None:
-        """It is as it should be."""
+        """Record that the child matches its manifest."""
         if len(self._compared) >= _MOST_MARKS:
             self._compared.clear()
         self._compared[resource, applied.metadata.uid] = _mark(applied)
 
     def put_back(self, resource: Resource, applied: Object) -> None:
-        """Somebody had changed it."""
+        """Record that a drifted child was corrected."""
         child = (resource, applied.metadata.uid)
         times = self._put_back[child][1] if child in self._put_back else 0
         self._put_back[child] = (asyncio.get_running_loop().time(), times + 1)
 
     async def is_there(self, resource: Resource, known: Object, manifest: Manifest) -> bool:
-        """Whether somebody has changed what the manifest says, and it is time to put it back."""
+        """Return whether the child differs from the manifest and may be corrected now.
+
+        Raises Fenced if the cache lags behind the last apply.
+        """
         child, metadata = (resource, known.metadata.uid), known.metadata
         if self._compared.get(child) == _mark(known) or self._has_truce(child):
             return False
         live = await self._client.get(resource, metadata.namespace, metadata.name, dict)
         if _hash(live) != _hash(manifest):
-            raise Stale(f"{resource.kind} {metadata.key} was applied anew, and our cache does not know that yet")
+            raise Stale(f"{resource.kind} {metadata.key} was applied again, and the cache is older than that")
         if not _holds(manifest, live) and await self._would_change(resource, live, manifest):
             return True
         self.note(resource, known)
@@ -71,7 +74,7 @@ class Drift:
         except Terminating:
             raise
         except (Forbidden, Invalid):
-            # It could not be put back either: what is there goes on, and whoever needs a change is told then.
+            # The correction would be rejected as well; the error is reported when a change becomes necessary.
             return False
         return bool(_part(manifest, applied) != _part(manifest, live))
 
@@ -85,18 +88,21 @@ class Drift:
 
 
 def _hash(child: Manifest) -> str:
-    """Of the manifest that it was applied from."""
+    """Return the hash of the manifest that the child was applied from."""
     found: str = child["metadata"].get("annotations", {}).get(Annotation.APPLIED, "")
     return found
 
 
 def _mark(child: Object) -> str:
-    """Other with each change of the spec. Kinds without a generation are written by few, and have the version."""
+    """Return a value that changes with each change of the spec.
+
+    Kinds without a generation use the resourceVersion; few clients write them.
+    """
     return str(child.metadata.generation or child.metadata.resource_version)
 
 
 def _holds(wanted: Any, found: Any) -> bool:
-    """Whether all that is wanted is there as it was written. If not, it may still be the same."""
+    """Return whether `found` contains `wanted` literally. False proves no difference: values may be normalised."""
     if isinstance(wanted, dict):
         return not wanted or (isinstance(found, dict) and all(_has(found, *item) for item in wanted.items()))
     if isinstance(wanted, list):
@@ -111,7 +117,7 @@ def _has(found: Manifest, key: str, wanted: Any) -> bool:
 
 
 def _part(wanted: Any, found: Any) -> Any:
-    """What the manifest speaks of. The rest belongs to others, and may change between two looks."""
+    """Return the fields of `found` that the manifest sets. Other fields belong to others and may change at any time."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         return {key: found.get(key) if key in _WHOLE else _part(wanted[key], found.get(key)) for key in wanted}
     return found

@@ -1,4 +1,4 @@
-"""The only performer of actions: ask the fence, number the effect, do it, remember the server's answer."""
+"""Executor of actions: check the fence, count the effect, execute it, and cache the reply."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from skysail.kube.client.errors import AlreadyExists, Forbidden, NotFound, Reply
 
 log = logging.getLogger(__name__)
 
-# How soon a launch follows the write that allows it. Others take a claim over only after a tick and many listings.
+# Maximum time between the status write and the launch. Another replica takes a claim over only after much longer.
 _TICKET_SECONDS = 10.0
 
-# An object, known by its kind and its place: two kinds may have objects of one name.
+# Object by kind and key, because objects of two kinds may have the same name.
 Root = tuple[Resource, Key]
 
 
 class NameTaken(Exception):
-    """A child's name belongs to an object that is not ours. Only a person can decide which of the two should go."""
+    """The name of a child is taken by an object that Skysail does not own. A user has to resolve the conflict."""
 
 
 class Caches:
-    """The caches of this process by kind, so that an effect's answer is known to the next plan."""
+    """Caches of this process by kind. Replies to writes go into them, so that the next plan sees its own writes."""
 
     def __init__(self, *caches: Cache[Any]) -> None:
         self._by_resource: dict[Resource, Cache[Any]] = {cache.resource: cache for cache in caches}
@@ -64,19 +64,22 @@ class Caches:
 
 
 class Clouds(Protocol):
-    """The paid side of all providers, as a process holds it."""
+    """Accounts of all clouds of this process."""
 
     def launch(self, action: Launch) -> None:
-        """Begin the call; what comes of it is seen by the next snapshot. Never blocks."""
+        """Start the launch call in the background. The next snapshot shows its outcome. Never blocks."""
         ...
 
     def end(self, action: End) -> None:
-        """Begin to ask, once. Never blocks: an end counts when a listing confirms it, and no cloud delays another."""
+        """Start one terminate call in the background. Never blocks, so that no cloud delays another.
+
+        The instance counts as terminated when a listing confirms it.
+        """
         ...
 
 
 class Performer:
-    """Shared by all loops of a process. One that launches nothing needs no `clouds`."""
+    """Executor shared by all controllers of a process. `clouds` is needed only for launches."""
 
     def __init__(self, client: Client, caches: Caches, fence: Fence, clouds: Clouds | None = None) -> None:
         self._client = client
@@ -89,7 +92,7 @@ class Performer:
         self.effects = 0
 
     async def settle(self, root: Root) -> None:
-        """Look at every object of this root whose last write was never answered, so that the plan knows."""
+        """Read every object of this root whose last write has an unknown outcome, so that the plan sees the result."""
         for doubt in list(self._doubts.get(root, ())):
             await self._look(*doubt)
             self._doubts[root].discard(doubt)
@@ -97,9 +100,9 @@ class Performer:
             del self._doubts[root]
 
     def moved_on(self, resource: Resource, root: Object) -> bool:
-        """Whether the object that a plan was made for is known to be gone, replaced or being deleted since.
+        """Return whether the cache shows that the object was deleted, recreated or marked for deletion since the plan.
 
-        A pass may last: what it was about can end between two of its effects, and the rest would be leftovers.
+        A reconcile may take long. Actions executed after the object is gone would leave children behind.
         """
         cache = self._caches.get(resource)
         if cache is None:
@@ -109,7 +112,7 @@ class Performer:
         return now is None or (now.metadata.uid, now.metadata.is_deleting) != (was.uid, was.is_deleting)
 
     async def perform(self, root: Root, action: Action) -> Object | None:
-        """Do one action. Returns the object as it is now, None where nothing was written or nothing is left."""
+        """Execute one action. Returns the written object, or None if nothing was written or the object is deleted."""
         match action:
             case Apply() | Create():
                 return await self._apply(root, action)
@@ -130,11 +133,11 @@ class Performer:
         return None
 
     def news(self, root: Root) -> list[Note]:
-        """What happened to children of this root that no plan knows of. Each is told once."""
+        """Return and clear the events about drift corrections of this root, which no plan contains."""
         return self._news.pop(root, [])
 
     async def report(self, resource: Resource, object_: Object, status: msgspec.Struct) -> Object:
-        """Write the whole status of an object that has not changed since it was seen."""
+        """Replace the whole status of an object that is unchanged since it was read."""
         metadata = object_.metadata
         manifest = {
             "apiVersion": resource.api_version,
@@ -161,10 +164,10 @@ class Performer:
         cache = self._caches.get(resource)
         existing = None if cache is None else cache.get(key)
         if existing is None and cache is not None and isinstance(action, Create):
-            # As good as certain that it is new, and the server says so where it is not: nobody has to look first.
+            # The cache has no such object, so create it without reading first; the API server rejects a duplicate.
             try:
                 return await self._make(root, resource, key, manifest)
-            except (AlreadyExists, Forbidden):  # a quota is asked before anybody looks whether it is there
+            except (AlreadyExists, Forbidden):  # quota is checked before existence
                 existing = await self._look(resource, key)
                 if existing is None:
                     raise
@@ -173,7 +176,7 @@ class Performer:
         if existing is not None:
             _refuse_foreign(resource, existing, action.owner)
             if existing.metadata.is_deleting:
-                # It must be gone before one of its name can be made; its end brings the next pass.
+                # The name is free once the object is deleted; the deletion event triggers the next reconcile.
                 return None
             manifest["metadata"]["uid"] = existing.metadata.uid
             if isinstance(action, Create) or await self._is_right(action, existing, manifest):
@@ -188,7 +191,7 @@ class Performer:
         return self._remember(resource, applied)
 
     async def _is_right(self, action: Apply, existing: Object, manifest: Manifest) -> bool:
-        """Whether nothing has to be written, because it was, and nobody has changed it since."""
+        """Return whether the child needs no write: applied from this manifest and not drifted."""
         if action.only_once:
             return True
         if not _is_applied(existing, manifest):
@@ -248,35 +251,36 @@ class Performer:
             )
 
     async def _launch(self, action: Launch) -> None:
-        """The claim says so first, by a write that fails where another process has decided otherwise since.
+        """Write the status of the claim, then call the cloud. The write fails if another process has changed the claim.
 
-        What that write proved is true for a while only: who was held up after it has to write it anew.
+        The write is a short-lived permit: if this process was delayed after it, Fenced is raised and the next reconcile
+        writes a new one.
         """
         assert self.clouds is not None, "only a process with clouds plans launches"
         clock = asyncio.get_running_loop().time
         begun = clock()
         claim = await self.report(action.resource, action.object, action.status)
         if clock() - begun > _TICKET_SECONDS or self._has_changed(action.resource, claim):
-            raise Fenced(f"{claim.metadata.key} was written too slowly to call the cloud for it")
+            raise Fenced(f"claim {claim.metadata.key} changed or was written too slowly, so nothing is launched")
         self._begin("launch", action.resource, claim.metadata.key)
         self.clouds.launch(msgspec.structs.replace(action, object=claim))
 
     def _has_changed(self, resource: Resource, seen: Object) -> bool:
-        """Whether it is known by now that somebody has changed it since."""
+        """Return whether the cache has another version of the object."""
         cache = self._caches.get(resource)
         now = None if cache is None else cache.get(seen.metadata.key)
         return now is not None and now.metadata.resource_version != seen.metadata.resource_version
 
     def end(self, action: End) -> None:
-        """Ask a cloud to end an instance, also one that belongs to no object any more."""
-        assert self.clouds is not None, "only a process with clouds plans ends"
+        """Ask the cloud to terminate an instance, which may have no claim any more."""
+        assert self.clouds is not None, "only a process with clouds plans terminations"
         self._fence.check()
         self.effects += 1
         log.info("end", extra={"cloud": action.cloud, "instance": action.instance, "effect": self.effects})
         self.clouds.end(action)
 
     async def _look(self, resource: Resource, key: Key) -> Object | None:
-        """A live read. Where the object belongs into a cache, its answer is as good as a watch event."""
+        """Read the object from the API server and update the cache like a watch event."""
         cache = self._caches.get(resource)
         known = None if cache is None else cache.get(key)
         try:
@@ -296,7 +300,7 @@ class Performer:
 
     @contextlib.contextmanager
     def _doubting(self, root: Root, resource: Resource, key: Key) -> Iterator[None]:
-        """A write without an answer may have happened: note it, so that the next pass looks before it plans."""
+        """Record an unknown outcome if the reply to a write is lost: the next reconcile then reads before it plans."""
         try:
             yield
         except ReplyLost:
@@ -315,7 +319,7 @@ class Performer:
 
 
 def finished(manifest: Manifest, owner: Owner) -> Manifest:
-    """The manifest as it is sent: with its owner, our label, and the hash that tells whether it changed."""
+    """Return the manifest as it is sent: with owner reference, managed-by label and hash annotation."""
     metadata = {
         **manifest["metadata"],
         "labels": {**manifest["metadata"].get("labels", {}), Label.MANAGED_BY: FIELD_MANAGER},
@@ -339,7 +343,7 @@ def _reference(owner: Owner) -> Manifest:
 
 
 def _is_applied(existing: Object, manifest: Manifest) -> bool:
-    """Whether it was made from the same manifest, and still has the labels that we find it and know it by."""
+    """Return whether the object was applied from this manifest and still has the labels that selectors need."""
     applied = (existing.metadata.annotations or {}).get(Annotation.APPLIED)
     wanted, labels = manifest["metadata"], existing.metadata.labels or {}
     has_labels = all(labels.get(name) == value for name, value in wanted["labels"].items())
@@ -348,10 +352,8 @@ def _is_applied(existing: Object, manifest: Manifest) -> bool:
 
 def _put_back(action: Apply) -> Note:
     kind, name, owner = action.resource.kind, action.manifest["metadata"]["name"], action.owner
-    message = (
-        f"Somebody changed {kind} {name}: it is put back as {owner.resource.kind} {owner.object.metadata.name} wants "
-        "it. Change that instead."
-    )
+    parent = f"{owner.resource.kind} {owner.object.metadata.name}"
+    message = f"{kind} {name} was modified and has been restored. Edit {parent} instead."
     return Note(Event.PUT_BACK, message, warning=True)
 
 
@@ -360,9 +362,9 @@ def _refuse_foreign(resource: Resource, existing: Object, owner: Owner) -> None:
     if controller is None or controller.uid != owner.object.metadata.uid:
         named = (owner.resource.kind, owner.object.metadata.name)
         if existing.metadata.is_deleting or (controller and (controller.kind, controller.name) == named):
-            raise Stale(f"{resource.kind} {existing.metadata.name} belongs to a deleted object of the same name")
-        whose = f"belongs to {controller.kind} {controller.name}" if controller else "was made by somebody else"
+            raise Stale(f"{resource.kind} {existing.metadata.name} of a deleted owner is not deleted yet")
+        other = f"{controller.kind} {controller.name}" if controller else "another user or tool"
         raise NameTaken(
-            f"{resource.kind} {existing.metadata.name} {whose}, so Skysail leaves it alone. Delete or rename it, or "
-            f"rename this {owner.resource.kind}."
+            f"{resource.kind} {existing.metadata.name} belongs to {other}, so Skysail does not change it. Delete or "
+            f"rename it, or rename this {owner.resource.kind}."
         )

@@ -1,7 +1,7 @@
-"""The fence: asked before every effect whether this process may still act.
+"""Fence: check before every effect that this process still holds its lease.
 
-A process that was paused for a minute wakes up in the middle of a pass and believes that it leads. The fence is the
-last look at the clock before something is changed.
+A process that was paused for a minute resumes in the middle of a reconcile and believes that it leads. The fence checks
+the clock right before each write.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from skysail.kube.client.transport import Reply, Request, Stream, Transport
 
 
 class Fenced(KubeError):
-    """This process may not act any more: drop the pass, another process does it. Nothing was written."""
+    """This process may not write: drop the reconcile. Nothing was written, and the next reconcile repeats it."""
 
 
 class Fence(Protocol):
@@ -23,7 +23,7 @@ class Fence(Protocol):
 
 
 class FencedTransport:
-    """A connection over which only a process writes that leads."""
+    """Transport that rejects writes unless this process leads."""
 
     def __init__(self, inner: Transport, fence: Fence) -> None:
         self._inner = inner
@@ -38,11 +38,11 @@ class FencedTransport:
         return await self._inner.open(request)
 
     async def close(self) -> None:
-        """The connection is somebody else's."""
+        """Do nothing: the inner transport has its own owner."""
 
 
 class Open:
-    """A fence that lets everything pass: for a process that is alone by construction."""
+    """Fence that allows everything, for a process that is the only writer by construction."""
 
     def check(self) -> None:
         return

@@ -1,4 +1,4 @@
-"""Finalizers that operators left which are no longer there: without us their objects would stay for ever. Pure."""
+"""Removal of finalizers of replaced operators, which would block deletion for ever. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ _FOREIGN = frozenset(ForeignFinalizer)
 
 
 def let_go(resource: Resource, object_: Object) -> tuple[SetFinalizers, ...]:
-    """What an object that is being deleted needs to be rid of them."""
+    """Return the action that removes these finalizers from an object that is being deleted, if it has any."""
     kept = tuple(finalizer for finalizer in object_.metadata.finalizers if finalizer not in _FOREIGN)
     return () if kept == object_.metadata.finalizers else (SetFinalizers(resource, object_, kept),)

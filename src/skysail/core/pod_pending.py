@@ -1,4 +1,4 @@
-"""What keeps a pod from running, in one sentence. Pure."""
+"""Pending reason of a pod, as one sentence. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNe
 _NO_CONFIG = {"CreateContainerConfigError"}
 _BACK_OFF = "ImagePullBackOff"
 _ON_ITS_WAY = {"", "ContainerCreating", "PodInitializing"}
-# What the kubelet and the attacher of volumes tell by events only.
+# Event reasons of the kubelet and the attach/detach controller; the pod status does not contain them.
 _NOT_MOUNTED = {"FailedMount", "FailedAttachVolume", "FailedMapVolume"}
 _NOT_STARTED = {"FailedCreatePodSandBox"}
 _REFERRED_TO = ('configmap "', 'secret "')
-# A pod that has a node is started at once, unless something keeps it from it.
+# A pod with a node starts at once unless something blocks it.
 _PATIENCE = timedelta(seconds=10)
-# In the words of the scheduler: nobody is what the pod asks for, and room would not help.
+# Fragments of scheduler messages that mean: no node matches the pod, and more capacity would not help.
 _NO_MATCH = ("didn't match pod's node affinity/selector", "untolerated taint")
 _NO_ROOM = ("insufficient ", "too many pods")
 _CLAIM = re.compile(r'persistentvolumeclaim "(?P<claim>[^"]+)" (?P<what>not found|is being deleted)')
@@ -42,7 +42,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """The newest event about a pod that has a node and does not start: its name, and the event's reason and words."""
+    """Newest event about a pod that has a node and does not start: name of the pod, reason and message of the event."""
 
     pod: str
     reason: str
@@ -50,7 +50,10 @@ class Obstacle(msgspec.Struct, frozen=True):
 
 
 def obstacle(pod: Pod, who: str, *, told: Obstacle | None = None, before: str = "") -> Wait | None:
-    """None where nothing is known to keep it. `who` begins the sentence; `before` is what was said last time."""
+    """Return why the pod does not run, or None if no reason is known.
+
+    `who` names the pod in the message; `before` is the message of the previous reconcile.
+    """
     unscheduled = pod.unscheduled
     if unscheduled is not None:
         return _unscheduled(who, unscheduled.reason, unscheduled.message)
@@ -62,27 +65,30 @@ def obstacle(pod: Pod, who: str, *, told: Obstacle | None = None, before: str = 
 
 
 def refused(complaint: str) -> Wait:
-    """Pods that cannot even be made, in the words of who should make them."""
+    """Return the pending reason of pods that the API server rejects; `complaint` is the error of their controller."""
     if _QUOTA in complaint:
-        return Wait(Reason.QUOTA_EXCEEDED, f"The pods wait for quota in the namespace: {cut(complaint)}")
-    return Wait(Reason.PODS_REFUSED, f"The pods cannot be made: {cut(complaint)}")
+        return Wait(Reason.QUOTA_EXCEEDED, f"The pods exceed the quota of the namespace: {cut(complaint)}")
+    return Wait(Reason.PODS_REFUSED, f"The API server rejects the pods: {cut(complaint)}")
 
 
 def starting(pods: Iterable[P]) -> list[P]:
-    """Pods that have a node and have not begun there, the oldest first."""
+    """Return pods that have a node and have not started there, oldest first."""
     found = [pod for pod in pods if pod.spec.node_name and pod.status.phase == "Pending" and _is_on_its_way(pod)]
     return sorted(found, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name))
 
 
 def stuck(pods: Iterable[P], now: datetime) -> P | None:
-    """One that should have begun long ago, and does not say itself why it has not."""
+    """Return the oldest pod that should have started by now and whose status does not say why it has not."""
     pod = next(iter(starting(pods)), None)
     made = pod.metadata.creation_timestamp if pod else None
     return pod if made and now - datetime.fromisoformat(made) >= _PATIENCE else None
 
 
 def cut(message: str) -> str:
-    """A line that people read. Of a long one both ends: what is wrong comes first, and what to do about it last."""
+    """Return the message as one line of limited length.
+
+    A long message keeps its beginning and its end: the error comes first, the fix last.
+    """
     line = " ".join(terminal_text.shown(message).split())
     if len(line) > _LONGEST:
         half = _LONGEST // 2
@@ -98,49 +104,49 @@ def _is_on_its_way(pod: Pod) -> bool:
 
 def _unscheduled(who: str, reason: str, message: str) -> Wait:
     if reason == _GATED:
-        return Wait(Reason.SCHEDULING_GATED, f"{who} is held back by a scheduling gate, until its owner removes it.")
+        return Wait(Reason.SCHEDULING_GATED, f"{who} has a scheduling gate and starts when the gate is removed.")
     said = message.lower()
     if any(word in said for word in _NO_VOLUME):
-        return Wait(Reason.VOLUME_UNAVAILABLE, f"{who} waits for its volume: {_volume(message)}")
+        return Wait(Reason.VOLUME_UNAVAILABLE, _volume(who, message))
     if any(word in said for word in _NO_MATCH) and not any(word in said for word in _NO_ROOM):
-        return Wait(Reason.NO_MATCHING_NODE, f"{who} waits for a node that it may run on: {cut(message)}")
-    told = f"{who} waits for a node with room for it: {cut(message)} Ask for less, or make room."
+        return Wait(Reason.NO_MATCHING_NODE, f"{who} matches no node: {cut(message)}")
+    told = f"{who} fits on no node: {cut(message)} Lower its requests, or free capacity."
     return Wait(Reason.INSUFFICIENT_RESOURCES, told)
 
 
-def _volume(message: str) -> str:
-    """A claim that is missing is named; the rest is what the scheduler says of each node."""
+def _volume(who: str, message: str) -> str:
+    """Return the name of a missing PVC with the fix; otherwise the message of the scheduler."""
     found = _CLAIM.search(message)
     if found is None:
-        return cut(message)
+        return f"{who} waits for a volume: {cut(message)}"
     if found["what"] == "not found":
-        return f"the claim {found['claim']} does not exist: create it."
-    return f"the claim {found['claim']} is being deleted: it can be made anew when it is gone."
+        return f"{who} needs PVC {found['claim']}, which does not exist: create it."
+    return f"{who} needs PVC {found['claim']}, which is being deleted: create it again when it is gone."
 
 
 def _held(who: str, reason: str, message: str, before: str) -> Wait:
     said = cut(f"{reason}: {message}" if message else reason)
     if reason in _NO_IMAGE:
-        return _no_image(f"{who} waits for its image, which cannot be pulled", reason, message, before)
+        return _no_image(who, reason, message, before)
     if reason == _UNSUPPORTED:
-        return Wait(Reason.UNSUPPORTED, f"{who} never starts on its node, which cannot carry it: {cut(message)}")
+        return Wait(Reason.UNSUPPORTED, f"{who} cannot run on its node: unsupported fields: {cut(message)}")
     if reason in _NO_CONFIG:
-        return Wait(Reason.CONFIG_MISSING, f"{who} waits for something that it refers to: {said}")
+        return Wait(Reason.CONFIG_MISSING, f"{who} refers to something that is missing: {said}")
     return Wait(Reason.STARTING, f"{who} does not start: {said}")
 
 
-def _no_image(what: str, reason: str, message: str, before: str) -> Wait:
-    """Between two tries the pod only says that it waits: what the last one told stays, and nothing is written."""
-    if reason == _BACK_OFF and before.startswith(what):
+def _no_image(who: str, reason: str, message: str, before: str) -> Wait:
+    """Keep the last pull error during ImagePullBackOff, so that the status is not written for each retry."""
+    if reason == _BACK_OFF and before.startswith(f"{who} cannot pull its image: "):
         return Wait(Reason.IMAGE_PULL_FAILED, before)
-    return Wait(Reason.IMAGE_PULL_FAILED, f"{what}: {cut(message or reason)}")
+    return Wait(Reason.IMAGE_PULL_FAILED, f"{who} cannot pull its image: {cut(message or reason)}")
 
 
 def _not_started(who: str, told: Obstacle) -> Wait | None:
     if told.reason in _NOT_MOUNTED and any(word in told.note for word in _REFERRED_TO):
-        return Wait(Reason.CONFIG_MISSING, f"{who} waits for something that it refers to: {cut(told.note)}")
+        return Wait(Reason.CONFIG_MISSING, f"{who} refers to something that is missing: {cut(told.note)}")
     if told.reason in _NOT_MOUNTED:
-        return Wait(Reason.VOLUME_UNAVAILABLE, f"{who} waits for its volume: {cut(told.note)}")
+        return Wait(Reason.VOLUME_UNAVAILABLE, f"{who} cannot mount its volume: {cut(told.note)}")
     if told.reason in _NOT_STARTED:
         return Wait(Reason.STARTING, f"{who} does not start: {cut(told.note)}")
     return None

@@ -1,7 +1,7 @@
-"""The work queue: keys that want a look. An event is only a key; what happened is found out by looking.
+"""Work queue of keys. An event only enqueues a key; the reconcile finds out what changed.
 
-The rules are client-go's: a key is queued once however often it is added, one worker has it at a time, and a key that
-is added while a worker has it is queued again afterwards. Delays and back-off are per key.
+The rules are client-go's: a key is queued once however often it is added, one worker holds it at a time, and a key that
+is added while a worker holds it is queued again afterwards. Delays and backoff are per key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Queue(Generic[K]):
-    """Used from one event loop; nothing here awaits but `get`."""
+    """Work queue for one event loop. Only `get` awaits."""
 
     def __init__(self, *, rng: random.Random, first_delay: float = 1.0, longest_delay: float = 300.0) -> None:
         self._rng = rng
@@ -33,7 +33,7 @@ class Queue(Generic[K]):
         self._loop = asyncio.get_running_loop()
 
     def add(self, key: K) -> None:
-        """Look at this key soon."""
+        """Enqueue the key now."""
         if key in self._dirty:
             return
         self._dirty[key] = self._loop.time()
@@ -41,7 +41,7 @@ class Queue(Generic[K]):
             self._make_ready(key)
 
     def add_after(self, key: K, delay: float) -> None:
-        """Look at this key in `delay` seconds at the latest. An earlier appointment stands."""
+        """Enqueue the key after at most `delay` seconds. An earlier timer stays."""
         due = self._loop.time() + delay
         timer = self._timers.get(key)
         if timer is not None:
@@ -51,7 +51,7 @@ class Queue(Generic[K]):
         self._timers[key] = self._loop.call_at(due, self._due, key)
 
     def retry(self, key: K, at_least: float = 0.0, at_most: float = float("inf")) -> float:
-        """Look again after a failure, later each time. Returns the delay, for the log."""
+        """Enqueue the key after a failure, with a longer delay each time. Returns the delay."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         longest = delay_after(failures, first=self._first_delay, longest=self._longest_delay)
@@ -60,24 +60,27 @@ class Queue(Generic[K]):
         return delay
 
     def forgive(self, key: K) -> None:
-        """The last look went well: the next failure starts with a short delay again."""
+        """Reset the backoff of the key after a success."""
         self._failures.pop(key, None)
 
     def forget(self, key: K) -> None:
-        """The object is gone: no appointment, no history."""
+        """Drop timer and backoff of a deleted object."""
         self.forgive(key)
         if timer := self._timers.pop(key, None):
             timer.cancel()
 
     async def get(self) -> tuple[K, float]:
-        """The next key and how many seconds it waited. Call `done` with it afterwards, whatever happened."""
+        """Return the next key and the seconds that it was queued.
+
+        Call `done` with the key afterwards, also after an error.
+        """
         while not self._ready:
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
-                # A key may have been announced to this waiter alone: pass the news on.
+                # The key may have been announced to this waiter only, so wake the next one.
                 if waiter.done() and not waiter.cancelled():
                     self._wake_one()
                 raise
@@ -95,7 +98,7 @@ class Queue(Generic[K]):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing ready, nothing running: only appointments are left."""
+        """Return whether no key is queued or being processed. Timers may be pending."""
         return not self._dirty and not self._running
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the three Modal kinds have in common. Their fields are snake_case on the wire, as people have them."""
+"""Fields that the three Modal kinds share. They are snake_case on the wire, as in existing manifests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ VERSION = "v1alpha1"
 
 
 class ModalPart(fields.Part, frozen=True, rename=None):
-    """A part of a Modal object: wire names are the attribute names."""
+    """Part of a Modal object: wire names are the attribute names."""
 
 
 Cpu = Annotated[
     fields.QuantityText,
-    Meta(description="Cores at Modal, which counts physical ones: 1.0 there does the work of 2 Kubernetes CPUs."),
+    Meta(description="Physical cores at Modal: 1.0 equals 2 Kubernetes CPUs."),
 ]
 Memory = Annotated[fields.QuantityText, Meta(description="Memory, such as 512Mi.")]
 Gpu = Annotated[
@@ -37,13 +37,13 @@ Handler = Annotated[
         min_length=1,
         max_length=512,
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$",
-        description="Python function that answers, as module.function.",
+        description="Python function that handles requests, as module.function.",
     ),
 ]
 AppId = Annotated[fields.ShortText, Meta(description="Id of the app at Modal.")]
-# These were never checked, so that what an earlier operator wrote stays readable.
+# Not validated, so that values of an earlier operator stay readable.
 WrittenTime = Annotated[str, Meta(max_length=64)]
-Simulated = Annotated[bool, Meta(description="True where no cloud was called and the outcome was made up.")]
+Simulated = Annotated[bool, Meta(description="Whether the outcome is simulated: no cloud was called.")]
 
 KEPT_NAMES = frozenset(
     {

@@ -78,7 +78,7 @@ def test_a_rank_that_died_is_told_with_all_that_is_known():
     shown = told(
         job(
             startTime=life.ago(570),
-            conditions=[condition("Running", "All 2 pods run or have ended well.", value="True")],
+            conditions=[condition("Running", "All 2 pods run or have succeeded.", value="True")],
             failure=FAILURE,
             attempts=ATTEMPTS,
             progress=PROGRESS,
@@ -87,11 +87,11 @@ def test_a_rank_that_died_is_told_with_all_that_is_known():
     )
     lines = shown.splitlines()
     assert lines[0] == "ml-jobs/mnist: Running (pytorch, 2 of 2 workers run, began 9m ago)"
-    assert lines[1] == "Why: All 2 pods run or have ended well."
+    assert lines[1] == "Why: All 2 pods run or have succeeded."
     assert lines[2] == "Progress: 42%, epoch 3, step 1200, loss 0.12, 5m to go, reported 3s ago"
     assert lines[3] == (
         "Last failure, in attempt 0: Worker 1 (pod mnist-worker-0-1-x on node gpu-7) failed with exit code 137 "
-        "(OOMKilled). It needs more memory: raise resources.limits.memory."
+        "(OOMKilled): raise resources.limits.memory."
     )
     assert lines[5:7] == ["  loss 0.3", "  Traceback: out [of] memory"]
     assert "Newest checkpoint: /checkpoints/120 (step 120), saved 3m ago" in lines
@@ -114,13 +114,13 @@ def test_a_rank_that_died_is_told_with_all_that_is_known():
     ("status", "why", "advice"),
     [
         (
-            {"phase": "Pending", "conditions": [condition("QuotaExceeded", "The pods wait for quota.")]},
-            "Why: The pods wait for quota.",
+            {"phase": "Pending", "conditions": [condition("QuotaExceeded", "The pods exceed the quota.")]},
+            "Why: The pods exceed the quota.",
             "kubectl describe quota -n ml-jobs",
         ),
         (
-            {"phase": "Suspended", "conditions": [condition("Suspended", "The job is held.")]},
-            "Why: The job is held.",
+            {"phase": "Suspended", "conditions": [condition("Suspended", "The job is suspended.")]},
+            "Why: The job is suspended.",
             """-p '{"spec": {"suspend": false}}'""",
         ),
         (
@@ -137,8 +137,8 @@ def test_a_rank_that_died_is_told_with_all_that_is_known():
             "kubectl edit trainingjob mnist -n ml-jobs",
         ),
         (
-            {"phase": "Suspended", "conditions": [condition("PodsEnding", "2 pods have not ended yet.")]},
-            "Why: 2 pods have not ended yet.",
+            {"phase": "Suspended", "conditions": [condition("PodsEnding", "Pod a is still terminating.")]},
+            "Why: Pod a is still terminating.",
             """-p '{"spec": {"suspend": false}}'""",
         ),
         ({"phase": "Pending"}, "Why: no status reported yet.", "No operator has reconciled the job yet."),

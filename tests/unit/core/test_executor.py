@@ -152,7 +152,7 @@ def test_what_somebody_changed_of_a_child_is_put_back_and_told():
         # What we do not speak of is not ours.
         assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "ours", "more": "is theirs"}
         (note,) = stage.performer.news(ROOT)
-        assert note.message.startswith("Somebody changed ConfigMap child: it is put back as ConfigMap owner wants it.")
+        assert note.message == "ConfigMap child was modified and has been restored. Edit ConfigMap owner instead."
         assert stage.performer.news(ROOT) == []
 
     play(story)

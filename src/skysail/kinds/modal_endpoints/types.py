@@ -1,4 +1,4 @@
-"""ModalEndpoint and ModalFunction, as people write them."""
+"""API types ModalEndpoint and ModalFunction."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ Replicas = Annotated[int, Meta(ge=0, le=10000)]
 
 
 class ConfigMapRef(fields.Part, frozen=True):
-    """A ConfigMap of the same namespace."""
+    """ConfigMap in the same namespace."""
 
     name: Annotated[fields.Name, Meta(description="Name of the ConfigMap. Each key is a file.")]
 
 
 class Code(fields.Part, frozen=True):
-    """Where the handler's code comes from."""
+    """Source of the handler's code."""
 
-    config_map_ref: Annotated[ConfigMapRef | None, Meta(description="A ConfigMap whose keys are Python files.")] = None
-    inline: Annotated[Annotated[str, Meta(max_length=262144)] | None, Meta(description="The Python module itself.")] = (
-        None
-    )
+    config_map_ref: Annotated[ConfigMapRef | None, Meta(description="ConfigMap whose keys are Python files.")] = None
+    inline: Annotated[
+        Annotated[str, Meta(max_length=262144)] | None, Meta(description="Source of the Python module.")
+    ] = None
 
 
 _CODE_RULES = cel(
     Rule(
         "has(self.configMapRef) != has(self.inline)",
-        "code comes from one place: set either configMapRef or inline",
+        "code has exactly one source: set either configMapRef or inline",
         ".inline",
     )
 )
 CodeField = Annotated[
     Code | None,
-    Meta(description="Where the handler's code comes from. Absent: it is in the image.", extra_json_schema=_CODE_RULES),
+    Meta(description="Source of the handler's code. Absent: the image contains it.", extra_json_schema=_CODE_RULES),
 ]
 
 
 class ModalEndpointSpec(modal_fields.ModalPart, frozen=True):
-    """What answers, and with what."""
+    """Container that answers requests, with its resources."""
 
     image: modal_fields.Image
     handler: modal_fields.Handler
@@ -54,21 +54,25 @@ class ModalEndpointSpec(modal_fields.ModalPart, frozen=True):
     cpu: modal_fields.Cpu = "1.0"
     memory: modal_fields.Memory = "512Mi"
     gpu: modal_fields.Gpu = None
-    min_replicas: Annotated[Replicas, Meta(description="Containers that are kept when nobody asks. Each is paid.")] = 0
-    max_replicas: Annotated[Annotated[int, Meta(ge=1, le=10000)], Meta(description="Most containers at one time.")] = 10
+    min_replicas: Annotated[
+        Replicas, Meta(description="Containers that run even without requests. Each is billed.")
+    ] = 0
+    max_replicas: Annotated[Annotated[int, Meta(ge=1, le=10000)], Meta(description="Maximum number of containers.")] = (
+        10
+    )
     env: modal_fields.Env = field(default_factory=dict)
     code: CodeField = None
 
 
 class ModalEndpointStatus(modal_fields.ModalPart, frozen=True, kw_only=True):
-    """What has become of the endpoint."""
+    """Observed state of the endpoint."""
 
-    phase: Annotated[Literal["Pending", "Ready", "Failed"] | None, Meta(description="A summary of the conditions.")] = (
+    phase: Annotated[Literal["Pending", "Ready", "Failed"] | None, Meta(description="Summary of the conditions.")] = (
         None
     )
     modal_app_id: modal_fields.AppId = ""
-    endpoint_url: Annotated[fields.Url, Meta(description="Where the endpoint answers.")] = ""
-    ready_replicas: Annotated[fields.Count, Meta(description="Containers that answer.")] = 0
+    endpoint_url: Annotated[fields.Url, Meta(description="URL of the endpoint.")] = ""
+    ready_replicas: Annotated[fields.Count, Meta(description="Containers that answer requests.")] = 0
     simulated: modal_fields.Simulated = False
     conditions: fields.Conditions = ()
     observed_generation: fields.ObservedGeneration = field(default=0, name="observedGeneration")
@@ -82,7 +86,7 @@ class ModalEndpoint(Object, frozen=True, gc=False, rename="camel"):
 
 
 class ModalFunctionSpec(modal_fields.ModalPart, frozen=True):
-    """What is called, and with what."""
+    """Function to call, with its resources."""
 
     image: modal_fields.Image
     handler: modal_fields.Handler
@@ -90,24 +94,24 @@ class ModalFunctionSpec(modal_fields.ModalPart, frozen=True):
     memory: modal_fields.Memory = "512Mi"
     gpu: modal_fields.Gpu = None
     env: modal_fields.Env = field(default_factory=dict)
-    timeout: Annotated[int, Meta(ge=1, le=86400, description="Seconds that one call may take.")] = 300
-    concurrency: Annotated[
-        int, Meta(ge=1, le=1000, description="Calls that one container answers at the same time.")
-    ] = 1
+    timeout: Annotated[int, Meta(ge=1, le=86400, description="Maximum seconds of one call.")] = 300
+    concurrency: Annotated[int, Meta(ge=1, le=1000, description="Concurrent calls of one container.")] = 1
     code: CodeField = None
 
 
 class ModalFunctionStatus(modal_fields.ModalPart, frozen=True, kw_only=True):
-    """What has become of the function."""
+    """Observed state of the function."""
 
     phase: Annotated[
-        Literal["Pending", "Deployed", "Failed"] | None, Meta(description="A summary of the conditions.")
+        Literal["Pending", "Deployed", "Failed"] | None, Meta(description="Summary of the conditions.")
     ] = None
     modal_app_id: modal_fields.AppId = ""
-    function_url: Annotated[fields.Url, Meta(description="Where the function answers.")] = ""
-    message: Annotated[fields.Message, Meta(description="The phase, as a sentence.")] = ""
-    created_at: Annotated[modal_fields.WrittenTime, Meta(description="When the function was handed to Modal.")] = ""
-    deployed_at: Annotated[modal_fields.WrittenTime, Meta(description="When it was deployed.")] = ""
+    function_url: Annotated[fields.Url, Meta(description="URL of the function.")] = ""
+    message: Annotated[fields.Message, Meta(description="Phase, as a sentence.")] = ""
+    created_at: Annotated[
+        modal_fields.WrittenTime, Meta(description="Time when the function was submitted to Modal.")
+    ] = ""
+    deployed_at: Annotated[modal_fields.WrittenTime, Meta(description="Time when the function was deployed.")] = ""
     simulated: modal_fields.Simulated = False
     conditions: fields.Conditions = ()
     observed_generation: fields.ObservedGeneration = field(default=0, name="observedGeneration")
@@ -116,7 +120,7 @@ class ModalFunctionStatus(modal_fields.ModalPart, frozen=True, kw_only=True):
 class ModalFunction(Object, frozen=True, gc=False, rename="camel"):
     """A function that runs at Modal and is called through a Service of the same name.
 
-    GET gives it the query as keyword arguments, POST a JSON object; the answer is JSON.
+    GET passes the query as keyword arguments, POST a JSON object. The answer is JSON.
     """
 
     spec: ModalFunctionSpec

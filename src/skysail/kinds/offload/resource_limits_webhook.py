@@ -1,8 +1,7 @@
-"""What the API server asks before it stores a pod, or a template of one. Pure.
+"""Mutating webhook that sets missing limits of extended resources in pods and pod templates. Pure.
 
-A container that requests an extended resource such as `nvidia.com/gpu` must have a limit, too, or the API server
-refuses it: such resources cannot be overcommitted. The manifests that people have name only the request; so the limit
-is set to it.
+A container that requests an extended resource such as `nvidia.com/gpu` needs an equal limit, or the API server rejects
+it, because such resources cannot be overcommitted. Existing manifests often set only the request.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ _CONTAINERS = ("containers", "initContainers")
 
 
 def hooks(nodes: Mapping[str, NodeSettings]) -> tuple[Hook, ...]:
-    """Every hook of an operator that has these nodes."""
+    """Return all pod webhooks of an operator with these nodes."""
     return (*HOOKS, toleration_webhook.hook(nodes)) if nodes else HOOKS
 
 
 def set_limits(pod_spec_path: str) -> Admit:
-    """An admit function for objects that have their pod spec at this path, such as `/spec/template/spec`."""
+    """Return an admit function for objects with their pod spec at this path, such as `/spec/template/spec`."""
 
     def admit(object_: Manifest, old: Manifest | None) -> Verdict:
         return Verdict(patch=tuple(_patch(_at(object_, pod_spec_path), _at(old or {}, pod_spec_path), pod_spec_path)))
@@ -64,13 +63,16 @@ def _amounts(container: Manifest) -> tuple[Manifest, Manifest]:
 
 
 def _equal_amounts(container: Manifest) -> Manifest:
-    """Limits that equalled their request: where only the request is changed, the limit was ours, and follows it."""
+    """Return limits that equalled their request.
+
+    If only the request changes, such a limit was set here and follows it.
+    """
     requests, limits = _amounts(container)
     return {name: amount for name, amount in limits.items() if requests.get(name) == amount}
 
 
 def _lacks_limit(spec: str) -> str:
-    """The same question in CEL, so that only such objects travel to us: `spec` names the pod spec."""
+    """Return the CEL condition that selects objects with a missing limit. `spec` is the path of the pod spec."""
     of_container = (
         "has(c.resources) && has(c.resources.requests) && c.resources.requests.exists(r, r.contains('/') && "
         "!(has(c.resources.limits) && r in c.resources.limits && "
@@ -98,7 +100,7 @@ def _hook(name: str, path: str, operations: tuple[str, ...], *rules: tuple[str, 
     )
 
 
-# A pod's resources never change; those of a template do.
+# Resources of a pod are immutable; those of a template are not.
 _ONCE = ("CREATE",)
 _ALWAYS = ("CREATE", "UPDATE")
 

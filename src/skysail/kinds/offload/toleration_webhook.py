@@ -1,7 +1,7 @@
-"""Pods that are sent to the node of a cloud stay there, also while nobody hears from the node. Pure.
+"""Mutating webhook that keeps pods on a cloud node while the node is unreachable. Pure.
 
-Only for pods whose node selector or node name leaves no choice: one that may also run on a machine keeps the end that
-it was given. Where the scheduler sends such a pod to a cloud, its node does the same after it was bound.
+Only for pods whose nodeSelector or nodeName allows no other node. If the scheduler chooses a cloud node for another
+pod, the node does the same after binding.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def admit(pod: Manifest, _: Manifest | None) -> Verdict:
 
 
 def _is_sent_to(nodes: Mapping[str, NodeSettings]) -> str:
-    """In CEL, so that only such pods travel to us."""
+    """Return the CEL condition that selects pods that can only run on these nodes."""
     labels = {(_HOSTNAME, name) for name in nodes} | {pair for row in nodes.values() for pair in row.labels.items()}
     chosen = " || ".join(
         f"('{key}' in object.spec.nodeSelector && object.spec.nodeSelector['{key}'] == '{value}')"

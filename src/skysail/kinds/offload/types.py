@@ -1,4 +1,4 @@
-"""OffloadPolicy, as an administrator writes it. Without one nothing leaves the cluster."""
+"""API type OffloadPolicy, written by administrators. Without a policy nothing leaves the cluster."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ GpuType = Annotated[str, Meta(min_length=1, max_length=128)]
 class Budget(fields.Part, frozen=True):
     """Money that one namespace may spend in a period."""
 
-    amount: Annotated[fields.Usd, Meta(description="US dollars.")]
-    period: Annotated[Literal["Day", "Week", "Month"], Meta(description="The calendar period, in UTC.")] = "Month"
+    amount: Annotated[fields.Usd, Meta(description="Amount in US dollars.")]
+    period: Annotated[Literal["Day", "Week", "Month"], Meta(description="Calendar period, in UTC.")] = "Month"
 
 
 class OffloadPolicySpec(fields.Part, frozen=True):
-    """Which namespaces may use which cloud, and how much of it."""
+    """Namespaces, the clouds that they may use, and limits."""
 
-    namespace_selector: Annotated[
-        fields.LabelSelector, Meta(description="The namespaces that this policy is for. Empty: all of them.")
-    ]
+    namespace_selector: Annotated[fields.LabelSelector, Meta(description="Namespaces of this policy. Empty: all.")]
     providers: Annotated[
         tuple[Provider, ...],
         Meta(min_length=1, max_length=32, description="Clouds that may be used.", extra_json_schema=UNIQUE),
@@ -38,25 +36,25 @@ class OffloadPolicySpec(fields.Part, frozen=True):
         Meta(max_length=256, description="GPU types that may be used. Empty: any.", extra_json_schema=UNIQUE),
     ] = ()
     max_instances: Annotated[
-        int, Meta(ge=0, le=100_000, description="Most paid instances that one namespace has at one time.")
+        int, Meta(ge=0, le=100_000, description="Maximum number of paid instances per namespace.")
     ] = 10
-    max_price: Annotated[fields.Usd | None, Meta(description="Most US dollars an hour for one GPU.")] = None
+    max_price: Annotated[fields.Usd | None, Meta(description="Maximum price in US dollars per hour and GPU.")] = None
     max_duration_seconds: Annotated[
         Annotated[int, Meta(ge=1, le=2**31 - 1)] | None,
-        Meta(description="Seconds after which an instance is ended, whatever it does."),
+        Meta(description="Seconds after which an instance is terminated, even if it is busy."),
     ] = None
-    budget: Annotated[Budget | None, Meta(description="Money that each namespace may spend. Absent: no limit.")] = None
+    budget: Annotated[Budget | None, Meta(description="Budget of each namespace. Absent: no limit.")] = None
 
 
 class OffloadPolicyStatus(fields.Part, frozen=True, kw_only=True):
-    """What the operator says about the policy."""
+    """Observed state of the policy."""
 
     conditions: fields.Conditions = ()
     observed_generation: fields.ObservedGeneration = 0
 
 
 class OffloadPolicy(Object, frozen=True, gc=False, rename="camel"):
-    """Which namespaces may use which cloud, which GPUs, at which price and for how much money.
+    """Permission of namespaces to use clouds, with limits on GPU types, price and budget.
 
     Without a policy for its namespace no pod leaves the cluster.
     """
@@ -70,9 +68,9 @@ OFFLOAD_POLICY = CustomKind(
     struct=OffloadPolicy,
     columns=(
         Column("Providers", ".spec.providers"),
-        Column("Instances", ".spec.maxInstances", "integer", "Most paid instances that one namespace has at one time."),
-        Column("Price", ".spec.maxPrice", "number", "Most US dollars an hour for one GPU."),
-        Column("Budget", ".spec.budget.amount", "number", "US dollars that each namespace may spend."),
+        Column("Instances", ".spec.maxInstances", "integer", "Maximum number of paid instances per namespace."),
+        Column("Price", ".spec.maxPrice", "number", "Maximum price in US dollars per hour and GPU."),
+        Column("Budget", ".spec.budget.amount", "number", "Budget of each namespace in US dollars."),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Figures of TrainingJobs for dashboards, by the leader: from what it has in its caches, and what changes there."""
+"""Metrics of TrainingJobs, served by the leader from its caches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Figures = Mapping[tuple[str, ...], float]
 
 
 class Counts:
-    """Counts a change when it is written, which happens once, so that replicas together count it once."""
+    """Counters of status transitions. Each transition is written once, so the replicas together count it once."""
 
     def __init__(self, caches: Caches, leads: Callable[[], bool]) -> None:
         self._caches = caches
@@ -76,7 +76,7 @@ class Counts:
         return {_named(job): value for job in self._jobs() if (value := figure(job)) is not None}
 
     def _allocated(self, *, gpus: bool) -> Figures:
-        """By pods that have a place and have not ended."""
+        """Sum over pods that have a node and have not finished."""
         found: Counter[tuple[str, ...]] = Counter()
         for job in self._jobs():
             held: dict[str, int] = {
@@ -90,7 +90,7 @@ class Counts:
 
 
 def lost_seconds(job: TrainingJob, attempt: Attempt) -> float:
-    """How long an attempt had trained since its last checkpoint when it came to an end: that work is done again."""
+    """Return the seconds that an attempt trained since its last checkpoint: that work is repeated."""
     if attempt.cause == "Succeeded" or attempt.run_time is None or attempt.end_time is None:
         return 0.0
     saved = job.status.checkpoint.save_time if job.status.checkpoint else None

@@ -1,4 +1,4 @@
-"""Jobs and pods of a TrainingJob, as far as the engine reads them."""
+"""Jobs and pods of a TrainingJob, with the fields that the engine reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skysail.kube.api.workloads import Read, label
 
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 WORKER = "worker"
-# It only reads what the others have saved: nobody waits for it, and days of training do not end because it cannot.
+# An evaluator only reads checkpoints, so its failure never fails the job.
 EVALUATOR = "evaluator"
 
 
@@ -30,7 +30,7 @@ class JobStatus(workloads.JobStatus, frozen=True):
 
 
 class Job(workloads.Job, frozen=True, gc=False):
-    """One group of one attempt."""
+    """Job of one role in one attempt."""
 
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
@@ -49,7 +49,10 @@ class Job(workloads.Job, frozen=True, gc=False):
 
     @property
     def resumed_from(self) -> NewestCheckpoint | None:
-        """Annotations can be changed by anybody who may change the Job: what cannot be read is not there."""
+        """Return the checkpoint in the annotation.
+
+        Returns None if the annotation is invalid, because users can edit it.
+        """
         text = (self.metadata.annotations or {}).get(Annotation.RESUMED_FROM, "null")
         try:
             return msgspec.json.decode(text, type=NewestCheckpoint | None)
@@ -58,17 +61,17 @@ class Job(workloads.Job, frozen=True, gc=False):
 
     @property
     def completed(self) -> frozenset[int]:
-        """Indexes that a pod has ended well for. It may be gone."""
+        """Return the indexes for which a pod succeeded. The pod may be deleted."""
         return _indexes(self.status.completed_indexes)
 
     @property
     def worn_out(self) -> frozenset[int]:
-        """Indexes that failed as often as they may."""
+        """Return the indexes whose retries are exhausted."""
         return _indexes(self.status.failed_indexes)
 
 
 class Pod(workloads.Pod, frozen=True, gc=False):
-    """One rank of one attempt."""
+    """Pod of one rank in one attempt."""
 
     @property
     def attempt(self) -> int:
@@ -84,13 +87,13 @@ class Pod(workloads.Pod, frozen=True, gc=False):
 
     @property
     def is_orphan(self) -> bool:
-        """Whether it was made for a rank, and its Job has gone without it."""
+        """Return whether the pod belongs to a rank and its Job was deleted without it."""
         labels = self.metadata.labels or {}
         return self.metadata.controller is None and {Label.ATTEMPT, INDEX_LABEL} <= labels.keys()
 
     @property
     def was_deleted(self) -> bool:
-        """Whether somebody deleted it before it had ended, however it ended then."""
+        """Return whether the pod was deleted before it finished, whatever its exit code."""
         due = self.metadata.deletion_timestamp
         if due is None:
             return False
@@ -99,7 +102,10 @@ class Pod(workloads.Pod, frozen=True, gc=False):
 
     @property
     def was_cut_off(self) -> bool:
-        """Whether it had to go before its work was done. Who saves when it is told to go may well exit with 0."""
+        """Return whether the pod was deleted or disrupted before it finished.
+
+        A program that saves on SIGTERM may exit 0.
+        """
         if self.was_deleted:
             return True
         disruption = self.disruption
@@ -109,31 +115,40 @@ class Pod(workloads.Pod, frozen=True, gc=False):
         return not (since and self.status.phase == "Succeeded" and self._had_ended(datetime.fromisoformat(since)))
 
     def _had_ended(self, moment: datetime) -> bool:
-        """Times are in seconds: who ended in the second in which it was told to did so for that."""
+        """Return whether the pod had finished before `moment`.
+
+        Times have a resolution of one second: an exit in the same second counts as caused by the signal.
+        """
         ends = [end.finished_at for row in self.status.container_statuses if (end := row.state.terminated)]
         known = [datetime.fromisoformat(end) for end in ends if end]
         return self.is_over and bool(known) and max(known) < moment
 
 
 def newest(pods: Iterable[Pod]) -> dict[tuple[str, int], Pod]:
-    """The last pod of each rank. Names say nothing of age, and times are in seconds: who has ended came earlier."""
+    """Return the newest pod of each rank.
+
+    Creation times have a resolution of one second: in the same second, a finished pod is the older one.
+    """
     in_order = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", not pod.is_over, pod.metadata.name))
     return {(pod.role, pod.index): pod for pod in in_order}
 
 
 def named(role: str, index: int | None) -> str:
-    """A rank, as people speak of it."""
+    """Return the display name of a rank, such as `Worker 0`."""
     who = {"ps": "Parameter server"}.get(role, role.capitalize())
     return who if index is None else f"{who} {index}"
 
 
 def _indexes(text: str) -> frozenset[int]:
-    """`0,2-4`, as Jobs have it."""
+    """Parse the index list of a Job, such as `0,2-4`."""
     ranges = [part.partition("-") for part in text.split(",") if part]
     return frozenset(index for first, _, last in ranges for index in range(int(first), int(last or first) + 1))
 
 
 def _number(object_: Object, name: str) -> int:
-    """Labels can be changed by anybody who may change the object: what is no number is 0."""
+    """Return the number in a label.
+
+    Returns 0 if the label is not a number, because users can edit it.
+    """
     text = label(object_, name)
     return int(text) if text.isdecimal() else 0

@@ -1,7 +1,7 @@
-"""Whether the API server would take the Jobs of an attempt. It is asked, and nothing is written.
+"""Preflight: a dry run of the Jobs of an attempt at the API server.
 
-A podTemplate may hold anything, and only the API server knows all that a pod may be. Before good work is ended for
-another spec, it is asked what it thinks of that one.
+A podTemplate may contain anything, and only the API server can validate it completely. A changed spec ends a running
+attempt only if its Jobs pass the dry run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _NO_TRIALS = "does not support dry run"
 
 
 def is_due(job: TrainingJob) -> bool:
-    """Whether to ask before an attempt begins. The only Job of a first one is made at once: it is taken or refused.
+    """Return whether a preflight is due before an attempt starts.
 
-    But not where there is a template: what is misspelt there would be left out of what is made, and nobody told.
+    A first attempt with a single Job needs none: creating the Job validates it. A podTemplate always needs one, because
+    the API server drops misspelt fields silently on create.
     """
     spec = job.spec
     is_alone = not job.status.attempts and len(groups(spec)) == 1 and spec.pod_template is None
@@ -32,7 +33,7 @@ def is_due(job: TrainingJob) -> bool:
 
 
 async def refusal(client: Client, job: TrainingJob, number: int, reporting: Reporting | None) -> str | None:
-    """What the API server has against the Jobs of attempt `number`, as a sentence with the fix."""
+    """Return the error of the API server for the Jobs of attempt `number`, as a sentence with the fix, or None."""
     for _, manifest in children(job, number, None, reporting).jobs:
         try:
             await client.apply(JOB, manifest, Object, dry_run=True)
@@ -45,12 +46,15 @@ async def refusal(client: Client, job: TrainingJob, number: int, reporting: Repo
 
 
 def _says_nothing(error: ApiError) -> bool:
-    """The quota may be what the attempt under way uses up; and who cannot be asked has not said no."""
+    """Return whether the error says nothing about the spec.
+
+    The running attempt may use up the quota, and a webhook may not support dry runs.
+    """
     return _QUOTA in error.message or _NO_TRIALS in error.message
 
 
 async def _is_taken(client: Client, manifest: Manifest) -> bool:
-    """Whether somebody has a Job of that name: it was that one which the API server would not change."""
+    """Return whether a Job of that name exists: the error is then about changing that Job."""
     metadata = manifest["metadata"]
     try:
         await client.get(JOB, metadata["namespace"], metadata["name"], Object)

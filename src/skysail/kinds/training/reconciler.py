@@ -1,4 +1,4 @@
-"""The controller of TrainingJobs: caches of what belongs to them, and what has to be asked of the API server itself."""
+"""Reconciler of TrainingJobs: caches of their children, and live reads where a cache is not enough."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from skysail.kube.diagnostics import Evidence
 
 RIGHTS = (
     reading(TRAINING_JOB.resource),
-    # `patch` lets go of the finalizers of an operator that was there before; `delete` is for the TTL.
+    # `patch` removes finalizers of a replaced operator; `delete` is for the TTL.
     Right(TRAINING_JOB.resource, ("delete", "patch")),
     Right(TRAINING_JOB.resource, ("update",), subresource="status"),
-    # Some clusters let only those name an owner that blocks its deletion who could change the owner's finalizers.
+    # OwnerReferencesPermissionEnforcement requires this right to set blockOwnerDeletion.
     Right(TRAINING_JOB.resource, ("update",), subresource="finalizers"),
     reading(JOB),
     Right(JOB, ("create", "delete", "patch")),
@@ -54,10 +54,10 @@ RIGHTS = (
     *(right for gang in scheduling.GANGS.values() for right in gang.rights),
 )
 
-# What starts a program, such as torchrun, adds a page of its own to what the program said.
+# Launchers such as torchrun print a page of their own after the error of the program.
 _LOG_LINES = 100
 _OURS = {"labelSelector": Label.TRAINING_JOB_UID}
-# The Job controller makes pods at once; where there are fewer after so long, something keeps it from it.
+# The Job controller creates pods at once; if pods are missing after this time, something blocks it.
 _PATIENCE = timedelta(seconds=10)
 
 T = TypeVar("T", bound=Object)
@@ -68,13 +68,13 @@ class _List(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Caches(msgspec.Struct, frozen=True):
-    """What belongs to training jobs, and nothing else: other pods of the cluster are not ours to hold."""
+    """Caches of TrainingJobs and their children. Other objects of the cluster are not cached."""
 
     training: Cache[TrainingJob]
     jobs: Cache[Job]
     pods: Cache[Pod]
     services: Cache[Object]
-    # Of kinds that a cluster need not have, in the order of the registry.
+    # Kinds of gang schedulers, in the order of the registry. The cluster may not serve them.
     gangs: tuple[Cache[Any], ...] = ()
 
     @classmethod
@@ -94,7 +94,10 @@ class Caches(msgspec.Struct, frozen=True):
         return self.jobs, self.pods, self.services
 
     def wake(self, loop: Loop[Snapshot], discovery: Discovery) -> None:
-        """Look at a training job when something of it changes. A pod's owner is its Job, so its label leads here."""
+        """Enqueue a TrainingJob when one of its children changes.
+
+        Pods are owned by a Job, so their label names the TrainingJob.
+        """
         loop.follow(self.jobs, self.training)
         for cache in (self.services, *self.gangs):
             loop.follow(cache, self.training)
@@ -109,19 +112,19 @@ class Caches(msgspec.Struct, frozen=True):
             discovery.follow(cache.resource, lambda _: self._look_at_gangs(loop))
 
     def _look_at_gangs(self, loop: Loop[Snapshot]) -> None:
-        """A gang scheduler came or went."""
+        """Enqueue all jobs with a gang scheduler, because one was installed or removed."""
         for job in self.training.all():
             if scheduling.of(job.spec) is not None:
                 loop.queue.add(job.metadata.key)
 
 
 def _nothing_to_read(_: str) -> bool:
-    """Where nobody follows logs."""
+    """Return True: without a log watcher nothing is left to read."""
     return True
 
 
 class Training:
-    """The controller. `is_settled`: whether all is written that ended pods of a job have told of checkpoints."""
+    """Reconciler of TrainingJobs. `is_settled`: whether all checkpoints printed by finished pods are recorded."""
 
     resource = TRAINING_JOB.resource
 
@@ -177,7 +180,7 @@ class Training:
         return planner.refused(snapshot, why)
 
     def _predecessor(self, job: TrainingJob) -> Predecessor | None:
-        """What has the names that the next attempt needs, and goes soon."""
+        """Return the Job of a deleted TrainingJob of the same name that still occupies a name of the next attempt."""
         number = attempts.following(job.status)
         for name in (naming.job(job.metadata.name, group.role, number) for group in groups(job.spec)):
             found = self._caches.jobs.get(Key(job.metadata.namespace, name))
@@ -190,7 +193,7 @@ class Training:
         return None
 
     async def _looked_closer(self, snapshot: Snapshot, number: int) -> Snapshot:
-        """What is missing of the attempt is asked for: a cache may lag, and to end an attempt for that would be bad."""
+        """Read missing parts of the attempt from the API server: an attempt must not end because a cache lags."""
         is_new = attempts.recorded(snapshot.object.status, number) is None
         snapshot = await self._with_gang(snapshot, begins=is_new)
         if not is_new:
@@ -217,9 +220,9 @@ class Training:
         return msgspec.structs.replace(snapshot, log=log)
 
     async def _with_all_pods(self, snapshot: Snapshot) -> Snapshot:
-        """A verdict is final, so it is made from the pods as they are: a Job may be heard of before its pods are.
+        """Read the pods from the API server before a final decision: the Job may be cached before its pods.
 
-        What was seen of a pod that has gone since is evidence as well.
+        Pods that are deleted by now are kept as evidence.
         """
         pods = (await self._list(POD, snapshot.object, _List[Pod])).items
         there = {pod.metadata.uid for pod in pods}
@@ -253,16 +256,16 @@ class Training:
         return found if owner is not None and owner.uid == job.metadata.uid else None
 
     async def _sure_to_begin(self, snapshot: Snapshot) -> Snapshot:
-        """An attempt begins on the server's own word: that nobody has begun it, and that nothing of the last is left.
+        """Confirm with the API server that the job is unchanged and that nothing of the last attempt is left.
 
-        A cache that lags would begin an attempt anew that was over long ago, beside the one that runs.
+        A lagging cache would start an attempt again that has already ended, beside the running one.
         """
         job = snapshot.object
         if not self._is_settled(job.metadata.uid):
             return msgspec.structs.replace(snapshot, is_settled=False)
         live = await self._client.get(self.resource, job.metadata.namespace, job.metadata.name, Object)
         if live.metadata.resource_version != job.metadata.resource_version:
-            raise Stale(f"{job.metadata.key} has changed")
+            raise Stale(f"TrainingJob {job.metadata.key} changed, and the cache is older than that")
         snapshot = await self._with_gang(snapshot, begins=True)
         snapshot = msgspec.structs.replace(snapshot, has_lost_checkpoint=await self._has_lost_checkpoint(job))
         if preflight.is_due(job):
@@ -274,7 +277,7 @@ class Training:
         return msgspec.structs.replace(snapshot, jobs=jobs.items, pods=pods.items)
 
     async def _has_lost_checkpoint(self, job: TrainingJob) -> bool:
-        """Whoever deletes a claim deletes what is on it, and another one of its name is empty."""
+        """Return whether the PVC of the newest checkpoint was deleted. A new PVC of the same name is empty."""
         checkpoint = job.status.checkpoint
         if checkpoint is None or not volumes.finds(job, checkpoint):
             return False
@@ -286,7 +289,7 @@ class Training:
         return volumes.has_lost(claim, checkpoint)
 
     async def _tried(self, snapshot: Snapshot, number: int) -> Snapshot:
-        """With what the API server has against the spec as it is now, where nothing else speaks against it."""
+        """Run the preflight of the current spec, unless it has validation errors."""
         if objections(snapshot.object):
             return snapshot
         refusal = await preflight.refusal(self._client, snapshot.object, number, snapshot.terms.reporting)
@@ -297,13 +300,13 @@ class Training:
         return decoded(await self._client.list_page(resource, job.metadata.namespace, query), type_)
 
     async def _log(self, pod: Pod | None) -> str | None:
-        """Asked for once: a node that does not answer must not keep the next attempt from beginning."""
+        """Read the log once: a node that does not answer must not delay the next attempt."""
         if pod is None or pod.exit is None:
             return None
         return await self._evidence.log(pod.metadata.key, pod.exit[0], lines=_LOG_LINES)
 
     async def _complaint(self, jobs: tuple[Job, ...]) -> str | None:
-        """What the Job controller last told about pods that it cannot make."""
+        """Return the last event of the Job controller about pods that it cannot create."""
         for job in jobs:
             told = await self._evidence.complaint(job)
             if told is not None:
@@ -316,6 +319,6 @@ class Training:
 
 
 def _has_waited(snapshot: Snapshot, jobs: tuple[Job, ...]) -> bool:
-    """Since the Job controller looked at them first: behind many others that may take a while, and says nothing."""
+    """Return whether the Job controller has had enough time since it first saw the Jobs: under load it needs longer."""
     begun = [attempts.moment(job.status.start_time) for job in jobs if job.status.start_time]
     return bool(begun) and snapshot.now - max(begun) >= _PATIENCE

@@ -1,4 +1,4 @@
-"""What is known of one TrainingJob at one moment."""
+"""Snapshot of one TrainingJob: the input of its plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skysail.kube.api.objects import Object
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What there is of one attempt."""
+    """Jobs and pods of one attempt."""
 
     number: int
     jobs: tuple[Job, ...] = ()
@@ -26,22 +26,21 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Predecessor(msgspec.Struct, frozen=True):
-    """A Job of a TrainingJob that had this name and was deleted, and its pods that have not ended."""
+    """Job of a deleted TrainingJob of the same name, and its unfinished pods."""
 
     job: str
     pods: tuple[str, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the plan of a TrainingJob is made from: Jobs, pods and Services are those of all attempts.
+    """Input of the plan of a TrainingJob. Jobs, pods and Services are those of all attempts.
 
-    `vanished` names Jobs of the attempt under way that the API server itself does not have. `log` are the last lines
-    of the pod that made the attempt fail, `complaint` is what keeps the Job controller from making pods, as it told in
-    an event, `obstacle` what keeps a pod from starting on its node; None where nobody knows. `before` is what is left
-    of another that had this name. `refusal` is what the API server has against the pods of a spec that no attempt was
-    made from yet. `gang` is what the gang scheduler has of the job. `terms` hold for every TrainingJob. `is_settled`:
-    nothing is left to write of what ended pods have told; `has_lost_checkpoint`: the newest one has gone with its
-    claim. Both are asked only where the next step would build on it.
+    `vanished`: Jobs of the current attempt that the API server does not have. `log`: last lines of the pod that failed
+    the attempt. `complaint`: event of the Job controller that cannot create pods. `obstacle`: event of a pod that does
+    not start on its node. Each is None if unknown. `before`: leftovers of a deleted job of the same name. `refusal`:
+    preflight error of a spec that no attempt has used yet. `gang`: objects of the gang scheduler. `terms`: settings for
+    all TrainingJobs. `is_settled`: all reports of finished pods are written. `has_lost_checkpoint`: the newest
+    checkpoint was deleted with its PVC. The last two are read only if the next step depends on them.
     """
 
     object: TrainingJob

@@ -1,4 +1,4 @@
-"""What to do with an object that nobody works on yet: say so. Pure."""
+"""Plan for an object of a kind without a controller: a condition that says so. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skysail.kube.api.fields import Condition
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The object as it is, and the present."""
+    """Object and current time."""
 
     kind: CustomKind
     object: Any
@@ -34,7 +34,7 @@ def refused(snapshot: Snapshot, why: Note) -> Plan:
 
 def _status(snapshot: Snapshot) -> msgspec.Struct:
     kind = snapshot.kind.resource.kind
-    message = f"This {kind} is valid and stored, but this version of Skysail does nothing with a {kind} yet."
+    message = f"This {kind} is valid and stored, but this version of Skysail has no controller for kind {kind} yet."
     return _with(snapshot, Reason.NOT_IMPLEMENTED_YET, message)
 
 
@@ -48,7 +48,7 @@ def _with(snapshot: Snapshot, reason: str, message: str) -> msgspec.Struct:
         message=message,
         observed_generation=object_.metadata.generation,
     )
-    # A kind with a phase shows it in `kubectl get`, and what nobody works on yet is pending there.
+    # Kinds with a phase show it in `kubectl get`, so it is Pending, not empty.
     phase = {"phase": object_.status.phase or "Pending"} if hasattr(object_.status, "phase") else {}
     status: msgspec.Struct = msgspec.structs.replace(
         object_.status,

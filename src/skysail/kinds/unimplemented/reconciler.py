@@ -1,4 +1,4 @@
-"""What is known of an object that nobody works on yet: the object, from the cache."""
+"""Reconciler of kinds without a controller: reads the object from the cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN_GROUP = "skysail.dev"
 
 
 class Awaiting:
-    """The controller of one such kind."""
+    """Reconciler of one such kind."""
 
     def __init__(self, kind: CustomKind, cache: Cache[Any], now: Callable[[], datetime]) -> None:
         self._kind = kind
@@ -42,6 +42,6 @@ class Awaiting:
 
 
 def rights(kind: CustomKind) -> tuple[Right, ...]:
-    """Read it, tell its status, and let go of finalizers that other operators left on kinds that were theirs."""
+    """Return the policy rules: read, write the status, and remove finalizers of replaced operators from their kinds."""
     granted = (reading(kind.resource), Right(kind.resource, ("update",), subresource="status"))
     return granted if kind.resource.group == OWN_GROUP else (*granted, Right(kind.resource, ("patch",)))

@@ -43,8 +43,8 @@ def test_a_pod_that_somebody_deleted_begins_a_new_attempt_at_no_cost():
     assert (last.cause, last.failure.pod, planned.status.retries) == ("Deleted", "mnist-worker-0-1-0", 0)
     assert planned.status.phase == "Restarting"
     assert [note.reason for note in planned.notes] == [Event.POD_DELETED]
-    who = "Worker 1 (pod mnist-worker-0-1-0 on node node-1) was deleted by somebody."
-    assert told(planned).message == f"{who} A new attempt begins, which costs no retry."
+    who = "Worker 1 (pod mnist-worker-0-1-0 on node node-1) was deleted."
+    assert told(planned).message == f"{who} A new attempt starts and costs no retry."
 
 
 def test_half_a_training_is_no_success_because_its_pod_was_deleted_and_exits_with_0():

@@ -1,6 +1,6 @@
-"""What a podTemplate may not touch, because pods find each other and their files by it. Pure.
+"""Validation of podTemplate: fields that Skysail sets because pods find each other and their files by them. Pure.
 
-What is ours is read from the pods as they would be without the template, so that there is no second list of it.
+The reserved names are read from pods rendered without the template, so that there is no second list of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from skysail.kube.api.fields import PodTemplate
 
 CHECKPOINTS = "checkpoints"
 _WHERE = "spec.podTemplate.spec"
-# Choices, not facts: whoever sets one of these knows better.
+# Defaults that a user may override.
 _FREE = frozenset(
     {
         "PYTHONUNBUFFERED",
@@ -28,16 +28,16 @@ _FREE = frozenset(
         "JAX_CPU_COLLECTIVES_IMPLEMENTATION",
     }
 )
-# The Job controller knows its pods by these.
+# Labels by which the Job controller selects its pods.
 _LABELS = frozenset({"job-name", "controller-uid"})
 _LABELS_OF = "batch.kubernetes.io/"
-# With all that a pod may be told, whether or not it is told it now.
+# Render the reserved names with a checkpoint and a progress server, so that all optional variables are included.
 _SOMETHING = NewestCheckpoint(path="/", step=0)
 _SOMEWHERE = Reporting(server="", authority="")
 
 
 class Ground(msgspec.Struct, frozen=True):
-    """What is ours in the pods of a job: labels, variables, names of volumes, and mounts as (path, volume)."""
+    """Names that Skysail uses in the pods of a job: labels, variables, volumes, and mounts as (path, volume)."""
 
     labels: frozenset[str]
     variables: frozenset[str]
@@ -64,7 +64,7 @@ def trespasses(template: PodTemplate | None, ours: Ground) -> Iterator[str]:
         return
     for label in sorted(template.metadata.labels):
         if label in ours.labels or label in _LABELS or label.startswith(_LABELS_OF):
-            yield f"spec.podTemplate.metadata.labels has {label}, by which pods are found: remove it."
+            yield f"spec.podTemplate.metadata.labels has {label}, which is reserved for selecting pods: remove it."
     yield from _pod(template.spec)
     yield from _volumes(template.spec, ours)
     yield from _containers(template.spec, ours)
@@ -73,11 +73,11 @@ def trespasses(template: PodTemplate | None, ours: Ground) -> Iterator[str]:
 def _pod(spec: Mapping[str, Any]) -> Iterator[str]:
     for field in ("hostname", "subdomain"):
         if spec.get(field) is not None:
-            yield f"{_WHERE}.{field} is {spec[field]}, but pods find each other by names that Skysail gives: remove it."
+            yield f"{_WHERE}.{field} is {spec[field]}, but Skysail sets it so that pods find each other: remove it."
     if (spec.get("restartPolicy") or "Never") != "Never":
         yield (
-            f"{_WHERE}.restartPolicy is {spec['restartPolicy']}: remove it. Whether a failed attempt begins anew is "
-            "told by spec.restartPolicy."
+            f"{_WHERE}.restartPolicy is {spec['restartPolicy']}: remove it. spec.restartPolicy decides whether a "
+            "failed attempt is retried."
         )
 
 
@@ -86,7 +86,7 @@ def _volumes(spec: Mapping[str, Any], ours: Ground) -> Iterator[str]:
     yield from _twice(spec, "volumes")
     for place, name in _named(spec, "volumes", "name"):
         if name in ours.volumes:
-            yield f"{_WHERE}.volumes[{place}] is named {name}, as a volume of Skysail's is: choose another name."
+            yield f"{_WHERE}.volumes[{place}] is named {name}, which is a volume of Skysail: choose another name."
 
 
 def _containers(spec: Mapping[str, Any], ours: Ground) -> Iterator[str]:
@@ -94,12 +94,12 @@ def _containers(spec: Mapping[str, Any], ours: Ground) -> Iterator[str]:
     yield from _twice(spec, "containers")
     for place, name in _named(spec, "initContainers", "name"):
         if name == CONTAINER:
-            yield f"{_WHERE}.initContainers[{place}] is named {name}, as the one that trains is: choose another name."
+            yield f"{_WHERE}.initContainers[{place}] is named {name}, like the training container: choose another name."
     for place, container in enumerate(_items(spec, "containers")):
         if not isinstance(container, Mapping) or not isinstance(container.get("name"), str):
             yield (
-                f"{_WHERE}.containers[{place}] has no name: the container that trains is {CONTAINER}, any other name "
-                "is one of your own."
+                f"{_WHERE}.containers[{place}] has no name: write {CONTAINER} for the training container, or any other "
+                "name for a sidecar."
             )
         elif container["name"] == CONTAINER:
             yield from _trainer(container, ours, f"{_WHERE}.containers[{place}]")
@@ -110,24 +110,24 @@ def _trainer(container: Mapping[str, Any], ours: Ground, where: str) -> Iterator
         yield from _unless_list(container, field, where)
     for place, name in _named(container, "env", "name"):
         if name in ours.variables:
-            yield f"{where}.env[{place}] sets {name}, which Skysail sets for each pod: remove it, or rename it."
+            yield f"{where}.env[{place}] sets {name}, which Skysail sets for each pod: remove or rename it."
     taken = dict(ours.mounts)
     for place, path in _named(container, "volumeMounts", "mountPath"):
         if path in taken:
-            yield f"{where}.volumeMounts[{place}] is at {path}, where {taken[path]} is mounted: choose another path."
+            yield f"{where}.volumeMounts[{place}] is at {path}, the mount path of {taken[path]}: choose another path."
 
 
 def _unless_list(part: Mapping[str, Any], field: str, where: str) -> Iterator[str]:
-    """Null would take ours away, and anything else would replace them."""
+    """Reject null, which would remove the list of Skysail, and any other type, which would replace it."""
     if field in part and not isinstance(part[field], list):
-        yield f"{where}.{field} is no list: write one, which is added to what Skysail has there, or remove it."
+        yield f"{where}.{field} is not a list: write a list, which is added to that of Skysail, or remove it."
 
 
 def _twice(spec: Mapping[str, Any], field: str) -> Iterator[str]:
     seen = set()
     for place, name in _named(spec, field, "name"):
         if name in seen:
-            yield f"{_WHERE}.{field}[{place}] is named {name}, as another one before it is: choose another name."
+            yield f"{_WHERE}.{field}[{place}] is named {name}, which is used twice: choose another name."
         seen.add(name)
 
 

@@ -1,7 +1,7 @@
-"""What speaks against a TrainingJob that its schema takes: each objection a sentence with field, value and fix. Pure.
+"""Validation errors of a TrainingJob that its schema accepts: each a sentence with field, value and fix. Pure.
 
-Admission refuses with these sentences. Where nobody asks admission, no attempt begins, and the status has the same
-ones.
+Admission rejects the object with these sentences. If admission was bypassed, no attempt starts and the status has the
+same sentences.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from skysail.kube.api.fields import ResourceRequirements
 
 _KINDS_OF_VALUE = {type(None): "null", list: "a list", dict: "an object"}
 _LONGEST_VALUE = 60
-# Kubernetes' own: a pod's identity.
+# Mount of the service account token.
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 (a folder)
 
 
 def objections(job: TrainingJob) -> tuple[str, ...]:
-    """None for a job that another controller works on: what that one can do is not known here."""
+    """Return the validation errors.
+
+    Returns none for a job of another controller, whose rules are unknown.
+    """
     if job.spec.managed_by is not None:
         return ()
     ground = pod_template.ground(job)
@@ -45,15 +48,15 @@ def _hyperparameters(spec: TrainingJobSpec) -> Iterator[str]:
     for key, value in sorted(spec.hyperparameters.items()):
         kind = _KINDS_OF_VALUE.get(type(value))
         if kind is not None:
-            yield f"spec.hyperparameters.{key} is {kind} ({_shown(value)}): write text, a number or a boolean."
+            yield f"spec.hyperparameters.{key} is {kind} ({_shown(value)}): write a string, a number or a boolean."
         if not key:
             yield "spec.hyperparameters has an empty key: give it a name, such as lr."
             continue
         name = naming.variable(key)
         if name in taken:
             yield (
-                f"spec.hyperparameters.{taken[name]} and spec.hyperparameters.{key} would both be {name} in the "
-                "environment: rename one of them."
+                f"spec.hyperparameters.{taken[name]} and spec.hyperparameters.{key} have the same environment variable "
+                f"{name}: rename one of them."
             )
         taken.setdefault(name, key)
 
@@ -61,8 +64,8 @@ def _hyperparameters(spec: TrainingJobSpec) -> Iterator[str]:
 def _elastic(spec: TrainingJobSpec) -> Iterator[str]:
     if spec.elastic is not None and spec.framework != "pytorch":
         yield (
-            f"spec.elastic needs spec.framework pytorch, and this is {spec.framework}: remove spec.elastic. Changing "
-            "spec.workers then begins a new attempt."
+            f"spec.elastic requires spec.framework pytorch, and spec.framework is {spec.framework}: remove "
+            "spec.elastic. A change of spec.workers then starts a new attempt."
         )
 
 
@@ -74,8 +77,8 @@ def _amounts(spec: TrainingJobSpec) -> Iterator[str]:
         amount = resource_validation.number(some.get(GPU))
         if wanted and amount is not None and amount != wanted:
             yield (
-                f"spec.gpuPerWorker is {wanted}, and spec.resources.{kind} has {GPU}: {some[GPU]}: make them equal, "
-                "or remove one."
+                f"spec.gpuPerWorker is {wanted}, but spec.resources.{kind} has {GPU}: {some[GPU]}: make them equal, or "
+                "remove one."
             )
 
 
@@ -89,18 +92,18 @@ def _resources(spec: TrainingJobSpec) -> Iterator[tuple[str, ResourceRequirement
 
 
 def _checkpoint_directory(spec: TrainingJobSpec, ground: Ground) -> Iterator[str]:
-    """It is a mount of its own: one inside another hides files, or cannot be made where the outer one is read-only."""
+    """Reject overlapping mounts: a nested mount hides files, and cannot be created inside a read-only one."""
     if not spec.checkpoint_dir:
         return
     if ":" in spec.checkpoint_dir:
-        yield f"spec.checkpointDir is {spec.checkpoint_dir}: no volume can be mounted at a path with a colon."
+        yield f"spec.checkpointDir is {spec.checkpoint_dir}: a mount path must not contain a colon, so remove it."
     directory = posixpath.normpath("/" + spec.checkpoint_dir.lstrip("/"))
     others = [path for path, volume in ground.mounts if volume != CHECKPOINTS]
     for other in ("/", _TOKEN, *sorted(others)):
         if directory == other or _is_inside(other, directory) or (other != "/" and _is_inside(directory, other)):
             yield (
-                f"spec.checkpointDir is {spec.checkpoint_dir}, which overlaps {other}, where something else is "
-                "mounted: choose another folder, such as /checkpoints."
+                f"spec.checkpointDir is {spec.checkpoint_dir}, which overlaps the mount at {other}: choose another "
+                "directory, such as /checkpoints."
             )
             return
 

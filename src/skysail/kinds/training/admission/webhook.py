@@ -1,8 +1,7 @@
-"""What the API server asks before it stores a TrainingJob. Pure.
+"""Validating webhook of TrainingJobs. Pure.
 
-Defaults are all in the schema, which the API server itself fills in; so nothing is written here, and asking twice is
-the same as asking once. Only what a change makes wrong is refused: an object that was wrong before can still be held,
-labelled and let go.
+All defaults are in the schema, so the webhook changes nothing and is idempotent. Only errors that a change adds are
+rejected: an object that was invalid before can still be suspended, labelled and deleted.
 """
 
 from __future__ import annotations
@@ -24,12 +23,15 @@ _MOST = 10
 _AMOUNTS = (".limits", ".requests")
 _BYTES = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[kKmMgGtTpP])i?[bB]")
 _CLAIM_FIELDS = {"size": "size", "storage_class_name": "storageClassName", "access_mode": "accessMode"}
-# An object that gets its name from the server has none yet.
+# An object with generateName has no name yet.
 _UNNAMED = "unnamed"
 
 
 def admit(object_: Manifest, old: Manifest | None) -> Verdict:
-    """What is not even of the right types is left to the schema, which names the field, but not always the fix."""
+    """Return the verdict.
+
+    Type errors are left to the schema, which names the field, except for quantities with a wrong unit.
+    """
     job, before = _read(object_), _read(old or {})
     if job is None:
         return Verdict(refused=" ".join(_misspelt("spec", object_.get("spec"))) or None)
@@ -54,28 +56,28 @@ def _read(object_: Manifest) -> TrainingJob | None:
 
 
 def _misspelt(where: str, part: Any) -> Iterator[str]:
-    """Amounts with a unit that Kubernetes does not have: whoever writes 4GB means one of two."""
+    """Yield an error for each quantity with a unit that Kubernetes does not have: 4GB may mean 4Gi or 4G."""
     if not isinstance(part, Mapping):
         return
     for name, value in part.items():
         found = _BYTES.fullmatch(value) if isinstance(value, str) and where.endswith(_AMOUNTS) else None
         if found is not None:
             number, unit = found["number"], found["unit"].upper()
-            yield f"{where}.{name} is {value}, which is no amount: write {number}{unit}i, or {number}{unit}."
+            yield f"{where}.{name} is {value}, which is not a quantity: write {number}{unit}i or {number}{unit}."
         yield from _misspelt(f"{where}.{name}", value)
 
 
 def _fixed(before: TrainingJob, job: TrainingJob) -> Iterator[str]:
-    """What the claim was made with. Nobody can change it, and a change that does nothing would be a lie."""
+    """Reject changes of PVC fields that Kubernetes cannot apply to an existing PVC."""
     if checkpoint_claim(before) is None or checkpoint_claim(job) is None:
         return
     for field, name in _CLAIM_FIELDS.items():
         old, new = getattr(before.spec.checkpoint, field, None), getattr(job.spec.checkpoint, field, None)
         if old != new:
             yield (
-                f"spec.checkpoint.{name} cannot be changed from {old or 'its default'} to {new or 'its default'}: the "
-                f"claim {naming.checkpoints(job.metadata.name)} is made once. Name a claim of your own in "
-                "spec.checkpoint.claimName, or create the TrainingJob anew."
+                f"spec.checkpoint.{name} cannot be changed from {old or 'its default'} to {new or 'its default'} after "
+                f"PVC {naming.checkpoints(job.metadata.name)} was created. Set spec.checkpoint.claimName to your own "
+                "PVC, or create the TrainingJob again."
             )
 
 

@@ -1,4 +1,4 @@
-"""ModalJob, as people write it: a batch job that runs at Modal."""
+"""API type ModalJob: a batch job that runs at Modal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skysail.kube.api.schema import Rule
 
 
 class ModalJobSpec(modal_fields.ModalPart, frozen=True):
-    """What to run at Modal, and with what."""
+    """Container to run at Modal, with its resources."""
 
     image: modal_fields.Image
     command: Annotated[fields.Words, Meta(description="Command that replaces the image's entrypoint.")] = ()
@@ -25,32 +25,33 @@ class ModalJobSpec(modal_fields.ModalPart, frozen=True):
     gpu: modal_fields.Gpu = None
     env: modal_fields.Env = field(default_factory=dict)
     timeout: Annotated[
-        int, Meta(ge=1, le=86400, description="Seconds after which Modal ends the job. Modal allows one day at most.")
+        int,
+        Meta(ge=1, le=86400, description="Seconds after which Modal terminates the job. Modal allows at most one day."),
     ] = 86400
-    retries: Annotated[int, Meta(ge=0, le=100, description="How often a failed job is started anew.")] = 0
-    tunnel_enabled: Annotated[bool, Meta(description="Whether a port of the job can be reached from outside.")] = False
-    tunnel_port: Annotated[int, Meta(ge=1, le=65535, description="The port that the tunnel leads to.")] = 8000
+    retries: Annotated[int, Meta(ge=0, le=100, description="Number of retries of a failed job.")] = 0
+    tunnel_enabled: Annotated[bool, Meta(description="Make a port of the job reachable from outside.")] = False
+    tunnel_port: Annotated[int, Meta(ge=1, le=65535, description="Port that the tunnel leads to.")] = 8000
     replicas: Annotated[
-        int, Meta(ge=1, le=100, description="Containers that run together. Each finds RANK and WORLD_SIZE.")
+        int, Meta(ge=1, le=100, description="Containers that run together. Each gets RANK and WORLD_SIZE.")
     ] = 1
     enable_i6pn: Annotated[
-        bool, Meta(description="Whether the containers share a private network. Needed above one replica.")
+        bool, Meta(description="Give the containers a private network. Required for more than one replica.")
     ] = False
 
 
 class ModalJobStatus(modal_fields.ModalPart, frozen=True, kw_only=True):
-    """What has become of the job."""
+    """Observed state of the job."""
 
     phase: Annotated[
-        Literal["Pending", "Running", "Succeeded", "Failed"] | None, Meta(description="A summary of the conditions.")
+        Literal["Pending", "Running", "Succeeded", "Failed"] | None, Meta(description="Summary of the conditions.")
     ] = None
     modal_app_id: modal_fields.AppId = ""
     modal_function_id: Annotated[fields.ShortText, Meta(description="Id of the function or sandbox at Modal.")] = ""
-    tunnel_url: Annotated[fields.Url, Meta(description="Where the tunnel can be reached.")] = ""
-    log_url: Annotated[fields.Url, Meta(description="Where Modal shows the log.")] = ""
-    created_at: Annotated[modal_fields.WrittenTime, Meta(description="When the job was handed to Modal.")] = ""
-    started_at: Annotated[modal_fields.WrittenTime, Meta(description="When it began to run.")] = ""
-    finished_at: Annotated[modal_fields.WrittenTime, Meta(description="When it ended.")] = ""
+    tunnel_url: Annotated[fields.Url, Meta(description="URL of the tunnel.")] = ""
+    log_url: Annotated[fields.Url, Meta(description="URL of the log at Modal.")] = ""
+    created_at: Annotated[modal_fields.WrittenTime, Meta(description="Time when the job was submitted to Modal.")] = ""
+    started_at: Annotated[modal_fields.WrittenTime, Meta(description="Time when the job started.")] = ""
+    finished_at: Annotated[modal_fields.WrittenTime, Meta(description="Time when the job finished.")] = ""
     simulated: modal_fields.Simulated = False
     conditions: fields.Conditions = ()
     observed_generation: fields.ObservedGeneration = field(default=0, name="observedGeneration")

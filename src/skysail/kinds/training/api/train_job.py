@@ -1,7 +1,7 @@
-"""TrainJob, for a cluster without Kubeflow Trainer: the same group, kind and fields, so that its manifests apply.
+"""API type TrainJob, for a cluster without Kubeflow Trainer: same group, kind and fields, so that manifests apply.
 
-Where Trainer is installed its own CRD stays; this one is never put over it. All three spellings of pod overrides that
-Trainer has had are taken, and kept as they come.
+If Trainer is installed, its own CRD stays: this one never replaces it. All three spellings of pod overrides that
+Trainer has had are accepted and stored unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Overrides = Annotated[tuple[fields.FreeFormObject, ...], Meta(max_length=64)]
 
 
 class RuntimeRef(fields.Part, frozen=True):
-    """The runtime that the job builds on."""
+    """Runtime that the job is based on."""
 
     name: Annotated[fields.Name, Meta(description="Name of the runtime.")]
     api_group: Annotated[fields.ShortText, Meta(description="API group of the runtime.")] = "trainer.kubeflow.org"
@@ -30,28 +30,28 @@ class RuntimeRef(fields.Part, frozen=True):
 
 
 class SecretRef(fields.Part, frozen=True):
-    """A Secret of the same namespace."""
+    """Secret in the same namespace."""
 
     name: Annotated[fields.Name, Meta(description="Name of the Secret.")]
 
 
 class Source(fields.Part, frozen=True):
-    """Something to fetch before training."""
+    """Data set or model to download before training."""
 
-    storage_uri: Annotated[fields.Url, Meta(description="Where it is: hf://, s3:// or cache://.")] = ""
-    env: Annotated[fields.Env, Meta(description="Environment of the container that fetches it.")] = ()
+    storage_uri: Annotated[fields.Url, Meta(description="URI: hf://, s3:// or cache://.")] = ""
+    env: Annotated[fields.Env, Meta(description="Environment variables of the container that downloads it.")] = ()
     secret_ref: Annotated[SecretRef | None, Meta(description="Secret with the credentials.")] = None
 
 
 class Initializer(fields.Part, frozen=True):
-    """What is fetched before training."""
+    """Data set and model to download before training."""
 
-    dataset: Annotated[Source | None, Meta(description="The data set.")] = None
-    model: Annotated[Source | None, Meta(description="The model to start from.")] = None
+    dataset: Annotated[Source | None, Meta(description="Data set.")] = None
+    model: Annotated[Source | None, Meta(description="Model to start from.")] = None
 
 
 class Trainer(fields.Part, frozen=True):
-    """The training containers, where they differ from the runtime's."""
+    """Overrides of the training containers of the runtime."""
 
     image: Annotated[fields.Image | None, Meta(description="Container image.")] = None
     command: Annotated[fields.Words, Meta(description="Command that replaces the image's entrypoint.")] = ()
@@ -70,34 +70,38 @@ class Trainer(fields.Part, frozen=True):
 
 
 class TrainJobSpec(fields.Part, frozen=True):
-    """What to train, on which runtime."""
+    """Training to run, and its runtime."""
 
-    runtime_ref: Annotated[RuntimeRef, Meta(description="The runtime that the job builds on.")]
-    initializer: Annotated[Initializer | None, Meta(description="What is fetched before training.")] = None
-    trainer: Annotated[Trainer | None, Meta(description="What differs from the runtime.")] = None
-    runtime_patches: Annotated[Overrides, Meta(description="Changes to the runtime's template (Trainer 2.2 on).")] = ()
+    runtime_ref: Annotated[RuntimeRef, Meta(description="Runtime that the job is based on.")]
+    initializer: Annotated[Initializer | None, Meta(description="Data set and model to download before training.")] = (
+        None
+    )
+    trainer: Annotated[Trainer | None, Meta(description="Overrides of the training containers of the runtime.")] = None
+    runtime_patches: Annotated[
+        Overrides, Meta(description="Changes to the runtime's template (Trainer 2.2 and newer).")
+    ] = ()
     pod_template_overrides: Annotated[Overrides, Meta(description="Changes to the pods (Trainer 2.1).")] = ()
     pod_spec_overrides: Annotated[Overrides, Meta(description="Changes to the pods (Trainer 2.0).")] = ()
-    suspend: Annotated[bool, Meta(description="Whether the job is held.")] = False
+    suspend: Annotated[bool, Meta(description="Suspend the job.")] = False
     active_deadline_seconds: Annotated[
         Annotated[int, Meta(ge=1, le=2**31 - 1)] | None,
-        Meta(description="Seconds after which a running job is stopped and failed."),
+        Meta(description="Seconds after which a running job is stopped and fails."),
     ] = None
     managed_by: Annotated[
         Literal["trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue"],
-        Meta(description="The controller that works on this job. Immutable."),
+        Meta(description="Controller of this job. Immutable."),
     ] = "trainer.kubeflow.org/trainjob-controller"
 
 
 class JobStatus(fields.Part, frozen=True, kw_only=True):
-    """Pods of one part of the job."""
+    """Pod counts of one part of the job."""
 
     name: Annotated[fields.ShortText, Meta(description="Name of the part.")]
     ready: Annotated[fields.Count, Meta(description="Jobs whose pods are ready.")] = 0
-    succeeded: Annotated[fields.Count, Meta(description="Jobs that have succeeded.")] = 0
-    failed: Annotated[fields.Count, Meta(description="Jobs that have failed.")] = 0
+    succeeded: Annotated[fields.Count, Meta(description="Jobs that succeeded.")] = 0
+    failed: Annotated[fields.Count, Meta(description="Jobs that failed.")] = 0
     active: Annotated[fields.Count, Meta(description="Jobs with pods.")] = 0
-    suspended: Annotated[fields.Count, Meta(description="Jobs that are held.")] = 0
+    suspended: Annotated[fields.Count, Meta(description="Suspended Jobs.")] = 0
 
 
 class TrainerMetric(fields.Part, frozen=True, kw_only=True):
@@ -108,24 +112,26 @@ class TrainerMetric(fields.Part, frozen=True, kw_only=True):
 
 
 class TrainerStatus(fields.Part, frozen=True, kw_only=True):
-    """How far the training is, as it reported itself."""
+    """Progress that the training reported."""
 
     progress_percentage: Annotated[
-        Annotated[int, Meta(ge=0, le=100)] | None, Meta(description="Part that is done.")
+        Annotated[int, Meta(ge=0, le=100)] | None, Meta(description="Progress in percent.")
     ] = None
-    estimated_remaining_seconds: Annotated[fields.Seconds | None, Meta(description="Seconds to go.")] = None
-    metrics: Annotated[tuple[TrainerMetric, ...], Meta(max_length=256, description="The newest metrics.")] = ()
-    last_updated_time: Annotated[fields.Time | None, Meta(description="When the training last reported.")] = None
+    estimated_remaining_seconds: Annotated[
+        fields.Seconds | None, Meta(description="Estimated seconds until the training finishes.")
+    ] = None
+    metrics: Annotated[tuple[TrainerMetric, ...], Meta(max_length=256, description="Newest metrics.")] = ()
+    last_updated_time: Annotated[fields.Time | None, Meta(description="Time of the last report.")] = None
 
 
 class TrainJobStatus(fields.Part, frozen=True, kw_only=True):
-    """What has become of the job."""
+    """Observed state of the job."""
 
     conditions: fields.Conditions = ()
     jobs_status: Annotated[
-        tuple[JobStatus, ...], Meta(max_length=100, description="Pods of each part of the job.")
+        tuple[JobStatus, ...], Meta(max_length=100, description="Pod counts of each part of the job.")
     ] = ()
-    trainer_status: Annotated[TrainerStatus | None, Meta(description="How far the training is.")] = None
+    trainer_status: Annotated[TrainerStatus | None, Meta(description="Progress that the training reported.")] = None
     observed_generation: fields.ObservedGeneration = 0
 
 
@@ -143,7 +149,7 @@ TRAIN_JOB = CustomKind(
     rules=(
         Rule(
             "self.managedBy == oldSelf.managedBy",
-            "managedBy cannot be changed: delete the TrainJob and create it with the other one",
+            "managedBy is immutable: delete the TrainJob and create it with the new value",
             ".managedBy",
         ),
     ),

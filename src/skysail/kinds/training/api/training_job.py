@@ -1,6 +1,6 @@
-"""TrainingJob, as people write it; and the list of the kinds that this engine runs.
+"""API type TrainingJob, and the list of kinds of this engine.
 
-People have manifests: a field may be added here, but none is renamed, and a bound only widens.
+Users have manifests: fields may be added but never renamed, and a bound may only be widened.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ Workers = Annotated[int, Meta(ge=1, le=100)]
 
 
 class RunPolicy(fields.Part, frozen=True):
-    """How long a job may run, how often it may fail, and what is left of it."""
+    """Limits of duration and retries, and cleanup after the job finished."""
 
     backoff_limit: Annotated[
-        int, Meta(ge=0, le=100, description="How many failed attempts are started anew. Preemption costs none.")
+        int, Meta(ge=0, le=100, description="Number of retries of failed attempts. Preemption costs no retry.")
     ] = 3
     active_deadline_seconds: Annotated[
         Annotated[int, Meta(ge=1, le=2**31 - 1)] | None,
-        Meta(description="Seconds after which a running job is stopped and failed."),
+        Meta(description="Seconds after which a running job is stopped and fails."),
     ] = None
     ttl_seconds_after_finished: Annotated[
         fields.Seconds | None, Meta(description="Seconds after which a finished job is deleted. Absent: never.")
     ] = None
     clean_pod_policy: Annotated[
-        Literal["All", "Running", "None"], Meta(description="Which pods are deleted when the job ends.")
+        Literal["All", "Running", "None"], Meta(description="Pods to delete when the job finishes.")
     ] = "Running"
 
 
 class Role(fields.Part, frozen=True):
-    """A pod beside the workers. What it does not say is as for a worker."""
+    """Pod beside the workers. Fields that are not set are those of a worker."""
 
     image: Annotated[fields.Image | None, Meta(description="Container image.")] = None
     command: Annotated[fields.Words, Meta(description="Command that replaces the image's entrypoint.")] = ()
@@ -62,7 +62,7 @@ class Role(fields.Part, frozen=True):
 
 
 class ParameterServers(Role, frozen=True):
-    """The pods that hold the parameters."""
+    """Pods that hold the parameters."""
 
     replicas: Annotated[int, Meta(ge=1, le=100, description="Number of parameter servers.")] = 1
 
@@ -73,74 +73,74 @@ class Roles(fields.Part, frozen=True):
     parameter_servers: Annotated[
         ParameterServers | None, Meta(description="Parameter servers, for asynchronous training with TensorFlow.")
     ] = None
-    chief: Annotated[Role | None, Meta(description="The one that coordinates. Absent: worker 0.")] = None
-    evaluator: Annotated[Role | None, Meta(description="The one that evaluates checkpoints while others train.")] = None
+    chief: Annotated[Role | None, Meta(description="Pod that coordinates. Absent: worker 0.")] = None
+    evaluator: Annotated[Role | None, Meta(description="Pod that evaluates checkpoints while others train.")] = None
 
 
 class Scheduling(fields.Part, frozen=True):
-    """How the pods of an attempt get their places."""
+    """Gang scheduler, queue and priority of the pods."""
 
     gang: Annotated[
         Literal["none", "kueue", "volcano"],
-        Meta(
-            description="Who starts all pods or none. One that is not installed is reported, never left out silently."
-        ),
+        Meta(description="Scheduler that starts all pods or none. If it is not installed, the job says so and waits."),
     ] = "none"
     queue: Annotated[fields.Name | None, Meta(description="Queue of the gang scheduler.")] = None
     priority_class: Annotated[fields.Name | None, Meta(description="Name of a PriorityClass.")] = None
 
 
 class Elastic(fields.Part, frozen=True):
-    """Bounds for a job that goes on with more or fewer workers."""
+    """Bounds for a job whose number of workers may change while it runs."""
 
-    min: Annotated[Workers, Meta(description="Fewest workers to train with.")]
-    max: Annotated[Workers, Meta(description="Most workers to train with.")]
+    min: Annotated[Workers, Meta(description="Minimum number of workers.")]
+    max: Annotated[Workers, Meta(description="Maximum number of workers.")]
 
 
 class Checkpoint(fields.Part, frozen=True):
-    """The volume behind checkpointDir."""
+    """Volume mounted at checkpointDir."""
 
-    claim_name: Annotated[
-        fields.Name | None, Meta(description="An existing PersistentVolumeClaim. Absent: one is made for the job.")
-    ] = None
-    size: Annotated[fields.Quantity | None, Meta(description="Size of the claim that is made.")] = None
+    claim_name: Annotated[fields.Name | None, Meta(description="Existing PVC. Absent: one is created for the job.")] = (
+        None
+    )
+    size: Annotated[fields.Quantity | None, Meta(description="Size of the created PVC.")] = None
     storage_class_name: Annotated[
-        fields.Name | None, Meta(description="StorageClass of the claim that is made. Absent: the default one.")
+        fields.Name | None, Meta(description="StorageClass of the created PVC. Absent: the default one.")
     ] = None
     access_mode: Annotated[
         Literal["ReadWriteOnce", "ReadWriteMany"] | None,
-        Meta(description="Access mode of the claim that is made. Absent: ReadWriteMany with more than one worker."),
+        Meta(
+            description="Access mode of the created PVC. Absent: ReadWriteMany if the job can have more than one pod."
+        ),
     ] = None
     grace_period_seconds: Annotated[
         Annotated[int, Meta(ge=0, le=86400)] | None,
-        Meta(description="Seconds between the signal to save and the end, when a job is stopped on purpose."),
+        Meta(description="Seconds between SIGTERM and SIGKILL when a pod is stopped: time to save a checkpoint."),
     ] = None
 
 
 _CHECKPOINT_RULES = cel(
     Rule(
         "!has(self.claimName) || !(has(self.size) || has(self.storageClassName) || has(self.accessMode))",
-        "claimName names a claim that exists: remove size, storageClassName and accessMode, or remove claimName",
+        "claimName refers to an existing PVC: remove size, storageClassName and accessMode, or remove claimName",
         ".claimName",
     )
 )
 _ELASTIC_RULES = cel(Rule("self.min <= self.max", "min is above max: lower min or raise max", ".min"))
 _FRAMEWORK_RULES = cel(
-    Rule("self == oldSelf", "framework cannot be changed: delete the TrainingJob and create it with the other one")
+    Rule("self == oldSelf", "framework is immutable: delete the TrainingJob and create it with the new value")
 )
 
 
 class TrainingJobSpec(fields.Part, frozen=True):
-    """What to train, with how many workers."""
+    """Training program, and the number of workers that run it."""
 
     framework: Annotated[
-        Framework, Meta(description="The machine-learning framework. Immutable.", extra_json_schema=_FRAMEWORK_RULES)
+        Framework, Meta(description="Machine-learning framework. Immutable.", extra_json_schema=_FRAMEWORK_RULES)
     ]
     image: Annotated[fields.Image, Meta(description="Container image for training.")]
-    command: Annotated[fields.Words, Meta(min_length=1, description="The training command.")]
-    args: Annotated[fields.Words, Meta(description="Arguments for the command.")] = ()
+    command: Annotated[fields.Words, Meta(min_length=1, description="Training command.")]
+    args: Annotated[fields.Words, Meta(description="Arguments of the command.")] = ()
     workers: Annotated[Workers, Meta(description="Number of worker pods. May be changed while the job runs.")] = 1
-    gpu_per_worker: Annotated[int, Meta(ge=0, le=8, description="GPUs for each worker.")] = 0
+    gpu_per_worker: Annotated[int, Meta(ge=0, le=8, description="GPUs of each worker.")] = 0
     resources: Annotated[fields.ResourceRequirements | None, Meta(description="Compute resources of each worker.")] = (
         None
     )
@@ -148,42 +148,43 @@ class TrainingJobSpec(fields.Part, frozen=True):
         fields.PersistentVolumeClaimVolumeSource | None, Meta(description="Training data, mounted at /data.")
     ] = None
     checkpoint_dir: Annotated[
-        fields.Path, Meta(description="Where checkpoints are saved. A volume is mounted there.")
+        fields.Path, Meta(description="Directory for checkpoints. A volume is mounted there.")
     ] = ""
     checkpoint_interval: Annotated[int, Meta(ge=1, le=2**31 - 1, description="Epochs between two checkpoints.")] = 1
     hyperparameters: Annotated[
         dict[str, fields.FreeForm],
         Meta(
             max_length=1024,
-            description="Strings, numbers or booleans. Each worker finds learningRate as HYPERPARAM_LEARNINGRATE in "
-            "its environment, and all of them in /etc/skysail/hyperparameters.json.",
+            description="Strings, numbers or booleans. Each pod gets learningRate as environment variable "
+            "HYPERPARAM_LEARNINGRATE, and all of them in /etc/skysail/hyperparameters.json.",
         ),
     ] = field(default_factory=dict)
     restart_policy: Annotated[
-        Literal["OnFailure", "Never"], Meta(description="Whether a failed attempt is started anew.")
+        Literal["OnFailure", "Never"], Meta(description="Whether a failed attempt is retried.")
     ] = "OnFailure"
-    suspend: Annotated[bool, Meta(description="Whether the job is held: its pods end, its checkpoints stay.")] = False
+    suspend: Annotated[bool, Meta(description="Suspend the job: its pods terminate, its checkpoints stay.")] = False
     managed_by: Annotated[
         Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")] | None,
-        Meta(description="The controller that works on this job, as domain/name. Absent: Skysail. Immutable."),
+        Meta(description="Controller of this job, as domain/name. Absent: Skysail. Immutable."),
     ] = None
     run_policy: Annotated[
-        RunPolicy, Meta(description="How long the job may run, how often it may fail, and what is left of it.")
+        RunPolicy, Meta(description="Limits of duration and retries, and cleanup after the job finished.")
     ] = RunPolicy()
     scheduling: Annotated[Scheduling | None, Meta(description="Gang scheduling, queue and priority.")] = None
     roles: Annotated[Roles | None, Meta(description="Pods beside the workers.")] = None
     elastic: Annotated[
         Elastic | None,
         Meta(
-            description="Lets the number of workers change while the job runs, between these bounds.",
+            description="Bounds between which the number of workers may change without a new attempt.",
             extra_json_schema=_ELASTIC_RULES,
         ),
     ] = None
     checkpoint: Annotated[
-        Checkpoint | None, Meta(description="The volume behind checkpointDir.", extra_json_schema=_CHECKPOINT_RULES)
+        Checkpoint | None, Meta(description="Volume mounted at checkpointDir.", extra_json_schema=_CHECKPOINT_RULES)
     ] = None
     pod_template: Annotated[
-        fields.PodTemplate | None, Meta(description="Labels, annotations and pod fields that are laid over ours.")
+        fields.PodTemplate | None,
+        Meta(description="Labels, annotations and pod fields that are merged over those of Skysail."),
     ] = None
 
 
@@ -191,52 +192,58 @@ class WorkerStatus(fields.Part, frozen=True, kw_only=True):
     """State of one worker."""
 
     worker_id: Annotated[fields.Count, Meta(description="Index of the worker.")]
-    pod_name: Annotated[fields.ShortText, Meta(description="Name of its pod.")]
+    pod_name: Annotated[fields.ShortText, Meta(description="Name of the worker's pod.")]
     phase: Annotated[
-        Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"], Meta(description="Phase of its pod.")
+        Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"], Meta(description="Phase of the worker's pod.")
     ]
     restart_count: Annotated[
-        fields.Count, Meta(description="Restarts of its container, those of earlier attempts included.")
+        fields.Count, Meta(description="Restarts of the worker's container, including earlier attempts.")
     ]
 
 
 class Failure(fields.Part, frozen=True, kw_only=True):
-    """The pod that made an attempt fail."""
+    """Pod that made an attempt fail."""
 
     role: Annotated[fields.ShortText, Meta(description="Role of the pod.")]
     index: Annotated[fields.Count | None, Meta(description="Index of the pod in its role. Absent: unknown.")] = None
-    pod: Annotated[fields.ShortText, Meta(description="Name of the pod. Empty: it was gone before it was seen.")] = ""
-    node: Annotated[fields.ShortText, Meta(description="Node that it ran on.")] = ""
+    pod: Annotated[
+        fields.ShortText, Meta(description="Name of the pod. Empty: unknown, because the pod was deleted.")
+    ] = ""
+    node: Annotated[fields.ShortText, Meta(description="Node of the pod.")] = ""
     exit_code: Annotated[
-        Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None, Meta(description="Exit code of its container.")
+        Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None, Meta(description="Exit code of the container.")
     ] = None
-    reason: Annotated[fields.ShortText, Meta(description="Why, as one word.")] = ""
-    message: Annotated[fields.Message, Meta(description="The last lines of its log.")] = ""
+    reason: Annotated[fields.ShortText, Meta(description="Reason, as one word.")] = ""
+    message: Annotated[fields.Message, Meta(description="Last lines of the log.")] = ""
 
 
 class NewestCheckpoint(fields.Part, frozen=True, kw_only=True):
-    """The newest complete checkpoint."""
+    """Newest complete checkpoint."""
 
-    path: Annotated[fields.Path, Meta(description="Where it is.")]
-    step: Annotated[fields.Generation | None, Meta(description="Step that it was made at.")] = None
-    save_time: Annotated[fields.Time | None, Meta(description="When it was complete.")] = None
+    path: Annotated[fields.Path, Meta(description="Path of the checkpoint in the pods.")]
+    step: Annotated[fields.Generation | None, Meta(description="Training step of the checkpoint.")] = None
+    save_time: Annotated[fields.Time | None, Meta(description="Time when the checkpoint was complete.")] = None
     claim_name: Annotated[
-        fields.Name | None, Meta(description="PersistentVolumeClaim that it is on. Absent: unknown.")
+        fields.Name | None, Meta(description="PVC that contains the checkpoint. Absent: unknown.")
     ] = None
 
 
 class Attempt(fields.Part, frozen=True, kw_only=True):
     """One run of all workers."""
 
-    number: Annotated[fields.Count, Meta(description="Counts from 0.")]
-    start_time: Annotated[fields.Time | None, Meta(description="When it began.")] = None
-    run_time: Annotated[fields.Time | None, Meta(description="When as many of its pods ran as it needs.")] = None
-    end_time: Annotated[fields.Time | None, Meta(description="When it was over, and its pods were told to end.")] = None
-    cause: Annotated[Cause | None, Meta(description="What ended it. Only Failed costs a retry.")] = None
-    failure: Annotated[Failure | None, Meta(description="The pod that made it fail.")] = None
-    resumed_from: Annotated[NewestCheckpoint | None, Meta(description="The checkpoint that it began at.")] = None
+    number: Annotated[fields.Count, Meta(description="Number of the attempt, from 0.")]
+    start_time: Annotated[fields.Time | None, Meta(description="Time when the attempt started.")] = None
+    run_time: Annotated[fields.Time | None, Meta(description="Time when all required pods ran.")] = None
+    end_time: Annotated[
+        fields.Time | None, Meta(description="Time when the attempt ended and its pods began to terminate.")
+    ] = None
+    cause: Annotated[Cause | None, Meta(description="Cause of the end. Only Failed costs a retry.")] = None
+    failure: Annotated[Failure | None, Meta(description="Pod that made the attempt fail.")] = None
+    resumed_from: Annotated[NewestCheckpoint | None, Meta(description="Checkpoint that the attempt resumed from.")] = (
+        None
+    )
     spec_hash: Annotated[
-        fields.ShortText, Meta(description="Stands for what it was made from, the number of workers aside.")
+        fields.ShortText, Meta(description="Hash of the spec of the attempt, without the number of workers.")
     ] = ""
 
 
@@ -248,41 +255,43 @@ class Metric(fields.Part, frozen=True, kw_only=True):
 
 
 class Progress(fields.Part, frozen=True, kw_only=True):
-    """How far the training is, as it reported itself."""
+    """Progress that the training reported."""
 
-    percent: Annotated[Annotated[int, Meta(ge=0, le=100)] | None, Meta(description="Part that is done.")] = None
-    epoch: Annotated[fields.Count | None, Meta(description="Epoch under way.")] = None
-    step: Annotated[fields.Generation | None, Meta(description="Step under way.")] = None
-    estimated_remaining_seconds: Annotated[fields.Seconds | None, Meta(description="Seconds to go.")] = None
-    metrics: Annotated[tuple[Metric, ...], Meta(max_length=64, description="The newest metrics.")] = ()
-    last_updated_time: Annotated[fields.Time | None, Meta(description="When the training last reported.")] = None
+    percent: Annotated[Annotated[int, Meta(ge=0, le=100)] | None, Meta(description="Progress in percent.")] = None
+    epoch: Annotated[fields.Count | None, Meta(description="Current epoch.")] = None
+    step: Annotated[fields.Generation | None, Meta(description="Current step.")] = None
+    estimated_remaining_seconds: Annotated[
+        fields.Seconds | None, Meta(description="Estimated seconds until the training finishes.")
+    ] = None
+    metrics: Annotated[tuple[Metric, ...], Meta(max_length=64, description="Newest metrics.")] = ()
+    last_updated_time: Annotated[fields.Time | None, Meta(description="Time of the last report.")] = None
 
 
 class TrainingJobStatus(fields.Part, frozen=True, kw_only=True):
-    """What has become of the job."""
+    """Observed state of the job."""
 
-    phase: Annotated[Phase | None, Meta(description="A summary of the conditions.")] = None
-    start_time: Annotated[fields.Time | None, Meta(description="When training began.")] = None
-    completion_time: Annotated[fields.Time | None, Meta(description="When training ended.")] = None
+    phase: Annotated[Phase | None, Meta(description="Summary of the conditions.")] = None
+    start_time: Annotated[fields.Time | None, Meta(description="Time when training started.")] = None
+    completion_time: Annotated[fields.Time | None, Meta(description="Time when training finished.")] = None
     worker_statuses: Annotated[tuple[WorkerStatus, ...], Meta(max_length=100, description="State of each worker.")] = ()
     conditions: fields.Conditions = ()
     observed_generation: fields.ObservedGeneration = 0
-    replicas: Annotated[fields.Count, Meta(description="Workers that are there, for the scale subresource.")] = 0
+    replicas: Annotated[fields.Count, Meta(description="Number of existing workers, for the scale subresource.")] = 0
     selector: Annotated[fields.Text, Meta(description="Label selector of the workers, for the scale subresource.")] = ""
-    attempts: Annotated[tuple[Attempt, ...], Meta(max_length=10, description="The newest attempts, oldest first.")] = ()
+    attempts: Annotated[tuple[Attempt, ...], Meta(max_length=10, description="Newest attempts, oldest first.")] = ()
     retries: Annotated[
-        fields.Count, Meta(description="Failed attempts of what is trained now; each one costs a retry.")
+        fields.Count, Meta(description="Failed attempts of the current spec; each one costs a retry.")
     ] = 0
-    failure: Annotated[Failure | None, Meta(description="The pod that failed last.")] = None
-    progress: Annotated[Progress | None, Meta(description="How far the training is.")] = None
-    checkpoint: Annotated[NewestCheckpoint | None, Meta(description="The newest complete checkpoint.")] = None
+    failure: Annotated[Failure | None, Meta(description="Pod that failed last.")] = None
+    progress: Annotated[Progress | None, Meta(description="Progress that the training reported.")] = None
+    checkpoint: Annotated[NewestCheckpoint | None, Meta(description="Newest complete checkpoint.")] = None
 
 
 class TrainingJob(Object, frozen=True, gc=False, rename="camel"):
     """A training run of one or more workers with PyTorch, TensorFlow, XGBoost or JAX.
 
-    Skysail makes the pods, tells each worker its rank and the address of the first one, starts a failed attempt anew
-    from the newest checkpoint, and says in the status why a job is where it is.
+    Skysail creates the pods, gives each worker its rank and the address of worker 0, and restarts a failed attempt from
+    the newest checkpoint. The status says why a job is in its phase.
     """
 
     spec: TrainingJobSpec
@@ -297,7 +306,7 @@ TRAINING_JOB = CustomKind(
         Column("Framework", ".spec.framework"),
         Column("Workers", ".spec.workers", "integer"),
         Column("Phase", ".status.phase"),
-        Column("%", ".status.progress.percent", "integer", "Part that is done.", priority=1),
+        Column("%", ".status.progress.percent", "integer", "Progress in percent.", priority=1),
         Column("Checkpoint", ".status.checkpoint.step", "integer", "Step of the newest checkpoint.", priority=1),
         Column("Retries", ".status.retries", "integer", priority=1),
         Column("Why", '.status.conditions[?(@.type=="Running")].message', priority=1),
@@ -312,7 +321,7 @@ TRAINING_JOB = CustomKind(
         Rule(
             "has(self.managedBy) == has(oldSelf.managedBy) "
             "&& (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
-            "managedBy cannot be changed: delete the TrainingJob and create it with the other one",
+            "managedBy is immutable: delete the TrainingJob and create it with the new value",
             ".managedBy",
         ),
         Rule(

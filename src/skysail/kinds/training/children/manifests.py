@@ -1,7 +1,7 @@
-"""The children of one attempt of a training job, as manifests. Pure: same job, same number, same children.
+"""Children of one attempt, as manifests. Pure: same job, same number, same children.
 
-One Indexed Job for each group of pods, so that a pod's place in its group, its host name and its exit are the Job
-controller's to keep. When and how often an attempt begins is ours: a Job of a gang fails with its first pod.
+One Indexed Job per role: the Job controller keeps index, host name and exit of each pod. Skysail decides when and how
+often an attempt starts, so a Job of a gang fails with its first pod.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Child = tuple[Resource, Manifest]
 
 
 class Children(msgspec.Struct, frozen=True, kw_only=True):
-    """`claims` are made where they are not there, and never changed: the API server refuses it.
+    """Children of an attempt. `claims` are created if missing and never changed, because PVCs are immutable.
 
-    `shared` is what all attempts use; `jobs` are this attempt's own, in the order of ranks.
+    `shared` is used by all attempts; `jobs` belong to this attempt, in the order of ranks.
     """
 
     claims: tuple[Child, ...] = ()
@@ -35,7 +35,7 @@ class Children(msgspec.Struct, frozen=True, kw_only=True):
 def children(
     job: TrainingJob, number: int, resume: NewestCheckpoint | None, reporting: Reporting | None = None
 ) -> Children:
-    """Everything that attempt `number` needs, to go on from a checkpoint and to report where there is one to."""
+    """Return the children of attempt `number`, with the checkpoint to resume from and the progress server, if any."""
     world = World(job.metadata.name, job.spec, number)
     claim, config = checkpoint_claim(job), hyperparameters(job)
     shared: list[Child] = []
@@ -51,7 +51,7 @@ def children(
 
 
 def selector(job: TrainingJob) -> dict[str, str]:
-    """The labels of everything that belongs to the job. The UID is in them: a name can come back."""
+    """Return the labels of all children of the job. The UID distinguishes it from a later job of the same name."""
     return {
         Label.TRAINING_JOB: naming.label_value(job.metadata.name),
         Label.TRAINING_JOB_UID: job.metadata.uid,
@@ -63,7 +63,10 @@ def _labelled(job: TrainingJob, manifest: Manifest) -> Manifest:
 
 
 def _service(job: TrainingJob) -> Manifest:
-    """Names for the pods. They are needed before the pods are ready: to find each other is what makes them so."""
+    """Return the headless Service.
+
+    Names resolve before pods are ready, because pods become ready only after they have connected.
+    """
     return {
         "apiVersion": SERVICE.api_version,
         "kind": SERVICE.kind,
@@ -85,7 +88,7 @@ def _job(
         "completionMode": "Indexed",
         "completions": group.replicas,
         "parallelism": group.replicas,
-        # Never two pods of one index at a time: both would write to the same checkpoint.
+        # Never run two pods of one index: both would write to the same checkpoint.
         "podReplacementPolicy": "Failed",
         **_restarts(job.spec, group.role),
         "template": pod_template.template(job, world, group, resume=resume, reports=reporting, labels=labels),
@@ -95,13 +98,16 @@ def _job(
     name = naming.job(job.metadata.name, group.role, world.number)
     metadata: Manifest = {"name": name, "namespace": job.metadata.namespace, "labels": labels}
     if resume is not None:
-        # The status may be written later than this Job, and name a newer checkpoint by then.
+        # The status is written after this Job and may name a newer checkpoint by then.
         metadata["annotations"] = {Annotation.RESUMED_FROM: msgspec.json.encode(resume).decode()}
     return {"apiVersion": JOB.api_version, "kind": JOB.kind, "metadata": metadata, "spec": spec}
 
 
 def _restarts(spec: TrainingJobSpec, role: RoleName) -> Manifest:
-    """In a gang nothing begins anew alone; where an index may, a pod that was pushed away costs it nothing."""
+    """Return the restart fields. Gang roles restart as a whole.
+
+    Other roles restart per index, and disruptions do not count against the limit.
+    """
     if FRAMEWORKS[spec.framework].scope(spec, role) == "gang":
         return {"backoffLimit": 0, "podFailurePolicy": _when_disrupted("FailJob")}
     return {

@@ -1,4 +1,4 @@
-"""The pod template of one group of a training job. Pure."""
+"""Pod template of one role of a TrainingJob. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skysail.kinds.training.children.volumes import checkpoint_directory, volume
 from skysail.kinds.training.objects import INDEX_LABEL
 from skysail.kube.api.fields import PodTemplate
 
-# The container that trains; by this name a podTemplate says more of it.
+# Name of the training container. A podTemplate changes the container under this name.
 CONTAINER = "trainer"
 
 
@@ -32,7 +32,7 @@ def template(
     reports: Reporting | None,
     labels: dict[str, str],
 ) -> Manifest:
-    """The template, with the user's laid over. What makes the pods find each other is not theirs to change."""
+    """Return the template with the user's merged over it. Fields by which pods find each other cannot be overridden."""
     wanted = job.spec.pod_template or PodTemplate()
     spec = laid_over(_pod(job, world, group, resume, reports), wanted.spec)
     spec.pop("hostname", None)
@@ -48,7 +48,10 @@ def template(
 
 
 def variables(world: World, group: Group, resume: NewestCheckpoint | None) -> list[Manifest]:
-    """The environment of a container. The pod's index comes first: a value can only use what stands before it."""
+    """Return the environment of a container.
+
+    The index comes first, because variables can refer only to earlier ones.
+    """
     ours = {
         "PYTHONUNBUFFERED": "1",
         "TRAINING_ATTEMPT": str(world.number),
@@ -79,7 +82,7 @@ def _pod(
         "env": env,
         "resources": _resources(group),
         "volumeMounts": [volume.mount for volume in found],
-        # The end of the log is then in the pod's status, and outlives the container.
+        # Puts the end of the log into the pod status, which outlives the container.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     pod: Manifest = {
@@ -96,7 +99,7 @@ def _pod(
 
 
 def _resources(group: Group) -> Manifest:
-    """GPUs as limit and as request: they cannot be overcommitted, and the API server refuses one without the other."""
+    """Return the resources with GPUs as limit and request: the API server rejects extended resources that differ."""
     resources: Manifest = msgspec.to_builtins(group.resources)
     if group.gpus:
         for kind in ("limits", "requests"):
@@ -105,7 +108,7 @@ def _resources(group: Group) -> Manifest:
 
 
 def _checkpoints(spec: TrainingJobSpec, resume: NewestCheckpoint | None) -> dict[str, str]:
-    """Where to save and how often, and what to go on from."""
+    """Return the variables for saving checkpoints and for resuming from one."""
     found: dict[str, str] = {}
     if directory := checkpoint_directory(spec):
         found = {"CHECKPOINT_DIR": _literal(directory), "CHECKPOINT_INTERVAL": str(spec.checkpoint_interval)}
@@ -117,7 +120,10 @@ def _checkpoints(spec: TrainingJobSpec, resume: NewestCheckpoint | None) -> dict
 
 
 def _hyperparameters(spec: TrainingJobSpec) -> Iterator[tuple[str, str]]:
-    """Of two that differ only in what a variable's name cannot tell, the first by name has it; the file has both."""
+    """Yield one variable per hyperparameter.
+
+    If two keys have the same variable, the first by name wins; the file has both.
+    """
     taken = set()
     for key, value in sorted(spec.hyperparameters.items()):
         name = naming.variable(key)
@@ -127,12 +133,12 @@ def _hyperparameters(spec: TrainingJobSpec) -> Iterator[tuple[str, str]]:
 
 
 def _spelled(value: Any) -> str:
-    """Text as it is; numbers and booleans as JSON has them."""
+    """Return strings unchanged, numbers and booleans as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
 
 
 def _literal(text: str) -> str:
-    """A value that is not expanded: `$(NAME)` in it is only text."""
+    """Escape `$`, so that `$(NAME)` in the value is not expanded."""
     return text.replace("$", "$$")
 
 

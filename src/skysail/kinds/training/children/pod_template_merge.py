@@ -1,8 +1,8 @@
-"""A pod spec as its user wants it, laid over ours. Pure.
+"""Merge of a user's pod spec over that of Skysail. Pure.
 
-Objects are merged field by field, and null takes a field away. Lists whose items have a key are merged by it, so that a
-container of ours can be completed and a sidecar added; any other list is replaced. What the user writes may be
-anything: what is no pod spec is refused by the API server, with the name of the field.
+Objects are merged field by field, and null removes a field. Lists whose items have a key are merged by that key, so
+that a user can extend a container or add a sidecar; other lists are replaced. The input is not validated: the API
+server rejects an invalid pod spec and names the field.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _KEYS = {
     "volumeMounts": "mountPath",
     "imagePullSecrets": "name",
 }
-# Their items name one of several sources; fields of two would be refused.
+# Items with one of several sources are replaced as a whole: the API server rejects two sources.
 _WHOLE = frozenset({"env", "volumes", "volumeMounts"})
 
 
 def laid_over(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Ours, with theirs on top."""
+    """Return `ours` with `theirs` merged over it."""
     merged = dict(ours)
     for name, value in theirs.items():
         if value is None:
@@ -42,7 +42,7 @@ def _field(name: str, ours: Any, theirs: Any) -> Any:
 
 
 def _items(name: str, ours: list[Any], theirs: list[Any]) -> list[Any]:
-    """Ours keep their places, because a variable may use only those before it; what is new follows."""
+    """Merge lists by key. Existing items keep their order, because a variable can refer only to earlier ones."""
     merged = list(ours)
     places = {key: place for place, item in enumerate(ours) if (key := _key(name, item))}
     for item in theirs:
@@ -57,6 +57,6 @@ def _items(name: str, ours: list[Any], theirs: list[Any]) -> list[Any]:
 
 
 def _key(name: str, item: Any) -> str:
-    """What the item is known by; empty where it is no such item."""
+    """Return the key of the item, or an empty string if the item has none."""
     key = item.get(_KEYS[name]) if isinstance(item, Mapping) else None
     return key if isinstance(key, str) else ""

@@ -1,7 +1,7 @@
-"""How a pod reaches the operator to report: address, token and authority, as Kubeflow Trainer hands them out. Pure.
+"""Access of a pod to the progress server: URL, token and CA, as Kubeflow Trainer provides them. Pure.
 
-The token is the service account's, made for this TrainingJob alone and for as long as the pod lives. The authority
-comes by an annotation of the pod, so that no further object is needed for it.
+The token belongs to the service account and is valid only for this TrainingJob and for the lifetime of the pod. The CA
+is an annotation of the pod, so that no further object is needed.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _TOKEN_SECONDS = 3600
 
 
 class Reporting(msgspec.Struct, frozen=True):
-    """Where reports go: `https://host:port`, and who vouches for that host."""
+    """Progress server: URL `https://host:port` and its CA bundle."""
 
     server: str
     authority: str
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What the operator was told that holds for every TrainingJob. Without `reporting` nobody listens."""
+    """Settings for all TrainingJobs. Without `reporting` there is no progress server."""
 
     reporting: Reporting | None = None
     stall: timedelta = timedelta(minutes=15)
 
 
 def path(key: Key) -> str:
-    """Of a job's reports on the server."""
+    """Return the URL path for reports of a job."""
     return TRAINING_JOB.resource.path(key.namespace, key.name, "status")
 
 
 def audience(job: TrainingJob) -> str:
-    """Whom the token is for. The UID is in it: a job of the same name that comes later is another one."""
+    """Return the audience of the token. The UID distinguishes the job from a later one of the same name."""
     return f"{TRAINING_JOB.resource.crd_name}/{job.metadata.uid}"
 
 

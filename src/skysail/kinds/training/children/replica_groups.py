@@ -1,7 +1,7 @@
-"""Which pods a training job has: one group for each role. Pure.
+"""Groups of pods of a TrainingJob: one per role. Pure.
 
-The groups stand in the order of ranks: who coordinates comes first. The job has succeeded when its decisive group has;
-the others would go on for ever, and are ended then.
+Groups are in the order of ranks: the coordinator comes first. The job succeeds when its decisive group succeeds; the
+other groups would run for ever and are terminated then.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _AS_A_WORKER = Role()
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods of one role, which are all alike.
+    """Identical pods of one role.
 
-    `is_decisive`: its success is the job's, and the others are ended with it: they do not end by themselves, or need
-    not. `winner` is the one pod that speaks for the group; None means all of them.
+    `is_decisive`: the job succeeds with this group, and the other groups are terminated. `winner`: index of the pod
+    that decides for the group; None means all pods.
     """
 
     role: RoleName
@@ -39,7 +39,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def groups(spec: TrainingJobSpec) -> tuple[Group, ...]:
-    """Every group of the job, in the order of ranks."""
+    """Return all groups of the job in the order of ranks."""
     roles = spec.roles
     if roles is None:
         return (_workers(spec),)
@@ -55,18 +55,21 @@ def groups(spec: TrainingJobSpec) -> tuple[Group, ...]:
 
 
 def largest(spec: TrainingJobSpec) -> int:
-    """The most pods that the job may have without being rendered anew."""
+    """Return the maximum number of pods of one attempt, including elastic growth."""
     beside = sum(group.replicas for group in groups(spec) if group.role != "worker")
     return beside + (spec.elastic.max if spec.elastic and is_elastic(spec) else spec.workers)
 
 
 def fewest(spec: TrainingJobSpec, group: Group) -> int:
-    """With how many pods of the group the training begins."""
+    """Return the number of pods of the group with which the training starts."""
     return spec.elastic.min if spec.elastic and group.role == "worker" and is_elastic(spec) else group.replicas
 
 
 def is_elastic(spec: TrainingJobSpec) -> bool:
-    """Whether the number of workers changes in place. Only torchrun lets ranks come and go; Kueue admits a number."""
+    """Return whether the number of workers changes in place.
+
+    Only torchrun supports that, and Kueue admits a fixed number.
+    """
     is_counted = spec.scheduling is not None and spec.scheduling.gang == "kueue"
     return spec.elastic is not None and spec.framework == "pytorch" and not is_counted
 
@@ -93,7 +96,7 @@ def _group(
     is_decisive: bool = False,
     winner: int | None = None,
 ) -> Group:
-    """What the role does not say is as for a worker; arguments belong to their command."""
+    """Return the group. Fields that the role does not set are those of a worker; `args` belong to `command`."""
     resources = role.resources or spec.resources or ResourceRequirements()
     shares_gpus = role.resources is None and name != "ps"
     if role.resources is None and name == "ps":
@@ -112,7 +115,7 @@ def _group(
 
 
 def _without_gpus(resources: ResourceRequirements) -> ResourceRequirements:
-    """Parameter servers only hold what the others compute."""
+    """Remove GPUs from the resources of parameter servers, which only store parameters."""
     limits, requests = (
         {name: amount for name, amount in amounts.items() if name != GPU}
         for amounts in (resources.limits, resources.requests)
@@ -121,6 +124,6 @@ def _without_gpus(resources: ResourceRequirements) -> ResourceRequirements:
 
 
 def _gpus(resources: ResourceRequirements) -> int:
-    """GPUs are whole; an amount that is not is left to the API server to refuse."""
+    """Return the number of GPUs. Returns 0 for a fraction, which the API server rejects."""
     amount = str(resources.limits.get(GPU, resources.requests.get(GPU, 0)))
     return int(amount) if amount.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""What a training job's pods find on disk: data, checkpoints, hyperparameters. Pure."""
+"""Volumes of the pods: data, checkpoints, hyperparameters. Pure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SIZE = "10Gi"
 
 
 class Volume(msgspec.Struct, frozen=True):
-    """A volume of the pod, and where the container finds it."""
+    """Volume of a pod and its mount in the container."""
 
     source: Manifest
     mount: Manifest
 
 
 def volumes(job: TrainingJob) -> tuple[Volume, ...]:
-    """Every volume of each pod. All roles see the same."""
+    """Return the volumes of each pod. All roles have the same."""
     spec, found = job.spec, []
     if spec.data_volume is not None:
         found.append(_claimed("data", spec.data_volume, _DATA))
@@ -43,7 +43,7 @@ def volumes(job: TrainingJob) -> tuple[Volume, ...]:
 
 
 def checkpoint_directory(spec: TrainingJobSpec) -> str:
-    """Where checkpoints are saved; empty where nothing is said of a volume for them."""
+    """Return the mount path for checkpoints, or an empty string if the spec has no volume for them."""
     if spec.checkpoint_dir:
         return "/" + spec.checkpoint_dir.lstrip("/")
     wanted = _checkpoint(spec)
@@ -56,13 +56,13 @@ def checkpoint_claim_name(job: TrainingJob) -> str:
 
 
 def finds(job: TrainingJob, checkpoint: NewestCheckpoint) -> bool:
-    """Whether the job's pods, as they are made now, find what was saved: the folder or its volume may have changed."""
+    """Return whether new pods of the job can read the checkpoint: path and PVC may have changed."""
     is_there = checkpoint.claim_name in {None, checkpoint_claim_name(job)}
     return is_there and is_within(checkpoint.path, checkpoint_directory(job.spec))
 
 
 def has_lost(claim: Object | None, checkpoint: NewestCheckpoint) -> bool:
-    """Whether what was saved is gone with its claim: there is none, it goes, or it was made later than that."""
+    """Return whether the checkpoint was deleted with its PVC: the PVC is missing, terminating, or newer."""
     if claim is None or claim.metadata.is_deleting:
         return True
     made, saved = claim.metadata.creation_timestamp, checkpoint.save_time
@@ -70,7 +70,7 @@ def has_lost(claim: Object | None, checkpoint: NewestCheckpoint) -> bool:
 
 
 def is_within(path: str, directory: str) -> bool:
-    """Below the folder, or the folder itself. A path that leads up again may end anywhere."""
+    """Return whether the path is the directory or below it. Paths with `..` are rejected."""
     if not directory:
         return False
     directory = posixpath.normpath(directory)
@@ -80,7 +80,7 @@ def is_within(path: str, directory: str) -> bool:
 
 
 def checkpoint_claim(job: TrainingJob) -> Manifest | None:
-    """The claim that is made for the job, where it has none. What it asks for cannot be changed afterwards."""
+    """Return the PVC that is created for the job, or None if the user names one. Its spec is immutable."""
     wanted = _checkpoint(job.spec)
     if not checkpoint_directory(job.spec) or wanted.claim_name:
         return None
@@ -99,7 +99,7 @@ def checkpoint_claim(job: TrainingJob) -> Manifest | None:
 
 
 def hyperparameters(job: TrainingJob) -> Manifest | None:
-    """All of them as one file of JSON."""
+    """Return the ConfigMap with all hyperparameters as one JSON file."""
     if not job.spec.hyperparameters:
         return None
     text = msgspec.json.encode(job.spec.hyperparameters, order="sorted").decode()
@@ -123,7 +123,7 @@ def _claimed(name: str, claim: PersistentVolumeClaimVolumeSource, path: str) -> 
 
 
 def _file(config_map: str) -> Volume:
-    """By subPath, so that a pod keeps the file that it began with when the hyperparameters are changed."""
+    """Mount the file by subPath, so that a running pod keeps its version when hyperparameters change."""
     name = "hyperparameters"
     mount = {"name": name, "mountPath": _FILE_PATH, "subPath": _FILE, "readOnly": True}
     return Volume({"name": name, "configMap": {"name": config_map}}, mount)

@@ -1,6 +1,6 @@
-"""The ledger of attempts in the status: which one is under way, what ended the others, when the next one may begin.
+"""Ledger of attempts in the status: the current attempt, the causes of earlier ends, and the start of the next one.
 
-Jobs of an attempt that is over are deleted, so what must be remembered of it is written here first. Pure.
+Jobs of an ended attempt are deleted, so its result is written to the status first. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from skysail.kinds.training.snapshot import Snapshot
 _REMEMBERED = 10
 _FIRST_DELAY = 10.0
 _LONGEST_DELAY = 300.0
-# An attempt that ran for so long was healthy: what ends it then has nothing to do with how the last ones ended.
+# An attempt that ran this long was healthy: its failure is unrelated to earlier ones.
 HEALTHY = timedelta(minutes=10)
 _LOOP = 3
 _LONGEST_LINE = 256
@@ -35,7 +35,10 @@ _LIFECYCLE = {"suspend", "managedBy", "runPolicy", "restartPolicy"}
 
 
 def under_way(snapshot: Snapshot) -> int | None:
-    """The number of the attempt that is not over. Jobs may be ahead of the status: it is written after them."""
+    """Return the number of the current attempt, or None.
+
+    Jobs may be ahead of the status, which is written after them.
+    """
     attempts = snapshot.object.status.attempts
     made = max((job.attempt for job in snapshot.jobs if not job.metadata.is_deleting), default=-1)
     if attempts and attempts[-1].end_time is None:
@@ -44,7 +47,7 @@ def under_way(snapshot: Snapshot) -> int | None:
 
 
 def following(status: TrainingJobStatus) -> int:
-    """The number of the attempt after those that were written down."""
+    """Return the number of the attempt after the last recorded one."""
     return status.attempts[-1].number + 1 if status.attempts else 0
 
 
@@ -53,7 +56,7 @@ def recorded(status: TrainingJobStatus, number: int) -> Attempt | None:
 
 
 def opened(status: TrainingJobStatus, begun: Attempt) -> TrainingJobStatus:
-    """With this attempt among those that were begun. What failed before the spec was corrected costs nothing now."""
+    """Return the status with this attempt added. After a correction of the spec, the retries count from 0."""
     if recorded(status, begun.number) is not None:
         return status
     last = status.attempts[-1] if status.attempts else begun
@@ -66,7 +69,7 @@ def opened(status: TrainingJobStatus, begun: Attempt) -> TrainingJobStatus:
 
 
 def ran(status: TrainingJobStatus, since: str) -> TrainingJobStatus:
-    """With the moment when all pods of the last attempt ran. It is told once."""
+    """Return the status with the time when all pods of the last attempt ran. The first value stays."""
     last = status.attempts[-1]
     if last.run_time is not None:
         return status
@@ -77,7 +80,10 @@ def ran(status: TrainingJobStatus, since: str) -> TrainingJobStatus:
 
 
 def closed(status: TrainingJobStatus, cause: Cause, failure: Failure | None, *, now: datetime) -> TrainingJobStatus:
-    """With the end of the last attempt. The log of its failure is kept once, beside the ledger."""
+    """Return the status with the end of the last attempt.
+
+    Only `status.failure` keeps the whole log of the failure; the ledger keeps its last line.
+    """
     short = None if failure is None else msgspec.structs.replace(failure, message=_last_line(failure.message))
     last = msgspec.structs.replace(status.attempts[-1], end_time=timestamp(now), cause=cause, failure=short)
     return msgspec.structs.replace(
@@ -90,7 +96,7 @@ def closed(status: TrainingJobStatus, cause: Cause, failure: Failure | None, *, 
 
 
 def pause(job: TrainingJob, now: datetime) -> timedelta:
-    """How long the next attempt has still to wait. A clock that was set back does not make it longer."""
+    """Return the remaining backoff of the next attempt. A clock that was set back does not prolong it."""
     streak = _streak(job.status, asked(job.spec))
     if not streak:
         return timedelta()
@@ -100,7 +106,7 @@ def pause(job: TrainingJob, now: datetime) -> timedelta:
 
 
 def is_crash_loop(status: TrainingJobStatus) -> bool:
-    """Whether the last attempts failed alike: the same pod, the same exit code, before they were healthy."""
+    """Return whether the last attempts failed in the same way: same pod, same exit code, before they were healthy."""
     last = status.attempts[-_LOOP:]
     if len(last) < _LOOP or any(each.cause != "Failed" or each.failure is None for each in last):
         return False
@@ -108,26 +114,26 @@ def is_crash_loop(status: TrainingJobStatus) -> bool:
 
 
 def trained(spec: TrainingJobSpec) -> str:
-    """A hash of what an attempt is made from: with another one, the attempt under way is not what people want.
+    """Return a hash of the fields that an attempt is created from. If the hash changes, a new attempt starts.
 
-    How many workers an elastic job has is no part of it, nor is what only the operator reads.
+    Excludes the number of workers of an elastic job, and fields that only the operator reads.
     """
     return asked(spec) if is_elastic(spec) else _hash(spec, aside=_LIFECYCLE)
 
 
 def asked(spec: TrainingJobSpec) -> str:
-    """A hash of what is trained, with however many workers: what failed with another one says nothing of this one."""
+    """Return a hash of the training without the number of workers. Failures of another hash do not count."""
     return _hash(spec, aside=_LIFECYCLE | {"workers"})
 
 
 def is_untried(job: TrainingJob) -> bool:
-    """Whether no attempt was made yet from what is asked for now."""
+    """Return whether no attempt was started from the current spec yet."""
     last = job.status.attempts[-1] if job.status.attempts else None
     return last is None or last.spec_hash != asked(job.spec)
 
 
 def moment(time: str | None) -> datetime:
-    assert time is not None, "only what has happened has a time"
+    assert time is not None, "only a past event has a time"
     return datetime.fromisoformat(time)
 
 
@@ -137,7 +143,7 @@ def _hash(spec: TrainingJobSpec, *, aside: set[str]) -> str:
 
 
 def _streak(status: TrainingJobStatus, wanted: str) -> int:
-    """How many attempts in a row came to a bad end before they were healthy, and the last one in any case."""
+    """Return the number of consecutive attempts that failed before they were healthy. The last one always counts."""
     streak = 0
     for attempt in reversed(status.attempts):
         if attempt.cause not in _MISHAPS or (streak and _was_healthy(attempt)):

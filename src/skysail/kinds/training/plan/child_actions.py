@@ -1,4 +1,4 @@
-"""What is missing of an attempt, and what it has too much. Pure."""
+"""Actions that create missing children of an attempt and delete obsolete ones. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skysail.kinds.training.plan import attempts, gang_admission
 from skysail.kinds.training.snapshot import Run, Snapshot
 from skysail.kube.api.resources import JOB, SERVICE
 
-# Somebody may have deleted what we make beside the pods.
+# A pod with one of these pending reasons may lack a child that a user deleted.
 _LACKING = frozenset({Reason.VOLUME_UNAVAILABLE, Reason.CONFIG_MISSING})
 
 
@@ -22,41 +22,47 @@ def upkeep(snapshot: Snapshot, run: Run, known: TrainingJobStatus, wait: Wait | 
 
 
 def _children(snapshot: Snapshot, run: Run, known: TrainingJobStatus, wait: Wait | None) -> tuple[Action, ...]:
-    """What is missing of the attempt. A Job that is there stays as it was made, but for its number of elastic workers:
-    another version of Skysail may render it otherwise, and its template cannot be changed.
+    """Return the actions for the children of the attempt.
+
+    An existing Job is never changed, except for its number of elastic workers: another version of Skysail may render it
+    differently, and its template is immutable.
     """
     job = snapshot.object
     wanted = children(job, run.number, known.attempts[-1].resumed_from, snapshot.terms.reporting)
     owner, hash_ = Owner(TRAINING_JOB.resource, job), attempts.trained(job.spec)
     is_new = attempts.recorded(job.status, run.number) is None
-    # Jobs are made for a new attempt only: one that is missing later was deleted, and the others cannot go on.
+    # Jobs are created only for a new attempt: a Job that is missing later was deleted, and the other pods cannot
+    # continue without it.
     jobs = tuple(
         Create(JOB, _marked(gang_admission.placed(snapshot, manifest, group.role), hash_), owner)
         for group, (_, manifest) in zip(groups(job.spec), wanted.jobs, strict=True)
         if is_new and run.job(manifest["metadata"]["name"]) is None
     )
     is_lacking = wait is not None and wait.reason in _LACKING
-    # What pods need is made before their Jobs: where these are there, it is.
+    # Children that pods need are created before the Jobs, so they exist if the Jobs exist.
     around = _surroundings(wanted, owner, all_=bool(jobs) or is_lacking)
     return (*_spare(snapshot, wanted), *around, *jobs, *_scaled(job, run))
 
 
 def _spare(snapshot: Snapshot, wanted: Children) -> tuple[Action, ...]:
-    """A worker that is alone needs no name that others could find it by."""
+    """Delete the Service of a job that has only one pod now."""
     names = {manifest["metadata"]["name"] for resource, manifest in wanted.shared if resource == SERVICE}
     spare = [each for each in snapshot.services if each.metadata.name not in names and not each.metadata.is_deleting]
     return tuple(Delete(SERVICE, each) for each in spare)
 
 
 def _surroundings(wanted: Children, owner: Owner, *, all_: bool) -> tuple[Action, ...]:
-    """All of it where it may be missing; else only what is watched: to look for the rest would cost reads each time."""
+    """Return all children if some may be missing; otherwise only the Services, which are cached.
+
+    Others would cost a read each time.
+    """
     claims = tuple(Create(resource, manifest, owner) for resource, manifest in wanted.claims)
     shared = tuple(Apply(resource, manifest, owner) for resource, manifest in wanted.shared)
     return (*claims, *shared) if all_ else tuple(each for each in shared if each.resource == SERVICE)
 
 
 def _scaled(job: TrainingJob, run: Run) -> tuple[Action, ...]:
-    """Elastic workers come and go in the Job that is there."""
+    """Scale elastic workers in the existing Job."""
     number = job.spec.workers
     jobs = [each for each in run.jobs if is_elastic(job.spec) and each.role == WORKER]
     wanted = {"parallelism": number, "completions": number}

@@ -1,7 +1,7 @@
-"""Which ranks have done their work, and whether the job has. Pure.
+"""Completion of ranks and of the job. Pure.
 
-A program that saves when it is told to go may exit with 0, and the Job controller counts its index as completed. Its
-work is not done, though: whoever sees why it ended does not believe that.
+A program that checkpoints on SIGTERM may exit 0, and the Job controller then counts its index as completed. Here such a
+rank is not complete: a pod that was deleted or evicted before it finished has not done its work.
 """
 
 from __future__ import annotations
@@ -13,36 +13,37 @@ from skysail.kinds.training.objects import newest
 from skysail.kinds.training.snapshot import Run
 
 Rank = tuple[str, int]
-# Elastic workers meet at this one.
+# Index of the worker that hosts the rendezvous of elastic workers.
 RENDEZVOUS = 0
 
 
 def ranks(spec: TrainingJobSpec) -> list[Rank]:
-    """Every pod that the job has, by role and index."""
+    """Return all ranks of the job as (role, index)."""
     return [(group.role, index) for group in groups(spec) for index in range(group.replicas)]
 
 
 def done(run: Run) -> frozenset[Rank]:
-    """Ranks that need no pod any more, also those whose pods are gone."""
+    """Return the ranks that need no pod any more, also if their pods are deleted."""
     completed = {(job.role, index) for job in run.jobs for index in job.completed}
     ended = {rank for rank, pod in newest(run.pods).items() if pod.status.phase == "Succeeded"}
     return frozenset((completed | ended) - _cut_off(run))
 
 
 def missing(spec: TrainingJobSpec, run: Run) -> set[Rank]:
-    """Ranks that should have a pod and have none."""
+    """Return the ranks that need a pod and have none."""
     return set(ranks(spec)) - done(run) - {(pod.role, pod.index) for pod in run.pods}
 
 
 def has_succeeded(spec: TrainingJobSpec, run: Run) -> bool:
-    """As the Job controller says, unless one that speaks for the job was only told to go."""
+    """Return whether the Jobs of the decisive roles are complete and none of their deciding pods was interrupted."""
     decisive = {group.role for group in groups(spec) if group.is_decisive}
     return decisive <= {job.role for job in run.jobs if job.is_complete} and not _speakers(spec) & _cut_off(run)
 
 
 def is_about_to_succeed(spec: TrainingJobSpec, run: Run) -> bool:
-    """All who decide are done, so the Job controller ends the others now, and will say so in a moment. What it has said
-    stays, though: one that failed beside the last of them may have come first.
+    """Return whether all deciding ranks are done, so that the Job controller will soon report success.
+
+    A failure that the Job controller has already reported stays a failure, because it may have come first.
     """
     decisive = [group for group in groups(spec) if group.is_decisive]
     failed = {job.role for job in run.jobs if job.failed is not None}
@@ -59,11 +60,11 @@ def _speakers(spec: TrainingJobSpec) -> set[Rank]:
 
 
 def _spoken_by(spec: TrainingJobSpec, group: Group) -> range:
-    """Who must have ended by itself. Workers that come and go meet at the first, which stays to the end."""
+    """Return the indexes that must finish by themselves: of individually restarted workers only the rendezvous."""
     comes_back = group.winner is None and FRAMEWORKS[spec.framework].scope(spec, group.role) == "index"
     return range(RENDEZVOUS, RENDEZVOUS + 1) if comes_back else _winners(group)
 
 
 def _winners(group: Group) -> range:
-    """Whose success is the group's, as its Job says."""
+    """Return the indexes whose success is the success of the group, as in the success policy of its Job."""
     return range(group.replicas) if group.winner is None else range(group.winner, group.winner + 1)

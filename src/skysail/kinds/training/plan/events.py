@@ -1,4 +1,4 @@
-"""What people are told by events while an attempt is under way. Pure: what was told before is in the status."""
+"""Events of a running attempt. Pure: the status shows which ones were recorded before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skysail.kinds.training.snapshot import Run, Snapshot
 
 
 def news(snapshot: Snapshot, run: Run, wrong: str) -> tuple[Note, ...]:
-    """`wrong` is what speaks against the spec as it is now."""
+    """Return the events. `wrong` is the validation error of the current spec."""
     job = snapshot.object
     is_known = job.status.observed_generation == job.metadata.generation
     unfit = (Note(Reason.INVALID_SPEC, wrong, warning=True),) if wrong and not is_known else ()
@@ -22,14 +22,14 @@ def news(snapshot: Snapshot, run: Run, wrong: str) -> tuple[Note, ...]:
 
 
 def fallen(snapshot: Snapshot, run: Run) -> list[Failure]:
-    """Pods that are replaced alone, and failed after the one that was told last."""
+    """Return failures of individually restarted pods after the one in `status.failure`."""
     failed, told = failure.alone(snapshot.object.spec, run), snapshot.object.status.failure
     names = [each.pod for each in failed]
     return failed[names.index(told.pod) + 1 :] if told is not None and told.pod in names else failed
 
 
 def _begun(snapshot: Snapshot, run: Run) -> tuple[Note, ...]:
-    """Told with the first word about an attempt, which may come a while after its Jobs."""
+    """Return the events of a new attempt. Its Jobs may have been created a while before."""
     if attempts.recorded(snapshot.object.status, run.number) is not None:
         return ()
     created = Note(Event.WORKERS_CREATED, f"Created {snapshot.object.spec.workers} worker pods")
@@ -40,5 +40,5 @@ def _lost(snapshot: Snapshot) -> tuple[Note, ...]:
     newest = snapshot.object.status.checkpoint
     if newest is None or not snapshot.has_lost_checkpoint:
         return ()
-    message = f"The checkpoint {newest.path} is gone with its claim, which was deleted: training begins from the start."
+    message = f"Checkpoint {newest.path} was deleted with its PVC. Training starts from the beginning."
     return (Note(Event.CHECKPOINT_LOST, message, warning=True),)

@@ -1,4 +1,4 @@
-"""What ended an attempt: the pod that failed first, or one that had to go although it did nothing wrong. Pure."""
+"""Failure of an attempt: the pod that failed first, or a pod that was disrupted. Pure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from skysail.kinds.training.plan import completion
 from skysail.kinds.training.snapshot import Run
 from skysail.kube.api.workloads import DISRUPTED
 
-# The reasons by which Kubernetes tells that it was the node and not somebody's wish.
+# Disruption reasons that mean that the node was lost, not that the pod was evicted.
 _NODE_LOST = {"DeletionByTaintManager", "DeletionByPodGC"}
 _BY_POLICY = "PodFailurePolicy"
 _POD_IN_MESSAGE = re.compile(r"[Pp]od \S+?/(?P<pod>\S+)(?: for index (?P<index>\d+))?")
 _LONGEST_LOG = 4096
 _OUT_OF_MEMORY = "OOMKilled"
-# What Skysail's own nodes say of a pod that ended with their agent.
+# Pod reason of Skysail's nodes: the pod ended with the node agent.
 _LOST = "Lost"
 _DELETED = "Deleted"
-# Above it, exit codes name the signal that ended a program; by this one it was asked to end.
+# Exit codes above this are 128 plus the number of a signal.
 _SIGNALS = 128
 _SIGTERM = _SIGNALS + 15
 
 
 class Mishap(msgspec.Struct, frozen=True):
-    """`pod` is the one whose log tells more. `is_final`: it came back as often as it may, alone."""
+    """Cause of a failed attempt. `pod` is the pod whose log is read. `is_final`: its own retries are exhausted."""
 
     cause: Cause
     failure: Failure
@@ -39,45 +39,46 @@ class Mishap(msgspec.Struct, frozen=True):
 
 
 def ended_badly(spec: TrainingJobSpec, run: Run) -> Mishap | None:
-    """None while the attempt may still succeed."""
+    """Return why the attempt failed, or None if it may still succeed."""
     if completion.is_about_to_succeed(spec, run):
         return None
     return _disrupted(spec, run) or _failed(spec, run) or _deleted(spec, run) or _lost_rendezvous(spec, run)
 
 
 def alone(spec: TrainingJobSpec, run: Run) -> list[Failure]:
-    """Pods that failed by themselves and are replaced alone, who failed first first. The attempt goes on without."""
+    """Return failures of individually restarted pods, oldest first. The attempt continues without them."""
     pods = [pod for pod in run.pods if pod.status.phase == "Failed" and _comes_back_alone(spec, pod)]
     blamed = [pod for pod in pods if pod.disruption is None and not pod.was_deleted]
     return [with_log(_described(pod), None) for pod in sorted(blamed, key=_by_blame)]
 
 
 def with_log(failure: Failure, log: str | None) -> Failure:
-    """With the last lines of the pod's log; where they are not known, with what the pod said at its end."""
+    """Return the failure with the last lines of the log; if unknown, with the termination message of the pod."""
     text = terminal_text.shown(failure.message) if log is None or not log.strip() else log.strip("\n")
     return msgspec.structs.replace(failure, message=terminal_text.ending(text, _LONGEST_LOG))
 
 
 def sentence(failure: Failure, cause: Cause | None = "Failed") -> str:
-    """What happened, for people; with the fix where the reason has one."""
+    """Return a sentence about the failure, with the fix if the reason has one."""
     who = named(failure.role, failure.index)
-    where = f" (pod {failure.pod} on node {failure.node})" if failure.node else ""
+    if failure.node:
+        who = f"{who} (pod {failure.pod} on node {failure.node})"
     if cause == "NodeLost" and failure.reason == _LOST:
-        return f"{who}{where} was lost by its node, which was stopped or started anew."
+        return f"{who} was lost because its node was stopped or restarted."
     if cause == "NodeLost":
-        return f"The node of {who}{where} was lost."
+        return f"{who} was lost with its node."
     if cause == "Preempted":
-        return f"{who}{where} had to give way ({failure.reason})."
+        return f"{who} was preempted or evicted ({failure.reason})."
     if cause == "Deleted":
-        return f"{who}{where} was deleted by somebody."
-    code = "" if failure.exit_code is None else f" with exit code {failure.exit_code}"
-    reason = f" ({failure.reason})" if failure.reason not in {"", "Error"} else ""
-    fix = " It needs more memory: raise resources.limits.memory." if failure.reason == _OUT_OF_MEMORY else ""
-    return f"{who}{where} failed{code}{reason}.{fix}"
+        return f"{who} was deleted."
+    how = "failed" if failure.exit_code is None else f"failed with exit code {failure.exit_code}"
+    if failure.reason == _OUT_OF_MEMORY:
+        return f"{who} {how} ({failure.reason}): raise resources.limits.memory."
+    return f"{who} {how}." if failure.reason in {"", "Error"} else f"{who} {how} ({failure.reason})."
 
 
 def _disrupted(spec: TrainingJobSpec, run: Run) -> Mishap | None:
-    """A pod that is about to go ends its gang, whatever becomes of the others: they fail because it is missing."""
+    """Return the first disrupted pod of a gang: its peers fail only because it is missing."""
     for pod in _in_order(run.pods):
         disruption = pod.disruption
         if disruption is not None and pod.was_cut_off and not _comes_back_alone(spec, pod):
@@ -89,14 +90,14 @@ def _disrupted(spec: TrainingJobSpec, run: Run) -> Mishap | None:
 
 
 def _comes_back_alone(spec: TrainingJobSpec, pod: Pod) -> bool:
-    """Whether the others can do without it meanwhile."""
+    """Return whether the pod restarts alone while the others continue."""
     if is_elastic(spec) and pod.role == WORKER and pod.index == completion.RENDEZVOUS:
         return False
     return _scope(spec, pod.role) == "index"
 
 
 def _failed(spec: TrainingJobSpec, run: Run) -> Mishap | None:
-    """The pod may be gone; what the Job controller says of it stays."""
+    """Return the failure of a Job. If the pod is deleted, the message of the Job controller describes it."""
     told = [(job, _told(job)) for job in run.jobs if job.failed is not None and job.role != EVALUATOR]
     if not told:
         return None
@@ -113,14 +114,17 @@ def _failed(spec: TrainingJobSpec, run: Run) -> Mishap | None:
 
 
 def _suspects(spec: TrainingJobSpec, run: Run) -> list[Pod]:
-    """Pods that failed and did not come back, who failed first first: the others often fail because of it."""
+    """Return failed pods that were not replaced, oldest failure first: later ones are often consequences."""
     jobs = {job.role: job for job in run.jobs}
     failed = [pod for pod in newest(run.pods).values() if pod.status.phase == "Failed" and pod.role != EVALUATOR]
     return sorted((pod for pod in failed if _is_suspect(spec, jobs.get(pod.role), pod)), key=_by_blame)
 
 
 def _is_suspect(spec: TrainingJobSpec, job: Job | None, pod: Pod) -> bool:
-    """One that may come back alone ends nothing before it has failed as often as it may; to have to go never counts."""
+    """Return whether the pod may have failed the attempt.
+
+    An individually restarted pod fails the attempt only when its retries are exhausted. Disruptions never count.
+    """
     if _scope(spec, pod.role) == "gang":
         return True
     if job is None or job.failed is None or pod.disruption is not None:
@@ -129,7 +133,7 @@ def _is_suspect(spec: TrainingJobSpec, job: Job | None, pod: Pod) -> bool:
 
 
 def _by_blame(pod: Pod) -> tuple[str, bool, int, str, int]:
-    """In the same second, who was killed comes before who lost a peer, and who was told to go is last."""
+    """Sort by time of failure; in the same second, killed pods come first and deleted pods last."""
     if pod.exit is None:
         return "~", pod.was_deleted, 0, pod.role, pod.index
     exit_ = pod.exit[1]
@@ -139,7 +143,10 @@ def _by_blame(pod: Pod) -> tuple[str, bool, int, str, int]:
 
 
 def _deleted(spec: TrainingJobSpec, run: Run) -> Mishap | None:
-    """Somebody deleted a pod that the others cannot do without. The Job controller does so where one has failed."""
+    """Return a deleted pod of a gang.
+
+    The Job controller also deletes pods after a failure, which does not count here.
+    """
     pods = newest(run.pods).values()
     failing = {pod.role for pod in pods if pod.status.phase == "Failed" and not pod.was_deleted}
     failing -= {job.role for job in run.jobs if job.is_complete}
@@ -150,7 +157,7 @@ def _deleted(spec: TrainingJobSpec, run: Run) -> Mishap | None:
 
 
 def _lost_rendezvous(spec: TrainingJobSpec, run: Run) -> Mishap | None:
-    """Elastic workers meet at worker 0: without it nobody comes back."""
+    """Return the failure of worker 0 of an elastic job, because the other workers cannot meet without it."""
     if not is_elastic(spec):
         return None
     hosts = [pod for pod in run.pods if (pod.role, pod.index) == (WORKER, completion.RENDEZVOUS)]
@@ -176,9 +183,9 @@ def _described(pod: Pod, *, reason: str = "", message: str = "") -> Failure:
 
 
 def _told(job: Job) -> Failure:
-    """In the words of the Job controller."""
+    """Return the failure as the Job controller describes it."""
     failed = job.failed
-    assert failed is not None, "only a Job that failed tells why"
+    assert failed is not None, "only a failed Job has a failure"
     found = _POD_IN_MESSAGE.search(failed.message)
     index = found["index"] if found else None
     is_pushed = failed.reason == _BY_POLICY and DISRUPTED in failed.message
@@ -192,6 +199,9 @@ def _told(job: Job) -> Failure:
 
 
 def _scope(spec: TrainingJobSpec, role: str) -> Scope:
-    """A role that the job does not have any more is part of the gang."""
+    """Return what restarts if a pod of the role fails.
+
+    A role that was removed from the spec counts as part of the gang.
+    """
     group = next((group for group in groups(spec) if group.role == role), None)
     return "gang" if group is None else FRAMEWORKS[spec.framework].scope(spec, group.role)

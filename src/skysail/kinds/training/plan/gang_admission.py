@@ -1,4 +1,4 @@
-"""What a plan has to do at the gang scheduler's, and whether an attempt may begin. Pure."""
+"""Admission by the gang scheduler, and actions on its objects. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skysail.kube.api.objects import Object
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """What to do first; and what the attempt waits for, as a reason and a sentence. Without a reason it may begin."""
+    """Actions to execute first, and the pending reason of the attempt. Without a reason the attempt may start."""
 
     actions: tuple[Action, ...] = ()
     reason: Reason | None = None
@@ -22,7 +22,7 @@ class Leave(msgspec.Struct, frozen=True):
 
 
 def leave(snapshot: Snapshot) -> Leave:
-    """Whether the next attempt may begin. Nothing of the last one is left."""
+    """Return whether the next attempt may start. Nothing of the last attempt is left."""
     gang = scheduling.of(snapshot.object.spec)
     spare = unwanted(snapshot)
     if gang is None:
@@ -33,19 +33,22 @@ def leave(snapshot: Snapshot) -> Leave:
     found = snapshot.gang.object(gang.resource)
     if found is None or not fits(found, wanted):
         actions = (*spare, *_asked(snapshot, gang, found, wanted))
-        return Leave(actions, Reason.NOT_ADMITTED, f"The job is being handed to {gang.name}.")
+        return Leave(actions, Reason.NOT_ADMITTED, f"The job is being submitted to {gang.name}.")
     actions = (*spare, *released(snapshot))
     why = gang.waits(found, snapshot.gang.facts)
     return Leave(actions) if why is None else Leave(actions, Reason.NOT_ADMITTED, why)
 
 
 def is_unknown(snapshot: Snapshot) -> bool:
-    """Whether it is not known yet if the gang scheduler is there at all."""
+    """Return whether discovery has not shown yet if the gang scheduler is installed."""
     return scheduling.of(snapshot.object.spec) is not None and snapshot.gang.is_served is None
 
 
 def revoked(snapshot: Snapshot) -> str | None:
-    """Why the pods of the attempt under way have to go, as a sentence. Without certainty they stay."""
+    """Return why the gang scheduler takes back the admission of the current attempt, or None if it does not.
+
+    Returns None without certainty, so that pods keep running.
+    """
     gang = scheduling.of(snapshot.object.spec)
     if gang is None or not snapshot.gang.is_served:
         return None
@@ -54,13 +57,13 @@ def revoked(snapshot: Snapshot) -> str | None:
 
 
 def placed(snapshot: Snapshot, job: Manifest, role: str) -> Manifest:
-    """A Job, with what the scheduler wants to be said in its pods."""
+    """Return the Job with the labels, selectors and tolerations that the gang scheduler requires."""
     found = _found(snapshot)
     return job if found is None else found[0].placement(found[1], snapshot.gang.facts, role).on(job)
 
 
 def upkeep(snapshot: Snapshot, *, all_run: bool) -> tuple[Action, ...]:
-    """While an attempt goes on: tell whether its pods run, and replace a gang that somebody deleted."""
+    """Return the actions for a running attempt: report whether its pods run, and recreate a deleted gang object."""
     found = _found(snapshot)
     if found is not None:
         told = found[0].ready(found[1], snapshot.now, all_run=all_run)
@@ -72,14 +75,14 @@ def upkeep(snapshot: Snapshot, *, all_run: bool) -> tuple[Action, ...]:
 
 
 def released(snapshot: Snapshot) -> tuple[Action, ...]:
-    """Confirm to a scheduler that took the job's place back that no pod is left."""
+    """Return the action that confirms to the gang scheduler that no pod of an evicted job is left."""
     found = _found(snapshot)
     action = None if found is None else found[0].release(found[1], snapshot.now)
     return () if action is None else (action,)
 
 
 def unwanted(snapshot: Snapshot) -> tuple[Action, ...]:
-    """Gangs of a scheduler that the job does not ask for any more; all of them where it is held."""
+    """Return the deletion of gang objects of another scheduler; of all of them if the job is suspended."""
     spec = snapshot.object.spec
     gang = None if spec.suspend else scheduling.of(spec)
     kept = None if gang is None else gang.resource
@@ -88,7 +91,7 @@ def unwanted(snapshot: Snapshot) -> tuple[Action, ...]:
 
 
 def over(snapshot: Snapshot) -> tuple[Action, ...]:
-    """The job is over, and so is its gang when the last pod has ended."""
+    """Return the action that finishes the gang object of a finished job, after its last pod has ended."""
     found, phase = _found(snapshot), snapshot.object.status.phase
     if found is None or phase not in {"Succeeded", "Failed"} or any(not pod.is_over for pod in snapshot.pods):
         return ()
@@ -97,7 +100,7 @@ def over(snapshot: Snapshot) -> tuple[Action, ...]:
 
 
 def complaint(snapshot: Snapshot) -> str | None:
-    """What the scheduler tells of pods that are there and do not run."""
+    """Return the message of the gang scheduler about pods that exist and do not run."""
     found = _found(snapshot)
     return None if found is None else found[0].complaint(found[1])
 
@@ -109,7 +112,7 @@ def _found(snapshot: Snapshot) -> tuple[Gang, Object] | None:
 
 
 def _asked(snapshot: Snapshot, gang: Gang, found: Object | None, wanted: Manifest) -> tuple[Action, ...]:
-    """One that asks for something else goes first: a scheduler counts by what it was asked for."""
+    """Delete a gang object with another spec before creating a new one: quota is counted by the first spec."""
     if found is not None:
         return (Delete(gang.resource, found),)
     if snapshot.gang.is_ending(gang.resource):
@@ -120,6 +123,6 @@ def _asked(snapshot: Snapshot, gang: Gang, found: Object | None, wanted: Manifes
 def _unavailable(gang: Gang) -> str:
     resource = gang.resource
     return (
-        f"The job asks for {gang.name}, but the cluster does not serve {resource.crd_name} in version "
-        f"{resource.version}, so nothing is started. {gang.advice}, or set scheduling.gang to none."
+        f"{gang.name} is not available: the cluster does not serve {resource.crd_name} in version {resource.version}. "
+        f"Install a version of {gang.name} that serves it, or set scheduling.gang to none."
     )

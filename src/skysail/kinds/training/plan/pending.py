@@ -1,4 +1,4 @@
-"""What a TrainingJob that does not run yet waits for, in one sentence. Pure."""
+"""Pending reason of a TrainingJob, as one sentence. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from skysail.kinds.training.plan import completion, gang_admission
 from skysail.kinds.training.plan.completion import Rank
 from skysail.kinds.training.snapshot import Run, Snapshot
 
-# What pods say that a gang scheduler holds back, without knowing why.
+# Pending reasons of pods that a gang scheduler may explain better.
 _HELD_BACK = {Reason.INSUFFICIENT_RESOURCES, Reason.STARTING}
 
 
 def waits_for(snapshot: Snapshot, run: Run) -> Wait | None:
-    """None when every pod runs or has done its work."""
+    """Return the pending reason, or None if every pod runs or is done."""
     ranks = completion.ranks(snapshot.object.spec)
     pods = newest(pod for pod in run.pods if not pod.metadata.is_deleting)
     up = completion.done(run) | {rank for rank, pod in pods.items() if pod.runs or pod.status.phase == "Succeeded"}
     late = [rank for rank in ranks if rank not in up]
     if not late:
         return None
-    # Who is not even allowed to be made comes first: room for the others would not help.
+    # Rejected pods come first: capacity for the others would not help.
     if snapshot.complaint is not None and any(rank not in pods for rank in late):
         return pod_pending.refused(snapshot.complaint)
     found = (_obstacle(snapshot, pods[rank]) for rank in late if rank in pods)
@@ -35,12 +35,13 @@ def waits_for(snapshot: Snapshot, run: Run) -> Wait | None:
 def _obstacle(snapshot: Snapshot, pod: Pod) -> Wait | None:
     who = named(pod.role, pod.index)
     if pod.status.phase == "Failed":
-        return Wait(Reason.POD_FAILED, f"{who} has failed; the others go on.")
+        return Wait(Reason.POD_FAILED, f"{who} failed; the other pods continue.")
     before = conditions.find(snapshot.object.status.conditions, Type.RUNNING)
     return pod_pending.obstacle(pod, who, told=snapshot.obstacle, before=before.message if before else "")
 
 
 def _starting(late: list[Rank], all_: int) -> Wait:
-    who = named(*late[0])
-    others = f" and {len(late) - 1} more" if len(late) > 1 else ""
-    return Wait(Reason.STARTING, f"{all_ - len(late)} of {all_} pods run; {who}{others} will start soon.")
+    who, up = named(*late[0]), all_ - len(late)
+    if len(late) == 1:
+        return Wait(Reason.STARTING, f"{up} of {all_} pods run; {who} is starting.")
+    return Wait(Reason.STARTING, f"{up} of {all_} pods run; {who} and {len(late) - 1} more are starting.")

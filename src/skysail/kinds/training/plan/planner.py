@@ -1,7 +1,7 @@
-"""The life of a TrainingJob: one attempt at a time, until one succeeds or no other is allowed. Pure.
+"""Planner of TrainingJobs: one attempt at a time, until one succeeds or no other is allowed. Pure.
 
-What an attempt came to is written into the status first; only then its Jobs are deleted, and only when nothing of them
-is left the next attempt begins. So whoever comes after a crash finds either the evidence or the verdict.
+The result of an attempt is written to the status first; then its Jobs are deleted; the next attempt starts when they
+are gone. So after a crash there is either the evidence or the recorded result.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from skysail.kinds.training.plan.termination import (
 from skysail.kinds.training.snapshot import Predecessor, Run, Snapshot
 from skysail.kube.api.resources import JOB, POD
 
-# How soon to ask again why there are fewer pods than wanted: nobody tells us when a quota is raised.
+# Interval for reading why pods are missing, because no event announces a raised quota.
 _ASK_AGAIN = 10.0
-# How soon to ask again why a pod does not start on its node: most do, and only then somebody would be told. Likewise
-# whether the API server still refuses a spec: the cluster's rules may change.
+# Interval for reading why a pod does not start on its node, and for repeating a failed preflight, because policies of
+# the cluster may change.
 _ASK_NODE = 30.0
-# A node that has not confirmed the end of a pod so long after its grace will not do so by itself.
+# A node that has not confirmed the end of a pod this long after its grace period may be lost.
 _LATE = timedelta(minutes=1)
-# How soon to look again whether a kind is served, or all is written that ended pods have told.
+# Interval for polling discovery and pending reports of finished pods.
 _SOON = 1.0
 OVER = frozenset({"Succeeded", "Failed"})
 _HELD = frozenset({"Suspended", "Evicted"})
@@ -79,7 +79,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
 
 def begins(snapshot: Snapshot) -> bool:
-    """Whether it is time for the next attempt, where none is under way: nothing of the last one is left."""
+    """Return whether the next attempt may start now. Nothing of the last attempt is left."""
     job, late = snapshot.object, until_deadline(snapshot)
     is_free = not (snapshot.jobs or snapshot.pods or job.spec.suspend)
     return is_free and (late is None or late > 0) and attempts.pause(job, snapshot.now) <= timedelta()
@@ -131,28 +131,28 @@ def _go_on(snapshot: Snapshot, run: Run, known: TrainingJobStatus) -> Plan:
 
 def _shown(snapshot: Snapshot, known: TrainingJobStatus, wait: Wait | None, wrong: str) -> TrainingJobStatus:
     if wait is None:
-        all_ = f"All {len(completion.ranks(snapshot.object.spec))} pods run or have ended well."
+        all_ = f"All {len(completion.ranks(snapshot.object.spec))} pods run or have succeeded."
         return status.under_way(snapshot, known, "Running", Reason.RUNNING, all_, unheeded=wrong)
     phase: Phase = "Pending" if known.attempts[-1].run_time is None else "Running"
     return status.under_way(snapshot, known, phase, wait.reason, wait.message, unheeded=wrong)
 
 
 def _until_asked(snapshot: Snapshot, run: Run) -> float | None:
-    """In how many seconds to ask who knows why pods are missing, or do not start."""
+    """Return the seconds until the next read of why pods are missing or do not start."""
     if completion.missing(snapshot.object.spec, run):
         return _ASK_AGAIN
     return _ASK_NODE if pod_pending.starting(run.pods) else None
 
 
 def _close(snapshot: Snapshot, known: TrainingJobStatus, end: End) -> Plan:
-    """Write down what the attempt came to. What follows from it is the next pass's."""
+    """Record the end of the attempt. The next reconcile acts on it."""
     known = stall.broken(attempts.closed(known, end.cause, end.failure, now=snapshot.now))
     final = verdict(snapshot.object.spec, known, end)
     if final is not None:
         shown = status.over(snapshot, known, final.phase, final.reason, final.message)
         return Plan(status=shown, notes=(*end.notes, final.note), look_again=0.0)
     if end.cause in _HELD:
-        # The clock of the deadline stands still while the job is held, and begins anew.
+        # The deadline does not run while the job is held, and starts again from zero.
         known = msgspec.structs.replace(known, start_time=None)
     if end.cause == "Suspended":
         shown = status.under_way(snapshot, known, "Suspended", Reason.SUSPENDED, end.message)
@@ -163,7 +163,7 @@ def _close(snapshot: Snapshot, known: TrainingJobStatus, end: End) -> Plan:
 
 
 def _between(snapshot: Snapshot) -> Plan:
-    """No attempt is under way. The next one waits for the pods of the last, for leave, and for its time."""
+    """Plan without a current attempt: wait for the old pods, for admission and for the backoff."""
     job = snapshot.object
     known = status.seen(snapshot, job.status, attempts.following(job.status) - 1)
     if begins(snapshot):
@@ -181,7 +181,7 @@ def _between(snapshot: Snapshot) -> Plan:
             look_again=_LATE.total_seconds() if snapshot.pods else None,
         )
     if job.spec.suspend:
-        message = "The job is held. Set spec.suspend to false to go on."
+        message = "The job is suspended. Set spec.suspend to false to resume."
         known = msgspec.structs.replace(known, start_time=None)
         shown = status.under_way(snapshot, known, "Suspended", Reason.SUSPENDED, message)
         return Plan(actions=gang_admission.unwanted(snapshot), status=shown)
@@ -192,21 +192,23 @@ def _between(snapshot: Snapshot) -> Plan:
 
 
 def _after(snapshot: Snapshot, known: TrainingJobStatus, before: Predecessor) -> Plan:
-    """The names that it needs are still those of one that was deleted."""
-    what = f"{len(before.pods)} pods, such as {before.pods[0]}," if before.pods else f"Job {before.job}"
-    message = f"It waits for {what} of the deleted TrainingJob of the same name to end."
+    """Wait for the children of a deleted job of the same name, which occupy the names of the next attempt."""
+    deleted = "of a deleted TrainingJob of the same name"
+    message = f"Job {before.job} {deleted} is still being deleted."
+    if before.pods:
+        message = f"Pod {before.pods[0]} {deleted} is still terminating ({len(before.pods)} pods in total)."
     shown = status.under_way(snapshot, known, "Pending", Reason.PODS_ENDING, message)
     return Plan(status=shown, look_again=_SOON)
 
 
 def _orphans(snapshot: Snapshot) -> tuple[Action, ...]:
-    """Pods whose Job was deleted without them: nobody else would ever end them."""
+    """Delete pods whose Job was deleted without them, because no other controller does."""
     left = (pod for pod in snapshot.pods if pod.is_orphan and not pod.metadata.is_deleting)
     return tuple(Delete(POD, pod) for pod in left)
 
 
 def _begin(snapshot: Snapshot, known: TrainingJobStatus) -> Plan:
-    """The next attempt begins when the gang scheduler lets it, where the job asks for one."""
+    """Start the next attempt once the gang scheduler admits it, if the job has one."""
     if gang_admission.is_unknown(snapshot):
         return Plan(look_again=_SOON)
     given = gang_admission.leave(snapshot)
@@ -222,7 +224,7 @@ def _begin(snapshot: Snapshot, known: TrainingJobStatus) -> Plan:
 
 
 def _unfit(snapshot: Snapshot, known: TrainingJobStatus, wrong: tuple[str, ...]) -> Plan:
-    """Nobody was asked before this was stored. Nothing begins until it is changed."""
+    """Report a spec that admission did not reject. No attempt starts until it is changed."""
     message = " ".join(wrong)
     shown = status.unfit(snapshot, known, message)
     notes = (Note(Reason.INVALID_SPEC, message, warning=True),) if shown != snapshot.object.status else ()
@@ -231,17 +233,19 @@ def _unfit(snapshot: Snapshot, known: TrainingJobStatus, wrong: tuple[str, ...])
 
 def _pause(snapshot: Snapshot, known: TrainingJobStatus, left: timedelta) -> Plan:
     last = known.attempts[-1]
-    why = "" if last.failure is None else failure.sentence(last.failure, last.cause)
-    is_loop = attempts.is_crash_loop(known)
-    again = " It fails in the same way each time, so look at its log in status.failure." if is_loop else ""
-    message = f"{why}{again} The next attempt begins at {timestamp(snapshot.now + left)}.".strip()
+    start, is_loop = timestamp(snapshot.now + left), attempts.is_crash_loop(known)
+    message = f"The next attempt starts at {start}."
+    if is_loop:
+        message = f"The next attempt starts at {start}; all fail in the same way, so read the log in status.failure."
+    if last.failure is not None:
+        message = f"{failure.sentence(last.failure, last.cause)} {message}"
     reason = Reason.CRASH_LOOP if is_loop else Reason.RESTARTING
     shown = status.under_way(snapshot, known, "Restarting", reason, message)
     return Plan(actions=gang_admission.released(snapshot), status=shown, look_again=left.total_seconds())
 
 
 def _over(snapshot: Snapshot) -> Plan:
-    """Nothing begins any more. Pods and the job itself go when their policies say so."""
+    """Clean up a finished job according to its policies."""
     job = snapshot.object
     left = _until_forgotten(snapshot)
     if left is not None and left <= 0:
@@ -252,14 +256,17 @@ def _over(snapshot: Snapshot) -> Plan:
 
 
 def _until_forgotten(snapshot: Snapshot) -> float | None:
-    """Seconds until the job itself is deleted; None where nobody asked for that."""
+    """Return the seconds until the TTL expires, or None without a TTL."""
     ttl = snapshot.object.spec.run_policy.ttl_seconds_after_finished
     ended = snapshot.object.status.completion_time
     return None if ttl is None or ended is None else (attempts.moment(ended) - snapshot.now).total_seconds() + ttl
 
 
 def _goes(snapshot: Snapshot, job: Job) -> bool:
-    """Whether a Job is cleaned up. One that has ended goes when its pods were seen to have ended."""
+    """Return whether the Job is deleted now.
+
+    A finished Job is deleted only after its pods were seen to have finished.
+    """
     training = snapshot.object
     if job.attempt < attempts.following(training.status) - 1:
         return True
@@ -278,26 +285,27 @@ def _goes(snapshot: Snapshot, job: Job) -> bool:
 
 
 def _delete(job: Job) -> Delete:
-    """The Job stays until its pods are gone: when it has gone, nothing of the attempt runs."""
+    """Keep the Job until its pods are gone: a surviving pod could still write the checkpoint."""
     return Delete(JOB, job, children_first=True)
 
 
 def _resumed_from(job: TrainingJob, run: Run, newest: NewestCheckpoint | None) -> NewestCheckpoint | None:
-    """Jobs that are there began where they began, whatever was reported before their attempt was written down."""
+    """Return the checkpoint of the attempt. Existing Jobs keep theirs, even if a newer one was reported since."""
     if run.jobs:
         return run.jobs[0].resumed_from
     return newest if newest is not None and finds(job, newest) else None
 
 
 def _begun(snapshot: Snapshot, run: Run) -> str:
-    """With its first Job. That may be written down a while later."""
+    """Return the creation time of the first Job, because the status may be written much later."""
     times = [job.metadata.creation_timestamp for job in run.jobs if job.metadata.creation_timestamp]
     return min(times, default=timestamp(snapshot.now))
 
 
 def _ran_since(snapshot: Snapshot, run: Run) -> str | None:
-    """When as many pods had started as the training needs: told by the pods, so that it is known also to who was not
-    there. Nobody waits for an evaluator.
+    """Return when all required pods had started, or None.
+
+    Read from the pods, so that it is known after a restart of the operator. The evaluator is not required.
     """
     started = {(pod.role, pod.index): pod.started_at for pod in run.pods if pod.started_at is not None}
     gone = completion.done(run) - started.keys()
@@ -313,18 +321,18 @@ def _ran_since(snapshot: Snapshot, run: Run) -> str | None:
 
 
 def _ending(snapshot: Snapshot) -> str:
-    """Who is still there; and what to do about a node that never says that its pod has ended."""
+    """Return which pods are still terminating, with the fix for a node that never confirms the end of its pod."""
     pods = [pod for pod in snapshot.pods if pod.metadata.is_deleting or not pod.is_over]
     if not pods:
-        return "The pods of the last attempt are being removed."
+        return "The pods of the last attempt are being deleted."
     late = [pod for pod in pods if _is_late(pod, snapshot)]
     pod = (late or pods)[0]
-    waits = f"{len(pods)} pods of the last attempt have not ended yet, such as {pod.metadata.name}"
-    if not late or not pod.spec.node_name:
-        return f"{waits}."
+    name, node = pod.metadata.name, pod.spec.node_name
+    if not late or not node:
+        return f"Pod {name} of the last attempt is still terminating ({len(pods)} pods in total)."
     return (
-        f"{waits}, which node {pod.spec.node_name} does not confirm. If that node is lost for good, delete it: "
-        f"`kubectl delete node {pod.spec.node_name}`."
+        f"Pod {name} of the last attempt is still terminating ({len(pods)} pods in total): node {node} does not "
+        f"confirm its end. If the node is lost for good, delete it: `kubectl delete node {node}`."
     )
 
 

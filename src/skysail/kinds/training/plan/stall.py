@@ -1,6 +1,6 @@
-"""Whether a training that reported has gone silent. Pure.
+"""Stall detection: a training that reported before and is silent for too long. Pure.
 
-Only who reported once is expected to report again: most programs never do, and train well.
+A training that never reported cannot stall, because most programs never report.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from skysail.kinds.training.snapshot import Snapshot
 
 
 def listened(snapshot: Snapshot, known: TrainingJobStatus) -> tuple[TrainingJobStatus, float | None]:
-    """The status of a job whose attempt goes on, and in how many seconds its silence would be too long."""
+    """Return the status with or without the condition Stalled, and the seconds until the training counts as stalled."""
     reported = known.progress.last_updated_time if known.progress else None
     began = known.attempts[-1].run_time
     if reported is None or began is None:
@@ -25,14 +25,13 @@ def listened(snapshot: Snapshot, known: TrainingJobStatus) -> tuple[TrainingJobS
     if left > 0:
         return broken(known), left
     message = (
-        f"The training has reported nothing for {snapshot.terms.stall.total_seconds():.0f} s; its last report was at "
-        f"{reported}. It may hang: "
-        "look at the logs of its pods, and delete a pod that hangs to begin a new attempt."
+        f"The training has not reported for {snapshot.terms.stall.total_seconds():.0f} s; its last report was at "
+        f"{reported}. Check the logs of its pods, and delete a hanging pod to start a new attempt."
     )
     return status.told(snapshot, known, Type.STALLED, "True", Reason.STALLED, message), None
 
 
 def broken(known: TrainingJobStatus) -> TrainingJobStatus:
-    """A silence that was told of is over: by a report, or because nobody is there any more who could report."""
+    """Remove the condition Stalled, after a report or after the end of the attempt."""
     left = tuple(row for row in known.conditions if row.type != Type.STALLED)
     return msgspec.structs.replace(known, conditions=left) if len(left) < len(known.conditions) else known

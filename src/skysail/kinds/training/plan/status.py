@@ -1,4 +1,4 @@
-"""The status of a TrainingJob: what is seen of its pods, and the conditions that say where it stands and why. Pure."""
+"""Status of a TrainingJob: workers and conditions. Pure."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 _LONGEST_MESSAGE = 4096
 _ENDED = {"Succeeded", "Failed"}
-_NOT_ENDED = "The training has not ended yet."
+_NOT_ENDED = "The training has not finished yet."
 
 
 def under_way(
     snapshot: Snapshot, status: TrainingJobStatus, phase: Phase, reason: str, message: str, *, unheeded: str = ""
 ) -> TrainingJobStatus:
-    """Where it stands while its end is open. The sentence is told by the condition Running.
+    """Return the status of an unfinished job. `message` goes into the condition Running.
 
-    `unheeded` is what is wrong with a change of the spec that an attempt goes on without.
+    `unheeded` is the validation error of a changed spec that the current attempt ignores.
     """
     runs: Value = "True" if phase == "Running" else "False"
     if unheeded:
-        goes_on = f"The attempt under way goes on as it began. {unheeded}"
+        goes_on = f"The current attempt continues with its old spec. {unheeded}"
         status = told(snapshot, status, Type.ACCEPTED, "False", Reason.INVALID_SPEC, goes_on)
     else:
         status = accepted(snapshot, status)
@@ -50,7 +50,7 @@ def over(
     reason: str,
     message: str,
 ) -> TrainingJobStatus:
-    """How it ended."""
+    """Return the status of a finished job."""
     succeeded: Value = "True" if phase == "Succeeded" else "False"
     status = told(snapshot, accepted(snapshot, status), Type.RUNNING, "False", reason, message)
     status = told(snapshot, status, Type.SUCCEEDED, succeeded, reason, message)
@@ -58,13 +58,13 @@ def over(
 
 
 def refused(snapshot: Snapshot, why: Note) -> TrainingJobStatus:
-    """A write was refused: what stands, stands, and the job says why nothing moves."""
+    """Return the status after a rejected write: only the condition Accepted changes."""
     status = told(snapshot, snapshot.object.status, Type.ACCEPTED, "False", why.reason, why.message)
     return msgspec.structs.replace(status, phase=status.phase or "Pending")
 
 
 def unfit(snapshot: Snapshot, status: TrainingJobStatus, why: str) -> TrainingJobStatus:
-    """Nothing begins with such a spec: what stands, stands, and the job says what to change."""
+    """Return the status of a job whose spec is invalid: no attempt starts."""
     status = told(snapshot, status, Type.ACCEPTED, "False", Reason.INVALID_SPEC, why)
     status = told(snapshot, status, Type.RUNNING, "False", Reason.INVALID_SPEC, why)
     status = told(snapshot, status, Type.SUCCEEDED, "Unknown", Reason.UNDER_WAY, _NOT_ENDED)
@@ -72,22 +72,22 @@ def unfit(snapshot: Snapshot, status: TrainingJobStatus, why: str) -> TrainingJo
 
 
 def gathered(snapshot: Snapshot, status: TrainingJobStatus, missing: str | None) -> TrainingJobStatus:
-    """With word of a gang scheduler that is missing. Where it never was, nothing is said."""
+    """Set `GangUnavailable`. If the scheduler was never missing, do not add the condition."""
     if missing is not None:
         return told(snapshot, status, Type.GANG_UNAVAILABLE, "True", Reason.GANG_UNAVAILABLE, missing)
     if conditions.find(status.conditions, Type.GANG_UNAVAILABLE) is None:
         return status
-    there = "The gang scheduler is installed, or not asked for any more."
+    there = "The gang scheduler is installed, or the job does not use it any more."
     return told(snapshot, status, Type.GANG_UNAVAILABLE, "False", Reason.GANG_AVAILABLE, there)
 
 
 def accepted(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatus:
-    """Somebody works on it, and nothing of that is refused."""
+    """Set the condition Accepted to True."""
     return told(snapshot, status, Type.ACCEPTED, "True", Reason.ACCEPTED, "Skysail works on this TrainingJob.")
 
 
 def seen(snapshot: Snapshot, status: TrainingJobStatus, number: int) -> TrainingJobStatus:
-    """With the workers of this attempt."""
+    """Return the status with the workers of this attempt."""
     last, replaced = _workers(snapshot, number)
     workers = _done(snapshot, status, number)
     workers |= {index: _worker(pod, number + replaced[index]) for index, pod in last.items()}
@@ -100,12 +100,12 @@ def seen(snapshot: Snapshot, status: TrainingJobStatus, number: int) -> Training
 
 
 def last_seen(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatus:
-    """With what pods say that are still there after the end; of the others, how they ended if they did."""
+    """Return the status with the remaining pods of a finished job; deleted workers keep their final phase."""
     if not status.attempts:
         return status
     number = status.attempts[-1].number
     last, replaced = _workers(snapshot, number)
-    # Where the job has succeeded, one that failed was replaced, whether or not we were told by whom.
+    # If the job succeeded, a failed worker was replaced, even if the replacement was never seen.
     ended = {"Succeeded"} if status.phase == "Succeeded" else _ENDED
     known = {worker.worker_id: worker for worker in status.worker_statuses if worker.phase in ended}
     now = {index: _worker(pod, number + replaced[index]) for index, pod in last.items() if not pod.metadata.is_deleting}
@@ -114,7 +114,7 @@ def last_seen(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatu
 
 
 def is_detail(old: TrainingJobStatus, new: TrainingJobStatus) -> bool:
-    """Whether the new one only says more closely how far pods have come that are on their way, or that they are."""
+    """Return whether only the starting of pods changed, so that the write may be delayed."""
     running = conditions.find(new.conditions, Type.RUNNING)
     if new.phase != "Pending" or running is None:
         return False
@@ -130,7 +130,7 @@ def is_detail(old: TrainingJobStatus, new: TrainingJobStatus) -> bool:
 def told(
     snapshot: Snapshot, status: TrainingJobStatus, type_: Type, value: Value, reason: str, message: str
 ) -> TrainingJobStatus:
-    """With this condition among the others."""
+    """Return the status with this condition added or replaced."""
     generation = snapshot.object.metadata.generation
     new = Condition(
         type=type_,
@@ -146,9 +146,9 @@ def told(
 
 
 def _workers(snapshot: Snapshot, number: int) -> tuple[dict[int, Pod], dict[int, int]]:
-    """The newest pod of each index, and how many came before it in this attempt.
+    """Return the newest pod of each index, and the number of earlier pods of the index in this attempt.
 
-    How a pod ends that was told to go says nothing about its work.
+    Pods that ended because they were deleted are left out: their phase says nothing about their work.
     """
     pods = [
         pod
@@ -160,7 +160,7 @@ def _workers(snapshot: Snapshot, number: int) -> tuple[dict[int, Pod], dict[int,
 
 
 def _done(snapshot: Snapshot, status: TrainingJobStatus, number: int) -> dict[int, WorkerStatus]:
-    """Those who have done their work, as they were seen last: their pods may be gone."""
+    """Return the completed workers as they were last seen, because their pods may be deleted."""
     done = completion.done(snapshot.run(number))
     return {
         worker.worker_id: msgspec.structs.replace(worker, phase="Succeeded")

@@ -1,4 +1,4 @@
-"""What ends an attempt, in the order in which it counts, and whether the job is over with it. Pure."""
+"""End of an attempt, by precedence of causes, and end of the job. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from skysail.kinds.training.plan import attempts, completion, failure, gang_admi
 from skysail.kinds.training.plan.failure import Mishap
 from skysail.kinds.training.snapshot import Run, Snapshot
 
-_FREE = "A new attempt begins, which costs no retry."
+_FREE = "A new attempt starts and costs no retry."
 _COMPLETED = "Training job completed successfully"
 _EVENTS = {"NodeLost": Event.NODE_LOST, "Preempted": Event.PREEMPTED, "Deleted": Event.POD_DELETED}
 
 
 class End(msgspec.Struct, frozen=True):
-    """Why an attempt is over, as a sentence; with the pod that made it fail, and what to tell about it."""
+    """End of an attempt: cause, sentence, failed pod and events."""
 
     cause: Cause
     message: str
@@ -31,7 +31,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The end of the job."""
+    """End of the job."""
 
     phase: Literal["Succeeded", "Failed"]
     reason: Reason
@@ -45,7 +45,10 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def end_of(snapshot: Snapshot, run: Run) -> End | None:
-    """What has happened comes before what is wished: a failure is written down although the job is to be held."""
+    """Return why the attempt ends, or None.
+
+    Observed causes come before requested ones: a failure is recorded even if the job is being suspended.
+    """
     job = snapshot.object
     if completion.has_succeeded(job.spec, run):
         return End("Succeeded", _COMPLETED)
@@ -60,37 +63,37 @@ def end_of(snapshot: Snapshot, run: Run) -> End | None:
     if late is not None and late <= 0:
         return End("DeadlineExceeded", deadline_sentence(job))
     if job.spec.suspend:
-        message = "The job is held: its pods end, and its checkpoints stay. Set spec.suspend to false to go on."
+        message = "The job is suspended: its pods terminate, its checkpoints stay. Set spec.suspend to false to resume."
         return End("Suspended", message, notes=(Note(Event.TRAINING_SUSPENDED, message),))
     return _undone(snapshot, run)
 
 
 def unheeded(snapshot: Snapshot, run: Run) -> tuple[str, ...]:
-    """What is wrong with a change that came while an attempt was under way: a bad edit never ends good work."""
+    """Return errors of a spec that changed during the attempt. An invalid change never ends a running attempt."""
     return () if outdated(snapshot.object.spec, run) is None else wrongs(snapshot)
 
 
 def wrongs(snapshot: Snapshot) -> tuple[str, ...]:
-    """What speaks against the spec as it is now: what can be known of it, else what the API server says."""
+    """Return errors of the current spec: validation errors first, otherwise the preflight error."""
     return objections(snapshot.object) or (() if snapshot.refusal is None else (snapshot.refusal,))
 
 
 def outdated(spec: TrainingJobSpec, run: Run) -> Job | None:
-    """A Job that was made from other wishes than those that are there now."""
+    """Return a Job that was created from another spec, or None."""
     wanted = attempts.trained(spec)
     return next((job for job in run.jobs if job.trained_spec not in {"", wanted}), None)
 
 
 def verdict(spec: TrainingJobSpec, status: TrainingJobStatus, end: End) -> Verdict | None:
-    """None where another attempt may follow."""
+    """Return the result of the job, or None if another attempt may follow."""
     match end.cause:
         case "Succeeded":
             return Verdict("Succeeded", Reason.COMPLETED, end.message)
         case "DeadlineExceeded":
             return Verdict("Failed", Reason.DEADLINE_EXCEEDED, end.message)
         case "Failed" if spec.restart_policy == "Never":
-            fix = "It is not started anew because restartPolicy is Never; OnFailure would allow it."
-            return Verdict("Failed", Reason.NOT_RESTARTED, f"{end.message} {fix}")
+            message = f"{end.message} The job is not retried because restartPolicy is Never; set OnFailure to retry."
+            return Verdict("Failed", Reason.NOT_RESTARTED, message)
         case "Failed" if end.is_final or status.retries > spec.run_policy.backoff_limit:
             return Verdict("Failed", Reason.BACKOFF_LIMIT_EXCEEDED, f"{end.message} {_used_up(spec, status)}")
         case _:
@@ -98,7 +101,7 @@ def verdict(spec: TrainingJobSpec, status: TrainingJobStatus, end: End) -> Verdi
 
 
 def until_deadline(snapshot: Snapshot) -> float | None:
-    """Seconds that the job may still run; None where nobody set a limit, or it does not run yet."""
+    """Return the seconds until the deadline, or None without a deadline or before the job runs."""
     job = snapshot.object
     limit = job.spec.run_policy.active_deadline_seconds
     if limit is None or job.status.start_time is None:
@@ -108,7 +111,7 @@ def until_deadline(snapshot: Snapshot) -> float | None:
 
 def deadline_sentence(job: TrainingJob) -> str:
     limit = job.spec.run_policy.active_deadline_seconds
-    return f"The job ran longer than runPolicy.activeDeadlineSeconds allows, which is {limit} s."
+    return f"The job ran longer than runPolicy.activeDeadlineSeconds ({limit} s)."
 
 
 def _mishap(mishap: Mishap, log: str | None) -> End:
@@ -121,7 +124,7 @@ def _mishap(mishap: Mishap, log: str | None) -> End:
 
 
 def _undone(snapshot: Snapshot, run: Run) -> End | None:
-    """Nobody wants the attempt as it is, or a part of it is gone."""
+    """Return the end of an attempt whose spec changed or whose Job was deleted."""
     job = snapshot.object
     before = outdated(job.spec, run)
     if before is None:
@@ -132,20 +135,22 @@ def _undone(snapshot: Snapshot, run: Run) -> End | None:
 def _changed(spec: TrainingJobSpec, run: Run, made: Job) -> End:
     before = next((job.spec.parallelism for job in run.jobs if job.role == WORKER), spec.workers)
     if attempts.trained(msgspec.structs.replace(spec, workers=before)) == made.trained_spec:
-        message = f"The number of workers was changed from {before} to {spec.workers}, so a new attempt begins."
+        message = f"The number of workers changed from {before} to {spec.workers}, so a new attempt starts."
         return End("WorldSizeChanged", message, notes=(Note(Event.WORLD_SIZE_CHANGED, message),))
-    message = "What to train was changed, so a new attempt begins."
+    message = "The spec changed, so a new attempt starts."
     return End("SpecChanged", message, notes=(Note(Event.SPEC_CHANGED, message),))
 
 
 def _vanished(snapshot: Snapshot, run: Run) -> End | None:
-    """A Job that was there once: the others cannot go on without its pods."""
+    """Return the end of an attempt with a deleted Job: the other pods cannot continue without it."""
     if not snapshot.vanished or attempts.recorded(snapshot.object.status, run.number) is None:
         return None
-    message = f"Job {min(snapshot.vanished)} was deleted by somebody, so a new attempt begins."
+    message = f"Job {min(snapshot.vanished)} was deleted, so a new attempt starts."
     return End("Deleted", message, notes=(Note(Event.JOB_DELETED, message, warning=True),))
 
 
 def _used_up(spec: TrainingJobSpec, status: TrainingJobStatus) -> str:
-    again = " It failed in the same way each time: look at its log in status.failure." * attempts.is_crash_loop(status)
-    return f"runPolicy.backoffLimit is {spec.run_policy.backoff_limit}, and all retries are used up.{again}"
+    limit = spec.run_policy.backoff_limit
+    if attempts.is_crash_loop(status):
+        return f"All retries (runPolicy.backoffLimit: {limit}) failed in the same way: read the log in status.failure."
+    return f"All retries are used up (runPolicy.backoffLimit: {limit})."

@@ -1,7 +1,7 @@
-"""Who reports: a pod of the TrainingJob that the report is about, and nobody else.
+"""Authentication of reports: only a pod of the TrainingJob may report for it.
 
-A token is for one job by its audience and of one pod by the API server's word; that this pod belongs to the job is what
-the caches say. Answers of the API server are remembered for a minute, the pod is looked at each time.
+The audience of a token names the job, and a TokenReview names the pod; the caches show whether the pod belongs to the
+job. TokenReviews are cached for up to a minute, the pod is checked each time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skysail.kube.client.token_review import User
 
 _KNOWN_SECONDS = 60.0
 _UNKNOWN_SECONDS = 30.0
-# Strangers may try as many tokens as they like: they wait for each other, and the API server is not flooded.
+# Bounds concurrent TokenReviews, so that clients with invalid tokens cannot flood the API server.
 _AT_ONCE = 8
 _LONGEST_TOKEN = 16384
 _BEARER = "bearer "
@@ -32,15 +32,15 @@ _POD_UID = "authentication.kubernetes.io/pod-uid"
 
 
 class Stranger(Exception):
-    """The token is not one of a pod of this job. The message is a sentence for who sent it."""
+    """The token does not belong to a pod of this job. The message is sent to the client."""
 
 
 class Outlived(Exception):
-    """The pod was of the job; another attempt has begun since."""
+    """The pod belongs to an earlier attempt of the job."""
 
 
 class Reporters:
-    """`clock` never goes back. Tokens are remembered by their hash only."""
+    """Authentication of clients. `clock` is monotonic. Tokens are stored only as hashes."""
 
     def __init__(self, client: Client, caches: Caches, clock: Callable[[], float]) -> None:
         self._client = client
@@ -49,22 +49,22 @@ class Reporters:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def check(self, key: Key, authorization: str) -> TrainingJob:
-        """The job, where the bearer may report for it. Raises Stranger or Outlived."""
+        """Return the job if the bearer may report for it. Raises Stranger or Outlived."""
         job, token = self._caches.training.get(key), _bearer(authorization)
-        # Whether there is such a job is no stranger's business: the sentence is the same.
+        # The message is the same for a missing job, so that clients cannot probe for names.
         user = None if job is None or token is None else await self._user(job, token)
         if job is None or user is None:
             raise Stranger(
-                f"This is no token for TrainingJob {key}. Send `Authorization: Bearer` and what is in the file that "
-                "KUBEFLOW_TRAINER_SERVER_TOKEN names; read it anew each time, because it changes."
+                f"The token is not valid for TrainingJob {key}. Send `Authorization: Bearer` with the content of the "
+                "file KUBEFLOW_TRAINER_SERVER_TOKEN, and read the file for each report, because it changes."
             )
         pod = self._pod(job, user)
         if pod is None:
-            raise Stranger(f"This token is not of a pod of TrainingJob {key}, and only its pods may report for it.")
+            raise Stranger(f"The token does not belong to a pod of TrainingJob {key}. Only pods of the job may report.")
         if job.status.attempts and pod.attempt < job.status.attempts[-1].number:
             raise Outlived(
-                f"Pod {pod.metadata.name} is of attempt {pod.attempt}, and attempt {job.status.attempts[-1].number} "
-                "has begun: what it reports is outdated."
+                f"Pod {pod.metadata.name} belongs to attempt {pod.attempt}, but attempt "
+                f"{job.status.attempts[-1].number} has started: the report is outdated."
             )
         return job
 
@@ -81,7 +81,7 @@ class Reporters:
             return await token_review.review(self._client, token, audience_)
 
     def _pod(self, job: TrainingJob, user: User) -> Pod | None:
-        """The pod that the token was made for, if a Job of this very TrainingJob made it."""
+        """Return the pod of the token, if a Job of this TrainingJob created it."""
         name, uid = (next(iter(user.extra.get(field, ())), "") for field in (_POD_NAME, _POD_UID))
         namespace = job.metadata.namespace
         pod = self._caches.pods.get(Key(namespace, name))

@@ -1,7 +1,7 @@
-"""Finds the lines by which pods tell of checkpoints: follows the log of each pod that may print one. The leader does.
+"""Log watcher: finds checkpoint lines in the logs of pods that may print them. Runs in the leader.
 
-Nothing of it is remembered. Who begins to follow a log reads it from the checkpoint on that the status has, or from its
-beginning, and so finds what was printed while nobody listened, as long as the pod is there.
+Stateless: a new watcher reads each log from the checkpoint in the status, or from the beginning. So it finds lines that
+were printed while no operator ran, if the pod still exists.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from skysail.kube.client.transport import Stream
 
 _LONGEST_LINE = 65536
 _LONGEST_PAUSE = 30.0
-# A log ends a moment after its container. A node that does not answer must not keep the next attempt from beginning.
+# A log ends shortly after its container. A node that does not answer must not delay the next attempt for longer.
 _PATIENCE_SECONDS = 15.0
 _TRIES = 3
-# So many logs are opened at a time: a leader begins with those of all jobs.
+# Limits concurrent log requests, because a new leader opens the logs of all jobs.
 _OPENINGS = 32
 
 log = logging.getLogger(__name__)
 
 
 class Printed(msgspec.Struct, frozen=True):
-    """A line of a log, and when it was printed."""
+    """Line of a log with its timestamp."""
 
     time: str
     text: str
 
 
 class _Following(msgspec.Struct, frozen=True):
-    """The log of one pod. When the task is over, the log was read to its end."""
+    """Watched log of one pod. When the task is done, the log was read to its end."""
 
     key: Key
     job: str
@@ -60,7 +60,7 @@ class _Following(msgspec.Struct, frozen=True):
 
 
 class Reader:
-    """One task for each pod whose log is followed, by the pod's UID."""
+    """Log watcher with one task per pod, by the UID of the pod."""
 
     def __init__(self, client: Client, caches: Caches, records: Records, recorder: Recorder) -> None:
         self._client = client
@@ -75,7 +75,7 @@ class Reader:
         caches.pods.subscribe(self._changed)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch logs until cancelled."""
         for cache in (self._caches.training, self._caches.pods):
             await cache.synced.wait()
         async with asyncio.TaskGroup() as self._tasks:
@@ -85,9 +85,9 @@ class Reader:
             await asyncio.Event().wait()
 
     def is_settled(self, job: str) -> bool:
-        """Whether all is read and written that ended pods of this job have printed, or was waited for long enough.
+        """Return whether all checkpoints printed by finished pods of the job are written, or the wait timed out.
 
-        Nobody waits here: who is told no asks again, so that a dead node keeps only its own jobs.
+        Never blocks: the caller asks again later, so that a dead node delays only its own jobs.
         """
         now = asyncio.get_running_loop().time()
         if self._begun and not self._is_reading(job):
@@ -99,7 +99,7 @@ class Reader:
         return True
 
     def _is_reading(self, job: str) -> bool:
-        """Whether the log of a pod that has ended is not read to its end."""
+        """Return whether the log of a finished pod is still being read."""
         for pod in self._caches.pods.by("training", job):
             self._follow(pod)
         rows = [row for row in self._followed.values() if row.job == job and self._has_ended(row.key)]
@@ -109,7 +109,7 @@ class Reader:
         if new is not None:
             self._follow(new)
         elif old is not None and (row := self._followed.get(old.metadata.uid)) is not None:
-            # A connection to a node that died may stay open for ever.
+            # A connection to a dead node may stay open for ever.
             asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, row.task.cancel)
             row.task.add_done_callback(lambda _: self._followed.pop(old.metadata.uid, None))
 
@@ -124,7 +124,7 @@ class Reader:
     async def _read_to_end(self, pod: Pod, since: str) -> None:
         quiet = 0
         while (job := self._job(pod)) is not None:
-            # Known before the log is opened: what is read then is all that there will be.
+            # Checked before the log is opened: if the pod has finished, this read is complete.
             has_ended, before = self._has_ended(pod.metadata.key), since
             try:
                 async for printed in self._log(pod, since):
@@ -136,7 +136,7 @@ class Reader:
             except NotFound:
                 break
             except KubeError as error:
-                log.debug("log not read", extra={"pod": str(pod.metadata.key), "why": str(error)})
+                log.debug("pod log not readable, retried", extra={"pod": str(pod.metadata.key), "why": str(error)})
             quiet = 0 if since != before else quiet + 1
             if has_ended and quiet == _TRIES:
                 break
@@ -145,7 +145,7 @@ class Reader:
             await self._records.settled(job.metadata.key)
 
     async def _log(self, pod: Pod, since: str) -> AsyncIterator[Printed]:
-        """Until it ends, from this moment on."""
+        """Yield the log from `since` to its end."""
         query = {"container": CONTAINER, "follow": "true", "timestamps": "true"}
         if since:
             query["sinceTime"] = since
@@ -165,7 +165,7 @@ class Reader:
             if complete is not None and printed.time:
                 self._records.note(job, Report(checkpoint=kept(job, complete, printed.time)))
         except Unusable as error:
-            message = f"Pod {pod.metadata.name}: {error}"
+            message = f"Pod {pod.metadata.name} printed an invalid checkpoint. {error}"
             self._recorder.record(TRAINING_JOB.resource, job, Note(Event.CHECKPOINT_REFUSED, message, warning=True))
 
     def _job(self, pod: Pod) -> TrainingJob | None:
@@ -178,7 +178,7 @@ class Reader:
 
 
 def prints(job: TrainingJob, pod: Pod) -> bool:
-    """Whether this pod may tell of a checkpoint: rank 0 does. Elastic workers have no rank before they have met."""
+    """Return whether this pod may print checkpoints: rank 0, or any elastic worker, because their ranks are unknown."""
     if not checkpoint_directory(job.spec) or pod.started_at is None or job.status.phase in OVER:
         return False
     if job.status.attempts and pod.attempt < job.status.attempts[-1].number:
@@ -188,7 +188,7 @@ def prints(job: TrainingJob, pod: Pod) -> bool:
 
 
 async def lines(stream: Stream) -> AsyncIterator[Printed]:
-    """The last line of each piece, and every other one with the mark: logs are long, and nobody wants the rest."""
+    """Yield each line with the mark, and the last line of each chunk for its timestamp."""
     rest = b""
     async for chunk in stream:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -209,6 +209,6 @@ def _printed(raw: bytes) -> Printed:
 
 
 def _known(job: TrainingJob, pod: Pod) -> str:
-    """What was printed before the newest checkpoint is old news, where this pod has saved that one."""
+    """Return the time from which to read the log: the newest checkpoint, if this pod saved it."""
     saved = job.status.checkpoint.save_time if job.status.checkpoint else None
     return saved if saved and pod.started_at and saved >= pod.started_at else ""

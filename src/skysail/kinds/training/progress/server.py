@@ -1,4 +1,4 @@
-"""The server that pods report to, as Kubeflow Trainer's: POST, a bearer token, JSON, and a Status object on errors."""
+"""Progress server with Kubeflow Trainer's protocol: POST, bearer token, JSON, and a Status object on errors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from skysail.kube.api.objects import Key
 from skysail.kube.client.errors import KubeError
 
 _LARGEST_BODY = 65536
-# A hundred workers that report every five seconds, twice.
+# Twice the rate of a hundred workers that each report every five seconds.
 _MOST_REPORTS = 400
 _WINDOW_SECONDS = 10.0
 _MOST_JOBS = 20_000
-# How long a checkpoint's sender waits for it to be written: the pace of writes, and some patience.
+# Time for which the sender of a checkpoint waits: the write interval and a margin.
 _WRITE_SECONDS = 25.0
 _REASONS = {
     400: "BadRequest",
@@ -40,16 +40,16 @@ _REASONS = {
 }
 _CODES: dict[type[Exception], int] = {Unusable: 400, Stranger: 401, Outlived: 409, Lost: 410}
 _SENTENCES = {
-    404: "Nothing is here: the address is in KUBEFLOW_TRAINER_SERVER_URL, and it is used as it is.",
-    405: "Reports are sent by POST.",
-    413: f"The report is larger than {_LARGEST_BODY} bytes. Send fewer metrics, or shorter ones.",
+    404: "The path does not exist: send reports to KUBEFLOW_TRAINER_SERVER_URL unchanged.",
+    405: "The method is not allowed: send reports by POST.",
+    413: f"The report is larger than {_LARGEST_BODY} bytes: send fewer or shorter metrics.",
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Rate:
-    """How often each job was reported for in the last seconds. `clock` never goes back."""
+    """Rate limiter per job. `clock` is monotonic."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -68,7 +68,7 @@ class Rate:
 
 
 class Desk:
-    """Where reports come in. On every replica."""
+    """Request handler for reports. Runs on every replica."""
 
     def __init__(
         self, reporters: Reporters, records: Records, caches: Caches, *, rate: Rate, now: Callable[[], datetime]
@@ -92,20 +92,21 @@ class Desk:
         try:
             job = await self._reporters.check(key, request.headers.get("Authorization", ""))
             if not self._rate.allows(job.metadata.uid):
-                sentence = f"TrainingJob {key} is reported for too often. One report in five seconds is enough."
+                sentence = f"TrainingJob {key} receives too many reports: send one every five seconds."
                 return _refusal(429, sentence, retry_after=int(_WINDOW_SECONDS))
             body = parse(await request.read())
             await self._record(job, report(job, body, timestamp(self._now())))
         except (Stranger, Outlived, Unusable, Lost) as error:
             return _refusal(_CODES[type(error)], str(error))
         except (KubeError, TimeoutError):
-            return _refusal(
-                503, "The API server does not answer in time. Report again in a few seconds.", retry_after=5
-            )
+            return _refusal(503, "The API server did not answer in time. Report again in a few seconds.", retry_after=5)
         return _json(200, body)
 
     async def _record(self, job: TrainingJob, told: Report) -> None:
-        """Who tells of a checkpoint may delete the one before it when we have answered, so it is written by then."""
+        """Record the report.
+
+        A checkpoint is written before the reply, because the sender may then delete the previous one.
+        """
         if told.checkpoint is None:
             self._records.note(job, told)
         else:
@@ -114,7 +115,7 @@ class Desk:
 
 @web.middleware
 async def _as_status(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What the framework refuses is told like everything else."""
+    """Answer errors of the web framework with a Status object as well."""
     try:
         return await handler(request)
     except web.HTTPException as error:

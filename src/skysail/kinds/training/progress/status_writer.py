@@ -1,8 +1,7 @@
-"""Writes what pods reported into the status of their TrainingJobs, each job at most once in ten seconds.
+"""Writer of reports into the status of TrainingJobs, at most once in ten seconds per job.
 
-Every replica writes what it was told, whether or not it leads: a report is a fact and no decision, and to hand it on
-would only be one more thing that can fail. Nobody undoes the other's words, because the leader writes a status as it
-was read or not at all, and so does this one.
+Every replica writes the reports it receives, leader or not: a report is an observation, not a decision, and forwarding
+it would add a failure mode. Optimistic locking keeps the writers from overwriting each other.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ RIGHTS = (Right(TRAINING_JOB.resource, ("get",)), Right(TRAINING_JOB.resource, (
 
 _WORKERS = 8
 _TRIES = 4
-# Times in the status are cut to seconds, so that one more must pass before ten have.
+# Timestamps are truncated to seconds, so eleven guarantee an interval of ten.
 _PACE = timedelta(seconds=11)
 
 log = logging.getLogger(__name__)
 
 
 class _Word(msgspec.Struct, frozen=True):
-    """What is not written yet of one job, known by its UID, and who waits for it to be."""
+    """Unwritten report of one job, by UID, and the callers that wait for the write."""
 
     uid: str
     report: Report
@@ -55,11 +54,11 @@ class _Word(msgspec.Struct, frozen=True):
 
 
 class Lost(Exception):
-    """The job is gone, so there is nothing to write to."""
+    """The job was deleted, so the report cannot be written."""
 
 
 def recorded(status: TrainingJobStatus, report: Report, now: datetime) -> TrainingJobStatus:
-    """The status with a report in it."""
+    """Return the status with the report merged in."""
     progress = status.progress
     if report.progress is not None:
         told = merged(progress, report.progress)
@@ -68,18 +67,21 @@ def recorded(status: TrainingJobStatus, report: Report, now: datetime) -> Traini
 
 
 def pause(status: TrainingJobStatus, report: Report, now: datetime) -> float:
-    """Seconds until this may be written. A checkpoint waits for no progress: an attempt may end at any moment."""
+    """Return the seconds until the report may be written.
+
+    A checkpoint does not wait for the interval of progress: an attempt may end at any moment.
+    """
     known = status.checkpoint if report.checkpoint else status.progress
     last = getattr(known, "save_time" if report.checkpoint else "last_updated_time", None)
     if last is None:
         return 0.0
     left = attempts.moment(last) + _PACE - now
-    # A clock that is ahead, here or there, makes nobody wait for longer.
+    # A clock that is ahead, here or on another replica, does not prolong the delay.
     return left.total_seconds() if timedelta() < left <= _PACE else 0.0
 
 
 class Records:
-    """What was reported to this replica and is not written yet. The last word of each job always is."""
+    """Unwritten reports of this replica. The last report of each job is always written."""
 
     def __init__(
         self, client: Client, jobs: Cache[TrainingJob], *, now: Callable[[], datetime], rng: random.Random
@@ -92,17 +94,20 @@ class Records:
         self.is_open = False
 
     def note(self, job: TrainingJob, report: Report) -> None:
-        """Write this soon; or something that was reported later, where that comes first."""
+        """Enqueue the report. A later report may be written in its place."""
         self._add(job, report)
 
     async def write(self, job: TrainingJob, report: Report) -> None:
-        """Returns when it is written. Raises Lost, and Unusable where the API server will never take it."""
+        """Write the report and return afterwards.
+
+        Raises Lost if the job was deleted, Unusable if the API server rejects the report.
+        """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._add(job, report, written)
         await written
 
     async def settled(self, key: Key) -> None:
-        """Returns when nothing of this job is left to write."""
+        """Return when no report of this job is left to write."""
         word = self._words.get(key)
         if word is None:
             return
@@ -112,7 +117,7 @@ class Records:
             await written
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the workers until cancelled."""
         self.is_open = True
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -123,12 +128,12 @@ class Records:
             self._queue.close()
 
     async def flush(self) -> None:
-        """Write all that is left, at once: the process ends."""
+        """Write all remaining reports at once, because the process is stopping."""
         for key in list(self._words):
             try:
                 await self._write(key, in_a_hurry=True)
             except KubeError as error:
-                log.warning("last report not written", extra={"object": str(key), "why": str(error)})
+                log.warning("report lost at shutdown", extra={"object": str(key), "why": str(error)})
 
     def _add(self, job: TrainingJob, report: Report, *waiting: asyncio.Future[None]) -> None:
         key, uid = job.metadata.key, job.metadata.uid
@@ -152,7 +157,7 @@ class Records:
             except KubeError as error:
                 delay = self._queue.retry(key)
                 extra = {"object": str(key), "why": str(error), "retry_in": round(delay, 1)}
-                log.warning("report not written", extra=extra)
+                log.warning("report write failed, requeued", extra=extra)
             finally:
                 self._queue.done(key)
 
@@ -176,7 +181,7 @@ class Records:
             else:
                 self._done(key, word)
                 return
-        raise Conflict(409, "Conflict", "others write to it all the time")
+        raise Conflict(409, "Conflict", "the object changed during every write")
 
     async def _patch(self, job: TrainingJob, report: Report) -> None:
         status = recorded(job.status, report, self._now())
@@ -186,13 +191,13 @@ class Records:
         if report.progress is not None:
             changed["progress"] = msgspec.to_builtins(status.progress)
         if report.checkpoint is not None:
-            # A patch leaves what it does not name, and the step of another checkpoint is wrong for this one.
+            # A merge patch keeps absent fields, and the step of another checkpoint would be wrong.
             changed["checkpoint"] = {"step": None, "claimName": None, **msgspec.to_builtins(report.checkpoint)}
         resource = TRAINING_JOB.resource
         self._jobs.wrote(await self._client.patch_status(resource, job, changed, TrainingJob))
 
     async def _look(self, job: TrainingJob) -> None:
-        """The cache is behind: read what is there now."""
+        """Update a stale cache entry with a live read."""
         metadata = job.metadata
         try:
             found = await self._client.get(TRAINING_JOB.resource, metadata.namespace, metadata.name, TrainingJob)
@@ -211,12 +216,12 @@ class Records:
 
     def _drop(self, key: Key, word: _Word) -> None:
         self._words.pop(key, None)
-        word.tell(Lost(f"TrainingJob {key} is gone."))
+        word.tell(Lost(f"TrainingJob {key} was deleted."))
 
     def _refuse(self, key: Key, error: Invalid) -> None:
-        """What cannot be written must not stand in the way of what is reported later."""
-        log.warning("report dropped", extra={"object": str(key), "why": str(error)})
+        """Drop a rejected report, so that it does not block later ones."""
+        log.warning("report rejected, dropped", extra={"object": str(key), "why": str(error)})
         self._queue.forgive(key)
         word = self._words.pop(key, None)
         if word is not None:
-            word.tell(Unusable(f"The API server does not take this report: {error.message}"))
+            word.tell(Unusable(f"The API server rejects this report: {error.message}"))

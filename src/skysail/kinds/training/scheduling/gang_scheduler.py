@@ -1,7 +1,7 @@
-"""What the engine asks of a gang scheduler, and what it knows of one. Decisions are pure.
+"""Interface of a gang scheduler, and the observed state of its objects. Decisions are pure.
 
-A gang is one object of the scheduler's own kind, which belongs to the TrainingJob and outlives its attempts: a restart
-keeps its place. One more scheduler is one more subclass and one more row of the registry.
+A gang is one object of the scheduler's own kind. The TrainingJob owns it, and it outlives attempts: a restart keeps its
+quota. To support another scheduler, add a subclass and a registry entry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scheduler wants to be said in the pods of one role, beside what the job says."""
+    """Fields that the gang scheduler adds to the pods of one role."""
 
     labels: Mapping[str, str] = _NOTHING
     annotations: Mapping[str, str] = _NOTHING
@@ -36,7 +36,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: str = ""
 
     def on(self, job: Manifest) -> Manifest:
-        """The manifest of a Job with this in its pods."""
+        """Return the manifest of the Job with these fields in its pod template."""
         template = job["spec"]["template"]
         metadata, spec = dict(template["metadata"]), dict(template["spec"])
         for name, more in (("labels", self.labels), ("annotations", self.annotations)):
@@ -53,8 +53,9 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects of others that a decision needs, read when an attempt is to begin: a value for the job's priority, and
-    placements by the name of their flavor. One that is not there is left out.
+    """Objects of others that a decision needs, read before an attempt starts.
+
+    `priority`: value of the PriorityClass. `flavors`: placements by flavor name. Missing objects are left out.
     """
 
     priority: int | None = None
@@ -62,9 +63,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the gang scheduler that a job asks for. `is_served` is None while nobody knows.
+    """Observed state of the gang scheduler of a job. `is_served` is None while discovery is incomplete.
 
-    `objects` are all that belong to the job, of any scheduler; `is_gone`: the API server itself has none of this one's.
+    `objects`: gang objects of the job, of any scheduler. `is_gone`: a live read found no object of this scheduler.
     """
 
     is_served: bool | None = None
@@ -73,7 +74,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts = Facts()
 
     def object(self, resource: Resource) -> Object | None:
-        """The gang, where it is there to stay."""
+        """Return the gang object, unless it is being deleted."""
         found = (each for of, each in self.objects if of == resource and not each.metadata.is_deleting)
         return next(found, None)
 
@@ -82,47 +83,49 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gang:
-    """One gang scheduler. `object_` is always one of `resource`, read as `type`."""
+    """One gang scheduler. `object_` is an object of `resource`, decoded as `type`."""
 
     name: str
     resource: Resource
     type: type[Object]
     rights: tuple[Right, ...]
-    advice: str
 
     async def facts(self, client: Client, job: TrainingJob, object_: Object | None) -> Facts:  # noqa: ARG002 (interface)
-        """What has to be read of others before an attempt begins."""
+        """Read the objects of others that an attempt needs before it starts."""
         return Facts()
 
     def spec(self, job: TrainingJob, facts: Facts) -> Manifest:
-        """What the job asks for: the spec of its gang."""
+        """Return the spec of the gang object."""
         raise NotImplementedError
 
     def waits(self, object_: Object, facts: Facts) -> str | None:  # noqa: ARG002 (interface)
-        """What keeps an attempt from beginning, as a sentence."""
+        """Return what keeps the attempt from starting, as a sentence, or None."""
         return None
 
     def complaint(self, object_: Object) -> str | None:  # noqa: ARG002 (interface)
-        """Why pods that are there do not run, as far as the scheduler tells it."""
+        """Return why existing pods do not run, if the scheduler says so."""
         return None
 
     def placement(self, object_: Object, facts: Facts, role: str) -> Placement:
         raise NotImplementedError
 
     def revoked(self, object_: Object | None) -> str | None:  # noqa: ARG002 (interface)
-        """Why the pods of an attempt have to go, as a sentence. None stands for a gang that was deleted."""
+        """Return why the attempt lost its admission, as a sentence, or None.
+
+        `object_` is None if the gang was deleted.
+        """
         return None
 
     def release(self, object_: Object, now: datetime) -> Action | None:  # noqa: ARG002 (interface)
-        """Confirm that no pod of a revoked attempt is left."""
+        """Return the action that confirms that no pod of an evicted attempt is left."""
         return None
 
     def ready(self, object_: Object, now: datetime, *, all_run: bool) -> Action | None:  # noqa: ARG002 (interface)
-        """Tell whether all pods run."""
+        """Return the action that reports whether all pods run."""
         return None
 
     def over(self, object_: Object, now: datetime, phase: Literal["Succeeded", "Failed"]) -> Action | None:  # noqa: ARG002 (interface)
-        """The job is over: nothing is asked for any more."""
+        """Return the action for a finished job, which needs no quota any more."""
         return Delete(self.resource, object_)
 
     def digest(self, spec: Manifest) -> str:
@@ -141,6 +144,6 @@ def manifest(gang: Gang, job: TrainingJob, facts: Facts) -> Manifest:
 
 
 def fits(object_: Object, wanted: Manifest) -> bool:
-    """Whether the gang was made for what the job asks for now."""
+    """Return whether the gang object was created for the current spec."""
     made_for = (object_.metadata.annotations or {}).get(Annotation.GANG_SPEC)
     return bool(made_for == wanted["metadata"]["annotations"][Annotation.GANG_SPEC])

@@ -1,7 +1,7 @@
-"""Kueue: a job begins when its Workload is admitted, on the flavors that it was admitted with. Pure but for one read.
+"""Kueue: an attempt starts when the Workload is admitted, on the assigned flavors. Pure except for `facts`.
 
-We own the Workload, so that all roles are one decision and a restart keeps its quota. Kueue takes the quota back by the
-condition `Evicted`, and counts it as taken until we say that no pod is left.
+Skysail owns the Workload, so that all roles are one decision and a restart keeps its quota. Kueue takes the quota back
+by the condition `Evicted`, and counts it as used until Skysail confirms that no pod is left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RESERVED, _ADMITTED, _EVICTED, _READY = "QuotaReserved", "Admitted", "Evicted",
 _REQUEUED, _FINISHED = "Requeued", "Finished"
 _STARTED = (_READY, "True", "Started", "All pods reached readiness and the workload is running")
 _RECOVERING = (_READY, "False", "WaitForRecovery", "At least one pod has failed, waiting for recovery")
-# After these Kueue queues the Workload again as it is; after others it waits for what ended it to be mended.
+# After these reasons Kueue queues the Workload again; after others it waits for a change.
 _QUEUED_AGAIN = {"Preempted", "NodeFailures"}
 _KEPT_OF_CONTAINER = ("name", "image", "resources", "restartPolicy")
 _KEPT_OF_POD = (
@@ -50,7 +50,7 @@ _KEPT_OF_POD = (
 
 
 class Condition(Read, frozen=True):
-    """Written back whole, because a list is replaced as one."""
+    """Condition with all fields, because a merge patch replaces the whole list."""
 
     type: str
     status: str
@@ -70,7 +70,7 @@ class _Admission(Read, frozen=True):
 
 
 class _Update(Read, frozen=True):
-    """What an admission check wants to be said in the pods of one role."""
+    """Fields that an admission check adds to the pods of one role."""
 
     name: str
     labels: dict[str, str] = msgspec.field(default_factory=dict)
@@ -133,7 +133,6 @@ class Kueue(Gang):
         Right(FLAVOR, ("get",)),
         Right(PRIORITY_CLASS, ("get",)),
     )
-    advice = "Install a Kueue that does"
 
     async def facts(self, client: Client, job: TrainingJob, object_: Object | None) -> Facts:
         names = _flavors(object_.status) if isinstance(object_, Workload) else ()
@@ -154,16 +153,16 @@ class Kueue(Gang):
     def waits(self, object_: Object, facts: Facts) -> str | None:
         workload = cast("Workload", object_)
         if workload.holds(_FINISHED):
-            return "Kueue has ended the job's Workload. Delete the Workload, and the job is queued anew."
+            return "The Workload of the job is finished in Kueue. Delete the Workload to queue the job again."
         if not workload.spec.active:
-            return "The job's Workload is not active in Kueue. Set its spec.active to true to queue it again."
+            return "The Workload of the job is not active in Kueue. Set its spec.active to true to queue it again."
         if workload.holds(_EVICTED) and workload.holds(_RESERVED):
             return self.revoked(workload)
         if not workload.holds(_ADMITTED):
             return _queued(workload)
         missing = sorted(set(_flavors(workload.status)) - facts.flavors.keys())
         if missing:
-            return f"Kueue admitted the job to ResourceFlavor {missing[0]}, which does not exist. Create it."
+            return f"ResourceFlavor {missing[0]}, which Kueue assigned to the job, does not exist: create it."
         return None
 
     def placement(self, object_: Object, facts: Facts, role: str) -> Placement:
@@ -181,13 +180,13 @@ class Kueue(Gang):
 
     def revoked(self, object_: Object | None) -> str | None:
         if not isinstance(object_, Workload):
-            return "The job's Workload was deleted, and its quota with it."
+            return "The Workload of the job was deleted, so the job lost its quota."
         if object_.holds(_EVICTED):
             evicted = object_.condition(_EVICTED)
             return f"Kueue evicted the job ({evicted.reason}): {evicted.message}" if evicted else None
         if not object_.spec.active:
-            return "The job's Workload was deactivated in Kueue."
-        return None if object_.holds(_ADMITTED) else "Kueue has taken the job's admission back."
+            return "The Workload of the job was deactivated in Kueue."
+        return None if object_.holds(_ADMITTED) else "Kueue took back the admission of the job."
 
     def release(self, object_: Object, now: datetime) -> PatchStatus | None:
         workload = cast("Workload", object_)
@@ -212,17 +211,17 @@ class Kueue(Gang):
         return PatchStatus(WORKLOAD, workload, _told(workload, now, row))
 
     def over(self, object_: Object, now: datetime, phase: Literal["Succeeded", "Failed"]) -> PatchStatus | None:
-        """Kept as the record of what the queue gave. Of pods that did their work nobody may have seen that they ran."""
+        """Set Finished. The Workload stays as a record. Pods that succeeded may never have been seen running."""
         workload = cast("Workload", object_)
         if workload.holds(_FINISHED):
             return None
         ran = (_STARTED,) if phase == "Succeeded" else ()
-        ended = (_FINISHED, "True", phase, f"The TrainingJob is over: {phase}.")
+        ended = (_FINISHED, "True", phase, f"The TrainingJob has finished: {phase}.")
         return PatchStatus(WORKLOAD, workload, _told(workload, now, *ran, ended))
 
 
 def _pod_sets(job: TrainingJob) -> list[Manifest]:
-    """One for each role, as its pods are in any attempt."""
+    """Return one pod set per role, with the pod template that is the same in all attempts."""
     jobs = children(job, 0, None).jobs
     return [
         {"name": group.role, "count": group.replicas, "template": _asked(manifest["spec"]["template"])}
@@ -231,7 +230,7 @@ def _pod_sets(job: TrainingJob) -> list[Manifest]:
 
 
 def _asked(template: Manifest) -> Manifest:
-    """Of a pod, what decides where it can run and what it takes."""
+    """Return the fields of the pod template that affect scheduling and quota."""
     pod = template["spec"]
     kept = {name: pod[name] for name in _KEPT_OF_POD if name in pod}
     for containers in ("containers", "initContainers"):
@@ -241,7 +240,7 @@ def _asked(template: Manifest) -> Manifest:
 
 
 def _counted(pod_set: Manifest) -> Manifest:
-    """What a quota is counted by: another image does not lose it."""
+    """Return the pod set without images, because another image needs no new admission."""
     pod = dict(pod_set["template"]["spec"])
     for containers in ("containers", "initContainers"):
         pod[containers] = [{**each, "image": ""} for each in pod.get(containers, [])]
@@ -253,20 +252,23 @@ def _some(whole: Manifest, names: Iterable[str]) -> Manifest:
 
 
 def _queued(workload: Workload) -> str:
-    """Why it is not admitted, in Kueue's own words."""
+    """Return why the Workload is not admitted, with Kueue's message."""
     if workload.holds(_RESERVED):
         checks = [check for check in workload.status.admission_checks if check.state != "Ready"]
-        told = "".join(f" {check.name} is {check.state}{': ' * bool(check.message)}{check.message}" for check in checks)
-        return f"Kueue has set quota aside, and waits for admission checks:{told}." if told else "Kueue admits the job."
+        states = [(f"{check.name} is {check.state}", check.message) for check in checks]
+        told = "; ".join(f"{state}: {message}" if message else state for state, message in states)
+        return (
+            f"Kueue reserved quota and waits for admission checks: {told}." if told else "Kueue is admitting the job."
+        )
     reserved = workload.condition(_RESERVED)
     queue = workload.spec.queue_name
     if reserved is None:
-        return f"The job is in Kueue's queue {queue}, and nobody has looked at it yet."
+        return f"The job waits in Kueue's queue {queue}, and Kueue has not processed it yet."
     return f"The job waits in Kueue's queue {queue} ({reserved.reason}): {reserved.message}"
 
 
 def _flavors(status: _Status, role: str | None = None) -> tuple[str, ...]:
-    """The names of those that were assigned, each once."""
+    """Return the names of the assigned flavors without duplicates."""
     rows = status.admission.pod_set_assignments if status.admission else ()
     return tuple(dict.fromkeys(name for row in rows if role in {None, row.name} for name in row.flavors.values()))
 
@@ -276,7 +278,7 @@ def _joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def _told(workload: Workload, now: datetime, *rows: tuple[str, str, str, str]) -> Manifest:
-    """All conditions, with these among them: one per type, and its time moves only with its status."""
+    """Return all conditions with these set. lastTransitionTime changes only with the status."""
     found = {row.type: row for row in workload.status.conditions}
     for type_, status, reason, message in rows:
         old = found.get(type_)
@@ -294,7 +296,7 @@ async def _flavor(client: Client, name: str) -> Placement | None:
 
 
 async def _priority(client: Client, job: TrainingJob) -> int | None:
-    """The pods are refused where the class does not exist; that is told when they are made."""
+    """Return the value of the PriorityClass, or None if it does not exist: creating the pods then reports the error."""
     wanted = job.spec.scheduling and job.spec.scheduling.priority_class
     if not wanted:
         return None

@@ -1,4 +1,4 @@
-"""What is seen of gang schedulers: caches of kinds that a cluster need not have, and what is asked of the server."""
+"""Observer of gang schedulers: caches of kinds that the cluster may not serve, and live reads."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Serves = Callable[[Resource], bool | None]
 
 
 def serves_nothing(_: Resource) -> bool:
-    """Where nobody looks for kinds that need not be there."""
+    """Return False: without discovery no optional kind is served."""
     return False
 
 
 class Sight:
-    """`caches` are indexed by the owner's UID. `serves` is None while nobody knows."""
+    """Observer. `caches` are indexed by the owner's UID. `serves` returns None while discovery is incomplete."""
 
     def __init__(self, client: Client, caches: tuple[Cache[Any], ...], serves: Serves) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class Sight:
         self._serves = serves
 
     def known(self, job: TrainingJob) -> Known:
-        """As the caches have it."""
+        """Return the cached state."""
         gang = scheduling.of(job.spec)
         return Known(
             is_served=None if gang is None else self._is_served(gang.resource),
@@ -45,9 +45,9 @@ class Sight:
         )
 
     async def closer(self, job: TrainingJob, known: Known, *, begins: bool) -> Known:
-        """The gang as the server has it, with what it refers to, where an attempt begins or would have to end.
+        """Return the live state with its facts, if an attempt starts or would have to end; otherwise the cached state.
 
-        A cache that lags knows nothing yet of the admission that an attempt has begun with.
+        A lagging cache may not contain the admission of the current attempt yet.
         """
         gang = scheduling.of(job.spec)
         if gang is None or not known.is_served:
@@ -66,12 +66,12 @@ class Sight:
         )
 
     def _is_served(self, resource: Resource) -> bool | None:
-        """A kind that has just appeared is not known before it was listed."""
+        """Return None for a kind that is served but not listed yet."""
         served = self._serves(resource)
         return None if served and not self._caches[resource].synced.is_set() else served
 
     def _remember(self, resource: Resource, cached: Object | None, found: Object | None) -> None:
-        """The next plan builds on this answer. One without our label would never be heard of again."""
+        """Update the cache with a live read. An object without our label is never watched, so it is not cached."""
         if found is None and cached is not None:
             self._caches[resource].ended(cached)
         elif found is not None and Label.TRAINING_JOB_UID in (found.metadata.labels or {}):

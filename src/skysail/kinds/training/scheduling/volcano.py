@@ -1,4 +1,4 @@
-"""Volcano: pods name their PodGroup and leave their placing to its scheduler, which binds all of them or none. Pure."""
+"""Volcano: pods name their PodGroup, and Volcano's scheduler binds all of them or none. Pure."""
 
 from __future__ import annotations
 
@@ -42,10 +42,9 @@ class Volcano(Gang):
     resource = POD_GROUP
     type = PodGroup
     rights = (reading(POD_GROUP), Right(POD_GROUP, ("create", "delete", "patch")))
-    advice = "Install a Volcano that does"
 
     def spec(self, job: TrainingJob, facts: Facts) -> Manifest:  # noqa: ARG002 (interface)
-        """An elastic job begins with the fewest workers that it may have."""
+        """Return the spec of the PodGroup. An elastic job starts with its minimum number of workers."""
         wanted = job.spec.scheduling
         members = [(group, fewest(job.spec, group)) for group in groups(job.spec)]
         spec: Manifest = {
@@ -71,7 +70,7 @@ class Volcano(Gang):
 
 
 def _together(members: list[tuple[Group, int]]) -> dict[str, str]:
-    """What the fewest pods that it begins with ask for, all together."""
+    """Return the sum of the resources of the pods that the job starts with."""
     total: dict[str, Decimal] = {}
     for group, number in members:
         asked = {**group.resources.limits, **group.resources.requests}
@@ -83,5 +82,5 @@ def _together(members: list[tuple[Group, int]]) -> dict[str, str]:
 
 
 def _spelled(amount: Decimal) -> str:
-    """Without an exponent: whole, or in thousandths."""
+    """Return the quantity without an exponent: whole, or in thousandths."""
     return str(int(amount)) if amount == amount.to_integral_value() else f"{int(amount * 1000)}m"

@@ -126,12 +126,12 @@ def test_a_model_in_the_image_of_its_server_needs_no_download():
         (
             {"phase": "Pending", "unscheduled": "0/3 nodes are available: 3 Insufficient cpu."},
             Reason.INSUFFICIENT_RESOURCES,
-            "The download waits for a node with room for it: 0/3 nodes are available: 3 Insufficient cpu.",
+            "The download fits on no node: 0/3 nodes are available: 3 Insufficient cpu.",
         ),
         (
             {"phase": "Pending", "waiting": "ErrImagePull", "said": "no such image"},
             Reason.IMAGE_PULL_FAILED,
-            "The download waits for its image, which cannot be pulled: no such image.",
+            "The download cannot pull its image: no such image.",
         ),
         (
             {"phase": "Pending", "waiting": "CreateContainerConfigError", "said": 'secret "keys" not found'},
@@ -152,7 +152,7 @@ def test_a_volume_that_is_not_bound_is_a_step_of_its_own():
     of = model(ml=True)
     unbound = msgspec.structs.replace(claim(), status=ClaimStatus())
     why = "pod has unbound immediate PersistentVolumeClaims."
-    for age, message in ((1, waiting.MADE.message), (30, f"The download waits for its volume: {why}")):
+    for age, message in ((1, waiting.MADE.message), (30, f"The download waits for a volume: {why}")):
         pending = preparer(of, "Pending", unscheduled=why, metadata={"creationTimestamp": ago(age)})
         result = plan(at(of, job(of), pending, claim=unbound))
         assert (result.status.phase, result.status.message) == ("CreatingStorage", message)
@@ -511,8 +511,13 @@ def test_fewer_crashes_may_pass():
 @pytest.mark.parametrize(
     ("pod", "step", "reason", "words"),
     [
-        ({"waiting": "ImagePullBackOff", "said": "not there"}, "Deploy", Reason.IMAGE_PULL_FAILED, "cannot be pulled"),
-        ({"unscheduled": "0/1 nodes: cpu"}, "Deploy", Reason.INSUFFICIENT_RESOURCES, "a node with room"),
+        (
+            {"waiting": "ImagePullBackOff", "said": "not there"},
+            "Deploy",
+            Reason.IMAGE_PULL_FAILED,
+            "cannot pull its image",
+        ),
+        ({"unscheduled": "0/1 nodes: cpu"}, "Deploy", Reason.INSUFFICIENT_RESOURCES, "fits on no node"),
         ({}, "Ready", Reason.NOT_READY, "did not become ready within 1890 s"),
         (
             {"init": True},

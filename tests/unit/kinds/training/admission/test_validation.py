@@ -31,17 +31,17 @@ def labelled(label: str) -> dict[str, Any]:
 
 
 WRONG = [
-    ({"hyperparameters": {"layers": [64, 32]}}, "spec.hyperparameters.layers is a list ([64,32]): write text"),
-    ({"hyperparameters": {"seed": None}}, "spec.hyperparameters.seed is null (null): write text"),
+    ({"hyperparameters": {"layers": [64, 32]}}, "spec.hyperparameters.layers is a list ([64,32]): "),
+    ({"hyperparameters": {"seed": None}}, "spec.hyperparameters.seed is null (null): "),
     ({"hyperparameters": {"optimizer": {"name": "adam"}}}, 'spec.hyperparameters.optimizer is an object ({"name"'),
-    ({"hyperparameters": {"long": ["x" * 100]}}, "…): write text"),
+    ({"hyperparameters": {"long": ["x" * 100]}}, "…): write a string"),
     (
         {"hyperparameters": {"learning-rate": 1, "learning_rate": 2}},
-        "learning_rate would both be HYPERPARAM_LEARNING_RATE in the environment: rename one of them.",
+        "same environment variable HYPERPARAM_LEARNING_RATE: rename one of them.",
     ),
     ({"hyperparameters": {"": 1}}, "spec.hyperparameters has an empty key: give it a name, such as lr."),
-    ({"hyperparameters": {"lr": 1, "LR": 2}}, "would both be HYPERPARAM_LR"),
-    ({"framework": "xgboost", "elastic": {"min": 1, "max": 2}}, "spec.elastic needs spec.framework pytorch"),
+    ({"hyperparameters": {"lr": 1, "LR": 2}}, "HYPERPARAM_LR: rename"),
+    ({"framework": "xgboost", "elastic": {"min": 1, "max": 2}}, "spec.framework is xgboost: remove spec.elastic"),
     (
         {"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": 1}}},
         "spec.resources.requests has cpu: 1500m",
@@ -52,7 +52,7 @@ WRONG = [
     ),
     (
         {"gpuPerWorker": 2, "resources": {"limits": {GPU: 4}}},
-        f"spec.gpuPerWorker is 2, and spec.resources.limits has {GPU}: 4: make them equal, or remove one.",
+        f"spec.gpuPerWorker is 2, but spec.resources.limits has {GPU}: 4: make them equal",
     ),
     ({"gpuPerWorker": 2, "resources": {"requests": {GPU: "1"}}}, f"spec.resources.requests has {GPU}: 1"),
     ({"resources": {"requests": {GPU: 1}, "limits": {GPU: 2}}}, f"{GPU}: 1"),
@@ -62,14 +62,14 @@ WRONG = [
         "spec.resources.requests has cpu: 1e2.5",
     ),
     ({"resources": {"requests": {"cpu": "1e999999"}}, "scheduling": {"gang": "volcano"}}, "has cpu: 1e999999, which"),
-    ({"checkpointDir": "/data", **DATA}, "spec.checkpointDir is /data, which overlaps /data, where"),
-    ({"checkpointDir": "data/saved/", **DATA}, "overlaps /data"),
-    ({"checkpointDir": "/x/../data/saved", **DATA}, "overlaps /data"),
+    ({"checkpointDir": "/data", **DATA}, "spec.checkpointDir is /data, which overlaps the mount at /data: "),
+    ({"checkpointDir": "data/saved/", **DATA}, "mount at /data:"),
+    ({"checkpointDir": "/x/../data/saved", **DATA}, "mount at /data:"),
     ({"checkpointDir": "/"}, "spec.checkpointDir is /, which"),
     ({"checkpointDir": "/etc/skysail", "hyperparameters": {"a": 1}}, "/etc/skysail/hyperparameters.json"),
-    ({"checkpointDir": "/var/run/secrets/kubernetes.io/serviceaccount/x"}, "choose another folder"),
-    ({"checkpointDir": "/a:b"}, "no volume can be mounted at a path with a colon"),
-    (labelled("trainingjob.ml.example.com/worker"), "labels has trainingjob.ml.example.com/worker, by which pods"),
+    ({"checkpointDir": "/var/run/secrets/kubernetes.io/serviceaccount/x"}, "choose another directory"),
+    ({"checkpointDir": "/a:b"}, "spec.checkpointDir is /a:b: a mount path must not contain a colon"),
+    (labelled("trainingjob.ml.example.com/worker"), "labels has trainingjob.ml.example.com/worker, "),
     (labelled("skysail.dev/attempt"), "skysail.dev/attempt"),
     (labelled("batch.kubernetes.io/job-name"), "batch.kubernetes.io/job-name"),
     (labelled("controller-uid"), "controller-uid"),
@@ -77,9 +77,9 @@ WRONG = [
     (template(hostname="me"), "spec.podTemplate.spec.hostname is me"),
     (template(subdomain="mine"), "spec.podTemplate.spec.subdomain is mine"),
     ({**template(volumes=[{"name": "x"}, {"name": "data"}]), **DATA}, "volumes[1] is named data"),
-    (template(volumes=[{"name": "x"}, {"name": "x"}]), "volumes[1] is named x, as another one before it is"),
-    (template(volumes=None), "spec.podTemplate.spec.volumes is no list"),
-    (template(containers=None), "spec.podTemplate.spec.containers is no list"),
+    (template(volumes=[{"name": "x"}, {"name": "x"}]), "volumes[1] is named x, "),
+    (template(volumes=None), "spec.podTemplate.spec.volumes is not a list"),
+    (template(containers=None), "spec.podTemplate.spec.containers is not a list"),
     (template(containers=[{"name": "trainer"}, {"name": "trainer"}]), "containers[1] is named trainer"),
     (template(containers=[{"image": "proxy:1"}]), "spec.podTemplate.spec.containers[0] has no name"),
     (template(containers=["proxy"]), "spec.podTemplate.spec.containers[0] has no name"),
@@ -89,9 +89,9 @@ WRONG = [
     ({**trainer(env=[{"name": "HYPERPARAM_LR"}]), "hyperparameters": {"lr": 1}}, "sets HYPERPARAM_LR"),
     (trainer(env=[{"name": "KUBEFLOW_TRAINER_SERVER_URL"}]), "sets KUBEFLOW_TRAINER_SERVER_URL"),
     (template(volumes=[{"name": "kubeflow-trainer-token"}]), "volumes[0] is named kubeflow-trainer-token"),
-    ({"checkpointDir": "/var/run/secrets"}, "overlaps /var/run/secrets/kube"),
-    (trainer(env=None), "spec.podTemplate.spec.containers[0].env is no list"),
-    ({**trainer(volumeMounts=[{"name": "x", "mountPath": "/data"}]), **DATA}, "is at /data, where data is mounted"),
+    ({"checkpointDir": "/var/run/secrets"}, "mount at /var/run/secrets/kube"),
+    (trainer(env=None), "spec.podTemplate.spec.containers[0].env is not a list"),
+    ({**trainer(volumeMounts=[{"name": "x", "mountPath": "/data"}]), **DATA}, "is at /data, the mount path of data"),
 ]
 
 
@@ -155,7 +155,7 @@ def test_a_bad_edit_never_ends_good_work_and_is_told_once():
     there = (life.child(runs), life.pod(0), life.pod(1))
     planned = planner.plan(life.snapshot(wrong, *there))
     assert (planned.status.attempts[-1].cause, planned.status.phase, planned.actions) == (None, "Running", ())
-    message = f"The attempt under way goes on as it began. {objections(wrong)[0]}"
+    message = f"The current attempt continues with its old spec. {objections(wrong)[0]}"
     rows = {(row.type, row.status, row.reason, row.message) for row in planned.status.conditions}
     assert ("Accepted", "False", "InvalidSpec", message) in rows
     assert [note.reason for note in planned.notes] == ["InvalidSpec"]
@@ -167,11 +167,11 @@ def test_what_only_the_api_server_knows_to_be_wrong_ends_no_good_work_either():
     runs = life.job(status=life.status(life.attempt(), phase="Running"))
     wrong = life.changed(runs, image="other:1")
     there = (life.child(runs), life.pod(0), life.pod(1))
-    refused = "The API server refuses the pods of this spec: spec.podTemplate.spec.nodeSelektor."
+    refused = "The API server rejects the pods of this spec: spec.podTemplate.spec.nodeSelektor."
     planned = planner.plan(life.snapshot(wrong, *there, refusal=refused))
     assert (planned.status.attempts[-1].cause, planned.status.phase, planned.actions) == (None, "Running", ())
     rows = {(row.type, row.status, row.message) for row in planned.status.conditions}
-    assert ("Accepted", "False", f"The attempt under way goes on as it began. {refused}") in rows
+    assert ("Accepted", "False", f"The current attempt continues with its old spec. {refused}") in rows
     assert planner.plan(life.snapshot(wrong, *there)).status.attempts[-1].cause == "SpecChanged"
 
 

@@ -99,8 +99,8 @@ def test_a_claim_for_one_pod_is_no_surprise_when_there_are_more(before, after, w
     [
         ({"checkpoint": {"gracePeriodSeconds": 60}}, "set it, for example to /checkpoints."),
         ({"command": ["python train.py"]}, 'write ["python","train.py"], unless it is a file.'),
-        ({"hyperparameters": {"seed": 2**53 + 1}}, "write it as text, in quotes."),
-        ({"hyperparameters": {"seed": -(10**20)}}, "write it as text, in quotes."),
+        ({"hyperparameters": {"seed": 2**53 + 1}}, "write it as a string, in quotes."),
+        ({"hyperparameters": {"seed": -(10**20)}}, "write it as a string, in quotes."),
         ({"hyperparameters": {"clip": 1e20}}, None),
         ({"checkpoint": {"size": "1Gi"}}, None),
         ({"command": ["python", "train.py"], "hyperparameters": {"seed": 2**53, "lr": 0.1, "on": True}}, None),
@@ -123,13 +123,13 @@ def test_what_is_probably_not_meant_is_said_once(spec, said):
 def test_a_change_of_what_has_ended_is_said_to_do_nothing(change, phase, warned):
     before = {**manifest(), "status": {"phase": phase}}
     warnings = admit({**manifest(**change), "status": {"phase": phase}}, before).warnings
-    assert ["delete the TrainingJob and create it anew" in warning for warning in warnings] == [True] * warned
+    assert ["delete the TrainingJob and create it again" in warning for warning in warnings] == [True] * warned
 
 
 @pytest.mark.parametrize("amount", ["4GB", "4Gib", "4gb"])
 def test_an_amount_with_a_unit_of_its_own_is_refused_with_those_that_could_be_meant(amount):
     refused = admit(manifest(resources={"limits": {"memory": amount}}), None).refused
-    assert refused == f"spec.resources.limits.memory is {amount}, which is no amount: write 4Gi, or 4G."
+    assert refused == f"spec.resources.limits.memory is {amount}, which is not a quantity: write 4Gi or 4G."
 
 
 def test_only_changed_wishes_are_asked_about():

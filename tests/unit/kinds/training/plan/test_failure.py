@@ -276,23 +276,23 @@ def test_the_end_of_the_log_is_kept_or_what_the_pod_said(log, message):
         (
             Failure(role="chief", index=0, exit_code=9, reason="OOMKilled"),
             "Failed",
-            "Chief 0 failed with exit code 9 (OOMKilled). It needs more memory: raise resources.limits.memory.",
+            "Chief 0 failed with exit code 9 (OOMKilled): raise resources.limits.memory.",
         ),
         (Failure(role="ps", reason="Evicted"), "Failed", "Parameter server failed (Evicted)."),
         (
             Failure(role="worker", index=0, pod="p", node="n", reason="PreemptionByScheduler"),
             "Preempted",
-            "Worker 0 (pod p on node n) had to give way (PreemptionByScheduler).",
+            "Worker 0 (pod p on node n) was preempted or evicted (PreemptionByScheduler).",
         ),
         (
             Failure(role="worker", index=0, pod="p", node="n"),
             "NodeLost",
-            "The node of Worker 0 (pod p on node n) was lost.",
+            "Worker 0 (pod p on node n) was lost with its node.",
         ),
         (
             Failure(role="worker", index=0, pod="p", node="n", reason="Lost"),
             "NodeLost",
-            "Worker 0 (pod p on node n) was lost by its node, which was stopped or started anew.",
+            "Worker 0 (pod p on node n) was lost because its node was stopped or restarted.",
         ),
     ],
 )

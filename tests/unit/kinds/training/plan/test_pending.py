@@ -43,57 +43,57 @@ def test_a_job_whose_pods_run_or_have_ended_well_waits_for_nothing():
             {"conditions": unscheduled("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")},
             Reason.INSUFFICIENT_RESOURCES,
             (
-                "Worker 1 waits for a node with room for it: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu. "
-                "Ask for less, or make room."
+                "Worker 1 fits on no node: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu. "
+                "Lower its requests, or free capacity."
             ),
         ),
         (
             {"conditions": unscheduled('persistentvolumeclaim "data" not found')},
             Reason.VOLUME_UNAVAILABLE,
-            "Worker 1 waits for its volume: the claim data does not exist: create it.",
+            "Worker 1 needs PVC data, which does not exist: create it.",
         ),
         (
             {"conditions": unscheduled('0/1 nodes are available: persistentvolumeclaim "data" is being deleted.')},
             Reason.VOLUME_UNAVAILABLE,
-            "Worker 1 waits for its volume: the claim data is being deleted: it can be made anew when it is gone.",
+            "Worker 1 needs PVC data, which is being deleted: create it again when it is gone.",
         ),
         (
             {"conditions": unscheduled("1 node(s) didn't match Pod's node affinity/selector.")},
             Reason.NO_MATCHING_NODE,
-            "Worker 1 waits for a node that it may run on: 1 node(s) didn't match Pod's node affinity/selector.",
+            "Worker 1 matches no node: 1 node(s) didn't match Pod's node affinity/selector.",
         ),
         (
             {"conditions": unscheduled("1 Insufficient cpu, 1 node(s) had untolerated taint {a}")},
             Reason.INSUFFICIENT_RESOURCES,
             (
-                "Worker 1 waits for a node with room for it: 1 Insufficient cpu, 1 node(s) had untolerated taint {a}. "
-                "Ask for less, or make room."
+                "Worker 1 fits on no node: 1 Insufficient cpu, 1 node(s) had untolerated taint {a}. "
+                "Lower its requests, or free capacity."
             ),
         ),
         (
             {"waiting": "Unsupported", "said": "spec.hostPID: there is no other process to see."},
             Reason.UNSUPPORTED,
-            "Worker 1 never starts on its node, which cannot carry it: spec.hostPID: there is no other process to see.",
+            "Worker 1 cannot run on its node: unsupported fields: spec.hostPID: there is no other process to see.",
         ),
         (
             {"conditions": unscheduled("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.")},
             Reason.VOLUME_UNAVAILABLE,
-            "Worker 1 waits for its volume: 0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+            "Worker 1 waits for a volume: 0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
         ),
         (
             {"conditions": unscheduled("Scheduling is blocked due to non-empty gates", "SchedulingGated")},
             Reason.SCHEDULING_GATED,
-            "Worker 1 is held back by a scheduling gate, until its owner removes it.",
+            "Worker 1 has a scheduling gate and starts when the gate is removed.",
         ),
         (
             {"waiting": "ImagePullBackOff", "said": 'Back-off pulling "trainer:9"'},
             Reason.IMAGE_PULL_FAILED,
-            'Worker 1 waits for its image, which cannot be pulled: Back-off pulling "trainer:9".',
+            'Worker 1 cannot pull its image: Back-off pulling "trainer:9".',
         ),
         (
             {"waiting": "CreateContainerConfigError", "said": 'secret "token" not found'},
             Reason.CONFIG_MISSING,
-            'Worker 1 waits for something that it refers to: CreateContainerConfigError: secret "token" not found.',
+            'Worker 1 refers to something that is missing: CreateContainerConfigError: secret "token" not found.',
         ),
         (
             {"waiting": "RunContainerError"},
@@ -103,7 +103,7 @@ def test_a_job_whose_pods_run_or_have_ended_well_waits_for_nothing():
         (
             {"waiting": "ContainerCreating"},
             Reason.STARTING,
-            "1 of 2 pods run; Worker 1 will start soon.",
+            "1 of 2 pods run; Worker 1 is starting.",
         ),
     ],
 )
@@ -120,18 +120,18 @@ def test_between_two_tries_to_pull_an_image_nothing_new_is_told():
     first = plan(snapshot(of, child(of), pod(0), tried)).status
     after = plan(snapshot(msgspec.structs.replace(of, status=first), child(of), pod(0), pauses)).status
     assert after == first
-    assert wait(pod(0), tried).message == "Worker 1 waits for its image, which cannot be pulled: manifest unknown."
+    assert wait(pod(0), tried).message == "Worker 1 cannot pull its image: manifest unknown."
 
 
 @pytest.mark.parametrize(
     ("why", "note", "reason", "message"),
     [
         ("FailedAttachVolume", "Multi-Attach error for volume pv-1", Reason.VOLUME_UNAVAILABLE,
-         "Worker 1 waits for its volume: Multi-Attach error for volume pv-1."),
+         "Worker 1 cannot mount its volume: Multi-Attach error for volume pv-1."),
         ("FailedMount", 'MountVolume.SetUp failed: configmap "x" not found', Reason.CONFIG_MISSING,
-         'Worker 1 waits for something that it refers to: MountVolume.SetUp failed: configmap "x" not found.'),
+         'Worker 1 refers to something that is missing: MountVolume.SetUp failed: configmap "x" not found.'),
         ("FailedCreatePodSandBox", "no network", Reason.STARTING, "Worker 1 does not start: no network."),
-        ("Pulling", 'Pulling image "trainer:1"', Reason.STARTING, "1 of 2 pods run; Worker 1 will start soon."),
+        ("Pulling", 'Pulling image "trainer:1"', Reason.STARTING, "1 of 2 pods run; Worker 1 is starting."),
     ],
 )  # fmt: skip
 def test_what_keeps_a_pod_from_starting_on_its_node_is_told(why, note, reason, message):
@@ -158,9 +158,9 @@ def test_a_pod_with_an_obstacle_is_told_before_one_that_only_starts():
 @pytest.mark.parametrize(
     ("complaint", "reason", "begins"),
     [
-        (None, Reason.STARTING, "1 of 2 pods run; Worker 1 will start soon."),
-        (QUOTA, Reason.QUOTA_EXCEEDED, "The pods wait for quota in the namespace: Error creating: pods"),
-        ("denied by policy", Reason.PODS_REFUSED, "The pods cannot be made: denied by policy."),
+        (None, Reason.STARTING, "1 of 2 pods run; Worker 1 is starting."),
+        (QUOTA, Reason.QUOTA_EXCEEDED, "The pods exceed the quota of the namespace: Error creating: pods"),
+        ("denied by policy", Reason.PODS_REFUSED, "The API server rejects the pods: denied by policy."),
     ],
 )
 def test_pods_that_are_not_made_are_explained_by_who_should_make_them(complaint, reason, begins):
@@ -185,13 +185,13 @@ def test_the_newest_pod_of_a_rank_counts_whatever_its_name():
 def test_a_pod_that_failed_and_was_not_needed_is_told():
     of = job(roles={"evaluator": {}})
     told = wait(pod(0), pod(1), pod(0, "Failed", role="evaluator"), of=of)
-    assert (told.reason, told.message) == (Reason.POD_FAILED, "Evaluator 0 has failed; the others go on.")
+    assert (told.reason, told.message) == (Reason.POD_FAILED, "Evaluator 0 failed; the other pods continue.")
 
 
 def test_every_role_has_to_run():
     of = job(**CHIEF)
     told = wait(pod(0), pod(1), pod(0, role="chief"), of=of)
-    assert told.message == "3 of 4 pods run; Parameter server 0 will start soon."
+    assert told.message == "3 of 4 pods run; Parameter server 0 is starting."
 
 
 def test_a_pod_that_is_told_to_go_does_not_run_any_more():

@@ -120,12 +120,14 @@ def test_no_attempt_resumes_from_a_checkpoint_that_is_gone_with_its_claim():
 
 
 @pytest.mark.parametrize(
-    ("pods", "what"), [((), "Job mnist-worker-0"), (("a", "b"), "2 pods, such as a,")], ids=["no pods", "pods"]
+    ("pods", "what"),
+    [((), "Job mnist-worker-0 of a deleted"), (("a", "b"), "Pod a of a deleted")],
+    ids=["no pods", "pods"],
 )
 def test_one_that_was_deleted_under_the_same_name_is_waited_for_and_told(pods, what):
     result = plan(snapshot(job(), before=Predecessor("mnist-worker-0", pods)))
     assert (result.actions, result.status.phase, told(result).reason) == ((), "Pending", Reason.PODS_ENDING)
-    assert told(result).message == f"It waits for {what} of the deleted TrainingJob of the same name to end."
+    assert told(result).message.startswith(f"{what} TrainingJob of the same name")
     assert result.look_again is not None
 
 
@@ -162,7 +164,7 @@ def test_a_job_runs_when_all_its_pods_do():
     of = job(status=status(attempt(0)))
     part = plan(snapshot(of, child(of), pod(0), pod(1, "Pending")))
     assert (part.status.phase, part.status.start_time) == ("Pending", None)
-    assert told(part).message == "1 of 2 pods run; Worker 1 will start soon."
+    assert told(part).message == "1 of 2 pods run; Worker 1 is starting."
     whole = plan(snapshot(of, child(of), pod(0), pod(1)))
     assert (whole.status.phase, whole.status.start_time) == ("Running", ago(40))
     assert (told(whole).status, told(whole).reason) == ("True", Reason.RUNNING)
@@ -283,7 +285,7 @@ def test_as_many_failed_attempts_are_started_anew_as_the_limit_says(limit, retri
     assert (result.status.phase, result.status.retries) == (phase, retries + 1)
     if phase == "Failed":
         assert told(result, Condition.SUCCEEDED).reason == Reason.BACKOFF_LIMIT_EXCEEDED
-        assert f"runPolicy.backoffLimit is {limit}" in told(result).message
+        assert f"runPolicy.backoffLimit: {limit}" in told(result).message
 
 
 def test_a_crash_loop_is_named():
@@ -294,7 +296,7 @@ def test_a_crash_loop_is_named():
     assert told(result).reason == Reason.CRASH_LOOP
     waits = plan(snapshot(msgspec.structs.replace(of, status=result.status)))
     assert told(waits).reason == Reason.CRASH_LOOP
-    assert "look at its log in status.failure" in told(waits).message
+    assert "read the log in status.failure" in told(waits).message
 
 
 def test_the_jobs_of_an_attempt_that_is_over_go_with_their_pods():
@@ -329,7 +331,7 @@ def test_the_next_attempt_waits_for_its_time_and_then_begins():
     of = job(status=closed("Failed", failure=Failure(role="worker", index=1)))
     waits = plan(snapshot(of))
     assert (waits.actions, waits.look_again, waits.status.phase) == ((), 5.0, "Restarting")
-    assert "The next attempt begins at 2026-03-01T12:00:05Z." in told(waits).message
+    assert "The next attempt starts at 2026-03-01T12:00:05Z." in told(waits).message
     assert not begins(snapshot(of))
     later = snapshot(of, now=NOW + timedelta(seconds=5))
     assert begins(later)
@@ -389,7 +391,7 @@ def test_a_job_that_the_api_server_does_not_take_speaks_against_the_spec():
     shown = result.status
     accepted = conditions.find(shown.conditions, Condition.ACCEPTED)
     assert (shown.phase, accepted.reason) == ("Pending", Reason.INVALID_SPEC)
-    assert accepted.message.endswith(': spec.template.spec.x: Invalid value: "-1". Correct that field, or remove it.')
+    assert accepted.message.endswith(': spec.template.spec.x: Invalid value: "-1". Correct or remove that field.')
     assert [(note.reason, note.message) for note in result.notes] == [(Reason.INVALID_SPEC, accepted.message)]
     denied = 'jobs.batch "mnist-worker-0" is forbidden: exceeded quota (HTTP 403 Forbidden)'
     other = refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, denied)).status

@@ -49,7 +49,7 @@ def test_the_sentence_says_since_when_and_what_to_do():
     found = conditions.find(plan(seen(reported=1000)).status.conditions, "Stalled")
     assert found.reason == "Stalled"
     assert ago(1000) in found.message
-    assert "look at the logs" in found.message
+    assert "Check the logs" in found.message
 
 
 def test_the_next_report_ends_it():

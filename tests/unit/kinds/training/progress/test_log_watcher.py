@@ -237,7 +237,9 @@ def test_a_path_elsewhere_is_told_as_an_event():
         await asyncio.sleep(1)
         assert room.books.found == []
         [sentence] = room.books.refused
-        assert sentence.startswith("Pod mnist-worker-0-0-0: The checkpoint /tmp/1 is outside spec.checkpointDir")
+        assert sentence.startswith(
+            "Pod mnist-worker-0-0-0 printed an invalid checkpoint. The checkpoint /tmp/1 is outside"
+        )
 
     play(story, Log(at(1, "skysail-checkpoint path=/tmp/1"), WAIT))
 

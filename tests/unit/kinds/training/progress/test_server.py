@@ -81,12 +81,12 @@ async def test_a_pod_of_the_job_may_report():
     ["", "Bearer", "Bearer ", "Basic right", "Bearer wrong", "right", "Bearer rïght", "Bearer " + "x" * 20_000],
 )
 async def test_who_has_no_token_of_the_job_may_not(header):
-    with pytest.raises(Stranger, match="This is no token for TrainingJob ml-jobs/mnist"):
+    with pytest.raises(Stranger, match="not valid for TrainingJob ml-jobs/mnist"):
         await reporters().check(KEY, header)
 
 
 async def test_a_stranger_does_not_learn_which_jobs_there_are():
-    with pytest.raises(Stranger, match="This is no token for TrainingJob ml-jobs/missing"):
+    with pytest.raises(Stranger, match="not valid for TrainingJob ml-jobs/missing"):
         await reporters().check(Key("ml-jobs", "missing"), BEARER)
 
 
@@ -125,7 +125,7 @@ FOREIGN = {
 @pytest.mark.parametrize(("changes", "there"), FOREIGN.values(), ids=FOREIGN)
 async def test_a_token_that_is_not_of_a_pod_of_the_job_is_refused(changes, there):
     known = caches() if there is None else caches(there)
-    with pytest.raises(Stranger, match="only its pods may report"):
+    with pytest.raises(Stranger, match="Only pods of the job may report"):
         await reporters(ApiServer(**changes), known).check(KEY, BEARER)
 
 
@@ -133,7 +133,7 @@ async def test_a_pod_of_an_attempt_that_another_one_followed_comes_too_late():
     training = job(status=status(attempt(0, "Failed"), attempt(1)))
     server = ApiServer()
     server.audiences = [audience(training)]
-    with pytest.raises(Outlived, match="attempt 1 has begun"):
+    with pytest.raises(Outlived, match="attempt 1 has started"):
         await reporters(server, caches(training=training)).check(KEY, BEARER)
 
 

@@ -215,7 +215,7 @@ def test_a_job_of_the_same_name_hears_nothing_of_the_one_before():
 def test_what_the_server_never_takes_stands_in_nobodys_way():
     async def story(office, job):
         office.line.refused = 1
-        with pytest.raises(Unusable, match="does not take this report: too long"):
+        with pytest.raises(Unusable, match="rejects this report: too long"):
             await office.records.write(job, checkpoint(1))
         await office.records.settled(KEY)
         await office.records.write(job, checkpoint(2))

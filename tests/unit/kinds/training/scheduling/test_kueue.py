@@ -97,9 +97,9 @@ def test_a_workload_that_was_made_for_something_else_does_not_fit():
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (workload(), "nobody has looked at it yet"),
+        (workload(), "Kueue has not processed it yet"),
         (workload(FULL), "queue team (WaitingForQuota): no room for 2 more"),
-        (workload(RESERVED), "Kueue admits the job"),
+        (workload(RESERVED), "Kueue is admitting the job"),
         (
             workload(RESERVED, admissionChecks=[{"name": "provision", "state": "Pending", "message": "nodes come"}]),
             "waits for admission checks: provision is Pending: nodes come.",
@@ -107,7 +107,7 @@ def test_a_workload_that_was_made_for_something_else_does_not_fit():
         (workload(RESERVED, ADMITTED, EVICTED), "Kueue evicted the job (Preempted): to make room"),
         (workload(FULL, EVICTED), "queue team (WaitingForQuota): no room for 2 more"),
         (workload(RESERVED, ADMITTED, active=False), "Set its spec.active to true"),
-        (workload(RESERVED, ADMITTED, admission=assigned("gone")), "ResourceFlavor gone, which does not exist"),
+        (workload(RESERVED, ADMITTED, admission=assigned("gone")), "ResourceFlavor gone, which Kueue assigned"),
         (workload(("Finished", "True", "Failed", "")), "Delete the Workload"),
     ],
 )
@@ -140,7 +140,7 @@ def test_pods_are_placed_by_flavors_and_admission_checks():
         (workload(RESERVED, ADMITTED), None),
         (workload(RESERVED, ADMITTED, EVICTED), "Kueue evicted the job (Preempted): to make room"),
         (workload(RESERVED, ADMITTED, active=False), "was deactivated"),
-        (workload(FULL), "taken the job's admission back"),
+        (workload(FULL), "Kueue took back the admission"),
         (None, "was deleted"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a framework is told of an attempt, and what each framework answers for. Pure."""
+"""Interface of a framework, and the view of an attempt that it renders. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from skysail.kinds.training.api.training_job import TrainingJobSpec
 from skysail.kinds.training.children import naming
 from skysail.kinds.training.children.replica_groups import Group, RoleName, groups, largest
 
-# `gang`: when one pod fails, all begin anew. `index`: the failed pod alone does.
+# `gang`: a failed pod restarts all pods. `index`: it restarts alone.
 Scope = Literal["gang", "index"]
 Variables = dict[str, str]
 
-# The variable that tells a pod its place in its group. The environment begins with it, so that others can use it.
+# Index of the pod in its role. First in the environment, because variables can refer only to earlier ones.
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 OWN_INDEX = f"$({INDEX_VARIABLE})"
 ALONE = "localhost"
 
 
 class World(msgspec.Struct, frozen=True):
-    """The pods of one attempt, as they see each other."""
+    """Pods of one attempt and their host names."""
 
     name: str
     spec: TrainingJobSpec
@@ -33,16 +33,16 @@ class World(msgspec.Struct, frozen=True):
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is never more than one pod. It needs no name that others could find it by."""
+        """Return whether the job never has more than one pod, and so needs no Service."""
         return largest(self.spec) == 1
 
     @property
     def master(self) -> str:
-        """Where worker 0 is."""
+        """Return the host of worker 0."""
         return ALONE if self.is_alone else self.host("worker", 0)
 
     def host(self, role: RoleName, index: int) -> str:
-        """The name of a pod, which stays when the pod is replaced."""
+        """Return the host name of a pod, which stays when the pod is replaced."""
         return f"{naming.job(self.name, role, self.number)}-{index}.{naming.service(self.name)}"
 
     def hosts(self, role: RoleName) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class World(msgspec.Struct, frozen=True):
 
 
 class Framework(msgspec.Struct, frozen=True, kw_only=True):
-    """`environment` is of one group's pods; `scope` tells what begins anew when a pod of a role fails."""
+    """Framework: `environment` renders the variables of a role, `scope` is its restart scope."""
 
     port: int
     environment: Callable[[World, Group], Variables]
@@ -63,12 +63,15 @@ class Framework(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gang_of_workers(_: TrainingJobSpec, role: RoleName) -> Scope:
-    """Ranks wait for each other, so that none can be replaced; an evaluator only reads what they have saved."""
+    """Return the restart scope of ranks that wait for each other.
+
+    An evaluator only reads checkpoints, so it restarts alone.
+    """
     return "index" if role == "evaluator" else "gang"
 
 
 def ranks(world: World, group: Group, port: int) -> Variables:
-    """What every worker is told, whatever its framework."""
+    """Return the variables that workers of every framework get."""
     if group.role != "worker":
         return {}
     return {

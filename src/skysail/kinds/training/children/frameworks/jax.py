@@ -1,6 +1,6 @@
-"""JAX: where the coordinator is, how many processes there are, and which of them this is.
+"""JAX: address of the coordinator, number of processes, and index of this process.
 
-`jax.distributed.initialize` reads the address by itself; the program hands it the two numbers.
+`jax.distributed.initialize` reads the address itself; the program passes the two numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def environment(world: World, group: Group) -> Variables:
         "JAX_PROCESS_ID": OWN_INDEX,
     }
     if group.replicas > 1 and not group.gpus:
-        # Older versions have no way between processes without GPUs until one is named.
+        # Older versions have no CPU collectives unless an implementation is named.
         found["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
     return found
 

@@ -1,7 +1,7 @@
-"""PyTorch: `env://` for a program that is started by itself, `PET_*` for torchrun.
+"""PyTorch: `env://` variables for a plain program, `PET_*` variables for torchrun.
 
-A `PET_` variable stands in for torchrun's flag of that name; a flag on the command line wins. Gloo and NCCL need no
-settings: a pod's own name leads to the interface that its peers reach.
+A `PET_` variable replaces the torchrun flag of that name; a flag on the command line wins. Gloo and NCCL need no
+settings: the host name of a pod resolves to the interface that its peers reach.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _static(world: World, group: Group) -> Variables:
 
 
 def _elastic(world: World) -> Variables:
-    """Ranks are given by the rendezvous, in the order of joining. Nothing here changes with the number of workers."""
+    """Return variables that do not depend on the number of workers. The rendezvous assigns the ranks."""
     spec = world.spec
     assert spec.elastic is not None
     return {
@@ -46,13 +46,16 @@ def _elastic(world: World) -> Variables:
         "PET_RDZV_BACKEND": "c10d",
         "PET_RDZV_ENDPOINT": f"{world.master}:{_PORT}",
         "PET_RDZV_ID": f"{world.name}-{world.number}",
-        # A peer that is lost makes the programs of all others fail: without a restart they would all end.
+        # A lost peer makes the programs of all workers fail: without restarts all workers would end.
         "PET_MAX_RESTARTS": str(spec.run_policy.backoff_limit if spec.restart_policy == "OnFailure" else 0),
     }
 
 
 def scope(spec: TrainingJobSpec, role: RoleName) -> Scope:
-    """Elastic workers come back alone; worker 0 is the rendezvous, and whoever watches the attempt ends it with it."""
+    """Return the restart scope.
+
+    Elastic workers restart alone, except worker 0: the planner ends the attempt with it.
+    """
     return "index" if is_elastic(spec) else gang_of_workers(spec, role)
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow: `TF_CONFIG` with all tasks of the cluster, and which of them this pod is."""
+"""TensorFlow: `TF_CONFIG` with all tasks of the cluster and the task of this pod."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skysail.kinds.training.children.frameworks.base import (
 from skysail.kinds.training.children.replica_groups import Group, RoleName
 
 _PORT = 2222
-# The evaluator is a task, but none of the cluster: nobody waits for it.
+# The evaluator is a task, but not part of the cluster, so that no task waits for it.
 _CLUSTER: tuple[RoleName, ...] = ("chief", "worker", "ps")
 
 
@@ -26,20 +26,20 @@ def environment(world: World, group: Group) -> Variables:
     if not world.is_alone:
         found["TF_CONFIG"] = _config(world, group)
     if world.has("ps"):
-        # The coordinator waits for ever for a task that has failed, unless calls to it fail fast.
+        # Without this the coordinator waits for ever for a failed task.
         found["GRPC_FAIL_FAST"] = "use_caller"
     return found
 
 
 def _config(world: World, group: Group) -> str:
-    """As JSON in which the index is a number once the pod's own has been put in."""
+    """Return `TF_CONFIG`. The kubelet substitutes the index of the pod as a JSON number."""
     cluster = {role: [f"{host}:{_PORT}" for host in world.hosts(role)] for role in _CLUSTER if world.has(role)}
     text = msgspec.json.encode(cluster).decode()
     return f'{{"cluster":{text},"task":{{"type":"{group.role}","index":{OWN_INDEX}}}}}'
 
 
 def scope(spec: TrainingJobSpec, role: RoleName) -> Scope:
-    """Beside parameter servers the chief gives work to workers, and does without one that is replaced."""
+    """Return the restart scope. With parameter servers, the chief continues while a worker is replaced."""
     roles = spec.roles
     is_asynchronous = roles is not None and roles.chief is not None and roles.parameter_servers is not None
     return "index" if is_asynchronous and role == "worker" else gang_of_workers(spec, role)

@@ -1,6 +1,6 @@
-"""XGBoost: where the tracker is, which worker 0 starts, and who this worker is.
+"""XGBoost: address of the tracker, which worker 0 starts, and task of this worker.
 
-XGBoost does not read these by itself: the program hands them to `RabitTracker` and `CommunicatorContext`.
+XGBoost does not read these variables itself: the program passes them to `RabitTracker` and `CommunicatorContext`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def environment(world: World, group: Group) -> Variables:
         "DMLC_TRACKER_URI": world.master,
         "DMLC_TRACKER_PORT": str(_PORT),
         "DMLC_TASK_ID": OWN_INDEX,
-        # One process for each GPU.
+        # One process per GPU.
         "DMLC_NUM_WORKER": str(group.replicas * max(1, group.gpus)),
     }
 

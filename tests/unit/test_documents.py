@@ -45,3 +45,10 @@ def test_architecture_page_names_files_that_exist():
     assert {path for path in paths if not any((folder / path).exists() for folder in (SOURCE, ROOT))} == set()
     files = {path.name for path in SOURCE.rglob("*.py")} | {"test_law.py", "test_documents.py"}
     assert set(re.findall(r"\b\w+\.py\b", text)) - files == set()
+
+
+def test_threat_model_names_existing_tests():
+    rows = re.findall(r"`(tests/security/\w+\.py)(?:::(\w+))?`", (ROOT / "docs/threat-model.md").read_text())
+    assert len(rows) > 15
+    for path, test in rows:
+        assert f"def {test}" in (ROOT / path).read_text(), f"{path}::{test}"

@@ -1,1 +1,1 @@
-"""Serving: ModelDeployment and MLModel are two spellings of one engine."""
+"""Serving: one engine for ModelDeployment and MLModel."""

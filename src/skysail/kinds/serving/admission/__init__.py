@@ -1,1 +1,1 @@
-"""Admission."""
+"""Admission of models: validation and warnings."""

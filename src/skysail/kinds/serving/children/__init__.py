@@ -1,1 +1,1 @@
-"""Children."""
+"""Manifests of a model's children."""

@@ -1,1 +1,1 @@
-"""Plan."""
+"""Plan of a model: pure decisions over a snapshot."""

@@ -756,7 +756,7 @@ def test_a_claim_that_cannot_grow_says_so_and_keeps_nothing_else_from_being_told
 def test_servers_that_the_api_server_refuses_are_not_made_and_the_others_go_on():
     of = model()
     old, bad = entry(of, 1, "served"), changed(of, version="v2")
-    new, why = entry(bad, 2), "The API server refuses servers of this spec: cpu must not be negative."
+    new, why = entry(bad, 2), "The API server rejects the Deployment of this model: cpu must not be negative."
     seen = plan(at(bad, old, new, deployment(old), server(of), refusal=why))
     assert (seen.actions, seen.look_again) == ((), 0.0)
     assert (seen.status.failure.step, seen.status.failure.reason) == ("Deploy", Reason.INVALID_SPEC)

@@ -42,7 +42,7 @@ BAD = [
     ("hf://name", "hf://owner/name"),
     ("hf://org/", "hf://owner/name"),
     ("oci://registry.example.com", "oci://registry/repository:tag"),
-    ("pvc://My_Claim/models", "pvc://claim/path"),
+    ("pvc://My_Claim/models", "pvc://name/path"),
     ("pvc://claim/../other", "`..`"),
     ("file://opt/iris", "three slashes"),
     ("file:///", "three slashes"),

@@ -1,6 +1,7 @@
-"""Brings a model from wherever it is into a folder, as its server wants to find it. Runs in users' pods.
+"""Download of a model into a folder, in the layout of its server. Runs in users' pods.
 
-`command` reads the arguments → `sources` tells the files of a URI, and opens them → `download` brings them, resumed,
-counted, hashed → `story` compares, unpacks (`archives`, `layers`), lays out (`layouts`) and lets `place` publish.
-Every connection is judged by `addresses`: those of `web` by `guard`, those of vendors' libraries at the `gate`.
+`cli` reads the arguments. `sources` lists and opens the files of a URI. `transfer` downloads, resumes, counts and
+hashes them. `pipeline` compares the digest, unpacks (`unpack`), lays out (`layouts`) and publishes the folder
+(`transfer.model_dir`). `network.address_policy` checks every connection: those of `network.http_client` through
+`network.resolver`, those of vendors' libraries through `network.egress_proxy`.
 """

@@ -1,6 +1,6 @@
-"""How each kind of server wants to find a model: a module per server, each a function from a tree to a folder.
+"""Layouts of models: one module per server, each with a function from a tree to a folder.
 
-`tree` is what was downloaded, unpacked where it was an archive; its files are moved, not copied, into `into`.
+`tree` is the download, unpacked if it was an archive. Its files are moved, not copied, to `into`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from skysail.runtimes.fetch.layouts import model_server, passthrough, tensorflow, torchserve, triton
 
-# The tree, the folder to fill, the name of the model. Raises WrongContent.
+# Arguments: the tree, the folder to fill, the name of the model. Raises WrongContent.
 Layout = Callable[[Path, Path, str], None]
 
 LAYOUTS: Mapping[str, Layout] = {
@@ -22,5 +22,5 @@ LAYOUTS: Mapping[str, Layout] = {
     "triton": triton.lay_out,
     "torchserve": torchserve.lay_out,
 }
-# Under these an archive stays one.
+# Layouts that keep an archive packed.
 PACKED = ("tree",)

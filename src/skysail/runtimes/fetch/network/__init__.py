@@ -1,1 +1,1 @@
-"""Network."""
+"""Network access of the download: egress policy, proxy and HTTP client."""

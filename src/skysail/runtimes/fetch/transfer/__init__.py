@@ -1,1 +1,1 @@
-"""Transfer."""
+"""Transfer of files: retries, resuming, limits, hashes and progress."""

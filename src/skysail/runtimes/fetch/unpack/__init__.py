@@ -1,1 +1,1 @@
-"""Unpack."""
+"""Unpacking of archives and image layers."""

@@ -35,7 +35,7 @@ BAD = [
     ("http://minio.storage.svc/iris", "model_sources"),
     ("oci://10.1.2.3/iris:1", "model_sources"),
     ("https://models.example.com/a b", "encode"),
-    ("http://[::1", "cannot be read"),
+    ("http://[::1", "cannot be parsed"),
     ("s3://bucket", "s3://bucket/path"),
     ("gs://bucket/", "gs://bucket/path"),
     ("s3:///models", "s3://name/path"),

@@ -129,7 +129,7 @@ def test_an_input_without_dimensions_is_tried_as_well(tmp_path):
 
 def test_what_is_no_onnx_is_refused(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"<html>not found</html>")
-    with pytest.raises(WrongModel, match=r"^model.onnx begins with <html>.*: that is a web page"):
+    with pytest.raises(WrongModel, match=r"^model.onnx begins with <html>.*, which is a web page"):
         loaded(tmp_path)
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x3a\x00")  # a graph, and nothing in it
     with pytest.raises(WrongModel, match=r"cannot be loaded: .*[^.]\.$"):

@@ -1,1 +1,1 @@
-"""Programs that run inside users' pods. They import nothing else of Skysail."""
+"""Programs that run in users' pods. They import nothing else of Skysail."""

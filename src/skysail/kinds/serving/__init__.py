@@ -1,1 +1,1 @@
-"""Serving: one engine for ModelDeployment and MLModel."""
+"""Serving engine: ModelDeployment and MLModel share one reconciler, plan and children."""

@@ -1,7 +1,7 @@
-"""Download of a model into a folder, in the layout of its server. Runs in users' pods.
+"""Download a model into a directory, in the layout that its server expects. Runs in users' pods.
 
-`cli` reads the arguments. `sources` lists and opens the files of a URI. `transfer` downloads, resumes, counts and
-hashes them. `pipeline` compares the digest, unpacks (`unpack`), lays out (`layouts`) and publishes the folder
-(`transfer.model_dir`). `network.address_policy` checks every connection: those of `network.http_client` through
-`network.resolver`, those of vendors' libraries through `network.egress_proxy`.
+`cli` reads the arguments. `pipeline` runs the steps: a `sources` module lists the files of a URI and opens them,
+`transfer` downloads them with resume, limits and hashes, `unpack` opens archives and OCI layers, a `layouts` module
+arranges the files, and `transfer.model_dir` publishes the directory. `network.address_policy` checks every connection:
+those of our HTTP client in `network.resolver`, those of vendor libraries in `network.egress_proxy`.
 """

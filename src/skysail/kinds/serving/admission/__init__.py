@@ -1,1 +1,1 @@
-"""Admission of models: validation and warnings."""
+"""Validation of models on their way into the cluster. Pure."""

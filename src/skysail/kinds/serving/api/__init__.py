@@ -1,1 +1,1 @@
-"""API types of models."""
+"""API types of ModelDeployment and MLModel."""

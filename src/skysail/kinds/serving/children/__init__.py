@@ -1,1 +1,1 @@
-"""Manifests of a model's children."""
+"""Manifests of the objects that a model owns: Job, Deployment, Services, HPA, PVC, revisions. Pure."""

@@ -1,1 +1,1 @@
-"""Plan of a model: pure decisions over a snapshot."""
+"""Pure decisions about one model: prepare, roll out, roll back, status, events."""

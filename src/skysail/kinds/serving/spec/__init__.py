@@ -1,1 +1,1 @@
-"""Desired state of a model: spec translation, runtimes, model addresses, names and revisions."""
+"""The desired model, independent of its kind: runtime, revisions, model URI, config, names. Pure."""

@@ -1,6 +1,6 @@
-"""Layouts of models: one module per server, each with a function from a tree to a folder.
+"""Model layouts: one module per model server, each a function that fills the directory that the server reads.
 
-`tree` is the download, unpacked if it was an archive. Its files are moved, not copied, to `into`.
+`tree` is the downloaded and unpacked content. Its files are moved into `into`, not copied.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from skysail.runtimes.fetch.layouts import model_server, passthrough, tensorflow, torchserve, triton
 
-# Arguments: the tree, the folder to fill, the name of the model. Raises WrongContent.
+# The tree, the folder to fill, the name of the model. Raises WrongContent.
 Layout = Callable[[Path, Path, str], None]
 
 LAYOUTS: Mapping[str, Layout] = {
@@ -22,5 +22,5 @@ LAYOUTS: Mapping[str, Layout] = {
     "triton": triton.lay_out,
     "torchserve": torchserve.lay_out,
 }
-# Layouts that keep an archive packed.
+# Under these an archive stays one.
 PACKED = ("tree",)

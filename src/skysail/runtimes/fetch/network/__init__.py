@@ -1,1 +1,1 @@
-"""Network access of the download: egress policy, proxy and HTTP client."""
+"""Connections of the downloader: address policy, resolver, HTTP client, egress proxy, credentials."""

@@ -1,5 +1,5 @@
-"""Sources of models: one module per kind, all with the same interface.
+"""Sources of models: one module per kind of location, all with the interface of `base`.
 
-A source lists its files and opens a file at an offset. Retries, resuming, limits, hashes and progress are shared by all
-sources, in `transfer.downloader`.
+A source lists its files and opens one of them at an offset. `transfer.downloader` does the rest for all sources:
+retries, resume, limits, hashes, progress.
 """

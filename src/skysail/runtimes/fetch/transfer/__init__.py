@@ -1,1 +1,1 @@
-"""Transfer of files: retries, resuming, limits, hashes and progress."""
+"""Download with resume, retry, limits and hashes, into a model directory that appears complete or not at all."""

@@ -1,1 +1,1 @@
-"""Unpacking of archives and image layers."""
+"""Safe unpacking of archives and OCI layers: only files and directories, below one directory."""

@@ -47,7 +47,7 @@ def _places(script: str, config_map: Path, beside: Path) -> Iterator[Path]:
 def _become(script: Path, arguments: Sequence[str]) -> NoReturn:
     sys.stdout.write(f"Validating with {script}.\n")
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, str(script), *arguments])  # noqa: S606  # no shell is what is wanted
+    os.execv(sys.executable, [sys.executable, str(script), *arguments])  # noqa: S606  # deliberately without a shell
 
 
 def _shown(script: str) -> str:

@@ -81,7 +81,7 @@ def test_without_admission_the_status_has_the_same_sentence(cluster: Cluster, na
         (deployment(runtime="mlflow"), 'supported values: "fastapi-pytorch", "torchserve", "triton"'),
         (ml_model(framework="sklearn"), "use one of onnx, pytorch, tensorflow, torchserve, triton."),
         (ml_model(modelURL=""), "spec.modelURL is empty"),
-        (ml_model(storageSize="0"), "write one such as 5Gi."),
+        (ml_model(storageSize="0"), "set a size such as 5Gi."),
         (ml_model(storageSize="much"), "spec.storageSize"),
         (ml_model({"skysail.dev/access-mode": "ReadOnlyMany"}), "write one of ReadWriteOnce, ReadWriteMany."),
     ],

@@ -61,7 +61,7 @@ def test_predictions_equal_those_of_pytorch(models, python, name, variables):
         metadata = server.get("/v2/models/net").json
     np.testing.assert_allclose(told["predictions"], wanted["predictions"], rtol=1e-4, atol=1e-6)
     assert (wrong.status, metadata["platform"]) == (400, "pytorch")
-    assert wrong.json["error"].startswith("The model failed with input of the shape [1, 1")
+    assert wrong.json["error"].startswith("The model failed with input of shape [1, 1")
 
 
 def test_several_inputs_and_outputs_have_the_names_of_their_signature(models, python):
@@ -94,8 +94,8 @@ def test_a_trace_that_knows_one_row_only_is_given_one_request_at_a_time(models, 
         ("no-make", CODE, 65, "model.py has no function make(): "),
         ("untold", {}, 65, "Put signature.json next to it with shapes that work, or set ALLOW_UNTRIED=1"),
         ("weights", {}, 78, "model.py comes with the model: set ALLOW_CODE=1"),
-        ("exported", {}, 78, "it is loaded only where ALLOW_CODE=1 is set."),
-        ("script", {"DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""}, 78, "PyTorch finds no GPU here."),
+        ("exported", {}, 78, "is an exported program, and loading it can run code in it. Set ALLOW_CODE=1"),
+        ("script", {"DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""}, 78, "DEVICE=cuda is invalid: PyTorch finds no GPU."),
     ],
 )
 def test_nothing_is_loaded_that_should_not_be(models, python, name, variables, code, sentence):

@@ -83,7 +83,7 @@ def test_without_admission_the_status_has_the_same_sentence(cluster: Cluster, na
         (ml_model(modelURL=""), "spec.modelURL is empty"),
         (ml_model(storageSize="0"), "set a size such as 5Gi."),
         (ml_model(storageSize="much"), "spec.storageSize"),
-        (ml_model({"skysail.dev/access-mode": "ReadOnlyMany"}), "write one of ReadWriteOnce, ReadWriteMany."),
+        (ml_model({"skysail.dev/access-mode": "ReadOnlyMany"}), "set one of ReadWriteOnce, ReadWriteMany."),
     ],
 )
 def test_what_is_wrong_is_refused_by_a_sentence(cluster: Cluster, namespace: str, wanted: Any, words: str) -> None:

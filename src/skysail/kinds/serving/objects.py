@@ -106,7 +106,7 @@ class Pod(workloads.Pod, frozen=True, gc=False):
     @property
     def prepares(self) -> bool:
         """Return whether the pod prepares a revision, by its label: the Job may be deleted already."""
-        return label(self, Label.TYPE) == labels.VALIDATION
+        return label(self, Label.TYPE) == labels.VALIDATION_TYPE
 
     @property
     def serves(self) -> bool:

@@ -9,7 +9,7 @@ from skysail.kinds.serving.spec.desired import Serving
 from skysail.kinds.serving.spec.revisions import Entry
 from skysail.kube.api import child_names
 
-VALIDATION = "validation"
+VALIDATION_TYPE = "validation"
 _INFERENCE = "inference"
 _LONGEST_STEM = 50
 
@@ -51,7 +51,7 @@ def of_preparing(serving: Serving, entry: Entry) -> dict[str, str]:
     It must not have the legacy `model`/`app` label, because Services select serving pods by it.
     """
     found = {Label.MODEL_NAME: serving.names.model, **selector(serving)}
-    return {**found, Label.TYPE: VALIDATION, Label.REVISION: entry.hash}
+    return {**found, Label.TYPE: VALIDATION_TYPE, Label.REVISION: entry.hash}
 
 
 def known(serving: Serving) -> dict[str, str]:

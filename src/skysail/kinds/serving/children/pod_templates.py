@@ -19,7 +19,7 @@ from skysail.kube.api.resource_validation import is_device
 
 HTTP = "http"
 GRPC = "grpc"
-VALIDATION = "validate"
+VALIDATION_CONTAINER = "validate"
 
 _SCRIPTS = "/mnt/validate"
 # A terminating server still gets requests until every node has applied the change.
@@ -120,7 +120,7 @@ def _validation(serving: Serving, entry: Entry) -> Manifest:
     # Without this, early output would come after the final lines, of which only the end is kept.
     found["env"].append({"name": "PYTHONUNBUFFERED", "value": "1"})
     return found | {
-        "name": VALIDATION,
+        "name": VALIDATION_CONTAINER,
         "command": ["python3", f"{fetch_container.LAUNCHER}/validate.py", literal(entry.want.script)],
     }
 

@@ -77,7 +77,7 @@ def test_what_is_wrong_is_refused_with_the_fix(node: Cluster, namespace: str) ->
     for uri, words in (
         ("http://169.254.169.254/latest/meta-data", "169.254.169.254"),
         ("http://127.0.0.1/model.pt", "127.0.0.1"),
-        ("ftp://example.com/model.pt", "begins with one of http://"),
+        ("ftp://example.com/model.pt", "no supported scheme: use http://"),
     ):
         text = json.dumps(model_deployment("wrong", uri))
         done = node.kubectl("apply", "-n", namespace, "-f", "-", stdin=text)

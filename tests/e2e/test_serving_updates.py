@@ -79,7 +79,7 @@ def test_a_good_revision_takes_over_and_no_request_fails(node: Cluster, served: 
     ("spec", "failed", "words"),
     [
         ({"modelURI": "broken.onnx"}, ("Deploy", "CrashLoop", 65), "broken"),
-        ({"modelURI": "page.onnx"}, ("Layout", "UnsupportedFormat", 65), "that is a web page"),
+        ({"modelURI": "page.onnx"}, ("Layout", "UnsupportedFormat", 65), "which is a web page"),
         ({"modelURI": "missing.onnx"}, ("Download", "NotFound", 78), "missing.onnx"),
         ({"modelURI": "m2.onnx", "sha256": "0" * 64}, ("Download", "ChecksumMismatch", 65), "sha256"),
         ({"modelURI": "m2.onnx", "validateScript": "refuses.py"}, ("Validate", "ValidationFailed", 37), "37"),

@@ -54,14 +54,14 @@ def test_predictions_equal_those_of_pytorch(models, python, name, variables):
     folder = models / name
     asked, wanted = (json.loads((folder / f"{file}.json").read_text()) for file in ("asked", "wanted"))
     with serving(folder, python=python, **variables) as server:
-        assert "requests are joined" in server.said
+        assert "batching on" in server.said
         told = server.post("/predict", asked).json
         rank = np.ndim(asked["features"])
         wrong = server.post("/predict", {"features": np.ones((1,) * rank).tolist()})
         metadata = server.get("/v2/models/net").json
     np.testing.assert_allclose(told["predictions"], wanted["predictions"], rtol=1e-4, atol=1e-6)
     assert (wrong.status, metadata["platform"]) == (400, "pytorch")
-    assert wrong.json["error"].startswith("The model failed with input of the shape [1, 1")
+    assert wrong.json["error"].startswith("The model failed with input of shape [1, 1")
 
 
 def test_several_inputs_and_outputs_have_the_names_of_their_signature(models, python):
@@ -76,7 +76,7 @@ def test_several_inputs_and_outputs_have_the_names_of_their_signature(models, py
 
 def test_a_trace_that_knows_one_row_only_is_given_one_request_at_a_time(models, python):
     with serving(models / "baked", python=python) as server:
-        assert "each request runs alone" in server.said
+        assert "batching off" in server.said
         assert server.post("/predict", {"features": [[1, 2, 3, 4]]}).json == {"predictions": [[4, 6]]}
 
 
@@ -86,16 +86,16 @@ def test_a_trace_that_knows_one_row_only_is_given_one_request_at_a_time(models, 
         ("whole", CODE, 65, "model.pt is a pickle of more than weights, such as a whole module"),
         ("hostile", CODE, 65, "model.pt is a pickle of more than weights"),
         ("hostile-archive", CODE, 65, "model.pt is a pickle of more than weights"),
-        ("weights-alone", CODE, 65, "model.pt holds weights and not what to do with them. Export the model to ONNX"),
-        ("no-weights", CODE, 65, "model.pt holds no state_dict: it is a list."),
-        ("damaged", CODE, 65, "model.pt, which looks like weights of PyTorch, cannot be loaded: "),
+        ("weights-alone", CODE, 65, "model.pt holds weights without code. Export the model to ONNX"),
+        ("no-weights", CODE, 65, "model.pt is a list without a state_dict: "),
+        ("damaged", CODE, 65, "model.pt, which looks like PyTorch weights, cannot be loaded: "),
         ("broken-code", CODE, 65, "cannot be loaded: no such layer."),
         ("other-code", CODE, 65, "cannot be loaded: Error(s) in loading state_dict"),
-        ("no-make", CODE, 65, "model.py has no function make() that returns the module."),
-        ("untold", {}, 65, "Put signature.json beside it with the shapes that it works with, or set ALLOW_UNTRIED=1"),
-        ("weights", {}, 78, "model.py comes with the model, and its code runs only where ALLOW_CODE=1 is set."),
-        ("exported", {}, 78, "it is loaded only where ALLOW_CODE=1 is set."),
-        ("script", {"DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""}, 78, "PyTorch finds no GPU here."),
+        ("no-make", CODE, 65, "model.py has no function make(): "),
+        ("untold", {}, 65, "Put signature.json next to it with shapes that work, or set ALLOW_UNTRIED=1"),
+        ("weights", {}, 78, "model.py comes with the model: set ALLOW_CODE=1"),
+        ("exported", {}, 78, "is an exported program, and loading it can run code in it. Set ALLOW_CODE=1"),
+        ("script", {"DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""}, 78, "DEVICE=cuda is invalid: PyTorch finds no GPU."),
     ],
 )
 def test_nothing_is_loaded_that_should_not_be(models, python, name, variables, code, sentence):

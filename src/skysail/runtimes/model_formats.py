@@ -1,7 +1,7 @@
-"""Which file is the model, and what is in it: by its content, because a suffix says little.
+"""Detection of the model file and its format, by content rather than by file extension.
 
-Asked twice by one set of rules: when a model was downloaded, and when it is loaded. Reads heads and tables of contents
-only, and needs no library of any format.
+The download and the model server use the same rules. Only headers and tables of contents are read, so no library of any
+format is needed.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ import msgspec
 
 from skysail.runtimes import not_a_model
 
-# What weights belong to.
+# Python code that defines the module for weights.
 CODE = "model.py"
 _SUFFIXES = (".onnx", ".pt", ".pth", ".safetensors", ".pt2")
 _KNOWN = ", ".join(_SUFFIXES)
 _OTHERS = {
-    b"\x89HDF": "HDF5, as Keras writes it; export the model to ONNX, or serve it as a SavedModel of TensorFlow",
-    b"GGUF": "GGUF, which is for llama.cpp and its like; export the model to ONNX",
-    b"\x1f\x8b": "packed by gzip; unpack it, or name it .tar.gz if it is such an archive",
-    b"PK": "a zip archive, and none that PyTorch has written; name it .zip if the model is in it",
+    b"\x89HDF": "HDF5, a Keras format: export the model to ONNX, or serve it as a TensorFlow SavedModel",
+    b"GGUF": "GGUF, a llama.cpp format: export the model to ONNX",
+    b"\x1f\x8b": "gzip: unpack the file, or name it .tar.gz if it is such an archive",
+    b"PK": "a zip archive that PyTorch did not write: name it .zip if the model is in it",
 }
 _FOREIGN = {
     ".h5": "a Keras file",
     ".hdf5": "a Keras file",
     ".keras": "a Keras file",
-    ".pb": "a file of TensorFlow",
-    ".tflite": "a file of TensorFlow Lite",
-    ".mar": "an archive of TorchServe",
-    ".pkl": "a pickle, which runs whatever is in it",
-    ".joblib": "a pickle, which runs whatever is in it",
-    ".gguf": "a file of llama.cpp",
+    ".pb": "a TensorFlow file",
+    ".tflite": "a TensorFlow Lite file",
+    ".mar": "a TorchServe archive",
+    ".pkl": "a pickle, which can run any code",
+    ".joblib": "a pickle, which can run any code",
+    ".gguf": "a llama.cpp file",
 }
 _PICKLE = b"\x80"
-# Of ONNX: the field of a model that is its graph, and how many bytes a field has whose length is fixed.
+# ONNX: field number of the graph in a model, and sizes of fields with a fixed length.
 _GRAPH = 7
 _LENGTH_TOLD = 2
 _FIXED = {1: 8, 5: 4}
 _LONGEST_NUMBER = 10
-# Of safetensors: the header comes after its length.
+# safetensors: size of the header length, which precedes the header.
 _LENGTH_BYTES = 8
 
 
 class NoModel(Exception):
-    """These files cannot be served. Its text is a sentence with the fix in it."""
+    """Files that cannot be served. The text is a sentence with the fix."""
 
 
 class Format(StrEnum):
     ONNX = "ONNX"
     SCRIPT = "TorchScript"
-    WEIGHTS = "weights of PyTorch"
+    WEIGHTS = "PyTorch weights"
     SAFETENSORS = "safetensors"
-    EXPORTED = "exported program of PyTorch"
+    EXPORTED = "a PyTorch exported program"
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -69,42 +69,43 @@ class Found(msgspec.Struct, frozen=True):
 
     @property
     def lack(self) -> str | None:
-        """The sentence about what is missing beside it."""
+        """Return the sentence about a missing file next to the model, or None."""
         if self.format not in {Format.WEIGHTS, Format.SAFETENSORS} or self.beside(CODE):
             return None
         return (
-            f"{self.file.name} holds weights and not what to do with them. Export the model to ONNX or TorchScript, "
-            f"or put {CODE} beside it, with a function make() that returns the module they belong to."
+            f"{self.file.name} holds weights without code. Export the model to ONNX or TorchScript, or add {CODE} "
+            "next to it, with a function make() that returns the module."
         )
 
 
 def find(path: Path) -> Found:
-    """`path` is a file, or a folder with one in it. Raises NoModel."""
+    """Find the model in a file or folder. Raises NoModel."""
     file = path if path.is_file() else _in_folder(path)
     return Found(_format(file), file)
 
 
 def _in_folder(folder: Path) -> Path:
-    """The nearest one. Of several, `model.*`; then the one that is served fastest."""
+    """Return the topmost model file. Of several, prefer `model.*`, then the format that is served fastest."""
     everything = sorted(file for file in folder.rglob("*") if file.is_file())
     files = [file for file in everything if file.suffix in _SUFFIXES]
     if not files:
-        raise NoModel(f"There is no model: no file ends in {_KNOWN}.{_instead(everything)}")
+        raise NoModel(_instead(everything))
     nearest = min(len(file.parts) for file in files)
     near = [file for file in files if len(file.parts) == nearest]
     called = [file for file in near if file.stem == "model"] or near
     if len({file.stem for file in called}) > 1:
         names = ", ".join(file.name for file in called)
-        raise NoModel(f"There are several models ({names}): name one of them `model`, or leave the one that is meant.")
+        raise NoModel(f"There are several models ({names}): name one of them `model`, or remove the others.")
     return min(called, key=lambda file: _SUFFIXES.index(file.suffix))
 
 
 def _instead(files: list[Path]) -> str:
     foreign = next((file for file in files if file.suffix.lower() in _FOREIGN), None)
     if foreign is None:
-        return ""
+        return f"No file ends in {_KNOWN}: upload the model in one of these formats."
     return (
-        f" {foreign.name} is {_FOREIGN[foreign.suffix.lower()]}: export the model to ONNX, or choose its own runtime."
+        f"No file ends in {_KNOWN}. {foreign.name} is {_FOREIGN[foreign.suffix.lower()]}: export the model to ONNX, or "
+        "set the runtime that loads it."
     )
 
 
@@ -119,17 +120,17 @@ def _format(file: Path) -> Format:
         case ".safetensors" if _is_safetensors(file):
             return Format.SAFETENSORS
         case ".onnx" | ".safetensors":
-            raise _other(file, f"no whole {file.suffix} file")
+            raise _other(file, f"not a complete {file.suffix} file")
         case _:
             return _of_torch(file)
 
 
 def _of_torch(file: Path) -> Format:
     if not zipfile.is_zipfile(file):
-        # What PyTorch wrote before it had archives is a row of pickles.
+        # Old PyTorch versions wrote a sequence of pickles instead of an archive.
         if not_a_model.head(file).startswith(_PICKLE):
             return Format.WEIGHTS
-        raise _other(file, "no model of PyTorch, or not all of one")
+        raise _other(file, "not a complete PyTorch model")
     with zipfile.ZipFile(file) as archive:
         members = {name.partition("/")[2] for name in archive.namelist()}
     if any(name.startswith("models/") for name in members):
@@ -140,14 +141,17 @@ def _of_torch(file: Path) -> Format:
         return Format.WEIGHTS
     if "serialized_exported_program.json" in members or file.suffix == ".pt2":
         return Format.EXPORTED
-    raise _other(file, "no model of PyTorch")
+    raise _other(file, "not a PyTorch model")
 
 
 def _other(file: Path, what_not: str) -> NoModel:
     start = not_a_model.head(file)
-    what = next((f", which is {what}" for magic, what in _OTHERS.items() if start.startswith(magic)), "")
-    fix = "" if what else ": upload it again, or correct its name"
-    return NoModel(f"{file.name} is {what_not}; it begins with {not_a_model.shown(start)}{what}{fix}.")
+    what = next((what for magic, what in _OTHERS.items() if start.startswith(magic)), "")
+    if what:
+        return NoModel(f"{file.name} is {what_not}. It begins with {not_a_model.shown(start)}, which is {what}.")
+    return NoModel(
+        f"{file.name} is {what_not}. It begins with {not_a_model.shown(start)}: upload it again, or correct its name."
+    )
 
 
 def _is_safetensors(file: Path) -> bool:
@@ -157,7 +161,7 @@ def _is_safetensors(file: Path) -> bool:
 
 
 def _is_onnx(file: Path) -> bool:
-    """Whether it is a message of protobuf up to its very end, with a graph among its fields."""
+    """Return whether the whole file is one protobuf message with a graph among its fields."""
     with file.open("rb") as content:
         try:
             return _GRAPH in set(_fields(content, file.stat().st_size))
@@ -166,7 +170,7 @@ def _is_onnx(file: Path) -> bool:
 
 
 def _fields(content: BinaryIO, size: int) -> Iterator[int]:
-    """The numbers of the outermost fields. Raises ValueError where there is something else."""
+    """Yield the numbers of the outermost fields. Raises ValueError if the content is not protobuf."""
     while content.tell() < size:
         number, kind = divmod(_number(content), 8)
         if kind == 0:
@@ -180,7 +184,7 @@ def _fields(content: BinaryIO, size: int) -> Iterator[int]:
 
 
 def _number(content: BinaryIO) -> int:
-    """Seven bits in each byte, the lowest first; the last byte is below 128."""
+    """Read a varint: seven bits per byte, lowest first; the last byte is below 128."""
     value = 0
     for place in range(_LONGEST_NUMBER):
         byte = content.read(1)

@@ -1,6 +1,6 @@
-"""What came in place of a model: a web page, an error of a store, a pointer of Git LFS. Told by its first bytes.
+"""Detection of files that are no model: a web page, an error of an object store, or a Git LFS pointer.
 
-Nothing here knows the formats of models: none of these is a model to any server.
+Only the first bytes are read. No server accepts any of these, so model formats do not matter here.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ _SHOWN = 40
 _KINDS = (
     (
         re.compile(rb"\s*(<!--.*?-->\s*)?<(!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL),
-        "a web page, perhaps a login page; use the address that its download button leads to, with credentials if any",
+        "a web page, perhaps a login page: use the URL of its download button, with credentials if needed",
     ),
     (
         re.compile(rb"\s*(<\?xml[^>]*>\s*)?<(Error|ListBucketResult)\b"),
-        "what a store answers instead of a file, often an error; look at the address in a browser, and correct it",
+        "an answer of an object store, often an error, and not a file: open the URL in a browser and correct it",
     ),
     (
         re.compile(rb"version https://git-lfs\."),
-        "a pointer of Git LFS and not the file; run `git lfs pull` before the upload, or use an address of the file",
+        "a Git LFS pointer and not the file: run `git lfs pull` before the upload, or use the URL of the file",
     ),
 )
 
 
 def told(file: Path) -> str | None:
-    """The sentence about it; None where it may be a model."""
+    """Return a sentence with the fix if the file is no model, or None if it may be one."""
     start = head(file)
     what = next((what for form, what in _KINDS if form.match(start)), None)
-    return f"{file.name} begins with {shown(start)}: that is {what}." if what else None
+    return f"{file.name} begins with {shown(start)}, which is {what}." if what else None
 
 
 def head(file: Path) -> bytes:
@@ -39,7 +39,7 @@ def head(file: Path) -> bytes:
 
 
 def shown(start: bytes) -> str:
-    """As it may stand in a sentence: its first line, or its first bytes if it is no text."""
+    """Format the first line for a message, or the first bytes if it is not text."""
     line = start.strip().split(b"\n", 1)[0][:_SHOWN].strip()
     text = line.decode("ascii", errors="replace")
     return text if text.isprintable() and "\ufffd" not in text else f"the bytes {start[:8].hex(' ')}"

@@ -1,8 +1,8 @@
-"""Runs the script that a model must pass before it is served: `python validate.py SCRIPT`.
+"""Run the validation script of a model: `python validate.py SCRIPT`.
 
-Copied beside the model, and run by the Python of the server's own image, so that a script finds what the server has. It
-needs nothing but the standard library. The script is looked for as a path in the image, then in the ConfigMap of the
-model, then among what was downloaded.
+This file is copied next to the model and run by the Python of the server image, so that the script has the server's
+packages. It needs only the standard library. It looks for the script as a path in the image, then in the model's
+ConfigMap, then among the downloaded files.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _TOLD_WRONG = 78
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str], beside: Path) -> int:
-    """Becomes the script, or returns the exit code that says why not."""
+    """Replace this process by the script, or return an exit code if the script does not exist."""
     script, *rest = arguments or ("",)
     looked = list(_places(script, Path(environment.get("VALIDATE_CONFIG_MAP", _CONFIG_MAP)), beside))
     found = next((path for path in looked if path.is_file()), None)
     if found is not None:
         _become(found, rest)
     _tell(
-        f"There is no script {_shown(script)} in the image, in the ConfigMap that is named after the model with"
-        f" -validate, or at an address: put it into one of them. Looked at {', '.join(map(str, looked))}.",
+        f"Script {_shown(script)} was not found at {', '.join(map(str, looked))}: add it to the image or to the"
+        " ConfigMap named after the model with -validate, or set its URL.",
         environment,
     )
     return _TOLD_WRONG
@@ -47,11 +47,11 @@ def _places(script: str, config_map: Path, beside: Path) -> Iterator[Path]:
 def _become(script: Path, arguments: Sequence[str]) -> NoReturn:
     sys.stdout.write(f"Validating with {script}.\n")
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, str(script), *arguments])  # noqa: S606  # no shell is what is wanted
+    os.execv(sys.executable, [sys.executable, str(script), *arguments])  # noqa: S606  # deliberately without a shell
 
 
 def _shown(script: str) -> str:
-    """Without what may be secret in an address."""
+    """Return the script without credentials and query, which may be secret."""
     return script.partition("?")[0].rpartition("@")[2]
 
 
@@ -61,7 +61,7 @@ def _tell(sentence: str, environment: Mapping[str, str]) -> None:
     try:
         Path(environment.get("TERMINATION_LOG", _TERMINATION_LOG)).write_text(message, encoding="utf-8")
     except OSError as error:
-        sys.stderr.write(f"The message of the container cannot be written: {error.strerror}.\n")
+        sys.stderr.write(f"The termination message cannot be written: {error.strerror}.\n")
 
 
 if __name__ == "__main__":

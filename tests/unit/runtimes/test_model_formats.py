@@ -58,7 +58,7 @@ def test_a_folder_with_several_is_not_guessed_at(tmp_path):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("README.md", "no file ends in .onnx, .pt, .pth, .safetensors, .pt2."),
+        ("README.md", "No file ends in .onnx, .pt, .pth, .safetensors, .pt2"),
         ("net.h5", "net.h5 is a Keras file: export the model to ONNX"),
         ("net.PKL", "net.PKL is a pickle"),
     ],
@@ -88,7 +88,7 @@ def test_a_bare_pickle_may_be_old_weights(tmp_path):
     assert model_formats.find(tmp_path).format is Format.WEIGHTS
 
 
-PAGE = "that is a web page, perhaps a login page; use the address"
+PAGE = "which is a web page, perhaps a login page: use the URL"
 DAMAGED = "upload it again, or correct its name."
 
 
@@ -97,16 +97,16 @@ DAMAGED = "upload it again, or correct its name."
     ("content", "told"),
     [
         (b"", "is empty"),
-        (b"<!DOCTYPE html>\n<html>", f"begins with <!DOCTYPE html>: {PAGE}"),
-        (b"\r\n  <HTML lang=en>", f"begins with <HTML lang=en>: {PAGE}"),
+        (b"<!DOCTYPE html>\n<html>", f"begins with <!DOCTYPE html>, {PAGE}"),
+        (b"\r\n  <HTML lang=en>", f"begins with <HTML lang=en>, {PAGE}"),
         (b"<!-- made by x -->\n<html>", PAGE),
-        (b'<?xml version="1.0"?>\n<Error><Code>NoSuchKey', "what a store answers instead of a file"),
-        (b"version https://git-lfs.github.com/spec/v1\noid", "a pointer of Git LFS"),
+        (b'<?xml version="1.0"?>\n<Error><Code>NoSuchKey', "an answer of an object store"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "a Git LFS pointer"),
         (b'{"error": "not found"}', 'begins with {"error": "not found"}: upload it again'),
         (b"no model at all", f"begins with no model at all: {DAMAGED}"),
-        (b"\x89HDF\r\n\x1a\n\0\0", "which is HDF5, as Keras writes it"),
+        (b"\x89HDF\r\n\x1a\n\0\0", "which is HDF5, a Keras format"),
         (b"GGUF\3\0\0\0", "which is GGUF"),
-        (b"\x1f\x8b\x08\0", "packed by gzip"),
+        (b"\x1f\x8b\x08\0", "which is gzip"),
     ],
 )
 def test_what_is_no_model_is_told_with_what_it_is(tmp_path, suffix, content, told):
@@ -118,7 +118,7 @@ def test_what_is_no_model_is_told_with_what_it_is(tmp_path, suffix, content, tol
 
 @pytest.mark.parametrize("name", ["model.pt", "model.onnx", "model.safetensors"])
 def test_another_archive_is_refused(tmp_path, name):
-    with pytest.raises(NoModel, match="a zip archive, and none that PyTorch has written"):
+    with pytest.raises(NoModel, match="a zip archive that PyTorch did not write"):
         model_formats.find(archive(tmp_path / name, "holiday.jpg"))
 
 
@@ -126,13 +126,13 @@ def test_of_an_onnx_file_every_byte_must_be_there(tmp_path: Path):
     whole = Network().save(tmp_path / "model.onnx").read_bytes()
     assert model_formats.find(tmp_path).format is Format.ONNX
     for length in range(1, len(whole), 7):
-        with pytest.raises(NoModel, match=r"no whole \.onnx file"):
+        with pytest.raises(NoModel, match=r"not a complete \.onnx file"):
             model_formats.find(put(tmp_path, "model.onnx", content=whole[:length]))
 
 
 @pytest.mark.parametrize("content", [SAFETENSORS[:8], (3).to_bytes(8, "little") + b"{}", b"{}" * 20])
 def test_of_safetensors_the_header_must_be_there(tmp_path, content):
-    with pytest.raises(NoModel, match=r"no whole \.safetensors file"):
+    with pytest.raises(NoModel, match=r"not a complete \.safetensors file"):
         model_formats.find(put(tmp_path, "model.safetensors", content=content))
 
 
@@ -143,4 +143,4 @@ def test_of_safetensors_the_header_must_be_there(tmp_path, content):
 def test_weights_need_the_code_that_they_belong_to(tmp_path, names, lacks):
     lack = model_formats.find(put(tmp_path, *names)).lack
     assert bool(lack) is lacks
-    assert not lacks or "put model.py beside it" in lack
+    assert not lacks or "add model.py" in lack

@@ -1,4 +1,4 @@
-"""What the operator holds of models and their children. Both kinds share what they are made of."""
+"""Caches of models and their children. Both kinds share the caches of children."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OURS = {"labelSelector": Label.MODEL_UID}
 
 
 class Caches(msgspec.Struct, frozen=True):
-    """What belongs to models, and nothing else: other pods of the cluster are not ours to hold."""
+    """Caches that hold only models and their children, not other pods of the cluster."""
 
     models: Mapping[CustomKind, Cache[Any]]
     jobs: Cache[Job]
@@ -68,7 +68,10 @@ class Caches(msgspec.Struct, frozen=True):
         )
 
     def wake(self, loop: Loop[Snapshot], models: Cache[Any]) -> None:
-        """Look at a model when something of it changes. A pod's owner is another, so its label leads here."""
+        """Enqueue a model when one of its children changes.
+
+        Pods are owned by a Job or ReplicaSet, so their label names the model.
+        """
         for cache in self.children:
             if cache is not self.pods:
                 loop.follow(cache, models)

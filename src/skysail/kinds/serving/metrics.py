@@ -1,4 +1,4 @@
-"""Figures of models for dashboards, by the leader: from what it has in its caches, and what changes there."""
+"""Metrics of models, reported by the leader from its caches and their changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VALIDATIONS = {"True": "success", "False": "failure"}
 
 
 class Counts:
-    """Counts a change when it is written, which happens once, so that replicas together count it once."""
+    """Counters of status changes. Each change is written once, so all replicas together count it once."""
 
     def __init__(self, caches: Caches, leads: Callable[[], bool]) -> None:
         self._caches = caches
@@ -49,7 +49,7 @@ class Counts:
         self._rollbacks[name,] += _turned(old, new, Condition.ROLLED_BACK) and not _is_pinned(new)
 
     def _validated(self, old: Model, new: Model) -> None:
-        """A validation begins with the download of what is validated."""
+        """Count validations. A validation starts with the download of the revision."""
         before, now = _said(old, Condition.MODEL_VALIDATED), _said(new, Condition.MODEL_VALIDATED)
         is_on = now == ("Unknown", Reason.VALIDATING)
         is_next = new.status.candidate != old.status.candidate

@@ -1,4 +1,4 @@
-"""What is read of a model's Job, Deployment and pods."""
+"""Parts of Jobs, Deployments, PVCs and pods that the planner reads."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _DEADLINE = "ProgressDeadlineExceeded"
 _MEMORY = "memory"
 _STORAGE = "storage"
 _OF_SEVERAL_NODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
-# The volume has grown, and its file system does when it is mounted next.
+# The volume has grown; its file system grows at the next mount.
 _GROWS_WHEN_MOUNTED = "FileSystemResizePending"
 
 
 class Job(workloads.Job, frozen=True, gc=False):
-    """What makes a revision ready to be served."""
+    """Job that prepares a revision."""
 
     @property
     def revision(self) -> str:
@@ -29,7 +29,7 @@ class Job(workloads.Job, frozen=True, gc=False):
 
     @property
     def circumstances(self) -> str:
-        """What it was made under, beside the revision."""
+        """Hash of the settings and PVC size that the Job was created with."""
         return (self.metadata.annotations or {}).get(Annotation.CIRCUMSTANCES, "")
 
 
@@ -49,7 +49,7 @@ class ClaimStatus(Read, frozen=True):
 
 
 class Claim(Object, frozen=True, gc=False):
-    """The volume that keeps what was downloaded, or one that it is copied from."""
+    """PVC that holds the downloaded model, or the PVC that a model is copied from."""
 
     spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
@@ -60,21 +60,21 @@ class Claim(Object, frozen=True, gc=False):
 
     @property
     def is_shared(self) -> bool:
-        """Whether pods of several nodes can have it at once."""
+        """Return whether pods on several nodes can mount the PVC."""
         return not _OF_SEVERAL_NODES.isdisjoint(self.spec.access_modes)
 
     @property
     def size(self) -> str:
-        """What was asked for last."""
+        """Return the requested size."""
         return str(self.spec.resources.requests.get(_STORAGE, ""))
 
     def is_below(self, size: str) -> bool:
-        """Whether less than that was asked for."""
+        """Return whether the requested size is smaller."""
         wanted, asked = resource_validation.number(size), resource_validation.number(self.size)
         return wanted is not None and asked is not None and asked < wanted
 
     def has(self, size: str) -> bool:
-        """Whether so much is there for the next pod."""
+        """Return whether the next pod finds at least this size."""
         wanted, there = resource_validation.number(size), resource_validation.number(self.status.capacity.get(_STORAGE))
         is_there = wanted is not None and there is not None and there >= wanted
         return is_there or holding(self.status.conditions, _GROWS_WHEN_MOUNTED) is not None
@@ -95,7 +95,7 @@ class PodSpec(workloads.PodSpec, frozen=True):
 
 
 class Pod(workloads.Pod, frozen=True, gc=False):
-    """One that makes a revision ready, or one that serves it."""
+    """Pod that prepares or serves a revision."""
 
     spec: PodSpec = PodSpec()
 
@@ -105,12 +105,12 @@ class Pod(workloads.Pod, frozen=True, gc=False):
 
     @property
     def prepares(self) -> bool:
-        """By its label: one that has outlived its Job still does."""
+        """Return whether the pod prepares a revision, by its label: the Job may be deleted already."""
         return label(self, Label.TYPE) == labels.VALIDATION_TYPE
 
     @property
     def serves(self) -> bool:
-        """Whether it is there to answer, whether or not it does."""
+        """Return whether the pod serves, ready or not."""
         return not self.prepares and not self.metadata.is_deleting and not self.is_over
 
     @property
@@ -129,7 +129,7 @@ class Pod(workloads.Pod, frozen=True, gc=False):
         return fetch is not None and fetch.state.running is not None and not self.metadata.is_deleting
 
     def memory_limit(self, container: str) -> str:
-        """Empty where there is none."""
+        """Return the memory limit; empty if there is none."""
         rows = (*self.spec.init_containers, *self.spec.containers)
         return next((str(row.resources.limits.get(_MEMORY, "")) for row in rows if row.name == container), "")
 
@@ -157,31 +157,31 @@ class DeploymentStatus(Read, frozen=True):
 
 
 class Deployment(Object, frozen=True, gc=False):
-    """The servers. Those of one revision replace those of another, one by one."""
+    """Deployment of the servers. It replaces servers of the old revision one by one."""
 
     spec: DeploymentSpec = DeploymentSpec()
     status: DeploymentStatus = DeploymentStatus()
 
     @property
     def revision(self) -> str:
-        """The one that its template makes."""
+        """Return the revision of the pod template."""
         return self.spec.template.metadata.labels.get(Label.REVISION, "")
 
     @property
     def is_current(self) -> bool:
-        """Whether its status speaks of its present template and number."""
+        """Return whether the status reflects the current spec."""
         return self.status.observed_generation >= self.metadata.generation
 
     @property
     def is_rolled_out(self) -> bool:
-        """Whether all servers that are wanted answer, and no other is left."""
+        """Return whether all desired servers are available and no old one is left."""
         status = self.status
         counts = {status.replicas, status.updated_replicas, status.available_replicas}
         return self.is_current and counts == {self.spec.replicas}
 
     @property
     def overdue(self) -> str:
-        """Which servers did not come up in the time that they had: these, or others before them. Empty for none."""
+        """Return the message of an exceeded progress deadline, which names the ReplicaSet; empty otherwise."""
         row = next((row for row in self.status.conditions if row.type == "Progressing"), None)
         if row is None or not self.is_current or (row.status, row.reason) != ("False", _DEADLINE):
             return ""
@@ -189,12 +189,12 @@ class Deployment(Object, frozen=True, gc=False):
 
     @property
     def refusal(self) -> str | None:
-        """Why pods of it cannot be made, in the words of who should make them."""
+        """Return why pods cannot be created, as the ReplicaSet controller reports it, or None."""
         found = holding(self.status.conditions, "ReplicaFailure")
         return found.message if found is not None else None
 
 
 def newest(pods: Iterable[Pod]) -> Pod | None:
-    """Times are in seconds: who has ended came earlier."""
+    """Return the newest pod, or None. Timestamps have seconds, so a finished pod counts as older."""
     in_order = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", not pod.is_over, pod.metadata.name))
     return in_order[-1] if in_order else None

@@ -1,6 +1,6 @@
-"""Whether the API server would take the servers of a revision. It is asked, and nothing is written.
+"""Dry run of a revision's Deployment at the API server, before good servers are replaced.
 
-Only the API server knows all that a pod may be. Before good servers are replaced, it is asked what it thinks of others.
+Only the API server can validate all fields of a pod. Nothing is written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from skysail.kube.api.resources import DEPLOYMENT
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Forbidden, Invalid, NotFound
 
-# Who speaks, and of which object; and at the end how it was answered.
+# Prefix and suffix that clients and the API server add to a message.
 _AROUND = re.compile(
     r"^(failed to [a-z ]+object \([^)]*\)|Deployment\.apps \"[^\"]*\" is invalid): | \(HTTP \d+( \w+)?\)$"
 )
@@ -24,16 +24,16 @@ _VARIABLE = re.compile(rf"{re.escape(_SERVER)}env\[(?P<place>\d+)\]")
 
 
 def is_due(snapshot: Snapshot, entry: Entry) -> bool:
-    """Whether its servers are about to be made, for the first time."""
+    """Return whether the servers of this revision are about to be created for the first time."""
     deployment = snapshot.deployment
     return not entry.outcome and (deployment is None or deployment.revision != entry.hash)
 
 
 async def refusal(client: Client, snapshot: Snapshot, entry: Entry) -> str | None:
-    """What the API server has against them, as a sentence with the fix.
+    """Return why the API server rejects the Deployment, as a sentence with the fix, or None.
 
-    Who forbids them, such as a quota or a policy, may allow them later: that is told when they are asked for, and tried
-    again, and is nothing that the revision did wrong.
+    Forbidden is not a rejection: a quota or policy may allow the servers later. The actual write reports and retries
+    it.
     """
     try:
         await client.apply(
@@ -45,12 +45,12 @@ async def refusal(client: Client, snapshot: Snapshot, entry: Entry) -> str | Non
         if snapshot.deployment is None and await _is_taken(client, snapshot):
             return None
         said = _as_written(_AROUND.sub("", str(error)).strip().removesuffix("."), snapshot, entry)
-        return f"The API server refuses servers of this spec: {said}. Correct what it names."
+        return f"The API server rejects the Deployment of this model: {said}. Fix the named fields."
     return None
 
 
 def _as_written(said: str, snapshot: Snapshot, entry: Entry) -> str:
-    """By the fields that the user wrote: the container has variables of ours before his."""
+    """Replace pod template fields by the user's spec fields: our variables precede theirs in the container."""
     ours = len(pod_templates.environment(snapshot.serving, entry.want))
 
     def variable(found: re.Match[str]) -> str:
@@ -61,7 +61,7 @@ def _as_written(said: str, snapshot: Snapshot, entry: Entry) -> str:
 
 
 async def _is_taken(client: Client, snapshot: Snapshot) -> bool:
-    """Whether somebody else has a Deployment of that name: it was that one which the API server would not change."""
+    """Return whether another owner has a Deployment of that name: then its immutable fields caused the error."""
     model = snapshot.object.metadata
     try:
         found = await client.get(DEPLOYMENT, model.namespace, snapshot.serving.names.deployment, Object)

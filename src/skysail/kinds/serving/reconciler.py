@@ -1,4 +1,4 @@
-"""The controller of models: caches of what belongs to them, and what has to be asked of the API server itself."""
+"""Reconciler of models: builds the snapshot from caches and, before risky decisions, from the API server."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ RIGHTS = (
         for kind in KINDS
         for right in (
             reading(kind.resource),
-            # Lets go of the finalizers of an operator that was there before.
+            # Removes the finalizers of the previous operator.
             Right(kind.resource, ("patch",)),
             Right(kind.resource, ("update",), subresource="status"),
-            # Some clusters let only those name an owner that blocks its deletion who could change its finalizers.
+            # Some clusters require this to set blockOwnerDeletion in an owner reference.
             Right(kind.resource, ("update",), subresource="finalizers"),
         )
     ),
@@ -73,7 +73,7 @@ RIGHTS = (
     *diagnostics.RIGHTS,
 )
 
-# The Job controller makes pods at once; where there is none after so long, something keeps it from it.
+# The Job controller creates pods at once; a pod missing for this long has a cause to look up.
 _PATIENCE = timedelta(seconds=10)
 
 T = TypeVar("T", bound=Object)
@@ -84,7 +84,7 @@ class _List(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Models:
-    """The controller of one of the kinds."""
+    """Reconciler of one of the kinds."""
 
     def __init__(
         self, kind: CustomKind, client: Client, caches: Caches, now: Callable[[], datetime], terms: Terms
@@ -145,13 +145,14 @@ class Models:
         )
 
     async def _sure(self, snapshot: Snapshot) -> Snapshot:
-        """A revision is made ready, or the servers are changed, on the server's own word: that the model is so, and
-        what its history has. A cache that lags would bring an old revision back, or download one twice.
+        """Read model, history and PVC from the API server before a revision is prepared or servers change.
+
+        A stale cache would restore an old revision or download one twice.
         """
         model, namespace = snapshot.object, snapshot.object.metadata.namespace
         live = await self._client.get(self.resource, namespace, model.metadata.name, Object)
         if live.metadata.resource_version != model.metadata.resource_version:
-            raise Stale(f"{model.metadata.key} has changed")
+            raise Stale(f"cached {model.metadata.key} is stale")
         listed = await self._list(CONTROLLER_REVISION, model, _List[ControllerRevision])
         known = _newest((*self._caches.revisions.by("owner", model.metadata.uid), *_owned(listed.items, model)))
         names = snapshot.serving.names
@@ -160,14 +161,14 @@ class Models:
         wanted = target_revision.target(snapshot)
         if wanted is None or wanted.entry is not None:
             return snapshot
-        # Of one object the server never tells the past, of all of them one that lags might.
+        # A get is never stale, while a list may be.
         found = await self._find(CONTROLLER_REVISION, model, names.revision(wanted.hash), ControllerRevision)
         job = snapshot.job or await self._find(JOB, model, names.job, Job)
         there = known if found is None else _newest((*known, found))
         return msgspec.structs.replace(snapshot, job=job, **_known(there))
 
     async def _find(self, resource: Resource, model: Model, name: str, type_: type[T]) -> T | None:
-        """None also where it has no name, because the model is of a kind that has none."""
+        """Return an object that the model owns, or None if it does not exist or the kind has no such child."""
         if not name:
             return None
         try:
@@ -177,7 +178,7 @@ class Models:
         return next(iter(_owned((found,), model)), None)
 
     async def _with_source(self, snapshot: Snapshot, wanted: Target) -> Snapshot:
-        """The claim that it is copied from, when a pod that has it is about to be made. It is the user's own."""
+        """Add the user's PVC that the model is copied from, if a pod that mounts it is about to be created."""
         name, job = model_uri.claim(wanted.want.uri), snapshot.job
         if not name or (job is not None and not job.is_complete):
             return snapshot
@@ -188,7 +189,7 @@ class Models:
         return msgspec.structs.replace(snapshot, source=found)
 
     async def _prepared(self, snapshot: Snapshot, wanted: Target) -> Snapshot:
-        """What is to be known of the Job that makes a revision ready."""
+        """Add what the planner needs to know about the prepare Job."""
         job = snapshot.job
         if job is None or job.revision != wanted.hash or job.metadata.is_deleting:
             return snapshot
@@ -207,7 +208,7 @@ class Models:
         return await self._with_obstacle(snapshot, pods)
 
     async def _served(self, snapshot: Snapshot, wanted: Target, entry: Entry) -> Snapshot:
-        """What is to be known of servers that do not answer."""
+        """Add what the planner needs to know about servers that are not ready."""
         if target_revision.aim(snapshot, wanted) is not entry:
             return snapshot
         if preflight.is_due(snapshot, entry):
@@ -215,7 +216,7 @@ class Models:
         snapshot = await self._with_obstacle(snapshot, snapshot.serving_pods(entry.hash))
         if _is_told(snapshot, wanted, failure.of_servers(snapshot, entry)):
             return snapshot
-        # The verdict is about to be given, and may undo a revision: caches that lag give none.
+        # Read live data: this failure may roll a revision back, and caches may be stale.
         snapshot = await self._with_servers(snapshot, wanted)
         mishap = failure.of_servers(snapshot, entry)
         return snapshot if mishap is None else await self._with_log(snapshot, mishap)
@@ -224,11 +225,11 @@ class Models:
         model, name = snapshot.object, snapshot.serving.names.deployment
         deployment = await self._find(DEPLOYMENT, model, name, Deployment)
         if deployment is None or deployment.revision != wanted.hash:
-            raise Stale(f"the servers of {model.metadata.key} have changed")
+            raise Stale(f"cached Deployment of {model.metadata.key} is stale")
         return await self._with_pods(msgspec.structs.replace(snapshot, deployment=deployment), wanted)
 
     async def _with_pods(self, snapshot: Snapshot, wanted: Target) -> Snapshot:
-        """How it ended is said by a pod, of which may be heard later. One that has gone is evidence as well."""
+        """Add the pods from the API server: they hold the result, and caches may lag. Deleted pods stay as evidence."""
         found = await self._list(POD, snapshot.object, _List[Pod], f",{Label.REVISION}={wanted.hash}")
         return msgspec.structs.replace(snapshot, pods=_newest((*snapshot.pods, *found.items)))
 
@@ -256,7 +257,7 @@ class Models:
 
 
 def _is_decisive(snapshot: Snapshot, wanted: Target | None) -> bool:
-    """Whether what follows could do harm if it were planned on the past."""
+    """Return whether a plan from stale data could do harm."""
     if wanted is None:
         return True
     if wanted.entry is None:
@@ -269,7 +270,7 @@ def _is_decisive(snapshot: Snapshot, wanted: Target | None) -> bool:
 
 
 def _is_told(snapshot: Snapshot, wanted: Target, mishap: Mishap | None) -> bool:
-    """Whether there is nothing to tell of servers that was not told before."""
+    """Return whether the failure of the servers is already recorded, or there is none."""
     known = target_revision.verdict(snapshot, wanted)
     if mishap is None:
         return True
@@ -282,7 +283,7 @@ def _has_waited(snapshot: Snapshot, job: Job) -> bool:
 
 
 def _known(stored: Iterable[ControllerRevision]) -> dict[str, Any]:
-    """The history in the order of its numbers, and what of it cannot be read."""
+    """Return the history in the order of its numbers, and the revisions that cannot be read."""
     read = [(each, revisions.entry(each)) for each in stored]
     entries = [entry for _, entry in read if entry is not None]
     return {
@@ -292,7 +293,7 @@ def _known(stored: Iterable[ControllerRevision]) -> dict[str, Any]:
 
 
 def _newest(objects: tuple[T, ...]) -> tuple[T, ...]:
-    """Each object once, as it was last: a list may be of earlier than what we know."""
+    """Return each object once, in its newest version: a list may be older than the cache."""
     return tuple({each.metadata.uid: each for each in sorted(objects, key=version)}.values())
 
 

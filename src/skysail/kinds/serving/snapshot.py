@@ -1,4 +1,4 @@
-"""What is known of one model at one moment."""
+"""Snapshot of one model."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from skysail.kube.api.objects import Object
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the plan of a model is made from.
+    """Input of a model's plan.
 
-    `job` makes a revision ready, `history` are the revisions that were found good, in the order of their numbers, and
-    `strays` those that nobody here can read. `source` is the claim that the wanted revision is copied from.
-    `predecessor` is the Deployment by which an operator before us served the model. `log` are the last lines of the
-    container that failed, `complaint` is what keeps the Job controller from making a pod, `obstacle` what keeps a pod
-    from starting on its node, `download` how far it is; None where nobody knows. `refusal` is what the API server has
-    against servers that are about to be made.
+    - `job`: Job that prepares a revision.
+    - `history`: prepared revisions in the order of their numbers; `strays`: revisions that cannot be read.
+    - `source`: PVC that the target revision is copied from.
+    - `predecessor`: Deployment of the previous operator.
+    - `log`: last lines of the failed container.
+    - `complaint`: why the Job controller creates no pod.
+    - `obstacle`: why a pod does not start on its node.
+    - `download`: progress of the download; None if unknown.
+    - `refusal`: why the API server rejects the servers that are about to be created.
     """
 
     object: Model
@@ -47,9 +50,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str | None = None
 
     def preparing(self, revision: str) -> tuple[Pod, ...]:
-        """The pods that make this revision ready."""
+        """Return the pods that prepare this revision."""
         return tuple(pod for pod in self.pods if pod.prepares and pod.revision == revision)
 
     def serving_pods(self, revision: str) -> tuple[Pod, ...]:
-        """The pods that are there to answer for this revision."""
+        """Return the pods that serve this revision, ready or not."""
         return tuple(pod for pod in self.pods if pod.serves and pod.revision == revision)

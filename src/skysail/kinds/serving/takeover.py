@@ -1,4 +1,4 @@
-"""What an operator before us serves a model by. It goes on until servers of ours have its Services, and ends then."""
+"""Take-over from the previous operator: its Deployment serves until the Services select our servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INFERENCE = "inference"
 
 
 async def find(client: Client, snapshot: Snapshot) -> Object | None:
-    """Its Deployment; None where there is none, or where ours has followed it."""
+    """Return the Deployment of the previous operator, or None if there is none or ours has replaced it."""
     name = snapshot.serving.names.predecessor
     if not name or not _may_be_there(snapshot):
         return None
@@ -28,7 +28,7 @@ async def find(client: Client, snapshot: Snapshot) -> Object | None:
 
 
 def _may_be_there(snapshot: Snapshot) -> bool:
-    """Asked where Services or servers are about to change hands, until it is written down that they have."""
+    """Look for a legacy Deployment only until the status records that the take-over is complete."""
     status, deployment = snapshot.object.status, snapshot.deployment
     if not status.revision:
         return not snapshot.services or (deployment is not None and deployment.is_rolled_out)
@@ -39,7 +39,7 @@ def _may_be_there(snapshot: Snapshot) -> bool:
 
 
 def _is_of(model: Object, deployment: Object) -> bool:
-    """Whether it was made for this model: it is owned by it, or nobody's and has the labels that it was made with."""
+    """Return whether the Deployment belongs to this model: by owner, or without an owner by its legacy labels."""
     owner, labels = deployment.metadata.controller, deployment.metadata.labels or {}
     if owner is not None:
         return owner.uid == model.metadata.uid

@@ -8,8 +8,8 @@ import sys
 from skysail.runtimes.fetch.cli import main
 
 code = main(sys.argv[1:], os.environ)
-# Threads of libraries may still bring answers that nobody waits for. One that finds the interpreter in its own end
-# aborts the process, and the exit code, which tells the kind of failure, would be lost.
+# Skip interpreter shutdown: a library thread that still runs then could abort the process, and the exit code, which
+# tells the kind of failure, would be lost.
 sys.stdout.flush()
 sys.stderr.flush()
 os._exit(code)

@@ -1,7 +1,7 @@
-"""The command line: what to fetch, and how it is told what came of it.
+"""Command line of the download.
 
-Progress goes to the output, the result to the file that Kubernetes shows as the container's message, and the kind of
-failure into the exit code.
+Progress goes to stdout, the result to the termination message of the container, and the kind of failure into the exit
+code.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from skysail.runtimes.fetch.transfer.progress import Progress
 from skysail.runtimes.fetch.transfer.retry import Patience
 
 _TERMINATION_LOG = "/dev/termination-log"
-_LONGEST_MESSAGE = 3000  # Kubernetes takes 4096 bytes, all in all
-_SECONDS = 20.0  # of failures in a row: a host that does not exist is told within a minute
+_LONGEST_MESSAGE = 3000  # Kubernetes accepts 4096 bytes in total
+_SECONDS = 20.0  # of consecutive failures: a host that does not exist is reported within a minute
 _LIMIT = 2**40
 _OF_LIBRARIES = ("AWS_", "GOOGLE_", "HF_", "HUGGINGFACE_")
-# Of a model in the image of its server only the validation is prepared here.
+# For a model in the server image, only the validation is set up.
 _IN_IMAGE = "file://"
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The exit code."""
-    os.umask(0o022)  # whoever serves the model is another user
+    """Run the download and return the exit code."""
+    os.umask(0o022)  # the server reads the model as another user
     wishes = _parser().parse_args(arguments)
     log = Path(environment.get("TERMINATION_LOG", _TERMINATION_LOG))
     known = credentials.of(environment)
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         outcome = asyncio.run(_interruptible(wishes, known))
     except FetchError as error:
-        # Servers name what they answer as they like: what is no text could not be told.
+        # A server's file names may be invalid UTF-8, which JSON cannot encode.
         sentence = str(error).encode(errors="replace").decode()
         sys.stderr.write(f"{error.reason}: {sentence}\n")
         message = {"step": error.step, "reason": error.reason, "message": sentence[:_LONGEST_MESSAGE]}
@@ -68,26 +68,30 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _hide_from_libraries() -> None:
-    """What an image or a cluster may have put there for them: identities, endpoints, proxies, places of tokens."""
+    """Remove variables that an image or a cluster set for libraries: identities, endpoints, tokens."""
     for name in [name for name in os.environ if name.startswith(_OF_LIBRARIES)]:
         del os.environ[name]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="skysail-fetch", description="Brings a model into a folder.")
-    parser.add_argument("--uri", required=True, help="where the model is")
-    parser.add_argument("--into", required=True, type=Path, help="folder that appears when all is there")
-    parser.add_argument("--layout", choices=sorted(LAYOUTS), default="file", help="how the server wants to find it")
-    parser.add_argument("--name", required=True, help="what the server calls the model")
-    parser.add_argument("--sha256", default="", help="what the download must be")
-    parser.add_argument("--limit", type=int, default=_LIMIT, metavar="BYTES", help="most bytes, packed or unpacked")
-    parser.add_argument("--allow", action="append", default=[], metavar="CIDR|HOST", help="private place that is open")
-    parser.add_argument("--source", type=Path, metavar="DIR", help="where the claim of pvc:// is mounted")
-    parser.add_argument("--script", default="", metavar="URL", help="script of the validation")
-    parser.add_argument("--script-into", type=Path, metavar="DIR", help="where the script goes")
-    parser.add_argument("--launcher", type=Path, metavar="DIR", help="where the program goes that starts the script")
-    parser.add_argument("--keep", action="append", default=[], metavar="HASH", help="revision that stays on the volume")
-    parser.add_argument("--on-node", action="store_true", help="leave some of the volume to others: it is the node's")
+    parser = argparse.ArgumentParser(prog="skysail-fetch", description="Download a model into a folder.")
+    parser.add_argument("--uri", required=True, help="address of the model")
+    parser.add_argument("--into", required=True, type=Path, help="folder that appears when the download is complete")
+    parser.add_argument("--layout", choices=sorted(LAYOUTS), default="file", help="layout that the server expects")
+    parser.add_argument("--name", required=True, help="name of the model in the server")
+    parser.add_argument("--sha256", default="", help="expected digest of the download")
+    parser.add_argument("--limit", type=int, default=_LIMIT, metavar="BYTES", help="maximum size, packed or unpacked")
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="CIDR|HOST", help="private address range or host to allow"
+    )
+    parser.add_argument("--source", type=Path, metavar="DIR", help="mount path of the PVC of pvc://")
+    parser.add_argument("--script", default="", metavar="URL", help="validation script to download")
+    parser.add_argument("--script-into", type=Path, metavar="DIR", help="target folder of the script")
+    parser.add_argument(
+        "--launcher", type=Path, metavar="DIR", help="target folder of the program that runs the script"
+    )
+    parser.add_argument("--keep", action="append", default=[], metavar="HASH", help="revision to keep on the volume")
+    parser.add_argument("--on-node", action="store_true", help="keep some space free, because the disk is the node's")
     return parser
 
 
@@ -99,7 +103,7 @@ async def _interruptible(wishes: argparse.Namespace, known: Mapping[str, str]) -
     try:
         return await task
     except asyncio.CancelledError as error:
-        raise MayPass("Interrupted", "The download was stopped; the next one goes on where it ended.") from error
+        raise MayPass("Interrupted", "The download was interrupted: the next attempt resumes it.") from error
 
 
 async def _run(wishes: argparse.Namespace, known: Mapping[str, str]) -> Outcome:
@@ -134,7 +138,7 @@ async def _run(wishes: argparse.Namespace, known: Mapping[str, str]) -> Outcome:
 
 
 def _origin(uri: str) -> tuple[str, str]:
-    """Credentials are for one place: the script's may be another than the model's."""
+    """Return scheme and host: the model's credentials must not go to a script on another host."""
     parts = urlsplit(uri)
     return parts.scheme, parts.netloc
 
@@ -154,7 +158,7 @@ def _print(line: str) -> None:
 
 
 def _leave(message: object, log: Path) -> None:
-    """Where Kubernetes looks for it; outside of a pod there is no such file."""
+    """Write the termination message; outside of a pod there is no such file."""
     try:
         log.write_bytes(msgspec.json.encode(message))
     except OSError as error:

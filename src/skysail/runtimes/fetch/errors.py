@@ -1,11 +1,11 @@
-"""What can go wrong, sorted by what whoever started this can do about it. The exit code tells which it was.
+"""Errors of a download, grouped by their fix. The exit code tells the group.
 
 FetchError
-├── WrongContent  65  what is there cannot be used: change the model, or what is said of it
-├── MayPass       75  try again later
-│   └── Changed       what had come of a file is of no use any more: begin it anew
-├── NotAllowed    77  change rights, credentials, or the settings of the operator
-└── ToldWrong     78  change the address, or another argument
+├── WrongContent  65  the content cannot be used: change the model or its spec
+├── MayPass       75  transient: retry later
+│   └── Changed       the file changed: download it from the beginning
+├── NotAllowed    77  change permissions, credentials or operator settings
+└── ToldWrong     78  change the address or another argument
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import os
 
 
 def in_words(error: OSError) -> str:
-    """What the system says of it, without the addresses that Python adds."""
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else "it was cut in the middle"
+    """Return the system's error text, without the addresses that Python adds."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else "it was interrupted"
 
 
 class FetchError(Exception):
-    """Its text is a sentence with the fix in it; `reason` is one CamelCase word for programs."""
+    """Error of a download. The text is a sentence with the fix; `reason` is one CamelCase word for programs."""
 
     exit_code = 70
 
@@ -39,9 +39,7 @@ class MayPass(FetchError):
 
 class Changed(MayPass):
     def __init__(self, path: str) -> None:
-        super().__init__(
-            "ServerError", f"{path} changed while it was downloaded: keep a model as it is under its address."
-        )
+        super().__init__("ServerError", f"{path} changed during the download: do not overwrite a model at its address.")
 
 
 class NotAllowed(FetchError):

@@ -1,4 +1,4 @@
-"""How a model comes into its folder: download, compare, unpack, lay out, publish."""
+"""Steps of a download: transfer, compare, unpack, lay out, publish."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ from skysail.runtimes.fetch.transfer.retry import Patience
 from skysail.runtimes.fetch.unpack import archives, oci_layers
 from skysail.runtimes.fetch.unpack.paths import files_in
 
-# These may be pages, and lie beside models.
+# Files with these extensions may be web pages next to the model.
 _OF_PAGES = (".html", ".htm", ".xhtml", ".xml", ".md", ".svg")
 _LONGEST_SCRIPT = 10 * 2**20
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted. `sha256` is compared where it is given; `keep` names the revisions that stay on the volume.
+    """Arguments of a download.
 
-    `on_node`: the volume is the disk of the node, on which others live as well.
+    - `sha256`: expected digest; not compared if empty.
+    - `keep`: revisions to keep on the volume.
+    - `on_node`: whether the volume is the node's disk, which other pods use as well.
     """
 
     uri: str
@@ -48,7 +50,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request(self) -> str:
-        """Stands for all that decides what ends in the folder; holds no secret, as the URI may."""
+        """Return a hash of everything that decides the content of the folder. It hides secrets in the URI."""
         return hashlib.sha256(f"{self.uri}\0{self.layout}\0{self.name}".encode()).hexdigest()
 
     @property
@@ -57,20 +59,20 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetching(msgspec.Struct, frozen=True, kw_only=True):
-    """`patience` makes a fresh one for each piece of work."""
+    """Download of models and scripts. `patience` creates a retry budget for each file."""
 
     progress: Progress
     patience: Callable[[], Patience]
 
     async def fetch(self, order: Order, source: Source) -> Outcome:
-        """Raises FetchError."""
+        """Download the model into its folder. Raises FetchError."""
         place = Place(order.into, order.request)
         with disk(order.into):
             async with place.held(lambda: self.progress.say("Waiting for another download of this model.")):
                 there = place.finished()
                 if there is not None and order.digest in {"", there.digest}:
                     place.tidy()
-                    self.progress.say("The model is there already.")
+                    self.progress.say("The model is already downloaded.")
                     return there
                 if order.keep:
                     place.sweep(order.keep)
@@ -89,11 +91,11 @@ class Fetching(msgspec.Struct, frozen=True, kw_only=True):
                 tree = await self._unpacked(place, order, received, room)
                 LAYOUTS[order.layout](tree, place.laid, order.name)
         except WrongContent:
-            place.discard()  # it would be as wrong the next time
+            place.discard()  # a retry must not reuse wrong content
             raise
         outcome = place.publish(digest)
         files = "one file" if outcome.files == 1 else f"{outcome.files} files"
-        self.progress.say(f"The model is there: {in_units(outcome.bytes)} in {files}.")
+        self.progress.say(f"The model is downloaded: {in_units(outcome.bytes)} in {files}.")
         return outcome
 
     async def _download(self, raw: Path, marks: Path, source: Source, limit: int, room: Room) -> list[Received]:
@@ -103,7 +105,7 @@ class Fetching(msgspec.Struct, frozen=True, kw_only=True):
         return await work.all()
 
     async def _unpacked(self, place: Place, order: Order, received: list[Received], room: Room) -> Path:
-        """Where the tree is, for the layout."""
+        """Unpack archives and return the folder for the layout."""
         packed = [place.raw / one.path for one in received if one.layer]
         if packed:
             await self._unpack(oci_layers.unpack(packed, place.unpacked, limit=order.limit), room)
@@ -124,13 +126,13 @@ class Fetching(msgspec.Struct, frozen=True, kw_only=True):
             await asyncio.sleep(0)  # so that it can be interrupted
 
     async def fetch_script(self, uri: str, into: Path, source: Source) -> Path:
-        """One file, under its own name. Raises FetchError."""
+        """Download one file under its own name. Raises FetchError."""
         part, target = into / ".part", into / (last_part(uri) or "script")
         with disk(into):
             try:
                 received = await self._download(part / "raw", part / "marks", source, _LONGEST_SCRIPT, Room(into))
             except (ToldWrong, WrongContent) as error:
-                raise ToldWrong("ScriptNotFound", f"{shown(uri)} is no script that can be run. {error}") from error
+                raise ToldWrong("ScriptNotFound", f"{shown(uri)} is not a usable script. {error}") from error
             (part / "raw" / received[0].path).replace(target)
             shutil.rmtree(part)
         return target
@@ -140,13 +142,13 @@ def _compare(digest: str, order: Order) -> None:
     if order.digest and digest != order.digest:
         raise WrongContent(
             "ChecksumMismatch",
-            f"{shown(order.uri)} is {digest} and should be {order.digest}: correct `sha256`, or set a new version if"
-            " the model was changed on purpose.",
+            f"{shown(order.uri)} has digest {digest} instead of {order.digest}: correct `sha256`, or set a new version"
+            " if the model was changed on purpose.",
         )
 
 
 def _object_to_what_is_mistaken(raw: Path) -> None:
-    """Before it is unpacked, or given to a server that knows it as nothing but damaged."""
+    """Reject web pages and the like before unpacking: a server would only report them as damaged."""
     for path in files_in(raw):
         if path.suffix.lower() in _OF_PAGES:
             continue

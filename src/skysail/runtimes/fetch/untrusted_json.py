@@ -1,4 +1,4 @@
-"""JSON of which nobody knows who wrote it: a registry, a page in place of its answer, a volume that others write to."""
+"""JSON from untrusted sources: a registry, a web page in place of its answer, or a volume that others write to."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ T = TypeVar("T")
 
 
 class Unreadable(ValueError):
-    """Its text says why, and may stand in a sentence."""
+    """Input that cannot be decoded. The text gives the reason, as part of a sentence."""
 
 
 def read(written: bytes | str, kind: type[T]) -> T:
-    """Raises Unreadable, and nothing else: what is no text or has no bottom is no defect of ours."""
+    """Decode untrusted JSON.
+
+    Raises `Unreadable`, and nothing else, for input that is not UTF-8, does not match `kind` or is nested too deeply.
+    """
     try:
         return msgspec.json.decode(written, type=kind)
     except RecursionError as error:

@@ -1,4 +1,4 @@
-"""Starts the server: `python -m skysail.runtimes.model_server`, told by its environment what to serve."""
+"""Start the server: `python -m skysail.runtimes.model_server`, configured by environment variables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main() -> int:
 
 
 def _last_words(sentence: str) -> None:
-    """To the log, and to where Kubernetes reads why a container ended."""
+    """Write the message to the log and to the termination log of the container."""
     sys.stderr.write(f"{sentence}\n")
     file = Path(os.environ.get("TERMINATION_LOG") or _TERMINATION_LOG)
     if file.is_file():
@@ -35,5 +35,5 @@ def _last_words(sentence: str) -> None:
 
 
 if __name__ == "__main__":
-    # At once: a thread may still load a model, or compute for a client that was given up.
+    # Exit at once: a thread may still load a model or compute.
     os._exit(main())

@@ -1,4 +1,4 @@
-"""Where the server is in its life. What it answers to a probe follows from that."""
+"""Lifecycle phase of the server, which decides the answers to probes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ class Phase(StrEnum):
 
 
 class Life:
-    """A model that is with one batch for `hung` seconds gets no more, and after `dead` seconds the process is given up.
+    """Lifecycle of the server.
 
-    Only a new process ends such a thread. Of either 0 means never.
+    A batch that runs for `hung` seconds makes the server unready, and one that runs for `dead` seconds makes it not
+    live: only a restart ends such a thread. 0 means never.
     """
 
     def __init__(self, *, hung: float = 0, dead: float = 0) -> None:
@@ -26,7 +27,7 @@ class Life:
         self._busy: Callable[[], float] = lambda: 0.0
 
     def watch(self, busy_seconds: Callable[[], float]) -> None:
-        """It tells for how long the model has been with one batch."""
+        """Set the function that returns how long the current batch has been running."""
         self._busy = busy_seconds
 
     @property
@@ -39,5 +40,5 @@ class Life:
 
     @property
     def counts(self) -> bool:
-        """Whether requests are those of clients."""
+        """Return whether requests come from clients and count in the metrics."""
         return self.phase in {Phase.SERVING, Phase.DRAINING}

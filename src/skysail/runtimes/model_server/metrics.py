@@ -1,4 +1,4 @@
-"""Counts, as Prometheus reads them, and the last ten minutes, as a line that a person reads."""
+"""Prometheus metrics, and request counts of the last ten minutes for the CLI."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAILED = 400
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Requests in each interval, oldest first; the last is not over yet."""
+    """Requests in each interval, oldest first; the last interval is still running."""
 
     interval_seconds: int
     requests: list[int]
@@ -42,7 +42,7 @@ class Histogram:
 
 
 class Metrics:
-    """Belongs to one event loop."""
+    """Metrics of the server. They belong to one event loop."""
 
     def __init__(self, clock: Callable[[], float], about: Mapping[str, str]) -> None:
         self._clock = clock
@@ -81,19 +81,24 @@ class Metrics:
         )
 
     def page(self, *, waiting: int, ready: bool) -> bytes:
-        """In Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         about = ",".join(f'{key}="{_escaped(value)}"' for key, value in self._about.items())
         errors = [f'{{status="{status}"}} {count}' for status, count in sorted(self._errors.items())]
         lines = [
-            *_told("inference_requests_total", "counter", "Requests for predictions.", [f" {self._requests}"]),
-            *_told("inference_errors_total", "counter", "Requests that failed, by status.", errors),
-            *_told("inference_left_total", "counter", "Requests dropped: their clients had left.", [f" {self._left}"]),
-            *_told("inference_queue_requests", "gauge", "Requests that wait for the model.", [f" {waiting}"]),
+            *_told("inference_requests_total", "counter", "Prediction requests.", [f" {self._requests}"]),
+            *_told("inference_errors_total", "counter", "Failed requests, by status.", errors),
+            *_told(
+                "inference_left_total",
+                "counter",
+                "Requests dropped because the client disconnected.",
+                [f" {self._left}"],
+            ),
+            *_told("inference_queue_requests", "gauge", "Requests in the queue.", [f" {waiting}"]),
             *_told("inference_ready", "gauge", "Whether the model is ready.", [f" {int(ready)}"]),
             *_told("inference_model_info", "gauge", "The model.", [f"{{{about}}} 1"]),
-            *_told("inference_request_seconds", "histogram", "From a request to its answer.", []),
+            *_told("inference_request_seconds", "histogram", "Time from a request to its answer.", []),
             *self._seconds.lines("inference_request_seconds"),
-            *_told("inference_batch_rows", "histogram", "Rows that the model was given at once.", []),
+            *_told("inference_batch_rows", "histogram", "Rows of one batch.", []),
             *self._rows.lines("inference_batch_rows"),
         ]
         return ("\n".join(lines) + "\n").encode()
@@ -102,7 +107,7 @@ class Metrics:
         return int(self._clock() // _SLOT_SECONDS)
 
     def _turn(self) -> None:
-        """Empty the slots of the time that has passed."""
+        """Clear the slots of the time that has passed."""
         now = self._now()
         if now == self._slot:
             return

@@ -1,4 +1,4 @@
-"""The process: listens, loads, tries one whole request, serves, and ends without losing one."""
+"""Server process: listen, load, send one test request, serve, and drain on SIGTERM."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from skysail.runtimes.model_server.protocol.input_validation import Intake, Work
 from skysail.runtimes.model_server.settings import Settings
 
 _BACKLOG = 2048
-# More than the minute that proxies keep theirs: then nobody sends into a connection that is being closed.
+# Longer than the 60 s of most proxies, so that no proxy sends into a connection that is being closed.
 _KEEP_ALIVE_SECONDS = 75
-# Of the minute that a pod has for its end, after the seconds in which it still takes requests.
+# Part of the pod's 60 s grace period, after the drain.
 _LAST_SECONDS = 50
 _COLLECTIONS = (50_000, 20, 20)
 
 
 class Server:
-    """One model, one process."""
+    """Server of one model in one process."""
 
     def __init__(self, settings: Settings, version: str) -> None:
         self._settings = settings
@@ -50,10 +50,10 @@ class Server:
         self._app = Application(place, self._life, self._metrics, limits=_limits(settings), pages=self._pages)
 
     async def run(self) -> None:
-        """Until SIGTERM. Raises CannotServe."""
+        """Serve until SIGTERM. Raises CannotServe."""
         tensors.quietly()
         listener = _listen(self._settings)
-        # No proxy headers, no access log, no lifespan: each costs something for every request.
+        # Proxy headers, access log and lifespan are off, because each costs time per request.
         config = uvicorn.Config(
             self._app,
             http=Lane,
@@ -97,7 +97,7 @@ class Server:
             self._life.phase = Phase.WARMING
 
     def _drain(self, http: _Http) -> None:
-        """Not ready from now on. Requests still come until all of the cluster knows, and are answered."""
+        """Become unready. Requests are still answered until the whole cluster knows."""
         if self._life.phase is Phase.DRAINING:
             return
         waits = self._settings.drain_seconds if self._life.is_ready else 0
@@ -105,7 +105,7 @@ class Server:
         asyncio.get_running_loop().call_later(waits, http.stop)
 
     def _pages(self) -> Asgi:
-        from skysail.runtimes.model_server.http import docs_pages  # noqa: PLC0415 - only when somebody looks
+        from skysail.runtimes.model_server.http import docs_pages  # noqa: PLC0415 - only when a page is requested
 
         def about() -> docs_pages.About | None:
             if self._loaded is None:
@@ -122,20 +122,20 @@ class Server:
 
     def _told(self, listener: socket.socket, loaded: Loaded) -> str:
         host, port = listener.getsockname()[:2]
-        how = "requests are joined" if loaded.joins else "each request runs alone"
-        said = f"Serving {self._settings.model_name} ({loaded.model.platform}) at {host}:{port}; {how}."
+        batching = "on" if loaded.joins else "off"
+        said = f"Serving {self._settings.model_name} ({loaded.model.platform}) at {host}:{port}; batching {batching}."
         return f"{said} {loaded.remark}".rstrip()
 
 
 def _spare_collector() -> None:
-    """What is loaded stays: a full collection would look at all of PyTorch while requests wait."""
+    """Exclude loaded objects from garbage collection, which would scan all of PyTorch while requests wait."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECTIONS)
 
 
 class _Http(uvicorn.Server):
-    """uvicorn, which leaves signals to us: it would end by the one it got, and not with 0."""
+    """uvicorn without signal handlers: with its own, the process would end by the signal and not with exit code 0."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -155,7 +155,7 @@ def _listen(settings: Settings) -> socket.socket:
         return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise WrongSetting(
-            f"Nothing can listen at {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}."
+            f"The server cannot listen at {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}."
         ) from error
 
 
@@ -179,14 +179,14 @@ def _bounds(settings: Settings, loaded: Loaded) -> Bounds:
 
 
 def _pace(loaded: Loaded) -> Pace:
-    """What may take long with other values must never hold up the event loop."""
+    """Return the batching pace. A model whose time depends on the values must never block the event loop."""
     return Pace(quick=0.0) if loaded.model.traits.branching else Pace()
 
 
 def _worked(loaded: Loaded) -> Callable[[Work], bool]:
-    """Whether the model took input of such shapes when it was loaded: then it is not the client who is wrong.
+    """Return whether the model accepted input of such shapes when it was loaded: then a failure is not the client's.
 
-    Nobody can say that it is, where the model never took anything.
+    If the model never accepted any input, this cannot be known, and the client is not blamed.
     """
     if loaded.example is None:
         return lambda _: True

@@ -1,4 +1,4 @@
-"""What the server can be told, all of it by environment variables: the upper-case names of these fields."""
+"""Settings of the server: environment variables with the upper-case names of these fields."""
 
 from __future__ import annotations
 
@@ -13,67 +13,67 @@ from skysail.runtimes.model_server.errors import WrongSetting
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-# Whatever the user calls it; but not bytes that are no text, which Python reads as halves of characters.
+# Any text, except invalid UTF-8, which Python reads as surrogates.
 Version = Annotated[str, Meta(pattern=r"^[^\ud800-\udfff]*$")]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """An empty variable is one that is not set."""
+    """Settings of the server. An empty variable counts as not set."""
 
-    model_path: Annotated[str, Meta(description="A model's file, or a folder with one in it.")] = "/mnt/models"
-    model_name: Annotated[Name, Meta(description="The model's name in paths of the protocol.")] = "model"
+    model_path: Annotated[str, Meta(description="Model file, or folder with one model.")] = "/mnt/models"
+    model_name: Annotated[Name, Meta(description="Model name in paths of the protocol.")] = "model"
     model_version: Annotated[
-        Version, Meta(description="Its version in those paths, percent-encoded there; without it they have none.")
+        Version,
+        Meta(description="Model version in these paths, percent-encoded. If empty, the paths have no version."),
     ] = ""
-    host: Annotated[str, Meta(description="The address to listen at.")] = "0.0.0.0"
-    port: Annotated[int, Meta(ge=0, le=65535, description="The port; 0 takes any that is free.")] = 8000
-    max_body_bytes: Annotated[Count, Meta(description="A longer body is refused before it is read.")] = 16 * 2**20
+    host: Annotated[str, Meta(description="Address to listen on.")] = "0.0.0.0"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 picks a free one.")] = 8000
+    max_body_bytes: Annotated[Count, Meta(description="Maximum body size; checked before the body is read.")] = (
+        16 * 2**20
+    )
     receive_bytes: Annotated[
         Count,
-        Meta(description="Bytes of requests that are not whole yet, of all connections; more is refused with 503."),
+        Meta(description="Maximum size of all incomplete requests, over all connections; else 503."),
     ] = 256 * 2**20
     receive_seconds: Annotated[
-        Seconds, Meta(description="How long a request may take to come in, from its first byte; else 408.")
+        Seconds, Meta(description="Maximum time to receive a request, from its first byte; else 408.")
     ] = 60.0
-    max_rows: Annotated[Count, Meta(description="Rows that one request may have.")] = 4096
-    batch_rows: Annotated[Count, Meta(description="Rows that the model is given at once, from several requests.")] = 512
-    queue_rows: Annotated[Count, Meta(description="Rows that may wait; what comes on top is refused with 503.")] = 2048
-    batch_bytes: Annotated[Count, Meta(description="Bytes of these rows at most, as the model takes them.")] = (
-        64 * 2**20
-    )
+    max_rows: Annotated[Count, Meta(description="Maximum rows of one request.")] = 4096
+    batch_rows: Annotated[Count, Meta(description="Maximum rows of one batch, over several requests.")] = 512
+    queue_rows: Annotated[Count, Meta(description="Maximum rows in the queue; else 503.")] = 2048
+    batch_bytes: Annotated[Count, Meta(description="Maximum bytes of one batch, as the model takes them.")] = 64 * 2**20
     batch_seconds: Annotated[
-        Seconds, Meta(description="How long they may take, by the last batch; fewer go together where it was slow.")
+        Seconds,
+        Meta(description="Target time of one batch, estimated from the last batch; slow models get smaller batches."),
     ] = 1.0
-    queue_bytes: Annotated[Count, Meta(description="Bytes of the rows that wait.")] = 256 * 2**20
+    queue_bytes: Annotated[Count, Meta(description="Maximum bytes in the queue.")] = 256 * 2**20
     queue_seconds: Annotated[
-        Seconds, Meta(description="How long a request may have to wait, by the last batch; else it is refused.")
+        Seconds, Meta(description="Maximum wait of a request, estimated from the last batch; else 503.")
     ] = 5.0
-    batching: Annotated[bool, Meta(description="Whether requests are joined, where the model allows it.")] = True
+    batching: Annotated[bool, Meta(description="Join requests, if the model allows it.")] = True
     threads: Annotated[
-        int, Meta(ge=0, description="Threads of one inference; 0: as many as the container has processors.")
+        int, Meta(ge=0, description="Threads of one inference; 0: the number of CPUs of the container.")
     ] = 0
     device: Annotated[
-        Literal["auto", "cpu", "cuda"], Meta(description="Where PyTorch computes; auto: on a GPU if there is one.")
+        Literal["auto", "cpu", "cuda"], Meta(description="Device for PyTorch; auto: a GPU if there is one.")
     ] = "auto"
-    allow_code: Annotated[
-        bool, Meta(description="Whether code that comes with the model may run: `model.py`, and any `.pt2`.")
-    ] = False
-    allow_untried: Annotated[
-        bool, Meta(description="Whether a model is served although it failed with all that it was tried with.")
-    ] = False
+    allow_code: Annotated[bool, Meta(description="Run code that comes with the model: `model.py`, and any `.pt2`.")] = (
+        False
+    )
+    allow_untried: Annotated[bool, Meta(description="Serve a model that failed with every tried input.")] = False
     hung_seconds: Annotated[
-        float, Meta(ge=0, description="After so long with one batch the server is not ready; 0: it always is.")
+        float, Meta(ge=0, description="Time with one batch until the server is not ready; 0: never.")
     ] = 60.0
     dead_seconds: Annotated[
-        float, Meta(ge=0, description="After so long with one batch it is not live, and is begun anew; 0: never.")
+        float, Meta(ge=0, description="Time with one batch until the server is not live and is restarted; 0: never.")
     ] = 300.0
     drain_seconds: Annotated[
-        float, Meta(ge=0, description="How long requests are still taken after SIGTERM, while the cluster looks away.")
+        float, Meta(ge=0, description="Time after SIGTERM in which requests are still accepted.")
     ] = 5.0
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Settings:
-        """Raises WrongSetting, which names the variable."""
+        """Read the settings from the environment. Raises WrongSetting, which names the variable."""
         found = {
             field.name: _read(field, environment[field.name.upper()])
             for field in msgspec.structs.fields(cls)
@@ -86,4 +86,4 @@ def _read(field: msgspec.structs.FieldInfo, text: str) -> object:
     try:
         return msgspec.convert(text, field.type, strict=False)
     except msgspec.ValidationError as error:
-        raise WrongSetting(f"{field.name.upper()}={text} cannot be: {error}.") from error
+        raise WrongSetting(f"{field.name.upper()}={text} is invalid: {error}.") from error

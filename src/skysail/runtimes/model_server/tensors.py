@@ -1,4 +1,4 @@
-"""Tensors as the Open Inference Protocol names them, and as numpy has them."""
+"""Tensors of the Open Inference Protocol as numpy arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skysail.runtimes.model_server.errors import Refused
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-# BYTES is the one that is missing: a model of numbers has no use for it.
+# BYTES is not supported: models of numbers do not need it.
 TYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype(np.uint8),
@@ -33,9 +33,9 @@ ANY = -1
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """An input or output, as the model's metadata tell it. A dimension of -1 may have any size.
+    """Input or output of a model.
 
-    `trial` is a shape that the model works with, where somebody has said one.
+    A dimension of -1 may have any size. `trial` is a shape that the model works with, if the user named one.
     """
 
     name: str
@@ -55,20 +55,20 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def quietly() -> None:
-    """From here on, and in all tasks that are made from here, a number that becomes infinite is no warning.
+    """Disable numpy's overflow warnings in this task and all tasks created from it.
 
-    It is looked for afterwards. Said for each request, this would take longer than reading the request does.
+    `require_finite` checks afterwards. A context manager per request would take longer than parsing the request.
     """
     np.seterr(over="ignore", invalid="ignore")
 
 
 def element(dtype: np.dtype[Any]) -> type:
-    """What JSON has for one value of it."""
+    """Return the Python type of one JSON value."""
     return {"f": float, "b": bool}.get(dtype.kind, int)
 
 
 def nested(kind: type, rank: int) -> Any:
-    """The type of lists in lists, `rank` deep."""
+    """Return the type of nested lists of depth `rank`."""
     whole: Any = kind
     for _ in range(rank):
         whole = list[whole]
@@ -76,14 +76,17 @@ def nested(kind: type, rank: int) -> Any:
 
 
 def of_lists(values: Any, rank: int, dtype: np.dtype[Any]) -> Array:
-    """An array of lists in lists that are `rank` deep. Several times as fast as numpy, which finds the depth itself."""
+    """Convert nested lists of depth `rank` into an array.
+
+    Several times faster than numpy, which has to find the depth.
+    """
     shape = [len(values)]
     for _ in range(rank - 1):
         values = values if isinstance(values, list) else list(values)
         widths = set(map(len, values))
         if len(widths) > 1:
             raise Refused(
-                f"The rows have different lengths ({min(widths)} and {max(widths)}); all must be equally long."
+                f"The rows have different lengths ({min(widths)} and {max(widths)}): send rows of equal length."
             )
         shape.append(widths.pop() if widths else 0)
         values = chain.from_iterable(values)
@@ -91,7 +94,7 @@ def of_lists(values: Any, rank: int, dtype: np.dtype[Any]) -> Array:
 
 
 def of_values(values: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array of values one after another."""
+    """Convert flat values into an array."""
     try:
         array = np.fromiter(values, dtype, prod(shape)).reshape(shape)
     except OverflowError as error:
@@ -101,10 +104,10 @@ def of_values(values: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Arra
 
 
 def require_finite(array: Array) -> None:
-    """A number may be finite in JSON, and too large for its datatype."""
+    """Reject values that are finite in JSON but too large for their datatype."""
     if array.dtype.kind != "f":
         return
     flat = array.ravel()
-    # A sum of squares is quick, and finite only if all are; if it is not, it may have been too large itself.
+    # The sum of squares is fast and finite only if all values are; if it is not, it may have overflowed itself.
     if not isfinite(flat.dot(flat)) and not np.isfinite(flat).all():
         raise Refused(f"A value is too large for {NAMES[array.dtype]}, or is not a number.")

@@ -1,5 +1,5 @@
-"""Stand-in for TensorFlow Serving's REST API, for machines that cannot run the real server.
+"""TensorFlow Serving's REST API in Python, for machines where its server is not available.
 
-It accepts the flags and directories of `tensorflow_model_server` and gives the same answers. It is not used where the
-real image runs.
+It accepts the flags and folders of `tensorflow_model_server` and answers in the same way. It is not used where the real
+image runs.
 """

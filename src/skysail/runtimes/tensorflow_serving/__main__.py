@@ -1,4 +1,4 @@
-"""The command, with the flags of `tensorflow_model_server` that Skysail gives."""
+"""Command with the flags of `tensorflow_model_server` that Skysail uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skysail.runtimes.tensorflow_serving.model import Misasked, Model, NoModel
 from skysail.runtimes.tensorflow_serving.server import Page, Server
 
 _NO_MODEL = 65
-# Of the minute that a pod has for its end.
+# Part of the pod's 60 s grace period.
 _LAST_SECONDS = 50
 
 
@@ -36,14 +36,14 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tensorflow_model_server")
     parser.add_argument("--rest_api_port", type=int, default=8501)
-    parser.add_argument("--port", type=int, default=8500, help="gRPC, which is not served here")
+    parser.add_argument("--port", type=int, default=8500, help="gRPC port; ignored")
     parser.add_argument("--model_name", default="default")
     parser.add_argument("--model_base_path", required=True)
     return parser.parse_args()
 
 
 class Rest:
-    """What is answered to whom."""
+    """Routes of the server."""
 
     def __init__(self, name: str, model: Model) -> None:
         self._name = name

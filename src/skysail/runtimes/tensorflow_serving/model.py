@@ -1,4 +1,4 @@
-"""A SavedModel, and what it is asked: rows (`instances`) or whole tensors (`inputs`)."""
+"""SavedModel, called with rows (`instances`) or whole tensors (`inputs`)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Answer = dict[str, Any]
 
 
 class NoModel(Exception):
-    """There is nothing to serve; the message says where it was looked for."""
+    """There is no model to serve; the message names the folder."""
 
 
 class Misasked(Exception):
-    """The request does not fit the model; the message says how."""
+    """The request does not fit the model; the message gives the reason."""
 
 
 class Model:
-    """The newest version of a model. Belongs to one thread at a time, as far as it is loaded."""
+    """Newest version of a model. Only one thread loads it."""
 
     def __init__(self, folder: Path) -> None:
         numbers = [int(path.name) for path in folder.glob("*") if path.name.isdecimal() and path.is_dir()]
         if not numbers:
-            raise NoModel(f"{folder} has no folder whose name is a number, which is where a version is looked for.")
+            raise NoModel(f"{folder} has no version folder: add one with a number as name.")
         self.version = max(numbers)
         self._loaded = tf.saved_model.load(str(folder / str(self.version)))
         if not self._loaded.signatures:
-            raise NoModel(f"The model in {folder}/{self.version} has no signatures: save it with one.")
+            raise NoModel(f"Model {folder}/{self.version} has no signatures: save it with one.")
 
     def described(self) -> Answer:
         return {name: _described(signature) for name, signature in self._loaded.signatures.items()}
@@ -63,7 +63,7 @@ class Model:
 
 
 def _columns(names: list[str], inputs: Any) -> dict[str, Any]:
-    """One value for each input. A model with one input is asked without its name."""
+    """Return one value for each input. A model with one input may be called without its name."""
     if not isinstance(inputs, dict):
         inputs = {names[0]: inputs} if len(names) == 1 else {}
     if set(inputs) != set(names):

@@ -1,4 +1,4 @@
-"""HTTP, by the standard library: a thread for each connection, and an end that waits only for those who have asked."""
+"""HTTP server of the standard library: one thread per connection, and a shutdown that waits only for busy ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 _LONGEST_BODY = 64 * 2**20
 _MOST_DIGITS = 18
-# More than the minute that proxies keep theirs.
+# Longer than the 60 s of most proxies.
 _IDLE_SECONDS = 75
 _LINGER_SECONDS = 2
 
 
 class Page(Exception):
-    """An answer other than the one that was asked for."""
+    """Answer with an error status."""
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
@@ -27,19 +27,19 @@ class Page(Exception):
 
 
 class Rest(Protocol):
-    """What is answered to whom."""
+    """Routes of the server."""
 
     def read(self, path: str) -> Any:
-        """Raises Page."""
+        """Answer a GET. Raises Page."""
 
     def predict(self, path: str, body: bytes) -> Any:
-        """Raises Page."""
+        """Answer a POST. Raises Page."""
 
 
 class Server(ThreadingHTTPServer):
-    """Knows which connections are idle: those have nothing to lose when the process ends."""
+    """Server that tracks idle connections, which can be closed at once."""
 
-    # The standard library would wait for all, and an idle client may stay for as long as it likes.
+    # Without this, the standard library would wait for idle clients, too.
     daemon_threads = True
 
     def __init__(self, port: int, rest: Rest) -> None:
@@ -51,12 +51,12 @@ class Server(ThreadingHTTPServer):
         self._change = threading.Condition()
 
     def end(self, seconds: float) -> None:
-        """After `shutdown`: what is under way is finished, as far as it is within `seconds`."""
+        """Finish busy requests within `seconds`. Called after `shutdown`."""
         self.server_close()
         with self._change:
             self.is_ending = True
             for connection in self._idle:
-                # What has come in already can still be read.
+                # Data that has already arrived can still be read.
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RD)
             self._change.wait_for(lambda: not self._idle and not self._busy, seconds)
@@ -85,7 +85,7 @@ class Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """A connection."""
+    """Connection."""
 
     server: Server
     protocol_version = "HTTP/1.1"
@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def parse_request(self) -> bool:
-        """Called with the first line of a request."""
+        """Mark the connection as busy when the first line of a request has arrived."""
         self.server.begin_request(self.connection)
         return super().parse_request()
 
@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(lambda body: self.server.rest.predict(self.path, body))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name of the standard library)
-        """A line for each request would be all that a log has."""
+        """Log nothing: a line per request would hide the rest."""
 
     def finish(self) -> None:
         super().finish()
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._linger()
 
     def _answer(self, answer: Callable[[bytes], Any]) -> None:
-        """The body is read whatever is asked: what is left of it would be taken for the next request."""
+        """Read the body in any case, because the rest of it would be parsed as the next request."""
         try:
             status, content = 200, answer(self._body())
         except Page as page:
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _body(self) -> bytes:
-        """Raises Page, after which nothing more is read of this connection."""
+        """Read the body. Raises Page, after which nothing more is read from this connection."""
         try:
             return self._read(self._length())
         except Page:
@@ -149,21 +149,21 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _length(self) -> int:
-        """Raises Page where nobody can say where the request ends, or it is too long."""
+        """Return the length of the body. Raises Page if it is unknown or too large."""
         if self.headers.defects:
-            raise Page(400, "The headers cannot be read: each is a line with a name, a colon and a value")
+            raise Page(400, "The headers are invalid: send a name, a colon and a value in each line")
         if "Transfer-Encoding" in self.headers:
-            raise Page(411, "A body in chunks is not read here: send it with a Content-Length")
+            raise Page(411, "Chunked bodies are not supported: send a Content-Length")
         told = self.headers.get_all("Content-Length", ["0"])
         text = told[0].strip()
         if len(told) > 1 or not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-            raise Page(400, f"Content-Length must be one number, and not {', '.join(told)[:80]}")
+            raise Page(400, f"Content-Length must be one number, not {', '.join(told)[:80]}")
         if int(text) > _LONGEST_BODY:
-            raise Page(413, f"A request has at most {_LONGEST_BODY} bytes")
+            raise Page(413, f"The body is longer than {_LONGEST_BODY} bytes")
         return int(text)
 
     def _linger(self) -> None:
-        """A connection that is closed while something is unread may take the answer with it."""
+        """Read the rest for a moment: closing with unread data could discard the answer."""
         until = monotonic() + _LINGER_SECONDS
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)

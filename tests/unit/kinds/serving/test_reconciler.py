@@ -253,9 +253,8 @@ async def test_what_the_api_server_has_against_servers_is_known_before_they_are_
     said = 'Deployment.apps "iris" is invalid: spec.template.spec.containers[0].resources: Invalid value: "-1"'
     refusing = {DEPLOYMENT_: Invalid(422, "Invalid", said)}
     found, _ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **refusing)
-    assert found.refusal == (
-        'The API server refuses servers of this spec: spec.resources: Invalid value: "-1". Correct what it names.'
-    )
+    said = 'rejects the Deployment of this model: spec.resources: Invalid value: "-1". Fix the named fields.'
+    assert found.refusal == f"The API server {said}"
     known, server_ = await observed(of, old, deployment(old), server(of))
     assert (known.refusal, DEPLOYMENT_ in server_.paths) == (None, False)
 

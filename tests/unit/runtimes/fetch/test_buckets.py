@@ -149,7 +149,7 @@ async def test_an_endpoint_that_is_bound_to_the_inside_is_refused_at_the_gate(tm
         with pytest.raises(NotAllowed) as raised:
             await fetch("s3://models/model.onnx", tmp_path / "m", secrets=_keys(far), allowed=(), lookup=lookup)
 
-    assert "store.example.com is at 127.0.0.1" in str(raised.value)
+    assert "store.example.com (127.0.0.1)" in str(raised.value)
     assert bucket.requests == []
 
 

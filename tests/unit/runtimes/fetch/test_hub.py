@@ -131,7 +131,7 @@ class _Odd(Hub):
 )
 async def test_what_no_hub_answers_is_told(tmp_path: Path, answer):
     async with serving(_Odd(answer)) as url:
-        with pytest.raises(MayPass, match="answers what no hub does: if that lasts, check HF_ENDPOINT") as raised:
+        with pytest.raises(MayPass, match="sent an invalid answer: if that persists, check HF_ENDPOINT") as raised:
             await fetch("hf://org/iris", tmp_path / "m", secrets={"HF_ENDPOINT": url})
 
     assert raised.value.reason == "ServerError"

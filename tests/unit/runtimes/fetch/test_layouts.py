@@ -122,17 +122,17 @@ def test_torchserve_finds_the_archive_under_the_name_of_the_model(tmp_path: Path
         ("triton", _named("model.pt"), "config.pbtxt"),
         ("triton", _named("model.py"), "config.pbtxt"),
         ("triton", _named("a.onnx", "b.onnx"), "several models"),
-        ("triton", _named("readme.md"), "bring"),
+        ("triton", _named("readme.md"), "provide a folder or archive"),
         ("file", {"model.onnx": b"<!DOCTYPE html><title>Log in</title>"}, "perhaps a login page"),
         ("file", {"net.h5": b"\x89HDF\r\n\x1a\n"}, "net.h5 is a Keras file"),
         ("file", {"a/one.onnx": _ONNX, "a/two.onnx": _ONNX}, "several models (one.onnx, two.onnx)"),
-        ("file", {"model.safetensors": (2).to_bytes(8, "little") + b"{}"}, "put model.py beside it"),
-        ("file", _named("model.pt"), "no model of PyTorch"),
-        ("onnx", {"net.safetensors": (2).to_bytes(8, "little") + b"{}"}, "loads ONNX alone, without PyTorch: export"),
+        ("file", {"model.safetensors": (2).to_bytes(8, "little") + b"{}"}, "add model.py"),
+        ("file", _named("model.pt"), "not a complete PyTorch model"),
+        ("onnx", {"net.safetensors": (2).to_bytes(8, "little") + b"{}"}, "loads only ONNX: export"),
         ("torchserve", _named("model.pt"), "torch-model-archiver"),
         ("torchserve", {"a.mar": _mar(), "b.mar": _mar()}, "a.mar, b.mar"),
-        ("torchserve", {"a.mar": b"not a zip file"}, "no model archive"),
-        ("torchserve", {"a.mar": _mar("other")}, "no model archive"),
+        ("torchserve", {"a.mar": b"not a zip file"}, "not a TorchServe model archive"),
+        ("torchserve", {"a.mar": _mar("other")}, "not a TorchServe model archive"),
     ],
 )
 def test_what_a_server_cannot_load_is_told_with_what_is_missing(tmp_path: Path, layout, files, told):
@@ -176,7 +176,7 @@ async def test_a_page_in_place_of_a_model_is_told_whoever_would_serve_it(tmp_pat
     files = Files()
     files.files[f"/{name}"] = b"<!doctype html><html><title>Log in</title>"
     async with serving(files) as url:
-        with pytest.raises(WrongContent, match=r"begins with <!doctype html>.*: that is a web page") as raised:
+        with pytest.raises(WrongContent, match=r"begins with <!doctype html>.*, which is a web page") as raised:
             await fetch(f"{url}/{name}", tmp_path / "m", layout=layout)
 
     assert (raised.value.reason, raised.value.step) == ("UnsupportedFormat", "Layout")

@@ -119,9 +119,9 @@ def test_the_documentation_names_every_request(server):
 @pytest.mark.parametrize(
     ("path", "body", "status", "sentence"),
     [
-        ("/predict", b"{", 400, "cannot be read"),
-        ("/predict", b"", 400, "cannot be read"),
-        ("/predict", b'{"features": [[NaN]]}', 400, "cannot be read"),
+        ("/predict", b"{", 400, "cannot be parsed"),
+        ("/predict", b"", 400, "cannot be parsed"),
+        ("/predict", b'{"features": [[NaN]]}', 400, "cannot be parsed"),
         ("/predict", b'{"features": [[1]]}', 400, "the model takes [-1, 16]"),
         ("/predict", b'{"features": [[1], [1, 2]]}', 400, "different lengths"),
         ("/predict", b'{"features": []}', 400, "is empty"),
@@ -129,13 +129,13 @@ def test_the_documentation_names_every_request(server):
         ("/predict", json.dumps({"features": [[1] * WIDTH] * 1500}).encode(), 200, ""),
         ("/predict", b" " * (LIMIT + 1), 413, "longer than 100000 bytes"),
         ("/v2/models/net/infer", b" " * 10_000_000, 413, "longer than 100000 bytes"),
-        ("/v2/models/net/infer", b'{"inputs": []}', 400, "The model's inputs are features"),
-        ("/v2/models/other/infer", b"{}", 404, "There is no model `other` here; this server has `net`."),
+        ("/v2/models/net/infer", b'{"inputs": []}', 400, "the model takes features"),
+        ("/v2/models/other/infer", b"{}", 404, "Model `other` does not exist: this server has `net`."),
         (
             "/v2/models/net/versions/v9/infer",
             b"{}",
             404,
-            "There is no version `v9` of `net` here; its version is `v3`.",
+            "Version `v9` of `net` does not exist: use `v3`.",
         ),
         ("/nowhere", b"{}", 404, "Not Found"),
     ],
@@ -226,7 +226,7 @@ def test_a_version_of_any_name_is_in_the_paths_percent_encoded(tmp_path, version
         assert server.get(f"{base}/ready").status == 200
         assert server.get(base).json["versions"] == [version]
         other = server.get(f"/v2/models/net/versions/{quote(version + '/x', safe='')}/ready")
-        assert (other.status, f"There is no version `{version}/x`" in other.json["error"]) == (404, True)
+        assert (other.status, f"Version `{version}/x` of" in other.json["error"]) == (404, True)
 
 
 def test_a_model_with_branches_is_never_run_on_the_event_loop(tmp_path):
@@ -241,7 +241,7 @@ def test_a_model_that_never_worked_is_not_the_client_s_mistake(tmp_path):
     assert (code, said.count("\n")) == (65, 1)
     assert "ALLOW_UNTRIED=1" in said
     with serving(file, ALLOW_UNTRIED="1") as server:
-        assert "The model failed with all that it was tried with" in server.said
+        assert "The model failed with every tried input" in server.said
         assert server.post("/predict", {"features": [[1, 2]]}).status == 500
 
 
@@ -284,7 +284,7 @@ def test_a_model_that_cannot_be_served_is_said_in_one_sentence(tmp_path):
 
 
 def test_a_wrong_setting_is_said_in_one_sentence(tmp_path):
-    assert refusal(tmp_path, MAX_ROWS="many") == (78, "MAX_ROWS=many cannot be: Expected `int`, got `str`.\n")
+    assert refusal(tmp_path, MAX_ROWS="many") == (78, "MAX_ROWS=many is invalid: Expected `int`, got `str`.\n")
     code, said = refusal(tmp_path / "missing")
     assert (code, said.count("\n")) == (78, 1)
 
@@ -293,7 +293,7 @@ def test_a_port_that_is_taken_is_said_in_one_sentence(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         code, said = refusal(tmp_path, PORT=port)
-    assert (code, said) == (78, f"Nothing can listen at 127.0.0.1:{port}: Address already in use.\n")
+    assert (code, said) == (78, f"The server cannot listen at 127.0.0.1:{port}: Address already in use.\n")
 
 
 def test_it_is_alive_while_it_loads_and_can_be_stopped(tmp_path):

@@ -37,7 +37,7 @@ def test_variables_are_read_by_their_types():
     ],
 )
 def test_a_wrong_value_is_named(name, value):
-    with pytest.raises(WrongSetting, match=f"^{name}={value} cannot be: .*\\.$"):
+    with pytest.raises(WrongSetting, match=f"^{name}={value} is invalid: .*\\.$"):
         Settings.of({name: value})
 
 

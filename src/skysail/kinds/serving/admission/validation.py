@@ -1,7 +1,7 @@
-"""What speaks against a model that its schema takes: each objection a sentence with field, value and fix. Pure.
+"""Validation of a model beyond its schema. Each error is a sentence with field, value and fix. Pure.
 
-Admission refuses with these sentences. Where nobody asks admission, nothing is changed for the model, and the status
-has the same ones.
+Admission rejects with these errors. If admission was bypassed, nothing starts for the model and its status has the same
+errors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def objections(model: Model, terms: Terms) -> tuple[str, ...]:
 
 
 def cautions(model: Model, terms: Terms) -> tuple[str, ...]:
-    """What is likely to fail and is not refused: only the content of a model tells for sure what it is."""
+    """Return warnings for models that are likely to fail. Only the content shows for sure what a model is."""
     want = serving(model, terms).want
     row = ROWS.get(want.runtime)
     if row is None:
@@ -50,35 +50,34 @@ def cautions(model: Model, terms: Terms) -> tuple[str, ...]:
 def _source(model: Model, wanted: Serving, terms: Terms) -> Iterator[str]:
     uri = wanted.want.uri
     if not uri:
-        yield f"{_field(model)} is empty: write where the model is, such as https://host/model.tar.gz."
+        yield f"{_field(model)} is empty: set the address of the model, such as https://host/model.tar.gz."
         return
     objection = model_uri.objection(uri, terms.allowed)
     if objection is not None:
-        yield f"{_field(model)} cannot be used. {objection}"
+        yield f"{_field(model)} is invalid. {objection}"
     elif wanted.want.sha256 and model_uri.in_image(uri):
-        yield "spec.sha256 is of a model that is downloaded, and this one is in the image of its server: remove it."
+        yield "spec.sha256 needs a model that is downloaded, but this one is part of the server image: remove it."
 
 
 def _runtime(model: Model, wanted: Serving) -> Iterator[str]:
     if wanted.want.runtime not in ROWS and isinstance(model, MLModel):
         yield (
-            f"spec.framework is {model.spec.framework}, and nothing here serves such models: "
-            f"use one of {', '.join(FRAMEWORKS)}."
+            f"spec.framework is {model.spec.framework}, which no runtime serves: use one of {', '.join(FRAMEWORKS)}."
         )
 
 
 def _script(wanted: Serving, terms: Terms) -> Iterator[str]:
     script = wanted.want.script
     if not script.isprintable():
-        yield "spec.validateScript has control characters in it: remove them."
+        yield "spec.validateScript contains control characters: remove them."
     elif model_uri.is_downloaded_script(script):
         objection = model_uri.objection(script, terms.allowed)
         if objection is not None:
-            yield f"spec.validateScript cannot be used. {objection}"
+            yield f"spec.validateScript is invalid. {objection}"
     elif "://" in script:
         yield (
-            f"spec.validateScript is {script}, and a script is downloaded by http and https only: write such an "
-            f"address, a path inside the image, or the name of a key in the ConfigMap {wanted.names.script}."
+            f"spec.validateScript is {script}, but scripts are downloaded by http and https only: set such a URL, a "
+            f"path inside the image, or a key of the ConfigMap {wanted.names.script}."
         )
 
 
@@ -88,17 +87,17 @@ def _environment(model: Model, wanted: Serving) -> Iterator[str]:
     ours = pod_templates.environment(wanted, wanted.want)
     for place, variable in enumerate(model.spec.env):
         if variable.name in ours:
-            yield f"spec.env[{place}] sets {variable.name}, which Skysail sets for each server: remove it."
+            yield f"spec.env[{place}] sets {variable.name}, which Skysail sets itself: remove it."
 
 
 def _resources(resources: ResourceRequirements, wanted: Serving) -> Iterator[str]:
     yield from resource_validation.objections("spec.resources", resources)
     if resources.claims:
-        yield "spec.resources.claims names devices that no pod of a model has: ask for them in spec.resources.limits."
+        yield "spec.resources.claims is not supported for models: request devices in spec.resources.limits."
     if isinstance(wanted.scale, Auto) and not {"cpu"} & {*resources.requests, *resources.limits}:
         yield (
-            "spec.autoscale needs to know what a full CPU is: set spec.resources.requests.cpu, such as 500m, or "
-            "spec.autoscale to false."
+            "spec.autoscale needs a CPU request: set spec.resources.requests.cpu, such as 500m, or set spec.autoscale "
+            "to false."
         )
 
 
@@ -107,17 +106,17 @@ def _storage(wanted: Serving) -> Iterator[str]:
         return
     size = resource_validation.number(wanted.storage.size)
     if size is None or size <= 0:
-        yield f"spec.storageSize is {wanted.storage.size}, which is no size: write one such as 5Gi."
+        yield f"spec.storageSize is {wanted.storage.size}, which is not a valid size: set a size such as 5Gi."
 
 
 def _annotations(model: Model) -> Iterator[str]:
     known = model.metadata.annotations or {}
     path = known.get(Annotation.READY_PATH, "/")
     if not path.startswith("/") or not path.isprintable() or " " in path:
-        yield f"The annotation {Annotation.READY_PATH} is {path}: write a path of the server, such as /ping."
+        yield f"Annotation {Annotation.READY_PATH} is {path}, which is not a path: set a path such as /ping."
     mode = known.get(Annotation.ACCESS_MODE, ACCESS_MODES[0])
     if isinstance(model, MLModel) and mode not in ACCESS_MODES:
-        yield f"The annotation {Annotation.ACCESS_MODE} is {mode}: write one of {', '.join(ACCESS_MODES)}."
+        yield f"Annotation {Annotation.ACCESS_MODE} is {mode}: set one of {', '.join(ACCESS_MODES)}."
 
 
 def _field(model: Model) -> str:

@@ -1,7 +1,7 @@
-"""What the API server asks before it stores a model. Pure.
+"""Validating webhooks of models. Pure.
 
-Nothing is written here, so asking twice is the same as asking once. Only what a change makes wrong is refused: an
-object that was wrong before can still be labelled, scaled and let go.
+They write nothing, so a repeated call is harmless. Only errors that a change introduces are rejected: an object that
+was invalid before can still be labelled, scaled and deleted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from skysail.base.names import Annotation
 from skysail.kinds.serving.admission.validation import cautions, objections
 from skysail.kinds.serving.api.types import KINDS, Model
 from skysail.kinds.serving.spec.config import Terms
@@ -20,7 +21,7 @@ from skysail.kube.api import resource_validation
 from skysail.kube.api.crd import CustomKind
 
 _MOST = 10
-# An object that gets its name from the server has none yet.
+# An object with generateName has no name yet.
 _UNNAMED = "unnamed"
 _WISHES_CHANGED = (
     "oldObject == null || object.spec != oldObject.spec "
@@ -34,7 +35,7 @@ def hooks(terms: Terms) -> tuple[Hook, ...]:
 
 
 def admit(kind: CustomKind, terms: Terms, object_: Manifest, old: Manifest | None) -> Verdict:
-    """What is not even of the right types is left to the schema, which names the field."""
+    """Validate a model. Type errors are left to the schema, which names the field."""
     model, before = _read(kind, object_), _read(kind, old or {})
     if model is None or model.metadata.is_deleting:
         return Verdict()
@@ -59,48 +60,48 @@ def _read(kind: CustomKind, object_: Manifest) -> Model | None:
 
 
 def _fixed(before: Model, model: Model, terms: Terms) -> Iterator[str]:
-    """What the claim was made with. Nobody can change it, and a change that does nothing would be a lie."""
+    """Reject changes of immutable PVC fields: accepting a change without an effect would mislead."""
     old, new = serving(before, terms).storage, serving(model, terms).storage
     if old is not None and new is not None and old.is_shared != new.is_shared:
         yield (
-            "The access mode cannot be changed. The claim is made once: create the MLModel anew, under another name "
-            "while this one serves."
+            f"Annotation {Annotation.ACCESS_MODE} is immutable: create another MLModel, under another name while this "
+            "one serves."
         )
 
 
 def _told(before: Model, model: Model, terms: Terms) -> tuple[str, ...]:
-    """What a change does not do, or does besides."""
+    """Return warnings about a change: its missing effects and its side effects."""
     return (*_pinned(before, model, terms), *_kept(before, model, terms), *_fewer(before, model, terms))
 
 
 def _pinned(before: Model, model: Model, terms: Terms) -> Iterator[str]:
-    """Whoever rolled back may have forgotten it when the mend is there."""
+    """Warn if a rollback is still in effect, which users may have forgotten when they deploy the fix."""
     number, name = model.spec.rollback_to, model.metadata.name
     if number is not None and serving(before, terms).want != serving(model, terms).want:
         yield (
-            f"This change is not served: spec.rollbackTo holds the model at revision {number}. Remove that, or say "
+            f"This change is not served, because spec.rollbackTo pins revision {number}: remove the field, or run "
             f"`skysail rollback {name} -n {model.metadata.namespace or 'default'} --undo`."
         )
 
 
 def _kept(before: Model, model: Model, terms: Terms) -> Iterator[str]:
-    """A volume only grows. Less than it has is no mistake: so somebody takes back what it could not grow to."""
+    """Warn if the size shrinks: PVCs cannot. A smaller size is accepted, because it reverts a failed expansion."""
     old, new = serving(before, terms).storage, serving(model, terms).storage
     there, wanted = (
         resource_validation.number(old.size if old else None),
         resource_validation.number(new.size if new else None),
     )
     if new is not None and there is not None and wanted is not None and wanted < there:
-        yield f"A volume that has more than {new.size} keeps it: spec.storageSize only counts where it is larger."
+        yield f"spec.storageSize {new.size} has no effect on a larger PVC, because PVCs cannot shrink."
 
 
 def _fewer(before: Model, model: Model, terms: Terms) -> Iterator[str]:
-    """What an autoscaler had found to be needed is not what the spec says of the time after it."""
+    """Warn if disabling autoscale leaves fewer servers than the autoscaler had chosen."""
     old, new, there = serving(before, terms).scale, serving(model, terms).scale, before.status.replicas
     if isinstance(old, Auto) and isinstance(new, Fixed) and new.replicas < there:
         yield (
-            f"Without autoscale, {new.replicas} of {there} servers are left, at once: set spec.minReplicas to as many "
-            "as the load needs."
+            f"Without spec.autoscale, only {new.replicas} of {there} servers stay: set spec.minReplicas to the number "
+            "that the load needs."
         )
 
 

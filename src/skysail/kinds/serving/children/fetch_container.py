@@ -1,7 +1,6 @@
-"""The container that downloads a model, lays it out for its server and tells its digest. Pure.
+"""Container that downloads a model, lays it out for its server and reports its digest. Pure.
 
-It has the credentials, and nothing else of the pod has them; so it has no privilege, no account and no place to write
-but its volumes.
+Only this container gets the credentials. So it has no privileges, no service account, and writes only to its volumes.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from skysail.runtimes.fetch.network import credentials
 
 NAME = "fetch"
 USER = 65532
-# Of validation: the program that looks for the script, and where a downloaded one is.
+# For validation: the folder with the launcher program and the downloaded script.
 LAUNCHER = "/mnt/launcher"
 
-# Layouts that only our own server has, because they are refused what it cannot load.
+# Layouts of our own servers, which reject models that these cannot load.
 _OF_OURS = ("file", "onnx")
 _MODELS = "models"
 _STORE = "/mnt/store"
 _SOURCE = "/mnt/source"
 _LAUNCHER = "launcher"
 _SCRATCH = "scratch"
-# What is in these is small: the model has a volume of its own, and a script is no larger than 10 MiB.
+# These hold little: the model has its own volume, and a script has at most 10 MiB.
 _SCRATCH_SIZE = "256Mi"
 _LAUNCHER_SIZE = "32Mi"
 
@@ -36,7 +35,7 @@ _LAUNCHER_SIZE = "32Mi"
 def container(
     serving: Serving, entry: Entry, terms: Terms, *, keep: Iterable[str] = (), validates: bool = False
 ) -> Manifest:
-    """`keep` are revisions whose folders stay; `validates` sets out what a validation needs as well."""
+    """Return the fetch container. `keep` lists revisions whose folders stay; `validates` adds the launcher."""
     want = entry.want
     mounts: list[Manifest] = [{"name": _SCRATCH, "mountPath": "/tmp"}]  # noqa: S108 (a volume of its own)
     if not model_uri.in_image(want.uri):
@@ -70,7 +69,7 @@ def container(
 
 
 def volumes(want: Want, *, validates: bool = False) -> list[Manifest]:
-    """What the container needs beside the model's own volume."""
+    """Return the volumes of the container, except the model's own."""
     found: list[Manifest] = [{"name": _SCRATCH, "emptyDir": {"sizeLimit": _SCRATCH_SIZE}}]
     if claim := model_uri.claim(want.uri):
         found.append({"name": "source", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
@@ -80,14 +79,14 @@ def volumes(want: Want, *, validates: bool = False) -> list[Manifest]:
 
 
 def model_volume(serving: Serving) -> Manifest:
-    """The model's own: its claim, or as long as the pod."""
+    """Return the model's own volume: the PVC, or an emptyDir."""
     if serving.storage is None:
         return {"name": _MODELS, "emptyDir": {}}
     return {"name": _MODELS, "persistentVolumeClaim": {"claimName": serving.names.claim}}
 
 
 def model_mount(entry: Entry) -> Manifest:
-    """The folder of one revision, as its server and its validation see it."""
+    """Return the read-only mount of one revision's folder, for the server and the validation."""
     return {"name": _MODELS, "mountPath": MODELS, "subPath": entry.hash, "readOnly": True}
 
 
@@ -96,7 +95,7 @@ def launcher_mount() -> Manifest:
 
 
 def literal(text: str) -> str:
-    """A value that is not expanded: `$(NAME)` in it is only text."""
+    """Escape a value so that Kubernetes does not expand `$(NAME)` in it."""
     return text.replace("$", "$$")
 
 
@@ -104,7 +103,7 @@ def _arguments(serving: Serving, entry: Entry, terms: Terms, *, keep: Iterable[s
     want = entry.want
     found = ["--uri", want.uri, "--into", f"{_STORE}/{entry.hash}"]
     found += ["--layout", _layout(want, terms), "--name", serving.names.model, "--limit", str(terms.limit_bytes)]
-    # What was found good is what is served: other content at the same address is refused.
+    # Serve the content that was validated: other content at the same address is rejected.
     if sha256 := entry.digest.removeprefix("sha256:") or want.sha256:
         found += ["--sha256", sha256]
     if model_uri.claim(want.uri):
@@ -121,7 +120,7 @@ def _arguments(serving: Serving, entry: Entry, terms: Terms, *, keep: Iterable[s
 
 
 def _layout(want: Want, terms: Terms) -> str:
-    """Of our own server it is known what it can load. An image of the user's in its place may load other formats."""
+    """Return the layout. Only for our own server is it known which formats load; a custom image may load others."""
     known = terms.known(want.image, want.runtime)
     layout = ROWS[known or want.runtime].layout
     return "folder" if layout in _OF_OURS and not known else layout

@@ -1,4 +1,4 @@
-"""Labels of a model's children: by which they are found, and which people know. Pure."""
+"""Labels of a model's children: for selection, and those that users know. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ _LONGEST_STEM = 50
 
 
 def selector(serving: Serving) -> dict[str, str]:
-    """Of everything that belongs to the model. By UID: a name can come back, and both kinds may have it."""
+    """Return the selector for all children.
+
+    It uses the UID, because a name can be reused and both kinds may have it.
+    """
     return {Label.MODEL_UID: serving.object.metadata.uid}
 
 
 def servers(serving: Serving) -> dict[str, str]:
-    """Of the pods that serve. Those that download and validate answer nobody."""
+    """Return the selector for serving pods. Prepare pods must not get requests."""
     return {**selector(serving), Label.TYPE: _INFERENCE}
 
 
@@ -33,7 +36,7 @@ def of_server(serving: Serving, entry: Entry) -> dict[str, str]:
 
 
 def of_source(entry: Entry) -> dict[str, str]:
-    """Of pods, whichever model they are of, that copy theirs from the same claim."""
+    """Return the label of all pods, of any model, that copy from the same PVC."""
     claim = model_uri.claim(entry.want.uri)
     return {Label.SOURCE_CLAIM: child_names.label_value(claim, _LONGEST_STEM)} if claim else {}
 
@@ -43,13 +46,16 @@ def of_prepare(serving: Serving, entry: Entry) -> dict[str, str]:
 
 
 def of_preparing(serving: Serving, entry: Entry) -> dict[str, str]:
-    """Of the pod that does it. By the label that it lacks, others find what answers."""
+    """Labels of the prepare pod.
+
+    It must not have the legacy `model`/`app` label, because Services select serving pods by it.
+    """
     found = {Label.MODEL_NAME: serving.names.model, **selector(serving)}
     return {**found, Label.TYPE: VALIDATION_TYPE, Label.REVISION: entry.hash}
 
 
 def known(serving: Serving) -> dict[str, str]:
-    """What children of that kind have always had."""
+    """Return the legacy label of the kind's children."""
     names = serving.names
     is_deployment = serving.kind is MODEL_DEPLOYMENT
     return {Label.MODEL: names.model} if is_deployment else {Label.APP: names.deployment}

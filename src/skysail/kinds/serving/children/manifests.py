@@ -1,6 +1,6 @@
-"""The children of a model, as manifests. Pure: same model, same revision, same children.
+"""Manifests of a model's children. Pure: same model, same revision, same children.
 
-Their number of servers is not in them: where an autoscaler sets it, each apply would take it back.
+Replicas are not part of the Deployment manifest: each apply would undo the autoscaler's value.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _HASH = 10
 def prepare_job(
     serving: Serving, want: Want, keep: tuple[str, ...], terms: Terms, *, digest: str = "", is_shared: bool = False
 ) -> Manifest | None:
-    """What makes a revision ready to be served; None where there is nothing to do.
+    """Return the Job that prepares a revision, or None if there is nothing to prepare.
 
-    `keep` are folders that stay, `digest` what the content must have beside what the user says, and `is_shared` tells
-    whether pods of several nodes can have the claim that it is copied from. It is not tried again by the Job's
-    controller, which cannot tell what may pass from what will not, and would replace a pod that is evicted for want of
-    room again and again. So each end is counted and told, and what may pass is tried again later.
+    `keep` lists folders that stay, `digest` is the expected digest in addition to the user's, and `is_shared` tells
+    whether pods on several nodes can mount the source PVC. The Job has no retries: its controller cannot tell transient
+    failures from permanent ones, and would recreate a pod that is evicted for lack of space again and again. The
+    planner counts each failure and retries transient ones later.
     """
     entry = revisions.candidate(want, digest, is_shared=is_shared)
     template = pod_templates.prepare(serving, entry, keep, terms)
@@ -47,16 +47,16 @@ def prepare_job(
         return None
     job = _child(JOB, serving, serving.names.job, labels.of_prepare(serving, entry))
     job["metadata"]["annotations"] = {Annotation.CIRCUMSTANCES: circumstances(serving, terms)}
-    # One that is told to go has failed when it has ended: only then does it say how.
+    # Replace a pod only after it has failed, because only then does it report how it ended.
     job["spec"] = {"backoffLimit": 0, "podReplacementPolicy": "Failed", "template": template}
     return job
 
 
 def circumstances(serving: Serving, terms: Terms) -> str:
-    """Stands for what decides beside the revision whether it can be made ready: settings, and the size of its volume.
+    """Hash everything beside the revision that decides whether preparation succeeds: settings and PVC size.
 
-    They are no part of a revision. A server is the same whoever downloaded its model, and a setting that is changed
-    would else have every model of the cluster downloaded and validated anew. A failure may be theirs, though.
+    These values are not part of the revision. Otherwise a changed setting would download and validate every model of
+    the cluster again. But a failure may be due to them, so a change permits a retry.
     """
     size = serving.storage.size if serving.storage is not None else ""
     said = (terms.fetch_image, terms.allowed, terms.limit_bytes, terms.prepare_seconds, size)
@@ -64,7 +64,7 @@ def circumstances(serving: Serving, terms: Terms) -> str:
 
 
 def claim(serving: Serving) -> Manifest | None:
-    """The volume that keeps the model; None where each pod has its own."""
+    """Return the model's PVC, or None if each pod stores the model itself."""
     storage = serving.storage
     if storage is None:
         return None
@@ -77,7 +77,7 @@ def claim(serving: Serving) -> Manifest | None:
 
 
 def deployment(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
-    """What serves a revision. A server of another one ends only when one of this has been ready for a while."""
+    """Return the Deployment of a revision. An old server terminates only after a new one has been ready for a while."""
     child = _child(DEPLOYMENT, serving, serving.names.deployment, labels.of_child(serving))
     child["spec"] = {
         "selector": {"matchLabels": labels.servers(serving)},
@@ -91,7 +91,7 @@ def deployment(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
 
 
 def services(serving: Serving, want: Want, before: Want | None = None) -> tuple[Manifest, ...]:
-    """None where the model is not to be reached. Servers of `before` still answer, and stay to be reached."""
+    """Return the Services; none if the model is not exposed. Servers of `before` stay reachable."""
     return tuple(_service(serving, want, before or want, door) for door in serving.doors)
 
 
@@ -115,7 +115,7 @@ def autoscaler(serving: Serving) -> Manifest | None:
 
 
 def revision(serving: Serving, entry: Entry) -> Manifest:
-    """One revision of the history. Only what became of it can be changed later."""
+    """Return the ControllerRevision of a revision. Only its outcome and number can change later."""
     known = {**labels.of_child(serving), Label.REVISION: entry.hash}
     if entry.outcome:
         known[Label.OUTCOME] = entry.outcome
@@ -125,14 +125,14 @@ def revision(serving: Serving, entry: Entry) -> Manifest:
 
 
 def _service(serving: Serving, want: Want, before: Want, door: Door) -> Manifest:
-    """By the port's name: while one runtime replaces another, each server is reached where it listens."""
+    """Return a Service that targets ports by name, so that servers of both runtimes are reachable during a switch."""
     ports = [{"name": pod_templates.HTTP, "port": door.port, "targetPort": pod_templates.HTTP, "protocol": "TCP"}]
     named = {ROWS[want.runtime].grpc: f"{pod_templates.GRPC}-next", ROWS[before.runtime].grpc: pod_templates.GRPC}
     for grpc, name in named.items():
         if grpc is not None and grpc != door.port:
             ports.append({"name": name, "port": grpc, "targetPort": pod_templates.GRPC, "protocol": "TCP"})
     child = _child(SERVICE, serving, door.name, labels.of_child(serving))
-    # Also by what a Service of an operator before us had chosen them by: that stays among the labels it chooses by.
+    # Keep the legacy label in the selector: a Service of the previous operator selects by it.
     child["spec"] = {"selector": {**labels.known(serving), **labels.servers(serving)}, "ports": ports}
     return child
 

@@ -1,4 +1,4 @@
-"""The pods of a model: the one that makes a revision ready, and those that serve it. Pure."""
+"""Pod templates of a model: the prepare pod and the servers. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ GRPC = "grpc"
 VALIDATION_CONTAINER = "validate"
 
 _SCRIPTS = "/mnt/validate"
-# A server still gets requests for a moment after it was told to end: until every node knows that it does.
+# A terminating server still gets requests until every node has applied the change.
 _DRAIN_SECONDS = 5
 _GRACE_SECONDS = 60
 _STARTUP_PERIOD_SECONDS = 2
 _PROBE_TIMEOUT_SECONDS = 5
-# A download may take so much longer than the one before: on another node, and beside those of other servers.
+# A server's download may take this many times longer than the first one: it runs on another node, next to those of
+# other servers.
 _SLOWER = 3
 
 
 def prepare(serving: Serving, entry: Entry, keep: Iterable[str], terms: Terms) -> Manifest | None:
-    """The template that downloads and validates a revision; None where there is neither to do."""
+    """Return the template that downloads and validates a revision, or None if neither is needed."""
     is_downloaded, validates = not model_uri.in_image(entry.want.uri), bool(entry.want.script)
     if not is_downloaded and not validates:
         return None
@@ -45,9 +46,9 @@ def prepare(serving: Serving, entry: Entry, keep: Iterable[str], terms: Terms) -
     if is_downloaded:
         pod["volumes"].append(fetch_container.model_volume(serving))
     if serving.storage is not None:
-        # A new claim belongs to root, and the one that writes does not.
+        # A new PVC belongs to root, but the fetch container runs as another user.
         pod["securityContext"] |= {"fsGroup": fetch_container.USER, "fsGroupChangePolicy": "OnRootMismatch"}
-    # Its own among them, so that what earlier tries have left goes also where there is no history yet.
+    # Include its own hash, so that leftovers of earlier attempts are deleted even without a history.
     kept = (*keep, entry.hash) if serving.storage else ()
     fetch = fetch_container.container(serving, entry, terms, keep=kept, validates=validates)
     if validates:
@@ -59,7 +60,7 @@ def prepare(serving: Serving, entry: Entry, keep: Iterable[str], terms: Terms) -
 
 
 def server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
-    """The template of what serves a revision."""
+    """Return the template of the servers of a revision."""
     source = labels.of_source(entry) if downloads(serving, entry) else {}
     pod = _pod(_near(serving, entry, source)) | {
         "containers": [_server(serving, entry, terms)],
@@ -77,12 +78,12 @@ def server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
 
 
 def downloads(serving: Serving, entry: Entry) -> bool:
-    """Whether each server brings the model itself, because nothing keeps it for all of them."""
+    """Return whether each server downloads the model itself, because no PVC holds it."""
     return serving.storage is None and not model_uri.in_image(entry.want.uri)
 
 
 def patience(serving: Serving, entry: Entry, terms: Terms) -> int:
-    """Seconds that a server has until it answers. What it downloads itself it has the time for beside that."""
+    """Return the seconds that a server has to become ready, including its own download."""
     if not downloads(serving, entry):
         return terms.progress_seconds
     known = entry.seconds * _SLOWER or terms.prepare_seconds
@@ -90,9 +91,9 @@ def patience(serving: Serving, entry: Entry, terms: Terms) -> int:
 
 
 def _near(serving: Serving, entry: Entry, source: dict[str, str]) -> dict[str, str]:
-    """Labels of pods whose node it has to share, because a claim that both have can be at one node only.
+    """Return labels of pods that must share the node, because both mount a ReadWriteOnce PVC.
 
-    The model's own goes before its source: a pod that asks for both would be kept near those alone that have both.
+    The model's own PVC takes precedence over the source: with both labels, only pods that have both would match.
     """
     if serving.storage is not None and not serving.storage.is_shared:
         return labels.selector(serving)
@@ -101,7 +102,7 @@ def _near(serving: Serving, entry: Entry, source: dict[str, str]) -> dict[str, s
 
 def _pod(near: dict[str, str]) -> Manifest:
     found: Manifest = {
-        # Neither the download nor the model has anything to ask of the API server.
+        # Neither the download nor the model needs the API server.
         "automountServiceAccountToken": False,
         # A namespace may have hundreds of Services, and each would add seven variables.
         "enableServiceLinks": False,
@@ -116,7 +117,7 @@ def _pod(near: dict[str, str]) -> Manifest:
 def _validation(serving: Serving, entry: Entry) -> Manifest:
     mounts = [fetch_container.launcher_mount(), {"name": "scripts", "mountPath": _SCRIPTS, "readOnly": True}]
     found = _runtime(serving, entry, mounts)
-    # Else what it prints first comes after its last words, of which the end is kept.
+    # Without this, early output would come after the final lines, of which only the end is kept.
     found["env"].append({"name": "PYTHONUNBUFFERED", "value": "1"})
     return found | {
         "name": VALIDATION_CONTAINER,
@@ -138,24 +139,24 @@ def _server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
 
 
 def _runtime(serving: Serving, entry: Entry, mounts: list[Manifest]) -> Manifest:
-    """What a server and its validation have in common: the image, the model and where it is."""
+    """Return the parts that a server and its validation share: image, environment, resources and model mount."""
     want = entry.want
     ours = [{"name": name, "value": literal(value)} for name, value in environment(serving, want).items()]
     return {
         "image": want.image,
         "imagePullPolicy": "IfNotPresent",
-        # Ours first, so that a value of the user's can use them.
+        # Ours come first, so that the user's values can refer to them.
         "env": [*ours, *want.env],
         "resources": _resources(want.resources),
         "securityContext": {"allowPrivilegeEscalation": False},
-        # The end of the log is then in the pod's status, and outlives the container.
+        # Keeps the end of the log in the pod's status, which outlives the container.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts if model_uri.in_image(want.uri) else [fetch_container.model_mount(entry), *mounts],
     }
 
 
 def environment(serving: Serving, want: Want) -> dict[str, str]:
-    """What a server and a validation find, beside what the user adds."""
+    """Return the environment variables that Skysail sets for a server and its validation."""
     return {
         **ROWS[want.runtime].environment,
         "MODEL_URI": want.uri,
@@ -166,7 +167,7 @@ def environment(serving: Serving, want: Want) -> dict[str, str]:
 
 
 def _resources(wanted: Mapping[str, Any]) -> Manifest:
-    """GPUs and the like are not overcommitted: the API server refuses a request of them without the same limit."""
+    """Add limits for devices: the API server rejects a request for GPUs without an equal limit."""
     devices = {name: amount for name, amount in wanted.get("requests", {}).items() if is_device(name)}
     return {**wanted, "limits": {**devices, **wanted.get("limits", {})}} if devices else {**wanted}
 
@@ -179,8 +180,10 @@ def _ports(row: Row) -> list[Manifest]:
 
 
 def _probes(row: Row, want: Want, model: str, terms: Terms, seconds: int) -> Manifest:
-    """A large model may load as long as its rollout may take, whose deadline says more than a container that was killed
-    before; a busy server is not a dead one.
+    """Return the probes.
+
+    The startup probe allows as much time as the rollout: its deadline explains more than a killed container. A busy
+    server must not count as dead.
     """
     ready: Manifest = {"httpGet": {"path": want.ready or row.ready_path(model), "port": HTTP}}
     has_path = row.live and terms.known(want.image, want.runtime)

@@ -1,4 +1,4 @@
-"""What is asked for of a model's children: servers as they should be, the history, and what nobody needs. Pure."""
+"""Actions for a model's children: servers as desired, the history, and obsolete objects. Pure."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ from skysail.kube.api.resources import (
 
 Actions = tuple[Action, ...]
 
-# So many revisions are kept to go back to.
+# Number of revisions to keep for a rollback.
 _HISTORY = 10
 
 
 def servers(snapshot: Snapshot, entry: Entry | None) -> Actions:
-    """What serves a revision; nothing, where there is none."""
+    """Return the actions that serve a revision; none without a revision."""
     if entry is None:
         return ()
     manifest = manifests.deployment(snapshot.serving, entry, snapshot.terms)
     made = Apply(DEPLOYMENT, manifest, owner(snapshot), is_kept=True)
-    # The number first: it is meant for the Deployment as it was seen, and what follows changes that.
+    # Scale first: the patch is bound to the Deployment as it was read, and the apply changes that.
     return (*_doors(snapshot, entry), *_scaled(snapshot), made, *_scaler(snapshot))
 
 
 def recorded(snapshot: Snapshot, entry: Entry) -> Actions:
-    """Into the history with it, in the place of what nobody can read or what has lost its content: none is changed."""
+    """Store a revision in the history.
+
+    Replace an unreadable one or one whose content is lost, as none can be edited.
+    """
     manifest = manifests.revision(snapshot.serving, entry)
     name = manifest["metadata"]["name"]
     stored = [*(each.object for each in snapshot.history if each.hash == entry.hash), *snapshot.strays]
@@ -47,7 +50,7 @@ def recorded(snapshot: Snapshot, entry: Entry) -> Actions:
 
 
 def grown(snapshot: Snapshot) -> Actions:
-    """The claim, where more is wanted than was asked for. Only one that has a volume can, and not each of those."""
+    """Expand the PVC if the spec asks for more. Only a bound PVC can grow."""
     storage, claim = snapshot.serving.storage, snapshot.claim
     if storage is None or claim is None or not claim.is_bound or claim.metadata.is_deleting:
         return ()
@@ -57,9 +60,9 @@ def grown(snapshot: Snapshot) -> Actions:
 
 
 def renewed(snapshot: Snapshot, wanted: Target, entry: Entry) -> Entry:
-    """What is served again after another one is the newest again. A number that somebody named means what it did.
+    """Return the entry with the next number if it is served again after a later one.
 
-    One that failed has not been served after it.
+    A failed revision was not served, and a number named in spec.rollbackTo keeps its meaning.
     """
     was_followed = any(each.number > entry.number and each.outcome == "served" for each in snapshot.history)
     if wanted.is_pinned or not was_followed:
@@ -68,7 +71,7 @@ def renewed(snapshot: Snapshot, wanted: Target, entry: Entry) -> Entry:
 
 
 def marked(snapshot: Snapshot, entry: Entry, outcome: Outcome) -> Actions:
-    """With what became of it, and with its number."""
+    """Store the outcome and the number of a revision, if they changed."""
     stored = {(each.hash, each.number, each.outcome) for each in snapshot.history}
     if (entry.hash, entry.number, outcome) in stored:
         return ()
@@ -77,13 +80,13 @@ def marked(snapshot: Snapshot, entry: Entry, outcome: Outcome) -> Actions:
 
 
 def forgiven(snapshot: Snapshot, wanted: Target) -> Actions:
-    """A revision that failed gets another chance when it is asked for again after another one."""
+    """Reset failed revisions that are not the target, so that they can be tried again later."""
     others = [entry for entry in snapshot.history if entry.outcome == "failed" and entry.hash != wanted.hash]
     return tuple(action for entry in others for action in marked(snapshot, entry, ""))
 
 
 def pruned(snapshot: Snapshot, wanted: Target) -> Actions:
-    """Those that failed go first, then the oldest; never the one that is wanted, nor the one that was served last."""
+    """Delete surplus revisions: failed ones first, then the oldest; never the target or the last served one."""
     last = target_revision.served(snapshot)
     kept = {wanted.hash, last.hash if last is not None else ""}
     old = sorted(
@@ -96,19 +99,19 @@ def pruned(snapshot: Snapshot, wanted: Target) -> Actions:
 
 
 def cleared(snapshot: Snapshot, wanted: Target) -> Actions:
-    """A download that nobody waits for any more ends."""
+    """Stop the download of a revision that is not the target any more."""
     is_other = snapshot.job is not None and snapshot.job.revision != wanted.hash
     return ended(snapshot) if is_other else ()
 
 
 def ended(snapshot: Snapshot) -> Actions:
-    """The Job stays until its pods are gone: when it has gone, nothing of it writes any more."""
+    """Delete the Job in the foreground: it stays until its pods are gone, so that none of them writes any more."""
     job = snapshot.job
     return () if job is None or job.metadata.is_deleting else (Delete(JOB, job, children_first=True),)
 
 
 def is_rolled_out(snapshot: Snapshot, entry: Entry) -> bool:
-    """Whether all servers are of this revision, and answer."""
+    """Return whether all servers run this revision and are available."""
     deployment = snapshot.deployment
     return deployment is not None and deployment.revision == entry.hash and deployment.is_rolled_out
 
@@ -120,7 +123,7 @@ def owner(snapshot: Snapshot) -> Owner:
 def _doors(snapshot: Snapshot, entry: Entry) -> Actions:
     is_alone, before = is_rolled_out(snapshot, entry), target_revision.served(snapshot)
     if snapshot.predecessor is not None and not is_alone:
-        # They lead to the one that answers, until ours do.
+        # Until ours are available, the Services must route to the previous operator's servers.
         return ()
     others = None if is_alone or before is None else before.want
     wanted = manifests.services(snapshot.serving, entry.want, others)
@@ -131,7 +134,7 @@ def _doors(snapshot: Snapshot, entry: Entry) -> Actions:
 
 
 def _scaled(snapshot: Snapshot) -> Actions:
-    """A fixed number, as soon as no autoscaler is there that would set another one."""
+    """Set a fixed number of replicas once no autoscaler exists that would change it."""
     deployment, scale = snapshot.deployment, snapshot.serving.scale
     if deployment is None or deployment.metadata.is_deleting or snapshot.autoscaler is not None:
         return ()

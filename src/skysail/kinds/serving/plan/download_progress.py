@@ -1,4 +1,4 @@
-"""How far a download is, as it tells in its log, and how often somebody is asked what no watch tells. Pure."""
+"""Progress of a download, read from its log, and intervals for reading what no watch reports. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from skysail.kinds.serving.children.fetch_container import NAME as FETCH
 from skysail.kinds.serving.objects import Pod
 from skysail.kinds.serving.snapshot import Snapshot
 
-# What is over so soon is told by what comes of it.
+# Do not report the progress of a download that is this short.
 _MOMENT = timedelta(seconds=3)
-# How often the log is read, and the status written for that alone; how often somebody is asked why a pod does not come.
-# What lasts is asked for less often, so that a thousand models that wait cost little.
+# Intervals for reading the log (and writing the status for it) and for asking why a pod does not start. They grow with
+# the waiting time, so that a thousand waiting models cost little.
 _SOONEST = timedelta(seconds=10)
 _LATEST_PROGRESS = timedelta(minutes=1)
 _LATEST_WORD = timedelta(minutes=5)
@@ -26,7 +26,7 @@ _MOST_BYTES = 2**53 - 1
 
 
 class _Progress(msgspec.Struct, frozen=True):
-    """The last line of a download's log."""
+    """Last line of a download's log."""
 
     bytes: int
     total: int | None = None
@@ -34,7 +34,7 @@ class _Progress(msgspec.Struct, frozen=True):
 
 
 def download(line: str, now: datetime) -> Download | None:
-    """How far it is, as the line says; None where it says something else."""
+    """Return the progress in a log line, or None if the line is something else."""
     try:
         told = untrusted_json.read(line.strip(), _Progress)
     except untrusted_json.Unreadable:
@@ -52,7 +52,7 @@ def download(line: str, now: datetime) -> Download | None:
 
 
 def is_due(snapshot: Snapshot, pod: Pod, revision: str) -> bool:
-    """Whether to read how far the download in this pod is."""
+    """Return whether to read the progress of the download in this pod."""
     if is_brief(snapshot, pod):
         return False
     status = snapshot.object.status
@@ -64,20 +64,20 @@ def is_due(snapshot: Snapshot, pod: Pod, revision: str) -> bool:
 
 
 def is_brief(snapshot: Snapshot, pod: Pod) -> bool:
-    """Whether the download has run only for a moment."""
+    """Return whether the download started only a moment ago."""
     return _lasts(snapshot, pod) < _MOMENT
 
 
 def awaits_volume(snapshot: Snapshot, pod: Pod) -> bool:
-    """Whether it has no node yet because its volume was asked for only just now."""
+    """Return whether the pod is unscheduled because its PVC was created only just now."""
     is_new = _since(snapshot, pod.metadata.creation_timestamp) < _SOONEST
     return is_new and snapshot.claim is not None and pod.unscheduled is not None
 
 
 def until_asked(snapshot: Snapshot, pods: tuple[Pod, ...]) -> float | None:
-    """In how many seconds to ask how far it is, or why it does not start; None where a watch tells all.
+    """Return the seconds until the next read of the progress or the pending reason; None if a watch reports all.
 
-    Without a pod, since the Job is there that should make one.
+    Without a pod, the time counts from the creation of the Job.
     """
     loading = next((pod for pod in pods if pod.is_downloading and pod.prepares), None)
     if loading is not None:
@@ -96,7 +96,7 @@ def _until_progress(ran: timedelta) -> timedelta:
 
 
 def _lasts(snapshot: Snapshot, pod: Pod) -> timedelta:
-    """Where the clock of its node is ahead, it has run long enough for us."""
+    """Return how long the download has run. If the node's clock is ahead, that is long enough."""
     fetch = pod.container(FETCH)
     ran = _since(snapshot, fetch.started_at if fetch is not None else None)
     return ran if ran >= timedelta() else _MOMENT

@@ -1,4 +1,4 @@
-"""What is told in events: what a status says that the one before it did not. Pure."""
+"""Events of a model: changes between the previous and the new status. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skysail.kinds.serving.spec import model_uri
 from skysail.kinds.serving.spec.runtimes import ROWS
 from skysail.runtimes.fetch.network import uris
 
-# Who is told so when it turns true, and whether that is a warning.
+# Event for a condition that changes to a status, and whether it is a warning.
 _TURNS = (
     (Type.MODEL_VALIDATED, "True", Event.VALIDATION_PASSED, False),
     (Type.MODEL_VALIDATED, "False", Event.VALIDATION_FAILED, True),
@@ -22,7 +22,7 @@ _TURNS = (
     (Type.UPDATE_FAILED, "True", Event.UPDATE_FAILED, True),
     (Type.ROLLED_BACK, "True", Event.ROLLED_BACK, False),
 )
-# Reasons of a model that goes its way.
+# Reasons of normal progress, which need no event.
 _ON_ITS_WAY = {
     Reason.DOWNLOADING,
     Reason.VALIDATING,
@@ -54,7 +54,7 @@ def news(snapshot: Snapshot, wanted: Target, new: Status) -> tuple[Note, ...]:
 
 
 def _kept_waiting(before: Status, new: Status) -> tuple[Note, ...]:
-    """What keeps servers or a download from coming, where nothing else tells of it: a warning by its own reason."""
+    """Return a warning for a new pending reason that no other event reports."""
     now = conditions.find(new.conditions, Type.PROGRESSING)
     if now is None or now.reason in _ON_ITS_WAY or _said(before, Type.PROGRESSING)[1] == now.reason:
         return ()
@@ -74,7 +74,7 @@ def _begun(snapshot: Snapshot, wanted: Target) -> tuple[Note, ...]:
 
 
 def _shown(script: str) -> str:
-    """An address may have a signature in it, and more people read events than objects."""
+    """Return the script without a signature in its URL: more people can read events than objects."""
     return uris.shown(script) if model_uri.is_downloaded_script(script) else script
 
 

@@ -1,4 +1,4 @@
-"""What made a revision fail: the step, the container, how it ended, and what to do about it. Pure."""
+"""Failures of a revision: the step, the container, the exit code, and the message with the fix. Pure."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from skysail.kinds.serving.snapshot import Snapshot
 from skysail.kinds.serving.spec.revisions import Entry
 from skysail.kube.api.workloads import Container, Terminated
 
-# A server that was started so often and does not answer will not answer. One that ran so long before is not counted
-# among them: kubelets begin to count anew then, too, and what else keeps it from answering is told by its deadline.
+# A server that restarted this often without becoming ready counts as failed. A run of at least `_HEALTHY` does not
+# count, as kubelets reset their backoff then; the rollout deadline covers such servers.
 _RESTARTS = 3
 _HEALTHY = timedelta(minutes=10)
-# By which the download says that its failure may pass; by which a shell says that a program was told to go.
+# Exit codes: of a transient download failure, of a program that a shell saw terminated by SIGTERM, and of a validation
+# script that does not exist.
 _MAY_PASS = 75
 _TOLD_TO_GO = 143
 _NO_SCRIPT = 78
-# Steps of one program: a volume that was away while a model was laid out on it may be back.
+# The fetch container does both steps, and both can fail because a volume is unavailable for a while.
 _OF_DOWNLOAD = ("Download", "Layout")
 _OUT_OF_MEMORY = "OOMKilled"
 _DEADLINE = "DeadlineExceeded"
@@ -38,13 +39,13 @@ _LONGEST_MESSAGE = 2048
 _FIRST_PAUSE = timedelta(seconds=30)
 _LONGEST_PAUSE = timedelta(minutes=30)
 _MOST_DOUBLINGS = 10
-# After so many failures in a row nobody should have to look closely in order to see that there is one.
+# After this many transient failures in a row, the model is shown as failed.
 _LASTING = 3
 _REASONS = {reason.value: reason for reason in Reason}
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """How a container ended; `is_running`: it was started again, so that its log is that of the one before."""
+    """Termination of a container. If `is_running`, it was restarted, so the log is that of the previous run."""
 
     pod: Pod
     container: str
@@ -55,7 +56,10 @@ class Crash(msgspec.Struct, frozen=True):
 
 
 class Mishap(msgspec.Struct, frozen=True):
-    """`crash` has the log that tells more. `may_pass`: the same may go well another time."""
+    """Failure of a revision.
+
+    `crash` names the container whose log explains it; `may_pass` marks a transient failure.
+    """
 
     failure: Failure
     crash: Crash | None = None
@@ -63,7 +67,7 @@ class Mishap(msgspec.Struct, frozen=True):
 
 
 class _Word(msgspec.Struct, frozen=True):
-    """The last word of a download."""
+    """Termination message of a failed download."""
 
     reason: str
     message: str
@@ -71,7 +75,7 @@ class _Word(msgspec.Struct, frozen=True):
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What a download came to, and how many seconds it took. Nothing of it where the model is in the server's image."""
+    """Result of a download, with its duration. All fields are empty if the model is part of the server image."""
 
     digest: Annotated[str, msgspec.Meta(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
     bytes: int = 0
@@ -80,11 +84,12 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 def ended_well(pods: tuple[Pod, ...]) -> Pod | None:
+    """Return the newest pod that succeeded, or None."""
     return newest(pod for pod in pods if pod.status.phase == "Succeeded")
 
 
 def prepared(pod: Pod) -> Prepared | None:
-    """What a download that ended well came to; None where it does not say so."""
+    """Return the result that a successful download reported, or None if it reported none."""
     fetch = pod.container(FETCH)
     end = fetch.state.terminated if fetch is not None else None
     if end is None:
@@ -97,17 +102,17 @@ def prepared(pod: Pod) -> Prepared | None:
 
 
 def of_silence(snapshot: Snapshot, job: Job, pod: Pod) -> Mishap:
-    """A download that ended well and did not say what it came to. Another one would not, either."""
+    """Return the failure of a download that succeeded without a result. A retry would not help."""
     message = (
-        f"Container {FETCH} of pod {pod.metadata.name} ended well, but its last word is no digest: "
-        f"use an image for downloads that fits this Skysail, instead of {snapshot.terms.fetch_image}."
+        f"Container {FETCH} of pod {pod.metadata.name} succeeded but reported no digest. Image "
+        f"{snapshot.terms.fetch_image} does not match this version of Skysail; change the setting fetch_image."
     )
     found = Failure(step="Download", reason=Reason.DOWNLOAD_FAILED, message=message, revision=job.revision)
     return Mishap(msgspec.structs.replace(found, exit_code=0, failure_time=_ended(job)))
 
 
 def of_preparation(snapshot: Snapshot, job: Job) -> Mishap:
-    """Why a Job that has failed did so."""
+    """Return why a prepare Job failed."""
     pod = newest(pod for pod in snapshot.preparing(job.revision) if pod.status.phase == "Failed")
     time, failed = _ended(job), job.failed
     evicted = _evicted(pod) if pod is not None else ""
@@ -134,9 +139,9 @@ def of_preparation(snapshot: Snapshot, job: Job) -> Mishap:
 
 
 def may_pass(found: Failure) -> bool:
-    """Whether it may go well the next time with nothing changed: a place that was away, or an end from outside.
+    """Return whether the failure is transient: an unavailable source, or an interruption from outside.
 
-    What was written down says so by itself: the pod that it was read from may be gone.
+    The answer needs only the recorded failure, because the pod may be deleted.
     """
     if found.reason == Reason.INTERRUPTED:
         return True
@@ -144,7 +149,7 @@ def may_pass(found: Failure) -> bool:
 
 
 def is_lasting(found: Failure | None) -> bool:
-    """Whether what may pass has not for a while. It is tried again all the same."""
+    """Return whether a transient failure has happened several times in a row. It is still retried."""
     return found is not None and found.attempts >= _LASTING and may_pass(found)
 
 
@@ -154,14 +159,14 @@ def _has_fetched(pod: Pod | None) -> bool:
 
 
 def of_servers(snapshot: Snapshot, entry: Entry) -> Mishap | None:
-    """Why servers of a revision will not answer; None while they may."""
+    """Return why the servers of a revision failed, or None while they may still become ready."""
     deployment = snapshot.deployment
     if deployment is None or deployment.revision != entry.hash or deployment.is_rolled_out:
         return None
     late = [pod for pod in snapshot.serving_pods(entry.hash) if not pod.is_ready]
     crashes = [crash for pod in late if (crash := crashed(snapshot, entry, pod)) is not None]
     looping = next((crash for crash in crashes if _loops(crash) and not _passes(crash)), None)
-    # Also those that have ended: where each is replaced at once, there may be no other just now.
+    # Include finished pods: if each pod is replaced at once, no other may exist right now.
     made = [pod for pod in snapshot.pods if pod.revision == entry.hash and not pod.prepares]
     if looping is None and not rollout_deadline.is_late(deployment, made):
         return None
@@ -175,7 +180,7 @@ def of_servers(snapshot: Snapshot, entry: Entry) -> Mishap | None:
 
 
 def of_refusal(snapshot: Snapshot, entry: Entry, why: str) -> Mishap:
-    """Servers that the API server does not take."""
+    """Return the failure of servers that the API server rejected."""
     now = timestamp(snapshot.now)
     return Mishap(
         Failure(step="Deploy", reason=Reason.INVALID_SPEC, message=why, revision=entry.hash, failure_time=now)
@@ -183,12 +188,12 @@ def of_refusal(snapshot: Snapshot, entry: Entry, why: str) -> Mishap:
 
 
 def _passes(crash: Crash) -> bool:
-    """A place of models that is away for a while says nothing about the revision: only the deadline does then."""
+    """Return whether only the model's source is unavailable. Then the rollout deadline decides about the revision."""
     return crash.container == FETCH and crash.end.exit_code in {_MAY_PASS, _TOLD_TO_GO}
 
 
 def crashed(snapshot: Snapshot, entry: Entry, pod: Pod) -> Crash | None:
-    """A container of a server of this revision that ended badly and has not answered since."""
+    """Return the container of this server that failed and has not become ready since, or None."""
     for row in pod.containers:
         end = row.state.terminated or row.last_state.terminated
         is_done = row.state.terminated is not None and row.state.terminated.exit_code == 0
@@ -201,7 +206,7 @@ def crashed(snapshot: Snapshot, entry: Entry, pod: Pod) -> Crash | None:
 
 
 def counted(before: Failure | None, found: Failure) -> Failure:
-    """With the number of tries. One that was written down already is not counted again."""
+    """Return the failure with the number of attempts. A recorded failure is not counted twice."""
     is_same = before is not None and before.revision == found.revision and before.step not in {"Deploy", "Ready"}
     if before is None or not is_same:
         return msgspec.structs.replace(found, attempts=1)
@@ -209,12 +214,12 @@ def counted(before: Failure | None, found: Failure) -> Failure:
 
 
 def is_known(before: Failure | None, found: Failure) -> bool:
-    """Whether it was written down: each Job ends once, and the next one is made much later."""
+    """Return whether the failure is recorded: each Job fails once, and the next Job is created much later."""
     return before is not None and (before.revision, before.failure_time) == (found.revision, found.failure_time)
 
 
 def again_at(found: Failure) -> datetime:
-    """When what may pass is tried again: after half a minute at first, and twice as long each time."""
+    """Return the time of the next attempt: 30 s after the first failure, then twice as long each time."""
     doublings = min(max(found.attempts - 1, 0), _MOST_DOUBLINGS)
     pause: timedelta = min(_FIRST_PAUSE * 2**doublings, _LONGEST_PAUSE)
     return datetime.fromisoformat(found.failure_time or "") + pause
@@ -225,7 +230,7 @@ def with_log(found: Failure, log: str | None) -> Failure:
 
 
 def reason(found: Failure) -> Reason:
-    """For a condition. Containers say what they like, and a condition takes one of our words."""
+    """Return the reason for a condition. A reason that a container made up is replaced by ours."""
     return _REASONS.get(found.reason, Reason.DOWNLOAD_FAILED)
 
 
@@ -233,42 +238,56 @@ def _crash(pod: Pod, container: str, end: Terminated) -> Crash:
     where = f"Container {container} of pod {pod.metadata.name}"
     if end.reason == _OUT_OF_MEMORY:
         limit = pod.memory_limit(container)
-        more = "the limit is fixed, so use a smaller model" if container == FETCH else "raise resources.limits.memory"
-        text = f"{where} was ended because it used more memory than its limit{f' of {limit}' if limit else ''}: {more}."
+        if not limit:
+            text = f"{where} ran out of memory: set spec.resources.limits.memory."
+        elif container == FETCH:
+            text = f"{where} exceeded its fixed memory limit of {limit}: use a smaller model."
+        else:
+            text = f"{where} exceeded its memory limit of {limit}: raise spec.resources.limits.memory."
         return Crash(pod, container, end, text, Reason.OUT_OF_MEMORY)
     word = _word(end) if container == FETCH else None
     if word is not None:
         known = _REASONS.get(word.reason, Reason.DOWNLOAD_FAILED)
         return Crash(pod, container, end, word.message, known)
     if container == FETCH:
-        return Crash(pod, container, end, f"{where} ended with exit code {end.exit_code}.", Reason.DOWNLOAD_FAILED)
+        return Crash(pod, container, end, f"{where} exited with code {end.exit_code}.", Reason.DOWNLOAD_FAILED)
     if container == VALIDATION_CONTAINER:
         return _invalid(pod, where, end)
-    text = f"{where} ended with exit code {end.exit_code}{_said(end)}"
+    line = _said(end)
+    text = f"{where} exited with code {end.exit_code}: {line}" if line else f"{where} exited with code {end.exit_code}."
     return Crash(pod, container, end, text, Reason.CRASH_LOOP)
 
 
 def _invalid(pod: Pod, where: str, end: Terminated) -> Crash:
+    line = _said(end)
     if end.exit_code == _NO_SCRIPT:
         word = _word(end)
-        text = word.message if word else f"The validation script was not found{_said(end)}"
+        text = word.message if word else f"The validation script was not found: {line or 'check spec.validateScript.'}"
         return Crash(pod, VALIDATION_CONTAINER, end, text, Reason.SCRIPT_NOT_FOUND)
-    text = f"The validation script failed with exit code {end.exit_code}{_said(end)} {where} has the whole log."
+    if line:
+        text = f"The validation script failed with exit code {end.exit_code}: {line} {where} has the whole log."
+    else:
+        text = f"The validation script failed with exit code {end.exit_code}. {where} has the whole log."
     return Crash(pod, VALIDATION_CONTAINER, end, text, Reason.VALIDATION_FAILED)
 
 
 def _overwritten(snapshot: Snapshot, number: int) -> str:
-    """The download knows only that it is not what it was told; here is known that it was."""
-    changed = f"What is at the address of the model has changed since revision {number} was found good"
+    """Return the message for content that changed: the download only knows the digests, not the revision."""
     if snapshot.serving.rollback_to is not None:
-        return f"{changed}: put the former content back there, or remove spec.rollbackTo."
-    return f"{changed}: set a new spec.version to serve what is there now, or put the former content back there."
+        return (
+            f"The content at the model's address changed after revision {number} was downloaded: restore it, or "
+            "remove spec.rollbackTo."
+        )
+    return (
+        f"The content at the model's address changed after revision {number} was downloaded: restore it, or set a new "
+        "spec.version to serve the new content."
+    )
 
 
 def _said(end: Terminated) -> str:
-    """The last line that a container left, which tells most."""
+    """Return the last line of the container's log, which explains most; empty if there is none."""
     lines = [line.strip() for line in terminal_text.shown(end.message).splitlines() if line.strip()]
-    return f": {pod_pending.cut(lines[-1])}" if lines else "."
+    return pod_pending.cut(lines[-1]) if lines else ""
 
 
 def _word(end: Terminated) -> _Word | None:
@@ -296,7 +315,7 @@ def _was_healthy(end: Terminated) -> bool:
 
 
 def _took(end: Terminated) -> int:
-    """Seconds, at least one; 0 where its node does not say."""
+    """Return the duration in seconds, at least 1; 0 if the node reported none."""
     ran = _ran(end)
     return 0 if ran is None else max(int(ran.total_seconds()), 1)
 
@@ -315,18 +334,19 @@ def _ended(job: Job) -> str:
 
 def _too_slow(snapshot: Snapshot) -> str:
     limit = snapshot.terms.prepare_seconds
-    return f"Download and validation took longer than {limit} s, which the setting prepare_seconds allows: raise it."
+    return f"Download and validation took longer than {limit} s: raise the setting prepare_seconds."
 
 
 def _evicted(pod: Pod) -> str:
-    """What took a pod away that did nothing wrong, in its own words: a node without room, the scheduler, a drain."""
+    """Return why a pod was evicted, preempted or drained, with the reason it reports; empty if it was not."""
     disruption = pod.disruption
     if disruption is None and pod.status.reason != _EVICTED:
         return ""
     told = pod.status.message or (disruption.message or disruption.reason if disruption is not None else "")
-    return f"The pod of the download was taken away: {pod_pending.cut(told or pod.status.reason)}"
+    return f"Download pod {pod.metadata.name} was disrupted: {pod_pending.cut(told or pod.status.reason)}"
 
 
 def _gone(told: str) -> str:
-    more = f" The Job's controller says: {pod_pending.cut(told)}" if told else ""
-    return f"The pod of the download is gone, and nobody knows how it ended.{more}"
+    if not told:
+        return "The download pod is gone and its result is unknown."
+    return f"The download pod is gone and its result is unknown. The Job controller reported: {pod_pending.cut(told)}"

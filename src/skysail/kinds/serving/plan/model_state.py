@@ -1,4 +1,4 @@
-"""Where a model stands on the way of a revision, told alike whoever tells it. Pure."""
+"""Views of a model while a revision is prepared or rolled out, shared by the planner's branches. Pure."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from skysail.kinds.serving.plan.target_revision import Target
 from skysail.kinds.serving.snapshot import Snapshot
 from skysail.kinds.serving.spec.revisions import Entry
 
-# As long as it takes until the last node has heard of a change of a Service.
+# Time until every node has applied a change of a Service.
 _EVERY_NODE = timedelta(seconds=10)
 HERE = Fact("True", Reason.DOWNLOADED, "The model was downloaded.")
-_BEFORE = " Before: "
-_AWAITED = Fact("Unknown", Reason.DOWNLOADING, "The download has not ended yet.")
+_BEFORE = " Last of "
+_AWAITED = Fact("Unknown", Reason.DOWNLOADING, "The download has not finished.")
 
 
 def told(snapshot: Snapshot, wanted: Target, view: View, actions: Actions, *, look_again: float | None = None) -> Plan:
-    """A plan that shows this."""
+    """Return a plan that executes the actions and writes the status for this view."""
     shown = status.shown(snapshot, view)
     return Plan(
-        # What may be refused comes last, so that it keeps nothing else from being done.
+        # The PVC expansion is last, because the API server may reject it and must not block the rest.
         actions=(*child_actions.forgiven(snapshot, wanted), *actions, *child_actions.grown(snapshot)),
         status=shown,
         notes=events.news(snapshot, wanted, shown),
@@ -47,9 +47,9 @@ def told(snapshot: Snapshot, wanted: Target, view: View, actions: Actions, *, lo
 
 
 def preparing(snapshot: Snapshot, wanted: Target, wait: Wait) -> View:
-    """A revision is being made ready."""
+    """Return the view while a revision is downloaded and validated."""
     known, is_here = snapshot.object.status, wait.reason == Reason.VALIDATING
-    awaited = Fact("Unknown", Reason.VALIDATING, "The validation script has not ended yet.")
+    awaited = Fact("Unknown", Reason.VALIDATING, "The validation script has not finished.")
     download = snapshot.download or (known.download if known.candidate == wanted.hash else None)
     view = View(
         stage="Storage" if wait.reason == Reason.VOLUME_UNAVAILABLE else "Prepare",
@@ -62,29 +62,34 @@ def preparing(snapshot: Snapshot, wanted: Target, wait: Wait) -> View:
         validated=awaited if wanted.want.script else None,
         download=None if is_here else download,
     )
-    # How often it was tried is known by it.
+    # Keep the recorded failure: it holds the number of attempts.
     before = known.failure if known.failure is not None and known.failure.revision == wanted.hash else None
     return view if before is None else after(snapshot, view, before)
 
 
 def after(snapshot: Snapshot, view: View, failed: Failure) -> View:
-    """The same after a try that failed. A failure that lasts is shown as one, also while the next try runs."""
+    """Return the view after a failed attempt.
+
+    A lasting failure is shown as failed, also while the next attempt runs.
+    """
     view = msgspec.structs.replace(view, failure=failed)
     if not failure.is_lasting(failed):
         return view
-    goes_on = "" if view.served is None else f" {status.named(snapshot, view.served)} goes on."
-    why = f"{failed.message} It was tried {failed.attempts} times, and is tried on.{goes_on}"
-    fact = Fact("True", failure.reason(failed), why)
-    # What is waited for may be said as it was last time, with this behind it.
+    # The message may be that of the previous status, which already ends with the failure.
     now = view.message.partition(_BEFORE)[0]
-    message = now if view.reason == Reason.RETRYING else f"{now}{_BEFORE}{why}"
-    return msgspec.structs.replace(
-        view, stage="Failed", message=message, update_failed=None if view.served is None else fact
+    message = now if view.reason == Reason.RETRYING else f"{now}{_BEFORE}{failed.attempts} failures: {failed.message}"
+    view = msgspec.structs.replace(view, stage="Failed", message=message)
+    if view.served is None:
+        return view
+    why = (
+        f"{failed.message} After {failed.attempts} attempts, Skysail keeps retrying and "
+        f"{status.named(snapshot, view.served)} is still served."
     )
+    return msgspec.structs.replace(view, update_failed=Fact("True", failure.reason(failed), why))
 
 
 def rolling(snapshot: Snapshot, wanted: Target, entry: Entry, wait: Wait) -> View:
-    """Servers of a revision are being started."""
+    """Return the view while the servers of a revision start."""
     before = target_revision.served(snapshot)
     return View(
         stage="Deploy",
@@ -101,9 +106,9 @@ def rolling(snapshot: Snapshot, wanted: Target, entry: Entry, wait: Wait) -> Vie
 
 def downloaded(entry: Entry) -> Fact:
     if not entry.digest:
-        return Fact("True", Reason.DOWNLOADED, "The model is in the image of its server.")
+        return Fact("True", Reason.DOWNLOADED, "The model is part of the server image.")
     amount = f"{entry.files} files" if entry.files > 1 else "1 file"
-    return Fact("True", Reason.DOWNLOADED, f"{pending.size(entry.bytes)} in {amount}, {entry.digest}.")
+    return Fact("True", Reason.DOWNLOADED, f"Downloaded {pending.size(entry.bytes)} in {amount}, {entry.digest}.")
 
 
 def validated(entry: Entry) -> Fact | None:
@@ -111,12 +116,12 @@ def validated(entry: Entry) -> Fact | None:
 
 
 def _pinned(snapshot: Snapshot, entry: Entry) -> Fact:
-    what = f"{status.named(snapshot, entry)} is on its way, because spec.rollbackTo names it."
+    what = f"{status.named(snapshot, entry)} is being rolled out because spec.rollbackTo names it."
     return Fact("False", Reason.ROLLING_OUT, what)
 
 
 def until_known(snapshot: Snapshot) -> float:
-    """In how many seconds every node knows where requests lead that the model has answered since it was taken over."""
+    """Return the seconds until every node routes requests to the new servers after a take-over."""
     ready = conditions.find(snapshot.object.status.conditions, Type.READY)
     if ready is None or ready.status != "True":
         return _EVERY_NODE.total_seconds()
@@ -125,7 +130,7 @@ def until_known(snapshot: Snapshot) -> float:
 
 
 def until_asked(snapshot: Snapshot, wanted: Target) -> float | None:
-    """In how many seconds to ask who knows how far it is, or why it does not start."""
+    """Return the seconds until the next look at the download's progress or at the reason why a pod is pending."""
     pods = (*snapshot.preparing(wanted.hash), *snapshot.serving_pods(wanted.hash))
     if not pods and wanted.entry is not None:
         return None

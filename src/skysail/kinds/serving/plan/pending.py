@@ -1,4 +1,4 @@
-"""What a revision that is on its way waits for, in one sentence. Pure."""
+"""Pending reasons of a revision: what its download or its servers wait for, in one sentence. Pure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from skysail.kinds.serving.snapshot import Snapshot
 from skysail.kinds.serving.spec.revisions import Entry
 from skysail.kinds.serving.spec.runtimes import ROWS
 
-STARTS = Wait(Reason.DOWNLOADING, "The download starts.")
-MADE = Wait(Reason.VOLUME_UNAVAILABLE, "The volume of the model is being made.")
-DOWNLOADS_AGAIN = Wait(Reason.ROLLING_OUT, "A server downloads the model that was found good.")
-# A server says that it is ready within so long, unless its model is large or something is wrong.
+STARTS = Wait(Reason.DOWNLOADING, "The download is starting.")
+MADE = Wait(Reason.VOLUME_UNAVAILABLE, "The model's PVC is being provisioned.")
+DOWNLOADS_AGAIN = Wait(Reason.ROLLING_OUT, "A server is downloading the model.")
+# A server normally becomes ready within this time; later its state is worth a message.
 _SILENCE = timedelta(minutes=1)
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _THOUSAND = 1000
 
 
 def for_download(snapshot: Snapshot, wanted: Target) -> Wait:
-    """Where the pod is that makes a revision ready."""
+    """Return the pending reason of the prepare pod."""
     pod = newest(pod for pod in snapshot.preparing(wanted.hash) if not pod.metadata.is_deleting)
     is_bound = snapshot.claim is None or snapshot.claim.is_bound
     starts = STARTS if is_bound else MADE
@@ -47,19 +47,28 @@ def for_download(snapshot: Snapshot, wanted: Target) -> Wait:
         return _as_before(snapshot, wanted)
     if fetch is None or fetch.state.running is None or download_progress.is_brief(snapshot, pod):
         return starts
-    return Wait(Reason.DOWNLOADING, f"The model is being downloaded{_so_far(snapshot)}.")
+    return Wait(Reason.DOWNLOADING, _so_far(snapshot))
 
 
 def _validates(snapshot: Snapshot, since: str | None) -> Wait:
-    runs = f"runs since {since}" if since else "runs"
-    limit = f"It and the download have {snapshot.terms.prepare_seconds} s (setting prepare_seconds)"
-    return Wait(Reason.VALIDATING, f"The model was downloaded, and the validation script {runs}. {limit}.")
+    limit = snapshot.terms.prepare_seconds
+    if since:
+        message = (
+            f"The validation script has been running since {since}. The setting prepare_seconds limits download and "
+            f"validation to {limit} s."
+        )
+    else:
+        message = (
+            "The validation script is running. The setting prepare_seconds limits download and validation to "
+            f"{limit} s."
+        )
+    return Wait(Reason.VALIDATING, message)
 
 
 def for_servers(snapshot: Snapshot, entry: Entry) -> Wait:
-    """What keeps servers of a revision from answering."""
+    """Return the pending reason of the servers of a revision."""
     deployment = snapshot.deployment
-    start = Wait(Reason.ROLLING_OUT, f"The servers of revision {entry.number} start.")
+    start = Wait(Reason.ROLLING_OUT, f"The servers of revision {entry.number} are starting.")
     if deployment is None or deployment.revision != entry.hash:
         return start
     pods = snapshot.serving_pods(entry.hash)
@@ -69,27 +78,27 @@ def for_servers(snapshot: Snapshot, entry: Entry) -> Wait:
     for pod in late:
         crash = failure.crashed(snapshot, entry, pod)
         if crash is not None:
-            return Wait(Reason.CRASH_LOOP, f"{crash.message} It is started again.")
+            return Wait(Reason.CRASH_LOOP, f"{crash.message} The container is restarted.")
         who = f"Server {pod.metadata.name}"
         keeps = pod_pending.obstacle(pod, who, told=snapshot.obstacle, before=_before(snapshot))
         if keeps is not None:
             return keeps
     ready = len(pods) - len(late)
     if ready:
-        told = f"{ready} of {deployment.spec.replicas} servers of revision {entry.number} answer."
+        told = f"{ready} of {deployment.spec.replicas} servers of revision {entry.number} are ready."
         return Wait(Reason.ROLLING_OUT, told)
     return _without_word(snapshot, entry, late) or start
 
 
 def _without_word(snapshot: Snapshot, entry: Entry, late: list[Pod]) -> Wait | None:
-    """Servers that nothing is known to keep, and of which none answers."""
+    """Return the pending reason if no server is ready and no pod reports a reason; None if there is none."""
     if any(pod.is_downloading for pod in late):
         return DOWNLOADS_AGAIN
     return next((wait for pod in late if (wait := _silent(snapshot, entry, pod)) is not None), None)
 
 
 def until_silent(snapshot: Snapshot, pods: Iterable[Pod]) -> float | None:
-    """In how many seconds a server that runs has had its time to say that it is ready; None where none has any left."""
+    """Return the seconds until a running server counts as silent; None if all have had their time."""
     servers = [pod for pod in pods if pod.serves and not pod.is_ready and pod.unscheduled is None]
     running = [row.started_at for pod in servers for row in pod.containers if row.state.running is not None]
     left = [_SILENCE - (snapshot.now - datetime.fromisoformat(since)) for since in running if since]
@@ -97,18 +106,20 @@ def until_silent(snapshot: Snapshot, pods: Iterable[Pod]) -> float | None:
 
 
 def _silent(snapshot: Snapshot, entry: Entry, pod: Pod) -> Wait | None:
-    """One that runs for a while and does not say that it is ready; large models take their time."""
+    """Return the pending reason of a server that has run for a while without becoming ready, or None."""
     row = pod.container(ROWS[entry.want.runtime].container)
     since = row.started_at if row is not None else None
     if since is None or snapshot.now - datetime.fromisoformat(since) < _SILENCE:
         return None
-    where = rollout_deadline.place(snapshot, entry)
-    who = f"Server {pod.metadata.name} runs since {since}"
-    return Wait(Reason.ROLLING_OUT, f"{who} and has not said at {where} that it is ready. Its log may tell why.")
+    message = (
+        f"Server {pod.metadata.name} has been running since {since} and is not ready at "
+        f"{rollout_deadline.place(snapshot, entry)}: check its log."
+    )
+    return Wait(Reason.ROLLING_OUT, message)
 
 
 def _as_before(snapshot: Snapshot, wanted: Target) -> Wait:
-    """What has ended is told when it is known what it came to, in a moment."""
+    """Return the previous pending reason: the download has finished, and its result follows in a moment."""
     status = snapshot.object.status
     said = conditions.find(status.conditions, Type.PROGRESSING)
     known = {reason.value: reason for reason in (Reason.DOWNLOADING, Reason.VALIDATING)}
@@ -118,7 +129,7 @@ def _as_before(snapshot: Snapshot, wanted: Target) -> Wait:
 
 
 def size(amount: int) -> str:
-    """As people read it: `12.3 MB`."""
+    """Format an amount of bytes, such as `12.3 MB`."""
     figure, unit = float(amount), 0
     while figure >= _THOUSAND and unit < len(_UNITS) - 1:
         figure, unit = figure / _THOUSAND, unit + 1
@@ -128,10 +139,10 @@ def size(amount: int) -> str:
 def _so_far(snapshot: Snapshot) -> str:
     known: Download | None = snapshot.download or snapshot.object.status.download
     if known is None or not known.bytes:
-        return ""
+        return "The model is being downloaded."
     if known.total is None:
-        return f": {size(known.bytes)} so far"
-    return f": {size(known.bytes)} of {size(known.total)}"
+        return f"The model is being downloaded: {size(known.bytes)} so far."
+    return f"The model is being downloaded: {size(known.bytes)} of {size(known.total)}."
 
 
 def _before(snapshot: Snapshot) -> str:

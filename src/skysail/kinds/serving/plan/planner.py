@@ -1,7 +1,7 @@
-"""The life of a model: the revision that is wanted is made ready, served beside the old one, and takes over. Pure.
+"""Plan of a model: prepare the target revision, roll it out beside the old one, then switch over. Pure.
 
-What goes wrong is written into the status first; only then the servers of the last good revision are asked for again.
-So whoever comes after a crash finds either the evidence or the verdict, and what is served stays served.
+A failure is written to the status first. Only the next reconcile restores the servers of the last good revision. So a
+restart after a crash finds either the evidence or the recorded failure, and the served revision stays served.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skysail.kinds.serving.spec.revisions import Entry
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import DEPLOYMENT
 
-_ANOTHER_CHANCE = Wait(Reason.ROLLING_OUT, "Nothing is left to go back to, so its servers are asked for again.")
+_ANOTHER_CHANCE = Wait(Reason.ROLLING_OUT, "No earlier revision to roll back to; retrying this one.")
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -41,17 +41,17 @@ def plan(snapshot: Snapshot) -> Plan:
 
 
 def refused(snapshot: Snapshot, why: Note) -> Plan:
-    """A claim that cannot grow keeps nothing else from being done, and so from being told."""
+    """Return the plan after a rejected write. A PVC that cannot grow must not hide the rest of the status."""
     names, claim = snapshot.serving.names, snapshot.claim
     if claim is None or not child_actions.grown(snapshot) or names.claim not in why.message:
         return Plan(status=status.refused(snapshot, why), notes=(why,))
     shown = plan(snapshot).status
-    assert isinstance(shown, Status), "whoever has a claim is told of"
+    assert isinstance(shown, Status), "the plan of a model that owns a PVC has a status"
     return Plan(status=status.not_grown(snapshot, shown, claim, why.message), notes=(why,))
 
 
 def _end(snapshot: Snapshot) -> Plan:
-    """Its children go with it. Somebody else may hold it."""
+    """Remove our finalizers; the garbage collector deletes the children. Other finalizers may still hold the model."""
     model = snapshot.object
     freed = finalizers.let_go(snapshot.serving.kind.resource, model)
     is_held = bool(freed[0].finalizers if freed else model.metadata.finalizers)
@@ -59,7 +59,7 @@ def _end(snapshot: Snapshot) -> Plan:
 
 
 def _serve(snapshot: Snapshot, wanted: Target, entry: Entry) -> Plan:
-    """The revision was found good: its servers replace those of the one before, one by one."""
+    """Roll out a prepared revision: its servers replace those of the previous one, one by one."""
     if entry.outcome == "failed" or target_revision.is_condemned(snapshot, wanted):
         return _go_back(snapshot, wanted, entry)
     if snapshot.refusal is not None:
@@ -78,19 +78,20 @@ def _serve(snapshot: Snapshot, wanted: Target, entry: Entry) -> Plan:
 def _served(snapshot: Snapshot, wanted: Target, entry: Entry, actions: Actions) -> Plan:
     entry = child_actions.renewed(snapshot, wanted, entry)
     pinned = (
-        f"{named(snapshot, entry)} is served because spec.rollbackTo names it. Remove that to serve what the spec says."
+        f"{named(snapshot, entry)} is served because spec.rollbackTo names it: remove spec.rollbackTo to serve the "
+        "current spec."
     )
     view = View(
         stage="Ready",
         is_moving=False,
         reason=Reason.SERVED,
-        message=f"All servers are of revision {entry.number}.",
+        message=f"All servers run revision {entry.number}.",
         served=entry,
         downloaded=model_state.downloaded(entry),
         validated=model_state.validated(entry),
         rolled_back=Fact("True", Reason.PINNED, pinned) if wanted.is_pinned else None,
     )
-    # Where no server is wanted, none has answered: nobody knows yet whether it is one to go back to.
+    # With zero replicas no server was ever ready, so the revision is not yet known to be good.
     has_answered = snapshot.deployment is not None and snapshot.deployment.status.available_replicas > 0
     marked = child_actions.marked(snapshot, entry, "served") if has_answered else ()
     done = (*marked, *actions, *child_actions.pruned(snapshot, wanted))
@@ -100,19 +101,20 @@ def _served(snapshot: Snapshot, wanted: Target, entry: Entry, actions: Actions) 
 
 
 def _succeed(snapshot: Snapshot, wanted: Target, view: View, actions: Actions, before: Object) -> Plan:
-    """What an operator before us served the model by ends, a while after every request leads to ours."""
+    """Delete the Deployment of the previous operator once every node routes requests to our servers."""
     left = model_state.until_known(snapshot)
     if not left:
         return model_state.told(snapshot, wanted, view, (*actions, Delete(DEPLOYMENT, before)))
     message = (
-        f"The Services lead to servers of ours. Deployment {before.metadata.name} is not needed any more, and ends."
+        f"Deployment {before.metadata.name} of the previous operator will be deleted, because the Services now route "
+        "to new servers."
     )
     view = msgspec.structs.replace(view, is_moving=True, reason=Reason.TAKING_OVER, message=message)
     return model_state.told(snapshot, wanted, view, actions, look_again=left)
 
 
 def _failing(snapshot: Snapshot, wanted: Target, mishap: Mishap, view: View, actions: Actions) -> Plan:
-    """Servers that will not answer. Where there is a revision to go back to, the next pass does; else they may heal."""
+    """Record that the servers failed. The next reconcile rolls back if it can; otherwise the servers may recover."""
     found, known = failure.with_log(mishap.failure, snapshot.log), target_revision.verdict(snapshot, wanted)
     if known is not None and (known.reason, known.exit_code) == (found.reason, found.exit_code):
         found = known
@@ -123,15 +125,17 @@ def _failing(snapshot: Snapshot, wanted: Target, mishap: Mishap, view: View, act
 
 
 def _go_back(snapshot: Snapshot, wanted: Target, entry: Entry) -> Plan:
-    """It failed: the servers are those of the last good revision again, until the spec asks for another one."""
+    """Restore the servers of the last good revision, until the spec asks for another one."""
     before, found = target_revision.replaces(snapshot, wanted), target_revision.verdict(snapshot, wanted)
     if before is None:
         view = model_state.rolling(snapshot, wanted, entry, _ANOTHER_CHANCE)
         return model_state.told(snapshot, wanted, view, child_actions.marked(snapshot, entry, ""))
     why = found.message if found is not None else "Its servers failed."
     reason = failure.reason(found) if found is not None else Reason.UPDATE_FAILED
-    message = f"{named(snapshot, entry)} failed: {why} {named(snapshot, before)} goes on. {status.again(snapshot)}"
-    again = f"{named(snapshot, before)} is served again, because revision {entry.number} failed."
+    message = (
+        f"{named(snapshot, entry)} failed and {named(snapshot, before)} is still served: {why} {status.again(snapshot)}"
+    )
+    again = f"{named(snapshot, before)} is served again because revision {entry.number} failed."
     is_back = child_actions.is_rolled_out(snapshot, before)
     view = View(
         stage="Deploy",
@@ -151,18 +155,20 @@ def _go_back(snapshot: Snapshot, wanted: Target, entry: Entry) -> Plan:
 
 
 def _unfit(snapshot: Snapshot, why: str) -> Plan:
-    """Nobody was asked before this was stored. Nothing begins until it is changed; what is served is looked after."""
+    """Report a spec that bypassed admission. Nothing starts until it is fixed; the served revision is kept."""
     shown = status.unfit(snapshot, why)
     notes = (Note(Reason.INVALID_SPEC, why, warning=True),) if shown != snapshot.object.status else ()
     return Plan(actions=child_actions.servers(snapshot, target_revision.served(snapshot)), status=shown, notes=notes)
 
 
 def _unpinned(snapshot: Snapshot) -> Plan:
-    """The revision to go back to is not there. What is served stays."""
-    before = target_revision.served(snapshot)
+    """Report that the revision in spec.rollbackTo does not exist. The served revision is kept."""
+    before, number = target_revision.served(snapshot), snapshot.serving.rollback_to
     numbers = ", ".join(str(entry.number) for entry in snapshot.history)
-    there = f"the history has {numbers}: name one of them, or remove it" if numbers else "nothing was served: remove it"
-    message = f"spec.rollbackTo is {snapshot.serving.rollback_to}, and {there}."
+    if numbers:
+        message = f"spec.rollbackTo is {number}, but the history has {numbers}: name one of them or remove the field."
+    else:
+        message = f"spec.rollbackTo is {number}, but no revision was served yet: remove the field."
     view = View(
         stage="Failed",
         is_moving=False,

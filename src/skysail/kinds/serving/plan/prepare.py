@@ -1,4 +1,4 @@
-"""A revision is made ready to be served, by one Job, while the one before goes on. Pure."""
+"""Preparation of a revision by one Job, while the previous revision stays served. Pure."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from skysail.kinds.serving.snapshot import Snapshot
 from skysail.kinds.serving.spec.revisions import Entry
 from skysail.kube.api.resources import JOB, PERSISTENT_VOLUME_CLAIM
 
-_OTHER = Wait(Reason.DOWNLOADING, "The download of another revision is ended first.")
-_ENDS = Wait(Reason.DOWNLOADING, "The download has ended; its pod says in a moment what it came to.")
-_BEFORE = Wait(Reason.DOWNLOADING, "A pod of an earlier download has to end first.")
+_OTHER = Wait(Reason.DOWNLOADING, "The download of another revision is being stopped first.")
+_ENDS = Wait(Reason.DOWNLOADING, "The download has finished and its result is being read.")
+_BEFORE = Wait(Reason.DOWNLOADING, "A pod of an earlier download must terminate first.")
 _GOES = Wait(
     Reason.VOLUME_UNAVAILABLE,
-    "The claim of the model is being deleted, and is made anew when it is gone. Servers that have it hold it: set "
+    "The model's PVC is being deleted and will be recreated. Servers that mount it delay the deletion: set "
     "spec.replicas to 0 until it is gone.",
 )
-_CHANGED = Wait(Reason.DOWNLOADING, "Settings or the size of the volume have changed, so it is tried again.")
-_LOST = Wait(Reason.DOWNLOADING, "The pod of the download went before its digest was noted, so it is done again.")
+_CHANGED = Wait(Reason.DOWNLOADING, "Settings or the size of the PVC changed, so the download is retried.")
+_LOST = Wait(Reason.DOWNLOADING, "The download pod was deleted before its digest was recorded; downloading again.")
 
 
 def prepare(snapshot: Snapshot, wanted: Target) -> Plan:
@@ -48,7 +48,7 @@ def prepare(snapshot: Snapshot, wanted: Target) -> Plan:
 
 
 def _is_of_another_claim(snapshot: Snapshot, job: Job) -> bool:
-    """What it downloaded has gone with the claim that was there before: the claim is made first."""
+    """Return whether the PVC was recreated after this Job, so that its download is lost."""
     if snapshot.serving.storage is None:
         return False
     claim = snapshot.claim
@@ -56,7 +56,7 @@ def _is_of_another_claim(snapshot: Snapshot, job: Job) -> bool:
 
 
 def _is_otherwise_now(snapshot: Snapshot, job: Job) -> bool:
-    """Whether what it failed of may be another now. A larger volume counts when it is there."""
+    """Return whether the cause of the failure may be gone. A larger size counts once the PVC has grown."""
     storage, claim = snapshot.serving.storage, snapshot.claim
     has_room = storage is None or (claim is not None and claim.has(storage.size))
     return has_room and job.circumstances != manifests.circumstances(snapshot.serving, snapshot.terms)
@@ -66,7 +66,7 @@ def _done(snapshot: Snapshot, wanted: Target, job: Job) -> Plan:
     pods = snapshot.preparing(wanted.hash)
     pod = failure.ended_well(pods)
     if pod is None:
-        # A pod of which it was not heard yet that it has ended is neither here nor gone.
+        # The pod may have finished without the cache knowing: treat it as neither running nor deleted.
         is_gone = all(each.is_over for each in pods)
         return _under_way(snapshot, wanted, *((_LOST, child_actions.ended(snapshot)) if is_gone else (_ENDS,)))
     found = failure.prepared(pod)
@@ -97,12 +97,15 @@ def _begin(snapshot: Snapshot, wanted: Target) -> Plan:
 
 
 def _has_shared_source(snapshot: Snapshot) -> bool:
-    """Of a claim that is not there yet nobody knows: its pods share a node, which every claim allows."""
+    """Return whether pods on several nodes can mount the source PVC.
+
+    A missing PVC counts as not shared: its pods then share a node, which every PVC allows.
+    """
     return snapshot.source is not None and snapshot.source.is_shared
 
 
 def _kept(snapshot: Snapshot) -> tuple[str, ...]:
-    """Revisions whose folders stay on the claim: of the history, and of servers that have lost their place in it."""
+    """Return the revisions whose folders stay on the PVC: the history, and those of servers that left the history."""
     servers = {pod.revision for pod in snapshot.pods if pod.serves}
     aimed_at = {snapshot.deployment.revision} if snapshot.deployment is not None else set()
     return tuple(sorted({entry.hash for entry in snapshot.history} | servers | aimed_at))
@@ -117,7 +120,7 @@ def _under_way(snapshot: Snapshot, wanted: Target, wait: Wait, actions: Actions 
 
 
 def _found_good(snapshot: Snapshot, wanted: Target, found: Prepared) -> Plan:
-    """Into the history with it. The next pass makes its servers, where the API server takes them."""
+    """Record the revision in the history. The next reconcile creates its servers, after the preflight."""
     entry = Entry(
         number=_number(snapshot, wanted, found),
         hash=wanted.hash,
@@ -134,7 +137,7 @@ def _found_good(snapshot: Snapshot, wanted: Target, found: Prepared) -> Plan:
 
 
 def _number(snapshot: Snapshot, wanted: Target, found: Prepared) -> int:
-    """One never means something else than it did, also where the history was lost."""
+    """Return the number of the revision. A number is never reused for other content, even if the history was lost."""
     lost = wanted.lost
     if lost is not None and lost.digest == found.digest:
         return lost.number
@@ -145,18 +148,17 @@ def _number(snapshot: Snapshot, wanted: Target, found: Prepared) -> int:
 def _not_prepared(snapshot: Snapshot, wanted: Target, mishap: Mishap) -> Plan:
     before = snapshot.object.status.failure
     found = failure.counted(before, failure.with_log(mishap.failure, snapshot.log))
-    # The number of tries is written down before the Job goes that it counts.
+    # Record the number of attempts before the Job is deleted.
     is_known = failure.is_known(before, found)
     passes = failure.may_pass(found) if is_known else mishap.may_pass
     return _again(snapshot, wanted, found, is_known=is_known) if passes else _failed(snapshot, wanted, found)
 
 
 def _again(snapshot: Snapshot, wanted: Target, found: Failure, *, is_known: bool) -> Plan:
-    """What may pass is tried again when its time has come."""
+    """Retry a transient failure when its backoff has passed."""
     again = failure.again_at(found)
     left = max((again - snapshot.now).total_seconds(), 0.0)
-    tries = "once" if found.attempts == 1 else f"{found.attempts} times"
-    message = f"{found.message} It was tried {tries}, and is tried again at {timestamp(again)}."
+    message = f"{found.message} Attempt {found.attempts} failed; the next one starts at {timestamp(again)}."
     view = model_state.after(snapshot, model_state.preparing(snapshot, wanted, Wait(Reason.RETRYING, message)), found)
     view = msgspec.structs.replace(view, download=None)
     actions = child_actions.ended(snapshot) if is_known and not left else ()
@@ -170,10 +172,13 @@ def _again(snapshot: Snapshot, wanted: Target, found: Failure, *, is_known: bool
 
 
 def _failed(snapshot: Snapshot, wanted: Target, found: Failure) -> Plan:
-    """For good, until somebody changes the spec, or deletes the Job that has failed. What is served stays."""
+    """Report a permanent failure, until the spec changes or the failed Job is deleted. The served revision is kept."""
     before, reason = target_revision.replaces(snapshot, wanted), failure.reason(found)
-    goes_on = "" if before is None else f" {named(snapshot, before)} goes on."
-    message = f"{found.message}{goes_on} {again(snapshot, snapshot.serving.names.job)}"
+    fix = again(snapshot, snapshot.serving.names.job)
+    if before is None:
+        message = f"{found.message} {fix}"
+    else:
+        message = f"The update failed and {named(snapshot, before)} is still served: {found.message} {fix}"
     not_there = Fact("False", reason, found.message)
     view = View(
         stage="Failed",

@@ -1,4 +1,4 @@
-"""Why servers of a revision have not answered in the time that they had, and do not say so themselves. Pure."""
+"""Failures of servers that did not become ready before the rollout deadline and report no reason. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from skysail.kinds.serving.spec.runtimes import ROWS
 
 
 def is_late(deployment: Deployment, pods: Iterable[Pod]) -> bool:
-    """Whether these servers of it have not come up in the time that they had.
+    """Return whether these pods exceeded the Deployment's progress deadline.
 
-    Where servers are asked for again that there were before, the verdict on others stays until one of these moves. It
-    names whom it is about, and so do the servers; only where none could be made, nobody is there to compare.
+    After a rollback the Deployment's condition may still describe the failed ReplicaSet. It counts only if its message
+    names the ReplicaSet of these pods, or if no pod could be created at all.
     """
     sets = {owner.name for pod in pods if (owner := pod.metadata.controller) is not None}
     if deployment.refusal is not None:
@@ -27,9 +27,9 @@ def is_late(deployment: Deployment, pods: Iterable[Pod]) -> bool:
 
 
 def late(snapshot: Snapshot, entry: Entry, waited_for: list[Pod]) -> Failure:
-    """Servers that could not be made, did not start, still download, or run and do not become ready."""
+    """Return why the servers are late: not created, not started, still downloading, or running but not ready."""
     deployment = snapshot.deployment
-    assert deployment is not None, "only servers that are there can be late"
+    assert deployment is not None, "only servers of a Deployment can be late"
     if deployment.refusal is not None:
         wait = pod_pending.refused(deployment.refusal)
         return Failure(step="Deploy", reason=wait.reason, message=wait.message)
@@ -43,42 +43,45 @@ def late(snapshot: Snapshot, entry: Entry, waited_for: list[Pod]) -> Failure:
         return _downloads(slow, entry, seconds)
     if not waited_for:
         return _missing(deployment, seconds)
-    who = f"Server {waited_for[0].metadata.name}"
-    told = f"{who} runs, but did not become ready within {seconds} s. Its log tells what it waits for."
-    message = f"{told}{_asked(snapshot, entry)}"
+    message = _asked(snapshot, entry, waited_for[0], seconds)
     return Failure(step="Ready", reason=Reason.NOT_READY, message=message)
 
 
 def _missing(deployment: Deployment, seconds: int) -> Failure:
-    """Nothing is heard of servers that should be there."""
+    """Return the failure of pods that should exist and report nothing."""
     message = (
-        f"{deployment.status.updated_replicas} of {deployment.spec.replicas} servers were made within {seconds} s, and "
-        f"nothing says what keeps them: `kubectl describe deployment {deployment.metadata.name}` may tell more."
+        f"{deployment.status.updated_replicas} of {deployment.spec.replicas} servers were created within {seconds} s, "
+        f"for an unknown reason: run `kubectl describe deployment {deployment.metadata.name}`."
     )
     return Failure(step="Deploy", reason=Reason.NOT_READY, message=message)
 
 
-def _asked(snapshot: Snapshot, entry: Entry) -> str:
-    """Where an image of the user's is asked, which may well answer elsewhere."""
+def _asked(snapshot: Snapshot, entry: Entry, pod: Pod, seconds: int) -> str:
+    """Return the message for a running server. A custom image may report readiness at another path."""
     want = entry.want
     if snapshot.terms.known(want.image, want.runtime) and not want.ready:
-        return ""
+        return f"Server {pod.metadata.name} is running but did not become ready within {seconds} s: check its log."
     return (
-        f" It is asked at {place(snapshot, entry)}: if it says at another path that it is ready, name that in "
-        f"annotation {Annotation.READY_PATH}."
+        f"Server {pod.metadata.name} is running but did not become ready at {place(snapshot, entry)} within {seconds} "
+        f"s: check its log, or name its readiness path in annotation {Annotation.READY_PATH}."
     )
 
 
 def place(snapshot: Snapshot, entry: Entry) -> str:
-    """Where a server is asked whether it is ready."""
+    """Return path and port of the readiness check."""
     row = ROWS[entry.want.runtime]
-    return f"{entry.want.ready or row.ready_path(snapshot.serving.names.model)} of port {row.port}"
+    return f"{entry.want.ready or row.ready_path(snapshot.serving.names.model)} on port {row.port}"
 
 
 def _downloads(pod: Pod, entry: Entry, seconds: int) -> Failure:
-    before = f", although that took {entry.seconds} s before it was served" if entry.seconds else ""
-    message = (
-        f"Server {pod.metadata.name} still downloads the model after {seconds} s{before}: see why its node reaches the "
-        "place of the model so slowly, or raise the setting rollout_seconds."
-    )
+    if entry.seconds:
+        message = (
+            f"Server {pod.metadata.name} is still downloading the model after {seconds} s, but the first download took "
+            f"{entry.seconds} s: check the network of its node, or raise the setting rollout_seconds."
+        )
+    else:
+        message = (
+            f"Server {pod.metadata.name} is still downloading the model after {seconds} s: check the network of its "
+            "node, or raise the setting rollout_seconds."
+        )
     return Failure(step="Deploy", reason=Reason.DEADLINE_EXCEEDED, message=message)

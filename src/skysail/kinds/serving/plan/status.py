@@ -1,4 +1,4 @@
-"""The status of a model: where it stands and why, in the words of its kind. Pure."""
+"""Status of a model: phase, conditions and message, in the terms of its kind. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PHASES: Mapping[type[Status], Mapping[Stage, str]] = {
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """A condition to be."""
+    """Status, reason and message of a condition."""
 
     value: Value
     reason: str
@@ -49,10 +49,10 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model stands. `stage` is shown while nothing of it answers; the sentence is that of Progressing.
+    """State of a model. `stage` becomes the phase while no server is ready; `message` is that of Progressing.
 
-    `served` is the revision that all servers were last made from, `candidate` the hash of one on its way. `downloaded`
-    is None where nobody knows which revision is meant, `validated` where the revision has no script.
+    `served` is the revision that all servers last ran, `candidate` the hash of a revision in preparation or rollout.
+    `downloaded` is None if the target revision is unknown, `validated` is None if the revision has no script.
     """
 
     stage: Stage
@@ -70,7 +70,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shown(snapshot: Snapshot, view: View) -> Status:
-    """The whole status that follows."""
+    """Return the complete status for a view."""
     status = told(snapshot, snapshot.object.status, Type.ACCEPTED, _accepted(snapshot))
     moving: Value = "True" if view.is_moving else "False"
     ready = _ready(snapshot, view)
@@ -100,7 +100,7 @@ def shown(snapshot: Snapshot, view: View) -> Status:
 
 
 def unfit(snapshot: Snapshot, why: str) -> Status:
-    """Nothing begins with such a spec: what stands, stands, and the model says what to change."""
+    """Return the status for an invalid spec. Nothing else changes, and the message names the fix."""
     status = told(snapshot, snapshot.object.status, Type.ACCEPTED, Fact("False", Reason.INVALID_SPEC, why))
     status = _counted(snapshot, status)
     if status.revision:
@@ -110,7 +110,7 @@ def unfit(snapshot: Snapshot, why: str) -> Status:
 
 
 def _standing(view: View, ready: Fact, *, answers: bool) -> tuple[Stage, str]:
-    """Servers of a good revision that are away for a moment have not failed with the one that was to follow it."""
+    """Return stage and message. A served revision that is briefly not ready has not failed with its successor."""
     if answers:
         return "Ready", ready.message if view.stage == "Ready" else view.message
     if _is_another_s(view):
@@ -119,13 +119,13 @@ def _standing(view: View, ready: Fact, *, answers: bool) -> tuple[Stage, str]:
 
 
 def _is_another_s(view: View) -> bool:
-    """Whether what failed is not what is served."""
+    """Return whether the failed revision is not the served one."""
     found, served = view.failure, view.served
     return view.stage == "Failed" and found is not None and served is not None and found.revision != served.hash
 
 
 def refused(snapshot: Snapshot, why: Note) -> Status:
-    """A write was refused: what stands, stands, and the model says why nothing moves."""
+    """Return the status after a rejected write. Nothing else changes, and the message gives the reason."""
     status, fact = snapshot.object.status, Fact("False", why.reason, why.message)
     is_served = bool(status.revision)
     for type_ in (Type.ACCEPTED, Type.PROGRESSING) if is_served else (Type.ACCEPTED, Type.PROGRESSING, Type.READY):
@@ -135,18 +135,17 @@ def refused(snapshot: Snapshot, why: Note) -> Status:
 
 
 def not_grown(snapshot: Snapshot, status: Status, claim: Claim, why: str) -> Status:
-    """The volume stays as it is; so does all else."""
-    fix = (
-        f"Set spec.storageSize back to {claim.size}, use a StorageClass with allowVolumeExpansion, or create the "
-        "MLModel anew under another name."
+    """Return the status for a PVC that could not be expanded. Everything else continues."""
+    message = (
+        f"PVC {claim.metadata.name} cannot grow: {why.removesuffix('.')}. Set spec.storageSize back to {claim.size}, "
+        "use a StorageClass with allowVolumeExpansion, or create the MLModel again under another name."
     )
-    message = f"The claim {claim.metadata.name} cannot grow: {why.removesuffix('.')}. {fix}"
     status = told(snapshot, status, Type.ACCEPTED, Fact("False", Reason.NOT_GROWN, message))
     return msgspec.structs.replace(status, message=message[:_LONGEST_MESSAGE])
 
 
 def ending(snapshot: Snapshot) -> Status:
-    """Somebody else still holds an object that is being deleted."""
+    """Return the status of a deleted model that a finalizer of another controller holds."""
     status = snapshot.object.status
     if not isinstance(status, MLModelStatus):
         return status
@@ -155,7 +154,7 @@ def ending(snapshot: Snapshot) -> Status:
 
 
 def told(snapshot: Snapshot, status: Status, type_: Type, fact: Fact | None) -> Status:
-    """With this condition among the others; without a fact, as it was."""
+    """Set a condition. Without a fact, only the observed generation changes."""
     generation = snapshot.object.metadata.generation
     status = msgspec.structs.replace(status, observed_generation=generation)
     if fact is None:
@@ -173,22 +172,22 @@ def told(snapshot: Snapshot, status: Status, type_: Type, fact: Fact | None) -> 
 
 
 def named(snapshot: Snapshot, entry: Entry) -> str:
-    """A revision, as people speak of it. Versions are names that a ModelDeployment gives."""
+    """Return the name of a revision in messages. Only a ModelDeployment has versions."""
     has_version = snapshot.serving.kind is MODEL_DEPLOYMENT
     return f"Revision {entry.number} (version {entry.want.version})" if has_version else f"Revision {entry.number}"
 
 
 def again(snapshot: Snapshot, job: str = "") -> str:
-    """How to have a revision tried again that has failed for good: only another one is, or one whose `job` is gone."""
+    """Return how to retry a permanent failure: a new revision, or deleting Job `job`."""
     if snapshot.serving.rollback_to is not None:
-        return "Name another revision in spec.rollbackTo, or remove it."
+        return "Name another revision in spec.rollbackTo or remove the field."
     if snapshot.serving.kind is MODEL_DEPLOYMENT:
-        return "Correct it, and set a new spec.version to try again."
-    return f"Correct the spec, or delete Job {job}, to try again." if job else "Correct the spec to try again."
+        return "Fix the cause and set a new spec.version to retry."
+    return f"Fix the spec or delete Job {job} to retry." if job else "Fix the spec to retry."
 
 
 def _place(condition: Condition) -> int:
-    """In the order of a model's life, whichever was told first."""
+    """Return the position of a condition, in the order of a model's life."""
     return _ORDER.index(condition.type) if condition.type in _ORDER else len(_ORDER)
 
 
@@ -201,10 +200,12 @@ def _ready(snapshot: Snapshot, view: View) -> Fact:
     if view.served is None:
         return Fact("False", view.reason, view.message)
     if snapshot.serving.scale == Fixed(0):
-        return Fact("False", Reason.SCALED_TO_ZERO, "spec.replicas is 0, so nothing answers: raise it to be served.")
+        return Fact(
+            "False", Reason.SCALED_TO_ZERO, "spec.replicas is 0, so no server runs: raise it to serve the model."
+        )
     if deployment is not None and deployment.status.available_replicas:
-        where = f" at {snapshot.serving.address}" if snapshot.serving.address else ""
-        return Fact("True", Reason.SERVED, f"{named(snapshot, view.served)} answers{where}.")
+        address, revision = snapshot.serving.address, named(snapshot, view.served)
+        return Fact("True", Reason.SERVED, f"{revision} answers at {address}." if address else f"{revision} answers.")
     if view.stage == "Failed" and not _is_another_s(view):
         return Fact("False", view.reason, view.message)
     wait = pending.for_servers(snapshot, view.served)
@@ -212,21 +213,21 @@ def _ready(snapshot: Snapshot, view: View) -> Fact:
 
 
 def _unvalidated(status: Status) -> Fact | None:
-    """What was told of an earlier revision says nothing about one without a script."""
+    """Reset ModelValidated for a revision without a script, if an earlier revision had set it."""
     if conditions.find(status.conditions, Type.MODEL_VALIDATED) is None:
         return None
     return Fact("Unknown", Reason.NO_SCRIPT, "This revision has no validation script.")
 
 
 def _undone(status: Status, type_: Type, served: Entry | None = None) -> Fact | None:
-    """Where it never was, and nothing is `served` that could be updated, nothing is said."""
+    """Clear the condition. If it was never set and no revision is `served`, do not add it."""
     if served is None and conditions.find(status.conditions, type_) is None:
         return None
-    return Fact("False", Reason.UPDATED, "The revision that is wanted is served, or on its way.")
+    return Fact("False", Reason.UPDATED, "The desired revision is served or being rolled out.")
 
 
 def _counted(snapshot: Snapshot, status: Status) -> Status:
-    """By the pods themselves, of which it is heard first."""
+    """Set the replica counts from the pods, which change before the Deployment's status does."""
     servers = [pod for pod in snapshot.pods if pod.serves]
     return msgspec.structs.replace(
         status, replicas=len(servers), ready_replicas=sum(1 for pod in servers if pod.is_ready)
@@ -234,12 +235,12 @@ def _counted(snapshot: Snapshot, status: Status) -> Status:
 
 
 def _worth_telling(before: Status, now: Status) -> Status:
-    """While others come, how many servers there are is no news as long as those that answer are the same."""
+    """During a rollout, do not write the status only because `replicas` changed."""
     return before if msgspec.structs.replace(now, replicas=before.replicas) == before else now
 
 
 def _of_served(snapshot: Snapshot, status: Status, entry: Entry | None) -> dict[str, Any]:
-    """What is told of the revision that is served, and where it answers."""
+    """Return the status fields of the served revision and its address."""
     address = snapshot.serving.address if entry is not None else ""
     known: dict[str, Any] = {
         "revision": entry.number if entry is not None else 0,

@@ -1,4 +1,4 @@
-"""What the operator was told that holds for every model. Pure."""
+"""Operator configuration that applies to every model. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from skysail.kinds.serving.spec.runtimes import ROWS
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """`allowed` are the private ranges and hosts that models may come from; `images` stand for runtimes' own."""
+    """Configuration for models.
+
+    `allowed` lists private address ranges and hosts that models may come from; `images` overrides the images of
+    runtimes.
+    """
 
     fetch_image: str
     images: Mapping[str, str]
@@ -22,14 +26,14 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     soak_seconds: int
 
     def image(self, runtime: str) -> str:
-        """Empty where there is no such runtime."""
+        """Return the image of a runtime; empty if the runtime does not exist."""
         row = ROWS.get(runtime)
         return self.images.get(runtime) or (row.image if row else "")
 
     def known(self, image: str, runtime: str) -> str:
-        """Whose own image stands in the place of this runtime's: the runtime itself, or one that is asked like it.
+        """Return the runtime whose own image this is: `runtime` itself, or one with the same interface.
 
-        Empty for an image of the user's: that has the runtime's ports, and may do everything else otherwise.
+        Returns an empty string for a custom image: it has the runtime's ports, but may behave differently otherwise.
         """
         names = [runtime, *(name for name, row in ROWS.items() if row.is_asked_like(ROWS[runtime]))]
         return next((name for name in names if self.image(name) == image), "")

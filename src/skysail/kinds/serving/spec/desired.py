@@ -1,7 +1,7 @@
-"""A model as the engine knows it, whichever kind it was written as. Pure.
+"""Kind-independent form of a model. Pure.
 
-Translation never fails: what speaks against an object is told by `objections`, and what is served already needs its
-names, its storage and its scale also while the spec is wrong.
+Translation never fails: `objections` reports invalid specs, and a served revision needs its names, storage and scale
+even while the spec is invalid.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _NO_VERSION = "1"
 
 
 class Fixed(msgspec.Struct, frozen=True):
-    """As many servers as the user says."""
+    """Fixed number of servers."""
 
     replicas: int
 
 
 class Auto(msgspec.Struct, frozen=True):
-    """As many servers as a HorizontalPodAutoscaler says."""
+    """Number of servers set by a HorizontalPodAutoscaler."""
 
     min: int
     max: int
@@ -40,25 +40,28 @@ class Auto(msgspec.Struct, frozen=True):
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """The claim that keeps the model. `is_shared`: pods of several nodes can have it."""
+    """PVC of the model. If `is_shared`, pods on several nodes can mount it."""
 
     size: str
     is_shared: bool
 
 
 class Door(msgspec.Struct, frozen=True):
-    """A Service in front of the servers."""
+    """Service in front of the servers."""
 
     name: str
     port: int
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What makes a pod: part of a revision, kept in the history.
+    """Part of the spec that determines the pods. It is hashed into the revision and stored in the history.
 
-    `runtime` is a key of `runtimes.ROWS`. `ready` is a path in place of the runtime's own, `script` what must succeed
-    before the model is served, `sha256` in hexadecimal what the user says that the content has, `credentials` the name
-    of a Secret, `env` what the user adds to the server's environment.
+    - `runtime`: key of `runtimes.ROWS`.
+    - `ready`: readiness path that overrides the runtime's own.
+    - `script`: validation script that must succeed before the model is served.
+    - `sha256`: expected digest of the content, in hexadecimal.
+    - `credentials`: name of a Secret.
+    - `env`: environment variables that the user adds to the server.
     """
 
     uri: str
@@ -74,9 +77,9 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted of a model now, and what holds for all of its revisions.
+    """Desired state of a model, and settings that apply to all of its revisions.
 
-    `doors` are empty where it is not to be reached; `address` is where it answers then, and else empty.
+    `doors` and `address` are empty if the model is not exposed.
     """
 
     kind: CustomKind

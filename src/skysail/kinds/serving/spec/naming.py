@@ -6,15 +6,17 @@ import msgspec
 
 from skysail.kube.api import child_names
 
-# What is left of 63 after the longest suffix, `-download-job`.
+# 63 characters minus the longest suffix, `-download-job`.
 _LONGEST_STEM = 50
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
-    """`model` is what the server calls the model, and the value of labels. `script` is the ConfigMap of validation.
+    """Names of a model's children.
 
-    `claim` is empty where the model is kept in its pods. `predecessor` is what served it when the operator whose names
-    these are ran it; empty where that has the name of ours.
+    - `model`: name of the model in its server, and label value.
+    - `script`: ConfigMap with validation scripts.
+    - `claim`: PVC; empty if each pod stores the model itself.
+    - `predecessor`: Deployment of the previous operator; empty if ours has the same name.
     """
 
     model: str
@@ -27,12 +29,12 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     predecessor: str = ""
 
     def revision(self, hash_: str) -> str:
-        """Made from the hash, so that writing one twice makes one."""
+        """Return the name of a revision, derived from its hash so that a repeated write creates no second object."""
         return f"{self.deployment}-{hash_}"
 
 
 def of_deployment(name: str) -> Names:
-    """The second Service is the one of the Model Operator's code, the first the one of its documents."""
+    """Return the names for a ModelDeployment. The Model Operator documents the first Service and creates the second."""
     stem = _stem(name)
     return Names(
         model=_label(name),

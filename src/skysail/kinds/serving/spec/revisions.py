@@ -1,4 +1,4 @@
-"""The history of a model: one ControllerRevision for each content that was found good, and what became of it. Pure."""
+"""History of a model: one ControllerRevision for each prepared revision, and its outcome. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _OUTCOMES: dict[str, Outcome] = {"served": "served", "failed": "failed"}
 
 
 class Content(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What a ControllerRevision of ours holds. It can never be changed. `claim` is the UID of the one that it is on.
+    """Data of a ControllerRevision, which is immutable.
 
-    `seconds` is how long its download took; 0 where nobody knows. `is_shared`: pods of several nodes can have the claim
-    that it is copied from.
+    - `claim`: UID of the PVC that holds the content.
+    - `seconds`: duration of the download; 0 if unknown.
+    - `is_shared`: whether pods on several nodes can mount the source PVC.
     """
 
     want: Want
@@ -35,16 +36,20 @@ class Content(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class ControllerRevision(Object, frozen=True):
-    """As the cache has it. It may hold anything: others write such, and so does another version of Skysail."""
+    """ControllerRevision as cached.
+
+    Its data may be anything: other controllers and versions of Skysail write some, too.
+    """
 
     revision: int = 0
     data: Any = None
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One revision of the history. `digest` is empty where the model is in the image, `claim` where it is on none.
+    """Revision of the history.
 
-    `object` is there once it is stored.
+    `digest` is empty if the model is part of the image, `claim` is empty without a PVC. `object` is None until the
+    revision is stored.
     """
 
     number: int
@@ -61,17 +66,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hash_of(want: Want) -> str:
-    """Equal wants, equal hashes; and a field that is not used does not count."""
+    """Return the hash of the desired state. Unused fields do not change it."""
     return hashlib.sha256(msgspec.json.encode(want, order="sorted")).hexdigest()[:_HASH]
 
 
 def candidate(want: Want, digest: str = "", *, is_shared: bool = False) -> Entry:
-    """What has no number yet, because nobody has found it good. `digest` is what it must have."""
+    """Return a revision without a number, before it is prepared. `digest` is the expected digest."""
     return Entry(number=0, hash=hash_of(want), want=want, digest=digest, is_shared=is_shared)
 
 
 def entry(stored: ControllerRevision) -> Entry | None:
-    """None for one that is not ours, or that nobody here can read or serve."""
+    """Return the stored revision, or None if it is not ours, cannot be read, or needs an unknown runtime."""
     labels = stored.metadata.labels or {}
     hash_ = labels.get(Label.REVISION)
     try:

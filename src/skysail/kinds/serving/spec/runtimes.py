@@ -1,4 +1,4 @@
-"""The servers that a model can run in: one row for each. Pure."""
+"""Serving runtimes, one row each. Pure."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ import msgspec
 
 Layout = Literal["file", "onnx", "tensorflow", "triton", "torchserve"]
 
-# Where a server finds the model; also the value of MODEL_PATH.
+# Path of the model in the server container; also the value of MODEL_PATH.
 MODELS = "/mnt/models"
 _NAME = "{name}"
-# Where each layout puts the model itself; else it is all of the folder.
+# Path of the model in each layout; the whole folder for the other layouts.
 _PLACES = {"tensorflow": f"{MODELS}/{_NAME}", "torchserve": f"{MODELS}/{_NAME}.mar"}
 _KERAS = (".h5", ".hdf5", ".keras")
 _TORCH = (".pt", ".pth", ".pt2", ".safetensors", ".ckpt")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One server. `{name}` in arguments and paths stands for the model's name.
+    """Serving runtime. `{name}` in arguments and paths stands for the model's name.
 
-    In arguments `{model}` is the path of the model, `{folder}` and `{file}` are the two parts of it.
+    In arguments `{model}` is the path of the model, `{folder}` and `{file}` are its two parts.
 
-    `ready` answers 200 only once the model is loaded. `live` is empty where only the port tells whether it lives.
-    `predict` is where the model is asked; `rows` is the field of a request that holds its rows, where it has one;
-    `infer` is where it is asked by the Open Inference Protocol, where that is another place.
-    `metrics` is (port, path), `stats` where it tells how often it was asked of late. Files that end with one of
-    `unloadable` cannot be served, and `instead` is the fix. `warning` is a sentence for whoever chooses it.
-    `drains`: told to end, it still answers until every node knows.
+    - `ready`: path that answers 200 only once the model is loaded.
+    - `live`: liveness path; empty if only the port shows liveness.
+    - `predict`: path for predictions; `rows` is the request field that holds the rows, if there is one.
+    - `infer`: path for the Open Inference Protocol, if it differs from `predict`.
+    - `metrics`: (port, path); `stats`: path with recent request counts.
+    - `unloadable`: file extensions that the runtime cannot serve; `instead` is the fix.
+    - `warning`: sentence for users who choose the runtime.
+    - `drains`: whether the server keeps answering after SIGTERM until every node knows that it terminates.
     """
 
     image: str
@@ -52,11 +54,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     drains: bool = False
 
     def is_asked_like(self, other: Row) -> bool:
-        """Whether one server can stand in for the other: only what they load may differ."""
+        """Return whether the other runtime has the same interface, so that only the loadable models may differ."""
         return (self.port, self.ready, self.live, self.args) == (other.port, other.ready, other.live, other.args)
 
     def arguments(self, name: str, path: str = "") -> list[str]:
-        """`path` is where the model is, if not where its layout puts it."""
+        """Return the container arguments. `path` overrides the path that the layout gives to the model."""
         model = path or _PLACES.get(self.layout, MODELS).replace(_NAME, name)
         folder, file = posixpath.split(model)
         return [argument.format(name=name, model=model, folder=folder, file=file) for argument in self.args]
@@ -76,7 +78,7 @@ def _fastapi(image: str, layout: Layout, unloadable: tuple[str, ...], instead: s
         image=image,
         layout=layout,
         port=8000,
-        # So that nobody sets another one, at which it is not asked.
+        # Fix the port: probes and Services use this one.
         environment={"PORT": "8000"},
         ready="/v2/models/{name}/ready",
         predict="/predict",
@@ -93,29 +95,29 @@ def _fastapi(image: str, layout: Layout, unloadable: tuple[str, ...], instead: s
 
 ROWS: Mapping[str, Row] = {
     "fastapi-onnx": _fastapi(
-        "localhost/fastapi-onnx:dev", "onnx", _TORCH, "export the model to ONNX, or choose the framework that loads it"
+        "localhost/fastapi-onnx:dev", "onnx", _TORCH, "export the model to ONNX, or set a framework that loads it"
     ),
     "fastapi-pytorch": _fastapi(
         "localhost/fastapi-pytorch:dev",
         "file",
         (),
-        "export the model to ONNX or TorchScript, or choose the runtime that loads it",
+        "export the model to ONNX or TorchScript, or set a runtime that loads it",
     ),
     "tensorflow": Row(
         image="tensorflow/serving:latest",
         layout="tensorflow",
         port=8501,
         grpc=8500,
-        # The path without /metadata answers 200 also for a model that could not be loaded.
+        # The path without /metadata also answers 200 for a model that failed to load.
         ready="/v1/models/{name}/metadata",
         predict="/v1/models/{name}:predict",
         rows="instances",
         args=("--rest_api_port=8501", "--model_name={name}", "--model_base_path={model}"),
-        # The image's own script makes arguments of it, which come before ours and count less.
+        # The image's entrypoint turns this into arguments, which ours override.
         environment={"MODEL_BASE_PATH": MODELS},
         container="tf-serving",
         unloadable=(*_KERAS, *_TORCH, ".onnx", ".mar", ".tflite"),
-        instead="export the model as a SavedModel, and give the address of its folder or of an archive of it",
+        instead="export the model as a SavedModel, and set the address of its folder or of an archive",
     ),
     "torchserve": Row(
         image="pytorch/torchserve:latest",
@@ -129,7 +131,7 @@ ROWS: Mapping[str, Row] = {
             "--start",
             "--foreground",
             "--ncs",
-            # Else each request needs a token from a file in the container. Who may reach it is the cluster's to say.
+            # Otherwise each request needs a token from a file in the container; access control is left to the cluster.
             "--disable-token-auth",
             "--model-store={folder}",
             "--models={name}={file}",
@@ -137,25 +139,24 @@ ROWS: Mapping[str, Row] = {
         metrics=(8082, "/metrics"),
         unloadable=(*_KERAS, *_TORCH, ".onnx"),
         instead="pack the model into a .mar with torch-model-archiver",
-        warning="TorchServe is no longer maintained and gets no security fixes: plan to move to triton or "
-        "fastapi-pytorch.",
+        warning="TorchServe is no longer maintained and gets no security fixes: move to triton or fastapi-pytorch.",
     ),
     "triton": Row(
         image="nvcr.io/nvidia/tritonserver:latest",
         layout="triton",
         port=8000,
         grpc=8001,
-        # Of all models of the repository, which may have names of its own.
+        # Covers all models of the repository, whose names may differ from ours.
         ready="/v2/health/ready",
         predict="/v2/models/{name}/infer",
         live="/v2/health/live",
         args=("tritonserver", "--model-repository={model}", "--strict-readiness=true"),
         metrics=(8002, "/metrics"),
         unloadable=(*_KERAS, ".mar", ".safetensors", ".ckpt", ".tflite"),
-        instead="give the address of a model repository, of an ONNX file or of a TensorRT plan",
+        instead="set the address of a model repository, an ONNX file or a TensorRT plan",
     ),
 }
-# Frameworks that an MLModel may name, and the runtime that serves their models.
+# Runtime for each framework of an MLModel.
 FRAMEWORKS: Mapping[str, str] = {
     "onnx": "fastapi-onnx",
     "pytorch": "fastapi-pytorch",
@@ -166,6 +167,6 @@ FRAMEWORKS: Mapping[str, str] = {
 
 
 def of_framework(framework: str) -> str:
-    """The runtime's name; the framework's own where nothing serves its models."""
+    """Return the runtime of a framework, or the framework's own name if no runtime serves it."""
     plain = framework.strip().lower()
     return FRAMEWORKS.get(plain, plain)

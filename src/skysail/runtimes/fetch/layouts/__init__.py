@@ -10,7 +10,7 @@ from pathlib import Path
 
 from skysail.runtimes.fetch.layouts import model_server, passthrough, tensorflow, torchserve, triton
 
-# The tree, the folder to fill, the name of the model. Raises WrongContent.
+# Arguments: the tree, the folder to fill, the name of the model. Raises WrongContent.
 Layout = Callable[[Path, Path, str], None]
 
 LAYOUTS: Mapping[str, Layout] = {
@@ -22,5 +22,5 @@ LAYOUTS: Mapping[str, Layout] = {
     "triton": triton.lay_out,
     "torchserve": torchserve.lay_out,
 }
-# Under these an archive stays one.
+# Layouts that keep an archive packed.
 PACKED = ("tree",)

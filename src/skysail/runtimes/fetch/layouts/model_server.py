@@ -1,4 +1,4 @@
-"""For Skysail's own server: a folder in which it finds one model, of a format that it loads."""
+"""Layout for Skysail's own server: a folder with one model in a format that the server loads."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def lay_out(tree: Path, into: Path, name: str) -> None:
 
 
 def lay_out_onnx(tree: Path, into: Path, name: str) -> None:
-    """For the server that has no PyTorch."""
+    """Lay out a model for the server without PyTorch."""
     found = _found(tree, into, name)
     if found.format is not Format.ONNX:
         raise WrongContent(
             "UnsupportedFormat",
-            f"{found.file.name} is {found.format}, and this server loads ONNX alone, without PyTorch: export the model "
-            "to ONNX, or serve it by fastapi-pytorch (of an MLModel: framework pytorch).",
+            f"{found.file.name} is {found.format}, but this server loads only ONNX: export the model to ONNX, or use "
+            "fastapi-pytorch (for an MLModel: framework pytorch).",
         )
 
 
 def _found(tree: Path, into: Path, name: str) -> Found:
     passthrough.as_folder(tree, into, name)
     try:
-        # Files of PyTorch are zip files, too.
-        with readable("The file of the model is damaged: upload it again."):
+        # PyTorch files are zip files, so a damaged one raises the same errors.
+        with readable("The model file is damaged: upload it again."):
             return model_formats.find(into)
     except model_formats.NoModel as error:
         raise WrongContent("UnsupportedFormat", str(error)) from error

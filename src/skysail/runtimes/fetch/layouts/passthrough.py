@@ -1,4 +1,4 @@
-"""For servers that look for a file in a folder, and know themselves what they can load."""
+"""Layouts for servers that search a folder and decide themselves what they can load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def as_folder(tree: Path, into: Path, _name: str) -> None:
-    """One file by its own name, or the content of a folder: archives often have all of it in a folder of their own."""
+    """Lay out one file under its own name, or the content of a folder, without the outer folders of archives."""
     inner = list(tree.iterdir())
     while len(inner) == 1 and inner[0].is_dir():
         tree = inner[0]

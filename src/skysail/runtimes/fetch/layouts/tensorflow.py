@@ -1,4 +1,4 @@
-"""TensorFlow Serving: `MODEL/VERSION/saved_model.pb`, with a version that is a number."""
+"""Layout for TensorFlow Serving: `MODEL/VERSION/saved_model.pb`, with a number as version."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from skysail.runtimes.fetch.unpack.paths import files_in
 
 _HEADS = ("saved_model.pb", "saved_model.pbtxt")
 _FIRST = "1"
-_EXPORT = 'in Python `tf.keras.models.load_model(FILE).export("folder")` makes one; pack that folder as tar.gz'
+_EXPORT = 'export one with `tf.keras.models.load_model(FILE).export("folder")` and pack that folder as tar.gz'
 
 
 def lay_out(tree: Path, into: Path, name: str) -> None:
     found = saved_models(tree)
     if not found:
-        raise WrongContent("UnsupportedFormat", f"TensorFlow Serving needs a SavedModel{_what_it_is(tree)}: {_EXPORT}.")
+        raise WrongContent("UnsupportedFormat", _what_it_is(tree))
     versions = {_version(folder, tree): folder for folder in found}
     if len(versions) < len(found):
         names = ", ".join(str(folder.relative_to(tree)) for folder in found)
-        raise WrongContent(
-            "UnsupportedFormat", f"There are several SavedModels ({names}): leave the one that is meant."
-        )
+        raise WrongContent("UnsupportedFormat", f"There are several SavedModels ({names}): remove all but one.")
     target = into / name
     target.mkdir()
-    # The deepest first: one may lie in the folder of another.
+    # Deepest first, because one may be inside the folder of another.
     for version, folder in sorted(versions.items(), key=lambda pair: -len(pair[1].parts)):
         folder.rename(target / version)
 
@@ -34,10 +32,12 @@ def saved_models(tree: Path) -> list[Path]:
 
 
 def _version(folder: Path, tree: Path) -> str:
-    """Numbers of versions are kept: the server takes the highest."""
+    """Return the version. Existing numbers are kept, because the server serves the highest."""
     return folder.name if folder != tree and folder.name.isascii() and folder.name.isdigit() else _FIRST
 
 
 def _what_it_is(tree: Path) -> str:
     keras = [path.name for path in files_in(tree) if path.suffix in {".h5", ".hdf5", ".keras"}]
-    return f", and {keras[0]} is a Keras file that it cannot load" if keras else ", a folder with saved_model.pb in it"
+    if keras:
+        return f"TensorFlow Serving needs a SavedModel, but {keras[0]} is a Keras file: {_EXPORT}."
+    return f"TensorFlow Serving needs a SavedModel, a folder with saved_model.pb in it: {_EXPORT}."

@@ -1,4 +1,4 @@
-"""TorchServe: `MODEL.mar` in its model store."""
+"""Layout for TorchServe: `MODEL.mar` in its model store."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from skysail.runtimes.fetch.unpack.archives import readable
 from skysail.runtimes.fetch.unpack.paths import files_in
 
 _MANIFEST = "MAR-INF/MANIFEST.json"
-_MAKE = "`torch-model-archiver --model-name NAME --version 1.0 --serialized-file FILE --handler HANDLER` makes one"
+_MAKE = "create it with `torch-model-archiver --model-name NAME --version 1.0 --serialized-file FILE --handler HANDLER`"
 
 
 def lay_out(tree: Path, into: Path, name: str) -> None:
     archives = [tree / path for path in files_in(tree) if path.suffix == ".mar"]
     if len(archives) != 1:
-        count = "none" if not archives else ", ".join(path.name for path in archives)
-        raise WrongContent("UnsupportedFormat", f"TorchServe needs one .mar file, and there is {count}: {_MAKE}.")
+        names = ", ".join(path.name for path in archives) or "none"
+        raise WrongContent("UnsupportedFormat", f"TorchServe needs one .mar file, but there is {names}: {_MAKE}.")
     if not _is_whole(archives[0]):
-        raise WrongContent("UnsupportedFormat", f"{archives[0].name} is no model archive of TorchServe: {_MAKE}.")
+        raise WrongContent("UnsupportedFormat", f"{archives[0].name} is not a TorchServe model archive: {_MAKE}.")
     archives[0].rename(into / f"{name}.mar")
 
 

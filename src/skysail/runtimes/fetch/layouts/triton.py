@@ -1,6 +1,6 @@
-"""Triton: `MODEL/config.pbtxt` and `MODEL/VERSION/model.SUFFIX`, with a version that is a number and not zero.
+"""Layout for Triton: `MODEL/config.pbtxt` and `MODEL/VERSION/model.SUFFIX`, with a positive number as version.
 
-Some formats say by themselves what goes in and comes out, and need no config.pbtxt; TorchScript does not.
+Some formats describe their inputs and outputs and need no config.pbtxt; TorchScript does not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from skysail.runtimes.fetch.unpack.paths import files_in
 
 _CONFIG = "config.pbtxt"
 _FIRST = "1"
-# What a server finds by itself, and under which name it looks for it.
+# File names that Triton expects for formats that need no configuration.
 _NAMES = {".onnx": "model.onnx", ".plan": "model.plan", ".engine": "model.plan", ".xml": "model.xml"}
 _NEEDS_CONFIG = (".pt", ".pth", ".torchscript", ".py", ".graphdef")
 _FORM = f"a folder or archive with {_CONFIG} (name of the backend, inputs, outputs) and 1/model.*"
@@ -22,7 +22,7 @@ _FORM = f"a folder or archive with {_CONFIG} (name of the backend, inputs, outpu
 def lay_out(tree: Path, into: Path, name: str) -> None:
     top = _top(tree)
     if any((path / _CONFIG).is_file() for path in top.iterdir() if path.is_dir()):
-        passthrough.as_it_is(top, into, name)  # a repository, maybe of several models that work together
+        passthrough.as_it_is(top, into, name)  # a model repository, maybe with several models
         return
     model = into / name
     model.mkdir()
@@ -36,7 +36,7 @@ def lay_out(tree: Path, into: Path, name: str) -> None:
 
 
 def _top(tree: Path) -> Path:
-    """Archives often have all of it in a folder of their own, which is not one of a repository."""
+    """Return the folder without the outer folders of archives, unless it is a model of a repository."""
     inner = list(tree.iterdir())
     if len(inner) != 1 or not inner[0].is_dir() or _is_version(inner[0]) or (inner[0] / _CONFIG).is_file():
         return tree
@@ -66,7 +66,7 @@ def _lay_out_bare(tree: Path, target: Path) -> None:
     if len(heads) != 1:
         raise WrongContent("UnsupportedFormat", _what_is_missing(tree, heads))
     head = heads[0]
-    _move_first(head.parent, target)  # weights of large models lie beside it, under names that it knows
+    _move_first(head.parent, target)  # includes external weights, which the model refers to by name
     (target / head.name).rename(target / _NAMES[head.suffix])
     if (target / head.with_suffix(".bin").name).is_file() and head.suffix == ".xml":
         (target / head.with_suffix(".bin").name).rename(target / "model.bin")
@@ -75,8 +75,8 @@ def _lay_out_bare(tree: Path, target: Path) -> None:
 def _what_is_missing(tree: Path, heads: list[Path]) -> str:
     if heads:
         names = ", ".join(path.name for path in heads)
-        return f"There are several models ({names}): leave the one that is meant, or bring {_FORM} of each."
+        return f"There are several models ({names}): remove all but one, or provide {_FORM} for each."
     blind = [path.name for path in files_in(tree) if path.suffix in _NEEDS_CONFIG]
     if blind:
-        return f"Triton cannot serve {blind[0]} without a {_CONFIG} beside it: bring {_FORM}."
-    return f"There is nothing that Triton can serve by itself ({', '.join(_NAMES)}, SavedModel): bring {_FORM}."
+        return f"Triton cannot serve {blind[0]} without {_CONFIG}: provide {_FORM}."
+    return f"There is no model that Triton serves without {_CONFIG} ({', '.join(_NAMES)}, SavedModel): provide {_FORM}."

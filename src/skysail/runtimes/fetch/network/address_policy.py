@@ -1,11 +1,11 @@
-"""Which addresses a model may not come from, so that no download reads what only the cluster may see. Pure.
+"""Egress policy: addresses that a model may not come from, so that no download reads cluster-internal data. Pure.
 
-Asked twice by one set of rules: of a URI when it is written (`objection`), and of every numeric address right before a
-connection is made to it (`forbidden`), because a name can mean something else by then. `allowed` opens what is closed:
+The same rules check a URI when it is written (`objection`), and every numeric address right before a connection is made
+(`forbidden`), because a name may resolve differently by then. `allowed` permits blocked addresses:
 
-- a network (`10.1.0.0/16`) opens the private addresses in it;
-- a host (`minio.storage.svc`, `*.models.svc`) opens the name, and the private addresses behind it;
-- where clouds keep credentials is opened by the single address only, because nobody who names a network means it.
+- a network (`10.1.0.0/16`) permits the private addresses in it;
+- a host (`minio.storage.svc`, `*.models.svc`) permits the name and the private addresses behind it;
+- a cloud metadata address needs an entry of its own: a network that contains it is not enough.
 """
 
 from __future__ import annotations
@@ -21,63 +21,64 @@ Network = IPv4Network | IPv6Network
 
 SCHEMES = ("http", "https", "s3", "gs", "hf", "pvc", "oci", "file")
 _WITH_HOST = ("http", "https", "oci")
-# Where clouds keep credentials although it is not link-local.
+# Cloud metadata addresses outside the link-local range.
 _METADATA = tuple(map(ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")))
 _TRANSLATED = IPv6Network("64:ff9b::/96")
 _GIVEN_OUT = IPv6Network("2000::/3")
 _COMPATIBLE = IPv6Network("::/96")
 _ISATAP = 0x5EFE
 _LOWEST_32_BITS = 0xFFFFFFFF
-# The first network of the fourth version is "this host": Linux takes all of it for loopback where it takes any of it.
+# IPv4 0.0.0.0/8 is "this host": Linux may treat all of it as loopback.
 _THIS_HOST = IPv4Network("0.0.0.0/8")
 _EVERYBODY = IPv4Address("255.255.255.255")
 _HOME_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 _CREDENTIAL_NAMES = ("metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal")
-# Names that only a cluster, a company or a home knows. A single word is one too: it is looked up as a Service first.
+# Suffixes of names inside a cluster, company or home. A name without a dot is internal, too, as it is resolved as a
+# Service first.
 _INNER_SUFFIXES = (".svc", ".local", ".internal", ".localdomain", ".home.arpa", ".in-addr.arpa", ".ip6.arpa")
 _HOST_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,62})?(\.[a-z0-9_]([a-z0-9_-]{0,62})?)*")
 _NUMERIC_END = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
-# Programs disagree about what these mean in a URI: one would judge a host, and the other connect to a different one.
+# URL parsers disagree about these characters: the policy could check one host while the client connects to another.
 _AMBIGUOUS = re.compile(r"[\x00-\x20\x7f\\#]|[^\x00-\x7f]")
 
 
 def objection(uri: str, allowed: Sequence[str]) -> str | None:
-    """Why nothing may be fetched from this URI, as a sentence with the fix in it; None where it may."""
+    """Return why nothing may be downloaded from this URI, as a sentence with the fix, or None if it may."""
     if _AMBIGUOUS.search(uri):
-        return "The address of a model has only visible ASCII characters, no backslash and no #: encode others (%23)."
+        return "The address has a backslash, a # or a character that is not visible ASCII: percent-encode it (%23)."
     try:
         parts = urlsplit(uri)
         host, _port = parts.hostname or "", parts.port
     except ValueError:  # whose text may hold a password
-        return "The address of the model cannot be read: check the host, and that the port is a number."
+        return "The address cannot be parsed: check the host, and that the port is a number."
     if uri.partition("://")[0] not in SCHEMES:
-        return f"The address of a model begins with one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}."
+        return f"The address has no supported scheme: use {', '.join(f'{scheme}://' for scheme in SCHEMES)}."
     if "@" in parts.netloc:
-        return "The address of a model holds no user name or password: put them into the Secret of `credentialsSecret`."
+        return "The address has a user name or password: put them into the Secret of `credentialsSecret`."
     if parts.scheme in _WITH_HOST:
         return _about_host(host, parts, allowed)
     return _about_place(parts)
 
 
 def _about_place(parts: SplitResult) -> str | None:
-    """What is not told by a host: a bucket, a repository, a claim, a path in the image."""
+    """Check addresses without a host: a bucket, a repository, a PVC, or a path in the image."""
     if parts.scheme == "file" and parts.netloc:
-        return "file:// names a path inside the runtime's image, with three slashes: file:///path."
+        return "A file:// address is a path inside the runtime's image: write file:///path, with three slashes."
     if parts.scheme != "file" and not parts.netloc:
-        return f"{parts.scheme}:// is followed by a name: {parts.scheme}://name/path."
+        return f"The address names nothing after {parts.scheme}://: write {parts.scheme}://name/path."
     if ".." in parts.path.split("/"):
-        return "The path of a model has no `..` in it: write the path that is meant."
+        return "The path of the address has `..` in it: write the path without it."
     return None
 
 
 def _about_host(host: str, parts: SplitResult, allowed: Sequence[str]) -> str | None:
     name = host.removesuffix(".")
     if not name:
-        return f"{parts.scheme}:// is followed by a host: {parts.scheme}://host/path."
+        return f"The address names no host after {parts.scheme}://: write {parts.scheme}://host/path."
     if "[" in parts.netloc or _NUMERIC_END.fullmatch(name):
         return _about_numbers(name, allowed)
     if not _HOST_NAME.fullmatch(name):
-        return f"{host} is no name of a host: write it with letters, digits, dashes and dots."
+        return f"{host} is not a host name: use letters, digits, dashes and dots."
     return _about_name(name, allowed)
 
 
@@ -85,36 +86,33 @@ def _about_numbers(host: str, allowed: Sequence[str]) -> str | None:
     try:
         address = ip_address(host)
     except ValueError:
-        return f"{host} is an unusual way to write an address: write four decimal numbers, or the host's name."
+        return f"{host} is an unusual spelling of an IP address: write four decimal numbers, or a host name."
     if isinstance(address, IPv6Address) and address.scope_id:
-        return f"{host} is meant for one network card only: use an address that is valid everywhere."
+        return f"{host} belongs to one network interface: use an address that is valid everywhere."
     return forbidden(host, "", allowed)
 
 
 def _about_name(name: str, allowed: Sequence[str]) -> str | None:
     if name in _HOME_NAMES or name.endswith(".localhost"):
-        return f"{name} is the pod itself, and no model is there: use the host that has it."
+        return f"{name} is the pod itself, which has no model: use the host that has the model."
     if name in _CREDENTIAL_NAMES:
-        return f"Clouds keep credentials at {name}: no model is fetched from there."
+        return f"{name} is a cloud metadata server, which holds credentials: use the host that has the model."
     if is_allowed_name(name, allowed):
         return None
     if "." not in name or name == "kubernetes.default" or name.endswith(_INNER_SUFFIXES):
         return (
-            f"{name} is a name inside a private network or the cluster: models come from there only where the setting"
-            f" `model_sources` allows it, such as by `{name}`."
+            f"{name} is a name inside the cluster or a private network: use a public host, or add `{name}` to the"
+            " setting `model_sources`."
         )
     return None
 
 
 def forbidden(spelling: str, host: str, allowed: Sequence[str]) -> str | None:
-    """Why no connection may be made to this numeric address, which `host` stands for ("" where none does)."""
+    """Return why no connection may be made to this numeric address of `host` ("" if none), or None if it may."""
     outer = ip_address(spelling)
-    reasons = (_closed(address, host, allowed) for address in _meant_by(outer))
-    why = next(filter(None, reasons), None)
-    if why is None:
-        return None
-    where = f"{host} is at {spelling}, which" if host else spelling
-    return f"{where} {why}"
+    who = f"{host} ({spelling})" if host else spelling
+    reasons = (_closed(who, address, host, allowed) for address in _meant_by(outer))
+    return next(filter(None, reasons), None)
 
 
 def is_allowed_name(host: str, allowed: Sequence[str]) -> bool:
@@ -122,36 +120,45 @@ def is_allowed_name(host: str, allowed: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern.lower()) for pattern in allowed if _network(pattern) is None)
 
 
-def _closed(address: Address, host: str, allowed: Sequence[str]) -> str | None:
+def _closed(who: str, address: Address, host: str, allowed: Sequence[str]) -> str | None:
     opened = [network for network in map(_network, allowed) if network is not None and address in network]
     if any(network.num_addresses == 1 for network in opened):
         return None
     is_home = address.is_loopback or address.is_unspecified or address in _THIS_HOST
     is_private = not _is_public(address) and not (host and is_allowed_name(host, allowed))
     closed = (
-        (address.is_link_local or address in _METADATA, "is where clouds keep credentials: no model comes from there."),
-        (address.is_multicast or address == _EVERYBODY, "is no single machine: use the host that has the model."),
-        (is_home and not opened, "is the pod itself, and no model is there: use the host that has it."),
+        (
+            address.is_link_local or address in _METADATA,
+            f"{who} is a link-local or cloud metadata address, which may hold credentials: use the host of the model.",
+        ),
+        (
+            address.is_multicast or address == _EVERYBODY,
+            f"{who} is a multicast or broadcast address: use the host that has the model.",
+        ),
+        (is_home and not opened, f"{who} is the pod itself, which has no model: use the host that has the model."),
         (
             is_private and not opened,
-            "is a private address: models come from there only where the setting `model_sources` allows it.",
+            f"{who} is a private address: use a public host, or add it to the setting `model_sources`.",
         ),
     )
     return next((why for is_so, why in closed if is_so), None)
 
 
 def _is_public(address: Address) -> bool:
-    """Of the sixth version only what has been given out: the library's own list grows with each release of Python."""
+    """Return whether the address is public.
+
+    For IPv6, only allocated ranges count, because Python's own list grows with each release.
+    """
     if isinstance(address, IPv6Address) and address not in _TRANSLATED:
         return address in _GIVEN_OUT and address.is_global
     return address.is_global
 
 
 def _meant_by(address: Address) -> list[Address]:
-    """The address, and the one of the fourth version that a gateway or tunnel would make of it."""
+    """Return the address, and the IPv4 address that a gateway or tunnel would translate it to."""
     if isinstance(address, IPv4Address):
         return [address]
-    if address.ipv4_mapped is not None:  # not an address of its own: the kernel itself speaks the fourth version
+    if address.ipv4_mapped is not None:  # the kernel connects to the IPv4 address itself
         return [address.ipv4_mapped]
     return [address, *_wrapped_in(address)]
 
@@ -169,7 +176,7 @@ def _wrapped_in(address: IPv6Address) -> list[IPv4Address]:
 
 
 def _network(pattern: str) -> Network | None:
-    """None where it is a pattern of host names."""
+    """Return the network, or None if the pattern is a host name."""
     try:
         return ip_network(pattern, strict=False)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Calls that block, on threads that nobody waits for at the end: a silent name server must not hold up an exit."""
+"""Blocking calls on daemon threads, so that a slow name server cannot delay the exit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def call(function: Callable[[], T]) -> T:
-    """Its result or error. Whoever is cancelled while waiting leaves it running."""
+    """Return the result of the call, or raise its error. If the caller is cancelled, the call keeps running."""
     answer: Future[T] = Future()
     answer.set_running_or_notify_cancel()
     threading.Thread(target=_run, args=(function, answer), daemon=True).start()
@@ -22,5 +22,5 @@ async def call(function: Callable[[], T]) -> T:
 def _run(function: Callable[[], T], answer: Future[T]) -> None:
     try:
         answer.set_result(function())
-    except Exception as error:  # noqa: BLE001  # carried to whoever asked, who is in another thread
+    except Exception as error:  # noqa: BLE001  # raised again in the calling thread
         answer.set_exception(error)

@@ -1,7 +1,7 @@
-"""The keys of the user's Secret, as they come into the pod: each behind a prefix that means nothing to any program.
+"""Keys of the user's Secret, passed to the pod with a prefix that no program interprets. Pure.
 
-Without it a Secret could name a proxy, a library to load or a folder of modules (`HTTPS_PROXY`, `LD_PRELOAD`,
-`PYTHONPATH`), and so lead a download around its guard. Pure.
+Without the prefix a Secret could set a proxy, a preloaded library or a module path (`HTTPS_PROXY`, `LD_PRELOAD`,
+`PYTHONPATH`), and so bypass the egress policy.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ PREFIX = "SKYSAIL_SECRET_"
 
 
 def of(environment: Mapping[str, str]) -> dict[str, str]:
-    """By the names that they have in the Secret. Editors end files with a new line, which is no part of any key."""
+    """Return the keys by their names in the Secret. Trailing newlines, which editors add, are removed."""
     ours = {name.removeprefix(PREFIX): value for name, value in environment.items() if name.startswith(PREFIX)}
     return {name: value.rstrip("\r\n") for name, value in ours.items()}

@@ -1,7 +1,7 @@
-"""A proxy on the loopback, for libraries that connect by themselves: all they reach, they reach by way of the guard.
+"""Egress proxy on the loopback, for libraries that open connections themselves.
 
-It knows CONNECT and plain requests, one per connection, and connects to the very addresses that were judged, or to the
-proxy of the cluster. What was refused or failed is kept in `failure`, because a library tells only that something did.
+It supports CONNECT and plain requests, one per connection. It connects only to addresses that the policy has checked,
+or to the cluster's proxy. `failure` keeps the last rejection or error, because libraries do not report the cause.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LONGEST_HEAD = 64 * 1024
 _SECONDS = 10.0
 _CHUNK = 256 * 1024
 _PORT_OF_A_PROXY = 3128
-# These speak of one connection, and there are two.
+# Headers of one hop, which must not be forwarded.
 _HOP_BY_HOP = {b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive"}
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _REFUSED = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class _Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a request wants to go. `head` is what a server there expects to hear first, nothing through a tunnel."""
+    """Target of a request. `head` is the request head for that server; empty for a tunnel."""
 
     url: str
     host: str
@@ -44,7 +44,7 @@ class _Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Line(NamedTuple):
-    """An open connection, what is said there first, and what the caller hears first."""
+    """Open connection, the first bytes to send there, and the first bytes for the caller."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -53,7 +53,7 @@ class _Line(NamedTuple):
 
 
 class Gate:
-    """Open between `async with`; its connections end with it."""
+    """Egress proxy. It is open inside `async with`, and its connections end with it."""
 
     def __init__(self, guard: Guard, proxies: Proxies) -> None:
         self._guard = guard
@@ -74,14 +74,14 @@ class Gate:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self._server.close()
-        await asyncio.sleep(0)  # so that what was accepted a moment ago is known
+        await asyncio.sleep(0)  # lets the server register connections that it just accepted
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # so that what was closed is
+        await asyncio.sleep(0)  # lets the transports close
 
     def forget(self) -> None:
-        """Before something else is tried."""
+        """Clear the failure before another attempt."""
         self.failure = None
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,7 +98,7 @@ class Gate:
                 writer.write(_REFUSED)
                 return
             except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                return  # only our own libraries come here, and this one has gone, or says what none of them does
+                return  # the library closed the connection, or it is not one of ours
             with closing(line.writer):
                 writer.write(line.greeting)
                 line.writer.write(line.first)
@@ -114,19 +114,19 @@ class Gate:
         await self._guard.judge_if_known(wish.host, wish.port)
         where = urlsplit(proxy)
         port = where.port or _PORT_OF_A_PROXY
-        reader, writer = await _connect("the proxy of this cluster", [where.hostname or ""], port)
+        reader, writer = await _connect("the cluster's proxy", [where.hostname or ""], port)
         return _Line(reader, writer, _with_password(wish.as_it_came, where), b"")
 
 
 async def _connect(name: str, addresses: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """To the first of these addresses that answers. Raises MayPass."""
-    why = "it has no address"
+    """Connect to the first of these addresses that answers. Raises MayPass."""
+    why = "no address found"
     for address in addresses:
         try:
             async with asyncio.timeout(_SECONDS):
                 return await asyncio.open_connection(address, port)
         except TimeoutError:
-            why = "it does not answer in time"
+            why = "no answer in time"
         except OSError as error:
             why = in_words(error)
     raise MayPass("Unreachable", f"The connection to {name} failed: {why}.")
@@ -140,7 +140,7 @@ def _with_password(head: bytes, proxy: SplitResult) -> bytes:
 
 
 def _read(head: bytes) -> _Wish:
-    """The wish in the head of a request. Raises ValueError."""
+    """Parse the head of a request. Raises ValueError."""
     first, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     method, target, version = first.decode("ascii").split(" ")
     url = f"https://{target}" if method == "CONNECT" else target
@@ -164,7 +164,7 @@ async def _carry_both_ways(one: Stream, other: Stream) -> None:
 
 
 async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Until the source ends, which the target is told; a connection that breaks ends both ways."""
+    """Copy until the source ends, then close the target's write side. An error ends both directions."""
     try:
         while chunk := await source.read(_CHUNK):
             target.write(chunk)

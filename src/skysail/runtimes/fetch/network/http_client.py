@@ -1,6 +1,6 @@
-"""HTTP with every hop judged: the URI, the addresses behind its host, and again wherever a redirect leads.
+"""HTTP client that checks every hop: the URI, the addresses of its host, and every redirect.
 
-Credentials go to the place that was asked for and to no other: a redirect to another host, port or scheme loses them.
+Credentials are sent only to the original host, port and scheme: a redirect elsewhere drops them.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _MOST_HOPS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PASSING = (408, 425, 429)
 _TIMEOUT = ClientTimeout(total=None, sock_connect=10, sock_read=15)
-# Bytes are counted and hashed as the server keeps them.
+# Disable compression: sizes and hashes are those of the stored file.
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "skysail-fetch"}
 _OF_AN_ADDRESS = "%/:=&?~+!$,;'@()*[]"
 ANSWERS = (200, 206, 416)
 
 
 class Web:
-    """One client for a whole download."""
+    """HTTP client for one download."""
 
     def __init__(self, guard: Guard, proxies: Proxies, trust: SSLContext) -> None:
         self._guard = guard
@@ -53,7 +53,7 @@ class Web:
         resolver = GuardedResolver(self._guard)
         direct = TCPConnector(resolver=resolver, use_dns_cache=False, ssl=self._trust)
         self._direct = await self._open.enter_async_context(_session(direct))
-        # Here a name that is looked up is the proxy's, which the cluster chose.
+        # Only the proxy's own name is resolved here, and the cluster chose the proxy.
         self._proxied = await self._open.enter_async_context(_session(TCPConnector(ssl=self._trust)))
         return self
 
@@ -66,7 +66,10 @@ class Web:
     async def get(
         self, url: str, headers: Mapping[str, str], *, secret: Mapping[str, str], accept: tuple[int, ...] = ANSWERS
     ) -> AsyncIterator[ClientResponse]:
-        """The answer at the end of all redirects, if its status is one of `accept`. `secret` are headers as well."""
+        """Yield the response after all redirects, if its status is in `accept`.
+
+        `secret` are headers for the original host only.
+        """
         here, hops = url, 0
         while True:
             proxy = await self._proxy(here)
@@ -83,11 +86,11 @@ class Web:
             hops += 1
             if hops > _MOST_HOPS:
                 raise ToldWrong(
-                    "NotFound", f"{shown(url)} redirects more than {_MOST_HOPS} times: use the address at the end."
+                    "NotFound", f"{shown(url)} redirects more than {_MOST_HOPS} times: use the final address."
                 )
 
     async def _proxy(self, url: str) -> str | None:
-        """The proxy to use, if any; by then the address has been judged. Raises NotAllowed."""
+        """Check the address and return the proxy to use, if any. Raises NotAllowed."""
         self._guard.check(url)
         target = URL(url, encoded=True)
         proxy = self._proxies.for_host(target.scheme, target.host or "")
@@ -115,21 +118,26 @@ def _session(connector: TCPConnector) -> ClientSession:
 
 
 def origin(url: str) -> tuple[str, str | None, int | None]:
-    """Who answers there: credentials for one are for no other."""
+    """Return scheme, host and port. Credentials for one origin must not go to another."""
     parts = URL(url, encoded=True)
     return parts.scheme, parts.host, parts.port
 
 
 def _next(here: str, location: str) -> str:
-    """Servers write what they like into a Location; what is not of an address is encoded, and never ends in a host."""
+    """Return the redirect target.
+
+    Invalid characters in a Location are encoded, so that they cannot become part of a host.
+    """
     try:
         there = quote(urldefrag(urljoin(here, location)).url, safe=_OF_AN_ADDRESS)
     except ValueError as error:
-        raise NotAllowed("AddressForbidden", f"{shown(here)} redirects to what is no address.") from error
+        raise NotAllowed(
+            "AddressForbidden", f"{shown(here)} redirects to an invalid address: use another one."
+        ) from error
     if urlsplit(there).scheme not in {"https", urlsplit(here).scheme}:
         raise NotAllowed(
             "AddressForbidden",
-            f"{shown(here)} redirects to {shown(there)}, which is less safe: use an address that stays with https.",
+            f"{shown(here)} redirects to {shown(there)}, which is not https: use an address that stays on https.",
         )
     return there
 
@@ -144,22 +152,22 @@ def _judge(answer: ClientResponse, url: str, accept: tuple[int, ...]) -> None:
             f"{shown(url)} answered {status}: put credentials that may read it into the Secret of `credentialsSecret`.",
         )
     if answer.status in _PASSING or answer.status >= 500:  # noqa: PLR2004  # HTTP's own classes
-        raise MayPass("ServerError", f"{shown(url)} answered {status}: its server cannot serve it now.")
-    raise ToldWrong("NotFound", f"{shown(url)} answered {status}: check the address, and that the model is there.")
+        raise MayPass("ServerError", f"{shown(url)} answered {status}: the server is unavailable.")
+    raise ToldWrong("NotFound", f"{shown(url)} answered {status}: check the address, and that the model exists.")
 
 
 def _unreachable(url: str, error: Exception) -> Exception:
-    """Nothing of what the error says is repeated that could hold a query or a password."""
+    """Return the error for a failed request. The original text is dropped, as it may hold a query or a password."""
     host = urlsplit(url).hostname
     if isinstance(error, ClientHttpProxyError):
         if error.status == 403:  # noqa: PLR2004  # Forbidden
-            return NotAllowed("AddressForbidden", f"The proxy of this cluster refuses to connect to {host}.")
-        return MayPass(
-            "Unreachable", f"The proxy of this cluster cannot connect to {host} (it answered {error.status})."
-        )
+            return NotAllowed(
+                "AddressForbidden", f"The cluster's proxy rejects connections to {host}: allow them there."
+            )
+        return MayPass("Unreachable", f"The cluster's proxy cannot connect to {host}: it answered {error.status}.")
     if isinstance(error, ClientSSLError):
         return tls.untrusted(f"{host}")
     if isinstance(error, TimeoutError):
-        return MayPass("Unreachable", f"{host} does not answer in time.")
+        return MayPass("Unreachable", f"{host} did not answer in time.")
     cause = next((one for one in (error.__cause__, error) if isinstance(one, OSError)), OSError())
     return MayPass("Unreachable", f"The connection to {host} failed: {in_words(cause)}.")

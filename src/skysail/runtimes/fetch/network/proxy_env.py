@@ -1,7 +1,7 @@
-"""The proxy that the pod's environment names (`https_proxy`, `no_proxy` and their like), if any.
+"""Proxy of the pod's environment (`https_proxy`, `no_proxy` and the like), if any.
 
-Through a proxy it is the proxy that looks up names and connects, so its own rules are the last word; a host that is
-known here is still judged here first.
+A proxy resolves names and connects itself, so its own rules decide in the end. A host that resolves here is still
+checked here first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Proxies(msgspec.Struct, frozen=True):
-    """By scheme: URLs of proxies, and under `no` the hosts that need none; as `getproxies_environment` gives them."""
+    """Proxy URLs by scheme, and under `no` the hosts without a proxy, as `getproxies_environment` returns them."""
 
     by_scheme: dict[str, str]
 

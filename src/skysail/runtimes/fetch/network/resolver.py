@@ -1,5 +1,7 @@
-"""The rules of `addresses`, at the moment of connecting: each address that a name stands for is judged, and the very
-ones that were judged are connected to, so that a name which means something else a moment later gains nothing.
+"""Egress policy at connection time.
+
+Each address of a name is checked, and connections go to exactly the checked addresses, so that a later change of the
+name has no effect.
 """
 
 from __future__ import annotations
@@ -24,26 +26,29 @@ async def look_up(host: str, port: int) -> list[str]:
 
 
 class Guard:
-    """Lets through what is public, and what is `allowed`."""
+    """Egress check: permits public addresses, and those that are `allowed`."""
 
     def __init__(self, allowed: Sequence[str], lookup: LookUp = look_up) -> None:
         self._allowed = allowed
         self._look_up = lookup
 
     def check(self, uri: str) -> None:
-        """Of a URI, before anything is looked up. Raises NotAllowed."""
+        """Check a URI before any name is resolved. Raises NotAllowed."""
         if objection := address_policy.objection(uri, self._allowed):
-            raise NotAllowed("AddressForbidden", f"{shown(uri)} is not fetched. {objection}")
+            raise NotAllowed("AddressForbidden", f"{shown(uri)} cannot be downloaded. {objection}")
 
     async def addresses_of(self, host: str, port: int) -> list[str]:
-        """All of them, judged: one that is forbidden is enough. Raises NotAllowed and MayPass."""
+        """Resolve a host and check all of its addresses.
+
+        Raises NotAllowed if one is forbidden, MayPass if it cannot be resolved.
+        """
         try:
             async with asyncio.timeout(_SECONDS):
                 found = await self._look_up(host, port)
         except TimeoutError as error:
-            raise MayPass("Unreachable", f"No name server told within {_SECONDS:.0f} s where {host} is.") from error
+            raise MayPass("Unreachable", f"Host {host} was not resolved within {_SECONDS:.0f} s.") from error
         except (OSError, UnicodeError) as error:
-            raise MayPass("Unreachable", f"No name server knows the host {host}: check its spelling.") from error
+            raise MayPass("Unreachable", f"Host {host} cannot be resolved: check its spelling.") from error
         for spelling in found:
             name = "" if spelling == host else host
             if why := address_policy.forbidden(spelling, name, self._allowed):
@@ -51,7 +56,7 @@ class Guard:
         return found
 
     async def judge_if_known(self, host: str, port: int) -> None:
-        """For what a proxy connects to: behind one, nobody here needs to know names of the outside."""
+        """Check a host that a proxy connects to, if it can be resolved here."""
         try:
             await self.addresses_of(host, port)
         except MayPass:
@@ -59,7 +64,7 @@ class Guard:
 
 
 class GuardedResolver(AbstractResolver):
-    """Where aiohttp learns addresses. It does not ask for numeric ones: these are judged with their URI."""
+    """Resolver for aiohttp. Numeric addresses do not come here: they are checked with their URI."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard

@@ -1,6 +1,6 @@
-"""Which servers are believed to be who they say: those of the public authorities, and of one that the Secret names.
+"""Trusted certificate authorities: the public ones, and one from the Secret.
 
-Key of the Secret: `CA_CERTIFICATE` (PEM), for stores and registries with certificates of a company's own.
+Key of the Secret: `CA_CERTIFICATE` (PEM), for stores and registries with a private CA.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ KEY = "CA_CERTIFICATE"
 
 def untrusted(who: str) -> MayPass:
     return MayPass(
-        "Unreachable", f"{who} has no certificate that is trusted: put its authority's as {KEY} into the Secret."
+        "Unreachable", f"{who} has no trusted certificate: put the certificate of its CA into the Secret as {KEY}."
     )
 
 
 def trust(secrets: Mapping[str, str]) -> ssl.SSLContext:
-    """Raises NotAllowed."""
+    """Return the TLS context. Raises NotAllowed if the CA certificate is invalid."""
     context = ssl.create_default_context()
     if own := secrets.get(KEY):
-        # Python 3.13 asks for extensions that authorities of companies often leave out.
+        # Python 3.13 requires extensions that private CAs often lack.
         context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
         try:
             context.load_verify_locations(cadata=own)
         except (ssl.SSLError, ValueError) as error:
-            raise NotAllowed("AccessDenied", f"{KEY} in the Secret is no certificate in PEM: write it anew.") from error
+            raise NotAllowed("AccessDenied", f"{KEY} in the Secret is not a PEM certificate: replace it.") from error
     return context

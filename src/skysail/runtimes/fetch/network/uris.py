@@ -1,4 +1,4 @@
-"""How URIs are shown and taken apart."""
+"""Formatting and parsing of URIs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LONGEST = 300
 
 
 def shown(uri: str) -> str:
-    """As it may stand in logs and messages: user names, passwords and queries are left out, which may be secret."""
+    """Return the URI for logs and messages, without user name, password and query, which may be secret."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -19,5 +19,5 @@ def shown(uri: str) -> str:
 
 
 def last_part(uri: str) -> str:
-    """The name of the file that it speaks of; "" where it ends with a slash."""
+    """Return the file name of the URI; "" if it ends with a slash."""
     return unquote(urlsplit(uri).path).rpartition("/")[2]

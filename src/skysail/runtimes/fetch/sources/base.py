@@ -1,4 +1,4 @@
-"""What every source can do."""
+"""Interface of sources."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from skysail.runtimes.fetch.network.egress_proxy import Gate
 from skysail.runtimes.fetch.network.http_client import Web
 
 CHUNK = 2**20
-# More files than this are no model, but a bucket that was named without its folder.
+# A source with more files is probably a bucket whose URI lacks the folder of the model.
 MOST_ITEMS = 100_000
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """A file at the source. `key` is what the source knows it by; a `layer` is unpacked over those before it."""
+    """File at a source. `key` identifies it there; a `layer` is unpacked over the previous ones."""
 
     path: str
     key: str = ""
@@ -29,7 +29,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Piece(msgspec.Struct, kw_only=True):
-    """A file from `start` on. `mark` changes with its content; without one it cannot be resumed."""
+    """Content of a file from `start` on. `mark` changes with the content; without a mark it cannot be resumed."""
 
     chunks: AsyncIterator[bytes]
     start: int
@@ -40,23 +40,23 @@ class Piece(msgspec.Struct, kw_only=True):
 
 class Source(Protocol):
     async def items(self) -> list[Item]:
-        """All files, or as many as can be told before one is opened. Raises FetchError."""
+        """List all files, as far as they are known before one is opened. Raises FetchError."""
         ...
 
     def open(self, item: Item, start: int, mark: str) -> AbstractAsyncContextManager[Piece]:
-        """From `start` on if the mark is still that one, else from the beginning. Raises FetchError."""
+        """Open the file at `start` if the mark is unchanged, else at the beginning. Raises FetchError."""
         ...
 
 
 async def nothing() -> AsyncIterator[bytes]:
-    """The chunks of a file of which all has come."""
+    """Yield the chunks of a file that is already complete: none."""
     chunks: tuple[bytes, ...] = ()
     for chunk in chunks:
         yield chunk
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
-    """What sources work with. `secrets` are the keys of the Secret; `claim` is where a volume is mounted."""
+    """Dependencies of sources. `secrets` are the keys of the Secret; `claim` is the mount path of the PVC."""
 
     web: Web
     gate: Gate

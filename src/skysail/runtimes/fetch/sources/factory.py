@@ -1,4 +1,4 @@
-"""The source that a URI speaks of."""
+"""Choice of the source for a URI."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MAKERS: Mapping[str, Callable[[str, Means], Source]] = {
 
 
 def source_of(uri: str, means: Means) -> Source:
-    """Raises FetchError where the URI cannot be understood. Nothing is asked of the place yet."""
+    """Return the source of a URI, without any request. Raises FetchError if the URI is invalid."""
     scheme = uri.partition("://")[0]
     maker = _MAKERS.get(scheme)
     if maker is None:
         known = ", ".join(f"{name}://" for name in _MAKERS)
-        raise ToldWrong("UnsupportedScheme", f"The address of a model begins with one of {known}.")
+        raise ToldWrong("UnsupportedScheme", f"The address has no supported scheme: use {known}.")
     return maker(uri, means)

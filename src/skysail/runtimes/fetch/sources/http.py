@@ -1,4 +1,4 @@
-"""A file at an http or https address, resumed by Range and If-Range.
+"""File at an http or https URL, resumed by Range and If-Range.
 
 Keys of the Secret: `HTTP_TOKEN`, or `HTTP_USERNAME` and `HTTP_PASSWORD`.
 """
@@ -28,7 +28,7 @@ class HttpFile:
         self._get = partial(means.web.get, secret=_authorization(means.secrets))
 
     async def items(self) -> list[Item]:
-        """Known from the head of a first answer, which is not read to its end."""
+        """Return the file, from the headers of a response whose body is not read."""
         async with self.open(Item(path="", key=self._uri), 0, "") as piece:
             return [Item(path=_plain(piece.name or last_part(self._uri)), key=self._uri, size=piece.total)]
 
@@ -40,7 +40,7 @@ class HttpFile:
 
 @asynccontextmanager
 async def open_url(get: Get, url: str, start: int, mark: str, *, is_fixed: bool = False) -> AsyncIterator[Piece]:
-    """A piece of any address: other sources keep files at such ones, too. What is fixed never gets another mark."""
+    """Open any URL at an offset; other sources use it, too. With `is_fixed`, the content never changes."""
     condition = {} if is_fixed else {"If-Range": mark}
     asked = {"Range": f"bytes={start}-", **condition} if start and mark else {}
     async with get(url, asked) as answer:
@@ -52,14 +52,14 @@ async def open_url(get: Get, url: str, start: int, mark: str, *, is_fixed: bool 
             return
         begin, total = _extent(answer)
         if begin not in {0, start}:
-            raise MayPass("ServerError", f"{shown(url)} was asked for another part than it sent.")
+            raise MayPass("ServerError", f"{shown(url)} answered with another byte range than requested.")
         name = answer.content_disposition.filename if answer.content_disposition else None
         chunks = answer.content.iter_chunked(CHUNK)
         yield Piece(chunks=chunks, start=begin, total=total, mark=mark if is_fixed else _mark(answer), name=name or "")
 
 
 def _plain(name: str) -> str:
-    """A name that a server chose: the last part of it is all that counts."""
+    """Return the last part of a name that a server chose."""
     return name.replace("\\", "/").rpartition("/")[2] or "model"
 
 
@@ -73,23 +73,23 @@ def _authorization(secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def _object_to_pages(answer: ClientResponse, url: str) -> None:
-    """A page for people at an address that looks like a file's is the most usual mistake."""
+    """Reject a web page at the URL of a file, which is the most common mistake."""
     name = last_part(url)
     if answer.content_type == "text/html" and not name.endswith((".html", ".htm")):
         raise WrongContent(
             "UnsupportedFormat",
-            f"{shown(url)} is a web page and not a model: use the address that its download button leads to.",
+            f"{shown(url)} is a web page and not a model: use the URL of its download button.",
         )
     encoding = answer.headers.get("Content-Encoding", "identity")
     if encoding != "identity" and not name.endswith(_PACKED):
         raise WrongContent(
             "UnsupportedFormat",
-            f"{shown(url)} is sent packed ({encoding[:20]}), which was not asked for: use a server that does not.",
+            f"{shown(url)} is sent with Content-Encoding {encoding[:20]}: use a server that sends files unchanged.",
         )
 
 
 def _extent(answer: ClientResponse) -> tuple[int, int | None]:
-    """Where the answer begins, and how long the file is as a whole."""
+    """Return the offset of the response, and the size of the whole file."""
     if answer.status != _PARTIAL:
         return 0, answer.content_length
     try:
@@ -101,7 +101,10 @@ def _extent(answer: ClientResponse) -> tuple[int, int | None]:
 
 
 def _mark(answer: ClientResponse) -> str:
-    """A weak tag does not say that bytes are the same, and one that is no ASCII cannot be sent back."""
+    """Return the mark of the content.
+
+    A weak tag does not guarantee equal bytes, and a non-ASCII one cannot be sent back.
+    """
     tag = answer.headers.get("ETag", "")
     mark = tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")
     return mark if mark.isascii() else ""

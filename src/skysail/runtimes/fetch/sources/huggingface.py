@@ -1,7 +1,7 @@
-"""A repository of the Hugging Face hub, or a file or folder in it: `hf://org/name[@revision][/path]`.
+"""Repository of the Hugging Face hub, or a file or folder in it: `hf://org/name[@revision][/path]`.
 
-The hub's own library tells which files a revision has; they come as from any other address, so that limits, resuming
-and the guard are the same for all sources. Keys of the Secret: `HF_TOKEN`, and `HF_ENDPOINT` for a hub of your own.
+The hub's library lists the files of a revision. They are downloaded like any other URL, so that limits, resuming and
+the egress policy are the same for all sources. Keys of the Secret: `HF_TOKEN`, and `HF_ENDPOINT` for a private hub.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _SECONDS = 10.0
 _NOT_FOUND = 404
 _TOO_MANY = 429
 _SERVER_ERROR = 500
-# What the library raises where the answer is no JSON, has no bottom, or is another one than it expects.
+# Errors that the library raises for answers that are no JSON, nested too deeply, or unexpected.
 _NONSENSE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
-# What git itself needs, and no model.
+# Files for git, not for the model.
 _NOT_OF_THE_MODEL = (".gitattributes", ".gitignore")
 
 
@@ -38,7 +38,9 @@ class Repository:
     def __init__(self, uri: str, means: Means) -> None:
         form = _FORM.fullmatch(uri)
         if form is None:
-            raise ToldWrong("NotFound", f"{shown(uri)} is not of the form hf://organisation/name@revision/path.")
+            raise ToldWrong(
+                "NotFound", f"{shown(uri)} is not a hub address: write hf://organisation/name@revision/path."
+            )
         self._uri = uri
         self._means = means
         self._repository: str = form["repository"]
@@ -64,7 +66,7 @@ class Repository:
             yield piece
 
     def _list(self) -> list[Item]:
-        """All files of the revision, at addresses that name its commit: what is pushed meanwhile is not mixed in."""
+        """List the files of the revision, at URLs that name its commit, so that a push meanwhile has no effect."""
         from huggingface_hub import HfApi, errors  # noqa: PLC0415  # takes half a second
 
         api = HfApi(endpoint=self._endpoint, token=self._token or False)
@@ -80,12 +82,12 @@ class Repository:
         except _NONSENSE as error:
             raise MayPass(
                 "ServerError",
-                f"The hub at {shown(self._endpoint)} answers what no hub does: if that lasts, check HF_ENDPOINT in the"
+                f"The hub at {shown(self._endpoint)} sent an invalid answer: if that persists, check HF_ENDPOINT in the"
                 " Secret.",
             ) from error
 
     def _files(self, info: Any) -> list[Item]:
-        """The library takes over what the hub answers as it is: here it is checked."""
+        """Validate the hub's answer, which the library passes on unchecked."""
         from huggingface_hub import hf_hub_url  # noqa: PLC0415  # as above
 
         files = [file for file in info.siblings or () if file.rfilename not in _NOT_OF_THE_MODEL]
@@ -104,24 +106,24 @@ class Repository:
     def _unreachable(self, told: str) -> FetchError:
         if "certificate" in told.lower():
             return tls.untrusted(f"The hub at {shown(self._endpoint)}")
-        return MayPass("Unreachable", f"The hub at {shown(self._endpoint)} cannot be reached.")
+        return MayPass("Unreachable", f"The hub at {shown(self._endpoint)} is unreachable.")
 
     def _translated(self, status: int) -> FetchError:
-        """The hub says "not found" also of what one may not see."""
+        """Return the error for a status. The hub also answers "not found" for a private repository."""
         if status in {401, 403}:
             return NotAllowed(
                 "AccessDenied",
                 f"{shown(self._uri)} is private, gated or does not exist: check its name, accept its terms, and put a"
-                " token that may read it as HF_TOKEN into the Secret of `credentialsSecret`.",
+                " token with read access into the Secret of `credentialsSecret` as HF_TOKEN.",
             )
         if status == _TOO_MANY or status >= _SERVER_ERROR:
-            return MayPass("ServerError", f"The hub answered {status} for {shown(self._uri)}: it cannot serve it now.")
-        return ToldWrong("NotFound", f"{shown(self._uri)} does not exist: check the names of repository and revision.")
+            return MayPass("ServerError", f"The hub answered {status} for {shown(self._uri)}: it is unavailable.")
+        return ToldWrong("NotFound", f"{shown(self._uri)} does not exist: check repository and revision.")
 
 
 def _send_through(means: Means) -> None:
-    """From here on the library connects by way of the gate."""
-    # Read when the library is imported: it would call home, and keep the answer in a folder that is not there.
+    """Make the library connect through the egress proxy."""
+    # Set before the import: otherwise the library sends telemetry and caches the answer in a missing folder.
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     from huggingface_hub import get_session, set_client_factory  # noqa: PLC0415  # as above
 

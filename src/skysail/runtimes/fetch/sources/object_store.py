@@ -1,8 +1,8 @@
-"""Objects of a bucket at S3 (and whatever speaks like it) or Google Cloud Storage: one of them, or all below a prefix.
+"""Objects of a bucket at S3 (or a compatible store) or Google Cloud Storage: one object, or all below a prefix.
 
-Keys of the Secret are those that the vendors' own programs read: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+Keys of the Secret have the names that the vendors' tools use: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
 `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`; `GOOGLE_SERVICE_ACCOUNT_KEY` (JSON) or `GOOGLE_BEARER_TOKEN`.
-Without any, the bucket is read as everybody may read it: the credentials of the pod's node are never asked for.
+Without keys, the bucket is read anonymously: the credentials of the node are never used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from skysail.runtimes.fetch.network.uris import shown
 from skysail.runtimes.fetch.sources.base import CHUNK, MOST_ITEMS, Item, Means, Piece, nothing
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta  # not there when the program runs
+    from obstore import ObjectMeta  # exists in the stubs only
 
 _S3_KEYS = {
     "access_key_id": ("AWS_ACCESS_KEY_ID",),
@@ -57,7 +57,7 @@ class Bucket:
                 try:
                     return [_item(await obstore.head_async(self._store, self._prefix), self._prefix.rpartition("/")[0])]
                 except FileNotFoundError:
-                    pass  # then it is a folder
+                    pass  # the prefix is a folder
             return await self._below()
 
     async def _below(self) -> list[Item]:
@@ -66,13 +66,13 @@ class Bucket:
         async for page in obstore.list(self._store, prefix=folder or None, chunk_size=1000):
             found += [_item(meta, folder) for meta in page]
             if len(found) > MOST_ITEMS:
-                break  # which the download objects to
+                break  # the downloader rejects this many
         folders = {parent for item in found for parent in _parents(item.path)}
         return [item for item in found if item.size or item.path not in folders]
 
     @asynccontextmanager
     async def open(self, item: Item, start: int, mark: str) -> AsyncIterator[Piece]:
-        """The tag of an object is known from the listing, and asked for: another content is an error of the store."""
+        """Open the object with the tag from the listing: the store rejects a request for changed content."""
         path, _, tag = item.key.rpartition("\0")
         start = start if mark == tag else 0
         if start and start == item.size:
@@ -91,7 +91,7 @@ class Bucket:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What the library says, as one of our errors."""
+        """Translate errors of the library into ours."""
         self._gate.forget()
         try:
             yield
@@ -111,12 +111,12 @@ def _store(uri: str, means: Means) -> S3Store | GCSStore:
         return kind(parts.netloc, config=config, client_options=options, retry_config={"max_retries": 0})  # type: ignore[no-any-return]
     except (BaseError, ValueError) as error:
         raise NotAllowed(
-            "AccessDenied", f"The credentials for {shown(uri)} cannot be read: check the keys of the Secret."
+            "AccessDenied", f"The credentials for {shown(uri)} are invalid: check the keys of the Secret."
         ) from error
 
 
 def _client(gate: Gate) -> dict[str, Any]:
-    """Tries, and how long they may take, are ours."""
+    """Return client options. Retries and overall timeouts are ours."""
     return {
         "proxy_url": gate.url,
         "connect_timeout": timedelta(seconds=10),
@@ -140,18 +140,21 @@ def _item(meta: ObjectMeta, folder: str) -> Item:
 
 
 def _parents(path: str) -> list[str]:
-    """Programs that show buckets as folders leave empty objects of these names behind; "" is the prefix itself."""
+    """Return the parent folders, including "".
+
+    Tools that show buckets as folders create empty objects of these names.
+    """
     parts = path.split("/")
     return ["/".join(parts[:count]) for count in range(len(parts))]
 
 
 def _translated(error: Exception, uri: str) -> FetchError:
     if isinstance(error, FileNotFoundError):
-        return ToldWrong("NotFound", f"{shown(uri)} does not exist: check the names of the bucket and the path.")
+        return ToldWrong("NotFound", f"{shown(uri)} does not exist: check bucket and path.")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return NotAllowed(
             "AccessDenied",
-            f"{shown(uri)} may not be read: put keys that may read it into the Secret of `credentialsSecret`.",
+            f"{shown(uri)} is not readable: put keys with read access into the Secret of `credentialsSecret`.",
         )
     if isinstance(error, PreconditionError):
         return Changed(shown(uri))
@@ -162,4 +165,4 @@ def _translated(error: Exception, uri: str) -> FetchError:
         return ToldWrong(
             "NotFound", f"The store answered {status[1]} for {shown(uri)}: check bucket, region and endpoint."
         )
-    return MayPass("ServerError", f"The store of {shown(uri)} cannot serve it now.")
+    return MayPass("ServerError", f"The store of {shown(uri)} is unavailable.")

@@ -1,9 +1,8 @@
-"""An artifact or an image in an OCI registry: `oci://registry/repository[:tag|@digest]`.
+"""Artifact or image in an OCI registry: `oci://registry/repository[:tag|@digest]`.
 
-Artifacts (as ORAS and the model formats of the CNCF write them) are files with names in their annotations. Of an image,
-whose layers are unpacked one over the other, the folder `models` is taken, or all of it where there is no such folder.
-Keys of the Secret: `OCI_USERNAME` and `OCI_PASSWORD`, or `.dockerconfigjson` as `kubectl create secret docker-registry`
-writes it.
+Artifacts (of ORAS and the CNCF model formats) are files with names in their annotations. The layers of an image are
+unpacked over each other; the model is its folder `models`, or the whole image without such a folder. Keys of the
+Secret: `OCI_USERNAME` and `OCI_PASSWORD`, or `.dockerconfigjson` as `kubectl create secret docker-registry` writes it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _LARGEST_TOKEN = 2**20
 _SECONDS = 30.0
 _UNAUTHORIZED = 401
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
-# Where Docker's own registry answers, and by which name its credentials are kept.
+# Host of Docker Hub's API, and names under which its credentials are stored.
 _DOCKER = "registry-1.docker.io"
 _DOCKER_NAMES = ("https://index.docker.io/v1/", "docker.io", "index.docker.io")
 
@@ -64,7 +63,7 @@ class _Descriptor(msgspec.Struct, frozen=True, rename="camel"):
         algorithm, _, value = self.digest.partition(":")
         if algorithm != "sha256":
             raise WrongContent(
-                "UnsupportedFormat", f"The registry tells a {algorithm[:20]} digest: push it with sha256."
+                "UnsupportedFormat", f"The registry uses {algorithm[:20]} digests: push the model with sha256."
             )
         return value
 
@@ -97,7 +96,7 @@ class Artifact:
     def __init__(self, uri: str, means: Means) -> None:
         form = _FORM.fullmatch(uri)
         if form is None:
-            raise ToldWrong("NotFound", f"{shown(uri)} is not of the form oci://registry/repository:tag.")
+            raise ToldWrong("NotFound", f"{shown(uri)} is not an OCI address: write oci://registry/repository:tag.")
         self._uri = uri
         self._web = means.web
         self._host = _DOCKER if form["host"] in _DOCKER_NAMES else form["host"]
@@ -115,7 +114,7 @@ class Artifact:
 
     @asynccontextmanager
     async def open(self, item: Item, start: int, mark: str) -> AsyncIterator[Piece]:
-        """A blob never changes under its digest, so that is its mark."""
+        """Open a blob. It never changes under its digest, so the digest is its mark."""
         url = self._url(f"blobs/sha256:{item.sha256}")
         same = start if mark == item.sha256 else 0
         async with open_url(self._get, url, same, item.sha256, is_fixed=True) as piece:
@@ -126,7 +125,7 @@ class Artifact:
         name = next((notes[key] for key in _NAMES if key in notes), "")
         is_packed = "tar" in layer.media_type if not name or _CNCF in notes else notes.get(_UNPACK) == "true"
         if is_packed and layer.media_type.endswith("zstd"):
-            raise WrongContent("UnsupportedFormat", f"{shown(self._uri)} has layers packed by zstd: push it with gzip.")
+            raise WrongContent("UnsupportedFormat", f"{shown(self._uri)} has zstd layers: push it with gzip.")
         path = f"layer-{number:04}.tar" if is_packed or not name else name
         return Item(path=path, key=layer.digest, size=layer.size, sha256=layer.sha256, layer=is_packed)
 
@@ -134,18 +133,20 @@ class Artifact:
         async with self._get(self._url(f"manifests/{reference}"), {"Accept": _TYPES}) as answer:
             body = await _whole(answer, _LARGEST_MANIFEST, shown(self._uri))
         if reference.startswith("sha256:") and hashlib.sha256(body).hexdigest() != reference.removeprefix("sha256:"):
-            raise MayPass("ServerError", f"The registry of {shown(self._uri)} sent another manifest than {reference}.")
+            raise MayPass("ServerError", f"The registry of {shown(self._uri)} sent a wrong manifest for {reference}.")
         try:
             return untrusted_json.read(body, _Manifest)
         except untrusted_json.Unreadable as error:
-            raise WrongContent("UnsupportedFormat", f"{shown(self._uri)} has no manifest that can be read.") from error
+            raise WrongContent(
+                "UnsupportedFormat", f"{shown(self._uri)} has an invalid manifest: push it again."
+            ) from error
 
     def _url(self, path: str) -> str:
         return f"{self._scheme}://{self._host}/v2/{self._repository}/{path}"
 
     @asynccontextmanager
     async def _get(self, url: str, headers: Mapping[str, str]) -> AsyncIterator[ClientResponse]:
-        """Logs in when the registry asks for it, which it does again when a token has become old."""
+        """Send a request. Log in when the registry requires it, also when a token has expired."""
         async with self._web.get(url, headers, secret=self._secret, accept=(*ANSWERS, _UNAUTHORIZED)) as answer:
             if answer.status != _UNAUTHORIZED:
                 yield answer
@@ -157,12 +158,12 @@ class Artifact:
             yield answer
 
     def _object_to_strangers(self, asked: str, answered: str) -> None:
-        """Where the registry only leads to, nobody is told the password, nor asked for a token by their word."""
+        """Reject a login at a redirect target: it must not get the password or name a token server."""
         if origin(asked) != origin(answered):
             raise NotAllowed(
                 "AccessDenied",
-                f"The registry of {shown(self._uri)} leads to {shown(answered)}, which asks for a login of its own:"
-                " have the registry give out its files itself, or by addresses that need none.",
+                f"The registry of {shown(self._uri)} redirects to {shown(answered)}, which requires its own login: make"
+                " the registry serve its files itself, or redirect to URLs without a login.",
             )
 
     async def _log_in(self, challenge: str) -> dict[str, str]:
@@ -178,12 +179,12 @@ class Artifact:
         return {"Authorization": f"Bearer {self._token(body)}"}
 
     def _realm(self, told: str) -> str:
-        """Where tokens are by the registry's own word, ready for a query. It is judged later, like any address."""
+        """Return the registry's token URL, ready for a query. The egress policy checks it later."""
         if told.partition("://")[0] not in {"https", self._scheme}:
             raise NotAllowed(
                 "AddressForbidden",
-                f"The registry of {shown(self._uri)} has its tokens at {shown(told)}, which is no https address: use a"
-                " registry whose login is encrypted.",
+                f"The registry of {shown(self._uri)} has its token server at {shown(told)}, which is not https: use a"
+                " registry with an encrypted login.",
             )
         return told + ("&" if "?" in told else "?")
 
@@ -191,10 +192,10 @@ class Artifact:
         try:
             told = untrusted_json.read(body, _Token)
         except untrusted_json.Unreadable as error:
-            raise MayPass("ServerError", f"The registry of {shown(self._uri)} gives no token.") from error
+            raise MayPass("ServerError", f"The registry of {shown(self._uri)} returned no token.") from error
         token = told.token or told.access_token
         if not token.isascii() or not token.isprintable():
-            raise MayPass("ServerError", f"The registry of {shown(self._uri)} gives a token that cannot be sent.")
+            raise MayPass("ServerError", f"The registry of {shown(self._uri)} returned an invalid token.")
         return token
 
     @property
@@ -202,22 +203,22 @@ class Artifact:
         return f"repository:{self._repository}:pull"
 
     def _may_know(self, realm: str) -> bool:
-        """Whether the password may be told where the registry says that tokens are: encrypted, or to itself."""
+        """Return whether the token server may get the password: over https, or if it is the registry itself."""
         return realm.startswith(("https://", f"{self._scheme}://{self._host}/"))
 
 
 async def _whole(answer: ClientResponse, limit: int, who: str) -> bytes:
-    """What a registry says of itself, and not of a model, is short and comes at once. Raises FetchError."""
+    """Read a short answer of a registry, such as a manifest or token. Raises FetchError."""
     body = b""
     try:
         async with asyncio.timeout(_SECONDS):
             while more := await answer.content.read(limit + 1 - len(body)):
                 body += more
     except TimeoutError as error:
-        raise MayPass("Unreachable", f"The registry of {who} does not answer in time.") from error
+        raise MayPass("Unreachable", f"The registry of {who} did not answer in time.") from error
     if len(body) > limit:
         raise WrongContent(
-            "TooLarge", f"The registry of {who} answers with more than {limit} bytes: check its address."
+            "TooLarge", f"The registry of {who} answered with more than {limit} bytes: check its address."
         )
     return body
 
@@ -230,13 +231,13 @@ def _login(host: str, secrets: Mapping[str, str]) -> _Login | None:
         known = untrusted_json.read(secrets.get(".dockerconfigjson", '{"auths":{}}'), _DockerConfig).auths
     except untrusted_json.Unreadable as error:
         raise NotAllowed(
-            "AccessDenied", ".dockerconfigjson in the Secret cannot be read: make the Secret anew."
+            "AccessDenied", ".dockerconfigjson in the Secret is invalid: create the Secret again."
         ) from error
     return next((known[name] for name in names if name in known), None)
 
 
 def _for_servers(manifests: tuple[_Descriptor, ...]) -> _Descriptor:
-    """Models are the same for all platforms; what is of no platform at all is a note about another manifest."""
+    """Return the manifest to use. Models are the same on all platforms; "unknown" marks an attestation."""
     real = [one for one in manifests if one.platform is None or one.platform.os != "unknown"]
     best = [one for one in real if one.platform == _Platform("linux", "amd64")]
     return (best or real or list(manifests))[0]

@@ -1,4 +1,4 @@
-"""Files of a PersistentVolumeClaim (`pvc://claim/path`), which is mounted in the pod."""
+"""Files of a PVC (`pvc://name/path`) that is mounted in the pod."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from skysail.runtimes.fetch.unpack.paths import files_in
 class ClaimFolder:
     def __init__(self, uri: str, means: Means) -> None:
         if means.claim is None:
-            raise ToldWrong("NotFound", f"{shown(uri)} is on a volume: name where it is mounted (--source).")
+            raise ToldWrong("NotFound", f"{shown(uri)} is on a PVC: name its mount path (--source).")
         self._uri = uri
         self._claim = means.claim.resolve()
         self._there = self._claim / unquote(urlsplit(uri).path).strip("/")
 
     async def items(self) -> list[Item]:
         if not self._there.exists():
-            raise ToldWrong("NotFound", f"{shown(self._uri)} is not on the volume: check the path.")
+            raise ToldWrong("NotFound", f"{shown(self._uri)} does not exist on the PVC: check the path.")
         if self._there.is_file():
             return [self._item(self._there, self._there.name)]
         return [self._item(self._there / path, str(path)) for path in files_in(self._there)]
@@ -34,13 +34,14 @@ class ClaimFolder:
     def _item(self, file: Path, path: str) -> Item:
         if not file.resolve().is_relative_to(self._claim):
             raise NotAllowed(
-                "AddressForbidden", f"{path} in {shown(self._uri)} is a link that leads out of the volume."
+                "AddressForbidden",
+                f"{path} in {shown(self._uri)} is a link out of the PVC: replace it by the file itself.",
             )
         return Item(path=path, key=str(file), size=file.stat().st_size)
 
     @asynccontextmanager
     async def open(self, item: Item, start: int, mark: str) -> AsyncIterator[Piece]:
-        with Path(item.key).open("rb") as file:  # noqa: ASYNC230  # nothing else waits meanwhile
+        with Path(item.key).open("rb") as file:  # noqa: ASYNC230  # no other task needs the loop meanwhile
             stat = os.fstat(file.fileno())
             current = f"{stat.st_mtime_ns}-{stat.st_size}"
             start = start if mark == current else 0

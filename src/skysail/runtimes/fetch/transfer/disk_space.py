@@ -1,4 +1,4 @@
-"""How much of its volume a model may take."""
+"""Free space for a model on its volume."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from skysail.runtimes.fetch.errors import WrongContent
 from skysail.runtimes.fetch.transfer.progress import in_units
 
-# Of a node's disk: kubelets evict pods while a tenth of it is free, or 15 % where images are, and never let it be full.
-# Of very large disks they are told to keep less.
+# Reserve on a node's disk: kubelets evict pods when less than 10 % is free, or 15 % where images are. Administrators of
+# very large disks usually configure less.
 _RESERVE_PERCENT = 15
 _LARGEST_RESERVE = 50 * 2**30
-# Of what is free on a disk that has less than that: so little makes no difference.
+# Part of the free space that may be used even if less than the reserve is free.
 _ALWAYS_PERCENT = 10
 
 
 class Room:
-    """Of the volume that the folder is on. `of_node`: it is the disk of the node, which others live on as well."""
+    """Free space of the folder's volume. `of_node`: it is the node's disk, which other pods use as well."""
 
     def __init__(self, folder: Path, *, of_node: bool = False) -> None:
         self._folder = folder
@@ -32,19 +32,28 @@ class Room:
         return max(shutil.disk_usage(self._folder).free - self._reserve, 0)
 
     def check(self, total: int, there: int) -> None:
-        """Of a model that has so many bytes, of which some are there. Raises WrongContent."""
+        """Check the space for a model of `total` bytes, of which `there` exist. Raises WrongContent."""
         left = self.left
         if total - there > left:
-            raise self._too_small(f"The model has {in_units(total)}, and {{}} has room for {in_units(left)}")
+            if self._of_node:
+                raise WrongContent(
+                    "TooLarge",
+                    f"The model has {in_units(total)}, but the disk of its node has {in_units(left)} free, beside a"
+                    f" reserve of {in_units(self._reserve)}: use a node with a larger disk, or a smaller model.",
+                )
+            raise WrongContent(
+                "TooLarge",
+                f"The model has {in_units(total)}, but its volume has {in_units(left)} free: use a larger volume.",
+            )
 
     def keep(self) -> None:
-        """While it is written. A full volume says so by itself, and a node would have evicted the pod before."""
-        if self._of_node and not self.left:
-            raise self._too_small("{} has no room for the rest of the model")
+        """Check the reserve during a write.
 
-    def _too_small(self, what: str) -> WrongContent:
-        if not self._of_node:
-            return WrongContent("TooLarge", f"{what.format('its volume')}: use a larger volume.")
-        where = f"the disk of its node, of which {in_units(self._reserve)} are left to others,"
-        text = f"{what.format(where)}: use a node with a larger disk, or a smaller model."
-        return WrongContent("TooLarge", text[0].upper() + text[1:])
+        A full volume reports itself, but a node would evict the pod before. Raises WrongContent.
+        """
+        if self._of_node and not self.left:
+            raise WrongContent(
+                "TooLarge",
+                f"The disk of the node has no space left for the model, beside a reserve of {in_units(self._reserve)}:"
+                " use a node with a larger disk, or a smaller model.",
+            )

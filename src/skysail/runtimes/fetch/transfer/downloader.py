@@ -1,4 +1,4 @@
-"""Bringing all files of a source: resumed after a cut or a crash, counted, limited, and hashed."""
+"""Download of all files of a source: resumed after an interruption or crash, counted, limited and hashed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Download(msgspec.Struct, frozen=True, kw_only=True):
-    """`raw` gets the files, `marks` what is needed in order to go on after a crash. `patience` makes a fresh one."""
+    """Download of a source. `raw` gets the files, `marks` the state for resuming. `patience` creates a retry budget."""
 
     source: Source
     raw: Path
@@ -54,20 +54,20 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
         return received
 
     def _check(self, items: list[Item]) -> None:
-        """What can be known ahead, so that nobody waits an hour for it."""
+        """Check all that is known before the download, so that users do not wait an hour for an error."""
         if not items:
             raise _empty()
         if len(items) > MOST_ITEMS:
             raise WrongContent(
-                "TooLarge", f"There are more than {MOST_ITEMS} files: name the folder of the model alone."
+                "TooLarge", f"The address has more than {MOST_ITEMS} files: name the folder of the model."
             )
         if len({below(self.raw, item.path) for item in items}) < len(items):
-            raise WrongContent("UnsupportedFormat", "Two files of the model have names that mean the same: rename one.")
+            raise WrongContent("UnsupportedFormat", "Two files of the model have the same path: rename one of them.")
         total = _sum_of_sizes(items)
         if total is None:
             return
         if total > self.limit:
-            raise too_large(f"has {in_units(total)}", self.limit)
+            raise too_large(total, self.limit)
         self.raw.mkdir(parents=True, exist_ok=True)
         there = sum(path.stat().st_size for path in self.raw.rglob("*") if path.is_file())
         self.room.check(total, there)
@@ -82,7 +82,7 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
             return Received(item.path, sink.have, sink.sha256, item.layer)
 
     async def _is_done(self, item: Item, sink: Sink, arrival: _Arrival) -> bool:
-        """One try to bring what is missing."""
+        """Try once to download the missing part."""
         try:
             await self._bring(item, sink, arrival)
         except MayPass as error:
@@ -104,9 +104,9 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
                 self.progress.came(len(chunk))
                 self.room.keep()
                 if self.progress.bytes > self.limit:
-                    raise too_large(f"has more than {in_units(self.progress.bytes)}", self.limit)
+                    raise too_large(self.progress.bytes, self.limit)
             if piece.total is not None and sink.have < piece.total:
-                raise MayPass("Unreachable", f"The download of {item.path} was cut after {in_units(sink.have)}.")
+                raise MayPass("Unreachable", f"The download of {item.path} was cut off after {in_units(sink.have)}.")
 
     def _begin(self, sink: Sink, mark: str) -> None:
         self.progress.found(-sink.have)
@@ -119,12 +119,12 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
         self._begin(sink, "")
         raise MayPass(
             "ServerError",
-            f"{item.path} was damaged on the way: it came as sha256 {came}, and was sent as {item.sha256}.",
+            f"{item.path} was damaged during the download: its sha256 is {came} instead of {item.sha256}.",
         )
 
 
 class _Arrival:
-    """How far a file has come at most. A server that cuts at the same place again and again brings it no further."""
+    """Highest position reached in a file. A server that cuts at the same place again and again makes no progress."""
 
     def __init__(self, have: int, patience: Patience) -> None:
         self._most = have
@@ -137,7 +137,7 @@ class _Arrival:
 
 
 def digest_of(received: list[Received]) -> str:
-    """Of one file its own hash, as `sha256sum` tells it; of several the hash of all their names and hashes."""
+    """Return the digest: of one file as `sha256sum` prints it, of several the hash of all names and hashes."""
     if len(received) == 1:
         return f"sha256:{received[0].sha256}"
     lines = "".join(sorted(f"{one.path}\0{one.sha256}\n" for one in received))
@@ -149,21 +149,20 @@ def _sum_of_sizes(items: list[Item]) -> int | None:
     return sum(sizes) if len(sizes) == len(items) else None
 
 
-def too_large(what: str, limit: int) -> WrongContent:
+def too_large(size: int, limit: int) -> WrongContent:
     return WrongContent(
         "TooLarge",
-        f"The model {what}, and {in_units(limit)} are allowed: use a smaller one, or raise `model_limit_bytes`.",
+        f"The model has at least {in_units(size)}, above the limit of {in_units(limit)}: use a smaller model, or raise"
+        " the setting `model_limit_bytes`.",
     )
 
 
 def _empty() -> WrongContent:
-    return WrongContent(
-        "EmptyModel", "There is nothing at this address: check the path, and that the model was uploaded."
-    )
+    return WrongContent("EmptyModel", "The address has no files: check the path, and that the model was uploaded.")
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What one of the files met; the others were only cancelled because of it."""
+    """Return the error of one file; the other downloads were only cancelled because of it."""
     ours = errors.subgroup(FetchError)
     inner: BaseException = ours or errors
     while isinstance(inner, BaseExceptionGroup):

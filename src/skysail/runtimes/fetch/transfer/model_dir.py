@@ -1,7 +1,7 @@
-"""The folder that a model ends in. It appears whole or not at all, and only one process at a time works on it.
+"""Folder of a model. It appears complete or not at all, and only one process at a time works on it.
 
-Beside `DIR`: `DIR.part` is what has come so far, and outlives crashes so that the next try goes on; `DIR.json` says
-what is in `DIR`; `DIR.lock` is held while somebody works.
+Next to `DIR`: `DIR.part` is the partial download, which survives crashes so that the next attempt resumes; `DIR.json`
+describes the content of `DIR`; `DIR.lock` is held during the work.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from skysail.runtimes.fetch import untrusted_json
 from skysail.runtimes.fetch.unpack.paths import files_in
 
 _PAUSE = 1.0
-# Names of folders that are revisions; nothing else on a volume is ever removed.
+# Names of revisions; nothing else on a volume is ever deleted.
 _REVISION = re.compile(r"([0-9a-f]{10})(\.part|\.json|\.lock|\.old)?")
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in the folder. The digest is of what was downloaded, before it was unpacked and laid out."""
+    """Content of the folder. The digest is that of the download, before unpacking and layout."""
 
     digest: str
     bytes: int
@@ -39,7 +39,7 @@ class _Marker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place:
-    """`request` stands for all that was asked for: what came for another request is of no use."""
+    """Folder of a model. `request` is a hash of the arguments: a partial download for other arguments is discarded."""
 
     def __init__(self, into: Path, request: str) -> None:
         self._into = into
@@ -52,7 +52,7 @@ class Place:
 
     @asynccontextmanager
     async def held(self, waiting: Callable[[], None]) -> AsyncIterator[None]:
-        """Nobody else holds it meanwhile. The lock of a process that was killed is free."""
+        """Hold the lock. The lock of a killed process is free."""
         path = _beside(self._into, ".lock")
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = _try_lock(path)
@@ -67,7 +67,7 @@ class Place:
             yield
 
     def finished(self) -> Outcome | None:
-        """What is there already, if it is what was asked for and none of it was lost."""
+        """Return the existing content, or None if it is for another request or incomplete."""
         try:
             marker = untrusted_json.read(_beside(self._into, ".json").read_bytes(), _Marker)
         except (FileNotFoundError, untrusted_json.Unreadable):
@@ -76,7 +76,7 @@ class Place:
         return marker.outcome if marker.request == self._request and is_whole else None
 
     def begin(self) -> None:
-        """Keeps what an earlier try for the same request has brought."""
+        """Prepare the folders. Keep the partial download of an earlier attempt for the same request."""
         note = self._part / "request"
         if not note.exists() or note.read_text("utf-8") != self._request:
             self.discard()
@@ -91,7 +91,7 @@ class Place:
         shutil.rmtree(self._part, ignore_errors=True)
 
     def publish(self, digest: str) -> Outcome:
-        """From here on it is there, whatever happens."""
+        """Publish the folder. After this it stays complete, whatever happens."""
         size, files = _measure(self.laid)
         outcome = Outcome(digest=digest, bytes=size, files=files)
         for folder in (*(path for path in self.laid.rglob("*") if path.is_dir()), self.laid):
@@ -107,12 +107,12 @@ class Place:
         return outcome
 
     def tidy(self) -> None:
-        """What is of no use once the folder is there; a crash may have left it."""
+        """Delete leftovers, also those of a crash."""
         self.discard()
         shutil.rmtree(_beside(self._into, ".old"), ignore_errors=True)
 
     def _set_aside(self) -> None:
-        """What is there and is not what was asked for, such as half a folder that somebody copied."""
+        """Move existing content away that is not for this request, such as a partial copy."""
         _beside(self._into, ".json").unlink(missing_ok=True)
         old = _beside(self._into, ".old")
         shutil.rmtree(old, ignore_errors=True)
@@ -120,7 +120,7 @@ class Place:
             self._into.rename(old)
 
     def sweep(self, keep: frozenset[str]) -> None:
-        """Removes revisions that are not to be kept from the volume."""
+        """Delete revisions from the volume that are not in `keep`."""
         for path in list(self._into.parent.iterdir()):
             named = _REVISION.fullmatch(path.name)
             if named is None or named[1] in keep or named[1] == self._into.name:
@@ -136,7 +136,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _try_lock(path: Path) -> int | None:
-    """None where somebody else holds it, or has just removed it."""
+    """Return the lock, or None if another process holds it or has just deleted it."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What a volume says when it cannot, as one of our errors."""
+"""Translation of errors of volumes into ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MISNAMED = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.E
 
 @contextmanager
 def disk(folder: Path) -> Iterator[None]:
-    """Raises FetchError. What nobody foresaw, such as a server of volumes that is away, may pass."""
+    """Raise FetchError instead of OSError. An unexpected error, such as an unavailable volume server, is transient."""
     try:
         yield
     except OSError as error:
@@ -25,15 +25,13 @@ def disk(folder: Path) -> Iterator[None]:
 
 def _told_by_disk(error: OSError, folder: Path) -> FetchError:
     if error.errno in _FULL:
-        return WrongContent("TooLarge", f"The volume of {folder} is full: use a larger one, or a smaller model.")
+        return WrongContent("TooLarge", f"The volume of {folder} is full: use a larger volume, or a smaller model.")
     if error.errno in _CLOSED:
-        return NotAllowed("AccessDenied", f"{error.filename} may not be written or read: {error.strerror}.")
+        return NotAllowed("AccessDenied", f"{error.filename} cannot be read or written: {error.strerror}.")
     if error.errno in _MISNAMED:
-        return WrongContent(
-            "UnsupportedFormat", f"Files of the model have names that exclude each other: {error.filename}."
-        )
+        return WrongContent("UnsupportedFormat", f"Files of the model have conflicting names: rename {error.filename}.")
     return MayPass(
         "ServerError",
-        f"A volume or disk failed while {folder} was written: {in_words(error)}. It is tried again; if that does not"
-        " help, look at the volume and at its node.",
+        f"A volume or disk failed while {folder} was written: {in_words(error)}. If retries do not help, check the"
+        " volume and its node.",
     )

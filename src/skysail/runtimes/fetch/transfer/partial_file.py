@@ -1,4 +1,4 @@
-"""One file while it comes: what has come, its mark, and its hash. All but the hash outlives a crash."""
+"""Partial file: its content, mark and hash. All but the hash survives a crash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNK = 2**20
 
 
 class Sink:
-    """Open between `async with`. The mark is written before the first byte that it stands for."""
+    """Partial file, open inside `async with`. The mark is written before the first byte of its content."""
 
     def __init__(self, file: Path, mark: Path) -> None:
         self._path = file
@@ -49,7 +49,7 @@ class Sink:
         return self._hash.hexdigest()
 
     def begin(self, mark: str) -> None:
-        """Anew, with a content that has this mark."""
+        """Start again, with content of this mark."""
         self._file.truncate(0)
         self._hash = hashlib.sha256()
         self.have = 0

@@ -1,4 +1,4 @@
-"""What a person who waits is told: one line of JSON per step, and one per five seconds while bytes come."""
+"""Progress lines for users: one line of JSON per step, and one every five seconds during a download."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STEP = 1000
 
 
 class Progress:
-    """Counts bytes of a whole download, also those that an earlier try had brought (`found`)."""
+    """Byte count of a whole download, including bytes from earlier attempts (`found`)."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._write = write
@@ -28,7 +28,7 @@ class Progress:
         self.say(f"Downloading {in_units(total)}." if total else "Downloading.")
 
     def found(self, count: int) -> None:
-        """Bytes that need not come again; negative where they turn out to be useless."""
+        """Count bytes that need no download; negative if they turn out to be useless."""
         self.bytes += count
         self._found += count
 
@@ -50,7 +50,7 @@ class Progress:
 
 
 def in_units(count: int | None) -> str:
-    """Such as 12.3 MB."""
+    """Format a size, such as 12.3 MB."""
     value, units = float(count or 0), list(_UNITS)
     while value >= _STEP and len(units) > 1:
         value /= _STEP

@@ -1,4 +1,4 @@
-"""How long failures are borne that may pass: until nothing has gone forward for some seconds."""
+"""Retries of transient failures, until there was no progress for some seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST = 5.0
 
 
 class Patience:
-    """One piece of work. `sleep` and `clock` are the event loop's."""
+    """Retry budget of one task. `sleep` and `clock` are the event loop's."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Patience:
         self._failures = 0
 
     async def bear(self, error: MayPass) -> None:
-        """Waits a little, longer each time; raises the error where it has been too long."""
+        """Wait before the next attempt, longer each time. Raises the error if there was no progress for too long."""
         longest = min(_LONGEST, _FIRST * 2.0**self._failures)
         self._failures += 1
         wait = self._rng.uniform(longest / 2, longest)

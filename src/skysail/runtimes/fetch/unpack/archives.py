@@ -1,6 +1,6 @@
-"""Archives, unpacked as if an enemy had packed them: only files and folders, only below the folder, never too much.
+"""Safe unpacking of untrusted archives: only files and folders, only below the target folder, and within the limit.
 
-What is unpacked is told chunk by chunk, so that whoever iterates can be interrupted and knows how far it is.
+The functions yield the size of each chunk, so that the caller can interrupt them and report progress.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from skysail.runtimes.fetch.unpack.paths import below
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _CHUNK = 2**20
 _MOST_ENTRIES = 100_000
-# What the standard library raises where it reads what nobody has written: names that are no text, numbers that are none
-# (ValueError), sizes that no machine has (MemoryError, OverflowError), headers of headers (RecursionError).
+# Errors that the standard library raises for invalid archives: names and numbers (ValueError), sizes (MemoryError,
+# OverflowError), nested headers (RecursionError).
 _DAMAGED = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -44,9 +44,10 @@ Placing = Callable[[str], Path | None]
 
 
 def is_archive(file: Path) -> bool:
-    """By its name, because formats of models are zip files themselves; by its content where the name says nothing.
+    """Return whether the file is an archive.
 
-    Raises WrongContent where it begins like an archive and is damaged so early that nobody can tell.
+    The name decides, because model formats are zip files, too; the content decides if there is no extension. Raises
+    WrongContent if the start of the file is damaged.
     """
     name = file.name.lower()
     if name.endswith((*_TAR_SUFFIXES, ".zip")):
@@ -56,7 +57,7 @@ def is_archive(file: Path) -> bool:
 
 
 def unpack(archive: Path, into: Path, *, limit: int) -> Iterator[int]:
-    """Numbers of bytes that were written. Raises WrongContent."""
+    """Unpack an archive and yield the number of bytes written. Raises WrongContent."""
     into.mkdir(parents=True, exist_ok=True)
     with readable(_damaged(archive)):
         is_zip = archive.suffix.lower() == ".zip" and zipfile.is_zipfile(archive)
@@ -67,9 +68,9 @@ def unpack(archive: Path, into: Path, *, limit: int) -> Iterator[int]:
 def write(
     entries: Iterator[tuple[str, IO[bytes] | None]], placing: Placing, *, limit: int, archive: Path
 ) -> Iterator[int]:
-    """Entries to where they belong. Those without content are folders, those without a name are left out.
+    """Write entries to their places. Entries without content are folders; entries without a name are skipped.
 
-    Raises WrongContent, also for what is found to be damaged only when an entry is read.
+    Raises WrongContent, also for damage that is found only while an entry is read.
     """
     written = 0
     with readable(_damaged(archive)):
@@ -79,14 +80,14 @@ def write(
                 if written > limit:
                     raise WrongContent(
                         "TooLarge",
-                        f"{archive.name} unpacks to more than {limit} bytes, which is the limit: use a smaller model,"
-                        " or raise the setting `model_limit_bytes`.",
+                        f"{archive.name} unpacks to more than the limit of {limit} bytes: use a smaller model, or raise"
+                        " the setting `model_limit_bytes`.",
                     )
                 yield count
 
 
 def names_in(archive: Path) -> Iterator[str]:
-    """Of a tar file. Raises WrongContent."""
+    """Yield the names in a tar file. Raises WrongContent."""
     with readable(_damaged(archive)), tarfile.open(archive, "r:*") as tar:
         for member in _counted(_forward(tar), archive):
             yield member.name
@@ -95,7 +96,7 @@ def names_in(archive: Path) -> Iterator[str]:
 def tar_entries(
     archive: Path, is_wanted: Callable[[str], bool] = lambda _name: True
 ) -> Iterator[tuple[str, IO[bytes] | None]]:
-    """Raises WrongContent where an entry that is wanted is no file or folder. The others are told without a name."""
+    """Yield the entries. Unwanted ones have no name. Raises WrongContent if a wanted one is neither file nor folder."""
     with tarfile.open(archive, "r:*") as tar:
         for member in _forward(tar):
             if not is_wanted(member.name):
@@ -109,7 +110,7 @@ def tar_entries(
                     yield member.name, content
             else:
                 raise _refused(
-                    archive, f"holds {member.name[:100]!r}, a link or a device: pack it with `tar --dereference`"
+                    archive, f"has {member.name[:100]!r}, a link or a device: pack it with `tar --dereference`"
                 )
 
 
@@ -117,10 +118,10 @@ def _zip_entries(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
     with zipfile.ZipFile(archive) as file:
         for info in file.infolist():
             if info.flag_bits & 1:
-                raise _refused(archive, "is locked by a password: pack it without one")
+                raise _refused(archive, "is protected by a password: pack it without one")
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
-                raise _refused(archive, f"holds {info.filename[:100]!r}, a link or a device: pack the file itself")
+                raise _refused(archive, f"has {info.filename[:100]!r}, a link or a device: pack the file itself")
             if info.is_dir():
                 yield info.filename, None
             else:
@@ -129,7 +130,7 @@ def _zip_entries(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
 
 
 def _forward(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Never the same one again, as where a size below zero leads back."""
+    """Yield each member once: a negative size would lead back to an earlier one."""
     last = -1
     for member in tar:
         if member.offset <= last:
@@ -139,7 +140,7 @@ def _forward(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _counted(entries: Iterable[T], archive: Path) -> Iterator[T]:
-    """Also those that are left out: a few bytes can hold very many."""
+    """Limit the number of entries, including skipped ones: a few bytes can hold very many."""
     for number, entry in enumerate(entries):
         if number >= _MOST_ENTRIES:
             raise _refused(archive, f"has more than {_MOST_ENTRIES} entries: pack only the model")
@@ -168,20 +169,20 @@ def _copy(content: IO[bytes], path: Path) -> Iterator[int]:
 
 @contextmanager
 def readable(sentence: str) -> Iterator[None]:
-    """Raises WrongContent with the sentence in place of whatever the standard library says of what is damaged."""
+    """Replace errors of the standard library about damaged content by WrongContent with this sentence."""
     try:
         yield
     except _DAMAGED as error:
         raise WrongContent("UnsupportedFormat", sentence) from error
     except OSError as error:
-        # What gzip finds wrong has no number; a place before the beginning or beyond any end is no valid argument.
+        # gzip raises OSError without a number, and a seek outside of the file raises EINVAL.
         if error.errno not in {None, errno.EINVAL}:
-            raise  # of the disk
+            raise  # an error of the disk
         raise WrongContent("UnsupportedFormat", sentence) from error
 
 
 def _damaged(archive: Path) -> str:
-    return f"{archive.name} is damaged or no archive: upload it again, or pack it anew as tar, tar.gz or zip."
+    return f"{archive.name} is damaged or not an archive: upload it again, or repack it as tar, tar.gz or zip."
 
 
 def _refused(archive: Path, why: str) -> WrongContent:

@@ -1,4 +1,4 @@
-"""Layers of an image, unpacked one over the other: a later one replaces or removes what an earlier one brought."""
+"""Layers of an image, unpacked over each other: a later layer replaces or removes entries of earlier ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path, PurePosixPath
 from skysail.runtimes.fetch.unpack import archives
 from skysail.runtimes.fetch.unpack.paths import below
 
-# Where images that are made for their model have it; beside it may be a whole operating system.
+# Folder of the model in images built for it; the rest may be a whole operating system.
 _MODELS = "models"
 _REMOVED = ".wh."
 _ALL_REMOVED = ".wh..wh..opq"
 
 
 def unpack(layers: list[Path], into: Path, *, limit: int) -> Iterator[int]:
-    """Numbers of bytes that were written. Raises WrongContent."""
+    """Unpack the layers and yield the number of bytes written. Raises WrongContent."""
     into.mkdir(parents=True, exist_ok=True)
     has_models = yield from _have_models(layers)
     top = _MODELS if has_models else ""
@@ -30,7 +30,7 @@ def unpack(layers: list[Path], into: Path, *, limit: int) -> Iterator[int]:
 
 
 def _have_models(layers: list[Path]) -> Generator[int, None, bool]:
-    """Layers may be long: nothing is written meanwhile, and whoever iterates can be interrupted."""
+    """Return whether a layer has the folder `models`. Yields 0 while it searches, so that it can be interrupted."""
     for layer in layers:
         for name in archives.names_in(layer):
             yield 0

@@ -1,4 +1,4 @@
-"""Names of files that somebody else chose: below the folder that they are written to, or refused."""
+"""Untrusted file names: accepted only below the folder that they are written to."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _LONGEST = 1024
 
 
 def below(folder: Path, name: str) -> Path:
-    """The path of this name in the folder. Raises WrongContent where it would lead out of it, or nowhere."""
+    """Return the path of this name in the folder. Raises WrongContent if it is empty or outside of the folder."""
     parts = [part for part in name.split("/") if part not in {"", "."}]
     is_wrong = name.startswith("/") or ".." in parts or not parts or len(name) > _LONGEST
     if is_wrong or "\\" in name or not name.isprintable():
         raise WrongContent(
-            "UnsupportedFormat", f"The model has a file named {name[:100]!r}, which cannot be written: rename it."
+            "UnsupportedFormat", f"The model has a file with the invalid name {name[:100]!r}: rename it."
         )
     return folder.joinpath(*parts)
 
 
 def files_in(folder: Path) -> Iterator[PurePosixPath]:
-    """All files, relative to the folder, sorted."""
+    """Yield all files, relative to the folder, sorted."""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             yield PurePosixPath(path.relative_to(folder).as_posix())

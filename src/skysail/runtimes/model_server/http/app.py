@@ -1,7 +1,7 @@
-"""What is answered to whom. Predictions, probes and metrics are plain ASGI; FastAPI has the pages that people look at.
+"""Routes of the server. Predictions, probes and metrics are plain ASGI; FastAPI serves the documentation pages.
 
-A route of FastAPI costs several times what a small model does, and importing it most of a start without PyTorch. So it
-is made when somebody asks for the first page of its own.
+A FastAPI route costs several times more than a small model, and importing FastAPI is most of the startup without
+PyTorch. So FastAPI is imported at the first request for one of its pages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_MORE = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The model's name and version in paths."""
+    """Name and version of the model in paths."""
 
     name: str
     version: str
@@ -46,7 +46,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of what comes in: of one body, of all that is not whole yet, and of the time that a request may take to come."""
+    """Limits of incoming requests: one body, all incomplete requests, and the time to receive one."""
 
     body_bytes: int
     receive_bytes: float = math.inf
@@ -54,7 +54,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Application:
-    """Answers from the first moment on; about predictions it says that they come later, until `serve` is called."""
+    """ASGI application. It answers from the start; predictions get 503 until `serve` is called."""
 
     def __init__(
         self, place: Place, life: Life, metrics: Metrics, *, limits: Limits, pages: Callable[[], Asgi]
@@ -76,14 +76,17 @@ class Application:
         } | dict.fromkeys(place.paths("/ready"), self._readiness)
 
     def serve(self, forms: tuple[Form, Form], batcher: Batcher, has_worked: Callable[[Work], bool]) -> None:
-        """`forms` are those of /predict and of infer; `has_worked` tells whether the model ever took such input."""
+        """Start predictions.
+
+        `forms` are those of /predict and infer; `has_worked` tells whether the model accepted such input.
+        """
         predict, infer = forms
         paths = {"/predict": predict} | dict.fromkeys(self._place.paths("/infer"), infer)
         self.desk.open(paths, batcher, has_worked)
 
     @property
     def sends_away(self) -> bool:
-        """Whether a client's next connection should lead to another server."""
+        """Return whether clients should open their next connection to another server."""
         return self._life.phase is Phase.DRAINING
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,12 +94,12 @@ class Application:
         if method == "POST" and path in self._predictions:
             return await self._predict(path, scope, receive, send)
         if path in self._predictions:
-            return await self._send(send, responses.of_refusal(Refused("Predictions are asked for with POST.", 405)))
+            return await self._send(send, responses.of_refusal(Refused("Predictions need POST.", 405)))
         if method in _READING and path in self._facts:
             return await self._send(send, self._facts[path]())
         if self._pages is None:
             self._pages = await asyncio.to_thread(self._make_pages)
-        # FastAPI would have to be told of HEAD for each page; uvicorn sends no content to who asked with it.
+        # FastAPI has no HEAD routes; uvicorn drops the body of the answer.
         return await self._pages({**scope, "method": "GET"} if method == "HEAD" else scope, receive, send)
 
     async def _predict(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,10 +119,10 @@ class Application:
             await self._send(send, answer)
 
     async def _answer(self, path: str, body: bytes, receive: Receive) -> Answer | None:
-        """None where the client has left."""
+        """Return the answer, or None if the client has disconnected."""
         form = self.desk.form(path)
         if form is None:
-            return responses.of_refusal(Refused("The model is being loaded; try again soon.", 503, retry_after=1))
+            return responses.of_refusal(Refused("The model is loading: retry soon.", 503, retry_after=1))
         client = _Waiting(receive)
         self.desk.take(form, body, client)
         return await client.answer
@@ -146,7 +149,7 @@ class Application:
 
 
 class _Waiting:
-    """A client whose task waits for the answer."""
+    """Client whose task waits for the answer."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

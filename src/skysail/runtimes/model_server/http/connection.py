@@ -1,7 +1,7 @@
-"""A connection of uvicorn's that takes in only so much, for only so long, and declines to speak another protocol.
+"""uvicorn connection with limits for size and time of incoming requests, and without protocol upgrades.
 
-Each request has a stage: its head comes in, then its body, until it is whole. One that must not go on is refused, and
-nothing that comes after it on the same connection is read: where it would have ended is not known.
+Each request has a stage: receiving the head, receiving the body, complete. After a rejected request nothing more is
+read from the connection, because the end of that request is unknown.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ BODY: Final = 2
 
 _END_OF_HEAD = b"\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
-# Requests that are read while an earlier one is computed. Each costs a hundred times its bytes.
+# Pipelined requests that are read while an earlier one runs. Each costs a hundred times its size.
 _MOST_AHEAD = 128
-# For what is under way when a request is refused: a connection that is closed at once may take the answer with it.
+# Delay before closing after a rejection: closing at once could discard the answer.
 _LINGER_SECONDS = 2.0
 
 
 class Connection(HttpToolsProtocol):
-    # Python finds attributes more slowly where an object has more than thirty, and uvicorn has nearly as many.
+    # Slots, because attribute access is slower on objects with more than thirty attributes.
     __slots__ = ("_arrivals", "_has_body", "application", "arrival", "stage")
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -66,7 +66,7 @@ class Connection(HttpToolsProtocol):
             self._await_rest(len(data))
 
     def on_message_begin(self) -> None:
-        """Without a scope: not every request needs one."""
+        """Reset the request without creating a scope, which the fast path does not need."""
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         self.stage = HEAD
@@ -76,13 +76,13 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
-            return  # nothing has begun: see _declined
+            return  # handled in _declined
         if len(self.pipeline) >= _MOST_AHEAD:
-            raise Refused("Too many requests were sent ahead of their answers.")  # to the parser, which stops there
+            raise Refused("Too many pipelined requests: wait for answers.")  # stops the parser
         url, headers, expects = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects
-        self.headers += headers  # a list that is in the scope as well
+        self.headers += headers  # in place, because the scope holds the same list
         super().on_headers_complete()
         self.headers = _Unread()
         self.stage = BODY
@@ -98,19 +98,19 @@ class Connection(HttpToolsProtocol):
             self.forget_arrival()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Set with the last answer, when the beginning of the next request may have been here already."""
+        """Close an idle connection, unless the next request has started to arrive."""
         if self.stage == WHOLE and not self._is_answering():
             super().timeout_keep_alive_handler()
 
     def refuse(self, refusal: Refused) -> None:
-        """The last answer of this connection, which comes after those to earlier requests."""
+        """Send the last answer of this connection, after those to earlier requests."""
         if isinstance(self.parser, _Deaf) or self.transport.is_closing():
             return
-        self.parser = _Deaf()  # type: ignore[assignment]  # what is asked of one
+        self.parser = _Deaf()  # type: ignore[assignment]  # has the methods that are used
         if self.stage == BODY:
             self._refuse_asked(refusal)
         elif self._is_answering():
-            # Who is answered for the last time is told so, and may send the rest elsewhere.
+            # `Connection: close` in the answer tells the client to send the rest elsewhere.
             self.cycle.keep_alive = False
         else:
             self._say_last(responses.of_refusal(refusal))
@@ -118,7 +118,7 @@ class Connection(HttpToolsProtocol):
         self.forget_arrival()
 
     def is_prediction(self) -> bool:
-        """Whether the request whose body comes in is for one."""
+        """Return whether the request in the stage BODY is a prediction."""
         return self.application.desk.form(self.scope["path"]) is not None
 
     def write(self, answer: Answer, *, keeps: bool) -> None:
@@ -141,23 +141,23 @@ class Connection(HttpToolsProtocol):
         self.refuse(_told(error))
 
     def _declined(self) -> bytes:
-        """What was offered to another protocol, as a request like any other.
+        """Return a request with an upgrade offer as a plain request.
 
-        The parser takes it for the last one in HTTP, and does not read its body: Java's client would get no answer from
-        us, and what it sends as a body would be taken for a request. So another parser reads it, without the offer.
+        The parser treats such a request as the last one in HTTP and does not read its body: Java's client would get no
+        answer, and its body would be parsed as a request. So a new parser reads the request without the offer.
         """
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if method == b"CONNECT":
-            self.refuse(Refused("This server is no proxy: CONNECT is not for it.", 405))
+            self.refuse(Refused("CONNECT is not supported: this server is not a proxy.", 405))
             return b""
         self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # like uvicorn
         lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
         lines += [b"%b: %b" % (name, value) for name, value in self.headers if name != b"upgrade"]
         return b"\r\n".join(lines) + _END_OF_HEAD
 
     def _has_no_end(self, data: bytes) -> bool:
-        """Whether a head that begins here is too long. One that began before is counted by its pieces."""
+        """Return whether a head that starts here is too long. A head that started before is counted by its pieces."""
         return self.stage == WHOLE and data.find(_END_OF_HEAD, 0, LONGEST_HEAD) < 0
 
     def _await_rest(self, size: int) -> None:
@@ -167,7 +167,7 @@ class Connection(HttpToolsProtocol):
         try:
             if self.stage == HEAD or not self.cycle.response_started:
                 arrival.keep(size)
-            # What came with the end of an earlier request is not all of this one.
+            # Data that arrived with the end of an earlier request does not belong to this one alone.
             if self.has_lines() and not (is_first and self._is_answering()):
                 arrival.lines(size)
             else:
@@ -177,7 +177,7 @@ class Connection(HttpToolsProtocol):
         self._has_body = False
 
     def has_lines(self) -> bool:
-        """Whether what came last was nothing but lines of a head, or those after chunks."""
+        """Return whether the last data consisted of header or trailer lines only."""
         return self.stage == HEAD or not self._has_body
 
     def _is_answering(self) -> bool:
@@ -189,15 +189,13 @@ class Connection(HttpToolsProtocol):
 
     def _be_late(self) -> None:
         if self.arrival is not None and self.flow.read_paused:
-            self.arrival.late = self._call_late()  # it is we who do not read
+            self.arrival.late = self._call_late()  # the delay is ours: reading is paused
             return
         seconds = self._arrivals.seconds
-        self.refuse(
-            Refused(f"The request was not whole after {seconds:g} s, which is what RECEIVE_SECONDS allows.", 408)
-        )
+        self.refuse(Refused(f"The request was incomplete after {seconds:g} s (RECEIVE_SECONDS): send it faster.", 408))
 
     def _refuse_asked(self, refusal: Refused) -> None:
-        """It has its place among the answers already, and perhaps a task."""
+        """Reject a request that already has its place in the pipeline, and perhaps a task."""
         cycle = self.cycle
         if self.arrival is not None and self.is_prediction():
             self.application.desk.count(refusal.status, self.arrival.seconds)
@@ -211,7 +209,7 @@ class Connection(HttpToolsProtocol):
             self._say_last(responses.of_refusal(refusal))
 
     def _say_last(self, answer: Answer) -> None:
-        """Most clients read only when they have sent everything: for a moment it is taken from them."""
+        """Send the answer and keep reading for a moment: most clients read only after they have sent everything."""
         self.write(answer, keeps=False)
         self.transport.write_eof()
         self.flow.resume_reading()
@@ -223,26 +221,26 @@ class Connection(HttpToolsProtocol):
             self.arrival = None
 
     def _expect_more(self) -> None:
-        """A client that asks for nothing does not keep its connection for ever."""
+        """Start the idle timeout, so that a silent client does not keep its connection forever."""
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
 
 class _Deaf:
-    """In place of a parser, where nothing more is read."""
+    """Parser that ignores all data."""
 
     def feed_data(self, data: bytes) -> None: ...
 
 
 class _Unread(list[tuple[bytes, bytes]]):
-    """Headers after a body: nobody asks for them, and there may be any number."""
+    """Trailers after a body: unused, and there may be any number."""
 
     def append(self, _: tuple[bytes, bytes]) -> None: ...
 
 
 def _told(error: Exception) -> Refused:
     if isinstance(error, httptools.HttpParserCallbackError):
-        return Refused("The address of the request cannot be read.")
-    return Refused(f"The request cannot be read as HTTP: {error}.")
+        return Refused("The URL of the request cannot be parsed.")
+    return Refused(f"The request is not valid HTTP: {error}.")
 
 
 async def _tell(answer: Answer, _: Any, __: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""Pages for people and their tools: the model's metadata, and the documentation of all requests, by FastAPI."""
+"""FastAPI pages: the model's metadata, and the documentation of all requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INFER = {"inputs": [{"name": "input0", "shape": [1, 2], "datatype": "FP32", "da
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """The model, for its metadata."""
+    """Model data for the metadata."""
 
     name: str
     version: str
@@ -27,7 +27,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make(server: str, about: Callable[[], About | None]) -> FastAPI:
-    """`about` gives None until the model is loaded."""
+    """Create the FastAPI application. `about` returns None until the model is loaded."""
     app = FastAPI(title="fastapi-pytorch", version=server, redoc_url=None)
     app.add_exception_handler(HTTPException, _refused)
 
@@ -35,18 +35,18 @@ def make(server: str, about: Callable[[], About | None]) -> FastAPI:
     async def of_server() -> dict[str, Any]:
         return {"name": "fastapi-pytorch", "version": server, "extensions": []}
 
-    # Before the others: a version may have a slash in it, and so take in all that follows.
+    # These routes come first, because a version may contain slashes and would match the rest.
     @app.get("/v2/models/{name}/ready", include_in_schema=False)
     @app.get("/v2/models/{name}/versions/{version:path}/ready", include_in_schema=False)
     @app.post("/v2/models/{name}/infer", include_in_schema=False)
     @app.post("/v2/models/{name}/versions/{version:path}/infer", include_in_schema=False)
     async def of_another(name: str, version: str = "") -> None:
-        """What is asked of the model itself has been answered before it comes here."""
+        """Reject requests for another model or version; those for this model are answered before."""
         _known(about(), name, version)
-        raise HTTPException(404, "There is no such page.")
+        raise HTTPException(404, "The page does not exist.")
 
-    @app.get("/v2/models/{name}", summary="What the model takes and gives")
-    @app.get("/v2/models/{name}/versions/{version:path}", summary="The same, of a version")
+    @app.get("/v2/models/{name}", summary="Inputs and outputs of the model")
+    @app.get("/v2/models/{name}/versions/{version:path}", summary="Inputs and outputs of a version")
     async def of_model(name: str, version: str = "") -> dict[str, Any]:
         return _metadata(_known(about(), name, version))
 
@@ -74,12 +74,13 @@ def _documented(summary: str, example: object = None) -> dict[str, Any]:
 
 def _known(about: About | None, name: str, version: str) -> About:
     if about is None:
-        raise HTTPException(503, "The model is being loaded; try again soon.", {"retry-after": "1"})
+        raise HTTPException(503, "The model is loading: retry soon.", {"retry-after": "1"})
     if name != about.name:
-        raise HTTPException(404, f"There is no model `{name}` here; this server has `{about.name}`.")
+        raise HTTPException(404, f"Model `{name}` does not exist: this server has `{about.name}`.")
     if version not in {"", about.version}:
-        has = f"its version is `{about.version}`" if about.version else "it has no versions"
-        raise HTTPException(404, f"There is no version `{version}` of `{name}` here; {has}.")
+        if about.version:
+            raise HTTPException(404, f"Version `{version}` of `{name}` does not exist: use `{about.version}`.")
+        raise HTTPException(404, f"Version `{version}` of `{name}` does not exist: the model has no versions.")
     return about
 
 

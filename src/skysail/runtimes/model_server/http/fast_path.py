@@ -1,7 +1,7 @@
-"""The short way for predictions: from uvicorn's parser to the desk and back, without a task, an event and a scope.
+"""Fast path for predictions: from uvicorn's parser to the predictor and back, without task, event and scope.
 
-These cost several times what a small model does. Whatever is not plain (a body of unknown length or too long, `Expect`,
-a connection that ends or is slow to read, several requests at once) goes uvicorn's own way, by the application.
+These cost several times more than a small model. Other requests (a body of unknown length or too long, `Expect`, a
+connection that is closing or slow to read, pipelined requests) take uvicorn's normal path through the application.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NOT_PLAIN = (b"transfer-encoding", b"expect", b"upgrade")
 
 
 class Lane(Connection):
-    """A connection."""
+    """Connection with the fast path."""
 
     __slots__ = ("_form", "_read", "_reading")
 
@@ -31,14 +31,14 @@ class Lane(Connection):
         super().data_received(data)
         request = self._read
         if request is not None:
-            # Not from inside the parser, which would take any error for one of the client's.
+            # Run outside of the parser, which would treat any error as the client's.
             self._read = None
             self.application.desk.take(request.form, request.whole(), request)
 
     def on_headers_complete(self) -> None:
         form = self._form(self.url.decode("latin-1"))
         if form is not None and self._is_plain():
-            self._reading = self.cycle = _Request(self, form)  # type: ignore[assignment]  # what uvicorn asks of one
+            self._reading = self.cycle = _Request(self, form)  # type: ignore[assignment]  # has the attributes that uvicorn uses
             self.stage = BODY
         else:
             super().on_headers_complete()
@@ -88,18 +88,18 @@ class Lane(Connection):
 
 
 class _Nobody:
-    """In place of the event that tells a task of uvicorn's that its client has left."""
+    """Replacement for the event that tells a uvicorn task about a disconnect."""
 
     def set(self) -> None: ...
 
 
 class _Request:
-    """Stands where uvicorn has its cycle: `keep_alive` and `disconnected` are set, the others read by it."""
+    """Replacement for uvicorn's cycle: uvicorn sets `keep_alive` and `disconnected` and reads the others."""
 
     __slots__ = ("_lane", "disconnected", "form", "keep_alive", "parts", "response_complete")
 
     message_event = _Nobody()
-    response_started = False  # an answer is written at once
+    response_started = False  # an answer is written in one piece
 
     def __init__(self, lane: Lane, form: Form) -> None:
         self._lane = lane

@@ -1,7 +1,7 @@
-"""Requests that come in piece by piece: how much of them is kept, of all connections together, and for how long.
+"""Limits for incomplete requests: size over all connections, and time.
 
-What waits for the model is bounded elsewhere. Without a bound here, a few clients that never end their requests could
-fill the memory before any of them waits. What comes in one piece, as most requests do, is never counted.
+The queue limits requests that wait for the model. Without a limit here, a few clients that never finish their requests
+could fill the memory. A request that arrives in one piece, as most do, is not counted.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from time import perf_counter
 
 from skysail.runtimes.model_server.errors import Refused
 
-# Of all lines before a body, or after one that came in chunks.
+# Maximum size of the headers, or of the trailers after a chunked body.
 LONGEST_HEAD = 64 * 2**10
-# What Python needs for a piece beside its bytes: a body may come in very small ones.
+# Overhead of Python per piece: a body may arrive in very small pieces.
 _PIECE = 64
 _RETRY_SECONDS = 1
 
 
 class HeadTooLong(Refused):
     def __init__(self) -> None:
-        super().__init__(f"The headers are longer than {LONGEST_HEAD} bytes; send fewer or shorter ones.", 431)
+        super().__init__(f"The headers are longer than {LONGEST_HEAD} bytes: send fewer or shorter ones.", 431)
 
 
 class Arrivals:
-    """Those of one process: `most` bytes, except for one that is alone, and `seconds` for each request."""
+    """Process-wide budget for incomplete requests:
+
+    `most` bytes in total (a single request may exceed it) and `seconds` per request.
+    """
 
     def __init__(self, *, most: float = math.inf, seconds: float = 60.0) -> None:
         self.most = most
@@ -34,7 +37,7 @@ class Arrivals:
 
 
 class Arrival:
-    """One request of which a part is here. `late` is called when its time is over."""
+    """Incomplete request. `late` is the timer of its timeout."""
 
     __slots__ = ("_arrivals", "_bare", "_since", "_size", "late")
 
@@ -49,15 +52,15 @@ class Arrival:
         return perf_counter() - self._since
 
     def keep(self, size: int) -> None:
-        """Raises Refused where that is too much, and others have a part in it."""
+        """Count received bytes. Raises Refused if the budget is exceeded and other requests share it."""
         self._size += size + _PIECE
         self._arrivals.size += size + _PIECE
         if self._size < self._arrivals.size > self._arrivals.most:
-            sentence = "Too much is being sent to this server at once (RECEIVE_BYTES); try again later."
+            sentence = "Too many incomplete requests (RECEIVE_BYTES): retry later."
             raise Refused(sentence, 503, retry_after=_RETRY_SECONDS)
 
     def lines(self, size: int) -> None:
-        """Of headers, and nothing of a body between them. Raises Refused."""
+        """Count header bytes without a body in between. Raises Refused."""
         self._bare += size
         if self._bare > LONGEST_HEAD:
             raise HeadTooLong

@@ -1,4 +1,4 @@
-"""Reading what a client sends, as far as it is wanted; and whether there is still a client."""
+"""Reading of request bodies within the limit, and detection of disconnected clients."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _DRAIN_SECONDS = 2.0
 
 
 class TooLong(Refused):
-    """The body is longer than allowed, and most of it is not read yet."""
+    """The body exceeds the limit, and most of it is unread."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"The body is longer than {limit} bytes, which is what MAX_BODY_BYTES allows.", 413)
+        super().__init__(f"The body is longer than {limit} bytes (MAX_BODY_BYTES): send less.", 413)
 
 
 async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Raises TooLong, where possible before anything is read, and Left."""
+    """Read the body. Raises TooLong, before reading if possible, or Left."""
     for name, value in scope["headers"]:
         if name == b"content-length":
             if int(value) > limit:
@@ -41,14 +41,14 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
         if size > limit:
             raise TooLong(limit)
     if message["type"] == "http.disconnect":
-        raise Left("The client has left.")
+        raise Left("The client has disconnected.")
     return body if len(parts) == 1 else b"".join(parts)
 
 
 async def drain(scope: Scope, receive: Receive) -> None:
-    """Take in the rest for a moment: most clients read the answer only when they have sent everything."""
+    """Read the rest for a moment: most clients read the answer only after they have sent everything."""
     if any(name == b"expect" for name, _ in scope["headers"]):
-        return  # this one asked first, and will send nothing
+        return  # the client waits for permission and will not send the body
     try:
         async with asyncio.timeout(_DRAIN_SECONDS):
             while (await receive()).get("more_body", False):
@@ -58,7 +58,7 @@ async def drain(scope: Scope, receive: Receive) -> None:
 
 
 def has_left(receive: Receive) -> bool:
-    """One step of `receive`: it ends at once where the client has left, and would wait where it has not."""
+    """Return whether the client has disconnected: one step of `receive` finishes at once only then."""
     step: Any = receive()
     try:
         step.send(None)

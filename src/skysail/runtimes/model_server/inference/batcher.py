@@ -1,8 +1,8 @@
-"""One thread runs the model. While it does, requests gather, and go to it together when it is free again.
+"""Batching: one thread runs the model, and requests that arrive meanwhile form the next batch.
 
-A request that finds the model idle is not kept waiting for company: only after a batch of several is there a moment for
-them to come again, because two alternating half batches cost nearly two whole ones. A model that is quicker than a
-thread can be told is run without one. What waits is bounded in rows, in bytes and in time.
+A request that finds the model idle runs at once. Only after a batch of several requests is there a short pause for new
+ones, because two alternating half batches cost nearly as much as two full ones. A model that is faster than a thread
+switch runs on the event loop. The queue is limited in rows, bytes and time.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from skysail.runtimes.model_server.tensors import Array
 
 Run = Callable[[Sequence[Array]], list[Array]]
 _LONGEST_RETRY = 60
-# Below this a timer is not worth its while.
+# A shorter pause is not worth a timer.
 _SHORTEST_PAUSE = 0.001
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How long is waited for what, in seconds.
+    """Timing of the batcher, in seconds.
 
-    Who has waited for less than `patience` is still there, as far as it is worth asking. After a batch, those it has
-    answered get `pause_share` of what it took, at most `longest_pause`, to come again; all of them are waited for no
-    longer than until they have. A model that took less than `quick` for `habit` times is run on the event loop itself.
+    - `patience`: a request that has waited less is not checked for a disconnected client.
+    - `pause_share`, `longest_pause`: share of a batch's duration, and maximum, to wait for new requests after a batch.
+      The pause ends early when all answered clients have sent a new request.
+    - `quick`, `habit`: a model that took less than `quick` for `habit` runs in a row runs on the event loop itself.
     """
 
     patience: float = 0.1
@@ -46,7 +47,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batcher:
-    """All but the thread belongs to one event loop."""
+    """Batches requests. All but the thread belongs to one event loop."""
 
     def __init__(
         self,
@@ -79,29 +80,29 @@ class Batcher:
 
     @property
     def busy_seconds(self) -> float:
-        """For how long the thread has been with one batch."""
+        """Return how long the thread has been running the current batch."""
         return 0.0 if self._began is None else self._clock() - self._began
 
     def submit(self, job: Job) -> None:
-        """Raises Refused where too much waits already."""
+        """Queue a request. Raises Refused if the queue is full."""
         queue = self._queue
         if queue.rows and not (queue.has_room(job.work) and self._wait() <= self._bounds.queue_seconds):
             retry = max(1, min(_LONGEST_RETRY, math.ceil(self._speed.wait(queue.rows))))
-            raise Refused("Too many requests wait for the model; try again later.", 503, retry_after=retry)
+            raise Refused("Too many requests wait for the model: retry later.", 503, retry_after=retry)
         queue.add(job)
         if self._latest is not None and len(queue) >= self._awaited:
             self._next()
         elif not self._busy:
-            # Not at once: those that came in with the same turn of the loop go along.
+            # Defer, so that requests of the same loop iteration join the batch.
             self._busy = True
             self._loop.call_soon(self._next)
 
     def close(self) -> None:
-        """The thread ends with what it does now."""
+        """Stop the thread after its current batch."""
         self._inbox.put(None)
 
     def _wait(self) -> float:
-        """How long who comes now would wait, as far as that is known: at least as long as the model already takes."""
+        """Return the estimated wait of a new request: at least as long as the current batch has been running."""
         return max(self._speed.wait(self._queue.rows), self.busy_seconds)
 
     def _most_rows(self) -> float:
@@ -115,7 +116,7 @@ class Batcher:
         batch, left = self._queue.take(self._most_rows(), now - self._pace.patience)
         for job in left:
             self._metrics.left()
-            job.settle(Left("The client has left."))
+            job.settle(Left("The client has disconnected."))
         self._busy = bool(batch)
         if not batch:
             return
@@ -127,7 +128,7 @@ class Batcher:
             self._inbox.put(batch)
 
     def _worked(self, now: float) -> float:
-        """What the processor has done for the loop so far. To ask each time would cost a tenth of a small request."""
+        """Return the CPU time of the loop so far, cached: to read it each time costs a tenth of a small request."""
         if now - self._counted_at > self._pace.quick:
             self._counted_at, self._counted = now, thread_time()
         return self._counted
@@ -137,14 +138,17 @@ class Batcher:
             self._loop.call_soon_threadsafe(self._done, batch, *self._timed(batch, thread_time()))
 
     def _timed(self, batch: list[Job], worked: float) -> tuple[list[list[Array] | ModelError], float, float]:
-        """The answers, and the seconds that they took by the clock and by the processor, which had `worked` before."""
+        """Return the answers, and the wall clock and CPU seconds; `worked` is the CPU time before."""
         began = self._clock()
         answers = self._answers(batch)
         seconds = self._clock() - began
         return answers, seconds, seconds if seconds < self._pace.quick else thread_time() - worked
 
     def _answers(self, batch: list[Job]) -> list[list[Array] | ModelError]:
-        """An answer for each. Where they fail together, each is tried alone: nobody pays for another's input."""
+        """Return an answer for each job.
+
+        If a batch fails, run each job alone, so that one bad input fails only itself.
+        """
         try:
             return list(user_code.call(self._together, batch))
         except ModelError as error:
@@ -156,7 +160,7 @@ class Batcher:
         arrays = [np.concatenate(parts) for parts in zip(*(job.work.arrays for job in batch), strict=True)]
         outputs = self._run(arrays)
         if any(len(output) != len(arrays[0]) for output in outputs):
-            raise ModelError("it gave another number of rows than it was given")
+            raise ModelError("it returned another number of rows than it got")
         answers, start = [], 0
         for job in batch:
             end = start + job.work.rows
@@ -170,7 +174,7 @@ class Batcher:
         self._began = None
         rows = _rows(batch)
         self._metrics.ran(rows)
-        # What fails may fail at once, and tells nothing of what does not.
+        # Failed runs may be fast and say nothing about the others.
         if not any(isinstance(answer, ModelError) for answer in answers):
             self._speed.ran(batch[0].work.kind, rows, seconds, processor, is_full=self._is_full)
         for job, answer in zip(batch, answers, strict=True):
@@ -178,13 +182,13 @@ class Batcher:
         self._gather(len(batch), seconds)
 
     def _gather(self, answered: int, seconds: float) -> None:
-        """Those who were just answered may ask again at once. Where others wait, it is worth a moment to let them."""
+        """Start the next batch, after a short pause if answered clients may send again."""
         pause = min(seconds * self._pace.pause_share, self._pace.longest_pause)
         if pause >= _SHORTEST_PAUSE and self._queue.rows < self._most_rows() and (self._queue or answered > 1):
             self._awaited = len(self._queue) + answered
             self._latest = self._loop.call_later(pause, self._next)
         else:
-            # After the answers are written, which frees their connections for what comes next.
+            # Defer until the answers are written, which frees their connections for new requests.
             self._loop.call_soon(self._next)
 
 

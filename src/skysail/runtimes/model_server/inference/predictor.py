@@ -1,4 +1,4 @@
-"""From the body of a request for predictions to its answer, however it came in."""
+"""Predictor: from the body of a request to its answer, for both paths of the server."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ from skysail.runtimes.model_server.protocol.input_validation import Work
 from skysail.runtimes.model_server.protocol.responses import Answer
 from skysail.runtimes.model_server.tensors import Array
 
-# What may be in a path as it is, beside letters and digits.
+# Characters that paths contain unquoted, beside letters and digits.
 _UNQUOTED = "/:@!$&'()*+,;="
 
 
 class Client(Protocol):
-    """Who has asked."""
+    """Client of a request."""
 
     def has_left(self) -> bool: ...
 
     def reply(self, answer: Answer | None) -> None:
-        """Called once, on the event loop. None: the client has left, and nothing was computed."""
+        """Send the answer.
+
+        Called once, on the event loop. None: the client has disconnected, and nothing was computed.
+        """
 
 
 class Desk:
-    """Takes no question until `open` is called: before that `form` finds nothing."""
+    """Predictor. It accepts no request until `open` is called: before that, `form` returns None."""
 
     def __init__(self, life: Life, metrics: Metrics) -> None:
         self._life = life
@@ -44,7 +47,7 @@ class Desk:
         self._has_worked: Callable[[Work], bool] = lambda _: False
 
     def open(self, forms: Mapping[str, Form], batcher: Batcher, has_worked: Callable[[Work], bool]) -> None:
-        """`forms` by their paths; `has_worked` tells whether the model ever took such input."""
+        """Start predictions. `forms` are by path; `has_worked` tells whether the model accepted such input."""
         self._forms = forms
         self._plain = {quote(path, safe=_UNQUOTED): form for path, form in forms.items()}
         self._batcher = batcher
@@ -59,11 +62,11 @@ class Desk:
         return self._forms.get(path)
 
     def plain_form(self, url: str) -> Form | None:
-        """By the path as most clients send it. None may also be said of one that is written otherwise."""
+        """Return the form of an undecoded URL, or None for other spellings of a path."""
         return self._plain.get(url)
 
     def take(self, form: Form, body: bytes, client: Client) -> None:
-        """The client is told its answer now or later."""
+        """Accept a request. The client gets its answer now or later."""
         question = Question(self, form, client)
         assert self._batcher is not None
         try:
@@ -79,11 +82,11 @@ class Desk:
     def failure(self, work: Work, error: ModelError) -> Answer:
         status = 500 if self._has_worked(work) else 400
         shapes = ", ".join(str(list(array.shape)) for array in work.arrays)
-        return responses.of_refusal(Refused(f"The model failed with input of the shape {shapes}: {error}.", status))
+        return responses.of_refusal(Refused(f"The model failed with input of shape {shapes}: {error}.", status))
 
 
 class Question:
-    """One that waits for the model."""
+    """Request that waits for the model."""
 
     __slots__ = ("_client", "_desk", "_form", "has_left", "since", "work")
 
@@ -105,7 +108,7 @@ class Question:
             self.reply(self._written(outcome))
 
     def _written(self, outputs: list[Array]) -> Answer:
-        """What a model gives may be of a type that JSON has no word for."""
+        """Encode the outputs. A model may return a type that JSON does not support."""
         try:
             return Answer(200, user_code.call(self._form.write, self.work, outputs))
         except ModelError as error:

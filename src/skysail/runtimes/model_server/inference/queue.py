@@ -1,4 +1,4 @@
-"""Requests that wait for the model, in the order in which they came, and how many may."""
+"""Queue of requests for the model, first in, first out, with limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Outcome: TypeAlias = list[Array] | ModelError | Left
 
 
 class Job(Protocol):
-    """A request that waits for its answer. `since` is when it came, by the clock of the batcher."""
+    """Request that waits for its answer. `since` is its arrival, by the batcher's clock."""
 
     @property
     def work(self) -> Work: ...
@@ -29,11 +29,11 @@ class Job(Protocol):
     def has_left(self) -> Callable[[], bool]: ...
 
     def settle(self, outcome: Outcome) -> None:
-        """Called once, on the event loop. Raises nothing."""
+        """Set the outcome. Called once, on the event loop. Raises nothing."""
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Of what goes to the model at once, and of what waits. `batch_rows` of 0 gives it every request alone."""
+    """Limits of one batch and of the queue. With `batch_rows` 0, each request runs alone."""
 
     batch_rows: int
     queue_rows: int
@@ -44,7 +44,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queue:
-    """A request is never split; so one that is larger than any bound is still taken, where it is the only one."""
+    """Queue of requests. A request is never split, so one that exceeds a limit is accepted if it is alone."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -66,7 +66,7 @@ class Queue:
         self._size += work.size
 
     def take(self, most_rows: float, long_ago: float) -> tuple[list[Job], list[Job]]:
-        """As many as may be run together; and those among them who came before `long_ago` and have left."""
+        """Return the requests of the next batch, and disconnected ones that arrived before `long_ago`."""
         batch: list[Job] = []
         left: list[Job] = []
         jobs, rows, size = self._jobs, 0, 0

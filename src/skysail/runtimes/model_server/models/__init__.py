@@ -11,7 +11,7 @@ from skysail.runtimes.model_server.tensors import Array, Spec
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model takes and gives. Where it is not `known`, it is a guess that other shapes may prove wrong."""
+    """Inputs and outputs of a model. If it is not `known`, it is a guess that other shapes may disprove."""
 
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...] = ()
@@ -24,9 +24,10 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be known of a model without running it.
+    """Properties of a model that are known without running it.
 
-    A `mixing` one computes a row differently beside others. The time of a `branching` one depends on the values.
+    The result for a row of a `mixing` model depends on other rows. The time of a `branching` model depends on the
+    values.
     """
 
     mixing: bool = False
@@ -34,11 +35,11 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(Protocol):
-    """A loaded model. Only one thread uses it at a time."""
+    """Loaded model. Only one thread uses it at a time."""
 
     @property
     def platform(self) -> str:
-        """The protocol's word for what runs it."""
+        """Return the protocol's name of the framework."""
 
     @property
     def signature(self) -> Signature: ...
@@ -47,4 +48,4 @@ class Model(Protocol):
     def traits(self) -> Traits: ...
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """May raise anything."""
+        """Run the model. May raise anything."""

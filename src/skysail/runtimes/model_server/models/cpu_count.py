@@ -1,4 +1,4 @@
-"""How many processors this container may use. A thread more than that makes all of them wait for each other."""
+"""Number of CPUs of this container. More threads than CPUs would slow each other down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def count(root: Path = _CGROUP, cores: int | None = None) -> int:
 
 
 def _quota(root: Path) -> float | None:
-    """The limit in processors, by either version of cgroups; None where there is none."""
+    """Return the CPU limit, from either cgroup version, or None if there is none."""
     try:
         limit, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):

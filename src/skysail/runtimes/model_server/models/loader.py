@@ -1,4 +1,4 @@
-"""From a path to a model that has been tried."""
+"""Loading of a model, with test runs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from skysail.runtimes.model_server.settings import Settings
 from skysail.runtimes.model_server.tensors import ANY, Array
 
 _Result = TypeVar("_Result")
-# What is added up in another order differs in the last digits; a model that mixes rows differs in the first.
+# Another order of additions changes the last digits; a model that mixes rows changes the first.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
-# PyTorch compiles what it has seen twice.
+# PyTorch compiles a function after two runs.
 _RUNS = 3
 _FIX = (
-    f"Put {signature.FILE} beside it with the shapes that it works with, or set ALLOW_UNTRIED=1 if only the values "
-    "that it is tried with are wrong"
+    f"Put {signature.FILE} next to it with shapes that work, or set ALLOW_UNTRIED=1 if only the values of the tests "
+    "are wrong"
 )
-_REMARK = "The model failed with all that it was tried with; ALLOW_UNTRIED=1 serves it all the same."
+_REMARK = "The model failed with every tried input, but ALLOW_UNTRIED=1 is set."
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, an input with which it works if one is known, and whether requests may be joined."""
+    """Loaded model, an input that works (None if unknown), and whether requests may be batched."""
 
     model: Model
     example: tuple[Array, ...] | None
@@ -38,10 +38,10 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(settings: Settings) -> Loaded:
-    """Raises CannotServe with the reason. Slow: reads the file, and runs the model a few times."""
+    """Load the model and run it a few times. Slow. Raises CannotServe."""
     path = Path(settings.model_path)
     if not path.exists():
-        raise WrongSetting(f"There is no {path}; MODEL_PATH must name a model's file, or a folder with one in it.")
+        raise WrongSetting(f"{path} does not exist: set MODEL_PATH to a model file, or a folder with one model.")
     found = _or_wrong(f"{path} cannot be read", _find, path)
     what = f"{found.file.name}, which looks like {found.format}, cannot be loaded"
     return _or_wrong(what, lambda: _tried(_read(found, settings), settings))
@@ -64,10 +64,10 @@ def _or_wrong(what: str, function: Callable[..., _Result], *arguments: object) -
 def _read(found: Found, settings: Settings) -> Model:
     threads = settings.threads or cpu_count.count()
     if found.format is Format.ONNX:
-        from skysail.runtimes.model_server.models.onnx import OnnxModel  # noqa: PLC0415 - only what is needed
+        from skysail.runtimes.model_server.models.onnx import OnnxModel  # noqa: PLC0415 - imported only for ONNX models
 
         return OnnxModel(found, threads)
-    from skysail.runtimes.model_server.models import torch  # noqa: PLC0415 - seconds, and hundreds of megabytes
+    from skysail.runtimes.model_server.models import torch  # noqa: PLC0415 - takes seconds and hundreds of megabytes
 
     return torch.load(found, settings, threads)
 
@@ -86,10 +86,13 @@ def _tried(model: Model, settings: Settings) -> Loaded:
 
 
 def _side(model: Model) -> int:
-    """A size for the dimensions that may have any, with which the model works. It is warm afterwards."""
+    """Return a size for the open dimensions with which the model works.
+
+    Raises ModelError. The model is warm afterwards.
+    """
     known = model.signature
     if not known.known and not all(spec.shape for spec in known.inputs):
-        raise ModelError("it does not say what it takes, and failed with all that was guessed from its weights")
+        raise ModelError("it has no signature, and every guess from its weights failed")
     failures: list[ModelError] = []
     for side in signature.sides(known.inputs):
         try:
@@ -99,11 +102,11 @@ def _side(model: Model) -> int:
             failures.append(error)
         else:
             return side
-    raise ModelError(f"it fails with the input that it is said to take: {failures[-1]}")
+    raise ModelError(f"it fails with input of its own signature: {failures[-1]}")
 
 
 def _rows_alone(model: Model, side: int) -> bool:
-    """Whether rows get the same answer together as alone. A trace can have baked in that there is one row."""
+    """Return whether rows get the same result in a batch as alone. A trace may be fixed to one row."""
     three = signature.examples(model.signature.inputs, 3, side)
     try:
         whole = user_code.call(model.run, three)
@@ -123,6 +126,6 @@ def _same(together: Array, alone: tuple[Array, ...], rows: int) -> bool:
 
 
 def _near(one: Array, other: Array) -> bool:
-    """By the largest number of the row: what is left of large ones that cancel each other is as exact as they were."""
+    """Compare relative to the largest number of the row: differences of large numbers are only as exact as these."""
     largest = np.abs(other, where=np.isfinite(other), out=np.zeros(other.shape)).max(initial=1.0)
     return np.allclose(one, other, equal_nan=True, rtol=_RELATIVE, atol=_ABSOLUTE * largest)

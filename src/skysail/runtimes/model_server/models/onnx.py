@@ -1,4 +1,4 @@
-"""ONNX Runtime. Nothing here imports PyTorch, which would cost ten times the memory and most of the start."""
+"""ONNX models. This module must not import PyTorch, which would cost ten times the memory and most of the startup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TYPES = {
     "tensor(float)": "FP32",
     "tensor(double)": "FP64",
 }
-# Errors are raised; it would log them as well.
+# Errors are raised, so logging them is redundant.
 _FATAL_ONLY = 4
 
 
@@ -38,7 +38,7 @@ class OnnxModel:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = _FATAL_ONLY
-        # Threads that wait would spend the processor time that the other requests need.
+        # Spinning threads would take CPU time from other requests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         available = onnxruntime.get_available_providers()
         wanted = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
@@ -57,18 +57,18 @@ class OnnxModel:
 def _spec(node: Any) -> Spec:
     datatype = _TYPES.get(node.type)
     if datatype is None:
-        raise WrongModel(f"`{node.name}` of the model is a {node.type}; only tensors of numbers can be served.")
+        raise WrongModel(f"`{node.name}` of the model is a {node.type}: only tensors of numbers can be served.")
     shape = tuple(size if isinstance(size, int) and size > 0 else ANY for size in node.shape or ())
     return Spec(name=node.name, datatype=datatype, shape=shape)
 
 
 def _told(own: tuple[Spec, ...], written: Signature | None) -> tuple[Spec, ...]:
-    """A graph may leave open which sizes it works with, and even how many dimensions it takes."""
+    """Return the inputs. signature.json may add sizes and dimensions that the graph leaves open."""
     if written is None:
         return own
     if len(own) != len(written.inputs) or {(spec.name, spec.datatype) for spec in own} != {
         (spec.name, spec.datatype) for spec in written.inputs
     }:
         names = ", ".join(f"{spec.name} ({spec.datatype})" for spec in own)
-        raise WrongModel(f"{signature.FILE} has other inputs than the model, which takes {names}: give it these.")
+        raise WrongModel(f"{signature.FILE} has other inputs than the model: use {names}.")
     return written.inputs

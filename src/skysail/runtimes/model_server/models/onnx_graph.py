@@ -1,6 +1,6 @@
-"""What an ONNX file computes with, read from the file: ONNX Runtime does not tell, and the image has no `onnx`.
+"""Operators of an ONNX file, read from the file: ONNX Runtime does not expose them, and the image has no `onnx`.
 
-Weights are skipped by their length. The file is one that ONNX Runtime has loaded, so it is well formed.
+Weights are skipped by their length. ONNX Runtime has loaded the file, so it is well formed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from skysail.runtimes.model_server.models import Traits
 
-# Numbers of protobuf's fields, by the message that they are in.
+# Protobuf field numbers, by message.
 _MODEL_GRAPH, _MODEL_FUNCTIONS = 7, 25
 _GRAPH_NODES, _FUNCTION_NODES = 1, 7
 _NODE_OPERATOR, _NODE_ATTRIBUTES = 4, 5
@@ -19,7 +19,7 @@ _ATTRIBUTE_GRAPHS = (6, 11)
 _VARINT, _LENGTH_TOLD = 0, 2
 _FIXED = {1: 8, 5: 4}
 _MORE = 128
-# With the fused forms, which begin so as well: its scale is that of the whole batch.
+# Prefix of operators (also fused ones) whose scale depends on the whole batch.
 _BY_BATCH = "DynamicQuantize"
 
 
@@ -28,7 +28,7 @@ def traits(file: Path) -> Traits:
         operators = set(_of_model(data))
     return Traits(
         mixing=any(name.startswith(_BY_BATCH) for name in operators),
-        # An operator with a graph of its own runs it as often as the values say: Loop, If, Scan, BeamSearch.
+        # An operator with its own graph runs it as often as the values require: Loop, If, Scan, BeamSearch.
         branching="" in operators,
     )
 
@@ -42,7 +42,7 @@ def _of_model(data: mmap.mmap) -> Iterator[str]:
 
 
 def _of_nodes(data: mmap.mmap, start: int, end: int, nodes: int) -> Iterator[str]:
-    """The names of its operators; an empty one where there is a graph inside of one."""
+    """Yield the names of operators; an empty name for an operator with its own graph."""
     for number, first, last in _fields(data, start, end):
         if number == nodes:
             yield from _of_node(data, first, last)
@@ -60,7 +60,7 @@ def _of_node(data: mmap.mmap, start: int, end: int) -> Iterator[str]:
 
 
 def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The number of each field, and from where to where its content goes."""
+    """Yield the number of each field, and the start and end of its content."""
     while start < end:
         tag, start = _number(data, start)
         kind = tag % 8
@@ -76,7 +76,7 @@ def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, i
 
 
 def _number(data: mmap.mmap, start: int) -> tuple[int, int]:
-    """A number, and where it ends: seven bits in each byte, the lowest first; in the last the highest is not set."""
+    """Return a varint and its end: seven bits per byte, lowest first; the last byte is below 128."""
     value = shift = 0
     while (byte := data[start]) >= _MORE:
         value |= (byte - _MORE) << shift

@@ -1,4 +1,4 @@
-"""What a model takes: as the file `signature.json` beside it says, or of PyTorch as a guess from its weights."""
+"""Signature of a model: from `signature.json` next to it, or for PyTorch guessed from its weights."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from skysail.runtimes.model_server.models import Signature
 from skysail.runtimes.model_server.tensors import ANY, TYPES, Array, Spec
 
 FILE = "signature.json"
-# Between rows of one size nothing that looks at all of them would show.
+# Rows of different magnitude: with equal ones, a model that mixes rows could go unnoticed.
 _SCALES = (1.0, 0.01, 100.0)
-# The sizes of pictures that most networks were made for, and a short sequence.
+# Image sizes of common networks, and a short sequence.
 _SIDES = (224, 32, 28, 299, 64, 8, 1)
 
 
 def written(found: Found) -> Signature | None:
-    """As it is written in the form of the protocol's metadata."""
+    """Return the signature of the file, in the form of the protocol's metadata, or None. Raises WrongModel."""
     file = found.beside(FILE)
     if file is None:
         return None
     try:
         signature = msgspec.json.decode(file.read_bytes(), type=Signature)
     except msgspec.DecodeError as error:
-        raise WrongModel(f"{FILE} cannot be read: {error}.") from error
+        raise WrongModel(f"{FILE} cannot be parsed: {error}.") from error
     wrong = [spec.datatype for spec in (*signature.inputs, *signature.outputs) if spec.datatype not in TYPES]
     if wrong or not signature.inputs:
         raise WrongModel(f"{FILE} needs at least one input, and datatypes of {', '.join(TYPES)}.")
@@ -43,7 +43,7 @@ def _is_fit(spec: Spec) -> bool:
 
 
 def guesses(name: str, weight: tuple[int, ...] | None, *, embeds: bool) -> Iterator[Spec]:
-    """Shapes that a model may take whose first weights have this shape."""
+    """Yield inputs that a model with this first weight may take."""
     if weight is None:
         return
     if embeds:
@@ -64,12 +64,12 @@ def guesses(name: str, weight: tuple[int, ...] | None, *, embeds: bool) -> Itera
 
 
 def examples(specs: Sequence[Spec], rows: int, side: int = 1) -> list[Array]:
-    """Input that fits: numbers that differ from row to row, also in size; the same every time."""
+    """Return input that fits: values differ from row to row, also in magnitude, and are the same every time."""
     return [_example(spec, rows, side) for spec in specs]
 
 
 def sides(specs: Sequence[Spec]) -> tuple[int, ...]:
-    """What to try where a dimension other than the first may have any size."""
+    """Return the sizes to try for open dimensions other than the first."""
     return _SIDES[::-1] if any(ANY in spec.shape[1:] and not spec.trial for spec in specs) else (1,)
 
 
@@ -81,6 +81,6 @@ def _example(spec: Spec, rows: int, side: int) -> Array:
     if spec.dtype.kind == "f":
         numbers: Array = np.sin(np.arange(1, count + 1)) * np.take(_SCALES, row, mode="wrap")
     else:
-        # Zeros and ones, which are in any table that a model looks them up in.
+        # Zeros and ones are valid indexes of any embedding.
         numbers = (place // (1 + row // 2) + row) % 2
     return numbers.astype(spec.dtype).reshape(shape)

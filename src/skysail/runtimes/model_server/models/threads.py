@@ -1,4 +1,4 @@
-"""Slow work beside the event loop, which nobody has to wait for when the process ends."""
+"""Slow work on daemon threads, which do not delay the exit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Result = TypeVar("_Result")
 
 
 async def run(function: Callable[..., _Result], *arguments: object) -> _Result:
-    """Like asyncio.to_thread; but the end of the loop does not wait for it. Raises what ServingError it raises."""
+    """Run a function like asyncio.to_thread, but without waiting for it when the loop ends. Raises its ServingError."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[_Result] = loop.create_future()
 

@@ -1,6 +1,6 @@
-"""PyTorch: TorchScript, weights with the code that they belong to, and exported programs.
+"""PyTorch models: TorchScript, weights with their code, and exported programs.
 
-Loading a pickle runs whatever is in it, so nothing here ever does: weights are read as weights only.
+Unpickling runs arbitrary code, so weights are always loaded with `weights_only`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ except ImportError as error:
     ) from error
 
 _MAKE = "make"
-# Quantized by the range of the whole batch: operators of scripts, of exported programs, and modules.
+# Operators of scripts and exported programs, and modules, whose quantization depends on the whole batch.
 _BY_BATCH = re.compile(r"::(\w*_dynamic|quantized_(lstm|gru))\b|choose_qparams\.tensor")
 _BY_BATCH_MODULES = ".quantized.dynamic."
 _BRANCHES = ("prim::Loop", "prim::If")
@@ -35,7 +35,7 @@ _INSIDE = ("state_dict", "model_state_dict", "model")
 
 
 class TorchModel:
-    """Called with a tensor for each input. The signature may be put right once somebody knows it."""
+    """PyTorch model, called with one tensor per input. Its signature may be replaced once it is known."""
 
     platform = "pytorch"
 
@@ -54,7 +54,7 @@ class TorchModel:
 
 
 def load(found: Found, settings: Settings, threads: int) -> TorchModel:
-    """Raises WrongModel or WrongSetting with the reason."""
+    """Load a PyTorch model. Raises WrongModel or WrongSetting."""
     torch.set_num_threads(threads)
     device = _device(settings)
     readers = {
@@ -64,7 +64,7 @@ def load(found: Found, settings: Settings, threads: int) -> TorchModel:
         Format.EXPORTED: _exported,
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # for who writes models; here they would only hide the one sentence
+        warnings.simplefilter("ignore")  # warnings for model authors would hide our own message
         function = readers[found.format](found, settings, device)
     known = signature.written(found)
     model = TorchModel(function, known, _argument(function), device)
@@ -84,7 +84,7 @@ def _with_code(found: Found, settings: Settings, device: str) -> Callable[..., A
     if found.lack:
         raise WrongModel(found.lack)
     if not settings.allow_code:
-        raise WrongSetting(f"{CODE} comes with the model, and its code runs only where ALLOW_CODE=1 is set.")
+        raise WrongSetting(f"{CODE} comes with the model: set ALLOW_CODE=1 to run its code.")
     module = _made(found.file.with_name(CODE))
     module.load_state_dict(weights)
     return module.eval().to(device)  # type: ignore[no-any-return]
@@ -92,7 +92,7 @@ def _with_code(found: Found, settings: Settings, device: str) -> Callable[..., A
 
 def _weights(found: Found) -> Mapping[str, Any]:
     if found.format is Format.SAFETENSORS:
-        from safetensors.torch import load_file  # noqa: PLC0415 - where it is needed, and only there
+        from safetensors.torch import load_file  # noqa: PLC0415 - imported only if needed
 
         tensors: Mapping[str, Any] = load_file(str(found.file))
         return tensors
@@ -100,17 +100,19 @@ def _weights(found: Found) -> Mapping[str, Any]:
         content = torch.load(found.file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WrongModel(
-            f"{found.file.name} is a pickle of more than weights, such as a whole module, and loading one runs the "
-            "code in it. Save the model with torch.jit.save or torch.onnx.export, or its state_dict() alone."
+            f"{found.file.name} is a pickle of more than weights, such as a whole module, and loading it would run its "
+            "code. Save the model with torch.jit.save or torch.onnx.export, or save only its state_dict()."
         ) from error
     weights = _state(content)
     if weights is None:
-        raise WrongModel(f"{found.file.name} holds no state_dict: it is a {type(content).__name__}.")
+        raise WrongModel(
+            f"{found.file.name} is a {type(content).__name__} without a state_dict: save the state_dict()."
+        )
     return weights
 
 
 def _state(content: object) -> Mapping[str, Any] | None:
-    """The weights themselves, or inside of a checkpoint."""
+    """Return the weights, also from inside a checkpoint, or None."""
     if not isinstance(content, Mapping):
         return None
     if content and all(isinstance(value, torch.Tensor) for value in content.values()):
@@ -126,22 +128,22 @@ def _made(code: Path) -> Any:
     spec.loader.exec_module(module)
     make = getattr(module, _MAKE, None)
     if make is None:
-        raise WrongModel(f"{CODE} has no function {_MAKE}() that returns the module.")
+        raise WrongModel(f"{CODE} has no function {_MAKE}(): add one that returns the module.")
     return make()
 
 
 def _exported(found: Found, settings: Settings, device: str) -> Callable[..., Any]:
     if not settings.allow_code:
         raise WrongSetting(
-            f"{found.file.name} is an exported program, and loading one can run code that is in it: it is loaded only "
-            "where ALLOW_CODE=1 is set. Export the model to ONNX to serve it without."
+            f"{found.file.name} is an exported program, and loading it can run code in it. Set ALLOW_CODE=1 to allow "
+            "that, or export the model to ONNX."
         )
     module = torch.export.load(str(found.file)).module()
     return module.to(device)  # type: ignore[no-any-return]
 
 
 def _guessed(model: TorchModel, function: Any) -> Signature | None:
-    """The first guess with which the model runs."""
+    """Return the first guess with which the model runs, or None."""
     name = model.signature.inputs[0].name
     weight, embeds = _first_weight(function)
     for spec in signature.guesses(name, weight, embeds=embeds):
@@ -166,7 +168,7 @@ def _first_weight(function: Any) -> tuple[tuple[int, ...] | None, bool]:
 
 
 def _traits(function: Any) -> Traits:
-    """Of a module that is plain Python little can be known."""
+    """Return the traits. Little is known about a plain Python module."""
     text = str(getattr(function, "inlined_graph", getattr(function, "graph", "")))
     modules = function.modules() if isinstance(function, torch.nn.Module) else ()
     return Traits(
@@ -176,7 +178,7 @@ def _traits(function: Any) -> Traits:
 
 
 def _argument(function: Any) -> str:
-    """What the model's own code calls its first input."""
+    """Return the name of the first input in the model's code."""
     schema = getattr(getattr(function, "forward", None), "schema", None)
     names = [argument.name for argument in schema.arguments[1:]] if schema is not None else []
     return str(names[0]) if names else "input0"
@@ -192,5 +194,5 @@ def _tensors(output: Any) -> list[Any]:
 def _device(settings: Settings) -> str:
     there = settings.device != "cpu" and torch.cuda.is_available()
     if settings.device == "cuda" and not there:
-        raise WrongSetting("DEVICE=cuda cannot be: PyTorch finds no GPU here.")
+        raise WrongSetting("DEVICE=cuda is invalid: PyTorch finds no GPU.")
     return "cuda" if there else "cpu"

@@ -1,4 +1,4 @@
-"""The border to the model: its code, and the libraries that run it, may raise anything at all."""
+"""Calls into the model: its code, and the libraries that run it, may raise anything."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _LENGTH = 300
 
 
 def call(function: Callable[..., _Result], *arguments: object) -> _Result:
-    """Raises ModelError for whatever was raised there."""
+    """Call the function. Raises ModelError for any error except ServingError."""
     try:
         return function(*arguments)
     except ServingError:
         raise
-    except BaseException as error:  # the only broad one of this process; a model may call exit(), or panic in Rust
+    except BaseException as error:  # a model may call exit() or panic in Rust
         raise ModelError(_told(error)) from error
 
 
 def _told(error: BaseException) -> str:
-    """What a person can use of it: libraries begin, or end, with pages about their own insides."""
-    text = str(TracebackException(type(error), error, None))  # an error may fail to be told as well
+    """Return the useful part of an error: libraries add pages about their internals."""
+    text = str(TracebackException(type(error), error, None))  # str() of an error may fail, too
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     useful = lines[-1] if lines and lines[0].startswith("The following operation failed") else " ".join(lines[:2])
     return (useful or type(error).__name__)[:_LENGTH].rstrip(".")

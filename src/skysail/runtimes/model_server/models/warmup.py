@@ -1,4 +1,4 @@
-"""A whole request, as a client sends it, before anybody is told that the server is ready."""
+"""Test request over HTTP before the server becomes ready."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 async def warm(address: tuple[str, int], settings: Settings, loaded: Loaded) -> None:
-    """Raises WrongModel where the answer is not 200. Where nothing is known to send, a probe must do."""
+    """Send the test request. Raises WrongModel if the answer is not 200. Without a known input, send a probe."""
     host, port = address
     reader, writer = await asyncio.open_connection(_EVERYWHERE.get(host, host), port)
     try:
@@ -25,7 +25,7 @@ async def warm(address: tuple[str, int], settings: Settings, loaded: Loaded) -> 
         writer.close()
         await writer.wait_closed()
     if not head.startswith(b"HTTP/1.1 200 "):
-        raise WrongModel(f"The model was loaded, and a first request failed: {body.decode(errors='replace')}")
+        raise WrongModel(f"The model was loaded, but the first request failed: {body.decode(errors='replace')}")
 
 
 def _request(settings: Settings, loaded: Loaded) -> bytes:

@@ -1,4 +1,4 @@
-"""What a request asks for, and the answer: `/predict` and the protocol's `infer`, in JSON."""
+"""Parsing of requests and encoding of responses: `/predict` and the protocol's `infer`, in JSON."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _T = TypeVar("_T")
 _DEEPEST = 8
 _MOST_DIMENSIONS = 32
 _MATRIX = 2
-# Lists in lists without an end are read until the stack is.
+# Lists nested without limit raise RecursionError.
 _UNREADABLE = (msgspec.DecodeError, RecursionError)
 
 
 class Form(Protocol):
-    """One way to ask and to be answered."""
+    """Request and response format of one path."""
 
     def read(self, body: bytes) -> Work:
-        """Raises Refused."""
+        """Parse a request. Raises Refused."""
 
     def write(self, work: Work, outputs: Sequence[Array], /) -> bytes: ...
 
 
 class Predict(msgspec.Struct, Generic[_T], frozen=True):
-    """`{"features": [[1.0, 2.0]]}`: a list with a row for each prediction."""
+    """Body `{"features": [[1.0, 2.0]]}`: one row for each prediction."""
 
     features: _T
 
 
 class PredictForm:
-    """The short form, for models of one input."""
+    """Short form, for models with one input."""
 
     def __init__(self, signature: Signature, intake: Intake) -> None:
         self._signature = signature
@@ -69,7 +69,7 @@ class PredictForm:
         return orjson.dumps({"predictions": predictions}, option=orjson.OPT_SERIALIZE_NUMPY)
 
     def _unusual(self, body: bytes) -> tuple[Any, int]:
-        """Of another depth than most requests; or wrong."""
+        """Parse a request of unusual depth, or reject an invalid one."""
         features = _decode(msgspec.json.Decoder(Predict[msgspec.Raw]), body).features
         rank = _depth(features)
         if rank == 0:
@@ -82,7 +82,7 @@ class PredictForm:
 
 
 class Given(msgspec.Struct, Generic[_T], frozen=True):
-    """An input tensor: its values one after another, or in lists in lists."""
+    """Input tensor: flat values or nested lists."""
 
     name: str
     shape: tuple[int, ...]
@@ -91,13 +91,13 @@ class Given(msgspec.Struct, Generic[_T], frozen=True):
 
 
 class Wished(msgspec.Struct, frozen=True):
-    """An output that the client wants."""
+    """Requested output."""
 
     name: str
 
 
 class Infer(msgspec.Struct, Generic[_T], frozen=True):
-    """A request of the Open Inference Protocol. Parameters are allowed there, and mean nothing here."""
+    """Request of the Open Inference Protocol. Parameters are accepted and ignored."""
 
     inputs: tuple[Given[_T], ...]
     id: str | None = None
@@ -105,14 +105,14 @@ class Infer(msgspec.Struct, Generic[_T], frozen=True):
 
 
 class InferForm:
-    """The Open Inference Protocol, version 2."""
+    """Open Inference Protocol, version 2."""
 
     def __init__(self, name: str, version: str, signature: Signature, intake: Intake) -> None:
         self._head = {"model_name": name} | ({"model_version": version} if version else {})
         self._signature = signature
         self._intake = intake
         self._outputs = signature.output_names(len(signature.outputs))
-        # Most models take floating-point numbers, and most clients send them flat: then one pass reads it all.
+        # Fast path: most models take floats and most clients send them flat.
         self._flat = msgspec.json.Decoder(Infer[list[float]])
         self._any = msgspec.json.Decoder(Infer[msgspec.Raw])
 
@@ -120,7 +120,7 @@ class InferForm:
         request, arrays = self._read(body)
         for wished in request.outputs:
             if self._outputs and wished.name not in self._outputs:
-                raise Refused(f"The model has no output `{wished.name}`; it has {', '.join(self._outputs)}.")
+                raise Refused(f"The model has no output `{wished.name}`: use {', '.join(self._outputs)}.")
         work = self._intake.admit(arrays)
         wanted = tuple(wished.name for wished in request.outputs)
         return msgspec.structs.replace(work, id=request.id, outputs=wanted) if request.id or wanted else work
@@ -139,7 +139,7 @@ class InferForm:
         try:
             flat = self._flat.decode(body)
         except _UNREADABLE:
-            pass  # lists in lists, whole numbers, or a mistake: the slower way tells them apart
+            pass  # nested lists, integers or invalid: the slow path distinguishes them
         else:
             if all(given.datatype.startswith("FP") for given in flat.inputs):
                 return flat, self._arrays(flat, _of_flat)
@@ -150,20 +150,22 @@ class InferForm:
         given = {tensor.name: tensor for tensor in request.inputs}
         specs = self._signature.inputs
         if len(specs) == 1 == len(request.inputs):
-            # The names of a TorchScript's inputs are its own affair; where there is one, nothing can be confused.
+            # With a single input the name does not matter: names of TorchScript inputs are arbitrary.
             return (self._intake.cast(array_of(request.inputs[0], _dtype(request.inputs[0])), specs[0]),)
         missing = [spec.name for spec in specs if spec.name not in given]
         unknown = sorted(given.keys() - {spec.name for spec in specs})
         if missing or unknown or len(given) != len(request.inputs):
             names = ", ".join(spec.name for spec in specs)
-            raise Refused(f"The model's inputs are {names}, each once; the request has {', '.join(given) or 'none'}.")
+            raise Refused(
+                f"The request has inputs {', '.join(given) or 'none'}, but the model takes {names}, each once."
+            )
         return tuple(self._intake.cast(array_of(given[spec.name], _dtype(given[spec.name])), spec) for spec in specs)
 
 
 def _dtype(given: Given[Any]) -> np.dtype[Any]:
     dtype = tensors.TYPES.get(given.datatype)
     if dtype is None:
-        raise Refused(f"The datatype `{given.datatype}` is not one of {', '.join(tensors.TYPES)}.")
+        raise Refused(f"Datatype `{given.datatype}` is unknown: use one of {', '.join(tensors.TYPES)}.")
     return dtype
 
 
@@ -179,33 +181,33 @@ def _of_raw(given: Given[msgspec.Raw], dtype: np.dtype[Any]) -> Array:
     array = tensors.of_lists(values, depth, dtype)
     _require_count(given, array.size)
     if depth > 1 and array.shape != given.shape:
-        raise Refused(f"`data` of `{given.name}` has the shape {list(array.shape)}, `shape` says {list(given.shape)}.")
+        raise Refused(f"`data` of `{given.name}` has shape {list(array.shape)}, but `shape` is {list(given.shape)}.")
     return array.reshape(given.shape)
 
 
 def _require_count(given: Given[Any], count: int) -> None:
     if len(given.shape) > _MOST_DIMENSIONS:
-        raise Refused(f"`{given.name}` has {len(given.shape)} dimensions; at most {_MOST_DIMENSIONS} are allowed.")
+        raise Refused(f"`{given.name}` has {len(given.shape)} dimensions: send at most {_MOST_DIMENSIONS}.")
     if count == 0:
-        # Its sizes could be any, and more than an array can have.
-        raise Refused(f"`{given.name}` is empty; send at least one row.")
+        # An empty tensor could claim any sizes, even more than an array can have.
+        raise Refused(f"`{given.name}` is empty: send at least one row.")
     if min(given.shape, default=0) < 0 or count != prod(given.shape):
-        raise Refused(f"`{given.name}` has {count} values, which is not its shape {list(given.shape)}.")
+        raise Refused(f"`{given.name}` has {count} values, which do not fit its shape {list(given.shape)}.")
 
 
 def _decode(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw) -> _T:
     try:
         return decoder.decode(body)
     except _UNREADABLE as error:
-        raise Refused(f"The request cannot be read: {error}.") from error
+        raise Refused(f"The request cannot be parsed: {error}.") from error
 
 
 def _depth(data: msgspec.Raw) -> int:
-    """How deep lists are in lists, by the brackets that it begins with."""
+    """Return the depth of nested lists, by the leading brackets."""
     start = bytes(memoryview(data)[:256]).translate(None, b" \t\r\n")
     depth = len(start) - len(start.lstrip(b"["))
     if depth > _DEEPEST:
-        raise Refused(f"Lists are nested {depth} deep; at most {_DEEPEST} are allowed.")
+        raise Refused(f"Lists are nested {depth} deep: send at most {_DEEPEST} levels.")
     return depth
 
 

@@ -1,4 +1,4 @@
-"""Between reading a request and running the model: whether it is what the model takes, and what may run with it."""
+"""Validation of parsed requests against the model's signature, and their batching key."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from skysail.runtimes.model_server.tensors import ANY, Array, Spec
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What the model is to be given, and what the answer needs of the request.
+    """Input of the model, and request fields for the response.
 
-    Works of one `kind` may be run together; one without a kind is run alone. `size` is in bytes.
+    Works with the same `kind` may be batched; one without a kind runs alone. `size` is in bytes.
     """
 
     arrays: tuple[Array, ...]
@@ -29,43 +29,43 @@ class Work(msgspec.Struct, frozen=True):
 
 class Intake:
     def __init__(self, signature: Signature, rows: int) -> None:
-        """`rows` is how many a request may have."""
+        """Set the signature and the maximum number of rows of a request."""
         self._signature = signature
         self._rows = rows
         first = signature.inputs[0].shape
-        # Nearly every request is for a model of one input, and has rows of the only width that it takes.
+        # Fast path: nearly all models have one input, whose rows have one width.
         is_plain = signature.known and len(signature.inputs) == 1 and first[:1] == (ANY,) and ANY not in first[1:]
         self._width = first[1:] if is_plain else None
 
     def admit(self, arrays: tuple[Array, ...]) -> Work:
-        """Raises Refused."""
+        """Validate arrays. Raises Refused."""
         shape = arrays[0].shape
         if shape[1:] == self._width and 0 < shape[0] <= self._rows and arrays[0].size:
             return Work(arrays, shape[0], self._width, None, (), arrays[0].nbytes)
         return self._looked_at(arrays)
 
     def cast(self, array: Array, spec: Spec) -> Array:
-        """To what the model takes: a wider or narrower type of the same kind, and no other."""
+        """Cast to the model's type, if both are of the same kind. Raises Refused."""
         if not self._signature.known or array.dtype == spec.dtype:
             return array
         if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-            raise Refused(f"`{spec.name}` must be {spec.datatype}, and the request has {tensors.NAMES[array.dtype]}.")
+            raise Refused(f"`{spec.name}` is {tensors.NAMES[array.dtype]}: send {spec.datatype}.")
         cast = array.astype(spec.dtype)
         if array.dtype.kind in "iu" and not np.array_equal(cast, array):
-            raise Refused(f"A value does not fit {spec.datatype}, which `{spec.name}` is.")
+            raise Refused(f"A value of `{spec.name}` does not fit into {spec.datatype}.")
         tensors.require_finite(cast)
         return cast
 
     def _looked_at(self, arrays: tuple[Array, ...]) -> Work:
         for spec, array in zip(self._signature.inputs, arrays, strict=True):
             if array.size == 0:
-                raise Refused(f"`{spec.name}` is empty; send at least one row.")
+                raise Refused(f"`{spec.name}` is empty: send at least one row.")
             if self._signature.known and not spec.fits(array.shape):
-                raise Refused(f"`{spec.name}` has the shape {list(array.shape)}; the model takes {list(spec.shape)}.")
+                raise Refused(f"`{spec.name}` has shape {list(array.shape)}, but the model takes {list(spec.shape)}.")
         rows = arrays[0].shape[0] if arrays[0].ndim else 1
         if rows > self._rows:
-            raise Refused(f"The request has {rows} rows; send at most {self._rows} at once.", 413)
-        # An input may also be something that holds for all rows of its request.
+            raise Refused(f"The request has {rows} rows: send at most {self._rows}.", 413)
+        # An input may also apply to all rows of its request; then requests cannot be batched.
         all_rows = all(array.shape[:1] == (rows,) for array in arrays)
         kind = tuple((array.dtype.num, array.shape[1:]) for array in arrays) if all_rows else None
         return Work(arrays, rows, kind, size=sum(array.nbytes for array in arrays))

@@ -1,4 +1,4 @@
-"""Answers before they are written to a connection."""
+"""Responses before they are written to a connection."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ def manifest(model: Any) -> dict[str, Any]:
 
 
 WRONG_DEPLOYMENTS = [
-    ({"modelURI": FORBIDDEN}, "spec.modelURI cannot be used. 169.254.169.254 is where clouds keep credentials"),
-    ({"modelURI": "model.pt"}, "spec.modelURI cannot be used. The address"),
-    ({"modelURI": "s3://bucket"}, "write where the model is in it"),
-    ({"modelURI": "file:///opt/m", "sha256": "ab" * 32}, "spec.sha256 is of a model that is downloaded"),
-    ({"validateScript": "http://10.0.0.1/v.py"}, "spec.validateScript cannot be used. 10.0.0.1 is a private address"),
-    ({"validateScript": "s3://bucket/v.py"}, "a key in the ConfigMap iris-validate."),
-    ({"validateScript": "a\nb"}, "spec.validateScript has control characters"),
+    ({"modelURI": FORBIDDEN}, "spec.modelURI is invalid. 169.254.169.254 "),
+    ({"modelURI": "model.pt"}, "spec.modelURI is invalid. The address"),
+    ({"modelURI": "s3://bucket"}, "s3://bucket/path"),
+    ({"modelURI": "file:///opt/m", "sha256": "ab" * 32}, "spec.sha256 needs a model that is downloaded"),
+    ({"validateScript": "http://10.0.0.1/v.py"}, "spec.validateScript is invalid. 10.0.0.1 is a private address"),
+    ({"validateScript": "s3://bucket/v.py"}, "a key of the ConfigMap iris-validate."),
+    ({"validateScript": "a\nb"}, "spec.validateScript contains control characters"),
     ({"resources": {}, "autoscale": True}, "set spec.resources.requests.cpu"),
     ({"resources": {"requests": {"memory": "1Gi"}}, "autoscale": True}, "set spec.resources.requests.cpu"),
     ({"resources": {"requests": {"cpu": "1e2.5"}}}, "spec.resources.requests has cpu: 1e2.5"),
@@ -35,23 +35,23 @@ WRONG_DEPLOYMENTS = [
         {"resources": {"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 2}}},
         "make them equal",
     ),
-    ({"resources": {"claims": [{"name": "gpu"}]}}, "ask for them in spec.resources.limits"),
+    ({"resources": {"claims": [{"name": "gpu"}]}}, "request devices in spec.resources.limits"),
     ({"env": [{"name": "A"}, {"name": "MODEL_PATH"}]}, "spec.env[1] sets MODEL_PATH, which Skysail sets"),
-    ({"annotations": {"skysail.dev/ready-path": "ping"}}, "skysail.dev/ready-path is ping: write a path"),
+    ({"annotations": {"skysail.dev/ready-path": "ping"}}, "skysail.dev/ready-path is ping"),
 ]
 WRONG_ML_MODELS = [
-    ({"modelURL": ""}, "spec.modelURL is empty: write where the model is"),
-    ({"modelURL": FORBIDDEN}, "spec.modelURL cannot be used. 169.254.169.254"),
+    ({"modelURL": ""}, "spec.modelURL is empty"),
+    ({"modelURL": FORBIDDEN}, "spec.modelURL is invalid. 169.254.169.254"),
     (
         {"framework": "sklearn"},
-        "spec.framework is sklearn, and nothing here serves such models: use one of onnx, pytorch, tensorflow, torchs",
+        "spec.framework is sklearn, which no runtime serves: use one of onnx, pytorch, tensorflow, torchserve",
     ),
     ({"env": [{"name": "MODEL_BASE_PATH"}]}, "spec.env[0] sets MODEL_BASE_PATH"),
-    ({"storageSize": "0"}, "spec.storageSize is 0, which is no size: write one such as 5Gi."),
+    ({"storageSize": "0"}, "spec.storageSize is 0"),
     ({"storageSize": "-1Gi"}, "spec.storageSize is -1Gi"),
     ({"storageSize": "1e999999"}, "spec.storageSize is 1e999999"),
     ({"resources": {"limits": {"memory": "1e9.5"}}}, "spec.resources.limits has memory"),
-    ({"annotations": {"skysail.dev/access-mode": "ReadOnlyMany"}}, "write one of ReadWriteOnce, ReadWriteMany."),
+    ({"annotations": {"skysail.dev/access-mode": "ReadOnlyMany"}}, "set one of ReadWriteOnce, ReadWriteMany."),
 ]
 WRONG = [
     *((deployment(**changed), words) for changed, words in WRONG_DEPLOYMENTS),
@@ -156,7 +156,10 @@ def test_a_model_that_goes_is_let_go():
         ({"storageSize": "9Gi"}, None),
         ({"storageSize": "4Gi"}, None),
         ({"storageSize": "5120Mi"}, None),
-        ({"annotations": {"skysail.dev/access-mode": "ReadWriteMany"}}, "The access mode cannot be changed."),
+        (
+            {"annotations": {"skysail.dev/access-mode": "ReadWriteMany"}},
+            "Annotation skysail.dev/access-mode is immutable",
+        ),
         ({"replicas": 3, "expose": False}, None),
     ],
 )
@@ -168,7 +171,7 @@ def test_what_a_claim_was_made_with_stays(changed, words):
 @pytest.mark.parametrize(("size", "is_told"), [("9Gi", False), ("5120Mi", False), ("4Gi", True)])
 def test_a_volume_only_grows_and_whoever_wants_less_is_told(size, is_told):
     found = admit(ML_MODEL, TERMS, manifest(ml_model(storageSize=size)), manifest(ml_model()))
-    assert (found.refused, "A volume that has more than" in " ".join(found.warnings)) == (None, is_told)
+    assert (found.refused, f"spec.storageSize {size} has no effect" in " ".join(found.warnings)) == (None, is_told)
 
 
 def test_only_changed_wishes_are_asked_about():
@@ -186,7 +189,7 @@ def test_servers_that_go_with_their_autoscaler_are_told(fewest, is_told):
     before = msgspec.structs.replace(before, status=msgspec.structs.replace(before.status, replicas=10))
     after = deployment(autoscale=False, minReplicas=fewest)
     found = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(before))
-    told_ = f"Without autoscale, {fewest or 1} of 10 servers are left, at once"
+    told_ = f"Without spec.autoscale, only {fewest or 1} of 10 servers stay"
     assert (found.refused, any(each.startswith(told_) for each in found.warnings)) == (None, is_told)
     again = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(after))
     assert again.warnings == ()
@@ -196,5 +199,5 @@ def test_servers_that_go_with_their_autoscaler_are_told(fewest, is_told):
 def test_a_change_that_is_not_served_because_of_a_rollback_is_told(number, version, is_told):
     before, after = (deployment(rollbackTo=number, **more) for more in ({}, {"version": version} if version else {}))
     found = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(before))
-    told_ = any("spec.rollbackTo holds the model at revision 1" in each for each in found.warnings)
+    told_ = any("spec.rollbackTo pins revision 1" in each for each in found.warnings)
     assert (found.refused, told_) == (None, is_told)

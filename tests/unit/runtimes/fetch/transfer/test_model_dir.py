@@ -133,7 +133,7 @@ async def test_the_disk_of_a_node_that_others_fill_meanwhile_is_left_to_them(tmp
     files.files = {name: tar_of({f"{number}.onnx": b"model" for number in range(30)})}
     monkeypatch.setattr(shutil, "disk_usage", Disk(10**6, others).usage)
     async with serving(files) as url:
-        with pytest.raises(WrongContent, match=r"^The disk of its node, .* has no room for the rest of the model: "):
+        with pytest.raises(WrongContent, match=r"^The disk of the node has no space left .*: use a node"):
             await fetch(f"{url}{name}", tmp_path / "m", on_node=True)
     assert names(tmp_path) == [], "it is given back"
 
@@ -165,7 +165,7 @@ async def test_a_volume_that_fails_may_pass_and_the_next_try_ends_well(tmp_path:
         await fetch(f"{url}/iris.tar.gz", tmp_path / "m")
 
     assert raised.value.reason == "ServerError"
-    assert "look at the volume" in str(raised.value)
+    assert "check the volume" in str(raised.value)
     assert content(tmp_path / "m") == _CONTENT
 
 

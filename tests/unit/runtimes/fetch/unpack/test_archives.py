@@ -155,9 +155,9 @@ def test_zip_files_are_held_to_the_same(tmp_path: Path, body):
 @pytest.mark.parametrize("body", _DAMAGED.values(), ids=_DAMAGED)
 def test_what_begins_like_an_archive_and_is_damaged_is_told_with_the_fix(tmp_path: Path, body):
     (tmp_path / "model").write_bytes(body)
-    with pytest.raises(WrongContent, match=r"^model is damaged or no archive: upload it again"):
+    with pytest.raises(WrongContent, match=r"^model is damaged or not an archive: upload it again"):
         archives.is_archive(tmp_path / "model")
-    with pytest.raises(WrongContent, match=r"^m\.tar is damaged or no archive: upload it again"):
+    with pytest.raises(WrongContent, match=r"^m\.tar is damaged or not an archive: upload it again"):
         _unpack(tmp_path, "m.tar", body)
 
 
@@ -260,7 +260,7 @@ def test_a_layer_that_is_cut_within_a_file_is_told_with_the_fix(tmp_path: Path, 
 
 
 def test_a_layer_that_names_files_from_the_root_is_refused(tmp_path: Path):
-    with pytest.raises(WrongContent, match="'/etc/evil', which cannot be written"):
+    with pytest.raises(WrongContent, match="invalid name '/etc/evil'"):
         list(oci_layers.unpack([_layer(tmp_path, "/etc/evil")], tmp_path / "into", limit=2**20))
 
 

@@ -106,7 +106,7 @@ async def test_before_the_model_is_there_it_says_so():
     house = House(double)
     client = await Client(ROW).ask(house.app)
     assert (client.status, client.answer_headers[b"retry-after"]) == (503, b"1")
-    assert client.told == {"error": "The model is being loaded; try again soon."}
+    assert client.told == {"error": "The model is loading: retry soon."}
     ready = await Client().ask(house.app, "GET", "/v2/health/ready")
     assert (ready.status, ready.told["ready"]) == (503, False)
     assert (await Client().ask(house.app, "GET", "/v2/health/live")).status == 200
@@ -169,7 +169,7 @@ async def test_whose_mistake_it_is_when_the_model_fails(worked, status):
     house.open()
     client = await Client(ROW).ask(house.app)
     assert client.status == status
-    sentence = "The model failed with input of the shape [1, 2]: mat1 and mat2 shapes cannot be multiplied."
+    sentence = "The model failed with input of shape [1, 2]: mat1 and mat2 shapes cannot be multiplied."
     assert client.told == {"error": sentence}
 
 

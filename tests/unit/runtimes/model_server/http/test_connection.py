@@ -128,7 +128,7 @@ async def test_a_head_that_is_too_long_is_refused(size, head):
     feed(lane, head, size)
     said = told(line)
     assert said.startswith("HTTP/1.1 431 ")
-    assert '{"error":"The headers are longer than 65536 bytes; send fewer or shorter ones."}' in said
+    assert '{"error":"The headers are longer than 65536 bytes: send fewer or shorter ones."}' in said
     assert (said.count("HTTP/1.1"), line.ended, line.closed) == (1, True, False)
     clock.pass_by(2.0)
     assert line.closed
@@ -302,5 +302,5 @@ async def test_only_so_many_requests_are_read_ahead(asked):
 async def test_what_cannot_be_read_is_said_in_a_sentence():
     lane, line = connected(opened())
     lane.data_received(b"POST /predict HTTP/1.1\r\ncontent-length: 5x\r\n\r\n")
-    assert told(line).endswith('{"error":"The request cannot be read as HTTP: Invalid character in Content-Length."}')
+    assert told(line).endswith('{"error":"The request is not valid HTTP: Invalid character in Content-Length."}')
     assert "\r\nconnection: close\r\n" in told(line)

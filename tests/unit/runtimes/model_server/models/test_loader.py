@@ -73,7 +73,7 @@ def test_a_model_that_fails_with_what_it_takes_is_refused(tmp_path):
 
 def test_a_model_that_fails_with_every_guess_is_refused_with_what_to_do(tmp_path):
     file = onnx_models.save_particular(tmp_path / "model.onnx", width=5)
-    with pytest.raises(WrongModel, match=r"Put signature.json beside it .*, or set ALLOW_UNTRIED=1 .*[^.]\.$"):
+    with pytest.raises(WrongModel, match=r"Put signature.json next to it .*, or set ALLOW_UNTRIED=1 .*[^.]\.$"):
         loaded(file)
     served = loaded(file, allow_untried=True)
     assert (served.example, served.joins) == (None, False)
@@ -93,11 +93,11 @@ def test_what_onnx_leaves_open_can_be_said_beside_it(tmp_path, told):
 @pytest.mark.parametrize(
     ("told", "sentence"),
     [
-        ({"shape": [-1, 5], "name": "x"}, r"has other inputs than the model, which takes features \(FP32\)"),
+        ({"shape": [-1, 5], "name": "x"}, r"has other inputs than the model: use features \(FP32\)"),
         ({"shape": [-1, 5], "datatype": "INT64"}, "has other inputs than the model"),
         ({"shape": [-1, 5], "trial": [1, 4]}, r"`trial` of features .* must be a shape that \[-1, 5\] allows"),
         ({"shape": [-1, -1], "trial": [1, 0]}, "`trial` of features"),
-        ({"shape": [-1, 4]}, "it fails with the input that it is said to take"),
+        ({"shape": [-1, 4]}, "it fails with input of its own signature"),
     ],
 )
 def test_what_is_said_beside_a_model_must_be_true(tmp_path, told, sentence):
@@ -129,7 +129,7 @@ def test_an_input_without_dimensions_is_tried_as_well(tmp_path):
 
 def test_what_is_no_onnx_is_refused(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"<html>not found</html>")
-    with pytest.raises(WrongModel, match=r"^model.onnx begins with <html>.*: that is a web page"):
+    with pytest.raises(WrongModel, match=r"^model.onnx begins with <html>.*, which is a web page"):
         loaded(tmp_path)
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x3a\x00")  # a graph, and nothing in it
     with pytest.raises(WrongModel, match=r"cannot be loaded: .*[^.]\.$"):

@@ -186,6 +186,10 @@ class Condition(Named):
     RELEASED = "Released", "On a claim that was deleted after its end: what it is kept for."
     CLOUD_REACHABLE = "CloudReachable", "On a cloud's node: whether the cloud lists what it runs for us."
     INSTANCES_CLAIMED = "InstancesClaimed", "On a cloud's node: whether all that runs there in our name has a claim."
+    LIMITS_ENFORCED = (
+        "LimitsEnforced",
+        "On the node of a local cluster: whether it enforces all limits of pods; if not, the message names the rest.",
+    )
 
 
 class Reason(Named):
@@ -217,6 +221,8 @@ class Reason(Named):
     THROTTLED = "Throttled", "The cloud asked for a pause."
     CLOUD_LISTS = "CloudLists", "The cloud lists what it runs."
     ALL_CLAIMED = "AllClaimed", "Each instance has its claim."
+    ALL_LIMITS_ENFORCED = "AllLimitsEnforced", "The node enforces every limit that it knows."
+    SOME_LIMITS_IGNORED = "SomeLimitsIgnored", "The machine does not let the node enforce some limits."
     STRAY_INSTANCES = "StrayInstances", "The cloud runs something in our name that no claim asked for; it is ended."
     LAUNCHING = "Launching", "The cloud is being called."
     LAUNCHED = "Launched", "The cloud has made the instance."

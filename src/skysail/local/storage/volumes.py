@@ -14,6 +14,7 @@ from skysail.cloud.errors import Gone, Refused
 from skysail.cloud.provider import Disk, File, Files, Folder, Mount, Scratch, Volume
 from skysail.local import files as plain_path
 from skysail.local.bubblewrap.rootfs import Bind
+from skysail.local.storage.ownership import Ownership
 
 _REASON = "CreateContainerConfigError"
 _CURRENT = "..data"
@@ -33,9 +34,10 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 class Volumes:
     """Made when the pod is prepared, deleted with it. Disks and the machine's folders stay."""
 
-    def __init__(self, uid: str, places: Places) -> None:
+    def __init__(self, uid: str, places: Places, ownership: Ownership = Ownership()) -> None:  # noqa: B008 (immutable)
         self._uid = uid
         self._places = places
+        self._ownership = ownership
         self._volumes: dict[str, Volume] = {}
         self._paths: dict[str, Path] = {}
 
@@ -74,7 +76,7 @@ class Volumes:
             raise Refused(
                 "VolumeNotReplaceable", f"The content of volume {name} is the pod's own and cannot be replaced."
             )
-        _write(self._paths[name], files)
+        self._write(self._paths[name], files)
 
     @property
     def have_limits(self) -> bool:
@@ -97,15 +99,22 @@ class Volumes:
         match volume.source:
             case Scratch(in_memory=in_memory):
                 folder = self._places.memory if in_memory else self._places.folder
-                return _empty(folder / self._uid / volume.name)
+                path = _empty(folder / self._uid / volume.name)
+                self._ownership.adopt(path)
+                return path
             case Files(files=files):
                 folder = _empty(self._places.folder / self._uid / volume.name)
-                _write(folder, files)
+                self._write(folder, files)
                 return folder
             case Folder(path=path, create=create):
                 return self._folder(Path(path), create=create)
-            case Disk(id=name):
-                return self._disk(name)
+            case Disk(id=name, read_only=read_only):
+                path = self._disk(name)
+                self._ownership.adopt(path, is_pvc=True, read_only=read_only)
+                return path
+
+    def _write(self, folder: Path, files: Iterable[File]) -> None:
+        _write(folder, files, self._ownership)
 
     def _folder(self, path: Path, *, create: bool) -> Path:
         real = _real(path)
@@ -125,7 +134,8 @@ class Volumes:
         if name != PurePosixPath(name).name or name in ("", ".", ".."):
             raise Refused(_REASON, f"{name!r} is no name of a disk.")
         path = self._places.disks / name
-        path.mkdir(mode=0o777, parents=True, exist_ok=True)
+        if not path.exists():
+            _empty(path)
         return _real(path)
 
 
@@ -167,13 +177,14 @@ def _below(root: Path, sub_path: str, *, can_make: bool) -> Path:
     return path
 
 
-def _write(folder: Path, files: Iterable[File]) -> None:
+def _write(folder: Path, files: Iterable[File], ownership: Ownership) -> None:
     """As a kubelet does: a new hidden folder, and one link that is moved to it; names are links through that one."""
     files = tuple(files)
     before = _current(folder)
     content = _fresh(folder, before)
     for file in files:
         _place(content, file)
+    ownership.adopt(content, read_only=True)  # before the link, so that a reader never meets a file it cannot open
     (folder / _NEXT).unlink(missing_ok=True)
     (folder / _NEXT).symlink_to(content.name)
     (folder / _NEXT).replace(folder / _CURRENT)

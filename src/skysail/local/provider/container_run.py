@@ -265,7 +265,7 @@ class Run:
 
     def _ran_out_of_memory(self) -> bool:
         """Return whether the kernel ended the program, for its own limit or else for the bound of all pods."""
-        if self._group.folders:
+        if self.container.limits.memory is not None:
             return self._group.ran_out_of_memory()
         return self._around.groups.out_of_memory_kills() > self._kills_before
 

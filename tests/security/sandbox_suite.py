@@ -1,0 +1,130 @@
+"""Hostile pods on the provider `local`, as in a cluster: run inside its namespaces by `test_sandbox`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from skysail.cloud.provider import Container, Rights, RunId, Running
+from skysail.local.addresses import MOUNT_FOLDER
+from skysail.local.bubblewrap import sandbox_check
+from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.id_ranges import FIRST
+from skysail.local.bubblewrap.isolation import Isolation
+from skysail.local.network.pod_network import PodNetwork
+from tests.conformance.local import local_provider
+from tests.conformance.provider_harness import Talk, outcome
+from tests.security import sandbox_attempts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PROGRAM = Path(sandbox_attempts.__file__).read_text()
+MAX_PROCESSES = 120
+MIN_INPUTS = 10
+TABLES = [table.__name__ for table in sandbox_attempts.TABLES]
+# Everything that a pod may be: root, another user, and root without any capability.
+WHO = {
+    "root": Rights(),
+    "user": Rights(user=1000, group=1000),
+    "nothing": Rights(dropped=frozenset({"ALL"})),
+}
+
+
+@pytest.fixture
+def isolation(tmp_path: Path) -> Isolation:
+    tools = Tools.find(os.environ["PATH"])
+    return Isolation.detect(tools, Path(MOUNT_FOLDER), tmp_path / "disks", max_processes=MAX_PROCESSES)
+
+
+@pytest.fixture
+async def talk(tmp_path: Path, isolation: Isolation) -> AsyncIterator[Talk]:
+    network = PodNetwork()
+    await network.open()
+    async with local_provider(tmp_path, network=network, isolation=isolation) as provider:
+        yield Talk(provider, image="busybox", python_image="python:3")
+    await network.close()
+
+
+def container(table: str, rights: Rights) -> Container:
+    return Container(name="main", image="busybox", command=command(table), rights=rights)
+
+
+def command(table: str) -> tuple[str, ...]:
+    return ("/usr/bin/python3", "-c", PROGRAM, table, str(MAX_PROCESSES))
+
+
+def judge(table: str, printed: str) -> None:
+    """Print the numbers, and fail where an attempt succeeded."""
+    rows = [json.loads(line) for line in printed.splitlines()]
+    broke = [name for name, why in rows if why is None]
+    print(f"{table}: {len(rows)} tried, {len(rows) - len(broke)} held")
+    assert broke == []
+    assert len(rows) >= MIN_INPUTS
+
+
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("table", TABLES)
+async def test_a_hostile_program_does_not_get_out(talk: Talk, table: str, who: str):
+    before = machine()
+    run = RunId(await talk.pod(), "main", 0)
+    await talk.provider.start(run, container(table, WHO[who]))
+    end = await talk.end(run)
+    assert end.code == 0, await talk.said(run, "stderr")
+    judge(table, await talk.said(run))
+    assert machine() == before
+
+
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("table", TABLES)
+async def test_a_hostile_command_beside_the_program_does_not_get_out(talk: Talk, table: str, who: str):
+    before = machine()
+    run = await talk.start("sleep 10000", rights=WHO[who])
+    code, printed, errors = await outcome(await talk.provider.exec(run, command(table), stdin=False, tty=False))
+    assert code == 0, errors
+    judge(table, printed)
+    assert machine() == before
+    assert isinstance(await talk.provider.state(run), Running)
+
+
+@pytest.mark.parametrize("user", [0, 1, 2, 33, 100, 1000, 1234, 65532, 65534, 65535])
+async def test_a_user_of_a_pod_has_no_id_of_a_user_of_the_machine(talk: Talk, isolation: Isolation, user: int):
+    run = await talk.start("sleep 10000", rights=Rights(user=user))
+    box = talk.provider._known(run).box
+    seen = Path(f"/proc/{box.program()}/status").read_text().splitlines()
+    ids = {int(one) for line in seen if line.startswith(("Uid:", "Gid:")) for one in line.split()[1:]}
+    if isolation.has_ranges:
+        assert min(ids) >= FIRST
+    else:
+        assert ids == {0}, "the one id of the cluster's user namespace, which is no root of the machine"
+        assert os.getuid() == 0
+        assert "4294967295" not in Path("/proc/self/uid_map").read_text()
+
+
+async def test_an_unconfined_container_may_make_calls_that_are_filtered_otherwise(talk: Talk):
+    confined, free = Rights(), Rights(is_unconfined=True)
+    assert (await talk.result("unshare --user true", rights=confined))[0] != 0
+    assert await talk.result("unshare --user true", rights=free) == (0, "")
+    run = await talk.start("sleep 10000", rights=free)
+    grep = ("grep", "Seccomp:", "/proc/self/status")
+    code, said, _ = await outcome(await talk.provider.exec(run, grep, stdin=False, tty=False))
+    assert (code, said.split()) == (0, ["Seccomp:", "0"])
+
+
+async def test_the_sandbox_is_verified(isolation: Isolation):
+    await sandbox_check.verify(isolation, Tools.find(os.environ["PATH"]))
+
+
+def machine() -> dict[str, object]:
+    """What a hostile pod could change outside."""
+    nodes = [os.stat(f"/dev/{name}") for name in ("null", "zero", "full", "random", "urandom", "tty")]
+    return {
+        "core_pattern": Path("/proc/sys/kernel/core_pattern").read_text(),
+        "hostname": os.uname().nodename,
+        "nodes": [(one.st_mode, one.st_uid, one.st_gid, one.st_mtime == 1) for one in nodes],
+        "passwd": oct(Path("/etc/passwd").stat().st_mode),
+    }

@@ -55,13 +55,32 @@ def readable(path):
 
 def kernel_settings():
     """Files of /proc that change the machine's kernel."""
-    files = (
-        "kernel/core_pattern kernel/modprobe kernel/hostname kernel/domainname kernel/panic kernel/printk "
-        "kernel/randomize_va_space kernel/pid_max kernel/threads-max kernel/sysrq kernel/dmesg_restrict "
-        "vm/overcommit_memory vm/drop_caches vm/swappiness fs/file-max fs/suid_dumpable fs/protected_symlinks "
-        "fs/mqueue/msg_max fs/mqueue/queues_max fs/inotify/max_user_watches net/ipv4/ip_forward "
-        "net/ipv4/ip_unprivileged_port_start net/core/somaxconn user/max_user_namespaces"
-    ).split()
+    files = [
+        "kernel/core_pattern",
+        "kernel/modprobe",
+        "kernel/hostname",
+        "kernel/domainname",
+        "kernel/panic",
+        "kernel/printk",
+        "kernel/randomize_va_space",
+        "kernel/pid_max",
+        "kernel/threads-max",
+        "kernel/sysrq",
+        "kernel/dmesg_restrict",
+        "vm/overcommit_memory",
+        "vm/drop_caches",
+        "vm/swappiness",
+        "fs/file-max",
+        "fs/suid_dumpable",
+        "fs/protected_symlinks",
+        "fs/mqueue/msg_max",
+        "fs/mqueue/queues_max",
+        "fs/inotify/max_user_watches",
+        "net/ipv4/ip_forward",
+        "net/ipv4/ip_unprivileged_port_start",
+        "net/core/somaxconn",
+        "user/max_user_namespaces",
+    ]
     found = {name: (writable, f"/proc/sys/{name}") for name in files if os.path.exists(f"/proc/sys/{name}")}
     for way in ("/proc/self/root", "/proc/1/root", "/proc/thread-self/root", "/proc/self/task/../root"):
         found[f"core_pattern through {way}"] = (writable, f"{way}/proc/sys/kernel/core_pattern")
@@ -79,11 +98,22 @@ def kernel_settings():
 
 def masked_files():
     """Files that tell about the machine's kernel."""
-    files = (
-        "/proc/interrupts /proc/kallsyms /proc/kcore /proc/keys /proc/kmsg /proc/latency_stats /proc/sched_debug "
-        "/proc/timer_list /proc/timer_stats /proc/acpi /proc/asound /proc/scsi /sys/firmware "
-        "/sys/devices/virtual/powercap"
-    ).split()
+    files = [
+        "/proc/interrupts",
+        "/proc/kallsyms",
+        "/proc/kcore",
+        "/proc/keys",
+        "/proc/kmsg",
+        "/proc/latency_stats",
+        "/proc/sched_debug",
+        "/proc/timer_list",
+        "/proc/timer_stats",
+        "/proc/acpi",
+        "/proc/asound",
+        "/proc/scsi",
+        "/sys/firmware",
+        "/sys/devices/virtual/powercap",
+    ]
     present = [path for path in files if os.path.exists(path)]
     found = {path: (readable, path) for path in present}
     for way in ("/proc/self/root", "/proc/1/root", "/proc/thread-self/root"):
@@ -218,11 +248,11 @@ def processes():
     found = {"threads": (threads, wanted), "a higher limit": (raised, wanted)}
     for user in (0, 1, 2, 33, 100, 1000, 1234, 65532, 65534, 65535):
         found[f"forks of user {user}"] = (forks, user, wanted)
-    found["forks in new sessions"] = (forks, 0, wanted, True)
+    found["forks in new sessions"] = (lambda: forks(0, wanted, own_session=True),)
     return found
 
 
-def forks(user, wanted, own_session=False):
+def forks(user, wanted, *, own_session=False):
     """Fork in a child that has this user, until it fails. The children end with the pipe."""
     heard, told = os.pipe()
     bomb = os.fork()

@@ -13,7 +13,7 @@ from skysail.cloud.provider import Container, Rights, RunId, Running
 from skysail.local.addresses import MOUNT_FOLDER
 from skysail.local.bubblewrap import sandbox_check
 from skysail.local.bubblewrap.host_tools import Tools
-from skysail.local.bubblewrap.id_ranges import FIRST
+from skysail.local.bubblewrap.id_ranges import FIRST, are_mapped
 from skysail.local.bubblewrap.isolation import Isolation
 from skysail.local.network.pod_network import PodNetwork
 from tests.conformance.local import local_provider
@@ -62,7 +62,7 @@ def judge(table: str, printed: str) -> None:
     """Print the numbers, and fail where an attempt succeeded."""
     rows = [json.loads(line) for line in printed.splitlines()]
     broke = [name for name, why in rows if why is None]
-    print(f"{table}: {len(rows)} tried, {len(rows) - len(broke)} held")
+    print(f"{table}: {len(rows)} tried, {len(rows) - len(broke)} held")  # noqa: T201 (asked for)
     assert broke == []
     assert len(rows) >= MIN_INPUTS
 
@@ -95,14 +95,13 @@ async def test_a_hostile_command_beside_the_program_does_not_get_out(talk: Talk,
 async def test_a_user_of_a_pod_has_no_id_of_a_user_of_the_machine(talk: Talk, isolation: Isolation, user: int):
     run = await talk.start("sleep 10000", rights=Rights(user=user))
     box = talk.provider._known(run).box
-    seen = Path(f"/proc/{box.program()}/status").read_text().splitlines()
-    ids = {int(one) for line in seen if line.startswith(("Uid:", "Gid:")) for one in line.split()[1:]}
+    ids = host_ids(box.program())
     if isolation.has_ranges:
         assert min(ids) >= FIRST
     else:
         assert ids == {0}, "the one id of the cluster's user namespace, which is no root of the machine"
         assert os.getuid() == 0
-        assert "4294967295" not in Path("/proc/self/uid_map").read_text()
+        assert not are_mapped()
 
 
 async def test_an_unconfined_container_may_make_calls_that_are_filtered_otherwise(talk: Talk):
@@ -119,9 +118,14 @@ async def test_the_sandbox_is_verified(isolation: Isolation):
     await sandbox_check.verify(isolation, Tools.find(os.environ["PATH"]))
 
 
+def host_ids(pid: int) -> set[int]:
+    seen = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {int(one) for line in seen if line.startswith(("Uid:", "Gid:")) for one in line.split()[1:]}
+
+
 def machine() -> dict[str, object]:
     """What a hostile pod could change outside."""
-    nodes = [os.stat(f"/dev/{name}") for name in ("null", "zero", "full", "random", "urandom", "tty")]
+    nodes = [Path("/dev", name).stat() for name in ("null", "zero", "full", "random", "urandom", "tty")]
     return {
         "core_pattern": Path("/proc/sys/kernel/core_pattern").read_text(),
         "hostname": os.uname().nodename,

@@ -52,6 +52,13 @@ class Ownership:
         elif self._fs_group is not None and not is_pvc:
             self._set_group(path, offset + self._fs_group, _READ_ONLY, is_pvc=False)
 
+    def make_alike(self, root: Path, descriptor: int) -> None:
+        """Give a new folder in the volume `root` the owners and the mode of the volume."""
+        file, found = f"/proc/self/fd/{descriptor}", root.stat()
+        if self._ids is not None:
+            os.chown(file, found.st_uid, found.st_gid)
+        os.chmod(file, stat.S_IMODE(found.st_mode))  # noqa: PTH101 (by descriptor: no link is followed)
+
     def _set_group(self, path: Path, group: int, mask: int, *, is_pvc: bool) -> None:
         found = path.lstat()
         if is_pvc and self._only_on_mismatch and found.st_gid == group and found.st_mode & stat.S_ISGID:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -62,7 +63,7 @@ class Volumes:
             case _:
                 read_only = mount.read_only
         path = self._paths[mount.volume]
-        source = _below(path, mount.sub_path, can_make=not read_only) if mount.sub_path else path
+        source = self._below(path, mount.sub_path, can_make=not read_only) if mount.sub_path else path
         # Programs write beside a part of a volume and beside a folder of the machine, so they can put a link there.
         is_shared = bool(mount.sub_path) or isinstance(volume.source, Folder)
         return Bind(str(source), mount.path, read_only, is_shared)
@@ -116,6 +117,20 @@ class Volumes:
     def _write(self, folder: Path, files: Iterable[File]) -> None:
         _write(folder, files, self._ownership)
 
+    def _below(self, root: Path, sub_path: str, *, can_make: bool) -> Path:
+        """Return a path inside the volume `root`, which has no links in it. A link of a program must not lead out.
+
+        A new folder gets the mode of the volume, as from a kubelet: the program may be any user.
+        """
+        path = _real(root / sub_path)
+        if not path.is_relative_to(root):
+            raise Refused(_REASON, f"The subPath {sub_path} leads out of its volume.")
+        try:
+            os.close(plain_path.opened(path, can_make=can_make, made=partial(self._ownership.make_alike, root)))
+        except FileNotFoundError as error:
+            raise Refused(_REASON, f"The subPath {sub_path} does not exist in its volume.") from error
+        return path
+
     def _folder(self, path: Path, *, create: bool) -> Path:
         real = _real(path)
         if not any(real.is_relative_to(_real(allowed)) for allowed in self._places.allowed):
@@ -163,18 +178,6 @@ def _empty(folder: Path) -> Path:
 def _real(path: Path) -> Path:
     """Without links. Unlike `Path.resolve` it takes one that leads to itself; then whoever opens it will complain."""
     return Path(os.path.realpath(path))
-
-
-def _below(root: Path, sub_path: str, *, can_make: bool) -> Path:
-    """A path inside the volume, `root`, which has no links in it. One that somebody put there must not lead out."""
-    path = _real(root / sub_path)
-    if not path.is_relative_to(root):
-        raise Refused(_REASON, f"The subPath {sub_path} leads out of its volume.")
-    try:
-        os.close(plain_path.opened(path, can_make=can_make))
-    except FileNotFoundError as error:
-        raise Refused(_REASON, f"The subPath {sub_path} does not exist in its volume.") from error
-    return path
 
 
 def _write(folder: Path, files: Iterable[File], ownership: Ownership) -> None:

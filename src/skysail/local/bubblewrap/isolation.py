@@ -104,6 +104,11 @@ class Isolation:
     def has_ranges(self) -> bool:
         return self._ranges is not None
 
+    @property
+    def limits_processes(self) -> bool:
+        """Whether RLIMIT_NPROC has an effect: the kernel exempts the root of the machine from it."""
+        return self.has_ranges or os.geteuid() != 0 or not are_mapped()
+
     def allocate(self) -> PodIds | None:
         """Return the ids of a new pod.
 

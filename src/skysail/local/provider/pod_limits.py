@@ -17,6 +17,7 @@ def unenforced(groups: Groups, isolation: Isolation) -> list[str]:
     missing = {
         "limits of memory and CPU": not groups.are_enforced,
         "the bound of memory and processes for all pods together": not groups.are_bounded,
+        "the limit of processes": not isolation.limits_processes,
         "user ids of its own for each pod": not isolation.has_ranges or isolation.shares_ids,
         "the filter of system calls": seccomp_filter.program() is None,
     }

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from skysail.cloud.provider import Rights
+from skysail.local.bubblewrap import isolation, masked_paths, mounts, sandbox_check, seccomp_filter, user_namespace
+from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.isolation import Isolation
+from skysail.local.bubblewrap.rootfs import Bind, Room
+from skysail.local.errors import StartFailed
+from tests.conformance.local import default_isolation, local_provider
+from tests.conformance.provider_harness import Talk, outcome
+
+TOOLS = Tools.find(os.environ["PATH"])
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives ids to pods")
+
+
+@pytest.fixture(params=["one id", pytest.param("ranges", marks=AS_ROOT)])
+def found(request) -> Isolation:
+    return default_isolation() if request.param == "ranges" else Isolation(TOOLS)
+
+
+async def test_a_sandbox_of_ours_is_verified(found):
+    await sandbox_check.verify(found, TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda patch: patch.setattr(masked_paths, "READ_ONLY", ()), "/proc/sys/"),
+        (lambda patch: patch.setattr(masked_paths, "HIDDEN", ()), "can be read"),
+        (lambda patch: patch.setattr(seccomp_filter, "descriptor", lambda: None), "system calls are not filtered"),
+    ],
+    ids=["settings", "masks", "filter"],
+)
+async def test_a_sandbox_that_does_not_hold_keeps_the_node_from_starting(found, monkeypatch, change, named):
+    script = sandbox_check._script("")
+    monkeypatch.setattr(sandbox_check, "_script", lambda outside: script)
+    change(monkeypatch)
+    with pytest.raises(StartFailed, match=named):
+        await sandbox_check.verify(found, TOOLS)
+
+
+@AS_ROOT
+@pytest.mark.parametrize("missing", ["ids", "namespace", "mounts"])
+def test_a_machine_that_does_not_allow_it_has_one_id_for_all(monkeypatch, tmp_path, missing):
+    def forbidden(*_args, **_options):
+        raise PermissionError("not allowed")
+
+    default_isolation()  # in mounts of our own
+    if missing == "ids":
+        monkeypatch.setattr(isolation, "are_mapped", lambda: False)
+    if missing == "namespace":
+        monkeypatch.setattr(user_namespace, "create", forbidden)
+    if missing == "mounts":
+        monkeypatch.setattr(mounts, "mount_tmpfs", forbidden)
+    found = Isolation.detect(TOOLS, tmp_path / "mounts", tmp_path / "disks")
+    if (tmp_path / "mounts").is_mount():
+        mounts.detach(tmp_path / "mounts")
+    assert not found.has_ranges
+    assert found.allocate() is None
+
+
+@AS_ROOT
+def test_mounts_that_a_process_left_behind_are_removed_by_the_next(tmp_path):
+    default_isolation()
+    folder = tmp_path / "mounts"
+    first = Isolation.detect(TOOLS, folder, tmp_path / "disks")
+    ids = first.allocate()
+    room = Room(hostname="h", env=(), binds=(Bind(str(tmp_path / "disks"), "/data"),))
+    _, staged = ids.staging.stage(room, ids.namespace(0))
+    assert (staged / "0").is_mount()
+    first.release(ids)
+    Isolation.detect(TOOLS, folder, tmp_path / "disks")
+    assert folder.is_mount()
+    assert list(folder.iterdir()) == []
+    assert str(staged) not in Path("/proc/self/mountinfo").read_text()
+    mounts.detach(folder)
+
+
+@AS_ROOT
+def test_a_start_that_fails_leaves_no_mount(tmp_path):
+    ids = default_isolation().allocate()
+    room = Room(hostname="h", env=(), binds=(Bind(str(tmp_path), "/a"), Bind(str(tmp_path / "none"), "/b")))
+    before = Path("/proc/self/mountinfo").read_text()
+    with pytest.raises(FileNotFoundError):
+        ids.staging.stage(room, ids.namespace(0))
+    assert Path("/proc/self/mountinfo").read_text() == before
+    default_isolation().release(ids)
+
+
+async def test_a_container_that_is_stopped_while_it_starts_ends(tmp_path):
+    async with local_provider(tmp_path, isolation=Isolation(TOOLS, max_processes=50)) as provider:
+        talk = Talk(provider, image="busybox", python_image="python:3")
+        starts = [asyncio.create_task(talk.start("sleep 1000")) for _ in range(5)]
+        await asyncio.sleep(0)
+        await provider.close()
+        await asyncio.gather(*starts, return_exceptions=True)
+
+
+@AS_ROOT
+async def test_files_below_private_folders_are_reached(tmp_path):
+    """The home, the cache of environments and volumes may lie below folders that only root may enter."""
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    async with local_provider(private) as provider:
+        talk = Talk(provider, image="busybox", python_image="python:3")
+        run = await talk.start("sleep 1000", rights=Rights(user=1000))
+        look = ("sh", "-c", "cat /etc/hostname && touch ~/x && echo ok")
+        assert (await outcome(await provider.exec(run, look, stdin=False, tty=False)))[:2] == (0, "pod\nok\n")

@@ -83,7 +83,7 @@ def test_hostile_commands_of_a_tenant_are_held(node, namespace, tenant, attempts
     assert tenant.apply(pod("victim", "sleep", "10000", container={"securityContext": _RESTRICTED})).returncode == 0
     until_condition(node, namespace, "pod/victim", "Ready")
     for table in _TABLES:
-        done = tenant.kubectl("exec", "victim", "--", "/usr/bin/python3", "-c", _PROGRAM, table)
+        done = tenant.kubectl("exec", "-i", "victim", "--", "/usr/bin/python3", "-", table, stdin=_PROGRAM)
         _record(attempts, f"cluster: {table}", "exec", done.stdout)
 
 

@@ -28,7 +28,8 @@ def test_a_node_names_each_limit_that_it_does_not_enforce(monkeypatch):
     assert (status, reason) == ("False", "SomeLimitsIgnored")
     assert message == (
         "The node does not enforce limits of memory and CPU, the bound of memory and processes for all pods together, "
-        "the limit of processes, user ids of its own for each pod, the filter of system calls: start Skysail as root of the machine."
+        "the limit of processes, user ids of its own for each pod, the filter of system calls: "
+        "start Skysail as root of the machine."
     )
 
 

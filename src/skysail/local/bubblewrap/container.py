@@ -169,13 +169,14 @@ class Box(Running):
         box = cls(order, tools, now)
         try:
             await box._until_executed()
+            # The kernel waits for all processors when mounts go: not in the event loop's thread.
+            await asyncio.to_thread(box._unstage)
         except BaseException:
             box.kill()
             await asyncio.shield(box.finish())
             raise
         finally:
-            # The kernel waits for all processors when mounts go: not in the event loop's thread.
-            await asyncio.shield(asyncio.to_thread(box._unstage))
+            box._unstage()
         return box
 
     async def finish(self) -> Ending:

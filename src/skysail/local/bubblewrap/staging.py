@@ -67,9 +67,11 @@ class Staging:
         return msgspec.structs.replace(room, **staged), folder
 
     def remove(self, folder: Path) -> None:
+        """Unmount and remove. Where that fails, the next process that opens the folder does it."""
         with contextlib.suppress(OSError):
             mounts.detach(folder)
-        folder.rmdir()
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
     def _bind(self, bind: Bind, target: Path, namespace: int) -> Bind:
         with ExitStack() as until:

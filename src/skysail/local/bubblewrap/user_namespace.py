@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from collections.abc import Iterable
 
@@ -21,7 +22,10 @@ def create(tools: Tools, *, owner: int, first: int, max_processes: int) -> int:
     The kernel applies the RLIMIT_NPROC of the process that makes the namespace to all users in the namespace together.
     Raises OSError if the machine does not allow it.
     """
-    limit = (tools.prlimit, f"--nproc={max_processes}:{max_processes}", "--")
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    # Root without CAP_SYS_RESOURCE, as in a container, cannot raise its own limit.
+    most = max_processes if hard == resource.RLIM_INFINITY else min(hard, max_processes)
+    limit = (tools.prlimit, f"--nproc={most}:{most}", "--")
     with subprocess.Popen(  # noqa: S603 (the system's own programs)
         [*limit, *become(tools, owner, owner), tools.unshare, "--user", tools.cat],
         stdin=subprocess.PIPE,

@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from skysail.cloud.provider import Rights
+from skysail.cloud.provider import Disk, File, Files, Mount, Rights, Volume
 from skysail.local.bubblewrap import isolation, masked_paths, mounts, sandbox_check, seccomp_filter, user_namespace
+from skysail.local.bubblewrap.container import Box, Order
 from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.id_ranges import FIRST
 from skysail.local.bubblewrap.isolation import Isolation
 from skysail.local.bubblewrap.rootfs import Bind, Room
 from skysail.local.errors import StartFailed
@@ -65,6 +70,57 @@ def test_a_machine_that_does_not_allow_it_has_one_id_for_all(monkeypatch, tmp_pa
     assert found.allocate() is None
 
 
+def has_overlay(folder: Path) -> bool:
+    """Mount one at `home` in this folder, if the kernel can."""
+    for name in ("lower", "upper", "work", "home"):
+        (folder / name).mkdir()
+    layers = f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work"
+    return (
+        subprocess.run(["mount", "-t", "overlay", "-o", layers, "none", folder / "home"], check=False).returncode == 0
+    )
+
+
+@AS_ROOT
+async def test_pods_share_one_range_where_the_file_system_of_pvcs_cannot_map_ids(tmp_path):
+    """An overlay, as the root of most containers is."""
+    default_isolation()
+    if not has_overlay(tmp_path):
+        pytest.skip("this kernel has no overlay")
+    try:
+        found = Isolation.detect(TOOLS, tmp_path / "mounts", tmp_path / "home" / "disks")
+        assert found.has_ranges
+        assert found.shares_ids
+        async with local_provider(tmp_path / "home", isolation=default_isolation()) as provider:
+            talk = Talk(provider, image="busybox", python_image="python:3")
+            uid = await talk.pod(Volume("data", Disk("pvc")), Volume("s", Files((File("key", b"secret\n", 0o400),))))
+            mounts_of = (Mount(volume="data", path="/data"), Mount(volume="s", path="/s"))
+            script = "cat /s/key; touch /data/x ~/x /tmp/x; stat -c %u /data/x"
+            assert await talk.result(script, pod=uid, mounts=mounts_of) == (0, "secret\n0\n")
+    finally:
+        for folder in ("mounts", "home"):
+            mounts.detach(tmp_path / folder)
+
+
+@AS_ROOT
+def test_a_limit_of_the_machine_that_is_lower_is_kept(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10, 50))
+    words = []
+
+    class Refused(Exception):
+        pass
+
+    def popen(argv, **_options):
+        words.extend(argv)
+        raise Refused
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    for most, limit in ((4096, "--nproc=50:50"), (20, "--nproc=20:20")):
+        words.clear()
+        with pytest.raises(Refused):
+            user_namespace.create(TOOLS, owner=FIRST, first=FIRST, max_processes=most)
+        assert limit in words
+
+
 @AS_ROOT
 def test_mounts_that_a_process_left_behind_are_removed_by_the_next(tmp_path):
     default_isolation()
@@ -112,3 +168,23 @@ async def test_files_below_private_folders_are_reached(tmp_path):
         run = await talk.start("sleep 1000", rights=Rights(user=1000))
         look = ("sh", "-c", "cat /etc/hostname && touch ~/x && echo ok")
         assert (await outcome(await provider.exec(run, look, stdin=False, tty=False)))[:2] == (0, "pod\nok\n")
+
+
+async def test_a_start_that_is_cancelled_when_the_program_runs_leaves_no_program(monkeypatch):
+    is_running = asyncio.Event()
+
+    async def stuck(*_args: object) -> None:
+        is_running.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "to_thread", stuck)
+    boxes = []
+    init = Box.__init__
+    monkeypatch.setattr(Box, "__init__", lambda box, *args: (init(box, *args), boxes.append(box))[0])
+    room = Room(hostname="h", env=(("PATH", "/usr/bin:/bin"),))
+    start = asyncio.create_task(Box.start(Order(room=room, argv=("sleep", "1000")), TOOLS, time.time))
+    await is_running.wait()
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert boxes[0].has_ended

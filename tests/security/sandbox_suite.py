@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from skysail.cloud.provider import Container, Rights, RunId, Running
-from skysail.local.addresses import MOUNT_FOLDER
+from skysail.local.addresses import MOUNT_FOLDER, RUN_FOLDER
 from skysail.local.bubblewrap import sandbox_check
+from skysail.local.bubblewrap.cgroups import Bounds, Groups
 from skysail.local.bubblewrap.host_tools import Tools
 from skysail.local.bubblewrap.id_ranges import FIRST, are_mapped
 from skysail.local.bubblewrap.isolation import Isolation
@@ -114,8 +117,45 @@ async def test_an_unconfined_container_may_make_calls_that_are_filtered_otherwis
     assert (code, said.split()) == (0, ["Seccomp:", "0"])
 
 
+@pytest.fixture
+async def bounded(tmp_path: Path, isolation: Isolation) -> AsyncIterator[Talk]:
+    groups = Groups.mount(Path(RUN_FOLDER) / "groups", f"skysail-test-{uuid.uuid4()}")
+    groups.bound_all(Bounds(memory=400 << 20, processes=250))
+    if not groups.are_bounded:
+        pytest.skip("only root bounds all pods together")
+    async with local_provider(tmp_path, groups, isolation=isolation) as provider:
+        yield Talk(provider, image="busybox", python_image="python:3")
+    assert "skysail-test" not in own_groups()
+
+
+async def test_the_memory_of_all_pods_together_is_bounded(bounded: Talk):
+    """Pods without a limit of their own: the kernel ends one of them, and never the agent."""
+    fill = "import time; held = [bytearray(1 << 20) for _ in range(300)]; print('full', flush=True); time.sleep(10000)"
+    runs = [RunId(await bounded.pod(), "main", 0) for _ in range(4)]
+    for run in runs:
+        await bounded.provider.start(
+            run, Container(name="main", image="busybox", command=("/usr/bin/python3", "-c", fill))
+        )
+    ends = await asyncio.wait([asyncio.create_task(bounded.end(run)) for run in runs], return_when="FIRST_COMPLETED")
+    assert {task.result().reason for task in ends[0]} == {"OOMKilled"}
+    for task in ends[1]:
+        task.cancel()
+
+
+async def test_the_processes_of_all_pods_together_are_bounded(bounded: Talk):
+    script = "i=0; while [ $i -lt 100 ]; do sleep 10000 & i=$((i+1)); done; echo all; wait"
+    for _ in range(2):
+        await bounded.hear(await bounded.start(script), "all")
+    code, said = await bounded.result(script)
+    assert (code == 0, said) == (False, "")
+
+
 async def test_the_sandbox_is_verified(isolation: Isolation):
     await sandbox_check.verify(isolation, Tools.find(os.environ["PATH"]))
+
+
+def own_groups() -> str:
+    return Path("/proc/self/cgroup").read_text()
 
 
 def host_ids(pid: int) -> set[int]:

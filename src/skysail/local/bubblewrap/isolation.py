@@ -11,7 +11,7 @@ import os
 import threading
 from pathlib import Path
 
-from skysail.local.bubblewrap import user_namespace
+from skysail.local.bubblewrap import device_nodes, user_namespace
 from skysail.local.bubblewrap.host_tools import Tools
 from skysail.local.bubblewrap.id_ranges import FIRST, IdRanges, are_mapped, subordinate
 from skysail.local.bubblewrap.staging import Staging
@@ -81,8 +81,10 @@ class Isolation:
     ) -> Isolation:
         """Try what this machine allows: neither the user id nor a sysctl says it. Blocking.
 
-        `folder` is for temporary mounts: every id must be able to reach it. `disks` is where PVCs are.
+        Call it in a mount namespace of the cluster's own. `folder` is for temporary mounts: every id must be able to
+        reach it. `disks` is where PVCs are.
         """
+        device_nodes.protect()
         if os.geteuid() != 0 or not are_mapped():
             return cls(tools, max_processes=max_processes)
         staging = Staging(folder)

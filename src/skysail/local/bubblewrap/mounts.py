@@ -39,8 +39,8 @@ class Tree:
         """
         self._set(_IDMAP, namespace)
 
-    def attach(self, target: Path, *, read_only: bool) -> None:
-        self._set(_NOSUID | _NODEV | (_RDONLY if read_only else 0), 0)
+    def attach(self, target: Path | str, *, read_only: bool, has_devices: bool = False) -> None:
+        self._set((0 if has_devices else _NOSUID | _NODEV) | (_RDONLY if read_only else 0), 0)
         _call(
             "move_mount",
             _MOVE_MOUNT,
@@ -59,6 +59,15 @@ class Tree:
         size = ctypes.c_size_t(ctypes.sizeof(wanted))
         where = _AT_EMPTY_PATH | _AT_RECURSIVE
         _call("mount_setattr", _MOUNT_SETATTR, self._descriptor, b"", where, ctypes.byref(wanted), size)
+
+
+def cover_read_only(path: str) -> None:
+    """Mount a file over itself, so that it can be opened for writing if it is a device, and not be changed."""
+    tree = Tree(path)
+    try:
+        tree.attach(path, read_only=True, has_devices=True)
+    finally:
+        tree.close()
 
 
 def mount_tmpfs(target: Path, options: str) -> None:

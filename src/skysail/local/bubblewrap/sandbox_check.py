@@ -11,7 +11,7 @@ import platform
 import time
 
 from skysail.cloud.provider import Rights
-from skysail.local.bubblewrap import masked_paths, seccomp_filter
+from skysail.local.bubblewrap import device_nodes, masked_paths, seccomp_filter
 from skysail.local.bubblewrap.container import Box, Identity, Order
 from skysail.local.bubblewrap.host_tools import Tools
 from skysail.local.bubblewrap.isolation import Isolation
@@ -30,6 +30,11 @@ for file in {hidden}; do
 done
 grep -q "^Seccomp:[[:space:]]*{seccomp}$" /proc/self/status || echo "system calls are not filtered"
 grep -q "^NoNewPrivs:[[:space:]]*1$" /proc/self/status || echo "privileges can be gained"
+for node in {nodes}; do
+  # To the mode that it has.
+  chmod "$(stat -c %a "$node")" "$node" 2>/dev/null && echo "$node can be changed"
+  ( : >> "$node" ) 2>/dev/null || [ "$node" = /dev/tty ] || echo "$node cannot be written"
+done
 ( : >> /dev/skysail-check ) 2>/dev/null && echo "/dev can be written"
 read inside outside number < /proc/self/uid_map
 [ "$outside" = "{outside}" ] || [ -z "{outside}" ] || echo "the host id is $outside"
@@ -63,4 +68,5 @@ async def verify(isolation: Isolation, tools: Tools) -> None:
 
 def _script(outside: str) -> str:
     filtered = "2" if seccomp_filter.program() is not None else "[0-9]"
-    return _SCRIPT.format(hidden=" ".join(masked_paths.HIDDEN), seccomp=filtered, outside=outside)
+    hidden, nodes = " ".join(masked_paths.HIDDEN), " ".join(device_nodes.NODES)
+    return _SCRIPT.format(hidden=hidden, nodes=nodes, seccomp=filtered, outside=outside)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import stat
 import subprocess
 import time
 from pathlib import Path
@@ -10,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from skysail.cloud.provider import Disk, File, Files, Mount, Rights, Volume
-from skysail.local.bubblewrap import isolation, masked_paths, mounts, sandbox_check, seccomp_filter, user_namespace
+from skysail.local.bubblewrap import (
+    device_nodes,
+    isolation,
+    masked_paths,
+    mounts,
+    rootfs,
+    sandbox_check,
+    seccomp_filter,
+    user_namespace,
+)
 from skysail.local.bubblewrap.container import Box, Order
 from skysail.local.bubblewrap.host_tools import Tools
 from skysail.local.bubblewrap.id_ranges import FIRST
@@ -26,6 +36,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives ids to p
 
 @pytest.fixture(params=["one id", pytest.param("ranges", marks=AS_ROOT)])
 def found(request) -> Isolation:
+    default_isolation()  # protects the device nodes, in mounts of our own
     return default_isolation() if request.param == "ranges" else Isolation(TOOLS)
 
 
@@ -48,6 +59,30 @@ async def test_a_sandbox_that_does_not_hold_keeps_the_node_from_starting(found, 
     change(monkeypatch)
     with pytest.raises(StartFailed, match=named):
         await sandbox_check.verify(found, TOOLS)
+
+
+@AS_ROOT
+async def test_device_nodes_cannot_be_changed_by_a_pod_that_owns_them(tmp_path, monkeypatch):
+    """As in a container without ids for pods. On a node of our own."""
+    default_isolation()
+    os.mknod(tmp_path / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    mine = str(tmp_path / "null")
+    room = Room(hostname="h", env=(("PATH", "/usr/bin:/bin"),))
+    for is_protected in (False, True):
+        if is_protected:
+            device_nodes.protect([mine])
+            device_nodes.protect([mine])
+        monkeypatch.setattr(rootfs, "arguments", with_node(mine))
+        order = Order(room=room, argv=("sh", "-c", "echo x > /node && chmod 600 /node"), max_processes=99)
+        box = await Box.start(order, TOOLS, time.time)
+        assert ((await box.finish()).code == 0) is not is_protected
+        assert ((tmp_path / "null").stat().st_mode & 0o777) == 0o600
+    mounts.detach(tmp_path / "null")
+
+
+def with_node(node: str):
+    arguments = rootfs.arguments
+    return lambda room, host: [*arguments(room, host), "--dev-bind", node, "/node"]
 
 
 @AS_ROOT

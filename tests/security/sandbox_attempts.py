@@ -129,10 +129,10 @@ def device_nodes():
     found = {}
     for name in ("null", "zero", "full", "random", "urandom", "tty"):
         path = f"/dev/{name}"
-        mode = stat.S_IMODE(os.stat(path).st_mode)
-        found[f"mode of {name}"] = (os.chmod, path, mode)
+        shown = os.stat(path)
+        found[f"mode of {name}"] = (os.chmod, path, stat.S_IMODE(shown.st_mode))
         found[f"owner of {name}"] = (os.chown, path, os.getuid(), os.getgid())
-        found[f"time of {name}"] = (os.utime, path, (1, 1))
+        found[f"time of {name}"] = (os.utime, path, (shown.st_atime, shown.st_mtime))
         found[f"removal of {name}"] = (os.unlink, path)
     for folder in ("/tmp", "/dev/shm", "/", "/dev"):
         for kind, mode in (("block", stat.S_IFBLK), ("char", stat.S_IFCHR)):

@@ -1,4 +1,7 @@
-"""Runs the suite inside a hull, with the real network. A program: `python -m tests.conformance.in_hull FOLDER`."""
+"""Runs a suite inside a hull, with the real network.
+
+A program: `python -m tests.conformance.in_hull FOLDER [SUITE [EXPRESSION]]`; the expression chooses tests, as `-k`.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,11 @@ from skysail.local.cluster import namespaces
 _SUITE = Path(__file__).with_name("hull_suite.py")
 
 
-def main(folder: str) -> int:
-    entry = namespaces.launch(
-        lambda: int(pytest.main(["-q", "-p", "no:cacheprovider", f"--basetemp={folder}", str(_SUITE)]))
-    )
+def main(folder: str, suite: str = str(_SUITE), chosen: str = "") -> int:
+    options = ["-q", "-rP", "-p", "no:cacheprovider", f"--basetemp={folder}", "-k", chosen, suite]
+    entry = namespaces.launch(lambda: int(pytest.main(options)))
     return os.waitstatus_to_exitcode(os.waitpid(entry, 0)[1])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
+import tempfile
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from skysail.local.addresses import RUN_FOLDER
 from skysail.local.bubblewrap.cgroups import Groups
 from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.isolation import Isolation
+from skysail.local.cluster import syscalls
 from skysail.local.images import store
 from skysail.local.provider.dependencies import Surroundings
 from skysail.local.provider.provider import LocalProvider
@@ -20,11 +26,20 @@ from skysail.local.storage.volumes import Places
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from skysail.base.names import Event
     from skysail.cloud.provider import Pod, RunId
     from skysail.local.provider.dependencies import Network
+
+
+@functools.cache
+def default_isolation() -> Isolation:
+    """As a node's agent has it: with the ids of pods where we are root, in mounts that the machine does not see."""
+    if os.geteuid() == 0 and not Path(RUN_FOLDER).exists():
+        syscalls.unshare(syscalls.NEWNS)
+        syscalls.make_mounts_private()
+    with tempfile.TemporaryDirectory() as disks:
+        return Isolation.detect(Tools.find(os.environ["PATH"]), Path("/mnt"), Path(disks))
 
 
 class Attachment(msgspec.Struct, frozen=True):
@@ -53,6 +68,7 @@ async def local_provider(
     groups: Groups | None = None,
     *,
     network: Network | None = None,
+    isolation: Isolation | None = None,
     tell: Callable[[RunId, Event, str], None] = lambda run, reason, note: None,
 ) -> AsyncIterator[LocalProvider]:
     _, environments = store.open_in(folder / "home", os.environ)
@@ -60,6 +76,7 @@ async def local_provider(
         Surroundings(
             tools=Tools.find(os.environ["PATH"]),
             groups=groups or Groups({}, "tests"),
+            isolation=isolation or default_isolation(),
             network=network or OwnNetwork(),
             images=environments,
             places=Places(

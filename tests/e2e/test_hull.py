@@ -199,7 +199,7 @@ def hull_script(payload: str, before: str = "") -> list[str]:
     """A payload in a hull without a plane. `before` runs in the outer process, which has all modules by then."""
     script = f"""
 import ctypes, json, os, signal, subprocess, sys
-from skysail.local import hull
+from skysail.local.cluster import namespaces as hull
 
 def payload():
 {textwrap.indent(textwrap.dedent(payload), "    ")}
@@ -335,7 +335,7 @@ def test_the_whole_plane_runs_for_a_user_without_any_rights(nobodys_folder, clus
     )
     script = f"""
 import ctypes, os, sys
-from skysail.app import hull
+from skysail.app import local_cluster as hull
 import concurrent.futures.thread, encodings.idna  # now, for nobody may not be allowed to read the interpreter's files
 {BECOME_NOBODY}
 os.environ["SKYSAIL_HOME"] = {str(home)!r}

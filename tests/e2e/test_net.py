@@ -487,7 +487,7 @@ def test_a_taken_port_is_told(cluster):
 
 VISIT = """
 import ctypes, os, signal, sys
-from skysail.local import hull, visitor
+from skysail.local.cluster import namespaces as hull, nsenter as visitor
 
 def payload():
     signal.sigwait([signal.SIGTERM])
@@ -583,7 +583,7 @@ IMPORTS = """
 import concurrent.futures.thread, encodings.idna  # now, for nobody may not be allowed to read the interpreter's files
 import msgspec
 from skysail.cloud.provider import Pod
-from skysail.local.network import namespaces, network
+from skysail.local.network import netns as namespaces, network
 from skysail.local.network.pod_network import PodNetwork
 from skysail.local.network.service_endpoints import Place
 from skysail.local.network.service_proxy import ServiceProxy

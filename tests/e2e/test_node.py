@@ -50,6 +50,7 @@ def test_the_node_is_what_a_scheduler_and_an_api_server_expect(node):
         "DiskPressure": "False",
         "PIDPressure": "False",
         "NetworkUnavailable": "False",
+        "LimitsEnforced": "True" if os.geteuid() == 0 else "False",
     }
     # Kubernetes' controllers come later: one takes the taint of a new node away, one the lease of the node before.
     node.until(lambda: "taints" not in get(node, "default", "node", NODE)["spec"], "the node to have no taint")

@@ -33,14 +33,17 @@ from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.kube.events import Broadcaster
-from skysail.local.addresses import HULL, METRICS_PORT, NODE, NODE_PORT, RUN_FOLDER
-from skysail.local.bubblewrap.cgroups import Groups
+from skysail.local.addresses import HULL, METRICS_PORT, MOUNT_FOLDER, NODE, NODE_PORT, RUN_FOLDER
+from skysail.local.bubblewrap import sandbox_check
+from skysail.local.bubblewrap.cgroups import Bounds, Groups
 from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.isolation import MAX_PROCESSES, Isolation
 from skysail.local.cluster.home import Home
 from skysail.local.control_plane import credentials, pki
 from skysail.local.images import store
 from skysail.local.network import egress_proxy
 from skysail.local.network.network import Network
+from skysail.local.provider import pod_limits
 from skysail.local.provider.dependencies import Surroundings
 from skysail.local.provider.provider import LocalProvider
 from skysail.local.provider.run_journal import Journal
@@ -69,6 +72,8 @@ log = logging.getLogger(__name__)
 
 def main(home: str) -> int:
     log_setup.configure("info", "json")
+    # Files that pods mount must be readable for every user of a pod. The home itself is closed to everybody else.
+    os.umask(0o022)
     return asyncio.run(run(Home(Path(home))))
 
 
@@ -104,9 +109,9 @@ class Agent:
         self._rng = rng
         self._store = LogStore(home.root / "pod-logs")
         self._broadcaster = Broadcaster(client, instance=NODE, now=clock.now)
-        boxes = self._surroundings()
-        self._provider = LocalProvider(boxes)
-        self._simulated = SimulatedClouds(home, boxes)
+        self._boxes = self._surroundings()
+        self._provider = LocalProvider(self._boxes)
+        self._simulated = SimulatedClouds(home, self._boxes)
         self._identity = Identity(client, self._certificate, rng)
         self._sampler = Sampler(self._provider, time.time)
         node = Node(name=NODE, address=HULL, allocatable=CAPACITY, environment=egress_proxy.environment())
@@ -124,6 +129,7 @@ class Agent:
                 network.cancel()
 
     async def _serve(self) -> None:
+        await sandbox_check.verify(self._boxes.isolation, self._boxes.tools)
         listener = socket.create_server((HULL, NODE_PORT))
         server = await routes.serve(self._api(), listener, self._identity.callers.context)
         metrics = MetricsApi(NODE, self._keeper, self._sampler)
@@ -161,12 +167,20 @@ class Agent:
         volumes, runs, memory = home / "volumes", home / "pods", Path("/dev/shm/skysail")  # noqa: S108 (the hull's own)
         for folder in (volumes, runs, memory):  # of pods that ended with the agent before
             shutil.rmtree(folder, ignore_errors=True)
+        # Closed to other users of the machine: a pod's root can leave a setuid file of the machine's root on a PVC.
+        for folder in (volumes, runs, home / "disks"):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o700)
         allowed = os.environ.get("SKYSAIL_ALLOWED_FOLDERS", "")
         # Inside the hull the way to a package index is the filtered one.
         _, environments = store.open_in(home, {**os.environ, **egress_proxy.way_out()})
+        tools, seed = Tools.find(os.environ.get("PATH", "")), self._home.root.stat().st_ino
+        groups = Groups.mount(inside / "cgroup", f"skysail-{seed}", max_processes=MAX_PROCESSES)
+        groups.bound_all(Bounds.of_this_machine())
         return Surroundings(
-            tools=Tools.find(os.environ.get("PATH", "")),
-            groups=Groups.mount(inside / "cgroup", f"skysail-{self._home.root.stat().st_ino}"),
+            tools=tools,
+            groups=groups,
+            isolation=Isolation.detect(tools, Path(MOUNT_FOLDER), home / "disks", seed=seed),
             network=self._network.pods,
             images=environments,
             places=Places(
@@ -207,6 +221,7 @@ class Agent:
             kubelet_version=version.git_version,
             capacity=CAPACITY,
             labels={"kubernetes.io/arch": _ARCHITECTURES.get(platform.machine(), platform.machine())},
+            conditions=pod_limits.condition(pod_limits.unenforced(self._boxes.groups, self._boxes.isolation)),
         )
 
     async def _version(self) -> _Version:

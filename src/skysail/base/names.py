@@ -207,6 +207,10 @@ class Condition(Named):
     RELEASED = "Released", "On a claim that was deleted after termination: why it is kept."
     CLOUD_REACHABLE = "CloudReachable", "On a virtual node: whether the cloud lists its instances."
     INSTANCES_CLAIMED = "InstancesClaimed", "On a virtual node: whether every instance of this cluster has a claim."
+    LIMITS_ENFORCED = (
+        "LimitsEnforced",
+        "On the node of a local cluster: whether it enforces all limits of pods; if not, the message names the rest.",
+    )
 
 
 class Reason(Named):
@@ -245,6 +249,8 @@ class Reason(Named):
     CLOUD_LISTS = "CloudLists", "The cloud lists its instances."
     ALL_CLAIMED = "AllClaimed", "Each instance has a claim."
     STRAY_INSTANCES = "StrayInstances", "The cloud runs an instance of this cluster without a claim; it is terminated."
+    ALL_LIMITS_ENFORCED = "AllLimitsEnforced", "The node enforces every limit that it knows."
+    SOME_LIMITS_IGNORED = "SomeLimitsIgnored", "The machine does not let the node enforce some limits."
     LAUNCHING = "Launching", "The cloud is being called."
     LAUNCHED = "Launched", "The cloud has created the instance."
     REPLY_LOST = "ReplyLost", "The reply of the cloud was lost. Nothing is done until its listings show the outcome."

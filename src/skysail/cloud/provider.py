@@ -81,6 +81,7 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
     dropped: frozenset[str] = frozenset()
     added: frozenset[str] = frozenset()
     has_read_only_root: bool = False
+    is_unconfined: bool = False  # without the provider's default filter of system calls
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +113,9 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     volumes: tuple[Volume, ...] = ()
     hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     uses_host_network: bool = False
+    fs_group: int | None = None  # the group that volumes are given to, and that every container is in
+    keeps_matching_groups: bool = False  # a PVC whose root has that group already is not walked
+    groups: frozenset[int] = frozenset()  # more groups of every container
 
 
 class RunId(msgspec.Struct, frozen=True, order=True):
@@ -196,6 +200,9 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     several_containers: bool = False
     host_network: bool = False
     capabilities: frozenset[str] = frozenset()  # those that a container may have where it asks for them
+    ignored_capabilities: frozenset[str] = frozenset()  # those that it may ask for and that have no effect
+    user_namespaces: bool = False
+    supplemental_groups: bool = False
     stats: bool = False
     gang: bool = False
     live_prices: bool = False

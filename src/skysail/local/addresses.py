@@ -24,6 +24,7 @@ METRICS_SERVICE = ("kube-system", "skysail-metrics")
 # On the hull's own tmpfs: etcd has no password, so it has no address that a pod could dial either. Where it waits for
 # peers it takes a plain name only, which is a file in the folder that it is started in.
 RUN_FOLDER = "/run/skysail"
+MOUNT_FOLDER = "/run/skysail-mounts"  # for the moment of a container's start; every id may pass it
 ETCD_SOCKET = f"unix://{RUN_FOLDER}/etcd.sock"
 ETCD_PEER_SOCKET = "unix://etcd-peer.sock"
 # It has neither peers nor clients that look it up, but it does not start without addresses to tell them.

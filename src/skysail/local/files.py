@@ -6,27 +6,29 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 _PART = os.O_PATH | os.O_NOFOLLOW
 
 
-def opened(path: Path, *, can_make: bool = False) -> int:
+def opened(path: Path, *, can_make: bool = False, made: Callable[[int], None] = lambda _: None) -> int:
     """A descriptor of what is there, good for nothing but to be named; of a new folder where nothing is and one may be.
 
-    Raises OSError, also where any part of the path is a link.
+    Calls `made` with the descriptor of each new folder. Raises OSError, also where any part of the path is a link.
     """
     folder = os.open(path.anchor, _PART)
     for part in path.relative_to(path.anchor).parts:
         try:
-            found = _step(folder, part, can_make=can_make)
+            found = _step(folder, part, can_make=can_make, made=made)
         finally:
             os.close(folder)
         folder = found
     return folder
 
 
-def _step(folder: int, part: str, *, can_make: bool) -> int:
+def _step(folder: int, part: str, *, can_make: bool, made: Callable[[int], None]) -> int:
+    is_new = False
     try:
         found = os.open(part, _PART, dir_fd=folder)
     except FileNotFoundError:
@@ -34,8 +36,11 @@ def _step(folder: int, part: str, *, can_make: bool) -> int:
             raise
         with contextlib.suppress(FileExistsError):  # somebody was faster
             os.mkdir(part, dir_fd=folder)
+            is_new = True
         found = os.open(part, _PART, dir_fd=folder)
     if stat.S_ISLNK(os.fstat(found).st_mode):
         os.close(found)
         raise OSError(errno.ELOOP, "a link is in the way", part)
+    if is_new:
+        made(found)
     return found

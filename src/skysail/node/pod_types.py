@@ -173,6 +173,8 @@ class SecurityContext(_Read, frozen=True):
     se_linux_options: dict[str, Any] | None = None
     windows_options: dict[str, Any] | None = None
     supplemental_groups: tuple[int, ...] = ()
+    fs_group: int | None = None
+    fs_group_change_policy: str = "Always"
     sysctls: tuple[dict[str, Any], ...] = ()
 
 

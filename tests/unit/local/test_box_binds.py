@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from skysail.cloud.provider import Folder, Mount, Scratch, Volume
@@ -84,6 +85,6 @@ async def test_a_bubblewrap_that_is_too_old_is_told_with_the_fix(volumes, tmp_pa
     old = tmp_path / "bwrap"
     old.write_text("#!/bin/sh\necho 'bwrap: Unknown option --bind-fd' >&2; exit 1\n")
     old.chmod(0o755)
-    tools = Tools(str(old), TOOLS.ip, TOOLS.setsid, TOOLS.sh)
+    tools = msgspec.structs.replace(TOOLS, bwrap=str(old))
     _, why = await said(volumes.bind(PARTS[0]), "true", tools=tools)
     assert "update it" in why

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+import msgspec
 import pytest
 
 from skysail.cloud.provider import Rights
@@ -44,8 +45,14 @@ MACHINE = Disk(
 )
 
 
+ROOT = " --size 268435456 --tmpfs / "
+SHARED_MEMORY = " --perms 1777 --size 1073741824 --tmpfs /dev/shm "
+
+
 def words(room: Room, machine: Disk = MACHINE) -> str:
-    return " " + " ".join(rootfs.arguments(room, machine)) + " "
+    """Return the arguments after those that every container has for its root, /proc and /dev."""
+    found = " " + " ".join(rootfs.arguments(room, machine)) + " "
+    return found.replace(ROOT, " ").replace(SHARED_MEMORY, " ").replace(" --remount-ro /dev ", " ")
 
 
 def room(**wishes) -> Room:
@@ -104,7 +111,9 @@ def test_deeper_mounts_come_after_those_that_they_lie_in():
 
 
 def test_the_environment_comes_last_and_only_if_it_is_not_shown_already():
-    bound = words(room(binds=(Bind("/vol", "/root"),), environment=("/root/env", "/usr/lib/python")))
+    bound = words(
+        room(binds=(Bind("/vol", "/root"),), environment=tuple(Bind(f, f) for f in ("/root/env", "/usr/lib/python")))
+    )
     assert bound.index(" --bind /vol /root ") < bound.index(" --ro-bind /root/env /root/env ")
     assert "/usr/lib/python" not in bound
 
@@ -118,8 +127,8 @@ def test_what_is_held_open_is_bound_by_its_descriptor():
 def test_root_has_the_usual_rights_of_a_container_only(user):
     rights = words(room(rights=Rights(user=user)))
     assert " --cap-drop ALL --cap-add CAP_CHOWN " in rights
-    assert "--unshare-user" not in rights
-    assert not any(f"CAP_{name} " in rights for name in ("SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "MKNOD", "SYS_MODULE"))
+    assert " --unshare-user --uid 0 --gid 0 " in rights
+    assert not any(f"CAP_{name} " in rights for name in ("SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "MKNOD", "NET_RAW"))
 
 
 @pytest.mark.parametrize(
@@ -158,3 +167,29 @@ def test_a_root_that_may_only_be_read_is_closed_when_it_is_furnished():
     closed = words(room(rights=Rights(has_read_only_root=True), binds=(Bind("/vol", "/data"),)))
     assert closed.index(" --bind /vol /data ") < closed.index(" --remount-ro / ")
     assert "--remount-ro" not in words(room())
+
+
+def test_the_memory_of_the_root_and_of_dev_is_bounded_and_dev_is_closed_after_the_mounts():
+    found = " ".join(rootfs.arguments(room(binds=(Bind("/vol", "/dev/shm"),)), MACHINE))
+    assert f" {found}".startswith(ROOT)
+    assert found.index("--dev /dev") < found.index(SHARED_MEMORY) < found.index("--bind /vol /dev/shm")
+    assert found.index("--bind /vol /dev/shm") < found.index("--remount-ro /dev")
+
+
+def test_a_user_namespace_and_a_filter_that_are_handed_over_are_used():
+    handed = words(msgspec.structs.replace(room(rights=Rights(user=5)), user_namespace=7, seccomp_filter=8))
+    assert " --userns 7 --uid 5 --gid 0 --cap-drop ALL --seccomp 8 " in handed
+    assert "--unshare-user" not in handed
+
+
+def test_proc_is_covered_after_it_is_mounted_and_only_where_the_kernel_has_the_file():
+    kernel = Disk("/proc/sys/kernel/core_pattern", "/proc/keys", "/proc/acpi/alarm", "/sys/firmware/dmi")
+    found = " ".join(rootfs.arguments(room(), kernel))
+    assert found.index("--proc /proc") < found.index("--ro-bind /proc/sys /proc/sys")
+    for covered in (
+        "--ro-bind /dev/null /proc/keys",
+        "--tmpfs /proc/acpi --remount-ro /proc/acpi",
+        "--tmpfs /sys/firmware --remount-ro /sys/firmware",
+    ):
+        assert covered in found
+    assert "/proc/kcore" not in found

@@ -29,7 +29,7 @@ def status(home: HomeOption = None) -> None:
     from skysail.local.cluster.control_client import Control
     from skysail.local.cluster.home import Home
     from skysail.local.errors import NotRunning
-    from skysail.local.reports import cloud_costs
+    from skysail.local.reports import cloud_costs, node_limits
     from skysail.local.reports.object_counts import census
 
     place = Home.of(home, os.environ)
@@ -47,6 +47,8 @@ def status(home: HomeOption = None) -> None:
         return
     try:
         console.print(_objects(asyncio.run(census(place.kubeconfig))))
+        if limits := asyncio.run(node_limits.read(place.kubeconfig)):
+            console.print(limits, markup=False, highlight=False, soft_wrap=True)
         shown_models = asyncio.run(connected(kubeconfig.from_file(place.kubeconfig), model_table.read))
         if shown_models:
             console.print(model_table.table(shown_models))

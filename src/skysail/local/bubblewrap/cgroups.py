@@ -1,4 +1,7 @@
-"""Memory and CPU limits by control groups, where we are root of the machine; elsewhere there are none.
+"""Limits of memory, CPU and processes by control groups, where we are root of the machine; elsewhere there are none.
+
+The node's agent joins a group of its own, and pods without limits stay in it, because joining a group takes 10 ms. The
+group's parent bounds all pods together: a pod without a limit cannot take the whole machine.
 
 Both generations of the kernel's interface are known: version 2 where it has the memory controller, else version 1.
 """
@@ -14,6 +17,28 @@ import msgspec
 from skysail.cloud.provider import Limits
 
 _PERIOD = 100_000  # microseconds; a share of a core is a share of this
+_SHARED = "shared"  # the group of the agent and of pods without limits
+_TREES = (("unified",), ("memory", "cpu", "pids"))
+# Left to the control plane and to the rest of the machine.
+_MIN_RESERVE = 512 << 20
+_RESERVED_SHARE = 10
+_OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What all pods together may use."""
+
+    memory: int
+    processes: int
+
+    @classmethod
+    def of_this_machine(cls, proc: Path = Path("/proc")) -> Bounds:
+        """Leave a tenth of the machine's memory and half of its processes to everything else."""
+        first = (proc / "meminfo").read_text().split("\n", 1)[0]
+        total = int(first.split()[1]) * 1024
+        kernel = proc / "sys" / "kernel"
+        processes = min(int((kernel / name).read_text()) for name in ("pid_max", "threads-max"))
+        return cls(memory=total - max(_MIN_RESERVE, total // _RESERVED_SHARE), processes=processes // 2)
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -27,7 +52,7 @@ class Group(msgspec.Struct, frozen=True):
 
     def ran_out_of_memory(self) -> bool:
         return any(
-            _killed(folder / name) for folder in self.folders for name in ("memory.events", "memory.oom_control")
+            _kills(folder / name) > 0 for folder in self.folders for name in ("memory.events", "memory.oom_control")
         )
 
     def remove(self) -> bool:
@@ -44,16 +69,19 @@ NO_GROUP = Group(())
 class Groups:
     """All groups of one cluster, in a folder of its own of each tree that the machine has."""
 
-    def __init__(self, trees: dict[str, Path], name: str) -> None:
+    def __init__(self, trees: dict[str, Path], name: str, *, max_processes: int | None = None) -> None:
         self._parents = {kind: tree / name for kind, tree in trees.items()}
+        self._max_processes = max_processes
+        self._origins: dict[str, Path] = {}
         self.are_enforced = bool(trees)
+        self.are_bounded = False
 
     @classmethod
-    def mount(cls, folder: Path, name: str) -> Groups:
+    def mount(cls, folder: Path, name: str, *, max_processes: int | None = None) -> Groups:
         """Mount the trees below `folder`, for a hull has a fresh /sys without any. Not allowed: no limits."""
-        for kinds in (("unified",), ("memory", "cpu")):
+        for kinds in _TREES:
             trees = {kind: folder / kind for kind in kinds if _mount(kind, folder / kind)}
-            groups = cls(trees, name)
+            groups = cls(trees, name, max_processes=max_processes)
             if trees and groups._open():
                 return groups
         return cls({}, name)
@@ -62,36 +90,90 @@ class Groups:
         """A group with these limits; nothing to join where there is nothing to limit."""
         made: list[Path] = []
         for kind, parent in self._parents.items():
-            settings = _settings(kind, limits)
+            settings = _settings(kind, limits, self._max_processes)
             if not settings:
                 continue
             folder = parent / name
             folder.mkdir(exist_ok=True)
             made.append(folder)
-            for file, value in settings.items():
-                if (folder / file).exists():  # a kernel without swap has no file for it
-                    (folder / file).write_text(value)
+            _apply(folder, settings)
         return Group(tuple(made))
+
+    def bound_all(self, bounds: Bounds) -> None:
+        """Bound all pods together, and join the group in which pods without limits are started.
+
+        Where the kernel does not allow it, `are_bounded` stays False.
+        """
+        if not self._parents:
+            return
+        try:
+            for kind, parent in self._parents.items():
+                settings = _settings(kind, Limits(memory=bounds.memory), bounds.processes)
+                if not settings:
+                    continue
+                _apply(parent, settings)
+                shared = parent / _SHARED
+                shared.mkdir(exist_ok=True)
+                self._origins[kind] = parent.parent / _own_path(kind).lstrip("/")
+                (shared / "cgroup.procs").write_text("0")
+        except OSError:
+            self._leave_shared()
+        else:
+            self.are_bounded = True
+
+    def out_of_memory_kills(self) -> int:
+        """Return how many programs outside of groups of their own the kernel has ended for want of memory."""
+        files = ("memory.events", "memory.oom_control")
+        return sum(_kills(parent / _SHARED / name) for parent in self._parents.values() for name in files)
 
     def close(self) -> None:
         """Leave nothing on the machine, when no run is left."""
-        Group(tuple(self._parents.values())).remove()
+        self._leave_shared()
+        for parent in self._parents.values():
+            Group((parent / _SHARED,)).remove()
+            Group((parent,)).remove()
+
+    def _leave_shared(self) -> None:
+        for origin in self._origins.values():
+            with contextlib.suppress(OSError):
+                (origin / "cgroup.procs").write_text("0")
+        self._origins.clear()
 
     def _open(self) -> bool:
         """Make our folders; remove what a cluster that was killed left in them."""
         try:
             for kind, parent in self._parents.items():
                 if kind == "unified":
-                    (parent.parent / "cgroup.subtree_control").write_text("+memory +cpu")
+                    _delegate(parent.parent)
                 parent.mkdir(exist_ok=True)
                 if kind == "unified":
-                    (parent / "cgroup.subtree_control").write_text("+memory +cpu")
+                    _delegate(parent)
                 for left in parent.iterdir():
                     if left.is_dir():
                         Group((left,)).remove()
         except OSError:
             return False
         return True
+
+
+def _delegate(folder: Path) -> None:
+    """Let the groups in this folder have limits. Raises OSError where memory and CPU cannot be limited."""
+    (folder / "cgroup.subtree_control").write_text("+memory +cpu")
+    with contextlib.suppress(OSError):  # a kernel without it: RLIMIT_NPROC bounds each pod nevertheless
+        (folder / "cgroup.subtree_control").write_text("+pids")
+
+
+def _apply(folder: Path, settings: dict[str, str]) -> None:
+    for file, value in settings.items():
+        if (folder / file).exists():  # a kernel without swap has no file for it
+            (folder / file).write_text(value)
+
+
+def _own_path(kind: str) -> str:
+    """Return the path of this process's group in one tree."""
+    rows = (line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines())
+    wanted = "" if kind == "unified" else kind
+    return next((path for _, kinds, path in rows if wanted in kinds.split(",")), "/")
 
 
 def _mount(kind: str, target: Path) -> bool:
@@ -102,15 +184,24 @@ def _mount(kind: str, target: Path) -> bool:
     return subprocess.run(["mount", *what, "none", target], capture_output=True, check=False).returncode == 0  # noqa: S603, S607 (the system's own)
 
 
-def _settings(kind: str, limits: Limits) -> dict[str, str]:
-    """Files and values, in the order in which they must be written."""
+def _settings(kind: str, limits: Limits, processes: int | None) -> dict[str, str]:
+    """Return files and values, in the order in which they must be written.
+
+    A container without limits of memory and CPU joins no group, so it needs no limit of processes in one.
+    """
     memory, cpu = limits.memory, limits.cpu
+    if memory is None and cpu is None:
+        return {}
+    most = {"pids.max": str(processes)} if processes is not None else {}
+    if kind == "pids":
+        return most
     found: dict[str, str] = {}
     if kind == "unified":
         if memory is not None:
             found |= {"memory.max": str(memory), "memory.swap.max": "0"}
         if cpu is not None:
             found |= {"cpu.max": f"{max(1000, int(cpu * _PERIOD))} {_PERIOD}"}
+        found |= most
     if kind == "memory" and memory is not None:
         found |= {"memory.limit_in_bytes": str(memory)}
     if kind == "cpu" and cpu is not None:
@@ -118,9 +209,9 @@ def _settings(kind: str, limits: Limits) -> dict[str, str]:
     return found
 
 
-def _killed(file: Path) -> bool:
+def _kills(file: Path) -> int:
     try:
         counts = dict(line.split() for line in file.read_text().splitlines())
     except OSError:
-        return False
-    return int(counts.get("oom_kill", "0")) > 0
+        return 0
+    return int(counts.get("oom_kill", "0"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -17,11 +18,13 @@ import msgspec
 from skysail.cloud.output_buffer import Tape
 from skysail.cloud.provider import Output
 from skysail.local import files
-from skysail.local.bubblewrap import rootfs
+from skysail.local.bubblewrap import rootfs, seccomp_filter, user_namespace
 from skysail.local.bubblewrap.fd_streams import Source, copy
 from skysail.local.bubblewrap.host_files import Machine
 from skysail.local.bubblewrap.host_tools import Tools
 from skysail.local.bubblewrap.process import Child, Stream, Wires
+from skysail.local.bubblewrap.process_gate import ProcessGate
+from skysail.local.bubblewrap.staging import Staging
 
 # By their names in /proc, as clone(2) knows them.
 _NAMESPACES = {
@@ -36,6 +39,18 @@ _LOOK_AGAIN = 0.002
 _NOT_FOUND = "executable file not found in $PATH"
 
 
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """The host ids of a container: its id N is the host's `first` + N.
+
+    `namespace` is a descriptor of a user namespace that the container's user owns. `groups` are supplementary groups.
+    """
+
+    first: int
+    namespace: int
+    staging: Staging
+    groups: tuple[int, ...] = ()
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What to start. `namespace` is a network namespace by its name; none: the caller's own."""
 
@@ -45,6 +60,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     stdin: bool = False
     terminal: bool = False
     groups: tuple[str, ...] = ()  # `cgroup.procs` files to join first
+    identity: Identity | None = None  # None: the one id of the cluster's owner
+    max_processes: int | None = None  # where `identity` has none: its user namespace has the limit already
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,15 +145,20 @@ class Box(Running):
         self.pid_namespace: int | None = None
         self._was_executed = False
         self._is_unwanted = False
+        self._gate: ProcessGate | None = None
+        self._staged: Path | None = None
         heard, told = os.pipe()
         with ExitStack() as ours, ExitStack() as theirs:
             ours.callback(os.close, heard)
             theirs.callback(os.close, told)
-            room, held = _held(order.room, theirs)
+            ours.callback(self._unstage)
+            room, held = self._furnished(theirs)
+            gate = self._make_gate(ours, theirs)
             arguments = _memory("\0".join((*rootfs.arguments(room, Machine()), "")).encode())
             theirs.callback(os.close, arguments)
-            argv = _command_line(order, tools, arguments=arguments, status=told)
-            super().__init__(argv, Wires(stdin=order.stdin, terminal=order.terminal), (arguments, told, *held), now)
+            argv = _command_line(order, tools, arguments=arguments, status=told, gate=gate)
+            wires = Wires(stdin=order.stdin, terminal=order.terminal, owner=self._owner)
+            super().__init__(argv, wires, (arguments, told, *held, *gate), now)
             ours.pop_all()
         self._unread = b""
         self._listener = asyncio.create_task(copy(Source(heard), self._hear))
@@ -147,16 +169,22 @@ class Box(Running):
         box = cls(order, tools, now)
         try:
             await box._until_executed()
+            # The kernel waits for all processors when mounts go: not in the event loop's thread.
+            await asyncio.to_thread(box._unstage)
         except BaseException:
             box.kill()
             await asyncio.shield(box.finish())
             raise
+        finally:
+            box._unstage()
         return box
 
     async def finish(self) -> Ending:
         """How it ended, when it has. May be called twice."""
         code = await self.wait()
         await asyncio.wait([self._listener])
+        if self._gate is not None:
+            self._gate.open()
         if self._init_descriptor is not None:
             os.close(self._init_descriptor)
             self._init_descriptor = None
@@ -202,7 +230,7 @@ class Box(Running):
         keep = (order, self._init_descriptor, told)
         argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("enter_namespaces.py")), *map(str, keep)]
         try:
-            running = Command(argv, Wires(stdin=stdin, terminal=terminal), keep, self._now)
+            running = Command(argv, Wires(stdin=stdin, terminal=terminal, owner=self._owner), keep, self._now)
         finally:
             os.close(order)
             os.close(told)
@@ -227,7 +255,16 @@ class Box(Running):
             "capabilities": list(rootfs.capabilities(room.rights).values()),
             "namespaces": self._namespaces(),
             "groups": self._order.groups,
+            "ids": self._ids(),
+            "max_processes": self._order.max_processes if self._order.identity is None else None,
+            "filter": _filter_of(room),
         }
+
+    def _ids(self) -> dict[str, object] | None:
+        rights, identity = self._order.room.rights, self._order.identity
+        if identity is None:
+            return None
+        return {"user": rootfs.user(rights), "group": rootfs.group(rights), "groups": identity.groups}
 
     def _namespaces(self) -> int:
         """Those that are not ours, because nobody may enter the user namespace that he is in."""
@@ -247,6 +284,10 @@ class Box(Running):
                 self._init, self.pid_namespace = said.child_pid, said.pid_namespace
                 with contextlib.suppress(ProcessLookupError):
                     self._init_descriptor = os.pidfd_open(said.child_pid)
+                    if self._gate is not None:
+                        self._gate.limit(said.child_pid)
+                if self._gate is not None:
+                    self._gate.open()
                 if self._is_unwanted:
                     self.kill()
 
@@ -258,6 +299,43 @@ class Box(Running):
                 if program is not None and not self._tools.is_bwrap(program):
                     return
             await asyncio.wait([self._child.ended], timeout=_LOOK_AGAIN)
+
+    @property
+    def _owner(self) -> tuple[int, int] | None:
+        """The host user and group of the program."""
+        identity, rights = self._order.identity, self._order.room.rights
+        return (
+            None if identity is None else (identity.first + rootfs.user(rights), identity.first + rootfs.group(rights))
+        )
+
+    def _furnished(self, until: ExitStack) -> tuple[rootfs.Room, list[int]]:
+        """Return the room with sources that bubblewrap can reach, and the descriptors that it needs. Raises OSError."""
+        room, identity = self._order.room, self._order.identity
+        if identity is None:
+            room, held = _held(room, until)
+        else:
+            room, self._staged = identity.staging.stage(room, identity.namespace)
+            room, held = msgspec.structs.replace(room, user_namespace=identity.namespace), [identity.namespace]
+        rules = None if room.rights.is_unconfined else seccomp_filter.descriptor()
+        if rules is not None:
+            until.callback(os.close, rules)
+            held.append(rules)
+        return msgspec.structs.replace(room, seccomp_filter=rules), held
+
+    def _unstage(self) -> None:
+        """Remove the mounts that were made for the start: bubblewrap has its own. May be called twice."""
+        staged, self._staged = self._staged, None
+        if staged is not None and self._order.identity is not None:
+            self._order.identity.staging.remove(staged)
+
+    def _make_gate(self, ours: ExitStack, theirs: ExitStack) -> list[int]:
+        """Return the descriptor at which bubblewrap waits until the limit of processes is set, if there is one."""
+        if self._order.identity is not None or self._order.max_processes is None:
+            return []
+        self._gate = ProcessGate(self._order.max_processes)
+        theirs.callback(os.close, self._gate.descriptor)
+        ours.callback(self._gate.open)
+        return [self._gate.descriptor]
 
     def _why(self) -> str:
         words = self.tape.last_words()
@@ -281,18 +359,36 @@ def _held(room: rootfs.Room, until: ExitStack) -> tuple[rootfs.Room, list[int]]:
     return msgspec.structs.replace(room, binds=tuple(binds)), held
 
 
-def _command_line(order: Order, tools: Tools, *, arguments: int, status: int) -> list[str]:
+def _filter_of(room: rootfs.Room) -> str | None:
+    instructions = None if room.rights.is_unconfined else seccomp_filter.program()
+    return None if instructions is None else base64.b64encode(instructions).decode()
+
+
+def _command_line(order: Order, tools: Tools, *, arguments: int, status: int, gate: list[int]) -> list[str]:
     # A program joins its groups before anything else: what it forks must not escape, and a fresh /sys has no groups.
     join = " && ".join(f'echo 0 > "{group}"' for group in order.groups)
     return [
         *((tools.sh, "-c", f'{join} && exec "$@"', "sh") if join else ()),
         # Unlike nsenter it mounts a new /sys, else a program would see the links of the hull.
         *((tools.ip, "netns", "exec", order.namespace) if order.namespace else ()),
-        *(tools.bwrap, "--args", str(arguments), "--json-status-fd", str(status), "--"),
+        *_become(order, tools),
+        *(tools.bwrap, "--args", str(arguments), "--json-status-fd", str(status)),
+        *(word for descriptor in gate for word in ("--block-fd", str(descriptor))),
+        "--",
         # Only the program's own session may hold the terminal: Ctrl-C would end the box itself.
         *((tools.setsid, "--ctty") if order.terminal else ()),
         *order.argv,
     ]
+
+
+def _become(order: Order, tools: Tools) -> tuple[str, ...]:
+    """Return the words that run bubblewrap with the host ids of the program: it may enter the namespace it owns."""
+    identity, rights = order.identity, order.room.rights
+    if identity is None:
+        return ()
+    groups = [identity.first + group for group in identity.groups]
+    user, group = identity.first + rootfs.user(rights), identity.first + rootfs.group(rights)
+    return user_namespace.become(tools, user, group, groups)
 
 
 def _first_child(pid: int) -> int | None:

@@ -4,23 +4,32 @@ argv: three descriptors: of the order (JSON), of the box (a pidfd of its first p
 reason is written if the command cannot be started. The pipe's end without a word means that the command runs.
 """
 
+import base64
 import ctypes
 import fcntl
 import json
 import os
+import resource
 import signal
 import sys
 import termios
 import warnings  # noqa: F401 (os.execvpe imports it, and inside the box there may be no standard library)
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_SECCOMP = 22
 _PR_CAPBSET_READ = 23
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_MODE_FILTER = 2
+_INSTRUCTION_BYTES = 8
 _HIGHEST_CAPABILITY = 63
 _NOT_STARTED = 126
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
 
 
 def main(order_descriptor: int, box: int, report: int) -> int:
@@ -55,8 +64,14 @@ def _become(order: dict, report: int) -> None:  # type: ignore[type-arg]
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.chdir(order["working_dir"])
         _give_up_rights(set(order["capabilities"]))
-        _die_with_parent()
+        if order["ids"] is not None:
+            _change_ids(**order["ids"])
+        if order["max_processes"] is not None:
+            _limit_processes(order["max_processes"])
+        _die_with_parent()  # after the change of ids, which makes the kernel forget it
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        if order["filter"] is not None:
+            _apply_filter(base64.b64decode(order["filter"]))
         os.execvpe(argv[0], argv, order["env"])  # noqa: S606 (this is what we are for)
     except FileNotFoundError:
         os.write(report, f'"{argv[0]}" cannot be started: executable file not found in $PATH'.encode())
@@ -71,6 +86,24 @@ def _give_up_rights(kept: set[int]) -> None:
         if capability not in kept and _libc.prctl(_PR_CAPBSET_READ, capability, 0, 0, 0) == 1:
             _check(_libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "prctl")
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+
+
+def _change_ids(user: int, group: int, groups: list[int]) -> None:
+    """Become the user of the container: this process came as root of the machine, which has no id in the container."""
+    os.setgroups(groups)
+    os.setresgid(group, group, group)
+    os.setresuid(user, user, user)
+
+
+def _limit_processes(number: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    most = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
+def _apply_filter(instructions: bytes) -> None:
+    content = _Filter(len(instructions) // _INSTRUCTION_BYTES, instructions)
+    _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(content), 0, 0), "seccomp")
 
 
 def _die_with_parent() -> None:

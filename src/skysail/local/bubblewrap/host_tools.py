@@ -11,7 +11,16 @@ import msgspec
 from skysail.local.errors import StartFailed
 
 _FOLDERS = "/usr/sbin:/usr/bin:/sbin:/bin"
-_PACKAGES = {"bwrap": "bubblewrap", "ip": "iproute2", "setsid": "util-linux", "sh": "dash"}
+_PACKAGES = {
+    "bwrap": "bubblewrap",
+    "ip": "iproute2",
+    "setsid": "util-linux",
+    "sh": "dash",
+    "setpriv": "util-linux",
+    "prlimit": "util-linux",
+    "unshare": "util-linux",
+    "cat": "coreutils",
+}
 
 
 class Tools(msgspec.Struct, frozen=True):
@@ -19,6 +28,10 @@ class Tools(msgspec.Struct, frozen=True):
     ip: str
     setsid: str
     sh: str
+    setpriv: str
+    prlimit: str
+    unshare: str
+    cat: str
 
     @classmethod
     def find(cls, path: str = "") -> Self:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
+import stat
 import struct
 import subprocess
 import termios
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from skysail.local.bubblewrap.fd_streams import Sink, Source
 
 Stream = Literal["stdout", "stderr"]
+# When memory runs out the kernel ends programs of pods before the node's agent, their parent.
+_OOM_SCORE = "500"
 
 
 class Wires:
     """A program's standard streams: three pipes, or one terminal. Ours on this side, its on the other."""
 
-    def __init__(self, *, stdin: bool, terminal: bool) -> None:
+    def __init__(self, *, stdin: bool, terminal: bool, owner: tuple[int, int] | None = None) -> None:
+        """`owner` is the host user and group of the program: only the owner can open /dev/stdout again."""
         self.sources: dict[Stream, Source] = {}
         self.sink: Sink | None = None
         self._master: int | None = None
@@ -27,6 +33,14 @@ class Wires:
             self._open_terminal(stdin=stdin)
         else:
             self._open_pipes(stdin=stdin)
+        if owner is not None:
+            self._give_to(*owner)
+
+    def _give_to(self, user: int, group: int) -> None:
+        for descriptor in set(self.theirs):
+            # Not the machine's own /dev/null.
+            if stat.S_ISFIFO(os.fstat(descriptor).st_mode) or os.isatty(descriptor):
+                os.fchown(descriptor, user, group)
 
     def _open_terminal(self, *, stdin: bool) -> None:
         master, slave = os.openpty()
@@ -89,6 +103,8 @@ class Child:
             )
         finally:
             wires.let_go()
+        with contextlib.suppress(OSError):  # the program has ended already
+            Path(f"/proc/{self._process.pid}/oom_score_adj").write_text(_OOM_SCORE)
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = loop.create_future()
         self._descriptor = os.pidfd_open(self._process.pid)

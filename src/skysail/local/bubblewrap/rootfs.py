@@ -13,8 +13,10 @@ from typing import Protocol
 import msgspec
 
 from skysail.cloud.provider import Rights
+from skysail.local.bubblewrap import masked_paths
 
-# What most container runtimes leave to a container, less MKNOD: nobody needs devices here.
+# The default set of most container runtimes, without MKNOD, which no user namespace allows, and without NET_RAW: a pod
+# that sends raw packets could take over the address of another pod.
 CAPABILITIES = {
     "CHOWN": 0,
     "DAC_OVERRIDE": 1,
@@ -25,12 +27,16 @@ CAPABILITIES = {
     "SETUID": 7,
     "SETPCAP": 8,
     "NET_BIND_SERVICE": 10,
-    "NET_RAW": 13,
     "SYS_CHROOT": 18,
     "AUDIT_WRITE": 29,
     "SETFCAP": 31,
 }
+# Without effect in a user namespace that does not own the pod's network: accepted, and reported as ignored.
+IGNORED_CAPABILITIES = frozenset({"NET_RAW"})
 _NOT_ROOT = 65532
+# Bounds of what a container can write into memory outside of its volumes.
+_ROOT_BYTES = 256 << 20
+_SHARED_MEMORY_BYTES = 1 << 30
 # Not the whole of /etc: a program that is root in its box could read the machine's passwords and keys.
 _SHOWN = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
@@ -65,8 +71,10 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     env: tuple[tuple[str, str], ...]
     working_dir: str = "/"
     binds: tuple[Bind, ...] = ()
-    environment: tuple[str, ...] = ()  # folders of the machine, shown at their own paths
+    environment: tuple[Bind, ...] = ()  # folders of an image, mounted over everything else
     rights: Rights = Rights()
+    user_namespace: int | None = None  # a descriptor; None: a new one with one id
+    seccomp_filter: int | None = None  # a descriptor; None: no filter
 
 
 class Host(Protocol):
@@ -93,17 +101,27 @@ def arguments(room: Room, host: Host) -> list[str]:
     """Everything but the program itself. Later ones lie over earlier ones."""
     binds = [_canonical(bind, host) for bind in room.binds]
     return [
+        # First, over bubblewrap's own root, which has no limit.
+        *("--size", str(_ROOT_BYTES), "--tmpfs", "/"),
         *_machine(binds, host),
         *("--proc", "/proc", "--dev", "/dev", "--ro-bind-try", "/sys", "/sys"),
+        *masked_paths.options(host),
+        *("--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"),  # noqa: S108 (in the container)
         *("--dir", "/run", "--dir", "/var/tmp"),  # noqa: S108 (inside the box)
         *_flat(_bind(bind) for bind in sorted(binds, key=lambda bind: bind.target.rstrip("/").count("/"))),
         # Last, because a volume or the box's own folders may lie over the place where the environment is.
-        *_flat(("--ro-bind", path, path) for path in sorted(room.environment) if not _is_shown(path, host)),
+        *_flat(
+            ("--ro-bind", bind.source, bind.target)
+            for bind in sorted(room.environment, key=lambda bind: bind.target)
+            if not _is_shown(bind.target, host)
+        ),
+        # The memory of /dev has no limit, so nothing can be written there; device files and /dev/shm are mounts.
+        *("--remount-ro", "/dev"),
         *("--dir", room.working_dir, "--chdir", room.working_dir),
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", room.hostname),
         *("--die-with-parent", "--new-session"),
         *(("--remount-ro", "/") if room.rights.has_read_only_root else ()),
-        *_rights(room.rights),
+        *_rights(room),
         "--clearenv",
         *_flat(("--setenv", name, value) for name, value in room.env),
     ]
@@ -129,6 +147,10 @@ def capabilities(rights: Rights) -> dict[str, int]:
 def user(rights: Rights) -> int:
     """Nobody in particular, where it must only not be root: an environment has no user of its own."""
     return _NOT_ROOT if rights.user is None and rights.must_not_be_root else rights.user or 0
+
+
+def group(rights: Rights) -> int:
+    return rights.group or 0
 
 
 def _canonical(bind: Bind, host: Host) -> Bind:
@@ -186,11 +208,16 @@ def _bind(bind: Bind) -> tuple[str, ...]:
     return f"{word}-fd", str(bind.descriptor), bind.target
 
 
-def _rights(rights: Rights) -> list[str]:
-    """Another user is one in the box, and its owner outside: no more ids are there in a hull without root."""
-    one, group = user(rights), rights.group or 0
-    mapped = ["--unshare-user", "--uid", str(one), "--gid", str(group)] if one or group else []
-    return [*mapped, "--cap-drop", "ALL", *_flat(("--cap-add", f"CAP_{name}") for name in capabilities(rights))]
+def _rights(room: Room) -> list[str]:
+    """Return user, capabilities and filter. Every container has a user namespace, also where the user is 0."""
+    namespace = ["--unshare-user"] if room.user_namespace is None else ["--userns", str(room.user_namespace)]
+    return [
+        *namespace,
+        *("--uid", str(user(room.rights)), "--gid", str(group(room.rights))),
+        *("--cap-drop", "ALL"),
+        *_flat(("--cap-add", f"CAP_{name}") for name in capabilities(room.rights)),
+        *(("--seccomp", str(room.seccomp_filter)) if room.seccomp_filter is not None else ()),
+    ]
 
 
 def _flat(groups: Iterable[tuple[str, ...]]) -> list[str]:

@@ -127,6 +127,7 @@ class Builder:
             stderr=asyncio.subprocess.PIPE,
             limit=_LONGEST_LINE,
             pass_fds=(lock,),
+            umask=0o022,  # programs of pods have other ids than ours, and must be able to read the environment
         )
         try:
             assert process.stderr is not None, "it was asked for"

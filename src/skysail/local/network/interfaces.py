@@ -31,6 +31,8 @@ def prepare() -> None:
     # With forwarding, an address outside of the hull is answered "unreachable" instead of with silence for minutes.
     with suppress(OSError):  # some containers do not allow it, and silence is the lesser evil
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    with suppress(OSError):  # for pods with hostNetwork
+        netns.allow_unprivileged()
     _run(f"link set {BRIDGE} address {_BRIDGE_ADDRESS}")
     _add(SERVICES, SERVICES_ADDRESS, f"route add local {SERVICE_RANGE} dev lo")
     _run(f"route replace {SERVICE_RANGE} via {SERVICES_ADDRESS}")

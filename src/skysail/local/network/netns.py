@@ -11,6 +11,8 @@ from pathlib import Path
 from skysail.local.cluster import syscalls
 
 FOLDER = Path("/run/netns")  # where `ip netns` keeps them
+_SETTINGS = Path("/proc/sys/net/ipv4")
+_ALL_GROUPS = "0 2147483647"
 
 
 def make_socket(namespace: str) -> socket.socket:
@@ -22,9 +24,21 @@ def make_socket(namespace: str) -> socket.socket:
 
 
 def allow_low_ports(namespace: str) -> None:
-    """Everybody in that namespace may listen on port 80, as container runtimes have it. Blocks for a moment, too."""
+    """Let everybody in that namespace listen on port 80 and ping, as container runtimes do. Blocks for a moment.
+
+    Capabilities for that would have no effect: the user namespace of a pod does not own its network. Raises OSError.
+    """
     with _inside(namespace):
-        Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
+        allow_unprivileged()
+
+
+def allow_unprivileged() -> None:
+    """Do the same for the network namespace of this thread. Raises OSError."""
+    _SETTINGS.joinpath("ip_unprivileged_port_start").write_text("0")
+    try:
+        _SETTINGS.joinpath("ping_group_range").write_text(_ALL_GROUPS)
+    except OSError:  # a cluster without root has one group, which is 0 in its user namespace
+        _SETTINGS.joinpath("ping_group_range").write_text("0 0")
 
 
 @contextmanager

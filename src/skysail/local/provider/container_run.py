@@ -15,9 +15,11 @@ from typing import Any
 from skysail.base.names import Event
 from skysail.cloud.errors import Gone, Refused
 from skysail.cloud.provider import EVICTED, Container, Ended, RunId, Running, State
+from skysail.local.bubblewrap import rootfs
 from skysail.local.bubblewrap.cgroups import NO_GROUP, Group
-from skysail.local.bubblewrap.container import Box, Ending, Order
+from skysail.local.bubblewrap.container import Box, Ending, Identity, Order
 from skysail.local.bubblewrap.rootfs import Bind, Room, TooCrowded
+from skysail.local.bubblewrap.user_namespace import MAX_ID
 from skysail.local.errors import BuildFailed
 from skysail.local.images.environments import Environment
 from skysail.local.provider.dependencies import Surroundings
@@ -48,6 +50,7 @@ class Run:
         self._group: Group = NO_GROUP
         self._began: float | None = None
         self._eviction = ""
+        self._kills_before = 0
         self._folder = place.folder / f"{run.container}.{run.number}"
 
     def begin(self, *, changed: Callable[[], None], failed: Callable[[], None]) -> None:
@@ -126,10 +129,12 @@ class Run:
             if foreign is not None:
                 self._end(code=_START_ERROR, reason="StartError", message=self._not_ours(foreign))
                 return
+            self._check_ids()
             await _whole(asyncio.to_thread(self._furnish, environment))
             self._group = self._around.groups.make(
                 f"{self.id.pod}.{self.id.container}.{self.id.number}", self.container.limits
             )
+            self._kills_before = self._around.groups.out_of_memory_kills()
             self._around.journal.begin(self.id)
             self._began = self._around.now()
             self._box = await Box.start(self._order(environment), self._around.tools, self._around.now)
@@ -180,8 +185,16 @@ class Run:
         (self._folder / "message").touch()
         for place in _below_own(environment):
             (self._folder / place).mkdir(parents=True, exist_ok=True)
+        own = ["home", "message"]
         if environment.copied is not None:
             shutil.copytree(environment.copied.source, self._folder / "copied", symlinks=True)
+            own.append("copied")
+        rights = self.container.rights
+        for name in own:
+            self._place.ownership.give(self._folder / name, rootfs.user(rights), rootfs.group(rights))
+        self._place.ownership.give(self._folder / "tmp", 0, 0)
+        if self._place.ids is not None:
+            self._place.ids.namespace(rootfs.user(rights))  # made here, because it takes a moment
 
     def _order(self, environment: Environment) -> Order:
         container, copied = self.container, environment.copied
@@ -190,7 +203,7 @@ class Run:
             env=tuple(self._env(environment).items()),
             working_dir=container.working_dir or (copied.target if copied else "/"),
             binds=self._binds(environment),
-            environment=environment.folders,
+            environment=tuple(Bind(folder, folder, read_only=True) for folder in environment.folders),
             rights=container.rights,
         )
         return Order(
@@ -200,7 +213,27 @@ class Run:
             stdin=container.stdin,
             terminal=container.tty,
             groups=self._group.joined_by,
+            identity=self._identity(),
+            max_processes=self._around.isolation.max_processes,
         )
+
+    def _identity(self) -> Identity | None:
+        ids = self._place.ids
+        if ids is None:
+            return None
+        namespace = ids.namespace(rootfs.user(self.container.rights))
+        return Identity(first=ids.first, namespace=namespace, staging=ids.staging, groups=self._place.groups)
+
+    def _check_ids(self) -> None:
+        """Raises Refused for an id that the pod does not have."""
+        rights = self.container.rights
+        named = (rootfs.user(rights), rootfs.group(rights), *self._place.groups)
+        if self._place.ids is not None and max(named) > MAX_ID:
+            raise Refused(
+                "CreateContainerConfigError",
+                f"The pod has the user and group ids from 0 to {MAX_ID}, and {max(named)} is none of them: "
+                "change runAsUser, runAsGroup, fsGroup or supplementalGroups.",
+            )
 
     def _env(self, environment: Environment) -> dict[str, str]:
         terminal = {"TERM": "xterm"} if self.container.tty else {}
@@ -222,13 +255,19 @@ class Run:
             self._end(code=ending.code, reason="StartError", message=ending.failure)
             return
         reason = "Completed" if ending.code == 0 else "Error"
-        if ending.code == _KILLED and self._group.ran_out_of_memory():
+        if ending.code == _KILLED and self._ran_out_of_memory():
             reason = "OOMKilled"
         with (self._folder / "message").open("rb") as file:
             message = file.read(_LONGEST_MESSAGE).decode(errors="replace")
         if self._eviction:
             reason, message = EVICTED, self._eviction
         self._end(code=ending.code, reason=reason, message=message)
+
+    def _ran_out_of_memory(self) -> bool:
+        """Return whether the kernel ended the program, for its own limit or else for the bound of all pods."""
+        if self.container.limits.memory is not None:
+            return self._group.ran_out_of_memory()
+        return self._around.groups.out_of_memory_kills() > self._kills_before
 
     def _end(self, *, code: int, reason: str, message: str) -> None:
         started = self._began if reason != "StartError" else None

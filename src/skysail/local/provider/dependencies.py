@@ -13,6 +13,7 @@ from skysail.base.names import Event
 from skysail.cloud.provider import Pod, RunId
 from skysail.local.bubblewrap.cgroups import Groups
 from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.isolation import Isolation
 from skysail.local.images.environments import Environment
 from skysail.local.provider.run_journal import Journal
 from skysail.local.storage.volumes import Places
@@ -55,6 +56,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
     tools: Tools
     groups: Groups
+    isolation: Isolation
     network: Network
     images: ImageFinder
     places: Places

@@ -5,15 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from skysail.cloud.provider import Pod
+from skysail.local.bubblewrap.isolation import PodIds
 from skysail.local.bubblewrap.rootfs import Bind
 from skysail.local.provider.dependencies import Attachment
-from skysail.local.storage.volumes import Volumes
+from skysail.local.storage.ownership import Ownership
+from skysail.local.storage.volumes import Places, Volumes
 
 
 class Place:
-    def __init__(self, pod: Pod, volumes: Volumes, folder: Path, name_server: str) -> None:
+    """`ids` are the pod's host ids; None where the cluster has one id only."""
+
+    def __init__(
+        self, pod: Pod, places: Places, folder: Path, *, name_server: str = "", ids: PodIds | None = None
+    ) -> None:
         self.pod = pod
-        self.volumes = volumes
+        self.ids = ids
+        self.ownership = Ownership(ids, pod.fs_group, only_on_mismatch=pod.keeps_matching_groups)
+        self.volumes = Volumes(pod.uid, places, self.ownership)
         self.folder = folder
         self._name_server = name_server
         self.attachment: Attachment | None = None
@@ -35,6 +43,12 @@ class Place:
         """Blocking. May be called twice."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.volumes.make(self.pod.volumes)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The supplementary groups of every container."""
+        own = {self.pod.fs_group} if self.pod.fs_group is not None else set()
+        return tuple(sorted(self.pod.groups | own))
 
     def connect(self, attachment: Attachment) -> None:
         self.attachment = attachment

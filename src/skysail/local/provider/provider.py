@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from skysail.base.names import Event
 from skysail.cloud.change_feed import Changes
 from skysail.cloud.errors import Gone, ProviderError, Refused
@@ -32,13 +34,12 @@ from skysail.cloud.provider import (
     Usage,
 )
 from skysail.local.bubblewrap.container import NotStarted
-from skysail.local.bubblewrap.rootfs import CAPABILITIES
+from skysail.local.bubblewrap.rootfs import CAPABILITIES, IGNORED_CAPABILITIES
 from skysail.local.provider.container_run import Run
 from skysail.local.provider.dependencies import Surroundings
 from skysail.local.provider.pod_sandbox import Place
 from skysail.local.provider.process_usage import by_namespace
 from skysail.local.provider.sessions import Attached, Exec, SocketLine
-from skysail.local.storage.volumes import Volumes
 
 T = TypeVar("T")
 
@@ -50,6 +51,8 @@ _ABILITIES = Abilities(
     several_containers=True,
     host_network=True,
     capabilities=frozenset(CAPABILITIES),
+    ignored_capabilities=IGNORED_CAPABILITIES,
+    user_namespaces=True,
     stats=True,
     billable=False,
 )
@@ -76,7 +79,7 @@ class LocalProvider:
 
     @property
     def abilities(self) -> Abilities:
-        return _ABILITIES
+        return replace(_ABILITIES, supplemental_groups=self._around.isolation.has_ranges)
 
     async def close(self) -> None:
         """Release every pod: for a process that ends in order."""
@@ -162,7 +165,13 @@ class LocalProvider:
             if pod.uid in self._pods:
                 return self._pods[pod.uid].address
             around = self._around
-            place = Place(pod, Volumes(pod.uid, around.places), around.runs / pod.uid, around.name_server)
+            place = Place(
+                pod,
+                around.places,
+                around.runs / pod.uid,
+                name_server=around.name_server,
+                ids=around.isolation.allocate(),
+            )
             try:
                 with _told("The place of the pod cannot be made"):
                     await asyncio.to_thread(place.make)
@@ -204,6 +213,7 @@ class LocalProvider:
         await self._around.network.detach(place.pod.uid)
         await asyncio.to_thread(place.volumes.remove)
         await asyncio.to_thread(shutil.rmtree, place.folder, ignore_errors=True)
+        self._around.isolation.release(place.ids)
 
     def _drop(self, run: RunId) -> None:
         """It never came to be, and may be tried again, for example when the image was added."""

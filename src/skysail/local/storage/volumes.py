@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -14,6 +15,7 @@ from skysail.cloud.errors import Gone, Refused
 from skysail.cloud.provider import Disk, File, Files, Folder, Mount, Scratch, Volume
 from skysail.local import files as plain_path
 from skysail.local.bubblewrap.rootfs import Bind
+from skysail.local.storage.ownership import Ownership
 
 _REASON = "CreateContainerConfigError"
 _CURRENT = "..data"
@@ -33,9 +35,10 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 class Volumes:
     """Made when the pod is prepared, deleted with it. Disks and the machine's folders stay."""
 
-    def __init__(self, uid: str, places: Places) -> None:
+    def __init__(self, uid: str, places: Places, ownership: Ownership = Ownership()) -> None:  # noqa: B008 (immutable)
         self._uid = uid
         self._places = places
+        self._ownership = ownership
         self._volumes: dict[str, Volume] = {}
         self._paths: dict[str, Path] = {}
 
@@ -60,7 +63,7 @@ class Volumes:
             case _:
                 read_only = mount.read_only
         path = self._paths[mount.volume]
-        source = _below(path, mount.sub_path, can_make=not read_only) if mount.sub_path else path
+        source = self._below(path, mount.sub_path, can_make=not read_only) if mount.sub_path else path
         # Programs write beside a part of a volume and beside a folder of the machine, so they can put a link there.
         is_shared = bool(mount.sub_path) or isinstance(volume.source, Folder)
         return Bind(str(source), mount.path, read_only, is_shared)
@@ -74,7 +77,7 @@ class Volumes:
             raise Refused(
                 "VolumeNotReplaceable", f"The content of volume {name} is the pod's own and cannot be replaced."
             )
-        _write(self._paths[name], files)
+        self._write(self._paths[name], files)
 
     @property
     def have_limits(self) -> bool:
@@ -97,15 +100,36 @@ class Volumes:
         match volume.source:
             case Scratch(in_memory=in_memory):
                 folder = self._places.memory if in_memory else self._places.folder
-                return _empty(folder / self._uid / volume.name)
+                path = _empty(folder / self._uid / volume.name)
+                self._ownership.adopt(path)
+                return path
             case Files(files=files):
                 folder = _empty(self._places.folder / self._uid / volume.name)
-                _write(folder, files)
+                self._write(folder, files)
                 return folder
             case Folder(path=path, create=create):
                 return self._folder(Path(path), create=create)
-            case Disk(id=name):
-                return self._disk(name)
+            case Disk(id=name, read_only=read_only):
+                path = self._disk(name)
+                self._ownership.adopt(path, is_pvc=True, read_only=read_only)
+                return path
+
+    def _write(self, folder: Path, files: Iterable[File]) -> None:
+        _write(folder, files, self._ownership)
+
+    def _below(self, root: Path, sub_path: str, *, can_make: bool) -> Path:
+        """Return a path inside the volume `root`, which has no links in it. A link of a program must not lead out.
+
+        A new folder gets the mode of the volume, as from a kubelet: the program may be any user.
+        """
+        path = _real(root / sub_path)
+        if not path.is_relative_to(root):
+            raise Refused(_REASON, f"The subPath {sub_path} leads out of its volume.")
+        try:
+            os.close(plain_path.opened(path, can_make=can_make, made=partial(self._ownership.make_alike, root)))
+        except FileNotFoundError as error:
+            raise Refused(_REASON, f"The subPath {sub_path} does not exist in its volume.") from error
+        return path
 
     def _folder(self, path: Path, *, create: bool) -> Path:
         real = _real(path)
@@ -125,7 +149,8 @@ class Volumes:
         if name != PurePosixPath(name).name or name in ("", ".", ".."):
             raise Refused(_REASON, f"{name!r} is no name of a disk.")
         path = self._places.disks / name
-        path.mkdir(mode=0o777, parents=True, exist_ok=True)
+        if not path.exists():
+            _empty(path)
         return _real(path)
 
 
@@ -155,25 +180,14 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _below(root: Path, sub_path: str, *, can_make: bool) -> Path:
-    """A path inside the volume, `root`, which has no links in it. One that somebody put there must not lead out."""
-    path = _real(root / sub_path)
-    if not path.is_relative_to(root):
-        raise Refused(_REASON, f"The subPath {sub_path} leads out of its volume.")
-    try:
-        os.close(plain_path.opened(path, can_make=can_make))
-    except FileNotFoundError as error:
-        raise Refused(_REASON, f"The subPath {sub_path} does not exist in its volume.") from error
-    return path
-
-
-def _write(folder: Path, files: Iterable[File]) -> None:
+def _write(folder: Path, files: Iterable[File], ownership: Ownership) -> None:
     """As a kubelet does: a new hidden folder, and one link that is moved to it; names are links through that one."""
     files = tuple(files)
     before = _current(folder)
     content = _fresh(folder, before)
     for file in files:
         _place(content, file)
+    ownership.adopt(content, read_only=True)  # before the link, so that a reader never meets a file it cannot open
     (folder / _NEXT).unlink(missing_ok=True)
     (folder / _NEXT).symlink_to(content.name)
     (folder / _NEXT).replace(folder / _CURRENT)

@@ -128,6 +128,9 @@ def place(pod: Pod, facts: Facts) -> provider.Pod:
         volumes=tuple(provider.Volume(volume.name, _carried(pod, volume, facts)) for volume in pod.spec.volumes),
         hosts=tuple((alias.ip, alias.hostnames) for alias in pod.spec.host_aliases),
         uses_host_network=pod.spec.host_network,
+        fs_group=pod.spec.security_context.fs_group,
+        keeps_matching_groups=pod.spec.security_context.fs_group_change_policy == "OnRootMismatch",
+        groups=frozenset(pod.spec.security_context.supplemental_groups),
     )
 
 
@@ -168,6 +171,7 @@ def _rights(pod: Pod, source: Container) -> provider.Rights:
     """What a container says of itself comes before what its pod says for all. Raises `Missing` where both cannot be."""
     own, shared = source.security_context, pod.spec.security_context
     user = shared.run_as_user if own.run_as_user is None else own.run_as_user
+    profile = own.seccomp_profile or shared.seccomp_profile
     non_root = shared.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
     if non_root and user == 0:
         raise Missing(
@@ -182,6 +186,7 @@ def _rights(pod: Pod, source: Container) -> provider.Rights:
         dropped=own.capabilities.dropped,
         added=own.capabilities.added,
         has_read_only_root=own.read_only_root_filesystem,
+        is_unconfined=profile is not None and profile.type == "Unconfined",
     )
 
 

@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 class Description(msgspec.Struct, frozen=True, kw_only=True):
     """What a node says of itself. A virtual one stands for a cloud: people and load balancers can keep off it.
 
-    `runtime` is what runs its pods, as `name://version`.
+    `runtime` is what runs its pods, as `name://version`. `conditions` are its own, besides those of every node.
     """
 
     name: str
@@ -70,6 +70,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     taints: tuple[Mapping[str, str], ...] = ()
     is_virtual: bool = False
     runtime: str = "skysail://1"
+    conditions: Mapping[str, tuple[str, str, str]] = msgspec.field(default_factory=dict)
 
 
 class NodeStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -168,7 +169,7 @@ class Registrar:
         if patch := correction(node, self._described):
             node = await self._client.merge_patch(NODE, "", self._described.name, patch, NodeObject)
             self._nodes.wrote(node)
-        conditions = {**_HEALTHY, **self._cloud_conditions(node)}
+        conditions = {**_HEALTHY, **self._described.conditions, **self._cloud_conditions(node)}
         if not is_right(node, self._described, conditions):
             shown = status(self._described, timestamp(self._now()), conditions, node.status.conditions)
             self._nodes.wrote(await self._client.patch_status(NODE, node, shown, NodeObject))

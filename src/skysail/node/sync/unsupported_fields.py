@@ -46,17 +46,11 @@ _POD_REFUSED: tuple[Rule[PodSpec], ...] = (
     ("securityContext.sysctls", lambda spec: spec.security_context.sysctls, "the kernel is not the pod's to set"),
 )
 _POD_LEFT_OUT: tuple[Rule[PodSpec], ...] = (
-    ("hostUsers", lambda spec: not spec.host_users, "the pod gets no users of its own; it has few rights instead"),
     ("dnsPolicy", lambda spec: spec.dns_policy not in _DNS, "names come from the cluster's name server"),
     ("dnsConfig", lambda spec: spec.dns_config, "names come from the cluster's name server"),
     ("setHostnameAsFQDN", lambda spec: spec.set_hostname_as_fqdn, "the host name stays the short one"),
     ("resources", lambda spec: spec.resources, "limits hold for each container, not for the pod as a whole"),
     ("ephemeralContainers", lambda spec: spec.ephemeral_containers, NOT_ADDED),
-    (
-        "securityContext.supplementalGroups",
-        lambda spec: spec.security_context.supplemental_groups,
-        "a program is in one group only",
-    ),
 )
 _CONTAINER_REFUSED: tuple[Rule[Container], ...] = (
     ("volumeDevices", lambda box: box.volume_devices, "this node has no block devices"),
@@ -87,12 +81,14 @@ _CONTAINER_LEFT_OUT: tuple[Rule[Container], ...] = (
         "mounts below a read-only one are not changed",
     ),
 )
-_SECURITY_LEFT_OUT: tuple[Rule[SecurityContext], ...] = (
+_SECURITY_REFUSED: tuple[Rule[SecurityContext], ...] = (
     (
         "seccompProfile",
         lambda context: context.seccomp_profile and context.seccomp_profile.type == "Localhost",
-        "profiles of the machine are not loaded",
+        "this node loads no profiles of the machine; use RuntimeDefault",
     ),
+)
+_SECURITY_LEFT_OUT: tuple[Rule[SecurityContext], ...] = (
     (
         "appArmorProfile",
         lambda context: context.app_armor_profile and context.app_armor_profile.type == "Localhost",
@@ -109,14 +105,17 @@ def of(pod: Pod, abilities: Abilities) -> Burden:
     boxes = [*_named("spec.initContainers", spec.init_containers), *_named("spec.containers", spec.containers)]
     refused = [
         *_told("spec", spec, _POD_REFUSED),
+        *_told("spec.securityContext", spec.security_context, _SECURITY_REFUSED),
         *_places(spec, abilities),
         *(told for path, box in boxes for told in _container(path, box, abilities)),
         *_restarts(spec),
     ]
     left_out = [
         *_told("spec", spec, _POD_LEFT_OUT),
+        *_ids(spec, abilities),
         *_told("spec.securityContext", spec.security_context, _SECURITY_LEFT_OUT),
         *(told for path, box in boxes for told in _told(path, box, _CONTAINER_LEFT_OUT)),
+        *(told for path, box in boxes for told in _ineffective(path, box, abilities)),
         *(
             told
             for path, box in boxes
@@ -143,6 +142,22 @@ def _places(spec: PodSpec, abilities: Abilities) -> Iterator[str]:
             yield f"{path} is of a kind that this node cannot mount."
 
 
+def _ids(spec: PodSpec, abilities: Abilities) -> Iterator[str]:
+    """Yield the fields about users and groups that have no effect at this provider."""
+    if not spec.host_users and not abilities.user_namespaces:
+        yield "spec.hostUsers: the pod gets no users of its own; it has few rights instead."
+    if spec.security_context.supplemental_groups and not abilities.supplemental_groups:
+        yield "spec.securityContext.supplementalGroups: a program is in one group only."
+
+
+def _ineffective(path: str, box: Container, abilities: Abilities) -> Iterator[str]:
+    if ignored := sorted(box.security_context.capabilities.added & abilities.ignored_capabilities):
+        yield (
+            f"{path}.securityContext.capabilities.add: {', '.join(ignored)} has no effect, because the pod's user "
+            "namespace does not own its network."
+        )
+
+
 def _is_known(volume: Volume) -> bool:
     sources = [getattr(volume, name) for name in volume.__struct_fields__ if name != "name"]
     parts = volume.projected.sources if volume.projected else ()
@@ -153,7 +168,9 @@ def _is_known(volume: Volume) -> bool:
 
 def _container(path: str, box: Container, abilities: Abilities) -> Iterator[str]:
     yield from _told(path, box, _CONTAINER_REFUSED)
-    if wanted := sorted(box.security_context.capabilities.added - abilities.capabilities):
+    yield from _told(f"{path}.securityContext", box.security_context, _SECURITY_REFUSED)
+    known = abilities.capabilities | abilities.ignored_capabilities
+    if wanted := sorted(box.security_context.capabilities.added - known):
         yield f"{path}.securityContext.capabilities.add: no container here may have {', '.join(wanted)}."
     for index, variable in enumerate(box.env):
         if variable.value_from and variable.value_from.file_key_ref:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -268,3 +269,17 @@ def test_command_and_args_replace_what_the_image_says_as_in_any_container(rule, 
     environment = Environment(**rule)
     container = provider.Container(name="c", image="i", command=command, args=args)
     assert argv(container, environment) == want
+
+
+async def test_an_environment_can_be_read_by_every_user_of_a_pod(rules, tmp_path, index):
+    before = os.umask(0o077)
+    try:
+        made = await environments(rules, tmp_path, index).make(TREASURE, ignore)
+    finally:
+        os.umask(before)
+    assert closed_to_others(Path(made.folders[0])) == []
+
+
+def closed_to_others(folder: Path) -> list[Path]:
+    files = [path for path in folder.rglob("*") if not path.is_symlink() and path.name not in {"skysail.json", ".lock"}]
+    return [path for path in files if not path.stat().st_mode & (0o005 if path.is_dir() else 0o004)]

@@ -138,6 +138,13 @@ def test_what_must_be_looked_up():
             {},
             provider.Rights(dropped=frozenset({"ALL"}), added=frozenset({"NET_BIND_SERVICE"}), has_read_only_root=True),
         ),
+        ({}, {"seccompProfile": {"type": "RuntimeDefault"}}, provider.Rights()),
+        ({}, {"seccompProfile": {"type": "Unconfined"}}, provider.Rights(is_unconfined=True)),
+        (
+            {"seccompProfile": {"type": "RuntimeDefault"}},
+            {"seccompProfile": {"type": "Unconfined"}},
+            provider.Rights(),
+        ),
         (
             {"capabilities": {"drop": ["all", "CAP_NET_RAW"], "add": ["cap_chown"]}},
             {},
@@ -148,6 +155,13 @@ def test_what_must_be_looked_up():
 def test_what_a_container_says_of_its_rights_comes_before_what_its_pod_says(own, shared, rights):
     of = pod(container("main", securityContext=own), securityContext=shared)
     assert container_config.container(of, of.spec.containers[0], FACTS).rights == rights
+
+
+def test_the_groups_of_a_pod_are_handed_on():
+    groups = {"fsGroup": 2000, "supplementalGroups": [3000, 4], "fsGroupChangePolicy": "OnRootMismatch"}
+    found = container_config.place(pod(securityContext=groups), FACTS)
+    assert (found.fs_group, found.groups, found.keeps_matching_groups) == (2000, {3000, 4}, True)
+    assert container_config.place(pod(), FACTS).fs_group is None
 
 
 def test_a_container_that_must_not_be_root_is_not_started_as_root():

@@ -25,6 +25,9 @@ LOCAL = Abilities(
     several_containers=True,
     host_network=True,
     capabilities=frozenset({"CHOWN", "NET_BIND_SERVICE"}),
+    ignored_capabilities=frozenset({"NET_RAW"}),
+    user_namespaces=True,
+    supplemental_groups=True,
 )
 
 
@@ -51,6 +54,7 @@ SCHEDULER = Harmless("decided before the pod comes to a node")
 ADMISSION = Harmless("done by admission")
 IMAGES = Harmless("there is no registry: an image is an environment of the node")
 ALIAS = Harmless("an old name of another field")
+SECCOMP = Told({"type": "Localhost", "localhostProfile": "x"})
 LOCALHOST = Told({"type": "Localhost", "localhostProfile": "x"}, refused=False)
 SE_LINUX = Told({"level": "s0"}, refused=False)
 WINDOWS = Told({"runAsUserName": "x"}, refused=False)
@@ -95,7 +99,7 @@ FATES: dict[str, dict[str, Carried | Harmless | Told]] = {
         "hostIPC": Told(True),
         "hostNetwork": CARRIED,
         "hostPID": Told(True),
-        "hostUsers": Told(False, refused=False),
+        "hostUsers": CARRIED,
         "hostname": CARRIED,
         "hostnameOverride": CARRIED,
         "imagePullSecrets": IMAGES,
@@ -128,16 +132,16 @@ FATES: dict[str, dict[str, Carried | Harmless | Told]] = {
     },
     "PodSecurityContext": {
         "appArmorProfile": LOCALHOST,
-        "fsGroup": Harmless("every user of a pod may write to its volumes"),
-        "fsGroupChangePolicy": Harmless("as fsGroup"),
+        "fsGroup": CARRIED,
+        "fsGroupChangePolicy": CARRIED,
         "runAsGroup": CARRIED,
         "runAsNonRoot": CARRIED,
         "runAsUser": CARRIED,
         "seLinuxChangePolicy": Harmless("there are no labels to change"),
         "seLinuxOptions": SE_LINUX,
-        "seccompProfile": LOCALHOST,
-        "supplementalGroups": Told([4], refused=False),
-        "supplementalGroupsPolicy": Harmless("the groups themselves are told"),
+        "seccompProfile": SECCOMP,
+        "supplementalGroups": CARRIED,
+        "supplementalGroupsPolicy": Harmless("an environment has no groups of its own to merge"),
         "sysctls": Told([{"name": "kernel.shm_rmid_forced", "value": "1"}]),
         "windowsOptions": WINDOWS,
     },
@@ -179,7 +183,7 @@ FATES: dict[str, dict[str, Carried | Harmless | Told]] = {
         "runAsNonRoot": CARRIED,
         "runAsUser": CARRIED,
         "seLinuxOptions": SE_LINUX,
-        "seccompProfile": LOCALHOST,
+        "seccompProfile": SECCOMP,
         "windowsOptions": WINDOWS,
     },
     "Lifecycle": {"postStart": CARRIED, "preStop": CARRIED, "stopSignal": Told("SIGUSR1", refused=False)},
@@ -370,3 +374,34 @@ def test_what_a_provider_has_no_ability_for_is_named_by_its_field(spec, named):
     of = msgspec.convert({"metadata": {}, "spec": {**with_main(), **spec}}, pod_types.Pod)
     (refused,) = unsupported_fields.of(of, Abilities()).refused
     assert refused.startswith(named)
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"hostUsers": False}, "spec.hostUsers"),
+        ({"securityContext": {"supplementalGroups": [4]}}, "spec.securityContext.supplementalGroups"),
+    ],
+)
+def test_users_and_groups_that_a_provider_lacks_are_ignored_by_their_field(spec, named):
+    of = msgspec.convert({"metadata": {}, "spec": {**with_main(), **spec}}, pod_types.Pod)
+    found = unsupported_fields.of(of, Abilities())
+    assert found.refused == ()
+    assert [sentence.partition(":")[0] for sentence in found.left_out] == [named]
+
+
+@pytest.mark.parametrize("name", ["NET_RAW", "net_raw", "CAP_NET_RAW"])
+def test_a_capability_without_effect_is_ignored_by_its_field(name):
+    of = pod(container("main", securityContext={"capabilities": {"add": [name]}}))
+    found = unsupported_fields.of(of, LOCAL)
+    assert found.refused == ()
+    (ignored,) = found.left_out
+    assert ignored.startswith(f"{MAIN_CONTAINER}.securityContext.capabilities.add: NET_RAW has no effect")
+
+
+@pytest.mark.parametrize("profile", ["RuntimeDefault", "Unconfined"])
+def test_a_seccomp_profile_that_the_node_has_is_carried(profile):
+    shared = {"seccompProfile": {"type": profile}}
+    assert unsupported_fields.of(pod(container("main", securityContext=shared), securityContext=shared), LOCAL) == (
+        Burden()
+    )

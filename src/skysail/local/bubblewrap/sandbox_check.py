@@ -1,0 +1,72 @@
+"""Starts one container and tries to break out of it, before the first pod is started.
+
+The options of bubblewrap are one thing, and their effect on this kernel is another: a node whose containers can write
+to the machine's kernel settings must not run pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import time
+
+from skysail.cloud.provider import Rights
+from skysail.local.bubblewrap import device_nodes, masked_paths, seccomp_filter
+from skysail.local.bubblewrap.container import Box, Identity, Order
+from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.isolation import Isolation
+from skysail.local.bubblewrap.rootfs import Room
+from skysail.local.errors import StartFailed
+
+# Opens files for appending and writes nothing: on a machine without protection the check must not do damage.
+_SCRIPT = """
+for file in /proc/sys/kernel/core_pattern /proc/sys/kernel/hostname /proc/sys/vm/overcommit_memory \\
+            /proc/sys/fs/mqueue/msg_max /proc/sysrq-trigger; do
+  [ -e "$file" ] && ( : >> "$file" ) 2>/dev/null && echo "$file can be written"
+done
+for file in {hidden}; do
+  [ -f "$file" ] && ( : < "$file" ) 2>/dev/null && echo "$file can be read"
+  [ -d "$file" ] && [ -n "$(ls -A "$file" 2>/dev/null)" ] && echo "$file can be read"
+done
+grep -q "^Seccomp:[[:space:]]*{seccomp}$" /proc/self/status || echo "system calls are not filtered"
+grep -q "^NoNewPrivs:[[:space:]]*1$" /proc/self/status || echo "privileges can be gained"
+for node in {nodes}; do
+  # To the mode that it has.
+  chmod "$(stat -c %a "$node")" "$node" 2>/dev/null && echo "$node can be changed"
+  ( : >> "$node" ) 2>/dev/null || [ "$node" = /dev/tty ] || echo "$node cannot be written"
+done
+( : >> /dev/skysail-check ) 2>/dev/null && echo "/dev can be written"
+read inside outside number < /proc/self/uid_map
+[ "$outside" = "{outside}" ] || [ -z "{outside}" ] || echo "the host id is $outside"
+exit 0
+"""
+
+
+async def verify(isolation: Isolation, tools: Tools) -> None:
+    """Raises StartFailed with each protection that is missing."""
+    ids = isolation.allocate()
+    try:
+        identity = None
+        if ids is not None:
+            namespace = await asyncio.to_thread(ids.namespace, 0)
+            identity = Identity(first=ids.first, namespace=namespace, staging=ids.staging)
+        room = Room(hostname="check", env=(("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),), rights=Rights())
+        argv = ("sh", "-c", _script("" if ids is None else str(ids.first)))
+        order = Order(room=room, argv=argv, identity=identity, max_processes=isolation.max_processes)
+        box = await Box.start(order, tools, time.time)
+        ending = await box.finish()
+    finally:
+        isolation.release(ids)
+    words = box.tape.last_words()
+    if ending.failure or ending.code or words:
+        why = ending.failure or words or f"exit code {ending.code}"
+        raise StartFailed(
+            f"Pods cannot be isolated from this machine: {why}. "
+            f"Update bubblewrap and the kernel (this is Linux {platform.release()}), or report this."
+        )
+
+
+def _script(outside: str) -> str:
+    filtered = "2" if seccomp_filter.program() is not None else "[0-9]"
+    hidden, nodes = " ".join(masked_paths.HIDDEN), " ".join(device_nodes.NODES)
+    return _SCRIPT.format(hidden=hidden, nodes=nodes, seccomp=filtered, outside=outside)

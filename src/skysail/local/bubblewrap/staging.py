@@ -1,0 +1,110 @@
+"""Makes the files of a container reachable for its bubblewrap, which runs with an unprivileged host id.
+
+Volumes, environments and the cluster's home may lie below folders that only root may enter, and files belong to ids
+that a pod does not have. So each source is mounted again, for the moment of the start, in a folder that every id may
+pass, with the ids on the disk mapped to the ids of the pod where the file system can do that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import stat
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from skysail.local import files
+from skysail.local.bubblewrap import mounts
+from skysail.local.bubblewrap.rootfs import Bind, Room
+
+_OPTIONS = "mode=711,size=4m"
+# A file system or a kernel without id-mapped mounts answers with one of these.
+_NOT_MAPPABLE = (errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class Staging:
+    """One folder per cluster, in the mount namespace of the cluster. `can_map` may be asked in any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count()
+        self._mappable: dict[int, bool] = {}
+
+    def open(self) -> None:
+        """Remove the mounts that an earlier process left behind, and make the folder. Raises OSError."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        while self._folder.is_mount():
+            mounts.detach(self._folder)
+        mounts.mount_tmpfs(self._folder, _OPTIONS)
+
+    def can_map(self, path: Path | str | int, namespace: int) -> bool:
+        """Return whether the file system of `path` lets mounts map ids. Tried once per file system."""
+        device = os.stat(path).st_dev  # noqa: PTH116 (a path or a descriptor)
+        if device not in self._mappable:
+            self._mappable[device] = _is_mappable(path if isinstance(path, int) else str(path), namespace)
+        return self._mappable[device]
+
+    def stage(self, room: Room, namespace: int) -> tuple[Room, Path]:
+        """Mount every source of the room in a new folder. Return the room with the new sources, and the folder.
+
+        Remove the folder with `remove` when bubblewrap has made its own mounts. Raises OSError.
+        """
+        folder = self._folder / str(next(self._numbers))
+        folder.mkdir()
+        with ExitStack() as undo:
+            undo.callback(self.remove, folder)
+            mounts.mount_tmpfs(folder, _OPTIONS)
+            names = itertools.count()
+            staged = {
+                kind: tuple(self._bind(bind, folder / str(next(names)), namespace) for bind in binds)
+                for kind, binds in (("binds", room.binds), ("environment", room.environment))
+            }
+            undo.pop_all()
+        return msgspec.structs.replace(room, **staged), folder
+
+    def remove(self, folder: Path) -> None:
+        """Unmount and remove. Where that fails, the next process that opens the folder does it."""
+        with contextlib.suppress(OSError):
+            mounts.detach(folder)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+    def _bind(self, bind: Bind, target: Path, namespace: int) -> Bind:
+        with ExitStack() as until:
+            source: str | int = bind.source
+            if bind.is_shared:
+                # By descriptor: another pod can put a link in the way between the check of the path and this mount.
+                source = files.opened(Path(bind.source))
+                until.callback(os.close, source)
+            _make_mount_point(target, is_folder=stat.S_ISDIR(os.stat(source).st_mode))  # noqa: PTH116 (as above)
+            tree = mounts.Tree(source)
+            until.callback(tree.close)
+            if self.can_map(source, namespace):
+                tree.map_ids(namespace)
+            tree.attach(target, read_only=bind.read_only)
+        return msgspec.structs.replace(bind, source=str(target), is_shared=False)
+
+
+def _make_mount_point(path: Path, *, is_folder: bool) -> None:
+    if is_folder:
+        path.mkdir()
+    else:
+        path.touch()
+
+
+def _is_mappable(source: str | int, namespace: int) -> bool:
+    tree = mounts.Tree(source)
+    try:
+        tree.map_ids(namespace)
+    except OSError as error:
+        if error.errno not in _NOT_MAPPABLE:
+            raise
+        return False
+    else:
+        return True
+    finally:
+        tree.close()

@@ -1,0 +1,106 @@
+"""Gives files on the disk to the users and groups of one pod. Blocking.
+
+No link is followed: another pod that mounts the same volume can put one there at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from skysail.local.bubblewrap.isolation import PodIds
+from skysail.local.bubblewrap.user_namespace import MAX_ID
+
+_NOBODY = 65534
+_READ_WRITE, _READ_ONLY, _FOLDER = 0o660, 0o440, 0o2110
+
+
+class Ownership:
+    """`ids` is None where the pod has one id, which owns all files already; then nothing is done.
+
+    `fs_group` is the pod's fsGroup. With `only_on_mismatch` a PVC whose root has that group is left as it is.
+    """
+
+    def __init__(
+        self, ids: PodIds | None = None, fs_group: int | None = None, *, only_on_mismatch: bool = False
+    ) -> None:
+        self._ids = ids
+        self._fs_group = fs_group
+        self._only_on_mismatch = only_on_mismatch
+
+    def give(self, path: Path, user: int, group: int) -> None:
+        """Make this user and group of the pod the owners of a file, or of a folder with all that it holds."""
+        if self._ids is None:
+            return
+        offset = self._ids.offset(path)
+        for descriptor in _tree(path):
+            os.chown(f"/proc/self/fd/{descriptor}", offset + user, offset + group)
+
+    def adopt(self, path: Path, *, is_pvc: bool = False, read_only: bool = False) -> None:
+        """Make the files of a volume accessible to the pod: shift their ids if need be, then apply fsGroup."""
+        if self._ids is None:
+            return
+        offset = self._ids.offset(path)
+        # Pods keep their files in the range, so a PVC is shifted once.
+        if offset and not (is_pvc and _is_shifted(path.lstat(), offset)):
+            for descriptor in _tree(path):
+                _shift(descriptor, offset)
+        if self._fs_group is not None and not read_only:
+            self._set_group(path, offset + self._fs_group, _READ_WRITE, is_pvc=is_pvc)
+        elif self._fs_group is not None and not is_pvc:
+            self._set_group(path, offset + self._fs_group, _READ_ONLY, is_pvc=False)
+
+    def make_alike(self, root: Path, descriptor: int) -> None:
+        """Give a new folder in the volume `root` the owners and the mode of the volume."""
+        file, found = f"/proc/self/fd/{descriptor}", root.stat()
+        if self._ids is not None:
+            os.chown(file, found.st_uid, found.st_gid)
+        os.chmod(file, stat.S_IMODE(found.st_mode))  # noqa: PTH101 (by descriptor: no link is followed)
+
+    def _set_group(self, path: Path, group: int, mask: int, *, is_pvc: bool) -> None:
+        found = path.lstat()
+        if is_pvc and self._only_on_mismatch and found.st_gid == group and found.st_mode & stat.S_ISGID:
+            return
+        for descriptor in _tree(path):
+            found = os.fstat(descriptor)
+            file = f"/proc/self/fd/{descriptor}"
+            os.chown(file, -1, group)
+            if not stat.S_ISLNK(found.st_mode):
+                more = mask | (_FOLDER if stat.S_ISDIR(found.st_mode) else 0)
+                os.chmod(file, stat.S_IMODE(found.st_mode) | more)  # noqa: PTH101 (by descriptor: no link is followed)
+
+
+def _is_shifted(found: os.stat_result, offset: int) -> bool:
+    return offset <= found.st_uid <= offset + MAX_ID
+
+
+def _shift(descriptor: int, offset: int) -> None:
+    found = os.fstat(descriptor)
+    if _is_shifted(found, offset):
+        return
+    user, group = (offset + (one if one <= MAX_ID else _NOBODY) for one in (found.st_uid, found.st_gid))
+    os.chown(f"/proc/self/fd/{descriptor}", user, group)
+
+
+def _tree(path: Path) -> Iterator[int]:
+    """Yield a descriptor of the file or folder and of all that lies in it. Each is open until the next one."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+    finally:
+        os.close(descriptor)
+    if not is_folder:
+        return
+    for _, folders, names, folder in os.fwalk(path):
+        for name in (*folders, *names):
+            try:
+                descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            except FileNotFoundError:
+                continue  # another pod removed it
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)

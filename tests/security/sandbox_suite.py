@@ -1,0 +1,174 @@
+"""Hostile pods on the provider `local`, as in a cluster: run inside its namespaces by `test_sandbox`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from skysail.cloud.provider import Container, Rights, RunId, Running
+from skysail.local.addresses import MOUNT_FOLDER, RUN_FOLDER
+from skysail.local.bubblewrap import sandbox_check
+from skysail.local.bubblewrap.cgroups import Bounds, Groups
+from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.id_ranges import FIRST, are_mapped
+from skysail.local.bubblewrap.isolation import Isolation
+from skysail.local.network.pod_network import PodNetwork
+from tests.conformance.local import local_provider
+from tests.conformance.provider_harness import Talk, outcome
+from tests.security import sandbox_attempts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PROGRAM = Path(sandbox_attempts.__file__).read_text()
+MAX_PROCESSES = 120
+MIN_INPUTS = 10
+TABLES = [table.__name__ for table in sandbox_attempts.TABLES]
+# Everything that a pod may be: root, another user, and root without any capability.
+WHO = {
+    "root": Rights(),
+    "user": Rights(user=1000, group=1000),
+    "nothing": Rights(dropped=frozenset({"ALL"})),
+}
+
+
+@pytest.fixture
+def isolation(tmp_path: Path) -> Isolation:
+    tools = Tools.find(os.environ["PATH"])
+    return Isolation.detect(tools, Path(MOUNT_FOLDER), tmp_path / "disks", max_processes=MAX_PROCESSES)
+
+
+@pytest.fixture
+async def talk(tmp_path: Path, isolation: Isolation) -> AsyncIterator[Talk]:
+    network = PodNetwork()
+    await network.open()
+    async with local_provider(tmp_path, network=network, isolation=isolation) as provider:
+        yield Talk(provider, image="busybox", python_image="python:3")
+    await network.close()
+
+
+def container(table: str, rights: Rights) -> Container:
+    return Container(name="main", image="busybox", command=command(table), rights=rights)
+
+
+def command(table: str) -> tuple[str, ...]:
+    return ("/usr/bin/python3", "-c", PROGRAM, table, str(MAX_PROCESSES))
+
+
+def judge(area: str, printed: str) -> None:
+    """Print each attempt for `test_sandbox`, and fail where one succeeded."""
+    rows = [json.loads(line) for line in printed.splitlines()]
+    for name, why in rows:
+        print(json.dumps(["attempt", area, name, why is not None]))  # noqa: T201 (read by test_sandbox)
+    assert [name for name, why in rows if why is None] == []
+    assert len(rows) >= MIN_INPUTS
+
+
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("table", TABLES)
+async def test_a_hostile_program_does_not_get_out(talk: Talk, table: str, who: str):
+    before = machine()
+    run = RunId(await talk.pod(), "main", 0)
+    await talk.provider.start(run, container(table, WHO[who]))
+    end = await talk.end(run)
+    assert end.code == 0, await talk.said(run, "stderr")
+    judge(f"{table}: program as {who}", await talk.said(run))
+    assert machine() == before
+
+
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("table", TABLES)
+async def test_a_hostile_command_beside_the_program_does_not_get_out(talk: Talk, table: str, who: str):
+    before = machine()
+    run = await talk.start("sleep 10000", rights=WHO[who])
+    code, printed, errors = await outcome(await talk.provider.exec(run, command(table), stdin=False, tty=False))
+    assert code == 0, errors
+    judge(f"{table}: exec as {who}", printed)
+    assert machine() == before
+    assert isinstance(await talk.provider.state(run), Running)
+
+
+@pytest.mark.parametrize("user", [0, 1, 2, 33, 100, 1000, 1234, 65532, 65534, 65535])
+async def test_a_user_of_a_pod_has_no_id_of_a_user_of_the_machine(talk: Talk, isolation: Isolation, user: int):
+    run = await talk.start("sleep 10000", rights=Rights(user=user))
+    box = talk.provider._known(run).box
+    ids = host_ids(box.program())
+    if isolation.has_ranges:
+        assert min(ids) >= FIRST
+    else:
+        assert ids == {0}, "the one id of the cluster's user namespace, which is no root of the machine"
+        assert os.getuid() == 0
+        assert not are_mapped()
+
+
+async def test_an_unconfined_container_may_make_calls_that_are_filtered_otherwise(talk: Talk):
+    confined, free = Rights(), Rights(is_unconfined=True)
+    assert (await talk.result("unshare --user true", rights=confined))[0] != 0
+    assert await talk.result("unshare --user true", rights=free) == (0, "")
+    run = await talk.start("sleep 10000", rights=free)
+    grep = ("grep", "Seccomp:", "/proc/self/status")
+    code, said, _ = await outcome(await talk.provider.exec(run, grep, stdin=False, tty=False))
+    assert (code, said.split()) == (0, ["Seccomp:", "0"])
+
+
+@pytest.fixture
+async def bounded(tmp_path: Path, isolation: Isolation) -> AsyncIterator[Talk]:
+    groups = Groups.mount(Path(RUN_FOLDER) / "groups", f"skysail-test-{uuid.uuid4()}")
+    groups.bound_all(Bounds(memory=400 << 20, processes=250))
+    if not groups.are_bounded:
+        pytest.skip("only root bounds all pods together")
+    async with local_provider(tmp_path, groups, isolation=isolation) as provider:
+        yield Talk(provider, image="busybox", python_image="python:3")
+    assert "skysail-test" not in own_groups()
+
+
+async def test_the_memory_of_all_pods_together_is_bounded(bounded: Talk):
+    """Pods without a limit of their own: the kernel ends one of them, and never the agent."""
+    fill = "import time; held = [bytearray(1 << 20) for _ in range(300)]; print('full', flush=True); time.sleep(10000)"
+    runs = [RunId(await bounded.pod(), "main", 0) for _ in range(4)]
+    for run in runs:
+        await bounded.provider.start(
+            run, Container(name="main", image="busybox", command=("/usr/bin/python3", "-c", fill))
+        )
+    ends = await asyncio.wait([asyncio.create_task(bounded.end(run)) for run in runs], return_when="FIRST_COMPLETED")
+    assert {task.result().reason for task in ends[0]} == {"OOMKilled"}
+    for task in ends[1]:
+        task.cancel()
+
+
+async def test_the_processes_of_all_pods_together_are_bounded(bounded: Talk):
+    script = "i=0; while [ $i -lt 100 ]; do sleep 10000 & i=$((i+1)); done; echo all; wait"
+    for _ in range(2):
+        await bounded.hear(await bounded.start(script), "all")
+    code, said = await bounded.result(script)
+    assert (code == 0, said) == (False, "")
+
+
+async def test_the_sandbox_is_verified(isolation: Isolation):
+    await sandbox_check.verify(isolation, Tools.find(os.environ["PATH"]))
+
+
+def own_groups() -> str:
+    return Path("/proc/self/cgroup").read_text()
+
+
+def host_ids(pid: int) -> set[int]:
+    seen = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {int(one) for line in seen if line.startswith(("Uid:", "Gid:")) for one in line.split()[1:]}
+
+
+def machine() -> dict[str, object]:
+    """What a hostile pod could change outside."""
+    nodes = [Path("/dev", name).stat() for name in ("null", "zero", "full", "random", "urandom", "tty")]
+    return {
+        "core_pattern": Path("/proc/sys/kernel/core_pattern").read_text(),
+        "hostname": os.uname().nodename,
+        "nodes": [(one.st_mode, one.st_uid, one.st_gid) for one in nodes],
+        "passwd": oct(Path("/etc/passwd").stat().st_mode),
+    }

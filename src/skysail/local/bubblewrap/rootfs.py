@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from skysail.cloud.provider import Rights
+from skysail.local.bubblewrap.arguments import environment_options
 
 # What most container runtimes leave to a container, less MKNOD: nobody needs devices here.
 CAPABILITIES = {
@@ -104,8 +105,7 @@ def arguments(room: Room, host: Host) -> list[str]:
         *("--die-with-parent", "--new-session"),
         *(("--remount-ro", "/") if room.rights.has_read_only_root else ()),
         *_rights(room.rights),
-        "--clearenv",
-        *_flat(("--setenv", name, value) for name, value in room.env),
+        *environment_options(room.env),
     ]
 
 

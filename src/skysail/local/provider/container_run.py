@@ -15,6 +15,7 @@ from typing import Any
 from skysail.base.names import Event
 from skysail.cloud.errors import Gone, Refused
 from skysail.cloud.provider import EVICTED, Container, Ended, RunId, Running, State
+from skysail.local.bubblewrap.arguments import InvalidArgument
 from skysail.local.bubblewrap.cgroups import NO_GROUP, Group
 from skysail.local.bubblewrap.container import Box, Ending, Order
 from skysail.local.bubblewrap.rootfs import Bind, Room, TooCrowded
@@ -133,7 +134,7 @@ class Run:
             self._around.journal.begin(self.id)
             self._began = self._around.now()
             self._box = await Box.start(self._order(environment), self._around.tools, self._around.now)
-        except TooCrowded as error:
+        except (TooCrowded, InvalidArgument) as error:
             raise Refused("CreateContainerConfigError", str(error)) from error
         except BuildFailed as error:
             raise Refused("ErrImagePull", str(error)) from error

@@ -7,7 +7,8 @@ import pytest
 
 from skysail.cloud import provider
 from skysail.node.config import container_config
-from skysail.node.config.env import Facts, Missing
+from skysail.node.config.env import Facts
+from skysail.node.config.errors import Missing
 from tests.unit.node.pods import container, pod
 
 FACTS = Facts(

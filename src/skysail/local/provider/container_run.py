@@ -15,6 +15,7 @@ from typing import Any
 from skysail.base.names import Event
 from skysail.cloud.errors import Gone, Refused
 from skysail.cloud.provider import EVICTED, Container, Ended, RunId, Running, State
+from skysail.local.bubblewrap import mount_points
 from skysail.local.bubblewrap.arguments import InvalidArgument
 from skysail.local.bubblewrap.cgroups import NO_GROUP, Group
 from skysail.local.bubblewrap.container import Box, Ending, Order
@@ -194,6 +195,7 @@ class Run:
             environment=environment.folders,
             rights=container.rights,
         )
+        mount_points.prepare(room)
         return Order(
             room=room,
             argv=argv(self.container, environment),

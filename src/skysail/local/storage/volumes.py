@@ -157,6 +157,8 @@ def _real(path: Path) -> Path:
 
 def _below(root: Path, sub_path: str, *, can_make: bool) -> Path:
     """A path inside the volume, `root`, which has no links in it. One that somebody put there must not lead out."""
+    if "\0" in sub_path:
+        raise Refused(_REASON, "A subPath cannot have a NUL byte: remove it.")
     path = _real(root / sub_path)
     if not path.is_relative_to(root):
         raise Refused(_REASON, f"The subPath {sub_path} leads out of its volume.")
@@ -198,7 +200,8 @@ def _fresh(folder: Path, before: str | None) -> Path:
 
 def _place(content: Path, file: File) -> None:
     path = content / file.path
-    if PurePosixPath(file.path).is_absolute() or ".." in PurePosixPath(file.path).parts or not file.path:
+    parts = PurePosixPath(file.path).parts
+    if PurePosixPath(file.path).is_absolute() or ".." in parts or not parts or "\0" in file.path:
         raise Refused(_REASON, f"{file.path!r} is no path inside a volume.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(file.content)

@@ -65,6 +65,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     cpu: float | None = None
     memory: int | None = None
+    ephemeral_storage: int | None = None
     gpus: int = 0
 
 
@@ -112,6 +113,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     volumes: tuple[Volume, ...] = ()
     hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     uses_host_network: bool = False
+    ephemeral_storage: int | None = None  # bytes on the disk, for all containers and emptyDir volumes together
 
 
 class RunId(msgspec.Struct, frozen=True, order=True):

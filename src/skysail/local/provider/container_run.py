@@ -25,6 +25,7 @@ from skysail.local.images.environments import Environment
 from skysail.local.provider.dependencies import Surroundings
 from skysail.local.provider.image_pull_events import Pull
 from skysail.local.provider.pod_sandbox import Place
+from skysail.local.provider.storage_limits import ContainerFiles
 
 _LONGEST_MESSAGE = 4096
 _KILLED = 137
@@ -88,6 +89,14 @@ class Run:
         """The box whose tape has the output, also after the end."""
         return self._box
 
+    @property
+    def files(self) -> ContainerFiles:
+        """Folders in which the container writes."""
+        logs = self._around.logs
+        log = (logs / self.id.pod / self.id.container,) if logs is not None else ()
+        limit = self.container.limits.ephemeral_storage
+        return ContainerFiles(name=self.id.container, folders=(self._folder, *log), limit=limit)
+
     async def evict(self, why: str) -> None:
         self._eviction = why
         await self.stop(0)
@@ -104,7 +113,8 @@ class Run:
         """Follow the run to its end, and clean up whatever became of it."""
         await asyncio.wait([self._start])
         if self._start.cancelled():
-            self._end(code=_KILLED, reason="Error", message="The container was stopped before it started.")
+            why = self._eviction or "The container was stopped before it started."
+            self._end(code=_KILLED, reason=EVICTED if self._eviction else "Error", message=why)
         elif self._box is not None and not isinstance(self.state, Ended):
             self._conclude(await self._box.finish())
         if self.state is None:

@@ -38,6 +38,7 @@ from skysail.node.pod_types import (
 CONFIG_MAP = "ConfigMap"
 SECRET = "Secret"  # noqa: S105 (a kind)
 _GPU = "nvidia.com/gpu"
+_STORAGE = "ephemeral-storage"
 # The volume by which the API server gives every pod its service account's token.
 _LOGIN = "kube-api-access-"
 
@@ -133,6 +134,7 @@ def place(pod: Pod, facts: Facts) -> provider.Pod:
         volumes=tuple(provider.Volume(volume.name, _carried(pod, volume, facts)) for volume in pod.spec.volumes),
         hosts=tuple(_hosts(pod)),
         uses_host_network=pod.spec.host_network,
+        ephemeral_storage=_ephemeral_storage(pod),
     )
 
 
@@ -240,8 +242,24 @@ def _limits(source: Container) -> provider.Limits:
     return provider.Limits(
         cpu=float(quantities.parse(limits["cpu"])) if "cpu" in limits else None,
         memory=int(quantities.parse(limits["memory"])) if "memory" in limits else None,
+        ephemeral_storage=_storage_limit(source),
         gpus=int(quantities.parse(limits.get(_GPU, 0))),
     )
+
+
+def _storage_limit(source: Container) -> int | None:
+    limit = source.resources.limits.get(_STORAGE)
+    return None if limit is None else int(quantities.parse(limit))
+
+
+def _ephemeral_storage(pod: Pod) -> int | None:
+    """Return the pod's own limit as Kubernetes counts it: init containers run before the others, sidecars beside."""
+    if not any(_STORAGE in container.resources.limits for container in every_container(pod)):
+        return None
+    first = [c for c in pod.spec.init_containers if c.restart_policy != "Always"]
+    sidecars = sum(_storage_limit(c) or 0 for c in pod.spec.init_containers if c not in first)
+    together = sum(_storage_limit(c) or 0 for c in pod.spec.containers)
+    return sidecars + max(together, *(_storage_limit(c) or 0 for c in first), 0)
 
 
 def _carried(

@@ -317,6 +317,7 @@ class Event(Named):
         "The pod runs without a ConfigMap that it can do without.",
     )
     MANDATORY_CONFIG_MAP_NOT_FOUND = "MandatoryConfigMapNotFound", "The pod waits for a ConfigMap or a key of one."
+    INVALID_FIELD = "InvalidField", "A field has a value that no program or file system takes; the message names it."
     PULLING = "Pulling", "What an image needs is being made ready; the message says how far it is."
     PULLED = "Pulled", "What an image needs has been made ready."
     OTHER_PYTHON = "OtherPython", "The tag of an image names a Python, and the container runs in another."
@@ -329,7 +330,10 @@ class Event(Named):
     PRE_STOP_FAILED = "FailedPreStopHook", "What a container wanted to be done before its end failed."
     NOT_RUN = "NotRun", "A DaemonSet's pod on a virtual node is shown as running, and not run."
     LEFT_OUT = "LeftOut", "The pod runs without something that its node cannot carry; the message names the fields."
-    EVICTED = "Evicted", "The node ended the pod, for example because a volume outgrew its limit."
+    EVICTED = (
+        "Evicted",
+        "The node ended the pod: it used more storage than its limits allow, or the disk was nearly full.",
+    )
     UNSUPPORTED = "Unsupported", "The pod asks for what its node cannot carry; the message names the fields."
 
 

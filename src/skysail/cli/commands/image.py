@@ -95,13 +95,13 @@ def _pattern(pattern: str) -> str:
 
 
 def _packages(groups: Iterable[str]) -> tuple[str, ...]:
-    """What begins with a dash would be an option of uv itself."""
+    """Return the names of the packages. A dash at the start would be an option of uv, a line break a line for uv."""
     from skysail.local.errors import Misused
 
     names = tuple(name for group in groups for part in group.split(",") if (name := part.strip()))
     for name in names:
-        if name.startswith("-"):
-            raise Misused(f"--with {name} is no package; uv is set by its own variables, such as UV_DEFAULT_INDEX.")
+        if name.startswith("-") or not name.isprintable():
+            raise Misused(f"--with {name!r} is no package; uv is set by its own variables, such as UV_DEFAULT_INDEX.")
     return names
 
 

@@ -6,6 +6,8 @@ Missing
 
 from __future__ import annotations
 
+from skysail.base.names import Event
+
 
 class Missing(Exception):
     """Something mandatory that the container refers to is not there: it cannot be started until it is."""
@@ -17,4 +19,4 @@ class Missing(Exception):
 
 class InvalidField(Missing):
     def __init__(self, path: str, problem: str) -> None:
-        super().__init__("InvalidField", f"{path}: {problem}")
+        super().__init__(Event.INVALID_FIELD, f"{path}: {problem}")

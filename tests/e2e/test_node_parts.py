@@ -131,7 +131,7 @@ def test_a_pod_whose_volume_outgrows_its_limit_is_evicted(node, namespace):
     apply(node, namespace, pod("a", "sh", "-c", script, restart="Always", container=main, volumes=volumes))
     shown = until_phase(node, namespace, "a", "Failed")
     assert shown["reason"] == "Evicted"
-    assert '"v" exceeds the limit of 1048576 bytes' in shown["message"]
+    assert '"v" exceeds the limit "1Mi".' in shown["message"]
     assert condition(shown, "DisruptionTarget")["reason"] == "TerminationByKubelet"
     node.until(lambda: "Evicted" in events(node, namespace, "a"), "an event")
 

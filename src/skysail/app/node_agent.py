@@ -45,6 +45,7 @@ from skysail.local.network import egress_proxy
 from skysail.local.network.network import Network
 from skysail.local.provider import pod_limits
 from skysail.local.provider.dependencies import Surroundings
+from skysail.local.provider.disk_monitor import DiskMonitor
 from skysail.local.provider.provider import LocalProvider
 from skysail.local.provider.run_journal import Journal
 from skysail.local.storage.provisioner import DiskMaker
@@ -108,6 +109,7 @@ class Agent:
         self._disks = disks
         self._rng = rng
         self._store = LogStore(home.root / "pod-logs")
+        self._disk = DiskMonitor(home.root)
         self._broadcaster = Broadcaster(client, instance=NODE, now=clock.now)
         self._boxes = self._surroundings()
         self._provider = LocalProvider(self._boxes)
@@ -135,12 +137,19 @@ class Agent:
         metrics = MetricsApi(NODE, self._keeper, self._sampler)
         front = self._identity.front_proxy.context
         metrics_server = await health_server.serve(metrics.application(), METRICS_PORT, ssl_context=front)
-        registrar = Registrar(self._client, await self._description(), now=clock.now, rng=self._rng)
+        registrar = Registrar(
+            self._client,
+            await self._description(),
+            now=clock.now,
+            rng=self._rng,
+            has_disk_pressure=lambda: self._disk.has_pressure,
+        )
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._until_signal())
                 tasks.create_task(self._broadcaster.run())
                 tasks.create_task(self._disks.run())
+                tasks.create_task(self._disk.run())
                 tasks.create_task(self._identity.run())
                 await self._network.ready.wait()
                 await self._identity.ready.wait()
@@ -194,6 +203,8 @@ class Agent:
             name_server=HULL,
             now=time.time,
             tell=self._tell,
+            logs=home / "pod-logs",
+            disk=self._disk,
         )
 
     def _tell(self, run: RunId, reason: Event, note: str) -> None:

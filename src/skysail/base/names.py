@@ -353,6 +353,7 @@ class Event(Named):
         "The pod runs without an optional ConfigMap.",
     )
     MANDATORY_CONFIG_MAP_NOT_FOUND = "MandatoryConfigMapNotFound", "The pod waits for a ConfigMap or a key of one."
+    INVALID_FIELD = "InvalidField", "A field has a value that no program or file system takes; the message names it."
     PULLING = "Pulling", "An image is being prepared; the message shows the progress."
     PULLED = "Pulled", "An image is ready."
     OTHER_PYTHON = "OtherPython", "The tag of an image names a Python version, and the container runs in another one."
@@ -365,7 +366,7 @@ class Event(Named):
     PRE_STOP_FAILED = "FailedPreStopHook", "The preStop hook of a container failed."
     NOT_RUN = "NotRun", "A DaemonSet pod on a virtual node is reported as running, but not run."
     LEFT_OUT = "LeftOut", "The pod runs, and its node ignores some of its fields; the message names them."
-    EVICTED = "Evicted", "The node evicted the pod, for example because a volume exceeded its limit."
+    EVICTED = "Evicted", "The node evicted the pod: it exceeded a storage limit, or the disk was nearly full."
     UNSUPPORTED = "Unsupported", "The node does not support fields of the pod; the message names them."
 
 

@@ -65,6 +65,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     cpu: float | None = None
     memory: int | None = None
+    ephemeral_storage: int | None = None
     gpus: int = 0
 
 
@@ -116,6 +117,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     fs_group: int | None = None  # the group that volumes are given to, and that every container is in
     keeps_matching_groups: bool = False  # a PVC whose root has that group already is not walked
     groups: frozenset[int] = frozenset()  # more groups of every container
+    ephemeral_storage: int | None = None  # bytes on the disk, for all containers and emptyDir volumes together
 
 
 class RunId(msgspec.Struct, frozen=True, order=True):

@@ -19,7 +19,7 @@ from skysail.cloud.errors import Gone, ProviderError, Refused
 from skysail.cloud.provider import EVICTED, Ended, Pending, Provider, RunId, Running, State
 from skysail.kube.client.errors import KubeError
 from skysail.node.config import container_config
-from skysail.node.config.env import Missing
+from skysail.node.config.errors import Missing
 from skysail.node.config.references import References
 from skysail.node.log_store import LogStore
 from skysail.node.pod_state import Book

@@ -27,14 +27,14 @@ from skysail.kube.cache.audit import audit
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import Conflict, KubeError, NotFound
+from skysail.kube.client.errors import ApiError, Conflict, Forbidden, Invalid, KubeError, NotFound, ServerFault
 from skysail.node.config import container_config
 from skysail.node.config.references import Node, References
 from skysail.node.executor import Performer
 from skysail.node.log_store import LogStore
 from skysail.node.pod_state import Book
 from skysail.node.pod_types import Pod
-from skysail.node.sync import cloud_requirements, daemonset_pods, status, unsupported_fields
+from skysail.node.sync import cloud_requirements, daemonset_pods, status, status_size, unsupported_fields
 from skysail.node.sync.planner import DeletePod, Mark, Plan, Prepare, Release, Start, Stop, plan
 from skysail.node.sync.snapshot import age, loss, lost
 from skysail.node.sync.unsupported_fields import Burden
@@ -45,6 +45,8 @@ _REFRESH_SECONDS = 60.0
 _AUDIT_SECONDS = 600.0
 # A start or an end takes some milliseconds: a status in between would be a write that nobody reads.
 _PATIENCE = 2.0
+# A pod that is deleted must be able to go, whatever an admission webhook or the size of the pod do to its last status.
+_MAX_REJECTIONS = 3
 
 RIGHTS = (
     reading(POD),
@@ -206,9 +208,8 @@ class Keeper:
             return
         if self._node.is_virtual and await self._keep_here(pod):
             return  # the cache tells of what was written
-        snapshot = book.snapshot(
-            pod, now=self._wall(), clock=self._clock(), host_ip=self._node.address, burden=self._burden(pod)
-        )
+        burden, pod = self._burden(pod), unsupported_fields.bounded(pod)
+        snapshot = book.snapshot(pod, now=self._wall(), clock=self._clock(), host_ip=self._node.address, burden=burden)
         planned = daemonset_pods.plan(snapshot) if daemonset_pods.is_only_shown(pod, self._node) else plan(snapshot)
         await self._act(book, pod, planned)
         await self._report(book, pod, planned)
@@ -246,6 +247,7 @@ class Keeper:
                     await self._mark(pod, step.annotations)
                 case Release() | DeletePod():
                     pass  # after the report: the last word is written before anything is forgotten
+            await asyncio.sleep(0)  # a pod with many containers must not hold up the others
 
     async def _mark(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         metadata = pod.metadata
@@ -261,7 +263,8 @@ class Keeper:
             await self._let_go(pod)
 
     async def _report(self, book: Book, pod: Pod, planned: Plan) -> None:
-        if planned.status is None or not status.differs(pod, planned.status):
+        shown = status_size.shortened(planned.status or {}, book.brevity)
+        if planned.status is None or not status.differs(pod, shown):
             book.report_due = None
             return
         if not planned.is_parting and (planned.is_moving or book.is_moving):
@@ -271,9 +274,26 @@ class Keeper:
                 self._queue.add_after(book.uid, book.report_due - now)
                 return
         book.report_due = None
-        self.pods.wrote(await self._client.patch_status(POD, pod, planned.status, Pod))
-        for note in status.new_pauses(pod, planned.status):
+        try:
+            self.pods.wrote(await self._client.patch_status(POD, pod, shown, Pod))
+        except (Forbidden, Invalid, ServerFault) as error:
+            await self._rejected(book, pod, planned, error)
+            return
+        book.rejections = 0
+        for note in status.new_pauses(pod, shown):
             self.tell(pod, Event.BACK_OFF, note)
+
+    async def _rejected(self, book: Book, pod: Pod, planned: Plan, error: ApiError) -> None:
+        """Write a shorter status if this one is too large. Raises the error, unless the pod has to go without."""
+        if status_size.is_too_large(error) and book.brevity < status_size.MAX_BREVITY:
+            book.brevity += 1
+            log.warning("status too large, shortened", extra={"pod": str(book.key), "brevity": book.brevity})
+            await self._report(book, pod, planned)
+            return
+        book.rejections += 1
+        if DeletePod() not in planned.steps or book.rejections < _MAX_REJECTIONS:
+            raise error
+        log.warning("last status rejected, pod deleted without it", extra={"pod": str(book.key), "why": str(error)})
 
     async def _let_go(self, pod: Pod) -> None:
         try:

@@ -184,9 +184,20 @@ class LogWriter:
             return
         if self._file.tell() >= self._bounds.file_bytes:
             self._rotate()
-        self._file.write(data)
-        self.written += len(data)
-        self._tell()
+        if self._store(data):
+            self.written += len(data)
+            self._tell()
+
+    def _store(self, data: bytes) -> bool:
+        """Return whether the data is on the disk. On a full one lines are lost, and the container goes on."""
+        start = self._file.tell()
+        with contextlib.suppress(OSError):
+            if self._file.write(data) == len(data):
+                return True
+        with contextlib.suppress(OSError):
+            self._file.truncate(start)  # half a line could not be read
+            self._file.seek(start)
+        return False
 
     def _tell(self) -> None:
         self._news.set()

@@ -42,6 +42,9 @@ class Book:
         self.health: dict[RunId, Health] = {}
         self.waiting: dict[str, Waiting] = {}
         self.report_due: float | None = None
+        # How much shorter than whole the status must be to fit, and how often the API server has rejected the last one.
+        self.brevity = 0
+        self.rejections = 0
         self._failures: dict[str, int] = {}
 
     def snapshot(self, pod: Pod, *, now: float, clock: float, host_ip: str, burden: Burden) -> Snapshot:

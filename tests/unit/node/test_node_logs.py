@@ -1,6 +1,7 @@
 """What containers printed: written in pieces, read by every option."""
 
 import asyncio
+import resource
 
 import pytest
 from hypothesis import given, settings
@@ -198,3 +199,19 @@ def test_no_name_leads_out_of_the_folder(store, name):
         store.writer(RunId(name, "main", 0))
     with pytest.raises(ValueError, match="cannot be the name"):
         store.numbers("uid", name)
+
+
+async def test_a_full_disk_loses_lines_and_breaks_none(store):
+    """The kernel takes a part of the write that reaches a limit, as it does on a disk that becomes full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = store.writer(RUN)
+    writer.write(Output("stdout", 1.0, b"before\n"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60, hard))
+    try:
+        for second in range(2, 5):
+            writer.write(Output("stdout", float(second), b"lost\n"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    writer.write(Output("stdout", 5.0, b"after\n"))
+    writer.close()
+    assert await read(store) == b"before\nafter\n"

@@ -97,14 +97,14 @@ def _pattern(pattern: str) -> str:
 
 
 def _packages(groups: Iterable[str]) -> tuple[str, ...]:
-    """Split the list of packages. Raises Misused for a name with a leading dash, which uv would read as an option."""
+    """Split the list of packages. Raises Misused for a name that uv would read as an option or as several lines."""
     from skysail.local.errors import Misused
 
     names = tuple(name for group in groups for part in group.split(",") if (name := part.strip()))
     for name in names:
-        if name.startswith("-"):
+        if name.startswith("-") or not name.isprintable():
             raise Misused(
-                f"--with {name} is not a package. Set options of uv by its variables, such as UV_DEFAULT_INDEX."
+                f"--with {name!r} is not a package. Set options of uv by its variables, such as UV_DEFAULT_INDEX."
             )
     return names
 

@@ -35,6 +35,16 @@ def in_units(quantity: str | float, divisor: str | float) -> int:
     return math.ceil(parse(quantity) / unit)
 
 
+def in_bytes(amount: int) -> str:
+    """Return a number of bytes as Kubernetes writes it: with the largest unit that divides the number."""
+    for base, units in ((1024, ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")), (1000, ("E", "P", "T", "G", "M", "k"))):
+        for power, unit in enumerate(units):
+            size = base ** (len(units) - power)
+            if amount and amount % size == 0:
+                return f"{amount // size}{unit}"
+    return str(amount)
+
+
 def _number(text: str, whole: str) -> Decimal:
     try:
         return Decimal(text)

@@ -19,6 +19,7 @@ from skysail.cloud.output_buffer import Tape
 from skysail.cloud.provider import Output
 from skysail.local import files
 from skysail.local.bubblewrap import rootfs, seccomp_filter, user_namespace
+from skysail.local.bubblewrap.arguments import InvalidArgument, check_environment, check_words, open_file
 from skysail.local.bubblewrap.fd_streams import Source, copy
 from skysail.local.bubblewrap.host_files import Machine
 from skysail.local.bubblewrap.host_tools import Tools
@@ -154,7 +155,7 @@ class Box(Running):
             ours.callback(self._unstage)
             room, held = self._furnished(theirs)
             gate = self._make_gate(ours, theirs)
-            arguments = _memory("\0".join((*rootfs.arguments(room, Machine()), "")).encode())
+            arguments = open_file(rootfs.arguments(room, Machine()), order.argv)
             theirs.callback(os.close, arguments)
             argv = _command_line(order, tools, arguments=arguments, status=told, gate=gate)
             wires = Wires(stdin=order.stdin, terminal=order.terminal, owner=self._owner)
@@ -225,6 +226,7 @@ class Box(Running):
         """Start a command that sees the program's files, processes and network, with the same rights."""
         if self._init_descriptor is None or self.has_ended:
             raise NotStarted("the program has ended")
+        _check_entry(command, self._order.room)
         heard, told = os.pipe()
         order = _memory(json.dumps(self._entry(command, terminal=terminal)).encode())
         keep = (order, self._init_descriptor, told)
@@ -345,6 +347,17 @@ class Box(Running):
         if reason:
             return f'"{self._order.argv[0]}" cannot be started: {_NOT_FOUND if "No such" in reason else reason}'
         return f"the sandbox could not be made: {words or 'it ended without a word'}"
+
+
+def _check_entry(command: tuple[str, ...], room: rootfs.Room) -> None:
+    """Raise NotStarted if a command beside the program cannot be executed as it is."""
+    if not command:
+        raise NotStarted("no command was named")
+    try:
+        check_words(command)
+        check_environment(room.env)
+    except InvalidArgument as error:
+        raise NotStarted(str(error).rstrip(".")) from error
 
 
 def _held(room: rootfs.Room, until: ExitStack) -> tuple[rootfs.Room, list[int]]:

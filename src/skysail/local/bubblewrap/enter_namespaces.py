@@ -77,6 +77,8 @@ def _become(order: dict, report: int) -> None:  # type: ignore[type-arg]
         os.write(report, f'"{argv[0]}" cannot be started: executable file not found in $PATH'.encode())
     except OSError as error:
         os.write(report, f'"{argv[0]}" cannot be started: {error.strerror}'.encode())
+    except ValueError as error:  # a word or a variable that no program can be given
+        os.write(report, f"The command cannot be started: {error}.".encode())
     os._exit(_NOT_STARTED)
 
 

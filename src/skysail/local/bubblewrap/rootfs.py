@@ -7,13 +7,14 @@ the environment. So a mount path never has to exist on the machine and is never 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import msgspec
 
 from skysail.cloud.provider import Rights
 from skysail.local.bubblewrap import masked_paths
+from skysail.local.bubblewrap.arguments import environment_options
 
 # The default set of most container runtimes, without MKNOD, which no user namespace allows, and without NET_RAW: a pod
 # that sends raw packets could take over the address of another pod.
@@ -117,14 +118,35 @@ def arguments(room: Room, host: Host) -> list[str]:
         ),
         # The memory of /dev has no limit, so nothing can be written there; device files and /dev/shm are mounts.
         *("--remount-ro", "/dev"),
-        *("--dir", room.working_dir, "--chdir", room.working_dir),
+        *(() if any(working_dir_in_bind(room, host)) else ("--dir", _from_root(room.working_dir))),
+        *("--chdir", _from_root(room.working_dir)),
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", room.hostname),
         *("--die-with-parent", "--new-session"),
         *(("--remount-ro", "/") if room.rights.has_read_only_root else ()),
         *_rights(room),
-        "--clearenv",
-        *_flat(("--setenv", name, value) for name, value in room.env),
+        *environment_options(room.env),
     ]
+
+
+def nested_mount_points(room: Room, host: Host) -> Iterator[tuple[Bind, str]]:
+    """Yield each mount point that lies in a bind, as that bind and the path inside it."""
+    binds = [_canonical(bind, host) for bind in room.binds]
+    for path in (bind.target for bind in (*binds, *room.environment)):
+        yield from _around(path, binds)
+
+
+def working_dir_in_bind(room: Room, host: Host) -> Iterator[tuple[Bind, str]]:
+    """Yield the bind in which the working directory lies, and the path inside it. Nothing if it lies in none."""
+    return _around(_canonical(Bind("", room.working_dir), host).target, [_canonical(bind, host) for bind in room.binds])
+
+
+def _around(path: str, binds: list[Bind]) -> Iterator[tuple[Bind, str]]:
+    """Yield the innermost binds around a path: several only if they have the same target."""
+    outer = [bind for bind in binds if path != bind.target and path.startswith(f"{bind.target.rstrip('/')}/")]
+    innermost = max((len(bind.target) for bind in outer), default=0)
+    for bind in outer:
+        if len(bind.target) == innermost:
+            yield bind, path[innermost:].lstrip("/")
 
 
 def hides_the_system(target: str, host: Host) -> bool:
@@ -155,11 +177,16 @@ def group(rights: Rights) -> int:
 
 def _canonical(bind: Bind, host: Host) -> Bind:
     """/bin is a link to /usr/bin on most machines; a mount point must be named by where it really is."""
-    target = "/" + bind.target.strip("/")
+    target = _from_root(bind.target)
     top = "/" + target.split("/")[1]
     if top in _SHOWN and host.link(top) is not None:
         target = host.resolve(top) + target.removeprefix(top)
     return msgspec.structs.replace(bind, target=target)
+
+
+def _from_root(path: str) -> str:
+    """Return the path without `..`: bubblewrap would follow it out of the new root, to the files of the machine."""
+    return posixpath.normpath("/" + path.strip("/"))
 
 
 def _machine(binds: list[Bind], host: Host) -> list[str]:

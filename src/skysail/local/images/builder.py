@@ -107,7 +107,7 @@ class Builder:
     ) -> None:
         """Which version of each package, and of all that these need."""
         wanted, found = versions.with_suffix(".in"), versions.with_suffix(".new")
-        wanted.write_text("\n".join(packages))
+        wanted.write_text(_requirements(packages))
         try:
             options = (*_WHEELS_ONLY, "--generate-hashes", "--no-header", "--no-annotate", "--python", interpreter)
             await self._run([uv, "pip", "compile", "--no-progress", *options, "-o", str(found), str(wanted)], say, lock)
@@ -148,6 +148,14 @@ class Builder:
         if found is None:
             raise BuildFailed("Environments are made by uv, which is missing here: `pip install uv`.")
         return found
+
+
+def _requirements(packages: Sequence[str]) -> str:
+    """Return a file with one package per line. Raises BuildFailed for a name that uv would read as something else."""
+    for name in packages:
+        if name.lstrip().startswith(("-", "#")) or not name.isprintable():
+            raise BuildFailed(f"{name!r} is not the name of a package: correct the rule with `skysail image add`.")
+    return "\n".join(packages)
 
 
 async def _listen(stream: asyncio.StreamReader, say: Say) -> str:

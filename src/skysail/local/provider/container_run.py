@@ -15,7 +15,8 @@ from typing import Any
 from skysail.base.names import Event
 from skysail.cloud.errors import Gone, Refused
 from skysail.cloud.provider import EVICTED, Container, Ended, RunId, Running, State
-from skysail.local.bubblewrap import rootfs
+from skysail.local.bubblewrap import mount_points, rootfs
+from skysail.local.bubblewrap.arguments import InvalidArgument
 from skysail.local.bubblewrap.cgroups import NO_GROUP, Group
 from skysail.local.bubblewrap.container import Box, Ending, Identity, Order
 from skysail.local.bubblewrap.rootfs import Bind, Room, TooCrowded
@@ -25,6 +26,7 @@ from skysail.local.images.environments import Environment
 from skysail.local.provider.dependencies import Surroundings
 from skysail.local.provider.image_pull_events import Pull
 from skysail.local.provider.pod_sandbox import Place
+from skysail.local.provider.storage_limits import ContainerFiles
 
 _LONGEST_MESSAGE = 4096
 _KILLED = 137
@@ -89,6 +91,14 @@ class Run:
         """The box whose tape has the output, also after the end."""
         return self._box
 
+    @property
+    def files(self) -> ContainerFiles:
+        """Folders in which the container writes."""
+        logs = self._around.logs
+        log = (logs / self.id.pod / self.id.container,) if logs is not None else ()
+        limit = self.container.limits.ephemeral_storage
+        return ContainerFiles(name=self.id.container, folders=(self._folder, *log), limit=limit)
+
     async def evict(self, why: str) -> None:
         self._eviction = why
         await self.stop(0)
@@ -105,7 +115,8 @@ class Run:
         """Follow the run to its end, and clean up whatever became of it."""
         await asyncio.wait([self._start])
         if self._start.cancelled():
-            self._end(code=_KILLED, reason="Error", message="The container was stopped before it started.")
+            why = self._eviction or "The container was stopped before it started."
+            self._end(code=_KILLED, reason=EVICTED if self._eviction else "Error", message=why)
         elif self._box is not None and not isinstance(self.state, Ended):
             self._conclude(await self._box.finish())
         if self.state is None:
@@ -138,7 +149,7 @@ class Run:
             self._around.journal.begin(self.id)
             self._began = self._around.now()
             self._box = await Box.start(self._order(environment), self._around.tools, self._around.now)
-        except TooCrowded as error:
+        except (TooCrowded, InvalidArgument) as error:
             raise Refused("CreateContainerConfigError", str(error)) from error
         except BuildFailed as error:
             raise Refused("ErrImagePull", str(error)) from error
@@ -206,6 +217,7 @@ class Run:
             environment=tuple(Bind(folder, folder, read_only=True) for folder in environment.folders),
             rights=container.rights,
         )
+        mount_points.prepare(room)
         return Order(
             room=room,
             argv=argv(self.container, environment),

@@ -15,6 +15,7 @@ from skysail.local.bubblewrap.cgroups import Groups
 from skysail.local.bubblewrap.host_tools import Tools
 from skysail.local.bubblewrap.isolation import Isolation
 from skysail.local.images.environments import Environment
+from skysail.local.provider.disk_monitor import DiskMonitor
 from skysail.local.provider.run_journal import Journal
 from skysail.local.storage.volumes import Places
 
@@ -52,7 +53,10 @@ class ImageFinder(Protocol):
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """`tell` makes an event of what the user of a run should know. `name_server` is what pods ask for names."""
+    """`tell` makes an event of what the user of a run should know. `name_server` is what pods ask for names.
+
+    `logs` has a folder for each pod, which counts as its ephemeral storage. `disk` evicts pods before the disk is full.
+    """
 
     tools: Tools
     groups: Groups
@@ -65,3 +69,5 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     name_server: str
     now: Callable[[], float]
     tell: Callable[[RunId, Event, str], None]
+    logs: Path | None = None
+    disk: DiskMonitor | None = None

@@ -25,6 +25,7 @@ class Place:
         self.folder = folder
         self._name_server = name_server
         self.attachment: Attachment | None = None
+        self.eviction = ""  # why nothing may run here any more
 
     @property
     def address(self) -> str:

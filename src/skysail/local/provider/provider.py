@@ -35,11 +35,15 @@ from skysail.cloud.provider import (
 )
 from skysail.local.bubblewrap.container import NotStarted
 from skysail.local.bubblewrap.rootfs import CAPABILITIES, IGNORED_CAPABILITIES
+from skysail.local.provider import storage_limits
 from skysail.local.provider.container_run import Run
 from skysail.local.provider.dependencies import Surroundings
+from skysail.local.provider.disk_monitor import PodDisk
 from skysail.local.provider.pod_sandbox import Place
 from skysail.local.provider.process_usage import by_namespace
 from skysail.local.provider.sessions import Attached, Exec, SocketLine
+from skysail.local.provider.storage_limits import ContainerFiles
+from skysail.local.storage.disk_usage import DiskUsage, deleted_files
 
 T = TypeVar("T")
 
@@ -72,6 +76,8 @@ class LocalProvider:
         self._has_warned = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
+        if around.disk is not None:
+            around.disk.register(self)
 
     @property
     def name(self) -> str:
@@ -95,11 +101,15 @@ class LocalProvider:
             return
         known = self._runs.get(run)
         if known is None:
-            known = Run(run, container, self._place(run.pod), self._around)
+            place = self._place(run.pod)
+            known = Run(run, container, place, self._around)
             self._runs[run] = known
             self._drop_before(run)
             self._warn(run, container)
             known.begin(changed=lambda: self._changes.tell(run), failed=lambda: self._drop(run))
+            if place.eviction:
+                await known.evict(place.eviction)
+                return
         await known.started()
 
     async def stop(self, run: RunId, grace: float) -> None:
@@ -180,18 +190,48 @@ class LocalProvider:
                 await self._take_away(place)
                 raise
             self._pods[pod.uid] = place
-            if place.volumes.have_limits:
-                self._begin(self._watch_volumes(place))
+            if place.volumes.have_limits or pod.ephemeral_storage is not None:
+                self._begin(self._watch_storage(place))
             return place.address
 
-    async def _watch_volumes(self, place: Place) -> None:
-        """Evict the pod when one of its volumes has outgrown its limit, as a kubelet does: seen from time to time."""
-        while self._pods.get(place.pod.uid) is place:
-            why = await asyncio.to_thread(place.volumes.excess)
+    async def _watch_storage(self, place: Place) -> None:
+        """Evict the pod when it uses more than one of its limits, as a kubelet does: seen from time to time."""
+        while self._pods.get(place.pod.uid) is place and not place.eviction:
+            files = await self._files(place.pod.uid)
+            why = await asyncio.to_thread(storage_limits.excess, place.pod, place.volumes, files)
             if why:
-                runs = [run for run in self._runs.values() if run.id.pod == place.pod.uid]
-                await asyncio.gather(*(run.evict(why) for run in runs))
+                await self.evict(place.pod.uid, why)
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def evict(self, pod: str, why: str) -> None:
+        """End the pod and free its files. Returns when both are done. Unknown pods are fine."""
+        place = self._pods.get(pod)
+        if place is None:
+            return
+        place.eviction = why
+        await asyncio.gather(*(run.evict(why) for run in self._runs.values() if run.id.pod == pod))
+        # At once: where etcd has no room to store the pod's end, its files would stay for ever.
+        await asyncio.to_thread(place.volumes.discard)
+
+    async def disk_usage(self) -> dict[str, PodDisk]:
+        """Return the usage of each pod that can be evicted, by UID."""
+        found = {}
+        for uid, place in list(self._pods.items()):
+            if not place.eviction:
+                files = await self._files(uid)
+                found[uid] = await asyncio.to_thread(_usage, place, files)
+        return found
+
+    async def _files(self, uid: str) -> tuple[ContainerFiles, ...]:
+        """Return the files of each container of a pod; of its runs, the log is the same for all."""
+        runs = [run for run in self._runs.values() if run.id.pod == uid]
+        latest = {run.id.container: run for run in sorted(runs, key=lambda run: run.id.number)}
+        boxes = {name: run.written_by for name, run in latest.items() if isinstance(run.state, Running)}
+        spaces = {name: box.pid_namespace for name, box in boxes.items() if box and box.pid_namespace is not None}
+        deleted = await asyncio.to_thread(deleted_files, set(spaces.values())) if spaces else {}
+        return tuple(
+            replace(run.files, deleted=deleted.get(spaces.get(name, 0), DiskUsage())) for name, run in latest.items()
+        )
 
     async def _release(self, uid: str) -> None:
         async with self._lock(uid):
@@ -256,6 +296,11 @@ class LocalProvider:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _usage(place: Place, files: tuple[ContainerFiles, ...]) -> PodDisk:
+    ephemeral = sum((container.usage() for container in files), place.volumes.usage())
+    return PodDisk(ephemeral, place.volumes.persistent_usage())
 
 
 @contextmanager

@@ -13,14 +13,16 @@ import msgspec
 
 from skysail.cloud.errors import Gone, Refused
 from skysail.cloud.provider import Disk, File, Files, Folder, Mount, Scratch, Volume
+from skysail.kube.api import quantities
 from skysail.local import files as plain_path
 from skysail.local.bubblewrap.rootfs import Bind
+from skysail.local.storage import disk_usage
+from skysail.local.storage.disk_usage import DiskUsage
 from skysail.local.storage.ownership import Ownership
 
 _REASON = "CreateContainerConfigError"
 _CURRENT = "..data"
 _NEXT = "..data_tmp"
-_BLOCK = 512  # the unit of st_blocks, whatever the disk's own is
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,9 +89,39 @@ class Volumes:
         """Why the pod cannot stay; empty where every volume keeps to its limit."""
         for name, volume in self._volumes.items():
             limit = _limit(volume)
-            if limit is not None and _size(self._paths[name]) > limit:
-                return f'Usage of EmptyDir volume "{name}" exceeds the limit of {limit} bytes (its sizeLimit).'
+            if limit is not None and disk_usage.folders(self._paths[name]).bytes > limit:
+                return f'Usage of EmptyDir volume "{name}" exceeds the limit "{quantities.in_bytes(limit)}".'
         return ""
+
+    def usage(self) -> DiskUsage:
+        """Return the usage of emptyDir volumes on the disk."""
+        return disk_usage.folders(*self._scratch())
+
+    def persistent_usage(self) -> DiskUsage:
+        """Return the usage of disks that the pod can write."""
+        writable = [
+            self._paths[name]
+            for name, volume in self._volumes.items()
+            if isinstance(volume.source, Disk) and not volume.source.read_only
+        ]
+        return disk_usage.folders(*writable)
+
+    def discard(self) -> None:
+        """Empty the emptyDir volumes on the disk, of a pod that was evicted."""
+        for folder in self._scratch():
+            for path in folder.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+
+    def _scratch(self) -> list[Path]:
+        return [
+            self._paths[name]
+            for name, volume in self._volumes.items()
+            if isinstance(volume.source, Scratch) and not volume.source.in_memory
+        ]
 
     def remove(self) -> None:
         """Nothing there is fine."""
@@ -122,6 +154,8 @@ class Volumes:
 
         A new folder gets the mode of the volume, as from a kubelet: the program may be any user.
         """
+        if "\0" in sub_path:
+            raise Refused(_REASON, "A subPath cannot have a NUL byte: remove it.")
         path = _real(root / sub_path)
         if not path.is_relative_to(root):
             raise Refused(_REASON, f"The subPath {sub_path} leads out of its volume.")
@@ -157,16 +191,6 @@ class Volumes:
 def _limit(volume: Volume) -> int | None:
     """A limit of nothing is none, as for a kubelet."""
     return volume.source.size_limit or None if isinstance(volume.source, Scratch) else None
-
-
-def _size(folder: Path) -> int:
-    """Bytes on the disk. What vanishes while we look counts no more."""
-    total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(path, name)).st_blocks * _BLOCK  # noqa: PTH118 (thousands of files)
-    return total
 
 
 def _empty(folder: Path) -> Path:
@@ -212,7 +236,8 @@ def _fresh(folder: Path, before: str | None) -> Path:
 
 def _place(content: Path, file: File) -> None:
     path = content / file.path
-    if PurePosixPath(file.path).is_absolute() or ".." in PurePosixPath(file.path).parts or not file.path:
+    parts = PurePosixPath(file.path).parts
+    if PurePosixPath(file.path).is_absolute() or ".." in parts or not parts or "\0" in file.path:
         raise Refused(_REASON, f"{file.path!r} is no path inside a volume.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(file.content)

@@ -5,7 +5,7 @@ What a provider cannot carry is not looked at here: `burden` has told it before 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -13,28 +13,34 @@ from msgspec.structs import replace
 from skysail.cloud import provider
 from skysail.kube.api import quantities
 from skysail.node.config import env as environment
-from skysail.node.config.env import Data, Facts, Missing
+from skysail.node.config import field_values
+from skysail.node.config.env import Data, Facts
+from skysail.node.config.errors import Missing
+from skysail.node.config.field_values import Budget
 from skysail.node.pod_types import (
     ConfigMapSource,
     Container,
     DownwardItem,
     DownwardSource,
+    Handler,
     KeySelector,
     KeyToPath,
     NameSelector,
     Pod,
+    Probe,
     ProjectedSource,
     SecretSource,
     TokenSource,
     Volume,
+    VolumeMount,
 )
 
 CONFIG_MAP = "ConfigMap"
 SECRET = "Secret"  # noqa: S105 (a kind)
 _GPU = "nvidia.com/gpu"
+_STORAGE = "ephemeral-storage"
 # The volume by which the API server gives every pod its service account's token.
 _LOGIN = "kube-api-access-"
-_LONGEST_SUB_PATH = 4096
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -123,48 +129,94 @@ def place(pod: Pod, facts: Facts) -> provider.Pod:
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
-        hostname=pod.hostname,
-        subdomain=pod.spec.subdomain,
+        hostname=field_values.host_name("spec.hostname", pod.hostname),
+        subdomain=field_values.host_name("spec.subdomain", pod.spec.subdomain),
         volumes=tuple(provider.Volume(volume.name, _carried(pod, volume, facts)) for volume in pod.spec.volumes),
-        hosts=tuple((alias.ip, alias.hostnames) for alias in pod.spec.host_aliases),
+        hosts=tuple(_hosts(pod)),
         uses_host_network=pod.spec.host_network,
         fs_group=pod.spec.security_context.fs_group,
         keeps_matching_groups=pod.spec.security_context.fs_group_change_policy == "OnRootMismatch",
         groups=frozenset(pod.spec.security_context.supplemental_groups),
+        ephemeral_storage=_ephemeral_storage(pod),
     )
 
 
 def container(pod: Pod, source: Container, facts: Facts) -> provider.Container:
-    """One container with everything resolved. Raises `Missing`."""
-    env = environment.resolve(pod, source, facts)
+    """One container with everything resolved. Raises `Missing`, and InvalidField with the path of the field."""
+    path, budget = field_values.container_path(pod, source), Budget()
+    env = environment.resolve(pod, source, facts, budget)
+    _check_commands(path, source)
     return provider.Container(
         name=source.name,
-        image=source.image,
-        command=tuple(environment.expand(word, env) for word in source.command),
-        args=tuple(environment.expand(word, env) for word in source.args),
+        image=field_values.image(f"{path}.image", source.image),
+        command=_words(f"{path}.command", source.command, env, budget),
+        args=_words(f"{path}.args", source.args, env, budget),
         env=tuple(env.items()),
-        working_dir=source.working_dir,
+        working_dir=_inside(f"{path}.workingDir", source.working_dir),
         mounts=tuple(
-            provider.Mount(
-                volume=mount.name,
-                path=mount.mount_path,
-                sub_path=_sub_path(mount.sub_path or environment.expand(mount.sub_path_expr, env)),
-                read_only=mount.read_only,
-            )
-            for mount in source.volume_mounts
+            _mount(f"{path}.volumeMounts[{index}]", mount, env) for index, mount in enumerate(source.volume_mounts)
         ),
         limits=_limits(source),
         stdin=source.stdin,
         stdin_once=source.stdin_once,
         tty=source.tty,
         rights=_rights(pod, source),
-        message_path=source.termination_message_path,
+        message_path=_inside(f"{path}.terminationMessagePath", source.termination_message_path),
     )
+
+
+def _words(path: str, words: Iterable[str], env: Mapping[str, str], budget: Budget) -> tuple[str, ...]:
+    found = []
+    for index, word in enumerate(words):
+        where = f"{path}[{index}]"
+        found.append(field_values.argument(where, field_values.expand(where, word, env), budget))
+    return tuple(found)
+
+
+def _inside(path: str, text: str) -> str:
+    """Return the path from the container's root; nothing where none is named."""
+    return field_values.absolute_path(path, text) if text else ""
+
+
+def _mount(path: str, mount: VolumeMount, env: Mapping[str, str]) -> provider.Mount:
+    named = f"{path}.subPath" if mount.sub_path else f"{path}.subPathExpr"
+    sub_path = mount.sub_path or field_values.expand(named, mount.sub_path_expr, env)
+    return provider.Mount(
+        volume=mount.name,
+        path=field_values.absolute_path(f"{path}.mountPath", mount.mount_path),
+        sub_path=field_values.relative_path(named, sub_path),
+        read_only=mount.read_only,
+    )
+
+
+def _check_commands(path: str, source: Container) -> None:
+    """Raise InvalidField for a command of a probe or hook that cannot be executed: it runs beside the container."""
+    actions: dict[str, Probe | Handler | None] = {
+        "startupProbe": source.startup_probe,
+        "readinessProbe": source.readiness_probe,
+        "livenessProbe": source.liveness_probe,
+        "lifecycle.postStart": source.lifecycle.post_start,
+        "lifecycle.preStop": source.lifecycle.pre_stop,
+    }
+    for name, action in actions.items():
+        budget = Budget()
+        for index, word in enumerate(action.exec.command if action and action.exec else ()):
+            field_values.argument(f"{path}.{name}.exec.command[{index}]", word, budget)
+
+
+def _hosts(pod: Pod) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for index, alias in enumerate(pod.spec.host_aliases):
+        path = f"spec.hostAliases[{index}]"
+        names = tuple(field_values.host_name(f"{path}.hostnames", name) for name in alias.hostnames)
+        yield field_values.host_name(f"{path}.ip", alias.ip), names
 
 
 def files(pod: Pod, volume: Volume, facts: Facts) -> tuple[provider.File, ...]:
     """The content of a volume that is made of Kubernetes objects. Raises `Missing`."""
-    return tuple(file for part, mode in _with_modes(volume) for file in _files_of(pod, part, facts, mode))
+    found = tuple(file for part, mode in _with_modes(volume) for file in _files_of(pod, part, facts, mode))
+    for file in found:
+        field_values.relative_path(f"spec.volumes ({volume.name})", file.path)
+    return found
 
 
 def _rights(pod: Pod, source: Container) -> provider.Rights:
@@ -195,15 +247,24 @@ def _limits(source: Container) -> provider.Limits:
     return provider.Limits(
         cpu=float(quantities.parse(limits["cpu"])) if "cpu" in limits else None,
         memory=int(quantities.parse(limits["memory"])) if "memory" in limits else None,
+        ephemeral_storage=_storage_limit(source),
         gpus=int(quantities.parse(limits.get(_GPU, 0))),
     )
 
 
-def _sub_path(path: str) -> str:
-    """A path inside the volume: anything that leads out of it is refused."""
-    if path.startswith("/") or ".." in path.split("/") or len(path) > _LONGEST_SUB_PATH:
-        raise Missing("InvalidSubPath", f"The subPath {path!r} leads out of its volume. Name a path inside it.")
-    return path
+def _storage_limit(source: Container) -> int | None:
+    limit = source.resources.limits.get(_STORAGE)
+    return None if limit is None else int(quantities.parse(limit))
+
+
+def _ephemeral_storage(pod: Pod) -> int | None:
+    """Return the pod's own limit as Kubernetes counts it: init containers run before the others, sidecars beside."""
+    if not any(_STORAGE in container.resources.limits for container in every_container(pod)):
+        return None
+    first = [c for c in pod.spec.init_containers if c.restart_policy != "Always"]
+    sidecars = sum(_storage_limit(c) or 0 for c in pod.spec.init_containers if c not in first)
+    together = sum(_storage_limit(c) or 0 for c in pod.spec.containers)
+    return sidecars + max(together, *(_storage_limit(c) or 0 for c in first), 0)
 
 
 def _carried(
@@ -214,7 +275,8 @@ def _carried(
         size = None if limit is None else int(quantities.parse(limit))
         return provider.Scratch(in_memory=volume.empty_dir.medium == "Memory", size_limit=size)
     if volume.host_path is not None:
-        return provider.Folder(volume.host_path.path, create=volume.host_path.type.endswith("OrCreate"))
+        path = field_values.host_path(f"spec.volumes ({volume.name}).hostPath.path", volume.host_path.path)
+        return provider.Folder(path, create=volume.host_path.type.endswith("OrCreate"))
     if volume.persistent_volume_claim is not None:
         claim = volume.persistent_volume_claim
         if claim.claim_name not in facts.disks:
@@ -280,7 +342,7 @@ def _selected(
         return
     for item in part.items or tuple(KeyToPath(key, key) for key in data):
         if item.key in data:
-            yield provider.File(_sub_path(item.path), data[item.key], item.mode or mode)
+            yield provider.File(item.path, data[item.key], item.mode or mode)
         elif not part.optional:
             raise Missing(
                 f"Mandatory{kind}NotFound", f"{kind} {name} has no key {item.key}. Add it, and the pod starts."

@@ -12,20 +12,14 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from skysail.kube.api import quantities
+from skysail.node.config import field_values
+from skysail.node.config.errors import Missing
+from skysail.node.config.field_values import Budget
 from skysail.node.pod_types import Container, EnvFrom, EnvVar, Pod, ResourceSelector, TokenSource
 
-_REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 _KEYED_FIELD = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
 
 Data = Mapping[str, bytes]
-
-
-class Missing(Exception):
-    """Something mandatory that the container refers to is not there: it cannot be started until it is."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,26 +38,20 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Mapping[TokenSource, str] = msgspec.field(default_factory=dict)
 
 
-def resolve(pod: Pod, container: Container, facts: Facts) -> dict[str, str]:
-    """Raises `Missing`."""
-    result: dict[str, str] = dict(facts.services)
-    for source in container.env_from:
-        result.update(_from(source, facts))
-    for variable in container.env:
-        value = _value(pod, container, variable, facts, result)
-        if value is not None:
-            result[variable.name] = value
+def resolve(pod: Pod, container: Container, facts: Facts, budget: Budget | None = None) -> dict[str, str]:
+    """Raises `Missing`, and InvalidField for a variable that no program can be given."""
+    where, budget = field_values.container_path(pod, container), budget or Budget()
+    result: dict[str, str] = {}
+    for name, value in facts.services.items():
+        result[name] = field_values.variable(f"{where}.env", name, value, budget)
+    for index, source in enumerate(container.env_from):
+        result.update(_from(f"{where}.envFrom[{index}]", source, facts, budget))
+    for index, variable in enumerate(container.env):
+        path = f"{where}.env[{index}].{'valueFrom' if variable.value_from else 'value'}"
+        found = _value(path, pod, container, variable, facts, result)
+        if found is not None:
+            result[variable.name] = field_values.variable(path, variable.name, found, budget)
     return result
-
-
-def expand(text: str, known: Mapping[str, str]) -> str:
-    def replaced(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name is None:
-            return "$"
-        return known.get(name, match.group(0))
-
-    return _REFERENCE.sub(replaced, text)
 
 
 def field(pod: Pod, path: str, facts: Facts) -> str:
@@ -119,7 +107,7 @@ def service_variables(services: Mapping[str, tuple[str, tuple[tuple[str, int], .
     return result
 
 
-def _from(source: EnvFrom, facts: Facts) -> dict[str, str]:
+def _from(path: str, source: EnvFrom, facts: Facts, budget: Budget) -> dict[str, str]:
     result: dict[str, str] = {}
     for reference, store, what in (
         (source.config_map_ref, facts.config_maps, "ConfigMap"),
@@ -130,14 +118,18 @@ def _from(source: EnvFrom, facts: Facts) -> dict[str, str]:
         data = store.get(reference.name)
         if data is None and not reference.optional:
             raise _absent(what, reference.name)
-        result.update({source.prefix + key: _text(value) for key, value in (data or {}).items()})
+        for key, value in (data or {}).items():
+            where = f"{path} (key {key} of {what} {reference.name})"
+            result[source.prefix + key] = field_values.variable(where, source.prefix + key, _text(value), budget)
     return result
 
 
-def _value(pod: Pod, container: Container, variable: EnvVar, facts: Facts, known: Mapping[str, str]) -> str | None:
+def _value(
+    path: str, pod: Pod, container: Container, variable: EnvVar, facts: Facts, known: Mapping[str, str]
+) -> str | None:
     source = variable.value_from
     if source is None:
-        return expand(variable.value, known)
+        return field_values.expand(path, variable.value, known)
     if source.field_ref:
         return field(pod, source.field_ref.field_path, facts)
     if source.resource_field_ref:

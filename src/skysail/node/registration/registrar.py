@@ -41,6 +41,9 @@ _HEALTHY = {
     "NetworkUnavailable": ("False", "NetworkIsUp", "Pods have addresses."),
     "Ready": ("True", "KubeletReady", "Skysail's agent is running."),
 }
+_DISK_PRESSURE = {
+    "DiskPressure": ("True", "KubeletHasDiskPressure", "The disk is nearly full: pods that use most of it are evicted.")
+}
 _REACHED = ("True", Reason.CLOUD_LISTS.value, "The cloud lists what it runs for us.")
 _CLAIMED = ("True", Reason.ALL_CLAIMED.value, "Each instance that runs there in our name has a claim.")
 _UNTOLD = ("Unknown", Reason.CLOUD_UNREACHABLE.value, "The cloud has not been asked yet.")
@@ -116,10 +119,12 @@ class Registrar:
         now: Callable[[], datetime],
         rng: random.Random,
         cloud: Callable[[], CloudState | None] | None = None,
+        has_disk_pressure: Callable[[], bool] = lambda: False,
     ) -> None:
         self._client = client
         self._described = described
         self._cloud = cloud
+        self._has_disk_pressure = has_disk_pressure
         self._now = now
         self._rng = rng
         self._heartbeat = Heartbeat(client, described.name, now)
@@ -169,7 +174,8 @@ class Registrar:
         if patch := correction(node, self._described):
             node = await self._client.merge_patch(NODE, "", self._described.name, patch, NodeObject)
             self._nodes.wrote(node)
-        conditions = {**_HEALTHY, **self._described.conditions, **self._cloud_conditions(node)}
+        pressure = _DISK_PRESSURE if self._has_disk_pressure() else {}
+        conditions = {**_HEALTHY, **self._described.conditions, **pressure, **self._cloud_conditions(node)}
         if not is_right(node, self._described, conditions):
             shown = status(self._described, timestamp(self._now()), conditions, node.status.conditions)
             self._nodes.wrote(await self._client.patch_status(NODE, node, shown, NodeObject))

@@ -13,7 +13,9 @@ from skysail.node.pod_types import Container, Pod
 from skysail.node.sync.snapshot import HEALTHY, History, Snapshot, is_sidecar, timestamp
 from skysail.node.sync.unsupported_fields import NOT_ADDED
 
+# As a kubelet does: messages of one container, and of all containers of a pod together.
 _LONGEST_MESSAGE = 4096
+_MAX_MESSAGES = 12 * 1024
 # By this a Job's podFailurePolicy tells what the node did from what the program did.
 _DISRUPTED = "DisruptionTarget"
 _PAUSED = "CrashLoopBackOff"
@@ -216,7 +218,8 @@ def _terminated(snapshot: Snapshot, container: Container, number: int, end: Ende
         "containerID": f"skysail://{run.pod}.{run.container}.{run.number}",
     }
     if end.message:
-        shown["message"] = end.message[-_LONGEST_MESSAGE:]
+        containers = len(snapshot.pod.spec.init_containers) + len(snapshot.pod.spec.containers)
+        shown["message"] = end.message[-min(_LONGEST_MESSAGE, _MAX_MESSAGES // containers) :]
     return shown
 
 

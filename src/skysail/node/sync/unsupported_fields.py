@@ -11,10 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from skysail.cloud.provider import Abilities
 from skysail.node.pod_types import Container, Handler, Pod, PodSpec, Probe, SecurityContext, Volume
 
+# A status has a row per container, and must fit into what the API server takes, together with the spec.
+MAX_CONTAINERS = 100
+_MAX_SENTENCES = 20
 NOT_ADDED = "nothing is added to a pod that runs; use exec"
 _DNS = ("ClusterFirst", "ClusterFirstWithHostNet")
 
@@ -102,6 +106,9 @@ _SECURITY_LEFT_OUT: tuple[Rule[SecurityContext], ...] = (
 def of(pod: Pod, abilities: Abilities) -> Burden:
     """What this provider cannot carry of this pod."""
     spec = pod.spec
+    if count := _surplus(spec):
+        why = f"this node runs at most {MAX_CONTAINERS} containers per pod, and this pod has {count}: split the pod."
+        return Burden((f"spec.containers: {why}",))
     boxes = [*_named("spec.initContainers", spec.init_containers), *_named("spec.containers", spec.containers)]
     refused = [
         *_told("spec", spec, _POD_REFUSED),
@@ -122,7 +129,30 @@ def of(pod: Pod, abilities: Abilities) -> Burden:
             for told in _told(f"{path}.securityContext", box.security_context, _SECURITY_LEFT_OUT)
         ),
     ]
-    return Burden(tuple(refused), tuple(left_out))
+    return Burden(_first(refused), _first(left_out))
+
+
+def bounded(pod: Pod) -> Pod:
+    """Return the pod with no more containers than a node looks at. The rest never runs, and has no status."""
+    spec = pod.spec
+    if _surplus(spec):
+        half = MAX_CONTAINERS // 2
+        spec = replace(spec, init_containers=spec.init_containers[:half], containers=spec.containers[:half])
+    if len(spec.ephemeral_containers) > MAX_CONTAINERS:
+        spec = replace(spec, ephemeral_containers=spec.ephemeral_containers[:MAX_CONTAINERS])
+    return pod if spec is pod.spec else replace(pod, spec=spec)
+
+
+def _surplus(spec: PodSpec) -> int:
+    """Return the number of containers if there are too many, else 0."""
+    count = len(spec.init_containers) + len(spec.containers)
+    return count if count > MAX_CONTAINERS else 0
+
+
+def _first(sentences: list[str]) -> tuple[str, ...]:
+    """Return as many sentences as a person reads: each row of a status repeats them."""
+    rest = len(sentences) - _MAX_SENTENCES
+    return (*sentences[:_MAX_SENTENCES], *((f"And {rest} more fields.",) if rest > 0 else ()))
 
 
 def _told(path: str, thing: T, rules: Iterable[Rule[T]]) -> Iterator[str]:

@@ -56,8 +56,10 @@ def test_a_copy_does_not_hide_the_system(tmp_path, monkeypatch, target):
         (("q:*", "--entrypoint", "unclosed 'quote"), "No closing quotation"),
         (("", "--with", "six"), "The image pattern is empty"),
         (("  ",), "The image pattern is empty"),
-        (("q:*", "--with=--index-url=http://x"), "--with --index-url=http://x is not a package"),
-        (("q:*", "--with=six, -r"), "--with -r is not a package"),
+        (("q:*", "--with=--index-url=http://x"), "--with '--index-url=http://x' is not a package"),
+        (("q:*", "--with=six, -r"), "--with '-r' is not a package"),
+        (("q:*", "--with=six\n--index-url=http://x"), "is not a package"),
+        (("q:*", "--with=six\0"), "is not a package"),
     ],
 )
 def test_what_cannot_be_meant_is_misuse_and_leaves_no_rule(tmp_path, monkeypatch, arguments, why):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from skysail.kinds.training.api.training_job import TrainingJob
 from skysail.kinds.training.children.manifests import children
-from skysail.node.config.env import expand
+from skysail.node.config.field_values import expand
 
 if TYPE_CHECKING:
     from skysail.kinds.training.api.training_job import NewestCheckpoint
@@ -49,7 +49,7 @@ def environment(
     spec = rendered(job, role, number, resume)["spec"]["template"]["spec"]
     for variable in spec["containers"][0]["env"]:
         if "value" in variable:
-            known[variable["name"]] = expand(variable["value"], known)
+            known[variable["name"]] = expand("", variable["value"], known)
         else:
             path = variable["valueFrom"]["fieldRef"]["fieldPath"]
             known[variable["name"]] = OWN_FIELDS.get(path, str(index))

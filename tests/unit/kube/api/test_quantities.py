@@ -39,3 +39,21 @@ def test_what_is_no_quantity_is_refused(text):
 )
 def test_the_downward_api_rounds_up(quantity, divisor, units):
     assert quantities.in_units(quantity, divisor) == units
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0"),
+        (1, "1"),
+        (1000, "1k"),
+        (1024, "1Ki"),
+        (1536, "1536"),
+        (2**20, "1Mi"),
+        (10**9, "1G"),
+        (3 * 2**30, "3Gi"),
+    ],
+)
+def test_bytes_are_written_with_the_largest_unit_that_fits(amount, text):
+    assert quantities.in_bytes(amount) == text
+    assert quantities.parse(text) == amount

@@ -161,7 +161,7 @@ def test_a_volume_that_outgrew_its_limit_is_named(places, in_memory):
     (folder / "link").symlink_to("/etc")
     assert (volumes.have_limits, volumes.excess()) == (True, "")
     (folder / "b").write_bytes(b"x" * 64 * 1024)
-    assert '"v" exceeds the limit of 65536 bytes' in volumes.excess()
+    assert '"v" exceeds the limit "64Ki".' in volumes.excess()
 
 
 @pytest.mark.parametrize("limit", [None, 0])

@@ -7,7 +7,8 @@ import pytest
 
 from skysail.cloud import provider
 from skysail.node.config import container_config
-from skysail.node.config.env import Facts, Missing
+from skysail.node.config.env import Facts
+from skysail.node.config.errors import Missing
 from tests.unit.node.pods import container, pod
 
 FACTS = Facts(
@@ -168,3 +169,29 @@ def test_a_container_that_must_not_be_root_is_not_started_as_root():
     of = pod(container("main", securityContext={"runAsUser": 0}), securityContext={"runAsNonRoot": True})
     with pytest.raises(Missing, match="runAsNonRoot"):
         container_config.container(of, of.spec.containers[0], FACTS)
+
+
+@pytest.mark.parametrize(
+    ("mains", "inits", "limit"),
+    [
+        ([None], [], None),
+        (["1Mi"], [], 2**20),
+        (["1Mi", None, "1Mi"], [], 2 * 2**20),
+        (["1Mi"], [("4Mi", None)], 4 * 2**20),
+        (["1Mi"], [("4Mi", "Always")], 5 * 2**20),
+        ([None], [("1Ki", None)], 1024),
+        (["0"], [], 0),
+    ],
+)
+def test_the_limit_of_a_pod_is_that_of_its_containers_together(mains, inits, limit):
+    def one(name, amount, restart=None):
+        limits = {"limits": {"ephemeral-storage": amount}} if amount is not None else {}
+        return container(name, resources=limits, restartPolicy=restart)
+
+    of = pod(
+        *(one(f"c{place}", amount) for place, amount in enumerate(mains)),
+        initContainers=[one(f"i{place}", amount, restart) for place, (amount, restart) in enumerate(inits)],
+    )
+    assert container_config.place(of, FACTS).ephemeral_storage == limit
+    made = container_config.container(of, of.spec.containers[0], FACTS).limits.ephemeral_storage
+    assert (made is None) == (mains[0] is None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from skysail.node.config import env as environment
-from skysail.node.config.env import Facts, Missing
+from skysail.node.config.env import Facts
+from skysail.node.config.errors import Missing
 from tests.unit.node.pods import container, pod
 
 FACTS = Facts(

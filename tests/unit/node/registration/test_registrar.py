@@ -50,11 +50,18 @@ class Site:
         return START + timedelta(seconds=asyncio.get_running_loop().time())
 
     @asynccontextmanager
-    async def registered(self, cloud=None, *, is_first=True):
+    async def registered(self, cloud=None, *, is_first=True, has_disk_pressure=lambda: False):
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}}
         if is_first:
             await self.user.create(NAMESPACE, namespace, Object)
-        registrar = Registrar(Client(ApiModel(self.world)), ME, now=self.now, rng=random.Random(1), cloud=cloud)
+        registrar = Registrar(
+            Client(ApiModel(self.world)),
+            ME,
+            now=self.now,
+            rng=random.Random(1),
+            cloud=cloud,
+            has_disk_pressure=has_disk_pressure,
+        )
         task = asyncio.create_task(registrar.run())
         await registrar.registered.wait()
         yield
@@ -253,3 +260,16 @@ def test_a_node_whose_label_was_taken_gets_it_back():
             assert site.node["metadata"]["labels"]["kubernetes.io/hostname"] == "local"
 
     virtual_time.run(story())
+
+
+def test_disk_pressure_is_a_condition_for_as_long_as_it_lasts():
+    async def play() -> None:
+        site, pressed = Site(), True
+        async with site.registered(has_disk_pressure=lambda: pressed):
+            shown = site.condition("DiskPressure")
+            assert (shown["status"], shown["reason"], site.ready) == ("True", "KubeletHasDiskPressure", "True")
+            pressed = False
+            await asyncio.sleep(5)
+            assert site.condition("DiskPressure")["status"] == "False"
+
+    virtual_time.run(play())

@@ -362,7 +362,7 @@ def test_nothing_is_started_in_a_pod_that_has_to_end(moment):
 
 
 def test_a_pod_that_was_evicted_has_failed_and_says_why():
-    why = 'Usage of EmptyDir volume "v" exceeds the limit of 1 bytes (its sizeLimit).'
+    why = 'Usage of EmptyDir volume "v" exceeds the limit "1".'
     of = pod(container("main"), container("side"), restartPolicy="Always")
     out = {run(): ended(137, reason=EVICTED, message=why)}
     first = plan(snapshot(of, {**out, run("side"): running()}))

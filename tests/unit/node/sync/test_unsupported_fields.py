@@ -405,3 +405,32 @@ def test_a_seccomp_profile_that_the_node_has_is_carried(profile):
     assert unsupported_fields.of(pod(container("main", securityContext=shared), securityContext=shared), LOCAL) == (
         Burden()
     )
+
+
+def test_no_more_sentences_than_a_person_reads():
+    of = pod(volumes=[{"name": f"v{number}", "nfs": {}} for number in range(1000)])
+    refused = unsupported_fields.of(of, LOCAL).refused
+    assert (len(refused), refused[-1]) == (21, "And 980 more fields.")
+
+
+def test_a_pod_with_too_many_containers_is_looked_at_in_part():
+    of = pod(*(container(f"c{number}") for number in range(60)), initContainers=[container(f"i{n}") for n in range(60)])
+    (refused,) = unsupported_fields.of(of, LOCAL).refused
+    assert refused == (
+        "spec.containers: this node runs at most 100 containers per pod, and this pod has 120: split the pod."
+    )
+    bounded = unsupported_fields.bounded(of).spec
+    assert (len(bounded.containers), len(bounded.init_containers)) == (50, 50)
+
+
+def test_containers_for_debugging_do_not_end_a_pod():
+    debug = [container(f"d{number}") for number in range(500)]
+    of = pod(container("main"), ephemeralContainers=debug)
+    assert not unsupported_fields.of(of, LOCAL).refused
+    bounded = unsupported_fields.bounded(of).spec
+    assert (len(bounded.containers), len(bounded.ephemeral_containers)) == (1, 100)
+
+
+def test_an_ordinary_pod_is_looked_at_whole():
+    of = pod(container("main"))
+    assert unsupported_fields.bounded(of) is of

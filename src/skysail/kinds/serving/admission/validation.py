@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from skysail.base.names import Annotation
 from skysail.kinds.serving.api.types import MLModel, Model, ModelDeployment
 from skysail.kinds.serving.children import pod_templates
@@ -15,7 +17,7 @@ from skysail.kinds.serving.spec import model_uri
 from skysail.kinds.serving.spec.config import Terms
 from skysail.kinds.serving.spec.desired import Auto, Serving, serving
 from skysail.kinds.serving.spec.runtimes import FRAMEWORKS, ROWS
-from skysail.kube.api import resource_validation
+from skysail.kube.api import resource_validation, text_validation
 from skysail.kube.api.fields import ResourceRequirements
 
 ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany")
@@ -24,6 +26,7 @@ ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany")
 def objections(model: Model, terms: Terms) -> tuple[str, ...]:
     wanted = serving(model, terms)
     return (
+        *text_validation.nul_errors("spec", msgspec.to_builtins(model.spec)),
         *_source(model, wanted, terms),
         *_runtime(model, wanted),
         *_script(wanted, terms),

@@ -17,7 +17,7 @@ from skysail.kinds.training.admission.pod_template import CHECKPOINTS, Ground
 from skysail.kinds.training.api.training_job import TrainingJob, TrainingJobSpec
 from skysail.kinds.training.children import naming
 from skysail.kinds.training.children.replica_groups import GPU
-from skysail.kube.api import resource_validation
+from skysail.kube.api import resource_validation, text_validation
 from skysail.kube.api.fields import ResourceRequirements
 
 _KINDS_OF_VALUE = {type(None): "null", list: "a list", dict: "an object"}
@@ -35,6 +35,7 @@ def objections(job: TrainingJob) -> tuple[str, ...]:
         return ()
     ground = pod_template.ground(job)
     return (
+        *text_validation.nul_errors("spec", msgspec.to_builtins(job.spec)),
         *_hyperparameters(job.spec),
         *_elastic(job.spec),
         *_amounts(job.spec),

@@ -37,6 +37,7 @@ WRONG_DEPLOYMENTS = [
     ),
     ({"resources": {"claims": [{"name": "gpu"}]}}, "request devices in spec.resources.limits"),
     ({"env": [{"name": "A"}, {"name": "MODEL_PATH"}]}, "spec.env[1] sets MODEL_PATH, which Skysail sets"),
+    ({"env": [{"name": "A", "value": "x\0--bind"}]}, "spec.env[0].value has a NUL byte"),
     ({"annotations": {"skysail.dev/ready-path": "ping"}}, "skysail.dev/ready-path is ping"),
 ]
 WRONG_ML_MODELS = [
@@ -47,6 +48,7 @@ WRONG_ML_MODELS = [
         "spec.framework is sklearn, which no runtime serves: use one of onnx, pytorch, tensorflow, torchserve",
     ),
     ({"env": [{"name": "MODEL_BASE_PATH"}]}, "spec.env[0] sets MODEL_BASE_PATH"),
+    ({"env": [{"name": "A"}, {"name": "B", "value": "\0"}]}, "spec.env[1].value has a NUL byte"),
     ({"storageSize": "0"}, "spec.storageSize is 0"),
     ({"storageSize": "-1Gi"}, "spec.storageSize is -1Gi"),
     ({"storageSize": "1e999999"}, "spec.storageSize is 1e999999"),

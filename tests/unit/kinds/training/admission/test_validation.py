@@ -40,6 +40,14 @@ WRONG = [
         "same environment variable HYPERPARAM_LEARNING_RATE: rename one of them.",
     ),
     ({"hyperparameters": {"": 1}}, "spec.hyperparameters has an empty key: give it a name, such as lr."),
+    ({"hyperparameters": {"lr": "x\0--ro-bind\0/\0/host"}}, "spec.hyperparameters.lr has a NUL byte"),
+    ({"hyperparameters": {"l\0r": 1}}, "spec.hyperparameters has a NUL byte"),
+    ({"command": ["python", "\0"]}, "spec.command[1] has a NUL byte"),
+    ({"checkpointDir": "/a\0b"}, "spec.checkpointDir has a NUL byte"),
+    (
+        trainer(env=[{"name": "A", "value": "1"}, {"name": "B", "value": "\0"}]),
+        "spec.podTemplate.spec.containers[0].env[1].value has a NUL byte",
+    ),
     ({"hyperparameters": {"lr": 1, "LR": 2}}, "HYPERPARAM_LR: rename"),
     ({"framework": "xgboost", "elastic": {"min": 1, "max": 2}}, "spec.framework is xgboost: remove spec.elastic"),
     (

@@ -1,0 +1,35 @@
+"""Mount points inside volumes. Blocking, and quick.
+
+bubblewrap makes mount points while the machine's files are still within reach, and follows links when it does. So a
+link that a pod left in a volume could make it create folders and files of the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from skysail.local import files
+from skysail.local.bubblewrap import rootfs
+from skysail.local.bubblewrap.arguments import InvalidArgument, check_words
+from skysail.local.bubblewrap.host_files import Machine
+
+
+def prepare(room: rootfs.Room) -> None:
+    """Make the working directory if it lies in a writable volume.
+
+    Raises InvalidArgument if a link in a volume leads a mount point out of the volume.
+    """
+    check_words((*(bind.target for bind in room.binds), room.working_dir))
+    for bind, rest in rootfs.nested_mount_points(room, Machine()):
+        root = Path(os.path.realpath(bind.source))
+        if not Path(os.path.realpath(root / rest)).is_relative_to(root):
+            raise InvalidArgument(
+                f"Nothing can be mounted at {bind.target.rstrip('/')}/{rest}: a link in the volume at {bind.target} "
+                "leads out of the volume. Remove the link, or choose another path."
+            )
+    for bind, rest in rootfs.working_dir_in_bind(room, Machine()):
+        # If a link is in the way, the program starts where the link leads to, inside of the container.
+        with contextlib.suppress(OSError):
+            os.close(files.opened(Path(os.path.realpath(bind.source)) / rest, can_make=not bind.read_only))

@@ -1,0 +1,143 @@
+"""Evicts pods before they fill the disk that they share with etcd, as a kubelet does under disk pressure.
+
+There is no file that is kept as a reserve: the pod that fills the disk would fill that, too. Instead the last part of
+the disk is the reserve, and the delay until the next look is so short that no disk can be filled meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from skysail.base import clock, tasks
+from skysail.kube.api import quantities
+from skysail.local.storage import disk_usage
+from skysail.local.storage.disk_usage import Disk, DiskUsage
+
+RESOURCE = "ephemeral-storage"
+# Of the disk this part stays free, but not more than so much: the disks of people are large, and nearly full.
+_RESERVE_PART = 10
+_MAX_RESERVE = 2**30
+_FILES_PART = 20
+_MAX_FILES_RESERVE = 10_000
+# Below this, evicting a pod frees nothing worth its end.
+_MIN_BYTES = 10 * 2**20
+_MIN_FILES = 1000
+_FASTEST_DISK = 4 * 2**30  # bytes per second
+_MIN_DELAY, _MAX_DELAY = 0.1, 5.0
+# The condition stays for a while: pods that come at once could fill the disk again.
+_CONDITION_SECONDS = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class PodDisk(msgspec.Struct, frozen=True):
+    """Usage of one pod: in files that go with the pod, and on PVCs that it can write."""
+
+    ephemeral: DiskUsage
+    persistent: DiskUsage = DiskUsage()
+
+
+class Evictor(Protocol):
+    """Runs pods that have files on the disk."""
+
+    async def disk_usage(self) -> dict[str, PodDisk]:
+        """Return the usage of each pod that can be evicted, by UID."""
+        ...
+
+    async def evict(self, pod: str, why: str) -> None:
+        """End the pod and free its files. Returns when both are done. Unknown pods are fine."""
+        ...
+
+
+class DiskMonitor:
+    """All methods belong to one event loop."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        look: Callable[[Path], Disk] = disk_usage.disk,
+        now: Callable[[], float] = clock.steady,
+    ) -> None:
+        self._folder = folder
+        self._look = look
+        self._now = now
+        self._evictors: list[Evictor] = []
+        self._pressure_until: float | None = None
+
+    def register(self, evictor: Evictor) -> None:
+        self._evictors.append(evictor)
+
+    @property
+    def has_pressure(self) -> bool:
+        return self._pressure_until is not None and self._now() < self._pressure_until
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await tasks.survive(self.check(), "check of the disk")
+            await asyncio.sleep(delay(self._look(self._folder)))
+
+    async def check(self) -> None:
+        """Evict one pod after the other, until enough is free or no pod has much."""
+        while shortage := shortage_of(found := self._look(self._folder)):
+            self._pressure_until = self._now() + _CONDITION_SECONDS
+            usage = {evictor: await evictor.disk_usage() for evictor in self._evictors}
+            largest = choose(
+                [(evictor, pod, used) for evictor, pods in usage.items() for pod, used in pods.items()], found
+            )
+            if largest is None:
+                log.warning("disk nearly full, and no pod uses much of it", extra={"available": found.available})
+                return
+            evictor, pod, used = largest
+            log.warning("disk nearly full, pod evicted", extra={"pod": pod, "available": found.available})
+            amount = quantities.in_bytes(used.ephemeral.bytes + used.persistent.bytes)
+            await evictor.evict(pod, f"{shortage} The pod was using {amount}.")
+
+
+def shortage_of(found: Disk) -> str:
+    """Return what the disk lacks, in the words of a kubelet; empty if nothing."""
+    if found.available < _reserve(found):
+        threshold, available = quantities.in_bytes(_reserve(found)), quantities.in_bytes(found.available)
+        return f"The node was low on resource: {RESOURCE}. Threshold quantity: {threshold}, available: {available}."
+    if _lacks_files(found):
+        left = f"Threshold quantity: {_files_reserve(found)}, available: {found.available_files}."
+        return f"The node was low on resource: inodes. {left}"
+    return ""
+
+
+def delay(found: Disk) -> float:
+    """Return the time in which even the fastest disk cannot use up what is left above the reserve."""
+    return min(max((found.available - _reserve(found)) / _FASTEST_DISK / 2, _MIN_DELAY), _MAX_DELAY)
+
+
+def choose(candidates: Iterable[tuple[Evictor, str, PodDisk]], found: Disk) -> tuple[Evictor, str, PodDisk] | None:
+    """Return the pod that frees most; if none frees much, the one with the largest PVC, which may be growing."""
+    lacks_files = _lacks_files(found) and found.available >= _reserve(found)
+
+    def amount(used: DiskUsage) -> int:
+        least = _MIN_FILES if lacks_files else _MIN_BYTES
+        size = used.files if lacks_files else used.bytes
+        return size if size >= least else 0
+
+    ranked = [((amount(row[2].ephemeral), amount(row[2].persistent)), row) for row in candidates]
+    rank, row = max(ranked, key=lambda pair: pair[0], default=((0, 0), None))
+    return row if any(rank) else None
+
+
+def _reserve(found: Disk) -> int:
+    return min(found.size // _RESERVE_PART, _MAX_RESERVE)
+
+
+def _files_reserve(found: Disk) -> int:
+    return min(found.max_files // _FILES_PART, _MAX_FILES_RESERVE)
+
+
+def _lacks_files(found: Disk) -> bool:
+    return found.available_files < _files_reserve(found)

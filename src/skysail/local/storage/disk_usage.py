@@ -1,0 +1,84 @@
+"""Bytes and files that pods have on the disk, and room that is left there. Blocking."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+_BLOCK = 512  # the unit of st_blocks, whatever the disk's own is
+
+
+class DiskUsage(msgspec.Struct, frozen=True):
+    bytes: int = 0
+    files: int = 0
+
+    def __add__(self, other: DiskUsage) -> DiskUsage:
+        return DiskUsage(self.bytes + other.bytes, self.files + other.files)
+
+
+class Disk(msgspec.Struct, frozen=True, kw_only=True):
+    """A file system: its size, and what is left for users who are not root. Some count no files: `max_files` is 0."""
+
+    size: int
+    available: int
+    max_files: int
+    available_files: int
+
+
+def disk(folder: Path) -> Disk:
+    found = os.statvfs(folder)
+    return Disk(
+        size=found.f_blocks * found.f_frsize,
+        available=found.f_bavail * found.f_frsize,
+        max_files=found.f_files,
+        available_files=found.f_favail,
+    )
+
+
+def folders(*paths: Path) -> DiskUsage:
+    """Return the usage of these folders. A file that vanishes meanwhile does not count, one with two names once."""
+    size = count = 0
+    seen: set[tuple[int, int]] = set()
+    for found in _entries(paths):
+        count += 1
+        if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+            if (found.st_dev, found.st_ino) in seen:
+                continue
+            seen.add((found.st_dev, found.st_ino))
+        size += found.st_blocks * _BLOCK
+    return DiskUsage(size, count)
+
+
+def deleted_files(namespaces: Collection[int], proc: Path = Path("/proc")) -> dict[int, DiskUsage]:
+    """Return the usage of files that are deleted and still open, by the pid namespace of their processes.
+
+    They have no name in any folder, so a program could fill the disk with one and seem to use nothing.
+    """
+    found: dict[int, dict[tuple[int, int], int]] = {namespace: {} for namespace in namespaces}
+    for process in (folder for folder in proc.iterdir() if folder.name.isdigit()):
+        with contextlib.suppress(OSError):  # the process has ended, or is none of ours
+            namespace = (process / "ns" / "pid").stat().st_ino
+            if namespace in found:
+                found[namespace].update(_deleted(process))
+    return {namespace: DiskUsage(sum(files.values()), len(files)) for namespace, files in found.items()}
+
+
+def _deleted(process: Path) -> Iterator[tuple[tuple[int, int], int]]:
+    for descriptor in (process / "fd").iterdir():
+        with contextlib.suppress(OSError):
+            found = descriptor.stat()
+            if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+                yield (found.st_dev, found.st_ino), found.st_blocks * _BLOCK
+
+
+def _entries(paths: Collection[Path]) -> Iterator[os.stat_result]:
+    for root in paths:
+        for folder, folder_names, names in os.walk(root):
+            for name in (*folder_names, *names):
+                with contextlib.suppress(OSError):
+                    yield os.lstat(os.path.join(folder, name))  # noqa: PTH118 (thousands of files)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from skysail.app.install import install_node
+from skysail.base.unix_sockets import reachable
 from skysail.kube.certificates import Pair
 from skysail.kube.client import kubeconfig
 from skysail.local import addresses, launcher
@@ -28,7 +30,6 @@ from skysail.local.errors import Refused
 from skysail.local.launcher import HullSettings
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
@@ -161,8 +162,8 @@ class Cluster:
         asyncio.run(install_node(self.kubeconfig, self._pki().authority))
         argv = (sys.executable, "-m", "skysail.app.node_agent", str(self.home.root))
         self.control.start_unit(Unit(name="agent", argv=argv))
-        # The node may still be called ready because of the agent before this one: its last door opens last.
-        self.until(lambda: self._answers(addresses.SIMULATED_PORT), "the agent to answer")
+        # The node may still be called ready because of the agent before this one: this socket opens last.
+        self.until(self.serves_clouds, "the agent to answer")
         self.until(self._node_is_ready, "node local to be ready")
 
     def remove_agent(self) -> None:
@@ -170,11 +171,14 @@ class Cluster:
         self.stop("agent")
         self.kubectl("delete", "node", addresses.NODE, "--ignore-not-found")
 
-    def _answers(self, port: int) -> bool:
-        try:
-            self.dial(port).close()
-        except (Refused, OSError):
-            return False
+    def serves_clouds(self) -> bool:
+        """Whether an agent serves the simulated clouds now."""
+        with socket.socket(socket.AF_UNIX) as line:
+            try:
+                with reachable(self.home.simulated_clouds) as name:
+                    line.connect(name)
+            except OSError:
+                return False
         return True
 
     def _node_is_ready(self) -> bool:

@@ -58,7 +58,8 @@ async def accounts(settings: Settings) -> AsyncIterator[dict[str, Cloud]]:
     wanted = [vendor for name, vendor in VENDORS.items() if name in {row.provider for row in settings.nodes.values()}]
     if settings.simulated_clouds:
         token = _read(settings.simulated_token, "simulated_token")
-        opened = {vendor.name: RemoteAccount(vendor, settings.simulated_clouds, token) for vendor in wanted}
+        socket_path = _socket(settings.simulated_clouds)
+        opened = {vendor.name: RemoteAccount(vendor, socket_path, token) for vendor in wanted}
     elif settings.mock_clouds:
         opened = {vendor.name: open_account(vendor, Path(settings.data_folder)) for vendor in wanted}
     try:
@@ -165,6 +166,16 @@ def certificate(settings: Settings, address: str) -> Callable[[], Pair]:
         certificates.authority("skysail-nodes", now=now, valid=valid), [address], now=now, valid=valid
     )
     return lambda: own
+
+
+def _socket(name: str) -> Path:
+    path = Path(name)
+    if not path.is_absolute() or not path.parent.is_dir():
+        raise NoAccount(
+            f"simulated_clouds is {name!r}, which is no path of a Unix socket in a folder that exists: name the socket "
+            "of the simulated clouds, such as $SKYSAIL_HOME/clouds.sock."
+        )
+    return path
 
 
 def _read(path: str | None, name: str) -> str:

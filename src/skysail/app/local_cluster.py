@@ -23,12 +23,13 @@ import msgspec
 from skysail.app import simulated_clouds
 from skysail.app.install import install, install_node
 from skysail.base.settings import Settings
+from skysail.base.unix_sockets import reachable
 from skysail.kube.api import resources
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError
 from skysail.kube.client.http_transport import HttpTransport
-from skysail.local.addresses import API_PORT, HULL, MODEL_SOURCES, NODE, OPERATOR_HEALTH_PORT, SIMULATED_PORT
+from skysail.local.addresses import API_PORT, HULL, MODEL_SOURCES, NODE, OPERATOR_HEALTH_PORT
 from skysail.local.cluster import control_client, namespaces, syscalls, tcp_proxy
 from skysail.local.cluster.control_client import Answer, Control, HullStatus, Request
 from skysail.local.cluster.control_server import ControlServer
@@ -39,7 +40,7 @@ from skysail.local.control_plane.flags import Component
 from skysail.local.errors import LocalError, StartFailed
 from skysail.local.images import package_index
 from skysail.local.launcher import ANOTHER_RUNS, HullSettings
-from skysail.local.network import host_side
+from skysail.local.network import host_network, host_side
 from skysail.local.network.egress_policy import Guard, parse_networks
 from skysail.local.reports import cloud_costs
 from skysail.node.registration import registrar
@@ -68,6 +69,7 @@ def main(argument: str) -> int:
     inside = _Inside(settings, home, f"https://127.0.0.1:{door.getsockname()[1]}")
     try:
         guard = _guard(os.environ) if settings.with_node else None
+        host_network.is_allowed(os.environ)
         entry = namespaces.launch(lambda: asyncio.run(inside.run()))
     except LocalError as error:
         home.failure.write_text(str(error))
@@ -227,15 +229,15 @@ class _Inside:
             return ("--mock-clouds",)
         simulated_clouds.token(self._home)
         token = self._home.root / "simulated" / "token"
-        return f"--simulated-clouds=http://{HULL}:{SIMULATED_PORT}", f"--simulated-token={token}"
+        return f"--simulated-clouds={self._home.simulated_clouds}", f"--simulated-token={token}"
 
     async def _start_agent(self) -> None:
         authority = (self._home.pki / "ca.crt").read_bytes()
         await install_node(credentials.inside_path(self._home, "admin"), authority)
         run = (sys.executable, "-P", "-m", "skysail.app.node_agent", str(self._home.root))
         await self._supervisor.start(Unit(name="agent", argv=run))
-        # The node may be called ready because of the agent before this one; this door opens last.
-        await startup.until(partial(_answers, SIMULATED_PORT), "the agent to answer", self._supervisor)
+        # The node may be called ready because of the agent before this one; this socket opens last.
+        await startup.until(partial(_answers, self._home.simulated_clouds), "the agent to answer", self._supervisor)
 
     async def _await_node(self) -> None:
         transport = HttpTransport(kubeconfig.from_file(credentials.inside_path(self._home, "admin")))
@@ -322,12 +324,13 @@ def _each(failures: BaseExceptionGroup[BaseException]) -> Iterator[BaseException
             yield failure
 
 
-async def _answers(port: int) -> bool:
+async def _answers(path: Path) -> bool:
     try:
-        line = await _dial(HULL, port)
+        with reachable(path) as name:
+            _, writer = await asyncio.open_unix_connection(name)
     except OSError:
         return False
-    line.close()
+    writer.close()
     return True
 
 

@@ -39,7 +39,7 @@ from skysail.local.bubblewrap.host_tools import Tools
 from skysail.local.cluster.home import Home
 from skysail.local.control_plane import credentials, pki
 from skysail.local.images import store
-from skysail.local.network import egress_proxy
+from skysail.local.network import egress_proxy, host_network
 from skysail.local.network.network import Network
 from skysail.local.provider.dependencies import Surroundings
 from skysail.local.provider.provider import LocalProvider
@@ -180,6 +180,7 @@ class Agent:
             name_server=HULL,
             now=time.time,
             tell=self._tell,
+            allows_host_network=host_network.is_allowed(os.environ),
         )
 
     def _tell(self, run: RunId, reason: Event, note: str) -> None:

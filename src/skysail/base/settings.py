@@ -115,7 +115,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         "/var/lib/skysail"
     )
     simulated_clouds: Annotated[
-        str | None, Meta(description="Address of simulated clouds that stand in for all real ones.")
+        str | None, Meta(description="Unix socket of simulated clouds that stand in for all real ones.")
     ] = None
     simulated_token: Annotated[str | None, Meta(description="File with the token for them.")] = None
     mock_clouds: Annotated[

@@ -42,7 +42,7 @@ def run(
     node_key: Annotated[str | None, typer.Option(help="Its private key.")] = None,
     data_folder: Annotated[str | None, typer.Option(help="Where logs of pods at clouds are kept.")] = None,
     simulated_clouds: Annotated[
-        str | None, typer.Option(help="Address of simulated clouds that stand in for all real ones.")
+        str | None, typer.Option(help="Unix socket of simulated clouds that stand in for all real ones.")
     ] = None,
     simulated_token: Annotated[str | None, typer.Option(help="File with the token for them.")] = None,
     mock_clouds: Annotated[

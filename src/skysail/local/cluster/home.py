@@ -96,6 +96,11 @@ class Home(msgspec.Struct, frozen=True):
         return self.root / "control.sock"
 
     @property
+    def simulated_clouds(self) -> Path:
+        """The socket of the simulated clouds: pods share the network of the cluster, and none of its folders."""
+        return self.root / "clouds.sock"
+
+    @property
     def door_port(self) -> Path:
         """The port of the last start, so that a kubeconfig somebody copied stays right."""
         return self.root / "door-port"

@@ -51,7 +51,10 @@ class ImageFinder(Protocol):
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """`tell` makes an event of what the user of a run should know. `name_server` is what pods ask for names."""
+    """`tell` makes an event of what the user of a run should know. `name_server` is what pods ask for names.
+
+    `allows_host_network`: whether the administrator lets pods share the network of the local cluster.
+    """
 
     tools: Tools
     groups: Groups
@@ -63,3 +66,4 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     name_server: str
     now: Callable[[], float]
     tell: Callable[[RunId, Event, str], None]
+    allows_host_network: bool = False

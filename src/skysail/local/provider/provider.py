@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from skysail.base.names import Event
 from skysail.cloud.change_feed import Changes
 from skysail.cloud.errors import Gone, ProviderError, Refused
@@ -33,6 +35,7 @@ from skysail.cloud.provider import (
 )
 from skysail.local.bubblewrap.container import NotStarted
 from skysail.local.bubblewrap.rootfs import CAPABILITIES
+from skysail.local.network import host_network
 from skysail.local.provider.container_run import Run
 from skysail.local.provider.dependencies import Surroundings
 from skysail.local.provider.pod_sandbox import Place
@@ -48,7 +51,7 @@ _ABILITIES = Abilities(
     port_forward=True,
     volumes=True,
     several_containers=True,
-    host_network=True,
+    host_network_setting=host_network.SETTING,
     capabilities=frozenset(CAPABILITIES),
     stats=True,
     billable=False,
@@ -76,7 +79,7 @@ class LocalProvider:
 
     @property
     def abilities(self) -> Abilities:
-        return _ABILITIES
+        return replace(_ABILITIES, host_network=self._around.allows_host_network)
 
     async def close(self) -> None:
         """Release every pod: for a process that ends in order."""
@@ -158,6 +161,12 @@ class LocalProvider:
         return {run: used[box.pid_namespace] for run, box in boxes.items() if box and box.pid_namespace in used}
 
     async def _prepare(self, pod: Pod) -> str:
+        if pod.uses_host_network and not self._around.allows_host_network:
+            raise Refused(
+                "HostNetworkNotAllowed",
+                "Pods do not share the network of this node: drop spec.hostNetwork, or `skysail down` and "
+                f"`{host_network.SETTING}=true skysail up`.",
+            )
         async with self._lock(pod.uid):
             if pod.uid in self._pods:
                 return self._pods[pod.uid].address

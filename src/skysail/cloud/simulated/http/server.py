@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from skysail.base import unix_sockets
 from skysail.cloud.account import Cloud, Order
 from skysail.cloud.errors import Gone, ProviderError, Refused
 from skysail.cloud.simulated.faults import Mishap
@@ -25,8 +27,11 @@ _LARGEST_ORDER = 64 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-async def serve(accounts: Iterable[Cloud], token: str, host: str, port: int) -> web.AppRunner:
-    """The runner's `cleanup` ends it.
+async def serve(accounts: Iterable[Cloud], token: str, path: Path) -> web.AppRunner:
+    """Listen on a Unix socket that only its owner may use. The runner's `cleanup` ends it.
+
+    Never on a port: whoever shares the network, such as a pod with `hostNetwork`, could read the token and the secrets
+    of other users' orders.
 
     Handlers end with their callers, or who follows a silent program would be followed for ever. An account does not
     mind: who stops waiting stops nothing there.
@@ -34,7 +39,7 @@ async def serve(accounts: Iterable[Cloud], token: str, host: str, port: int) -> 
     app = _application(accounts, token)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
     await runner.setup()
-    await web.TCPSite(runner, host, port).start()
+    await web.SockSite(runner, unix_sockets.listen(path)).start()
     return runner
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -107,8 +106,7 @@ class Life:
 
     async def _stop_program(self) -> None:
         """Ask the program to end. A failure is only logged: `_live` ends an instance whose program runs on."""
-        with self._logged("program of an instance could not be stopped"):
-            await self.program.stop(self._grace)
+        await self._is_done(self.program.stop(self._grace), "program of an instance could not be stopped")
 
     async def _work(self) -> None:
         if self._known.exit is None:
@@ -159,8 +157,7 @@ class Life:
         """End an instance whose task failed: nothing of it runs on, and billing stops."""
         self.is_running = False
         for _ in range(_MAX_RELEASES):
-            with self._logged("failed instance could not be released"):
-                await self._release()
+            if await self._is_done(self._release(), "failed instance could not be released"):
                 break
             await asyncio.sleep(_FIRST_DELAY)
         if self._known.exit is None:
@@ -171,18 +168,22 @@ class Life:
         """Write to the ledger, however long that fails: an instance whose end is not written is billed on."""
         delay = _FIRST_DELAY
         while True:
-            with self._logged("state of a failed instance could not be recorded"):
+            try:
                 self._record(verb, exit_=outcome)
+            except OSError:
+                log.exception("state of a failed instance could not be recorded", extra={"instance": self._known.id})
+            else:
                 return
             await asyncio.sleep(delay)
             delay = min(2 * delay, _MAX_DELAY)
 
-    @contextlib.contextmanager
-    def _logged(self, message: str) -> Iterator[None]:
+    async def _is_done(self, work: Awaitable[None], failure: str) -> bool:
         try:
-            yield
+            await work
         except Exception:
-            log.exception(message, extra={"instance": self._known.id})
+            log.exception(failure, extra={"instance": self._known.id})
+            return False
+        return True
 
     def _set_alarm(self, at: float, reason: str) -> None:
         self._alarms.append(self._tasks.create_task(self._alarm(at - self._now(), reason)))

@@ -20,7 +20,7 @@ from skysail.app.install import install_node
 from skysail.base.unix_sockets import reachable
 from skysail.kube.certificates import Pair
 from skysail.kube.client import kubeconfig
-from skysail.local import addresses, launcher
+from skysail.local import addresses, launcher, private_file
 from skysail.local.cluster.control_client import Control
 from skysail.local.cluster.home import Home
 from skysail.local.cluster.supervisor import Unit, UnitStatus
@@ -142,6 +142,7 @@ class Cluster:
         restart: bool = False,
     ) -> None:
         """As `start_operator`, for one that may never be ready."""
+        private_file.token(self.home.audit_token)
         run = (
             sys.executable,
             "-P",
@@ -151,6 +152,7 @@ class Cluster:
             f"--kubeconfig={kubeconfig or self.operator_kubeconfig}",
             f"--webhook-host={addresses.HULL}",
             "--drain-seconds=0",
+            f"--audit-token={self.home.audit_token}",
             *(f"--model-source={place}" for place in addresses.MODEL_SOURCES),
             *([f"--health-port={health_port}"] if health_port else []),
             *flags,

@@ -29,6 +29,7 @@ from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError
 from skysail.kube.client.http_transport import HttpTransport
+from skysail.local import private_file
 from skysail.local.addresses import API_PORT, HULL, MODEL_SOURCES, NODE, OPERATOR_HEALTH_PORT
 from skysail.local.cluster import control_client, namespaces, syscalls, tcp_proxy
 from skysail.local.cluster.control_client import Answer, Control, HullStatus, Request
@@ -195,12 +196,14 @@ class _Inside:
 
     async def _start_operator(self) -> None:
         login = credentials.inside_path(self._home, "operator")
+        private_file.token(self._home.audit_token)
         # Without a drain: it stops with its API server, and nobody takes over.
         flags = (
             f"--kubeconfig={login}",
             f"--webhook-host={HULL}",
             "--drain-seconds=0",
             "--sole",
+            f"--audit-token={self._home.audit_token}",
             *(f"--model-source={place}" for place in MODEL_SOURCES),
             *self._cloud_flags(),
         )
@@ -227,9 +230,9 @@ class _Inside:
         """Where nobody asked to pretend, the agent serves simulated clouds."""
         if self._settings.mock_clouds:
             return ("--mock-clouds",)
-        simulated_clouds.token(self._home)
-        token = self._home.root / "simulated" / "token"
-        return f"--simulated-clouds={self._home.simulated_clouds}", f"--simulated-token={token}"
+        home = self._home
+        simulated_clouds.token(home)
+        return f"--simulated-clouds={home.simulated_clouds}", f"--simulated-token={home.simulated_token}"
 
     async def _start_agent(self) -> None:
         authority = (self._home.pki / "ca.crt").read_bytes()

@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from skysail.app import cloud_nodes, training
-from skysail.app.cache_audit import Audits
+from skysail.app.cache_audit import Audits, read_token
 from skysail.app.cloud_nodes import CloudNode
 from skysail.app.cluster_check import CannotStart, Ground, look_around
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
@@ -280,7 +280,11 @@ class Operator:
         """Health on its ports and admission on its own, on every replica whether or not it leads."""
         async with contextlib.AsyncExitStack() as stack:
             pages = health_server.Health(
-                self._metrics, unready=self._unready, outages=self._bureau.outages, audit=self._audits.asked
+                self._metrics,
+                unready=self._unready,
+                outages=self._bureau.outages,
+                audit=self._audits.asked,
+                audit_token=read_token(self._settings.audit_token),
             )
             for port in self._settings.health_ports:
                 await self._serve(stack, pages.application(), port)

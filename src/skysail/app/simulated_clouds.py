@@ -6,9 +6,7 @@ the home; what ran when the agent ended is `Lost` there at the next start.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import secrets
 import shutil
 import time
@@ -86,12 +84,4 @@ def remote(home: Home, vendor: Vendor) -> RemoteAccount:
 
 def token(home: Home) -> str:
     """Made by who comes first, agent or operator. A second barrier: pods cannot reach the socket in the first place."""
-    path = home.root / "simulated" / "token"
-    if not path.exists():
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        mine = path.with_name(f"token-{os.getpid()}")
-        private_file.write(mine, secrets.token_urlsafe(32).encode())
-        with contextlib.suppress(FileExistsError):
-            path.hardlink_to(mine)
-        mine.unlink()
-    return path.read_text()
+    return private_file.token(home.simulated_token)

@@ -97,6 +97,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         Meta(gt=0, description="How often everything is looked at again, and every cache audited, without a change."),
     ] = 600.0
+    audit_token: Annotated[
+        str | None, Meta(description="File with the token that POST /audit asks for; without it nobody may ask.")
+    ] = None
     drain_seconds: Annotated[
         float, Meta(ge=0, description="How long admission is still served after a stop was asked for.")
     ] = 3.0

@@ -31,6 +31,7 @@ def run(
         int | None, typer.Option(help="Port that pods of TrainingJobs report to; 0 for none.")
     ] = None,
     resync_seconds: Annotated[float | None, typer.Option(help="How often all is looked at without a change.")] = None,
+    audit_token: Annotated[str | None, typer.Option(help="File with the token that POST /audit asks for.")] = None,
     drain_seconds: Annotated[
         float | None, typer.Option(help="How long admission is still served after a stop was asked for.")
     ] = None,
@@ -75,6 +76,7 @@ def run(
         "webhook_host": webhook_host,
         "progress_port": progress_port,
         "resync_seconds": resync_seconds,
+        "audit_token": audit_token,
         "drain_seconds": drain_seconds,
         "webhooks": webhooks,
         "node_address": node_address,

@@ -68,7 +68,7 @@ class _Service:
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Who may ask, and how errors look."""
         try:
-            if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._secret):
+            if not hmac.compare_digest(_authorization(request), self._secret):
                 raise Refused("Unauthorized", "The simulated cloud does not know this token: give it a valid one.")
             return await handler(request)
         except Mishap as mishap:
@@ -161,6 +161,11 @@ def _mishap(request: web.Request, mishap: Mishap) -> web.Response:
             assert request.transport is not None, "a request that is being handled has a connection"
             request.transport.abort()
             return web.Response()
+
+
+def _authorization(request: web.Request) -> bytes:
+    """Return the header as it came: bytes that are no UTF-8 arrive as surrogates."""
+    return request.headers.get("Authorization", "").encode(errors="surrogateescape")
 
 
 def _id(request: web.Request) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from skysail.base.disconnects import tolerate_disconnects
 from skysail.base.metrics import Metrics
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -41,7 +42,7 @@ class Health:
         self._is_auditing = False
 
     def application(self) -> web.Application:
-        app = web.Application()
+        app = web.Application(middlewares=[tolerate_disconnects])
         app.router.add_get("/healthz", self._live)
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/readyz/{part}", self._part_ready)

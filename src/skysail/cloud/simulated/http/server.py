@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import web
 
 from skysail.base import unix_sockets
+from skysail.base.disconnects import tolerate_disconnects
 from skysail.cloud.account import Cloud, Order
 from skysail.cloud.errors import Gone, ProviderError, Refused
 from skysail.cloud.simulated.faults import Mishap
@@ -45,7 +46,7 @@ async def serve(accounts: Iterable[Cloud], token: str, path: Path) -> web.AppRun
 
 def _application(accounts: Iterable[Cloud], token: str) -> web.Application:
     service = _Service({account.name: account for account in accounts}, token)
-    app = web.Application(client_max_size=_LARGEST_ORDER, middlewares=[service.answer])
+    app = web.Application(client_max_size=_LARGEST_ORDER, middlewares=[tolerate_disconnects, service.answer])
     base = "/{cloud}/v1"
     app.router.add_post(f"{base}/instances", service.create)
     app.router.add_get(f"{base}/instances", service.list)

@@ -89,7 +89,6 @@ BEARER = "Authorization: Bearer right\r\n"
 REQUESTS = [
     (admission, f"POST /admit/hook HTTP/1.1\r\nHost: x\r\n{BODY}"),
     (clouds, f"POST /plain/v1/instances HTTP/1.1\r\nHost: x\r\n{BEARER}{BODY}"),
-    (clouds, f"GET /plain/v1/changes HTTP/1.1\r\nHost: x\r\n{BEARER}\r\n"),
     (clouds, f"GET /plain/v1/instances/simulated-plain-1/exec HTTP/1.1\r\nHost: x\r\n{BEARER}{UPGRADE}\r\n"),
     (clouds, f"GET /plain/v1/instances/simulated-plain-1/dial?port=80 HTTP/1.1\r\nHost: x\r\n{BEARER}{UPGRADE}\r\n"),
     (slow, "GET /whole HTTP/1.1\r\nHost: x\r\n\r\n"),

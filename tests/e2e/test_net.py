@@ -27,7 +27,7 @@ from skysail.local.network import dns_forwarder, dns_wire, dns_zone, egress_prox
 from skysail.local.network.egress_policy import Guard
 from skysail.local.network.pod_network import Attachment
 from tests.e2e.test_hull import BECOME_NOBODY, NOBODY, PATIENCE, hull_script
-from tests.support import network
+from tests.support import arp, network
 from tests.support.network import Footprint
 
 ANSWER = """
@@ -346,6 +346,36 @@ def test_asking_twice_gives_the_same_place_and_taking_away_twice_is_fine(net):
     net.detach(pod)
     net.detach(pod)
     assert net.attach("host", uses_host_network=True).address == HULL
+
+
+@pytest.mark.parametrize("name", arp.attacks("10.244.9.9", "10.244.9.8"))
+def test_no_pod_takes_over_the_address_of_another_one_by_arp(net, name):
+    """Not even with the right to send any frame, which its user does not get."""
+    with net.pod("victim") as victim, net.pod("client") as client, net.pod("attacker") as attacker:
+        victim.answer("victim")
+        assert client.run(ASK, victim.address, "8000") == "victim", "known to both before"
+        frame = arp.attacks(victim.address, client.address)[name]
+        unit = attacker.start(arp.ATTACK, victim.address, frame)
+        net.cluster.until(lambda: "attacks" in net.cluster.log(unit), "the attack to begin")
+        for _ in range(3):
+            assert client.run(ASK, victim.address, "8000") == "victim"
+            assert net.answers(8000, victim.address), "from the cluster's own network, too"
+        assert "stolen" not in net.cluster.log(unit)
+
+
+def test_an_address_that_was_claimed_before_its_pod_came_belongs_to_the_pod(net):
+    with net.pod("client") as client, net.pod("attacker") as attacker:
+        third, fourth = attacker.address.split(".")[2:]
+        next_one = f"10.244.{third}.{int(fourth) + 1}"
+        frames = arp.attacks(next_one, client.address).values()
+        unit = attacker.start(arp.ATTACK, next_one, *frames)
+        net.cluster.until(lambda: "attacks" in net.cluster.log(unit), "the attack to begin")
+        with net.pod("victim") as victim:
+            assert victim.address == next_one
+            victim.answer("victim")
+            before = net.cluster.log(unit).count("stolen")  # nobody had the address
+            assert client.run(ASK, victim.address, "8000") == "victim"
+            assert net.cluster.log(unit).count("stolen") == before
 
 
 def test_a_new_start_sweeps_what_a_killed_one_left(net):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from skysail.local.cluster import syscalls
+
+T = TypeVar("T")
 
 FOLDER = Path("/run/netns")  # where `ip netns` keeps them
 
@@ -25,6 +28,12 @@ def allow_low_ports(namespace: str) -> None:
     """Everybody in that namespace may listen on port 80, as container runtimes have it. Blocks for a moment, too."""
     with _inside(namespace):
         Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
+
+
+def call(namespace: str, work: Callable[[], T]) -> T:
+    """Return what the work returns in the named namespace. Blocks for a moment, too."""
+    with _inside(namespace):
+        return work()
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def test_up_down_and_up_again_as_a_user_does_it(skysail):
 
     again = skysail("up")
     assert again.returncode == 0, again.stderr
-    assert "it was up already, without its operator and without an audit log" in again.stdout
+    assert "the cluster was up already, without its operator and without an audit log" in again.stdout
     assert Control(skysail.home.control).status().pid == pid
 
     assert skysail("down").returncode == 0
@@ -199,7 +199,7 @@ def hull_script(payload: str, before: str = "") -> list[str]:
     """A payload in a hull without a plane. `before` runs in the outer process, which has all modules by then."""
     script = f"""
 import ctypes, json, os, signal, subprocess, sys
-from skysail.local import hull
+from skysail.local.cluster import namespaces as hull
 
 def payload():
 {textwrap.indent(textwrap.dedent(payload), "    ")}
@@ -335,11 +335,11 @@ def test_the_whole_plane_runs_for_a_user_without_any_rights(nobodys_folder, clus
     )
     script = f"""
 import ctypes, os, sys
-from skysail.app import hull
+from skysail.app import local_cluster
 import concurrent.futures.thread, encodings.idna  # now, for nobody may not be allowed to read the interpreter's files
 {BECOME_NOBODY}
 os.environ["SKYSAIL_HOME"] = {str(home)!r}
-sys.exit(hull.main({msgspec.json.encode(settings).decode()!r}))
+sys.exit(local_cluster.main({msgspec.json.encode(settings).decode()!r}))
 """
     outer = subprocess.Popen([sys.executable, "-c", script])
     place = Home(home)

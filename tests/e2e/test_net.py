@@ -517,7 +517,8 @@ def test_a_taken_port_is_told(cluster):
 
 VISIT = """
 import ctypes, os, signal, sys
-from skysail.local import hull, visitor
+from skysail.local.cluster import namespaces as hull
+from skysail.local.cluster import nsenter as visitor
 
 def payload():
     signal.sigwait([signal.SIGTERM])
@@ -572,14 +573,14 @@ WITHOUT_A_PLANE = """
         first, second = [
             await pods.attach(Pod(uid=str(n), namespace="default", name="p", hostname="p")) for n in range(2)
         ]
-        listener = namespaces.make_socket(first.namespace)
+        listener = netns.make_socket(first.namespace)
         listener.bind((first.address, 8000))
         listener.listen()
         proxy = ServiceProxy(network.listen)
         await proxy.sync({Place("10.96.0.9", 80): (Place(second.address, 8000), Place(first.address, 8000))})
         said = []
         for host, port in ((first.address, 8000), ("10.96.0.9", 80)):
-            caller = namespaces.make_socket(second.namespace)
+            caller = netns.make_socket(second.namespace)
             with caller:
                 await asyncio.get_running_loop().sock_connect(caller, (host, port))
                 accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
@@ -588,7 +589,7 @@ WITHOUT_A_PLANE = """
                 said.append((await asyncio.get_running_loop().sock_recv(caller, 10)).decode())
         listener.close()
         await proxy.close()
-        own = namespaces.make_socket(first.namespace)
+        own = netns.make_socket(first.namespace)
         own.bind(("127.0.0.1", 8001))
         own.listen()
         with own, await pods.dial(first.address, 8001) as line:
@@ -613,7 +614,7 @@ IMPORTS = """
 import concurrent.futures.thread, encodings.idna  # now, for nobody may not be allowed to read the interpreter's files
 import msgspec
 from skysail.cloud.provider import Pod
-from skysail.local.network import namespaces, network
+from skysail.local.network import netns, network
 from skysail.local.network.pod_network import PodNetwork
 from skysail.local.network.service_endpoints import Place
 from skysail.local.network.service_proxy import ServiceProxy

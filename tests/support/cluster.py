@@ -109,9 +109,12 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         health_port: int | None = None,
         restart: bool = False,
+        ports: tuple[int, ...] = (),
     ) -> None:
         """The operator as a process under the generated RBAC. Returns when it is ready."""
-        self.begin_operator(name, kubeconfig=kubeconfig, flags=flags, env=env, health_port=health_port, restart=restart)
+        self.begin_operator(
+            name, kubeconfig=kubeconfig, flags=flags, env=env, health_port=health_port, restart=restart, ports=ports
+        )
         port = health_port or addresses.OPERATOR_HEALTH_PORT
         self.until(lambda: self._is_ready(name, port), f"{name} to be ready")
 
@@ -140,6 +143,7 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         health_port: int | None = None,
         restart: bool = False,
+        ports: tuple[int, ...] = (),
     ) -> None:
         """As `start_operator`, for one that may never be ready."""
         private_file.token(self.home.audit_token)
@@ -157,7 +161,7 @@ class Cluster:
             *([f"--health-port={health_port}"] if health_port else []),
             *flags,
         )
-        self.control.start_unit(Unit(name=name, argv=run, env=env or {}, restart=restart))
+        self.control.start_unit(Unit(name=name, argv=run, env=env or {}, restart=restart, ports=ports))
 
     def start_agent(self) -> None:
         """The node `local` as a process. Returns when it is ready; it is restarted when it is killed."""

@@ -16,6 +16,7 @@ import msgspec
 from skysail.app.simulated_clouds import open_account
 from skysail.base import clock
 from skysail.base.errors import UserError
+from skysail.base.inherited_listeners import InheritedListeners
 from skysail.base.metrics import Metrics
 from skysail.base.names import REAL, SIMULATED
 from skysail.base.settings import NodeSettings, Settings
@@ -79,6 +80,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     identity: Identity
     # Has a folder for each node.
     logs: Path
+    listeners: InheritedListeners
     rng: random.Random
     address: str
     cluster: str
@@ -114,7 +116,8 @@ class CloudNode:
         reach = Reach(self.keeper, self._provider, self._logs, sampler)
         gate = routes.Gate(Callers(parts.client, time.monotonic), Rights(parts.client, self.name, time.monotonic))
         pages = routes.NodeApi(self.name, reach, gate, metrics=Metrics().page, clock=time.time)
-        listener = socket.create_server((parts.address, self._settings.port))
+        port = self._settings.port
+        listener = parts.listeners.take(port) or socket.create_server((parts.address, port))
         await parts.identity.ready.wait()
         server = await routes.serve(pages, listener, parts.identity.callers.context)
         registrar = Registrar(parts.acting, self._description(), now=clock.now, rng=parts.rng, cloud=self._state)

@@ -30,7 +30,15 @@ from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.local import private_file
-from skysail.local.addresses import API_PORT, HULL, MODEL_SOURCES, NODE, OPERATOR_HEALTH_PORT
+from skysail.local.addresses import (
+    API_PORT,
+    HULL,
+    METRICS_PORT,
+    MODEL_SOURCES,
+    NODE,
+    NODE_PORT,
+    OPERATOR_HEALTH_PORT,
+)
 from skysail.local.cluster import control_client, namespaces, syscalls, tcp_proxy
 from skysail.local.cluster.control_client import Answer, Control, HullStatus, Request
 from skysail.local.cluster.control_server import ControlServer
@@ -50,6 +58,14 @@ _DIAL_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
 _PAUSE_SECONDS = 0.1
 _CLOUD_SECONDS = 15.0
+_SETTINGS = Settings()
+OPERATOR_PORTS = (
+    *_SETTINGS.health_ports,
+    _SETTINGS.webhook_port,
+    _SETTINGS.progress_port,
+    *(node.port for node in _SETTINGS.nodes.values()),
+)
+AGENT_PORTS = (NODE_PORT, METRICS_PORT)
 _OPERATOR_READY = f"http://{HULL}:{OPERATOR_HEALTH_PORT}/readyz"
 
 
@@ -171,6 +187,7 @@ class _Inside:
 
     async def _start(self) -> None:
         home, now = self._home, datetime.now(UTC)
+        self._hold_ports()
         credentials.write_all(home, pki.ensure(home.pki, now), self._url, now)
         planned = startup.units(home, self._settings.binaries, self._settings.plane)
         await startup.start(self._supervisor, home, planned, self._say)
@@ -178,6 +195,13 @@ class _Inside:
             rest.create_task(startup.until_whole(self._supervisor, home, planned))
             rest.create_task(self._install())
         self._is_ready = True
+
+    def _hold_ports(self) -> None:
+        """Before the first pod starts: a pod with `hostNetwork` could take the ports of the operator otherwise."""
+        if self._settings.with_node:
+            self._supervisor.hold(AGENT_PORTS)
+        if self._settings.with_operator:
+            self._supervisor.hold(OPERATOR_PORTS)
 
     async def _install(self) -> None:
         try:
@@ -208,7 +232,7 @@ class _Inside:
             *self._cloud_flags(),
         )
         run = (sys.executable, "-P", "-m", "skysail", "run", *flags)
-        await self._supervisor.start(Unit(name="operator", argv=run))
+        await self._supervisor.start(Unit(name="operator", argv=run, ports=OPERATOR_PORTS))
         is_ready = partial(startup.is_healthy, _OPERATOR_READY)
         await startup.until(is_ready, "the operator to be ready", self._supervisor)
         self._say("the operator is ready")
@@ -238,7 +262,7 @@ class _Inside:
         authority = (self._home.pki / "ca.crt").read_bytes()
         await install_node(credentials.inside_path(self._home, "admin"), authority)
         run = (sys.executable, "-P", "-m", "skysail.app.node_agent", str(self._home.root))
-        await self._supervisor.start(Unit(name="agent", argv=run))
+        await self._supervisor.start(Unit(name="agent", argv=run, ports=AGENT_PORTS))
         # The node may be called ready because of the agent before this one; this socket opens last.
         await startup.until(partial(_answers, self._home.simulated_clouds), "the agent to answer", self._supervisor)
 
@@ -347,7 +371,7 @@ async def _node_is_ready(client: Client) -> bool:
 
 async def _unreached(login: Path) -> list[str]:
     """Nodes of clouds that do not say yet that they reach it: as the operator knows it now, and as the node tells."""
-    nodes = Settings().nodes
+    nodes = _SETTINGS.nodes
     try:
         told = {each.node for each in await cloud_costs.read(login, time.time()) if not each.outage}
     except KubeError:

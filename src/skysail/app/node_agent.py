@@ -24,6 +24,7 @@ import msgspec
 
 from skysail.app.simulated_clouds import SimulatedClouds
 from skysail.base import clock, health_server, log_setup
+from skysail.base.inherited_listeners import InheritedListeners
 from skysail.base.metrics import Metrics
 from skysail.base.names import Event
 from skysail.cloud.provider import RunId
@@ -97,6 +98,7 @@ class Agent:
     """All parts of the process, joined."""
 
     def __init__(self, home: Home, client: Client, network: Network, disks: DiskMaker, *, rng: random.Random) -> None:
+        self._listeners = InheritedListeners.from_environment(os.environ)
         self._home = home
         self._client = client
         self._network = network
@@ -124,11 +126,13 @@ class Agent:
                 network.cancel()
 
     async def _serve(self) -> None:
-        listener = socket.create_server((HULL, NODE_PORT))
+        listener = self._listeners.take(NODE_PORT) or socket.create_server((HULL, NODE_PORT))
         server = await routes.serve(self._api(), listener, self._identity.callers.context)
         metrics = MetricsApi(NODE, self._keeper, self._sampler)
         front = self._identity.front_proxy.context
-        metrics_server = await health_server.serve(metrics.application(), METRICS_PORT, ssl_context=front)
+        metrics_server = await health_server.serve(
+            metrics.application(), METRICS_PORT, listener=self._listeners.take(METRICS_PORT), ssl_context=front
+        )
         registrar = Registrar(self._client, await self._description(), now=clock.now, rng=self._rng)
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
+from socket import socket
 from typing import Any
 
 import msgspec
@@ -107,9 +108,12 @@ def _is_nearby(request: web.Request) -> bool:
     return bool(caller[0] == own[0])
 
 
-async def serve(application: web.Application, port: int, **arguments: Any) -> web.AppRunner:
-    """Listen on every address, of either family. The runner's `cleanup` ends it."""
+async def serve(
+    application: web.Application, port: int, *, listener: socket | None = None, **arguments: Any
+) -> web.AppRunner:
+    """Listen on every address, of either family, or on a socket that is open already. `cleanup` ends it."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    await web.TCPSite(runner, None, port, **arguments).start()
+    site = web.SockSite(runner, listener, **arguments) if listener else web.TCPSite(runner, None, port, **arguments)
+    await site.start()
     return runner

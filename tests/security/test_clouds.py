@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,7 +69,7 @@ def test_socket_token_and_ledgers_belong_to_the_owner_of_the_home(node, attempts
     for path in (home.simulated_clouds, home.simulated_token, home.audit_token, home.control, *folder.glob("*.jsonl")):
         mode = path.stat().st_mode & 0o777
         attempts.record("files of the owner", path.name, held=mode == 0o600, detail=oct(mode))
-    held = (os.stat(home.root).st_mode & 0o077) == 0
+    held = (home.root.stat().st_mode & 0o077) == 0
     attempts.record("files of the owner", "home", held=held)
 
 

@@ -128,7 +128,7 @@ def shared_network() -> dict[str, dict[str, Any]]:
     ports = {"ports": [{"containerPort": 8080, "hostPort": 8080}]}
     raw = {"securityContext": {"capabilities": {"add": ["NET_RAW"]}}}
     low = {"securityContext": {"runAsUser": 1000, "capabilities": {"drop": ["ALL"]}}}
-    made = {
+    return {
         "plain": pod("p0", *SLEEP, hostNetwork=True),
         "with a port of the machine": pod("p1", *SLEEP, hostNetwork=True, container=ports),
         "with raw sockets": pod("p2", *SLEEP, hostNetwork=True, container=raw),
@@ -142,7 +142,6 @@ def shared_network() -> dict[str, dict[str, Any]]:
         "at modal": at("modal", pod("p8", *SLEEP, hostNetwork=True)),
         "at runpod": at("runpod", pod("p9", *SLEEP, hostNetwork=True)),
     }
-    return made
 
 
 def test_no_pod_shares_the_network_of_the_cluster_without_the_setting(node, namespace, tenant, attempts):

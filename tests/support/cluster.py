@@ -100,7 +100,7 @@ class Cluster:
         """The operator's identity under the generated RBAC, from inside the hull."""
         return credentials.inside_path(self.home, "operator")
 
-    def start_operator(
+    def start_operator(  # noqa: PLR0913 (each for some test)
         self,
         name: str = "operator",
         *,
@@ -134,7 +134,7 @@ class Cluster:
         dry = ("create", "--dry-run=server", "-n", "default", "-f", "-")
         self.until(lambda: self.kubectl(*dry, stdin=json.dumps(pod)).returncode == 0, "the operator to be asked")
 
-    def begin_operator(
+    def begin_operator(  # noqa: PLR0913 (as above)
         self,
         name: str = "operator",
         *,

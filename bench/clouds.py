@@ -28,7 +28,7 @@ from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import NotFound
 from skysail.kube.client.http_transport import HttpTransport
-from skysail.local.addresses import HULL, SIMULATED_PORT
+from skysail.local.addresses import HULL
 from skysail.local.cluster.control_client import Control
 from skysail.local.cluster.home import Home
 from skysail.local.cluster.supervisor import Unit, UnitStatus
@@ -203,7 +203,7 @@ def _operator(home: Home) -> Unit:
         "--log-level=warning",
         f"--node-address={HULL}",
         f"--data-folder={_folder(home)}",
-        f"--simulated-clouds=http://{HULL}:{SIMULATED_PORT}",
+        f"--simulated-clouds={home.simulated_clouds}",
         f"--simulated-token={home.root / 'simulated' / 'token'}",
     )
     return Unit(name=_OPERATOR, argv=(sys.executable, "-P", "-m", "skysail", "run", *flags))

@@ -1,4 +1,4 @@
-"""Simulated accounts that pretend, served over HTTP inside the hull. One counts how often it is asked for its list.
+"""Simulated accounts that pretend, served on the socket of the home. One counts how often it is asked for its list.
 
 usage: python -m bench.clouds_account HOME
 """
@@ -16,7 +16,6 @@ from skysail.cloud.simulated.account import Account
 from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.ledger import Ledger
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
-from skysail.local.addresses import HULL, SIMULATED_PORT
 from skysail.local.cluster.home import Home
 
 
@@ -42,7 +41,7 @@ async def main(home: Home) -> None:
     account = _Counting(MODAL, Ledger.open(ledger(home), mark="bench"), now=time.time)
     account.counter = listings(home)
     other = Account(RUNPOD, Ledger(), now=time.time)
-    runner = await serve([account, other], simulated_clouds.token(home), HULL, SIMULATED_PORT)
+    runner = await serve([account, other], simulated_clouds.token(home), home.simulated_clouds)
     try:
         await asyncio.Event().wait()
     finally:

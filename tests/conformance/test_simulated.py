@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +23,6 @@ from tests.conformance.local import local_provider
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from skysail.cloud.provider import Provider
     from skysail.cloud.simulated.vendors import Vendor
@@ -59,14 +60,15 @@ class TestWithAProvider(CloudConformance, Real, Entering):
 
 @asynccontextmanager
 async def over_http(cloud: Account) -> AsyncIterator[RemoteAccount]:
-    runner = await serve([cloud], "token", "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    remote = RemoteAccount(cloud.vendor, url, "token", abilities=cloud.abilities)
-    try:
-        yield remote
-    finally:
-        await remote.close()
-        await runner.cleanup()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "clouds.sock"
+        runner = await serve([cloud], "token", path)
+        remote = RemoteAccount(cloud.vendor, path, "token", abilities=cloud.abilities)
+        try:
+            yield remote
+        finally:
+            await remote.close()
+            await runner.cleanup()
 
 
 class TestPretendingOverHttp(CloudConformance, Closed):

@@ -335,11 +335,11 @@ def test_the_whole_plane_runs_for_a_user_without_any_rights(nobodys_folder, clus
     )
     script = f"""
 import ctypes, os, sys
-from skysail.app import local_cluster as hull
+from skysail.app import local_cluster
 import concurrent.futures.thread, encodings.idna  # now, for nobody may not be allowed to read the interpreter's files
 {BECOME_NOBODY}
 os.environ["SKYSAIL_HOME"] = {str(home)!r}
-sys.exit(hull.main({msgspec.json.encode(settings).decode()!r}))
+sys.exit(local_cluster.main({msgspec.json.encode(settings).decode()!r}))
 """
     outer = subprocess.Popen([sys.executable, "-c", script])
     place = Home(home)

@@ -27,7 +27,7 @@ from skysail.local.network import dns_forwarder, dns_wire, dns_zone, egress_prox
 from skysail.local.network.egress_policy import Guard
 from skysail.local.network.pod_network import Attachment
 from tests.e2e.test_hull import BECOME_NOBODY, NOBODY, PATIENCE, hull_script
-from tests.support import network
+from tests.support import arp, network
 from tests.support.network import Footprint
 
 ANSWER = """
@@ -348,6 +348,36 @@ def test_asking_twice_gives_the_same_place_and_taking_away_twice_is_fine(net):
     assert net.attach("host", uses_host_network=True).address == HULL
 
 
+@pytest.mark.parametrize("name", arp.attacks("10.244.9.9", "10.244.9.8"))
+def test_no_pod_takes_over_the_address_of_another_one_by_arp(net, name):
+    """Not even with the right to send any frame, which its user does not get."""
+    with net.pod("victim") as victim, net.pod("client") as client, net.pod("attacker") as attacker:
+        victim.answer("victim")
+        assert client.run(ASK, victim.address, "8000") == "victim", "known to both before"
+        frame = arp.attacks(victim.address, client.address)[name]
+        unit = attacker.start(arp.ATTACK, victim.address, frame)
+        net.cluster.until(lambda: "attacks" in net.cluster.log(unit), "the attack to begin")
+        for _ in range(3):
+            assert client.run(ASK, victim.address, "8000") == "victim"
+            assert net.answers(8000, victim.address), "from the cluster's own network, too"
+        assert "stolen" not in net.cluster.log(unit)
+
+
+def test_an_address_that_was_claimed_before_its_pod_came_belongs_to_the_pod(net):
+    with net.pod("client") as client, net.pod("attacker") as attacker:
+        third, fourth = attacker.address.split(".")[2:]
+        next_one = f"10.244.{third}.{int(fourth) + 1}"
+        frames = arp.attacks(next_one, client.address).values()
+        unit = attacker.start(arp.ATTACK, next_one, *frames)
+        net.cluster.until(lambda: "attacks" in net.cluster.log(unit), "the attack to begin")
+        with net.pod("victim") as victim:
+            assert victim.address == next_one
+            victim.answer("victim")
+            before = net.cluster.log(unit).count("stolen")  # nobody had the address
+            assert client.run(ASK, victim.address, "8000") == "victim"
+            assert net.cluster.log(unit).count("stolen") == before
+
+
 def test_a_new_start_sweeps_what_a_killed_one_left(net):
     left = net.attach("left")
     unit = left.answer("still here")
@@ -487,7 +517,8 @@ def test_a_taken_port_is_told(cluster):
 
 VISIT = """
 import ctypes, os, signal, sys
-from skysail.local.cluster import namespaces as hull, nsenter as visitor
+from skysail.local.cluster import namespaces as hull
+from skysail.local.cluster import nsenter as visitor
 
 def payload():
     signal.sigwait([signal.SIGTERM])
@@ -542,14 +573,14 @@ WITHOUT_A_PLANE = """
         first, second = [
             await pods.attach(Pod(uid=str(n), namespace="default", name="p", hostname="p")) for n in range(2)
         ]
-        listener = namespaces.make_socket(first.namespace)
+        listener = netns.make_socket(first.namespace)
         listener.bind((first.address, 8000))
         listener.listen()
         proxy = ServiceProxy(network.listen)
         await proxy.sync({Place("10.96.0.9", 80): (Place(second.address, 8000), Place(first.address, 8000))})
         said = []
         for host, port in ((first.address, 8000), ("10.96.0.9", 80)):
-            caller = namespaces.make_socket(second.namespace)
+            caller = netns.make_socket(second.namespace)
             with caller:
                 await asyncio.get_running_loop().sock_connect(caller, (host, port))
                 accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
@@ -558,7 +589,7 @@ WITHOUT_A_PLANE = """
                 said.append((await asyncio.get_running_loop().sock_recv(caller, 10)).decode())
         listener.close()
         await proxy.close()
-        own = namespaces.make_socket(first.namespace)
+        own = netns.make_socket(first.namespace)
         own.bind(("127.0.0.1", 8001))
         own.listen()
         with own, await pods.dial(first.address, 8001) as line:
@@ -583,7 +614,7 @@ IMPORTS = """
 import concurrent.futures.thread, encodings.idna  # now, for nobody may not be allowed to read the interpreter's files
 import msgspec
 from skysail.cloud.provider import Pod
-from skysail.local.network import netns as namespaces, network
+from skysail.local.network import netns, network
 from skysail.local.network.pod_network import PodNetwork
 from skysail.local.network.service_endpoints import Place
 from skysail.local.network.service_proxy import ServiceProxy

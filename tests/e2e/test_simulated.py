@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,9 +13,6 @@ from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.ledger import Row
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
-from skysail.local.addresses import SIMULATED_PORT
-from skysail.local.cluster import tcp_proxy
-from skysail.local.errors import Refused as LocalRefused
 from tests.conformance.account_harness import Customer
 from tests.conformance.instances import CloudConformance, Entering, Real
 from tests.conformance.provider_harness import hear
@@ -31,29 +26,15 @@ pytestmark = pytest.mark.plane
 
 
 @pytest.fixture
-async def url(node: Cluster) -> AsyncIterator[str]:
-    """A way into the hull for this process."""
-    listener = tcp_proxy.open_listener(0)
-    server = await tcp_proxy.serve(listener, lambda: asyncio.to_thread(node.dial, SIMULATED_PORT))
-    async with server:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-@pytest.fixture
-async def cloud(node: Cluster, url: str) -> AsyncIterator[RemoteAccount]:
-    remote = RemoteAccount(MODAL, url, simulated_clouds.token(node.home))
+async def cloud(node: Cluster) -> AsyncIterator[RemoteAccount]:
+    remote = simulated_clouds.remote(node.home, MODAL)
     yield remote
     await remote.close()
 
 
 def answers(node: Cluster, before: int | None) -> bool:
     """Whether another agent than that one serves the simulated clouds."""
-    if node.unit("agent").pid in {None, before}:
-        return False
-    try:
-        return node.get("/", SIMULATED_PORT)[0] == HTTPStatus.UNAUTHORIZED
-    except (LocalRefused, OSError):
-        return False
+    return node.unit("agent").pid not in {None, before} and node.serves_clouds()
 
 
 class TestInTheHull(CloudConformance, Real, Entering):
@@ -85,22 +66,23 @@ async def test_what_ran_when_the_agent_was_killed_is_lost(node: Cluster, cloud: 
     assert billing.billable(rows) == ()
 
 
-async def test_each_cloud_has_its_own_account(node: Cluster, url: str, cloud: RemoteAccount):
-    other = RemoteAccount(RUNPOD, url, simulated_clouds.token(node.home))
+async def test_each_cloud_has_its_own_account(node: Cluster, cloud: RemoteAccount):
+    other = simulated_clouds.remote(node.home, RUNPOD)
     made = await Customer(cloud).running()
     assert await other.look(made.id) is None
     await cloud.end(made.id, 0)
     await other.close()
 
 
-async def test_a_pod_that_does_not_know_the_token_is_kept_out(url: str):
-    stranger = RemoteAccount(MODAL, url, "guessed")
+async def test_a_process_that_does_not_know_the_token_is_kept_out(node: Cluster):
+    stranger = RemoteAccount(MODAL, node.home.simulated_clouds, "guessed")
     with pytest.raises(Refused, match="token"):
         await stranger.create(Customer(stranger).order())
     await stranger.close()
 
 
-def test_the_token_and_the_ledgers_are_for_their_owner_only(node: Cluster):
+def test_the_token_the_socket_and_the_ledgers_are_for_their_owner_only(node: Cluster):
     folder = node.home.root / "simulated"
+    assert node.home.simulated_clouds.stat().st_mode & 0o077 == 0
     for name in ("token", "modal.jsonl", "runpod.jsonl"):
         assert (folder / name).stat().st_mode & 0o077 == 0

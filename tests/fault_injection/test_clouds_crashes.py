@@ -40,7 +40,7 @@ class Scene:
         """As whoever runs it would, and without waiting until the lease of the dead one has run out."""
         ok(self.cluster, "delete", "lease", LEASE, "-n", "skysail-system", "--ignore-not-found")
         self.cluster.start_operator(
-            OPERATOR, kubeconfig=self.api.kubeconfig, flags=flags(self.cluster, self.clouds.url)
+            OPERATOR, kubeconfig=self.api.kubeconfig, flags=flags(self.cluster, self.clouds.path)
         )
 
     def kill(self) -> None:

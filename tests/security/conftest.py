@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from skysail.app.local_cluster import OPERATOR_PORTS
 from tests.support.clouds import NODES, start_operator
 from tests.support.kubectl import fresh_namespace, ok
 from tests.support.tenant import Attempts, Tenant
@@ -34,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def node(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with node `local`, the nodes of both simulated clouds, and the operator."""
     cluster.start_agent()
-    start_operator(cluster, restart=True)
+    start_operator(cluster, restart=True, ports=OPERATOR_PORTS)
     cluster.until_asking()
     yield cluster
     cluster.end_operator()

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
 import aiohttp
 
-from skysail.local import addresses
-from skysail.local.cluster import tcp_proxy
+from skysail.base import unix_sockets
 from tests.support.proxy import Proxy, Seen
 
 if TYPE_CHECKING:
+    import socket
     import ssl
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 
 class CloudProxy(Proxy):
-    """`with CloudProxy(cluster) as proxy:`, then start an operator with `proxy.url`. Commands and ports do not pass."""
+    """`with CloudProxy(cluster) as proxy:`, then start an operator with `proxy.path`. Commands do not pass."""
 
-    url = ""
+    @property
+    def path(self) -> Path:
+        return self._cluster.home.root / "proxy.sock"
 
-    def _publish(self, port: int) -> None:
-        self.url = f"http://{addresses.HULL}:{port}"
+    def _listen(self) -> socket.socket:
+        return unix_sockets.listen(self.path)
 
     @contextlib.asynccontextmanager
     async def _upstream(self) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
-        """The test's process is not in the hull: a door leads there."""
-        listener, dial = tcp_proxy.open_listener(0), self._cluster.dial
         patience = aiohttp.ClientTimeout(total=None)
-        async with (
-            await tcp_proxy.serve(listener, lambda: asyncio.to_thread(dial, addresses.SIMULATED_PORT)),
-            aiohttp.ClientSession(timeout=patience, auto_decompress=False) as session,
-        ):
-            yield session, f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with unix_sockets.reachable(self._cluster.home.simulated_clouds) as name:
+            connector = aiohttp.UnixConnector(name, limit=0)
+            async with aiohttp.ClientSession(connector=connector, timeout=patience, auto_decompress=False) as session:
+                yield session, "http://simulated"
 
     def _tls(self) -> ssl.SSLContext | None:
         return None

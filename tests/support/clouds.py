@@ -9,26 +9,24 @@ import msgspec
 
 from skysail.app import simulated_clouds
 from skysail.cloud.simulated import billing
-from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.ledger import Row
 from skysail.cloud.simulated.vendors import VENDORS
 from skysail.local import addresses
-from skysail.local.cluster import tcp_proxy
 from tests.conformance.account_harness import Customer
 from tests.support.kubectl import TIMEOUT, Manifest, get, ok
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from skysail.cloud.simulated.ledger import Verb
     from tests.support.cluster import Cluster
 
 NODES = {"modal": "modal.com", "runpod": "runpod-virtual-node"}
 TAINTS = {"modal": "virtual-kubelet.io/provider", "runpod": "runpod.io/virtual"}
-_URL = f"http://{addresses.HULL}:{addresses.SIMULATED_PORT}"
 
 
-def flags(cluster: Cluster, url: str = _URL) -> tuple[str, ...]:
+def flags(cluster: Cluster, socket: Path | None = None) -> tuple[str, ...]:
     """What an operator is told so that it has nodes for the simulated clouds of the agent, as `skysail up` tells it."""
     simulated_clouds.token(cluster.home)
     home = cluster.home
@@ -37,7 +35,7 @@ def flags(cluster: Cluster, url: str = _URL) -> tuple[str, ...]:
         f"--node-certificate={home.pki / 'node.crt'}",
         f"--node-key={home.pki / 'node.key'}",
         f"--data-folder={home.root / 'clouds'}",
-        f"--simulated-clouds={url}",
+        f"--simulated-clouds={socket or home.simulated_clouds}",
         f"--simulated-token={home.root / 'simulated' / 'token'}",
     )
 
@@ -124,14 +122,10 @@ class Books:
         self.judge()
 
     async def _invite_strangers(self) -> Mapping[str, str]:
-        listener = tcp_proxy.open_listener(0)
-        dial = self._cluster.dial
-        async with await tcp_proxy.serve(listener, lambda: asyncio.to_thread(dial, addresses.SIMULATED_PORT)):
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            return {name: await self._invite_stranger(name, url) for name in NODES}
+        return {name: await self._invite_stranger(name) for name in NODES}
 
-    async def _invite_stranger(self, cloud: str, url: str) -> str:
-        account = RemoteAccount(VENDORS[cloud], url, simulated_clouds.token(self._cluster.home))
+    async def _invite_stranger(self, cloud: str) -> str:
+        account = simulated_clouds.remote(self._cluster.home, VENDORS[cloud])
         try:
             return (await Customer(account).running(Customer(account).order(seconds=7200.0))).id
         finally:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from skysail.app.install import install_node
+from skysail.base.unix_sockets import reachable
 from skysail.kube.certificates import Pair
 from skysail.kube.client import kubeconfig
-from skysail.local import addresses, launcher
+from skysail.local import addresses, launcher, private_file
 from skysail.local.cluster.control_client import Control
 from skysail.local.cluster.home import Home
 from skysail.local.cluster.supervisor import Unit, UnitStatus
@@ -28,7 +30,6 @@ from skysail.local.errors import Refused
 from skysail.local.launcher import HullSettings
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
@@ -99,7 +100,7 @@ class Cluster:
         """The operator's identity under the generated RBAC, from inside the hull."""
         return credentials.inside_path(self.home, "operator")
 
-    def start_operator(
+    def start_operator(  # noqa: PLR0913 (each for some test)
         self,
         name: str = "operator",
         *,
@@ -108,9 +109,12 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         health_port: int | None = None,
         restart: bool = False,
+        ports: tuple[int, ...] = (),
     ) -> None:
         """The operator as a process under the generated RBAC. Returns when it is ready."""
-        self.begin_operator(name, kubeconfig=kubeconfig, flags=flags, env=env, health_port=health_port, restart=restart)
+        self.begin_operator(
+            name, kubeconfig=kubeconfig, flags=flags, env=env, health_port=health_port, restart=restart, ports=ports
+        )
         port = health_port or addresses.OPERATOR_HEALTH_PORT
         self.until(lambda: self._is_ready(name, port), f"{name} to be ready")
 
@@ -130,7 +134,7 @@ class Cluster:
         dry = ("create", "--dry-run=server", "-n", "default", "-f", "-")
         self.until(lambda: self.kubectl(*dry, stdin=json.dumps(pod)).returncode == 0, "the operator to be asked")
 
-    def begin_operator(
+    def begin_operator(  # noqa: PLR0913 (as above)
         self,
         name: str = "operator",
         *,
@@ -139,8 +143,10 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         health_port: int | None = None,
         restart: bool = False,
+        ports: tuple[int, ...] = (),
     ) -> None:
         """As `start_operator`, for one that may never be ready."""
+        private_file.token(self.home.audit_token)
         run = (
             sys.executable,
             "-P",
@@ -150,19 +156,20 @@ class Cluster:
             f"--kubeconfig={kubeconfig or self.operator_kubeconfig}",
             f"--webhook-host={addresses.HULL}",
             "--drain-seconds=0",
+            f"--audit-token={self.home.audit_token}",
             *(f"--model-source={place}" for place in addresses.MODEL_SOURCES),
             *([f"--health-port={health_port}"] if health_port else []),
             *flags,
         )
-        self.control.start_unit(Unit(name=name, argv=run, env=env or {}, restart=restart))
+        self.control.start_unit(Unit(name=name, argv=run, env=env or {}, restart=restart, ports=ports))
 
     def start_agent(self) -> None:
         """The node `local` as a process. Returns when it is ready; it is restarted when it is killed."""
         asyncio.run(install_node(self.kubeconfig, self._pki().authority))
         argv = (sys.executable, "-m", "skysail.app.node_agent", str(self.home.root))
         self.control.start_unit(Unit(name="agent", argv=argv))
-        # The node may still be called ready because of the agent before this one: its last door opens last.
-        self.until(lambda: self._answers(addresses.SIMULATED_PORT), "the agent to answer")
+        # The node may still be called ready because of the agent before this one: this socket opens last.
+        self.until(self.serves_clouds, "the agent to answer")
         self.until(self._node_is_ready, "node local to be ready")
 
     def remove_agent(self) -> None:
@@ -170,11 +177,14 @@ class Cluster:
         self.stop("agent")
         self.kubectl("delete", "node", addresses.NODE, "--ignore-not-found")
 
-    def _answers(self, port: int) -> bool:
-        try:
-            self.dial(port).close()
-        except (Refused, OSError):
-            return False
+    def serves_clouds(self) -> bool:
+        """Whether an agent serves the simulated clouds now."""
+        with socket.socket(socket.AF_UNIX) as line:
+            try:
+                with reachable(self.home.simulated_clouds) as name:
+                    line.connect(name)
+            except OSError:
+                return False
         return True
 
     def _node_is_ready(self) -> bool:

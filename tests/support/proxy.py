@@ -225,9 +225,7 @@ class Proxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        listener = self._cluster.listen()
-        self._publish(listener.getsockname()[1])
-        self._run(self._serve(listener))
+        self._run(self._serve(self._listen()))
         return self
 
     def __exit__(
@@ -260,11 +258,13 @@ class Proxy:
         waited: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
         waited.result(timeout=_PATIENCE_SECONDS)
 
-    def _publish(self, port: int) -> None:
-        """Tell where the proxy is."""
+    def _listen(self) -> socket.socket:
+        """Listen, and tell the operator where."""
+        listener = self._cluster.listen()
         now, authority = datetime.now(UTC), pki.ensure(self._cluster.home.pki, datetime.now(UTC))
-        server = f"https://{addresses.HULL}:{port}"
+        server = f"https://{addresses.HULL}:{listener.getsockname()[1]}"
         credentials.write(self.kubeconfig, authority, self._identity, server=server, now=now)
+        return listener
 
     async def _serve(self, listener: socket.socket) -> None:
         stack = contextlib.AsyncExitStack()

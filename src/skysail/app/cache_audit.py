@@ -5,15 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from pathlib import Path
 
 import msgspec
 
+from skysail.app.cluster_check import CannotStart
 from skysail.base import health_server
 from skysail.kube.cache.audit import Finding
 from skysail.kube.cache.informers import Informers
 from skysail.kube.client.errors import KubeError
 
 log = logging.getLogger(__name__)
+
+
+def read_token(path: str | None) -> str:
+    """Return the token that a caller of /audit must know, and nothing if no file is set. Raises `CannotStart`."""
+    if path is None:
+        return ""
+    try:
+        token = Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotStart(f"audit_token names {path}, which cannot be read: {error}.") from error
+    if not token:
+        raise CannotStart(f"audit_token names {path}, which is empty: write a token into it.")
+    return token
 
 
 class Audits:

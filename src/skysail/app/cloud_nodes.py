@@ -16,6 +16,7 @@ import msgspec
 from skysail.app.simulated_clouds import open_account
 from skysail.base import clock
 from skysail.base.errors import UserError
+from skysail.base.inherited_listeners import InheritedListeners
 from skysail.base.metrics import Metrics
 from skysail.base.names import REAL, SIMULATED
 from skysail.base.settings import NodeSettings, Settings
@@ -58,7 +59,8 @@ async def accounts(settings: Settings) -> AsyncIterator[dict[str, Cloud]]:
     wanted = [vendor for name, vendor in VENDORS.items() if name in {row.provider for row in settings.nodes.values()}]
     if settings.simulated_clouds:
         token = _read(settings.simulated_token, "simulated_token")
-        opened = {vendor.name: RemoteAccount(vendor, settings.simulated_clouds, token) for vendor in wanted}
+        socket_path = _socket(settings.simulated_clouds)
+        opened = {vendor.name: RemoteAccount(vendor, socket_path, token) for vendor in wanted}
     elif settings.mock_clouds:
         opened = {vendor.name: open_account(vendor, Path(settings.data_folder)) for vendor in wanted}
     try:
@@ -78,6 +80,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     identity: Identity
     # Has a folder for each node.
     logs: Path
+    listeners: InheritedListeners
     rng: random.Random
     address: str
     cluster: str
@@ -113,7 +116,8 @@ class CloudNode:
         reach = Reach(self.keeper, self._provider, self._logs, sampler)
         gate = routes.Gate(Callers(parts.client, time.monotonic), Rights(parts.client, self.name, time.monotonic))
         pages = routes.NodeApi(self.name, reach, gate, metrics=Metrics().page, clock=time.time)
-        listener = socket.create_server((parts.address, self._settings.port))
+        port = self._settings.port
+        listener = parts.listeners.take(port) or socket.create_server((parts.address, port))
         await parts.identity.ready.wait()
         server = await routes.serve(pages, listener, parts.identity.callers.context)
         registrar = Registrar(parts.acting, self._description(), now=clock.now, rng=parts.rng, cloud=self._state)
@@ -165,6 +169,16 @@ def certificate(settings: Settings, address: str) -> Callable[[], Pair]:
         certificates.authority("skysail-nodes", now=now, valid=valid), [address], now=now, valid=valid
     )
     return lambda: own
+
+
+def _socket(name: str) -> Path:
+    path = Path(name)
+    if not path.is_absolute() or not path.parent.is_dir():
+        raise NoAccount(
+            f"simulated_clouds is {name!r}, which is no path of a Unix socket in a folder that exists: name the socket "
+            "of the simulated clouds, such as $SKYSAIL_HOME/clouds.sock."
+        )
+    return path
 
 
 def _read(path: str | None, name: str) -> str:

@@ -23,12 +23,22 @@ import msgspec
 from skysail.app import simulated_clouds
 from skysail.app.install import install, install_node
 from skysail.base.settings import Settings
+from skysail.base.unix_sockets import reachable
 from skysail.kube.api import resources
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError
 from skysail.kube.client.http_transport import HttpTransport
-from skysail.local.addresses import API_PORT, HULL, MODEL_SOURCES, NODE, OPERATOR_HEALTH_PORT, SIMULATED_PORT
+from skysail.local import private_file
+from skysail.local.addresses import (
+    API_PORT,
+    HULL,
+    METRICS_PORT,
+    MODEL_SOURCES,
+    NODE,
+    NODE_PORT,
+    OPERATOR_HEALTH_PORT,
+)
 from skysail.local.cluster import control_client, namespaces, syscalls, tcp_proxy
 from skysail.local.cluster.control_client import Answer, Control, HullStatus, Request
 from skysail.local.cluster.control_server import ControlServer
@@ -39,7 +49,7 @@ from skysail.local.control_plane.flags import Component
 from skysail.local.errors import LocalError, StartFailed
 from skysail.local.images import package_index
 from skysail.local.launcher import ANOTHER_RUNS, HullSettings
-from skysail.local.network import host_side
+from skysail.local.network import host_network, host_side
 from skysail.local.network.egress_policy import Guard, parse_networks
 from skysail.local.reports import cloud_costs
 from skysail.node.registration import registrar
@@ -48,6 +58,14 @@ _DIAL_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
 _PAUSE_SECONDS = 0.1
 _CLOUD_SECONDS = 15.0
+_SETTINGS = Settings()
+OPERATOR_PORTS = (
+    *_SETTINGS.health_ports,
+    _SETTINGS.webhook_port,
+    _SETTINGS.progress_port,
+    *(node.port for node in _SETTINGS.nodes.values()),
+)
+AGENT_PORTS = (NODE_PORT, METRICS_PORT)
 _OPERATOR_READY = f"http://{HULL}:{OPERATOR_HEALTH_PORT}/readyz"
 
 
@@ -68,6 +86,7 @@ def main(argument: str) -> int:
     inside = _Inside(settings, home, f"https://127.0.0.1:{door.getsockname()[1]}")
     try:
         guard = _guard(os.environ) if settings.with_node else None
+        host_network.is_allowed(os.environ)
         entry = namespaces.launch(lambda: asyncio.run(inside.run()))
     except LocalError as error:
         home.failure.write_text(str(error))
@@ -168,6 +187,7 @@ class _Inside:
 
     async def _start(self) -> None:
         home, now = self._home, datetime.now(UTC)
+        self._hold_ports()
         credentials.write_all(home, pki.ensure(home.pki, now), self._url, now)
         planned = startup.units(home, self._settings.binaries, self._settings.plane)
         await startup.start(self._supervisor, home, planned, self._say)
@@ -175,6 +195,13 @@ class _Inside:
             rest.create_task(startup.until_whole(self._supervisor, home, planned))
             rest.create_task(self._install())
         self._is_ready = True
+
+    def _hold_ports(self) -> None:
+        """Before the first pod starts: a pod with `hostNetwork` could take the ports of the operator otherwise."""
+        if self._settings.with_node:
+            self._supervisor.hold(AGENT_PORTS)
+        if self._settings.with_operator:
+            self._supervisor.hold(OPERATOR_PORTS)
 
     async def _install(self) -> None:
         try:
@@ -193,17 +220,19 @@ class _Inside:
 
     async def _start_operator(self) -> None:
         login = credentials.inside_path(self._home, "operator")
+        private_file.token(self._home.audit_token)
         # Without a drain: it stops with its API server, and nobody takes over.
         flags = (
             f"--kubeconfig={login}",
             f"--webhook-host={HULL}",
             "--drain-seconds=0",
             "--sole",
+            f"--audit-token={self._home.audit_token}",
             *(f"--model-source={place}" for place in MODEL_SOURCES),
             *self._cloud_flags(),
         )
         run = (sys.executable, "-P", "-m", "skysail", "run", *flags)
-        await self._supervisor.start(Unit(name="operator", argv=run))
+        await self._supervisor.start(Unit(name="operator", argv=run, ports=OPERATOR_PORTS))
         is_ready = partial(startup.is_healthy, _OPERATOR_READY)
         await startup.until(is_ready, "the operator to be ready", self._supervisor)
         self._say("the operator is ready")
@@ -225,17 +254,17 @@ class _Inside:
         """Where nobody asked to pretend, the agent serves simulated clouds."""
         if self._settings.mock_clouds:
             return ("--mock-clouds",)
-        simulated_clouds.token(self._home)
-        token = self._home.root / "simulated" / "token"
-        return f"--simulated-clouds=http://{HULL}:{SIMULATED_PORT}", f"--simulated-token={token}"
+        home = self._home
+        simulated_clouds.token(home)
+        return f"--simulated-clouds={home.simulated_clouds}", f"--simulated-token={home.simulated_token}"
 
     async def _start_agent(self) -> None:
         authority = (self._home.pki / "ca.crt").read_bytes()
         await install_node(credentials.inside_path(self._home, "admin"), authority)
         run = (sys.executable, "-P", "-m", "skysail.app.node_agent", str(self._home.root))
-        await self._supervisor.start(Unit(name="agent", argv=run))
-        # The node may be called ready because of the agent before this one; this door opens last.
-        await startup.until(partial(_answers, SIMULATED_PORT), "the agent to answer", self._supervisor)
+        await self._supervisor.start(Unit(name="agent", argv=run, ports=AGENT_PORTS))
+        # The node may be called ready because of the agent before this one; this socket opens last.
+        await startup.until(partial(_answers, self._home.simulated_clouds), "the agent to answer", self._supervisor)
 
     async def _await_node(self) -> None:
         transport = HttpTransport(kubeconfig.from_file(credentials.inside_path(self._home, "admin")))
@@ -322,12 +351,13 @@ def _each(failures: BaseExceptionGroup[BaseException]) -> Iterator[BaseException
             yield failure
 
 
-async def _answers(port: int) -> bool:
+async def _answers(path: Path) -> bool:
     try:
-        line = await _dial(HULL, port)
+        with reachable(path) as name:
+            _, writer = await asyncio.open_unix_connection(name)
     except OSError:
         return False
-    line.close()
+    writer.close()
     return True
 
 
@@ -341,7 +371,7 @@ async def _node_is_ready(client: Client) -> bool:
 
 async def _unreached(login: Path) -> list[str]:
     """Nodes of clouds that do not say yet that they reach it: as the operator knows it now, and as the node tells."""
-    nodes = Settings().nodes
+    nodes = _SETTINGS.nodes
     try:
         told = {each.node for each in await cloud_costs.read(login, time.time()) if not each.outage}
     except KubeError:

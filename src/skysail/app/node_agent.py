@@ -24,6 +24,7 @@ import msgspec
 
 from skysail.app.simulated_clouds import SimulatedClouds
 from skysail.base import clock, health_server, log_setup
+from skysail.base.inherited_listeners import InheritedListeners
 from skysail.base.metrics import Metrics
 from skysail.base.names import Event
 from skysail.cloud.provider import RunId
@@ -41,7 +42,7 @@ from skysail.local.bubblewrap.isolation import MAX_PROCESSES, Isolation
 from skysail.local.cluster.home import Home
 from skysail.local.control_plane import credentials, pki
 from skysail.local.images import store
-from skysail.local.network import egress_proxy
+from skysail.local.network import egress_proxy, host_network
 from skysail.local.network.network import Network
 from skysail.local.provider import pod_limits
 from skysail.local.provider.dependencies import Surroundings
@@ -103,6 +104,7 @@ class Agent:
     """All parts of the process, joined."""
 
     def __init__(self, home: Home, client: Client, network: Network, disks: DiskMaker, *, rng: random.Random) -> None:
+        self._listeners = InheritedListeners.from_environment(os.environ)
         self._home = home
         self._client = client
         self._network = network
@@ -132,11 +134,13 @@ class Agent:
 
     async def _serve(self) -> None:
         await sandbox_check.verify(self._boxes.isolation, self._boxes.tools)
-        listener = socket.create_server((HULL, NODE_PORT))
+        listener = self._listeners.take(NODE_PORT) or socket.create_server((HULL, NODE_PORT))
         server = await routes.serve(self._api(), listener, self._identity.callers.context)
         metrics = MetricsApi(NODE, self._keeper, self._sampler)
         front = self._identity.front_proxy.context
-        metrics_server = await health_server.serve(metrics.application(), METRICS_PORT, ssl_context=front)
+        metrics_server = await health_server.serve(
+            metrics.application(), METRICS_PORT, listener=self._listeners.take(METRICS_PORT), ssl_context=front
+        )
         registrar = Registrar(
             self._client,
             await self._description(),
@@ -205,6 +209,7 @@ class Agent:
             tell=self._tell,
             logs=home / "pod-logs",
             disk=self._disk,
+            allows_host_network=host_network.is_allowed(os.environ),
         )
 
     def _tell(self, run: RunId, reason: Event, note: str) -> None:

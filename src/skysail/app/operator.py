@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import signal
 import socket
@@ -17,7 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from skysail.app import cloud_nodes, training
-from skysail.app.cache_audit import Audits
+from skysail.app.cache_audit import Audits, read_token
 from skysail.app.cloud_nodes import CloudNode
 from skysail.app.cluster_check import CannotStart, Ground, look_around
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
@@ -25,6 +26,7 @@ from skysail.app.serving import Serving
 from skysail.app.training import Training
 from skysail.app.webhook_server import Reception
 from skysail.base import clock, health_server
+from skysail.base.inherited_listeners import InheritedListeners
 from skysail.base.metrics import Metrics
 from skysail.base.names import Label, Metric
 from skysail.base.settings import Settings
@@ -101,6 +103,7 @@ class Operator:
         accounts: Mapping[str, Cloud],
     ) -> None:
         self._settings = settings
+        self._listeners = InheritedListeners.from_environment(os.environ)
         self._rng = random.Random()  # noqa: S311 (jitter, no secret)
         # Never the same twice: two replicas that call themselves alike would both believe that they lead.
         self._identity = f"{settings.identity or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
@@ -257,6 +260,7 @@ class Operator:
             broadcaster=self._broadcaster,
             identity=self._nodes_identity,
             logs=Path(self._settings.data_folder) / "pod-logs",
+            listeners=self._listeners,
             rng=self._rng,
             address=address,
             cluster=ground.cluster,
@@ -280,7 +284,11 @@ class Operator:
         """Health on its ports and admission on its own, on every replica whether or not it leads."""
         async with contextlib.AsyncExitStack() as stack:
             pages = health_server.Health(
-                self._metrics, unready=self._unready, outages=self._bureau.outages, audit=self._audits.asked
+                self._metrics,
+                unready=self._unready,
+                outages=self._bureau.outages,
+                audit=self._audits.asked,
+                audit_token=read_token(self._settings.audit_token),
             )
             for port in self._settings.health_ports:
                 await self._serve(stack, pages.application(), port)
@@ -296,7 +304,7 @@ class Operator:
 
     async def _serve(self, stack: contextlib.AsyncExitStack, app: web.Application, port: int, **options: Any) -> None:
         try:
-            runner = await health_server.serve(app, port, **options)
+            runner = await health_server.serve(app, port, listener=self._listeners.take(port), **options)
         except OSError as error:
             raise CannotStart(f"Port {port} cannot be opened: {error.strerror}. Choose another one.") from error
         stack.push_async_callback(runner.cleanup)

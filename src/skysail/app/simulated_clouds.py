@@ -6,9 +6,7 @@ the home; what ran when the agent ended is `Lost` there at the next start.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import secrets
 import shutil
 import time
@@ -17,8 +15,8 @@ from pathlib import Path
 from aiohttp import web
 from msgspec.structs import replace
 
-from skysail.base.names import MOCK, SIMULATED
-from skysail.cloud.provider import Provider
+from skysail.base.names import MOCK, SIMULATED, Event
+from skysail.cloud.provider import Provider, RunId
 from skysail.cloud.simulated.account import Account
 from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.http.server import serve
@@ -26,7 +24,6 @@ from skysail.cloud.simulated.ledger import Ledger, Unreadable
 from skysail.cloud.simulated.unavailable import Unusable
 from skysail.cloud.simulated.vendors import VENDORS, Vendor
 from skysail.local import private_file
-from skysail.local.addresses import HULL, SIMULATED_PORT
 from skysail.local.cluster.home import Home
 from skysail.local.provider.dependencies import Surroundings
 from skysail.local.provider.provider import LocalProvider
@@ -46,14 +43,14 @@ class SimulatedClouds:
         for left_over in (places.folder, places.memory, folder / "pods"):
             shutil.rmtree(left_over, ignore_errors=True)
         self._provider = LocalProvider(
-            replace(around, places=places, runs=folder / "pods", tell=lambda _run, _note: None)
+            replace(around, places=places, runs=folder / "pods", tell=_log_event, allows_host_network=False)
         )
         self._accounts: list[Account | Unusable] = []
         self._runner: web.AppRunner | None = None
 
     async def open(self) -> None:
         self._accounts = [open_account(vendor, self._home.root, self._provider) for vendor in VENDORS.values()]
-        self._runner = await serve(self._accounts, token(self._home), HULL, SIMULATED_PORT)
+        self._runner = await serve(self._accounts, token(self._home), self._home.simulated_clouds)
 
     async def close(self) -> None:
         if self._runner is not None:
@@ -61,6 +58,11 @@ class SimulatedClouds:
         for account in self._accounts:
             await account.close()
         await self._provider.close()
+
+
+def _log_event(run: RunId, reason: Event, note: str) -> None:
+    """Take the place of the node's event recorder: an instance has no pod of this cluster to record an event on."""
+    log.info("simulated cloud event", extra={"pod": run.pod, "reason": reason, "note": note})
 
 
 def open_account(vendor: Vendor, root: Path, provider: Provider | None = None) -> Account | Unusable:
@@ -76,18 +78,10 @@ def open_account(vendor: Vendor, root: Path, provider: Provider | None = None) -
 
 
 def remote(home: Home, vendor: Vendor) -> RemoteAccount:
-    """A simulated cloud as another process of the hull sees it. Made inside a running event loop."""
-    return RemoteAccount(vendor, f"http://{HULL}:{SIMULATED_PORT}", token(home))
+    """A simulated cloud as another process of the home's owner sees it. Made inside a running event loop."""
+    return RemoteAccount(vendor, home.simulated_clouds, token(home))
 
 
 def token(home: Home) -> str:
-    """Made by who comes first, agent or operator. Pods reach the hull's ports: not knowing it keeps them out."""
-    path = home.root / "simulated" / "token"
-    if not path.exists():
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        mine = path.with_name(f"token-{os.getpid()}")
-        private_file.write(mine, secrets.token_urlsafe(32).encode())
-        with contextlib.suppress(FileExistsError):
-            path.hardlink_to(mine)
-        mine.unlink()
-    return path.read_text()
+    """Made by who comes first, agent or operator. A second barrier: pods cannot reach the socket in the first place."""
+    return private_file.token(home.simulated_token)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Awaitable, Callable, Mapping
+from socket import socket
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from skysail.base.disconnects import tolerate_disconnects
 from skysail.base.metrics import Metrics
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -18,7 +21,10 @@ class AuditFailed(Exception):
 
 
 class Health:
-    """The same pages on every port: each of the operators that Skysail replaces had its own."""
+    """The same pages on every port: each of the operators that Skysail replaces had its own.
+
+    `audit_token` is what a caller of /audit must know; without one nobody may call it.
+    """
 
     def __init__(
         self,
@@ -27,15 +33,17 @@ class Health:
         unready: Callable[[], list[str]],
         outages: Callable[[], Mapping[str, str]],
         audit: Callable[[], Awaitable[list[Any]]],
+        audit_token: str = "",
     ) -> None:
         self._metrics = metrics
         self._unready = unready
         self._outages = outages
         self._audit = audit
+        self._audit_token = audit_token
         self._is_auditing = False
 
     def application(self) -> web.Application:
-        app = web.Application()
+        app = web.Application(middlewares=[tolerate_disconnects])
         app.router.add_get("/healthz", self._live)
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/readyz/{part}", self._part_ready)
@@ -64,7 +72,16 @@ class Health:
         return web.Response(body=self._metrics.page(), headers={"Content-Type": _METRICS})
 
     async def _compare(self, request: web.Request) -> web.Response:
-        """Numbers only: nobody learns a name here. From nearby and one at a time, because it reads everything."""
+        """Numbers only: nobody learns a name here. One at a time, because it reads everything.
+
+        For whoever has the token, and from nearby only: the connection is not encrypted, so a token that crossed a
+        network could be read there. Without the token, the API server's proxy would do it for anybody who may use it.
+        """
+        if not self._audit_token:
+            return web.Response(status=403, text="audits are switched off: set audit_token to a file with a token\n")
+        if not self._is_authenticated(request):
+            text = "an audit needs the token of the file that audit_token names: skysail audit-cache --token-file\n"
+            return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"}, text=text)
         if not _is_nearby(request):
             text = "an audit can be asked for from the same machine or pod only; use kubectl port-forward\n"
             return web.Response(status=403, text=text)
@@ -79,6 +96,10 @@ class Health:
             self._is_auditing = False
         return web.Response(body=msgspec.json.encode(findings), content_type="application/json")
 
+    def _is_authenticated(self, request: web.Request) -> bool:
+        wanted = f"Bearer {self._audit_token}".encode()
+        return hmac.compare_digest(request.headers.get("Authorization", "").encode(errors="surrogateescape"), wanted)
+
 
 def _is_nearby(request: web.Request) -> bool:
     """Whether the caller has our own address: a process of this machine or pod, such as kubectl's port-forward."""
@@ -87,9 +108,12 @@ def _is_nearby(request: web.Request) -> bool:
     return bool(caller[0] == own[0])
 
 
-async def serve(application: web.Application, port: int, **arguments: Any) -> web.AppRunner:
-    """Listen on every address, of either family. The runner's `cleanup` ends it."""
+async def serve(
+    application: web.Application, port: int, *, listener: socket | None = None, **arguments: Any
+) -> web.AppRunner:
+    """Listen on every address, of either family, or on a socket that is open already. `cleanup` ends it."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    await web.TCPSite(runner, None, port, **arguments).start()
+    site = web.SockSite(runner, listener, **arguments) if listener else web.TCPSite(runner, None, port, **arguments)
+    await site.start()
     return runner

@@ -101,6 +101,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         Meta(gt=0, description="Seconds between two resyncs of all objects and audits of all caches."),
     ] = 600.0
+    audit_token: Annotated[
+        str | None,
+        Meta(description="File with the token that POST /audit requires; without it audits are switched off."),
+    ] = None
     drain_seconds: Annotated[
         float, Meta(ge=0, description="Seconds for which admission is still served after SIGTERM.")
     ] = 3.0
@@ -119,7 +123,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         "/var/lib/skysail"
     )
     simulated_clouds: Annotated[
-        str | None, Meta(description="Address of the simulated clouds, which replace all real ones.")
+        str | None, Meta(description="Unix socket of the simulated clouds, which replace all real ones.")
     ] = None
     simulated_token: Annotated[str | None, Meta(description="File with the token for the simulated clouds.")] = None
     mock_clouds: Annotated[

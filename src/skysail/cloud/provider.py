@@ -201,6 +201,7 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     volumes: bool = False
     several_containers: bool = False
     host_network: bool = False
+    host_network_setting: str = ""  # with which an administrator allows the host network; none where there is no way
     capabilities: frozenset[str] = frozenset()  # those that a container may have where it asks for them
     ignored_capabilities: frozenset[str] = frozenset()  # those that it may ask for and that have no effect
     user_namespaces: bool = False

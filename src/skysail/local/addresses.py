@@ -17,8 +17,6 @@ OPERATOR_HEALTH_PORT = 8080
 NODE = "local"
 NODE_PORT = 10250
 METRICS_PORT = 10251
-# Clouds that cost nothing, for nodes that stand for a cloud while there is no account at a real one.
-SIMULATED_PORT = 10252
 # The Service by which the API server knows who serves metrics.
 METRICS_SERVICE = ("kube-system", "skysail-metrics")
 # On the hull's own tmpfs: etcd has no password, so it has no address that a pod could dial either. Where it waits for

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from skysail.base.disconnects import tolerate_disconnects
 from skysail.kube.api.resources import Resource
 from skysail.node.kubelet import Keeper
 from skysail.node.sync.snapshot import timestamp
@@ -59,7 +60,7 @@ class MetricsApi:
         self._sampler = sampler
 
     def application(self) -> web.Application:
-        app = web.Application()
+        app = web.Application(middlewares=[tolerate_disconnects])
         app.router.add_get(_ROOT, self._resources)
         app.router.add_get(f"{_ROOT}/nodes", self._nodes)
         app.router.add_get(f"{_ROOT}/nodes/{{name}}", self._one_node)

@@ -1,18 +1,21 @@
 import asyncio
 
 import aiohttp
+import pytest
 from aiohttp import test_utils
 
 from skysail.base.health_server import Health
 from skysail.base.metrics import Metrics
 from skysail.base.names import Metric
 
+TOKEN = {"Authorization": "Bearer right"}
 
-async def get(health: Health, path: str, method: str = "GET") -> tuple[int, str]:
+
+async def get(health: Health, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[int, str]:
     async with (
         test_utils.TestServer(health.application()) as server,
         aiohttp.ClientSession() as session,
-        session.request(method, server.make_url(path)) as reply,
+        session.request(method, server.make_url(path), headers=headers) as reply,
     ):
         return reply.status, await reply.text()
 
@@ -20,11 +23,17 @@ async def get(health: Health, path: str, method: str = "GET") -> tuple[int, str]
 OUTAGES = {"modal": "", "runpod": "runpod does not list its instances: 502."}
 
 
-def health(unready: list[str] | None = None, audit=None) -> Health:
+def health(unready: list[str] | None = None, audit=None, token: str = "right") -> Health:
     async def nothing():
         return []
 
-    return Health(Metrics(), unready=lambda: unready or [], outages=lambda: OUTAGES, audit=audit or nothing)
+    return Health(
+        Metrics(),
+        unready=lambda: unready or [],
+        outages=lambda: OUTAGES,
+        audit=audit or nothing,
+        audit_token=token,
+    )
 
 
 async def test_a_cloud_that_is_down_is_told_and_leaves_the_process_ready():
@@ -66,12 +75,50 @@ async def test_one_audit_at_a_time():
         return [{"kind": "pods"}]
 
     pages = health(audit=audit)
-    first = asyncio.create_task(get(pages, "/audit", "POST"))
+    first = asyncio.create_task(get(pages, "/audit", "POST", TOKEN))
     await begun.wait()
-    assert (await get(pages, "/audit", "POST"))[0] == 429
+    assert (await get(pages, "/audit", "POST", TOKEN))[0] == 429
     go_on.set()
     assert await first == (200, '[{"kind":"pods"}]')
 
 
 async def test_an_audit_has_an_effect_so_it_cannot_be_asked_for_by_a_link():
     assert (await get(health(), "/audit"))[0] == 405
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer right "},
+        {"Authorization": "Bearer rightt"},
+        {"Authorization": "bearer right"},
+        {"Authorization": "Basic right"},
+        {"Authorization": "right"},
+        {"Authorization": "Bearer r\u00efght"},
+        {"X-Token": "right"},
+        {"Cookie": "token=right"},
+    ],
+    ids=str,
+)
+async def test_an_audit_needs_the_token(headers):
+    asked = []
+
+    async def audit():
+        asked.append(1)
+        return []
+
+    status, text = await get(health(audit=audit), "/audit", "POST", headers)
+    # Space at the end of a header is no part of it.
+    assert (status, bool(asked)) == ((200, True) if headers == {"Authorization": "Bearer right "} else (401, False))
+    assert "right" not in text
+
+
+async def test_without_a_token_audits_are_switched_off():
+    for headers in ({}, {"Authorization": "Bearer "}, {"Authorization": "Bearer None"}):
+        status, text = await get(health(token=""), "/audit", "POST", headers)
+        assert (status, "audit_token" in text) == (403, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,9 @@ def audit_cache(
     url: Annotated[
         str | None, typer.Option(help="The operator's health address, such as http://127.0.0.1:8080, in a cluster.")
     ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="The file that the operator's setting audit_token names; needed with --url.")
+    ] = None,
 ) -> None:
     """Compare the operator's caches with the API server and print the numbers. Exit code 1 if they differ."""
     import os
@@ -32,9 +36,11 @@ def audit_cache(
     from skysail.local.cluster.home import Home
     from skysail.local.errors import Refused
 
-    connection = _to(url) if url else _inside(Home.of(home, os.environ))
+    found = Home.of(home, os.environ)
+    connection = _to(url) if url else _inside(found)
+    token = _token(token_file or (None if url else found.audit_token))
     try:
-        connection.request("POST", "/audit")
+        connection.request("POST", "/audit", headers={"Authorization": f"Bearer {token}"})
         reply = connection.getresponse()
         body = reply.read()
     except OSError as error:
@@ -50,6 +56,17 @@ def audit_cache(
         typer.echo(f"{row.kind:<48}{numbers}")
     if any(finding.differs for finding in findings):
         raise typer.Exit(DIFFERS)
+
+
+def _token(path: Path | None) -> str:
+    from skysail.local.errors import Refused
+
+    if path is None:
+        raise Refused("An audit needs the operator's token: name its file with --token-file.")
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"The token for audits in {path} cannot be read: {error}.") from error
 
 
 def _to(url: str) -> HTTPConnection:

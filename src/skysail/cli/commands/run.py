@@ -31,6 +31,7 @@ def run(
         int | None, typer.Option(help="Port for progress reports of TrainingJobs; 0 switches them off.")
     ] = None,
     resync_seconds: Annotated[float | None, typer.Option(help="Seconds between two resyncs.")] = None,
+    audit_token: Annotated[str | None, typer.Option(help="File with the token that POST /audit requires.")] = None,
     drain_seconds: Annotated[
         float | None, typer.Option(help="Seconds for which admission is still served after SIGTERM.")
     ] = None,
@@ -42,7 +43,7 @@ def run(
     node_key: Annotated[str | None, typer.Option(help="Private key of the node certificate.")] = None,
     data_folder: Annotated[str | None, typer.Option(help="Folder for logs of cloud pods.")] = None,
     simulated_clouds: Annotated[
-        str | None, typer.Option(help="Address of the simulated clouds, which replace all real ones.")
+        str | None, typer.Option(help="Unix socket of the simulated clouds, which replace all real ones.")
     ] = None,
     simulated_token: Annotated[str | None, typer.Option(help="File with the token for the simulated clouds.")] = None,
     mock_clouds: Annotated[
@@ -75,6 +76,7 @@ def run(
         "webhook_host": webhook_host,
         "progress_port": progress_port,
         "resync_seconds": resync_seconds,
+        "audit_token": audit_token,
         "drain_seconds": drain_seconds,
         "webhooks": webhooks,
         "node_address": node_address,

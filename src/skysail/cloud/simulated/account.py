@@ -172,7 +172,7 @@ class Account:
         self._machines.record(instance, "end asked", note=IGNORED if is_ignored else "")
         if not is_ignored and known.state != "ended":
             delay = fault.seconds if fault.what == "slow-end" else 0.0
-            await self._machines.lives[instance].end(grace, delay=delay)
+            await self._machines.end(instance, grace, delay=delay)
         fault.after()
 
     def _refused(self, error: ProviderError, row: Row) -> None:

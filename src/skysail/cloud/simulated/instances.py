@@ -15,7 +15,7 @@ from skysail.cloud.change_feed import Changes
 from skysail.cloud.provider import Ended, Provider
 from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.ledger import Ledger, Row, Verb
-from skysail.cloud.simulated.lifecycle import Life, Pace, lost
+from skysail.cloud.simulated.lifecycle import Life, Pace, failed, lost
 from skysail.cloud.simulated.programs import Placed, Pretended, Program
 from skysail.cloud.simulated.vendors import Vendor
 
@@ -37,6 +37,7 @@ class Machines:
         self._provider = provider
         self._changes: Changes[str] = Changes()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
         self._take_up()
 
     def make(self, begin: Row, order: Order | None) -> Instance:
@@ -76,7 +77,16 @@ class Machines:
     def listed(self) -> tuple[Instance, ...]:
         return tuple(known for known in self._ledger.instances.values() if self._is_told(known, in_listing=True))
 
+    async def end(self, instance: str, grace: float, *, delay: float = 0.0) -> None:
+        """Ask an instance to end. One without a task, which has nothing left to stop, ends at once."""
+        life = self.lives.get(instance)
+        if life is None:
+            self._abandon(instance, "Nothing is left of the instance at the simulated cloud.")
+        else:
+            await life.end(grace, delay=delay)
+
     async def close(self) -> None:
+        self._is_closing = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -117,11 +127,22 @@ class Machines:
 
     def _over(self, instance: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():
+        if self._is_closing:
             return
-        if error := task.exception():
-            log.error("an instance was left to itself", extra={"instance": instance}, exc_info=error)
+        error = None if task.cancelled() else task.exception()
         task.get_loop().call_later(self._vendor.remembers, self.lives.pop, instance, None)
+        if self._ledger.instances[instance].state != "ended":
+            log.error("instance has lost its task, ending it", extra={"instance": instance}, exc_info=error)
+            release = asyncio.create_task(self.lives[instance].program.release())
+            self._tasks.add(release)
+            release.add_done_callback(self._tasks.discard)
+            self._abandon(instance, "The simulated cloud lost the instance: delete the pod and create it again.")
+
+    def _abandon(self, instance: str, why: str) -> None:
+        """Record the end of an instance that no task ends any more, so that it is not billed on."""
+        if self._ledger.instances[instance].exit is None:
+            self.record(instance, "exited", exit_=failed(self._now(), why))
+        self.record(instance, "ended")
 
     def _program(self, begin: Row, order: Order | None) -> Program:
         if self._provider is None or order is None:

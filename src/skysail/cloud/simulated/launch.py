@@ -26,6 +26,8 @@ def check(order: Order, vendor: Vendor, abilities: Abilities) -> Wishes:
         )
     if order.members > 1 and not abilities.gang:
         raise Unsupported(f"The simulated {vendor.name} runs one member on this machine, not {order.members}.")
+    if order.pod.uses_host_network:
+        raise Refused("UnsupportedNetwork", f"The simulated {vendor.name} has no network of a host: drop hostNetwork.")
     for volume in order.pod.volumes:
         if isinstance(volume.source, Folder | Disk):
             raise Refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ class Ledger:
         if self._path is not None and self._descriptor is not None:
             if not _is_at(self._path, self._descriptor):
                 self._begin_anew(self._path)
-            os.write(self._descriptor, self._encoder.encode(row) + b"\n")
+            _append(self._descriptor, self._encoder.encode(row) + b"\n")
         self._take(row)
 
     def close(self) -> None:
@@ -110,7 +111,7 @@ class Ledger:
             path.rename(path.with_suffix(".replaced"))
         self._open(path)
         assert self._descriptor is not None, "it was opened"
-        os.write(self._descriptor, b"".join(self._encoder.encode(row) + b"\n" for row in self.rows))
+        _append(self._descriptor, b"".join(self._encoder.encode(row) + b"\n" for row in self.rows))
 
     def _take(self, row: Row) -> None:
         self.rows.append(row)
@@ -118,6 +119,18 @@ class Ledger:
             self.beginnings[row.instance] = row
         if row.instance and row.verb != "refused":
             self.instances[row.instance] = _after(self.instances.get(row.instance), row)
+
+
+def _append(descriptor: int, lines: bytes) -> None:
+    """Write all or nothing: half of a row, as a full disk leaves it, would make the whole ledger unreadable."""
+    size, written = os.fstat(descriptor).st_size, 0
+    try:
+        written = os.write(descriptor, lines)
+    finally:
+        if written != len(lines):
+            os.ftruncate(descriptor, size)
+    if written != len(lines):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _rows(path: Path, lines: bytes) -> Iterator[tuple[int, Row]]:

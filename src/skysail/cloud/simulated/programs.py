@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
@@ -12,6 +13,8 @@ from skysail.cloud.provider import Container, Ended, Output, Pod, Provider, RunI
 
 _ASKED_TO_END = 143
 _KILLED = 137
+
+log = logging.getLogger(__name__)
 
 
 class Program(Protocol):
@@ -117,10 +120,12 @@ class Placed(Program):
             return  # which is what was asked for
 
     async def release(self) -> None:
-        await self.provider.release(self.run.pod)
-        if self._copying is not None:
-            await self._copying
-        self._tape.end()  # also where it never began
+        try:
+            await self.provider.release(self.run.pod)
+            if self._copying is not None:
+                await asyncio.wait({self._copying})
+        finally:
+            self._tape.end()  # also where it never began: whoever follows the output would wait for ever
 
     def output(self) -> AsyncIterator[Output]:
         return self._tape.all()
@@ -130,6 +135,13 @@ class Placed(Program):
             async for piece in self.provider.output(self.run):
                 await self._tape.put(piece)
         except ProviderError as error:
-            text = f"The rest of the output was lost: {error}\n"
-            await self._tape.put(Output("stderr", self._now(), text.encode()))
-        self._tape.end()
+            await self._lost(str(error))
+        except Exception as error:
+            log.exception("output of an instance was lost", extra={"pod": self.run.pod})
+            await self._lost(f"{type(error).__name__}.")
+        finally:
+            self._tape.end()
+
+    async def _lost(self, why: str) -> None:
+        text = f"The rest of the output was lost: {why}\n"
+        await self._tape.put(Output("stderr", self._now(), text.encode()))

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from skysail.base.disconnects import tolerate_disconnects
 from skysail.kube.admission.hooks import Hook, Verdict
 from skysail.kube.api.resources import MUTATING_WEBHOOK
 
@@ -87,7 +88,7 @@ def configuration(name: str, hooks: Iterable[Hook], address: Address, ca_bundle:
 
 def application(hooks: Iterable[Hook]) -> web.Application:
     """The HTTP side: one route per hook."""
-    app = web.Application(client_max_size=_LARGEST_REVIEW)
+    app = web.Application(client_max_size=_LARGEST_REVIEW, middlewares=[tolerate_disconnects])
     for hook in hooks:
         app.router.add_post(hook.path, _handler(hook))
     return app

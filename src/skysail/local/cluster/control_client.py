@@ -6,15 +6,13 @@ which it was made. Together they are the doors: the hull makes a socket inside a
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from skysail.base.unix_sockets import reachable
 from skysail.local.cluster.supervisor import Unit, UnitStatus
 from skysail.local.errors import NotRunning, Refused
 
@@ -154,13 +152,3 @@ class Control:
         if isinstance(error, PermissionError):
             return Refused(f"The hull at {self._path} belongs to another user: ask as that user, or use sudo.")
         return NotRunning(f"No hull answers at {self._path}: `skysail up` starts one.")
-
-
-@contextmanager
-def reachable(path: Path) -> Iterator[str]:
-    """A name for a socket file that fits into the 107 bytes which the kernel allows, however deep the file lies."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

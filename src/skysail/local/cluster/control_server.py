@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 
-from skysail.local.cluster.control_client import LARGEST_MESSAGE, Answer, Request, reachable
+from skysail.base import unix_sockets
+from skysail.local.cluster.control_client import LARGEST_MESSAGE, Answer, Request
 from skysail.local.errors import LocalError
 
 log = logging.getLogger(__name__)
@@ -24,16 +24,7 @@ class ControlServer:
 
     def __init__(self, path: Path, perform: Performer) -> None:
         self._perform = perform
-        path.unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.setblocking(False)
-        before = os.umask(0o177)
-        try:
-            with reachable(path) as name:
-                self._listener.bind(name)
-        finally:
-            os.umask(before)
-        self._listener.listen(64)
+        self._listener = unix_sockets.listen(path, socket.SOCK_SEQPACKET)
 
     async def serve(self) -> None:
         """Serve until cancelled; then nobody listens any more."""

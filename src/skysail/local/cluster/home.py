@@ -96,6 +96,20 @@ class Home(msgspec.Struct, frozen=True):
         return self.root / "control.sock"
 
     @property
+    def simulated_clouds(self) -> Path:
+        """The socket of the simulated clouds: pods share the network of the cluster, and none of its folders."""
+        return self.root / "clouds.sock"
+
+    @property
+    def simulated_token(self) -> Path:
+        return self.root / "simulated" / "token"
+
+    @property
+    def audit_token(self) -> Path:
+        """For whoever asks the operator to compare its caches with the API server."""
+        return self.credentials / "audit-token"
+
+    @property
     def door_port(self) -> Path:
         """The port of the last start, so that a kubeconfig somebody copied stays right."""
         return self.root / "door-port"

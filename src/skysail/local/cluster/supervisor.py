@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from skysail.base import inherited_listeners
+from skysail.local.cluster.listeners import Listeners
 from skysail.local.errors import Refused
 
 _FIRST_PAUSE = 0.5
@@ -26,7 +28,10 @@ _LARGEST_LOG = 20_000_000
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. `env` is added to the supervisor's own environment; it starts in `folder`, or else in its folder."""
+    """What to run. `env` is added to the supervisor's own environment; it starts in `folder`, or else in its folder.
+
+    `ports` are opened once and handed to each process of the unit (`base.inherited_listeners`).
+    """
 
     name: str
     argv: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
@@ -34,6 +39,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     folder: str | None = None
     restart: bool = True
     grace: float = 10.0
+    ports: tuple[Annotated[int, msgspec.Meta(ge=1, le=65535)], ...] = ()
 
 
 class Crash(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,13 +85,19 @@ class Supervisor:
         self._logs = logs
         self._surroundings = surroundings
         self._units: dict[str, _Supervised] = {}
+        self._listeners = Listeners()
+
+    def hold(self, ports: Iterable[int]) -> None:
+        """Take ports for units that start later, before anything else can. Raises Refused for one that is taken."""
+        self._listeners.hold(ports)
 
     async def start(self, unit: Unit) -> None:
         """Start a unit, or replace the one of its name. Returns when the process exists, not when it is ready."""
+        self._listeners.hold(unit.ports)
         known = self._units.get(unit.name)
         if known is not None:
             await known.stop()
-        supervised = _Supervised(unit, self._logs / f"{unit.name}.log", self._surroundings)
+        supervised = _Supervised(unit, self._logs / f"{unit.name}.log", self._surroundings, self._listeners)
         self._units[unit.name] = supervised
         await supervised.start()
 
@@ -103,6 +115,7 @@ class Supervisor:
         """The last started first: nothing outlives what it stands on."""
         for supervised in reversed(self._units.values()):
             await supervised.stop()
+        self._listeners.close()
 
     def signal(self, name: str, number: int) -> None:
         """Send a signal. An end that it causes counts as a crash."""
@@ -120,8 +133,9 @@ class Supervisor:
 class _Supervised:
     """One unit: its process, and the task that watches it."""
 
-    def __init__(self, unit: Unit, log: Path, surroundings: Surroundings) -> None:
+    def __init__(self, unit: Unit, log: Path, surroundings: Surroundings, listeners: Listeners) -> None:
         self._unit = unit
+        self._listeners = listeners
         self._log = log
         self._surroundings = surroundings
         self._process: asyncio.subprocess.Process | None = None
@@ -136,7 +150,11 @@ class _Supervised:
         return self._task is not None and not self._task.done()
 
     async def start(self) -> None:
-        self._process = await self._spawn()
+        try:
+            self._process = await self._spawn()
+        except OSError:
+            self._listeners.turn_away(self._unit.ports)
+            raise
         self._task = asyncio.create_task(self._watch(), name=f"unit {self._unit.name}")
 
     async def stop(self) -> None:
@@ -147,6 +165,7 @@ class _Supervised:
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             await self._end(process)
+            self._listeners.turn_away(self._unit.ports)
 
     def signal(self, number: int) -> None:
         if self._process is None or self._process.returncode is not None:
@@ -170,9 +189,11 @@ class _Supervised:
             self._log.replace(self._log.with_suffix(".log.1"))
         with self._log.open("ab") as log:
             self._log_start = log.tell()
+            inherited = self._listeners.hand_over(self._unit.ports)
             process = await asyncio.create_subprocess_exec(
                 *self._unit.argv,
-                env={**os.environ, **self._unit.env},
+                env={**os.environ, **self._unit.env, **_handed_over(inherited)},
+                pass_fds=inherited,
                 cwd=self._unit.folder,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
@@ -186,6 +207,7 @@ class _Supervised:
         pause = _FIRST_PAUSE
         while self._process is not None:
             code = await self._process.wait()
+            self._listeners.turn_away(self._unit.ports)
             lived = self._surroundings.now() - (self._started or 0.0)
             self._report(code)
             if not self._unit.restart:
@@ -200,6 +222,7 @@ class _Supervised:
             try:
                 self._process = await self._spawn()
             except OSError as error:
+                self._listeners.turn_away(self._unit.ports)
                 self._tell(f"{self._unit.name} cannot be started, trying again: {error}")
                 continue
             self._restarts += 1
@@ -223,6 +246,10 @@ class _Supervised:
             self._tell(f"{self._unit.name} did not end within {self._unit.grace:.0f} s and is killed")
             os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own: its children go with it
             await process.wait()
+
+
+def _handed_over(descriptors: tuple[int, ...]) -> dict[str, str]:
+    return {inherited_listeners.VARIABLE: ",".join(map(str, descriptors))} if descriptors else {}
 
 
 def _tail(log: Path, start: int) -> str:

@@ -17,12 +17,11 @@ from pathlib import Path
 from skysail.cloud.errors import Unknown
 from skysail.local.addresses import BRIDGE, HULL, SERVICE_RANGE
 from skysail.local.network import netns
+from skysail.local.network.neighbours import hardware_address
 
 SERVICES = "services"
 SERVICES_ADDRESS = "10.244.255.254"
 _LINK = "sky-"
-# Else a bridge takes the lowest address of its ports, and a pod that comes or goes makes all others' ARP tables wrong.
-_BRIDGE_ADDRESS = "02:00:0a:f4:00:01"
 
 
 def prepare() -> None:
@@ -33,7 +32,9 @@ def prepare() -> None:
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     with suppress(OSError):  # for pods with hostNetwork
         netns.allow_unprivileged()
-    _run(f"link set {BRIDGE} address {_BRIDGE_ADDRESS}")
+    # Else a bridge takes the lowest address of its ports, and a pod that comes or goes makes all others' ARP tables
+    # wrong.
+    _run(f"link set {BRIDGE} address {hardware_address(HULL)}")
     _add(SERVICES, SERVICES_ADDRESS, f"route add local {SERVICE_RANGE} dev lo")
     _run(f"route replace {SERVICE_RANGE} via {SERVICES_ADDRESS}")
 
@@ -49,6 +50,11 @@ def add(namespace: str, address: str) -> None:
         raise
     with suppress(OSError):  # as above: some containers do not allow it
         netns.allow_low_ports(namespace)
+
+
+def port(namespace: str) -> str:
+    """Return the name of the bridge's end of a pod's link."""
+    return _LINK + namespace
 
 
 def remove(namespace: str) -> None:
@@ -77,15 +83,18 @@ def _namespaces() -> list[str]:
 
 
 def _add(namespace: str, address: str, routes: str) -> None:
-    link = _LINK + namespace
+    link = port(namespace)
+    # The bridge learns from no pod where a hardware address is, and shows a pod nothing that is for another one.
     _run(f"""
         netns add {namespace}
         link add {link} type veth peer name eth0 netns {namespace}
         link set {link} master {BRIDGE} up
+        link set {link} type bridge_slave learning off flood off
     """)
     _run(
         f"""
         link set lo up
+        link set eth0 address {hardware_address(address)}
         addr add {address}/16 dev eth0
         link set eth0 up
         {routes}

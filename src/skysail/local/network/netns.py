@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from skysail.local.cluster import syscalls
+
+T = TypeVar("T")
 
 FOLDER = Path("/run/netns")  # where `ip netns` keeps them
 _SETTINGS = Path("/proc/sys/net/ipv4")
@@ -39,6 +42,12 @@ def allow_unprivileged() -> None:
         _SETTINGS.joinpath("ping_group_range").write_text(_ALL_GROUPS)
     except OSError:  # a cluster without root has one group, which is 0 in its user namespace
         _SETTINGS.joinpath("ping_group_range").write_text("0 0")
+
+
+def call(namespace: str, work: Callable[[], T]) -> T:
+    """Return what the work returns in the named namespace. Blocks for a moment, too."""
+    with _inside(namespace):
+        return work()
 
 
 @contextmanager

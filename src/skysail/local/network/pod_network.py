@@ -11,11 +11,12 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from skysail.cloud.errors import NoCapacity
+from skysail.cloud.errors import NoCapacity, Unknown
 from skysail.cloud.provider import Pod
-from skysail.local.addresses import HULL, POD_RANGE
+from skysail.local.addresses import BRIDGE, HULL, POD_RANGE
 from skysail.local.network import interfaces, netns
 from skysail.local.network.dns_zone import OwnPod
+from skysail.local.network.neighbours import Neighbours
 from skysail.local.network.task_set import Tasks
 
 T = TypeVar("T")
@@ -58,6 +59,7 @@ class PodNetwork:
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self._changed = changed
         self._addresses = Addresses()
+        self._neighbours = Neighbours()
         self._places: dict[str, tuple[Pod, Attachment]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks = Tasks()
@@ -78,13 +80,14 @@ class PodNetwork:
 
     async def open(self) -> None:
         """Sweep what an earlier process left behind, with everything that runs in it, and make the place for pods."""
-        await asyncio.to_thread(interfaces.prepare)
+        await asyncio.to_thread(self._prepare)
         self._is_open.set()
 
     async def close(self) -> None:
         """End what still runs in any pod's network, and take all of them away."""
         self._is_open.clear()
         await self._tasks.finish()
+        self._neighbours.close()
         await asyncio.to_thread(interfaces.sweep)
         self._places.clear()
         self._addresses = Addresses()
@@ -120,7 +123,7 @@ class PodNetwork:
             address = self._addresses.take()
             place = Attachment(_namespace(address), address)
             try:
-                await asyncio.to_thread(interfaces.add, place.namespace, place.address)
+                await asyncio.to_thread(self._connect, place)
             except BaseException:
                 self._addresses.give_back(address)
                 raise
@@ -133,10 +136,30 @@ class PodNetwork:
             if uid not in self._places:
                 return
             _, place = self._places[uid]
-            await asyncio.to_thread(interfaces.remove, place.namespace)
+            await asyncio.to_thread(self._disconnect, place)
             del self._places[uid]
             self._addresses.give_back(place.address)
             self._changed()
+
+    def _prepare(self) -> None:
+        interfaces.prepare()
+        self._neighbours.close()
+        self._neighbours.add(HULL, BRIDGE)
+        services = interfaces.SERVICES
+        self._neighbours.add(interfaces.SERVICES_ADDRESS, "eth0", services, port=interfaces.port(services))
+
+    def _connect(self, place: Attachment) -> None:
+        """Give the pod its link. Where a step fails, nothing of it stays."""
+        interfaces.add(place.namespace, place.address)
+        try:
+            self._neighbours.add(place.address, "eth0", place.namespace, port=interfaces.port(place.namespace))
+        except Unknown:
+            interfaces.remove(place.namespace)
+            raise
+
+    def _disconnect(self, place: Attachment) -> None:
+        self._neighbours.remove(place.address)
+        interfaces.remove(place.namespace)
 
     def _lock(self, uid: str) -> asyncio.Lock:
         return self._locks.setdefault(uid, asyncio.Lock())

@@ -56,6 +56,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """`tell` makes an event of what the user of a run should know. `name_server` is what pods ask for names.
 
     `logs` has a folder for each pod, which counts as its ephemeral storage. `disk` evicts pods before the disk is full.
+    `allows_host_network`: whether the administrator lets pods share the network of the local cluster.
     """
 
     tools: Tools
@@ -71,3 +72,4 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     tell: Callable[[RunId, Event, str], None]
     logs: Path | None = None
     disk: DiskMonitor | None = None
+    allows_host_network: bool = False

@@ -35,6 +35,7 @@ from skysail.cloud.provider import (
 )
 from skysail.local.bubblewrap.container import NotStarted
 from skysail.local.bubblewrap.rootfs import CAPABILITIES, IGNORED_CAPABILITIES
+from skysail.local.network import host_network
 from skysail.local.provider import storage_limits
 from skysail.local.provider.container_run import Run
 from skysail.local.provider.dependencies import Surroundings
@@ -53,7 +54,7 @@ _ABILITIES = Abilities(
     port_forward=True,
     volumes=True,
     several_containers=True,
-    host_network=True,
+    host_network_setting=host_network.SETTING,
     capabilities=frozenset(CAPABILITIES),
     ignored_capabilities=IGNORED_CAPABILITIES,
     user_namespaces=True,
@@ -85,7 +86,11 @@ class LocalProvider:
 
     @property
     def abilities(self) -> Abilities:
-        return replace(_ABILITIES, supplemental_groups=self._around.isolation.has_ranges)
+        return replace(
+            _ABILITIES,
+            host_network=self._around.allows_host_network,
+            supplemental_groups=self._around.isolation.has_ranges,
+        )
 
     async def close(self) -> None:
         """Release every pod: for a process that ends in order."""
@@ -171,6 +176,12 @@ class LocalProvider:
         return {run: used[box.pid_namespace] for run, box in boxes.items() if box and box.pid_namespace in used}
 
     async def _prepare(self, pod: Pod) -> str:
+        if pod.uses_host_network and not self._around.allows_host_network:
+            raise Refused(
+                "HostNetworkNotAllowed",
+                "Pods do not share the network of this node: drop spec.hostNetwork, or `skysail down` and "
+                f"`{host_network.SETTING}=true skysail up`.",
+            )
         async with self._lock(pod.uid):
             if pod.uid in self._pods:
                 return self._pods[pod.uid].address

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from skysail.base.disconnects import tolerate_disconnects
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
 from skysail.kube.client.errors import KubeError
 from skysail.node.server import authentication, authorization, node_pages
@@ -62,7 +63,7 @@ class NodeApi:
         commands = Commands(self._backend, self._stopping)
         forwarding = Forwarding(self._backend, self._stopping)
         logs = ContainerLogs(self._backend, self._stopping, self._clock)
-        app = web.Application(middlewares=[self._pass])
+        app = web.Application(middlewares=[tolerate_disconnects, self._pass])
         app.on_shutdown.append(self._stop)
         for method in ("GET", "POST"):
             for with_uid in ("", "/{uid}"):

@@ -161,7 +161,7 @@ def _told(path: str, thing: T, rules: Iterable[Rule[T]]) -> Iterator[str]:
 
 def _places(spec: PodSpec, abilities: Abilities) -> Iterator[str]:
     if spec.host_network and not abilities.host_network:
-        yield "spec.hostNetwork: this node has no network that a pod could share."
+        yield f"spec.hostNetwork: {_no_host_network(abilities)}"
     if not abilities.several_containers and len(spec.init_containers) + len(spec.containers) > 1:
         yield "spec.containers: this node runs one container per pod, and no init containers."
     for index, volume in enumerate(spec.volumes):
@@ -186,6 +186,15 @@ def _ineffective(path: str, box: Container, abilities: Abilities) -> Iterator[st
             f"{path}.securityContext.capabilities.add: {', '.join(ignored)} has no effect, because the pod's user "
             "namespace does not own its network."
         )
+
+
+def _no_host_network(abilities: Abilities) -> str:
+    if not abilities.host_network_setting:
+        return "this node has no network that a pod could share."
+    return (
+        "pods do not share the network of this node: drop the field, or `skysail down` and "
+        f"`{abilities.host_network_setting}=true skysail up`."
+    )
 
 
 def _is_known(volume: Volume) -> bool:

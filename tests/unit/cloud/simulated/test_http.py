@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
+from skysail.base import unix_sockets
 from skysail.cloud.errors import Gone, NoCapacity, ProviderError, Refused, Throttled, Unknown, Unsupported
 from skysail.cloud.provider import File, Files, Volume
 from skysail.cloud.simulated.account import Account
@@ -19,7 +22,6 @@ from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.http.protocol import Problem
 from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.ledger import Ledger
-from tests.support.node_backend import listening
 from tests.unit.cloud.simulated.shop import PLAIN, order
 from tests.unit.cloud.simulated.test_faults import DONE, ERRORS
 
@@ -34,16 +36,18 @@ async def shop(
     *faults: Fault, token: str = "right", seconds: float = 20.0
 ) -> AsyncIterator[tuple[Account, RemoteAccount]]:
     account = Account(QUICK, Ledger(), now=time.time, script=faults)
-    runner = await serve([account], "right", "127.0.0.1", 0)
-    async with remote(f"http://127.0.0.1:{runner.addresses[0][1]}", token, seconds) as client:
-        yield account, client
-    await runner.cleanup()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "clouds.sock"
+        runner = await serve([account], "right", path)
+        async with remote(path, token, seconds) as client:
+            yield account, client
+        await runner.cleanup()
     await account.close()
 
 
 @asynccontextmanager
-async def remote(url: str, token: str = "right", seconds: float = 20.0) -> AsyncIterator[RemoteAccount]:
-    client = RemoteAccount(QUICK, url.rstrip("/"), token, seconds=seconds)
+async def remote(path: Path, token: str = "right", seconds: float = 20.0) -> AsyncIterator[RemoteAccount]:
+    client = RemoteAccount(QUICK, path, token, seconds=seconds)
     try:
         yield client
     finally:
@@ -121,8 +125,8 @@ async def test_a_wrong_token_is_refused_for_everything(token):
         assert account.script.calls == {}
 
 
-async def test_where_nobody_listens_nothing_is_known():
-    async with remote("http://127.0.0.1:1") as client:
+async def test_where_nobody_listens_nothing_is_known(tmp_path):
+    async with remote(tmp_path / "nobody.sock") as client:
         for call in (client.create(order()), client.list(), client.look("i"), client.end("i", 0)):
             with pytest.raises(Unknown):
                 await call
@@ -151,16 +155,34 @@ async def test_where_nobody_listens_nothing_is_known():
         (500, b'{"kind": "NoCapacity", "message": "a liar"}'),
     ],
 )
-async def test_a_strange_answer_says_nothing(status, body):
+async def test_a_strange_answer_says_nothing(tmp_path, status, body):
     async def strange(_: web.Request) -> web.Response:
         return web.Response(status=status, body=body)
 
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", strange)
-    async with listening(app) as url, remote(str(url)) as client:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.SockSite(runner, unix_sockets.listen(tmp_path / "strange.sock")).start()
+    async with remote(tmp_path / "strange.sock") as client:
         for call in (client.create(order()), client.list(), client.look("i")):
             with pytest.raises(Unknown):
                 await call
+    await runner.cleanup()
+
+
+async def test_the_socket_is_for_its_owner_only_and_may_lie_deep(tmp_path):
+    folder = tmp_path.joinpath(*["deep" * 10] * 5)
+    folder.mkdir(parents=True)
+    path = folder / "clouds.sock"
+    account = Account(QUICK, Ledger(), now=time.time)
+    runner = await serve([account], "right", path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert {type(address) for address in runner.addresses} == {str}, "paths only, and no port"
+    async with remote(path) as client:
+        assert (await client.list()).instances == ()
+    await runner.cleanup()
+    await account.close()
 
 
 @pytest.mark.parametrize("name", ["a/b", "../instances", "a?b=c#d", "é %2F", "."])

@@ -33,9 +33,9 @@ def folder(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[tuple[RemoteAccount, RemoteAccount]]:
     accounts = [open_account(vendor, folder) for vendor in (MODAL, RUNPOD)]
-    runner = await serve(accounts, "token", "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    remotes = RemoteAccount(MODAL, url, "token"), RemoteAccount(RUNPOD, url, "token")
+    path = folder / "clouds.sock"
+    runner = await serve(accounts, "token", path)
+    remotes = RemoteAccount(MODAL, path, "token"), RemoteAccount(RUNPOD, path, "token")
     yield remotes
     for opened in (*remotes, *accounts):
         await opened.close()

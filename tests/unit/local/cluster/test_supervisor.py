@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -224,3 +227,82 @@ async def test_a_unit_whose_log_was_deleted_is_started_again_all_the_same(stage,
 )
 def test_every_end_has_a_cause(code, cause):
     assert Crash(at=0.0, code=code, log_tail="").cause == cause
+
+
+PORT_HOLDER = """
+import os, socket
+line = socket.socket(fileno=int(os.environ["SKYSAIL_LISTEN_FDS"]))
+line.setblocking(True)
+while True:
+    caller, _ = line.accept()
+    caller.sendall(str(os.getpid()).encode())
+    caller.close()
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as line:
+        return line.getsockname()[1]
+
+
+def takes(port: int) -> list[tuple[object, ...]]:
+    """The ways in which somebody else gets the port."""
+    families = ((socket.AF_INET, ("0.0.0.0", "127.0.0.1")), (socket.AF_INET6, ("::", "::1")))
+    options = ((), (socket.SO_REUSEADDR,), (socket.SO_REUSEPORT,), (socket.SO_REUSEADDR, socket.SO_REUSEPORT))
+    taken: list[tuple[object, ...]] = []
+    for family, host in ((family, host) for family, hosts in families for host in hosts):
+        for chosen in options:
+            with socket.socket(family) as line:
+                for option in chosen:
+                    line.setsockopt(socket.SOL_SOCKET, option, 1)
+                with contextlib.suppress(OSError):
+                    line.bind((host, port))
+                    line.listen()
+                    taken.append((host, chosen))
+    return taken
+
+
+async def ask(port: int) -> int:
+    """The process that answers. Raises ConnectionError where there is none."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        return int(await asyncio.wait_for(reader.read(), PATIENCE_SECONDS))
+    finally:
+        writer.close()
+
+
+async def test_a_port_of_a_unit_stays_taken_while_the_unit_is_started_again(stage):
+    port = free_port()
+    assert takes(port), "anybody could have it before"
+    stage.supervisor.hold((port,))
+    assert takes(port) == []
+    with pytest.raises(ConnectionError):
+        await ask(port)
+    await stage.supervisor.start(Unit(name="unit", argv=(sys.executable, "-c", PORT_HOLDER), ports=(port,)))
+    assert await ask(port) == stage.only_unit().pid, "who calls while it starts is answered"
+    assert takes(port) == []
+    for _ in range(3):
+        before = stage.only_unit().pid
+        stage.supervisor.signal("unit", signal.SIGKILL)
+        await stage.next_pause()
+        assert takes(port) == []
+        with pytest.raises(ConnectionError):
+            await ask(port)
+        stage.go_on.release()
+        while stage.only_unit().pid is None:  # noqa: ASYNC110 (the supervisor tells nobody)
+            await asyncio.sleep(0.005)
+        assert await ask(port) == stage.only_unit().pid != before
+    await stage.supervisor.stop("unit")
+    assert takes(port) == []
+    with pytest.raises(ConnectionError):
+        await ask(port)
+    await stage.supervisor.stop_all()
+    assert takes(port)
+
+
+async def test_a_unit_whose_port_somebody_has_is_not_started(stage):
+    with socket.create_server(("", 0)) as line:
+        port = line.getsockname()[1]
+        with pytest.raises(Refused, match=f"Port {port} "):
+            await stage.supervisor.start(Unit(name="unit", argv=FOREVER, ports=(port,)))
+    assert stage.supervisor.status() == ()

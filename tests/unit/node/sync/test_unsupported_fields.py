@@ -357,6 +357,16 @@ def test_an_ordinary_pod_is_no_burden():
     assert unsupported_fields.of(of, LOCAL) == Burden()
 
 
+def test_the_host_network_is_rejected_with_the_setting_that_allows_it():
+    of = msgspec.convert({"metadata": {}, "spec": {**with_main(), "hostNetwork": True}}, pod_types.Pod)
+    (refused,) = unsupported_fields.of(of, msgspec.structs.replace(LOCAL, host_network=False)).refused
+    assert refused == "spec.hostNetwork: this node has no network that a pod could share."
+    without = msgspec.structs.replace(LOCAL, host_network=False, host_network_setting="SETTING")
+    (refused,) = unsupported_fields.of(of, without).refused
+    assert refused.startswith("spec.hostNetwork: ")
+    assert "`SETTING=true skysail up`" in refused
+
+
 @pytest.mark.parametrize(
     ("spec", "named"),
     [

@@ -1,4 +1,4 @@
-"""A simulated account in another process: `cloud.instances.Cloud` over HTTP.
+"""A simulated account in another process: `cloud.instances.Cloud` over HTTP through a Unix socket.
 
 As the client of a real cloud must be: whatever is not a clear answer is `Unknown`, and nothing is ever asked twice.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -39,28 +41,33 @@ _LONGEST_LINE = 2**20
 
 
 class RemoteAccount:
-    """Made inside a running event loop, because aiohttp's sessions belong to one. `close` ends it.
+    """Made inside a running event loop, because aiohttp's sessions belong to one. `close` ends it, once.
 
     `seconds` is how long an answer is waited for. What the account can do is not asked: it is told here.
     """
 
     def __init__(
-        self, vendor: Vendor, url: str, token: str, *, abilities: Abilities = PLACING, seconds: float = 20.0
+        self, vendor: Vendor, path: Path, token: str, *, abilities: Abilities = PLACING, seconds: float = 20.0
     ) -> None:
         self._vendor = vendor
         self._abilities = abilities
-        self._base = f"{url}/{vendor.name}/v1"
+        self._base = f"http://simulated/{vendor.name}/v1"
+        # Kept open, so that the name is short enough for the kernel however deep the socket lies.
+        self._folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+        name = f"/proc/self/fd/{self._folder}/{path.name}"
         self._patience = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         self._endless = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
         headers = {"Authorization": f"Bearer {token}"}
-        self._session = aiohttp.ClientSession(headers=headers, timeout=self._patience)
+        self._session = aiohttp.ClientSession(
+            headers=headers, timeout=self._patience, connector=aiohttp.UnixConnector(name)
+        )
         # Each running instance has a stream that is open as long as it runs. Where these had the connections of the
         # calls, the hundred and first instance could be neither launched nor ended nor listed.
         self._streams = aiohttp.ClientSession(
             headers=headers,
             timeout=self._endless,
             read_bufsize=_LONGEST_LINE,
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.UnixConnector(name, limit=0),
         )
 
     @property
@@ -82,6 +89,7 @@ class RemoteAccount:
     async def close(self) -> None:
         await self._session.close()
         await self._streams.close()
+        os.close(self._folder)
 
     async def create(self, order: Order) -> Instance:
         body = msgspec.json.encode(order)

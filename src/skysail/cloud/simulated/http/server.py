@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from skysail.base import unix_sockets
+from skysail.base.disconnects import tolerate_disconnects
 from skysail.cloud.account import Cloud, Order
 from skysail.cloud.errors import Gone, ProviderError, Refused
 from skysail.cloud.simulated.faults import Mishap
@@ -25,8 +28,11 @@ _LARGEST_ORDER = 64 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-async def serve(accounts: Iterable[Cloud], token: str, host: str, port: int) -> web.AppRunner:
-    """The runner's `cleanup` ends it.
+async def serve(accounts: Iterable[Cloud], token: str, path: Path) -> web.AppRunner:
+    """Listen on a Unix socket that only its owner may use. The runner's `cleanup` ends it.
+
+    Never on a port: whoever shares the network, such as a pod with `hostNetwork`, could read the token and the secrets
+    of other users' orders.
 
     Handlers end with their callers, or who follows a silent program would be followed for ever. An account does not
     mind: who stops waiting stops nothing there.
@@ -34,13 +40,13 @@ async def serve(accounts: Iterable[Cloud], token: str, host: str, port: int) -> 
     app = _application(accounts, token)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
     await runner.setup()
-    await web.TCPSite(runner, host, port).start()
+    await web.SockSite(runner, unix_sockets.listen(path)).start()
     return runner
 
 
 def _application(accounts: Iterable[Cloud], token: str) -> web.Application:
     service = _Service({account.name: account for account in accounts}, token)
-    app = web.Application(client_max_size=_LARGEST_ORDER, middlewares=[service.answer])
+    app = web.Application(client_max_size=_LARGEST_ORDER, middlewares=[tolerate_disconnects, service.answer])
     base = "/{cloud}/v1"
     app.router.add_post(f"{base}/instances", service.create)
     app.router.add_get(f"{base}/instances", service.list)
@@ -63,7 +69,7 @@ class _Service:
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Who may ask, and how errors look."""
         try:
-            if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._secret):
+            if not hmac.compare_digest(_authorization(request), self._secret):
                 raise Refused("Unauthorized", "The simulated cloud does not know this token: give it a valid one.")
             return await handler(request)
         except Mishap as mishap:
@@ -156,6 +162,11 @@ def _mishap(request: web.Request, mishap: Mishap) -> web.Response:
             assert request.transport is not None, "a request that is being handled has a connection"
             request.transport.abort()
             return web.Response()
+
+
+def _authorization(request: web.Request) -> bytes:
+    """Return the header as it came: bytes that are no UTF-8 arrive as surrogates."""
+    return request.headers.get("Authorization", "").encode(errors="surrogateescape")
 
 
 def _id(request: web.Request) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from skysail.base.disconnects import tolerate_disconnects
 from skysail.base.timestamps import timestamp
 from skysail.kinds.training.api.training_job import TrainingJob
 from skysail.kinds.training.children.progress_endpoint import path
@@ -80,7 +81,7 @@ class Desk:
         self._now = now
 
     def application(self) -> web.Application:
-        app = web.Application(middlewares=[_as_status], client_max_size=_LARGEST_BODY)
+        app = web.Application(middlewares=[tolerate_disconnects, _as_status], client_max_size=_LARGEST_BODY)
         app.router.add_post(_route(), self._take)
         return app
 

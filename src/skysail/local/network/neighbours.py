@@ -1,0 +1,142 @@
+"""Fixed neighbours of the pod network: no pod can take over another one's address by ARP or by its hardware address.
+
+Every address has one hardware address, which follows from it. Each network namespace has a permanent entry for each
+other one, which no ARP message changes, and the bridge knows which port each hardware address is at. By rtnetlink:
+starting `ip` for each pair of pods would take seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import IPv4Address
+
+from skysail.cloud.errors import Unknown
+from skysail.local.network import netns
+
+_NEW, _DELETE = 28, 29  # RTM_NEWNEIGH, RTM_DELNEIGH
+_REQUEST, _ACK, _REPLACE, _CREATE = 0x1, 0x4, 0x100, 0x400
+_PERMANENT, _STATIC = 0x80, 0x40  # NUD_PERMANENT, NUD_NOARP
+_OF_MASTER = 0x4  # NTF_MASTER: the entry is for the bridge that the port belongs to
+_BRIDGE_FAMILY = 7
+_DESTINATION, _HARDWARE = 1, 2  # NDA_DST, NDA_LLADDR
+_HEADER = struct.Struct("=IHHII")
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")
+_ATTRIBUTE = struct.Struct("=HH")
+_ERROR = struct.Struct("=i")
+
+
+def hardware_address(address: str) -> str:
+    """Locally administered, and different for each IPv4 address."""
+    return ":".join(f"{byte:02x}" for byte in b"\x02\x00" + IPv4Address(address).packed)
+
+
+class Link:
+    """One interface in one network namespace, and a socket there through which the kernel is told of its neighbours."""
+
+    def __init__(self, interface: str, namespace: str = "") -> None:
+        """Without a namespace: in that of this process. Raises OSError where there is no such interface."""
+        make = _make_socket if not namespace else lambda name: netns.call(namespace, lambda: _make_socket(name))
+        self._socket, self._index = make(interface)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def set_neighbour(self, address: str) -> None:
+        """Fix the hardware address of a neighbour, whatever was known of it before."""
+        body = _NEIGHBOUR.pack(socket.AF_INET, self._index, _PERMANENT, 0, 0) + _addresses(address)
+        self._ask(_NEW, _REPLACE | _CREATE, body)
+
+    def remove_neighbour(self, address: str) -> None:
+        body = _NEIGHBOUR.pack(socket.AF_INET, self._index, 0, 0, 0)
+        self._ask(_DELETE, 0, body + _attribute(_DESTINATION, IPv4Address(address).packed))
+
+    def set_port(self, address: str) -> None:
+        """Fix that the hardware address of a pod is behind this port of a bridge."""
+        body = _NEIGHBOUR.pack(_BRIDGE_FAMILY, self._index, _STATIC, _OF_MASTER, 0)
+        self._ask(_NEW, _REPLACE | _CREATE, body + _attribute(_HARDWARE, _packed(address)))
+
+    def _ask(self, kind: int, flags: int, body: bytes) -> None:
+        header = _HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | _ACK | flags, 0, 0)
+        self._socket.send(header + body)
+        (error,) = _ERROR.unpack_from(self._socket.recv(4096), _HEADER.size)
+        if error:
+            raise OSError(-error, os.strerror(-error))
+
+
+class Neighbours:
+    """All that have an address in the pod network. Blocking, and safe to be called by several threads at once."""
+
+    def __init__(self, link: Callable[..., Link] = Link) -> None:
+        self._make = link
+        self._links: dict[str, Link] = {}
+        self._lock = threading.Lock()
+
+    def add(self, address: str, interface: str, namespace: str = "", *, port: str = "") -> None:
+        """Make this address known to all others, and all others to it. `port` is its end at the bridge.
+
+        Raises Unknown where the kernel does not do it; then nothing of it stays.
+        """
+        try:
+            link = self._make(interface, namespace)
+            with self._lock:
+                self._introduce(address, link, port)
+        except OSError as error:
+            self.remove(address)
+            raise Unknown(f"The neighbours of {address} could not be fixed: {error.strerror}.") from error
+
+    def remove(self, address: str) -> None:
+        """Forget the address everywhere. Unknown ones are fine."""
+        with self._lock:
+            link = self._links.pop(address, None)
+            if link is None:
+                return
+            link.close()
+            for other in self._links.values():
+                with suppress(OSError):  # a namespace or an entry that is gone already
+                    other.remove_neighbour(address)
+
+    def close(self) -> None:
+        with self._lock:
+            for link in self._links.values():
+                link.close()
+            self._links.clear()
+
+    def _introduce(self, address: str, link: Link, port: str) -> None:
+        others = dict(self._links)
+        self._links[address] = link
+        for known, other in others.items():
+            link.set_neighbour(known)
+            other.set_neighbour(address)
+        if port:
+            end = self._make(port, "")
+            try:
+                end.set_port(address)
+            finally:
+                end.close()
+
+
+def _make_socket(interface: str) -> tuple[socket.socket, int]:
+    line = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+    try:
+        return line, socket.if_nametoindex(interface)
+    except OSError:
+        line.close()
+        raise
+
+
+def _addresses(address: str) -> bytes:
+    return _attribute(_DESTINATION, IPv4Address(address).packed) + _attribute(_HARDWARE, _packed(address))
+
+
+def _attribute(kind: int, data: bytes) -> bytes:
+    size = _ATTRIBUTE.size + len(data)
+    return _ATTRIBUTE.pack(size, kind) + data + bytes(-size % 4)
+
+
+def _packed(address: str) -> bytes:
+    return bytes.fromhex(hardware_address(address).replace(":", ""))

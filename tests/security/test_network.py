@@ -58,7 +58,10 @@ def knocks(cluster: Cluster, tenant: Tenant) -> dict[str, tuple[list[Any], set[s
     bearer = {"Authorization": f"Bearer {tenant.token}"}
     refused = {"error ConnectionRefusedError", "error TimeoutError", "error OSError"}
     absent = {"error FileNotFoundError", "error PermissionError", "error ConnectionRefusedError"}
-    denied, encrypted = {"401", "403"}, {"401", "403", "error SSLError", "error ConnectionResetError"}
+    denied, encrypted = (
+        {"401", "403"},
+        {"401", "403", "error SSLError", "error ConnectionResetError", "error RemoteDisconnected"},
+    )
     guesses = [
         "",
         "Bearer",

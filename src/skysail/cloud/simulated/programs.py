@@ -101,6 +101,7 @@ class Placed(Program):
         await self.provider.prepare(self._pod)
         await self.provider.start(self.run, self._container)
         self._copying = asyncio.create_task(self._copy())
+        self._copying.add_done_callback(self._log_failure)
 
     async def wait(self) -> Ended:
         changes = self.provider.changes()
@@ -130,18 +131,16 @@ class Placed(Program):
     def output(self) -> AsyncIterator[Output]:
         return self._tape.all()
 
+    def _log_failure(self, copying: asyncio.Task[None]) -> None:
+        if not copying.cancelled() and (error := copying.exception()):
+            log.error("output of an instance was lost", extra={"pod": self.run.pod}, exc_info=error)
+
     async def _copy(self) -> None:
         try:
             async for piece in self.provider.output(self.run):
                 await self._tape.put(piece)
         except ProviderError as error:
-            await self._lost(str(error))
-        except Exception as error:
-            log.exception("output of an instance was lost", extra={"pod": self.run.pod})
-            await self._lost(f"{type(error).__name__}.")
+            text = f"The rest of the output was lost: {error}\n"
+            await self._tape.put(Output("stderr", self._now(), text.encode()))
         finally:
             self._tape.end()
-
-    async def _lost(self, why: str) -> None:
-        text = f"The rest of the output was lost: {why}\n"
-        await self._tape.put(Output("stderr", self._now(), text.encode()))

@@ -12,7 +12,7 @@ from msgspec import Meta, field
 
 from skysail.kube.api import fields
 from skysail.kube.api.crd import Column, CustomKind
-from skysail.kube.api.objects import Object
+from skysail.kube.api.objects import IndexKey, Object
 from skysail.kube.api.resources import Resource
 from skysail.kube.api.schema import Rule
 
@@ -35,6 +35,11 @@ class Beneficiary(fields.Part, frozen=True):
         str,
         Meta(max_length=63, description="UID of the Job of a pod. Its next pod waits for the end of one that goes."),
     ] = ""
+
+    @property
+    def identity(self) -> IndexKey:
+        """Namespace and UID: a UID counts only in the namespace that the claim names."""
+        return IndexKey(self.namespace, self.uid)
 
 
 class Gpu(fields.Part, frozen=True):

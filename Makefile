@@ -22,30 +22,32 @@ up: $(READY) ## start a Kubernetes cluster with Skysail on this machine
 down: $(READY) ## stop it; the data stay (.venv/bin/skysail down --purge deletes them)
 	$(BIN)/skysail down
 
-.PHONY: test
-test: $(READY) ## check, then every test, against a real control plane
-	@$(MAKE) --no-print-directory check
+.PHONY: build
+build: $(READY) ## build the control plane into your cache, once
 	$(BIN)/skysail build
+
+.PHONY: test
+test: check build ## check, then every test, against a real control plane
 	$(BIN)/python -m scripts.run_tests -n 3 --dist loadfile --no-loadscope-reorder --durations 30
 
+.PHONY: test-security
+test-security: build ## attacks by a tenant, by pods and by models; prints attempts tried and held
+	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile tests/security
+
 .PHONY: test-crashes
-test-crashes: $(READY) ## crash at every effect, simulated and on the real control plane; more than an hour on two cores
-	$(BIN)/skysail build
+test-crashes: build ## crash at every effect, simulated and on the real control plane; more than an hour on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/fault_injection
 
 .PHONY: test-launches
-test-launches: $(READY) ## of these, what is paid for: pods at clouds, a crash at every effect and call
-	$(BIN)/skysail build
+test-launches: build ## the part of test-crashes that costs money: pods at clouds; SKYSAIL_CRASH_POINTS=3/7 takes a sample
 	$(BIN)/python -m scripts.run_tests -n 3 --dist loadfile tests/fault_injection/test_clouds_*.py tests/fault_injection/test_offload_*.py
 
 .PHONY: test-frameworks
-test-frameworks: $(READY) ## PyTorch and TensorFlow in pods; downloads gigabytes the first time
-	$(BIN)/skysail build
+test-frameworks: build ## PyTorch and TensorFlow in pods; downloads gigabytes the first time
 	$(BIN)/python -m scripts.run_tests tests/frameworks
 
 .PHONY: test-gangs
-test-gangs: $(READY) ## the real Kueue and Volcano beside the operator; builds them from Go modules the first time
-	$(BIN)/skysail build
+test-gangs: build ## the real Kueue and Volcano beside the operator; builds them from Go modules the first time
 	$(BIN)/python -m scripts.run_tests tests/gang_schedulers
 
 .PHONY: check

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import pytest
 from skysail.kube.leader_election import NAME as LEASE
 from skysail.local.control_plane import credentials
 from tests.support import proxy as faults
+from tests.support import sampling
 from tests.support.cloud_proxy import CloudProxy
 from tests.support.clouds import NODES, Books, at, claims, flags, let_go, until_nodes_are_ready
 from tests.support.kubectl import apply, fresh_namespace, get, ok, pod, status, until_condition, until_phase
@@ -108,7 +108,7 @@ def test_killed_after_each_write_of_a_life_every_pod_succeeds_and_was_launched_o
     lives: dict[str, str] = {}
     for after_reply in (False, True):
         killed = sum(1 for _ in kills(scene, lives, after_reply=after_reply))
-        assert killed > 4, "there are that many writes at least"
+        assert killed > 4 or not sampling.IS_WHOLE, "there are that many writes at least"
     for name, uid in lives.items():
         until_phase(scene.cluster, scene.namespace, name, "Succeeded")
         assert scene.books.launches("modal", uid) == 1, name
@@ -117,7 +117,7 @@ def test_killed_after_each_write_of_a_life_every_pod_succeeds_and_was_launched_o
 
 def kills(scene: Scene, lives: dict[str, str], *, after_reply: bool) -> Iterator[int]:
     """A pod for each write of a life; killed there. Until one has all its writes."""
-    for nth in itertools.count(1):
+    for nth in sampling.numbers():
         name = f"life-{nth}-{'told' if after_reply else 'untold'}"
         others = {*lives.values(), *(f"/pods/{other}/" for other in lives)}
         kill = faults.Kill(scene.kill, after_reply=after_reply)
@@ -136,7 +136,7 @@ def kills(scene: Scene, lives: dict[str, str], *, after_reply: bool) -> Iterator
 @pytest.mark.parametrize("after_reply", [False, True], ids=["untold", "told"])
 def test_killed_after_each_write_of_a_deletion_nothing_of_the_pod_is_left(scene, after_reply):
     effects = Effects(scene)
-    for nth in itertools.count(1):
+    for nth in sampling.numbers():
         name = f"end-{nth}"
         apply(scene.cluster, scene.namespace, at("modal", pod(name, "sleep", "1000")))
         until_condition(scene.cluster, scene.namespace, f"pod/{name}", "Ready")
@@ -155,7 +155,7 @@ def test_killed_after_each_write_of_a_deletion_nothing_of_the_pod_is_left(scene,
         assert scene.books.billed("modal") == set()
         if not was_killed:
             break
-    assert nth > 4, "there are that many writes at least"
+    assert nth > 4 or not sampling.IS_WHOLE, "there are that many writes at least"
     effects.judge()
 
 

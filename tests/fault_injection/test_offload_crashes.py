@@ -9,6 +9,7 @@ import pytest
 from tests.simulation import runner
 from tests.simulation.cloud_scenarios import SCENARIOS, reference
 from tests.simulation.faults import Trouble
+from tests.support import sampling
 
 if TYPE_CHECKING:
     from tests.simulation.coverage_report import Court
@@ -37,7 +38,7 @@ def test_a_second_operator_changes_nothing(name: str, what: str, court: Court) -
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_crash_while_recovering_from_a_crash_changes_nothing(name: str, first: int, court: Court) -> None:
     # A story may have fewer effects than that.
-    for second in range(1, _FIRST + 1) if first <= len(reference(name).effects) else ():
+    for second in sampling.sample(range(1, _FIRST + 1)) if first <= len(reference(name).effects) else ():
         trouble = Trouble("effect", first, "crash", then=Trouble("effect", second, "crash"))
         verdict = court.judge(SCENARIOS[name], reference(name), trouble)
         assert verdict.wrong == []

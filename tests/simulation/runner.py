@@ -33,10 +33,10 @@ from tests.simulation.operator_process import Process
 from tests.simulation.outages import Weather
 from tests.simulation.stale_reads import Past
 from tests.simulation.world import EPOCH, World
-from tests.support import virtual_time
+from tests.support import sampling, virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
     from skysail.kube.api.resources import Resource
@@ -161,9 +161,13 @@ def reference(scenario: Scenario) -> Outcome:
 
 
 def troubles(outcome: Outcome, on: On, what: str) -> list[Trouble]:
-    """This trouble, at each place of a run like that one."""
+    """Return this trouble at each place of a run like that one, or at a sample of the places."""
+    return [Trouble(on, at, what) for at in sampling.sample(_places(outcome, on))]
+
+
+def _places(outcome: Outcome, on: On) -> Sequence[int]:
     if on == "survey":
-        return [Trouble(on, at, what) for at in _telling(outcome.surveys)]
+        return _telling(outcome.surveys)
     places = {
         "effect": len(outcome.effects),
         "write": outcome.writes,
@@ -171,7 +175,7 @@ def troubles(outcome: Outcome, on: On, what: str) -> list[Trouble]:
         "event": outcome.events,
         "call": outcome.calls,
     }[on]
-    return [Trouble(on, at, what) for at in range(1, places + 1)]
+    return range(1, places + 1)
 
 
 def _telling(surveys: list[int]) -> list[int]:

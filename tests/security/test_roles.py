@@ -1,0 +1,23 @@
+"""Objects that belong to administrators, against tenants with `view`, `edit` and `admin`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.kubectl import fresh_namespace
+from tests.support.tenant import Tenant
+
+_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")
+_RESOURCES = ("cloudinstances.skysail.dev", "cloudinstances.skysail.dev/status", "offloadpolicies.skysail.dev", "nodes")
+
+
+@pytest.mark.parametrize("role", ["view", "edit", "admin"])
+def test_tenant_has_no_rights_on_administrators_objects(node, attempts, role):
+    with fresh_namespace(node) as namespace:
+        tenant = Tenant.create(node, namespace, role)
+        for resource in _RESOURCES:
+            name, _, subresource = resource.partition("/")
+            flags = (f"--subresource={subresource}",) if subresource else ()
+            for verb in _VERBS:
+                answer = tenant.kubectl("auth", "can-i", verb, name, *flags).stdout.strip()
+                attempts.record(f"{role} on administrators' objects", f"{verb} {resource}", held=answer == "no")

@@ -60,7 +60,9 @@ class Failure(fields.Part, frozen=True, kw_only=True):
     ] = None
     log: Annotated[fields.Message, Meta(description="The last lines of its log.")] = ""
     failure_time: Annotated[fields.Time | None, Meta(description="When it was seen.")] = None
-    attempts: Annotated[fields.Count, Meta(description="How often it was tried.")] = 0
+    attempts: Annotated[
+        fields.Count, Meta(description="How often it was tried and failed. Interruptions are not counted.")
+    ] = 0
 
 
 class ServingStatus(fields.Part, frozen=True, kw_only=True):

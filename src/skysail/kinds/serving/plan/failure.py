@@ -36,6 +36,7 @@ _EVICTED = "Evicted"
 _LONGEST_LOG = 4096
 _LONGEST_MESSAGE = 2048
 _FIRST_PAUSE = timedelta(seconds=30)
+_AFTER_INTERRUPTION = timedelta(seconds=5)
 _LONGEST_PAUSE = timedelta(minutes=30)
 _MOST_DOUBLINGS = 10
 # After so many failures in a row nobody should have to look closely in order to see that there is one.
@@ -55,11 +56,15 @@ class Crash(msgspec.Struct, frozen=True):
 
 
 class Mishap(msgspec.Struct, frozen=True):
-    """`crash` has the log that tells more. `may_pass`: the same may go well another time."""
+    """`crash` has the log that tells more. `may_pass`: the same may go well another time.
+
+    `is_counted`: one failed attempt. An interruption from outside is none.
+    """
 
     failure: Failure
     crash: Crash | None = None
     may_pass: bool = False
+    is_counted: bool = True
 
 
 class _Word(msgspec.Struct, frozen=True):
@@ -117,9 +122,9 @@ def of_preparation(snapshot: Snapshot, job: Job) -> Mishap:
         reason = Reason.DEADLINE_EXCEEDED if is_late else Reason.INTERRUPTED
         step: Step = "Validate" if (is_late or evicted) and _has_fetched(pod) else "Download"
         found = Failure(step=step, reason=reason, message=message, revision=job.revision, failure_time=time)
-        return Mishap(found, may_pass=may_pass(found))
+        return Mishap(found, may_pass=may_pass(found), is_counted=pod is None or not _is_interrupted(pod))
     crash = _crash(pod, *pod.exit)
-    is_interrupted = crash.end.exit_code == _TOLD_TO_GO
+    is_interrupted = crash.end.exit_code == _TOLD_TO_GO or crash.end.is_lost
     word = _word(crash.end) if crash.container == FETCH else None
     pinned = snapshot.serving.rollback_to if crash.reason == Reason.CHECKSUM_MISMATCH else None
     found = Failure(
@@ -130,7 +135,7 @@ def of_preparation(snapshot: Snapshot, job: Job) -> Mishap:
         exit_code=crash.end.exit_code,
         failure_time=time,
     )
-    return Mishap(found, crash, may_pass(found))
+    return Mishap(found, crash, may_pass(found), is_counted=not crash.end.is_lost)
 
 
 def may_pass(found: Failure) -> bool:
@@ -188,9 +193,14 @@ def _passes(crash: Crash) -> bool:
 
 
 def crashed(snapshot: Snapshot, entry: Entry, pod: Pod) -> Crash | None:
-    """A container of a server of this revision that ended badly and has not answered since."""
+    """A container of a server of this revision that ended badly and has not answered since.
+
+    One that its node lost did nothing wrong, and is started again.
+    """
     for row in pod.containers:
         end = row.state.terminated or row.last_state.terminated
+        if end is not None and end.is_lost:
+            continue
         is_done = row.state.terminated is not None and row.state.terminated.exit_code == 0
         if end is not None and not is_done and not row.ready and (end.exit_code != 0 or row.restart_count):
             crash = _crash(pod, row.name, end)
@@ -200,12 +210,14 @@ def crashed(snapshot: Snapshot, entry: Entry, pod: Pod) -> Crash | None:
     return None
 
 
-def counted(before: Failure | None, found: Failure) -> Failure:
-    """With the number of tries. One that was written down already is not counted again."""
+def counted(before: Failure | None, found: Failure, *, is_attempt: bool = True) -> Failure:
+    """With the number of failed attempts. One that was written down already is not counted again."""
     is_same = before is not None and before.revision == found.revision and before.step not in {"Deploy", "Ready"}
     if before is None or not is_same:
-        return msgspec.structs.replace(found, attempts=1)
-    return before if is_known(before, found) else msgspec.structs.replace(found, attempts=before.attempts + 1)
+        return msgspec.structs.replace(found, attempts=int(is_attempt))
+    if is_known(before, found):
+        return before
+    return msgspec.structs.replace(found, attempts=before.attempts + int(is_attempt))
 
 
 def is_known(before: Failure | None, found: Failure) -> bool:
@@ -214,7 +226,12 @@ def is_known(before: Failure | None, found: Failure) -> bool:
 
 
 def again_at(found: Failure) -> datetime:
-    """When what may pass is tried again: after half a minute at first, and twice as long each time."""
+    """When what may pass is tried again: after half a minute at first, and twice as long each time.
+
+    Soon, if nothing but interruptions kept it from going well.
+    """
+    if not found.attempts:
+        return datetime.fromisoformat(found.failure_time or "") + _AFTER_INTERRUPTION
     doublings = min(max(found.attempts - 1, 0), _MOST_DOUBLINGS)
     pause: timedelta = min(_FIRST_PAUSE * 2**doublings, _LONGEST_PAUSE)
     return datetime.fromisoformat(found.failure_time or "") + pause
@@ -231,6 +248,8 @@ def reason(found: Failure) -> Reason:
 
 def _crash(pod: Pod, container: str, end: Terminated) -> Crash:
     where = f"Container {container} of pod {pod.metadata.name}"
+    if end.is_lost:
+        return Crash(pod, container, end, f"{where} was lost by its node{_said(end)}", Reason.INTERRUPTED)
     if end.reason == _OUT_OF_MEMORY:
         limit = pod.memory_limit(container)
         more = "the limit is fixed, so use a smaller model" if container == FETCH else "raise resources.limits.memory"
@@ -316,6 +335,11 @@ def _ended(job: Job) -> str:
 def _too_slow(snapshot: Snapshot) -> str:
     limit = snapshot.terms.prepare_seconds
     return f"Download and validation took longer than {limit} s, which the setting prepare_seconds allows: raise it."
+
+
+def _is_interrupted(pod: Pod) -> bool:
+    """Whether it had to go for reasons that are not its own. Evictions count: a node without room evicts each time."""
+    return pod.disruption is not None and pod.status.reason not in {_EVICTED, _DEADLINE}
 
 
 def _evicted(pod: Pod) -> str:

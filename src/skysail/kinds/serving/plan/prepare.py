@@ -144,7 +144,8 @@ def _number(snapshot: Snapshot, wanted: Target, found: Prepared) -> int:
 
 def _not_prepared(snapshot: Snapshot, wanted: Target, mishap: Mishap) -> Plan:
     before = snapshot.object.status.failure
-    found = failure.counted(before, failure.with_log(mishap.failure, snapshot.log))
+    failed = failure.with_log(mishap.failure, snapshot.log)
+    found = failure.counted(before, failed, is_attempt=mishap.is_counted)
     # The number of tries is written down before the Job goes that it counts.
     is_known = failure.is_known(before, found)
     passes = failure.may_pass(found) if is_known else mishap.may_pass
@@ -155,9 +156,8 @@ def _again(snapshot: Snapshot, wanted: Target, found: Failure, *, is_known: bool
     """What may pass is tried again when its time has come."""
     again = failure.again_at(found)
     left = max((again - snapshot.now).total_seconds(), 0.0)
-    tries = "once" if found.attempts == 1 else f"{found.attempts} times"
-    message = f"{found.message} It was tried {tries}, and is tried again at {timestamp(again)}."
-    view = model_state.after(snapshot, model_state.preparing(snapshot, wanted, Wait(Reason.RETRYING, message)), found)
+    wait = _until(found, timestamp(again))
+    view = model_state.after(snapshot, model_state.preparing(snapshot, wanted, wait), found)
     view = msgspec.structs.replace(view, download=None)
     actions = child_actions.ended(snapshot) if is_known and not left else ()
     return model_state.told(
@@ -167,6 +167,14 @@ def _again(snapshot: Snapshot, wanted: Target, found: Failure, *, is_known: bool
         (*actions, *child_actions.servers(snapshot, view.served)),
         look_again=None if actions else left,
     )
+
+
+def _until(found: Failure, again: str) -> Wait:
+    """A download that was only interrupted goes its way; it has not failed."""
+    if not found.attempts:
+        return Wait(Reason.DOWNLOADING, f"{found.message} It is started again at {again}.")
+    tries = "once" if found.attempts == 1 else f"{found.attempts} times"
+    return Wait(Reason.RETRYING, f"{found.message} It was tried {tries}, and is tried again at {again}.")
 
 
 def _failed(snapshot: Snapshot, wanted: Target, found: Failure) -> Plan:

@@ -1,6 +1,7 @@
-"""`python -m scripts.run_tests …`: pytest, and a second run of the few that failed (docs/adr/0009-a-second-chance.md).
+"""Run pytest, then rerun the few tests that failed: `python -m scripts.run_tests ...`.
 
-What passes only then is told in the last lines: it is to be mended, though it holds nobody up.
+The last lines name the tests that passed only in the second run: the run is green, but they have to be fixed.
+See docs/adr/0009-rerun-failed-tests-once.md.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_up_down_and_up_again_as_a_user_does_it(skysail):
 
     again = skysail("up")
     assert again.returncode == 0, again.stderr
-    assert "it was up already, without its operator and without an audit log" in again.stdout
+    assert "the cluster was up already, without its operator and without an audit log" in again.stdout
     assert Control(skysail.home.control).status().pid == pid
 
     assert skysail("down").returncode == 0

@@ -105,17 +105,18 @@ def test_what_is_not_there_is_told_with_what_is_near(node: Cluster, namespace: s
     for command in ("get", "why", "logs"):
         near = skysail(node, command, "resnett", "-n", namespace)
         assert near.returncode == 2
-        want = f"skysail: There is no TrainingJob resnett in namespace {namespace}. Near is: resnet.\n"
+        want = f"skysail: TrainingJob resnett not found in namespace {namespace}. Similar names: resnet.\n"
         assert near.stderr == want
     elsewhere = skysail(node, "why", "resnet")
-    assert f"in namespace default, but in {namespace}: add `-n {namespace}`." in elsewhere.stderr
+    assert f"in namespace default. It exists in {namespace}: add `-n {namespace}`." in elsewhere.stderr
 
 
 def test_who_may_not_read_is_told_so(node: Cluster, namespace: str) -> None:
     stranger = node.user("stranger")
     refused = skysail(node, "why", "mnist", "-n", namespace, "--kubeconfig", str(stranger))
     assert refused.returncode == 1
-    assert 'does not allow this to you: trainingjobs.ml.example.com "mnist" is forbidden' in refused.stderr
+    assert "You are not allowed to do this" in refused.stderr
+    assert 'trainingjobs.ml.example.com "mnist" is forbidden' in refused.stderr
 
 
 def test_who_may_read_the_job_and_not_its_pods_is_told_so(node: Cluster, namespace: str) -> None:
@@ -129,7 +130,8 @@ def test_who_may_read_the_job_and_not_its_pods_is_told_so(node: Cluster, namespa
     for follow in ((), ("-f",)):
         refused = skysail(node, "logs", "held", "-n", namespace, *follow, "--kubeconfig", str(reader))
         assert refused.returncode == 1
-        assert "does not allow this to you: pods is forbidden" in refused.stderr
+        assert "You are not allowed to do this" in refused.stderr
+        assert "pods is forbidden" in refused.stderr
 
 
 def test_a_cluster_that_is_not_there_is_told(node: Cluster, tmp_path: Any) -> None:
@@ -139,7 +141,7 @@ def test_a_cluster_that_is_not_there_is_told(node: Cluster, tmp_path: Any) -> No
     dead.write_text(config.replace(server, f"{server.split('server:')[0]}server: https://127.0.0.1:1"))
     refused = skysail(node, "get", "mnist", "--kubeconfig", str(dead))
     assert refused.returncode == 1
-    assert "The cluster at https://127.0.0.1:1 does not answer as it should: Cannot reach" in refused.stderr
+    assert "The request to the cluster at https://127.0.0.1:1 failed: Cannot reach" in refused.stderr
 
 
 def _until_disk(node: Cluster, namespace: str, claim: str) -> Path:

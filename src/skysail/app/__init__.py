@@ -1,1 +1,1 @@
-"""One file per process. Builds everything once; nothing else constructs clients."""
+"""Wiring: one file per process, and the parts that processes share. Everything is constructed here, once."""

@@ -1,1 +1,1 @@
-"""What everything else may use and what uses nothing of ours: names, settings, clock, telemetry."""
+"""Shared basics that import nothing else of Skysail: names, settings, logs, metrics, health, clocks, backoff."""

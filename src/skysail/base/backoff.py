@@ -1,4 +1,4 @@
-"""How long to wait before trying again: doubling, with jitter, bounded above and below."""
+"""Exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 
 class Backoff:
-    """One sequence of failures. `reset` after a success."""
+    """Delays for one sequence of failures. Call `reset` after a success."""
 
     def __init__(self, *, first: float, longest: float, rng: random.Random) -> None:
         self._first = first
@@ -15,7 +15,7 @@ class Backoff:
         self.failures = 0
 
     def next(self) -> float:
-        """Full jitter above a floor: many callers that failed together do not come back together, nor at once."""
+        """Return the next delay, with jitter, so that callers that failed together do not retry together."""
         delay = delay_after(self.failures, first=self._first, longest=self._longest)
         self.failures += 1
         return self._rng.uniform(self._first / 2, delay)
@@ -25,5 +25,5 @@ class Backoff:
 
 
 def delay_after(failures: int, *, first: float, longest: float) -> float:
-    """The upper end of the wait after so many failures before this one."""
+    """Return the upper bound of the delay after this many earlier failures."""
     return min(longest, first * 2.0 ** min(failures, 32))

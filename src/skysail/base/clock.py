@@ -1,4 +1,4 @@
-"""Wall time, and the clock of leases. Other durations are measured by the event loop's clock."""
+"""Wall clock, and the clock for leases. Other durations use the event loop's clock."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def now() -> datetime:
 
 
 def steady() -> float:
-    """Seconds that only go forward, and go on while the machine sleeps: a laptop that wakes up is hours behind."""
+    """Return monotonic seconds that advance while the machine sleeps: a lease must expire on a closed laptop."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,7 +1,7 @@
-"""How deep JSON may be nested that others wrote.
+"""Limit for the nesting of JSON from the API server.
 
-The API server stores what anybody nests up to 10,000 levels deep, and tells of it. Python gives up at a tenth of that
-by default, so one such object of one tenant would stop the watch for everybody.
+The API server stores and returns objects that are nested up to 10,000 levels deep. Python's default recursion limit is
+a tenth of that, so one such object of one tenant would break the watch for all tenants.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ DEEPEST = 10_000
 
 
 def allow() -> None:
-    """For this process. Decoders need a frame for each level, and there are those of who calls them."""
+    """Raise the recursion limit of this process: decoders need one frame per level, and callers need some more."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 2 * DEEPEST))

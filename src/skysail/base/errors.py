@@ -1,9 +1,9 @@
-"""Errors that a person at a terminal can do something about."""
+"""Errors that a user at a terminal can fix."""
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """Its text is a sentence with the fix in it. The command line prints it and ends with `exit_code`."""
+    """A sentence that includes the fix. The command line prints it and exits with `exit_code`."""
 
     exit_code = 2

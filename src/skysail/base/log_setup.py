@@ -1,4 +1,4 @@
-"""Log lines: an event and its fields. JSON for machines, one readable line for people."""
+"""Structured log lines: JSON for machines, one readable line for people."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _COLOURS = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICA
 
 
 def configure(level: str, format_: str, stream: TextIO = sys.stderr) -> None:
-    """Send everything to one stream. Called once per process."""
+    """Send all log records to one stream. Call this once per process."""
     handler = logging.StreamHandler(stream)
     as_text = format_ == "text" or (format_ == "auto" and stream.isatty())
     handler.setFormatter(Text(colour=stream.isatty()) if as_text else Json())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # A line per HTTP request says nothing that the line per effect does not.
+    # The line per effect already covers each HTTP request.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
 

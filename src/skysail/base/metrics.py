@@ -1,4 +1,4 @@
-"""What the operator counts. The first names are controller-runtime's, with its meaning, so that dashboards compare."""
+"""Metrics of the operator. Names from controller-runtime keep their meaning, so that its dashboards work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ManyReading = Callable[[], Mapping[tuple[str, ...], float]]
 
 
 class Metrics:
-    """One registry per process, made by whoever builds the process."""
+    """Registry of one process."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -47,15 +47,15 @@ class Metrics:
             errors.inc(result == "error")
 
     def read(self, metric: Metric, label: str, reading: Reading) -> None:
-        """A metric whose owner counts anyway: asked when somebody scrapes. Without a label, its key is empty."""
+        """Add a metric that is read by a callback at each scrape. Without a label, its key is empty."""
         self._registry.register(_Reader(metric, (label,), lambda: {(key,): value for key, value in reading().items()}))
 
     def read_by(self, metric: Metric, labels: tuple[str, ...], reading: ManyReading) -> None:
-        """As `read`, where more than one label tells figures apart."""
+        """Add a metric with several labels that is read by a callback at each scrape."""
         self._registry.register(_Reader(metric, labels, reading))
 
     def rename(self, kind: str, *, time: Metric, errors: Metric) -> None:
-        """Shows the passes of one kind also by the names that dashboards of an operator before us ask for."""
+        """Report the reconciles of one kind also under the metric names of the operator that Skysail replaces."""
         self._renamed[kind] = (
             Histogram(time, time.about, registry=self._registry, buckets=_SECONDS),
             Counter(errors.removesuffix("_total"), errors.about, registry=self._registry),

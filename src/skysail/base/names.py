@@ -1,6 +1,6 @@
-"""Every label, annotation, finalizer, condition, reason, event and metric: once, with its sentence.
+"""Every label, annotation, finalizer, condition, reason, event and metric, with its description.
 
-The reference page is made from this file, and a reason that is not here cannot be written.
+The reference page is generated from this file. A reason that is not listed here cannot be written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Self
 
 
 class Named(StrEnum):
-    """A closed list of strings, each with the sentence that explains it to a reader of the reference page."""
+    """A closed list of strings, each with its description for the reference page."""
 
     about: str
 
@@ -22,78 +22,93 @@ class Named(StrEnum):
 
 
 class Label(Named):
-    """Labels that Skysail writes, or chooses objects by."""
+    """Labels that Skysail writes or selects objects by."""
 
-    MANAGED_BY = "app.kubernetes.io/managed-by", "`skysail` on everything that Skysail made and keeps."
+    MANAGED_BY = "app.kubernetes.io/managed-by", "`skysail` on every object that Skysail manages."
     COMPONENT = "app.kubernetes.io/component", "`vgpu-controllers` on the operator's own pods."
     CONTROL_PLANE = "control-plane", "`controller-manager` on the operator's own pods."
     WORKER = "trainingjob.ml.example.com/worker", "On each pod of a TrainingJob; its value is the role."
     TRAINING_JOB = "trainingjob.ml.example.com/name", "Name of the TrainingJob that a child belongs to."
-    TRAINING_JOB_UID = "trainingjob.ml.example.com/uid", "UID of it; one of the same name that comes later has another."
+    TRAINING_JOB_UID = (
+        "trainingjob.ml.example.com/uid",
+        "UID of the owner, which differs from that of a later object with the same name.",
+    )
     ATTEMPT = "skysail.dev/attempt", "Number of the attempt that a Job of a TrainingJob, or its pod, belongs to."
     MODEL = "model", "Name of the ModelDeployment that a child belongs to."
     APP = "app", "Name of the Deployment of the MLModel that a child belongs to."
     MODEL_NAME = "skysail.dev/model", "Name of the ModelDeployment or MLModel that a child belongs to."
-    MODEL_UID = "skysail.dev/model-uid", "UID of it; one of the same name that comes later has another."
-    REVISION = "skysail.dev/revision", "Hash of the revision of a model that a child, or its pod, was made for."
-    SOURCE_CLAIM = "skysail.dev/source-claim", "Claim that a pod of a model copies the model from."
+    MODEL_UID = (
+        "skysail.dev/model-uid",
+        "UID of the owner, which differs from that of a later object with the same name.",
+    )
+    REVISION = "skysail.dev/revision", "Hash of the model revision of a child or its pod."
+    SOURCE_CLAIM = "skysail.dev/source-claim", "PVC that a pod of a model copies the model from."
     OUTCOME = "skysail.dev/outcome", "`served` or `failed` on a revision in the history of a model."
-    MODAL_FUNCTION = "modal-operator.io/function", "Name of the ModalFunction that a Service leads to."
-    MODAL_MANAGED = "modal-operator.io/managed", "`true` on a Service that leads to Modal."
+    MODAL_FUNCTION = "modal-operator.io/function", "Name of the ModalFunction behind a Service."
+    MODAL_MANAGED = "modal-operator.io/managed", "`true` on a Service that routes to Modal."
     MODAL_ORIGINAL_POD = "modal-operator.io/original-pod", "Name of the pod that a ModalJob was made for."
     MODAL_WORKLOAD_TYPE = "modal-operator.io/workload-type", "`job` or `function`; also read as an annotation."
-    RUNPOD_MANAGED = "runpod.io/managed", "`true` on a Job that may go to RunPod, and on pods that run there."
+    RUNPOD_MANAGED = "runpod.io/managed", "`true` on a Job that may run at RunPod, and on pods that run there."
     RUNPOD_POD_ID = "runpod.io/pod-id", "Id at RunPod, on a pod that runs there."
-    RUNPOD_VIRTUAL = "runpod.io/virtual", "`true` on the node that stands for RunPod; also its taint."
+    RUNPOD_VIRTUAL = "runpod.io/virtual", "`true` on the virtual node of RunPod; also its taint."
     TYPE = "type", "`inference` or `validation` on the child of a model; `virtual-kubelet` on a cloud's node."
     NO_LOAD_BALANCER = (
         "node.kubernetes.io/exclude-from-external-load-balancers",
-        "On a node that stands for a cloud, because no load balancer reaches it.",
+        "On virtual nodes, because no load balancer reaches them.",
     )
 
 
 class Annotation(Named):
-    """Annotations that people write, or that Skysail writes for them to read."""
+    """Annotations that users write, or that Skysail writes for users."""
 
-    APPLIED = "skysail.dev/applied", "Hash of the manifest that was last applied; equal hash, no write."
+    APPLIED = (
+        "skysail.dev/applied",
+        "Hash of the manifest that was last applied. If the hash is equal, nothing is written.",
+    )
     GANG_SPEC = (
         "skysail.dev/gang-spec",
-        "On what stands for a TrainingJob in a gang scheduler: hash of what it asks for; another hash, another object.",
+        "On the Workload or PodGroup of a TrainingJob: hash of its spec. If the hash changes, the object is recreated.",
     )
     TRAINED_SPEC = (
         "skysail.dev/trained-spec",
-        "On a Job of a TrainingJob: hash of the fields that its attempt was made from; another hash, another attempt.",
+        "On a Job of a TrainingJob: hash of the fields of its attempt. If the hash changes, a new attempt starts.",
     )
     RESUMED_FROM = (
         "skysail.dev/resumed-from",
-        "On a Job of a TrainingJob: the checkpoint that its attempt began at, as `status.checkpoint` had it.",
+        "On a Job of a TrainingJob: the checkpoint that its attempt resumed from.",
     )
     REPORTS_AUTHORITY = (
         "skysail.dev/reports-authority",
-        "On a pod of a TrainingJob: who vouches for the server that it reports to; the pod has it as a file.",
+        "On a pod of a TrainingJob: CA bundle of the progress server, mounted as a file.",
     )
     PROVISIONED_BY = (
         "pv.kubernetes.io/provisioned-by",
-        "`skysail.dev/disks` on a PersistentVolume that is a disk of the node's provider, by the same name.",
+        "`skysail.dev/disks` on a PersistentVolume that is a disk of the node's provider, with the same name.",
     )
-    OFFLOAD = "skysail.dev/offload", "Asks for a cloud: the name of a provider, or `cheapest`."
-    NOT_RUN = "skysail.dev/not-run", "On a DaemonSet's pod on a virtual node: shown as running, not run, and free."
-    RUNTIME_IMAGE = "skysail.dev/runtime-image", "On an MLModel: image of the server in place of the framework's own."
+    OFFLOAD = "skysail.dev/offload", "Requests a cloud: the name of a provider, or `cheapest`."
+    NOT_RUN = (
+        "skysail.dev/not-run",
+        "On a DaemonSet pod on a virtual node: reported as running, but not run and not billed.",
+    )
+    RUNTIME_IMAGE = (
+        "skysail.dev/runtime-image",
+        "On an MLModel: server image that replaces the default of the framework.",
+    )
     CIRCUMSTANCES = (
         "skysail.dev/circumstances",
-        "On the Job that downloads a model: hash of the settings and size that it was made under; a change, a new try.",
+        "On the Job that downloads a model: hash of settings and size. If the hash changes, the download is retried.",
     )
     READY_PATH = (
         "skysail.dev/ready-path",
-        "On a model whose server is of your own image: where it answers 200 once the model is loaded, such as `/ping`.",
+        "On a model with your own server image: path that answers 200 once the model is loaded, such as `/ping`.",
     )
     ACCESS_MODE = (
         "skysail.dev/access-mode",
-        "On an MLModel: `ReadWriteMany` makes its claim one that servers on several nodes can share.",
+        "On an MLModel: `ReadWriteMany` gives it a PVC that servers on several nodes can share.",
     )
-    SCRAPE = "prometheus.io/scrape", "`true` on a pod whose metrics Prometheus is to read."
-    SCRAPE_PORT = "prometheus.io/port", "The port that they are at."
-    SCRAPE_PATH = "prometheus.io/path", "The path that they are at."
+    SCRAPE = "prometheus.io/scrape", "`true` on a pod that Prometheus scrapes."
+    SCRAPE_PORT = "prometheus.io/port", "Port of the metrics."
+    SCRAPE_PATH = "prometheus.io/path", "Path of the metrics."
     MODAL_OFFLOAD = "modal-operator.io/offload", "`true` sends the pod to Modal."
     MODAL_USE = (
         "modal-operator.io/use-modal",
@@ -106,52 +121,52 @@ class Annotation(Named):
     MODAL_GPU = "modal-operator.io/gpu", "GPU type and count at Modal, such as `T4:1`."
     MODAL_GPU_TYPE = "modal-operator.io/gpu-type", "GPU type at Modal; the count is the container's."
     MODAL_TIMEOUT = "modal-operator.io/timeout", "Seconds after which Modal ends the pod."
-    MODAL_RETRIES = "modal-operator.io/retries", "How often a failed run is started anew."
+    MODAL_RETRIES = "modal-operator.io/retries", "Number of retries after a failure."
     MODAL_REPLICAS = "modal-operator.io/replicas", "Containers that run together at Modal."
     MODAL_I6PN = "modal-operator.io/enable-i6pn", "`true` gives the containers a private network."
-    MODAL_HANDLER = "modal-operator.io/handler", "Python function that answers, as module.function."
+    MODAL_HANDLER = "modal-operator.io/handler", "Python function that handles requests, as module.function."
     MODAL_WORKLOAD_TYPE = "modal-operator.io/workload-type", "`job` or `function`; also read as a label."
     MODAL_ENV = "modal-operator.io/env-", "Prefix: `env-NAME` sets the environment variable NAME."
     MODAL_TUNNEL = "modal-operator.io/tunnel", "`true` makes a port of the pod reachable."
     MODAL_TUNNEL_PORT = "modal-operator.io/tunnel-port", "The port that the tunnel leads to; 8000 by default."
-    MODAL_TUNNEL_URL = "modal-operator.io/tunnel-url", "Written: where the tunnel can be reached."
-    MODAL_LOG_URL = "modal-operator.io/log-url", "Written: where Modal shows the log."
+    MODAL_TUNNEL_URL = "modal-operator.io/tunnel-url", "Written: URL of the tunnel."
+    MODAL_LOG_URL = "modal-operator.io/log-url", "Written: URL of the log at Modal."
     MODAL_APP_ID = "modal-operator.io/app-id", "Written: id of the app at Modal."
     MODAL_FUNCTION_ID = "modal-operator.io/function-id", "Written: id of the function or sandbox at Modal."
-    MODAL_FUNCTION_URL = "modal-operator.io/function-url", "Written on a Service: where its function answers."
+    MODAL_FUNCTION_URL = "modal-operator.io/function-url", "Written on a Service: URL of its function."
     MODAL_ENABLED = "modal.com/enabled", "`true` on a TrainJob sends its pods to Modal."
-    RUNPOD_MANAGED = "runpod.io/managed", "`true` lets a Job that waits go to RunPod; also read as a label."
+    RUNPOD_MANAGED = "runpod.io/managed", "`true` lets a pending Job run at RunPod; also read as a label."
     RUNPOD_OFFLOAD = "runpod.io/offload", "`true` sends a Job to RunPod at once."
-    RUNPOD_GPU_MEMORY = "runpod.io/required-gpu-memory", "Least GPU memory, in GB; 16 by default."
+    RUNPOD_GPU_MEMORY = "runpod.io/required-gpu-memory", "Minimum GPU memory in GB; 16 by default."
     RUNPOD_CLOUD_TYPE = "runpod.io/cloud-type", "`SECURE` (the default) or `COMMUNITY`."
     RUNPOD_TEMPLATE = "runpod.io/templateId", "Template at RunPod."
     RUNPOD_REGISTRY_AUTH = "runpod.io/container-registry-auth-id", "Registry credentials at RunPod."
     RUNPOD_DATACENTERS = "runpod.io/datacenter-ids", "Data centers that may be used, separated by commas."
     RUNPOD_PORTS = "runpod.io/ports", "Ports to open, such as `8080/tcp,9000/http`."
-    RUNPOD_MAX_PRICE = "runpod.io/max-price", "Most US dollars an hour for one GPU."
+    RUNPOD_MAX_PRICE = "runpod.io/max-price", "Maximum US dollars per hour for one GPU."
     RUNPOD_POD_ID = "runpod.io/pod-id", "Written: id at RunPod; several are separated by commas."
-    RUNPOD_OFFLOADED = "runpod.io/offloaded", "Written: `true` on a Job that went to RunPod."
-    RUNPOD_COST = "runpod.io/cost-per-hr", "Written: US dollars an hour; several are separated by commas."
+    RUNPOD_OFFLOADED = "runpod.io/offloaded", "Written: `true` on a Job that runs at RunPod."
+    RUNPOD_COST = "runpod.io/cost-per-hr", "Written: US dollars per hour; several are separated by commas."
 
 
-# Who makes disks for claims; the value of the annotation above.
+# Name of the PV provisioner; the value of the annotation above.
 DISKS = "skysail.dev/disks"
-# The container runtime of a node that stands for a cloud is `<cloud>://` and one of these.
+# The container runtime of a virtual node is `<cloud>://` and one of these.
 REAL = "account"
 SIMULATED = "simulated"
-# The account of a cloud that only pretends, inside the operator. Simulated ones that are served have the name above.
+# An account that only pretends, inside the operator. Simulated clouds with a server have the name above.
 MOCK = "mock"
 
 
 class Finalizer(Named):
     """Finalizers that Skysail adds."""
 
-    CLAIM = "skysail.dev/claim", "On a CloudInstance until the cloud has confirmed its end."
-    REMOTE = "skysail.dev/remote", "On a ModalEndpoint or ModalFunction until its app at Modal is gone."
+    CLAIM = "skysail.dev/claim", "On a CloudInstance until the cloud has confirmed its termination."
+    REMOTE = "skysail.dev/remote", "On a ModalEndpoint or ModalFunction until its app at Modal is deleted."
 
 
 class ForeignFinalizer(Named):
-    """Finalizers of operators that Skysail replaces. They are removed on deletion, or taken-over objects would hang."""
+    """Finalizers of the replaced operators. Skysail removes them on deletion, because adopted objects would hang."""
 
     TRAINING_JOB = "trainingjob.ml.example.com/finalizer", "Added to TrainingJobs by the operator of the lab."
     MODEL_DEPLOYMENT = "mlops.sathvik.dev/finalizer", "Added to ModelDeployments by the Model Operator."
@@ -163,191 +178,206 @@ class Condition(Named):
     """Condition types in the status of our kinds."""
 
     ACCEPTED = "Accepted", "Whether a controller works on this object."
-    RUNNING = "Running", "Whether all pods of a TrainingJob run; if not, the message says what they wait for."
-    STALLED = "Stalled", "There while a TrainingJob that reported progress has been silent for too long."
-    GANG_UNAVAILABLE = "GangUnavailable", "Whether the gang scheduler that a TrainingJob asks for is not installed."
-    READY = "Ready", "The summary of what serves: whether it answers."
-    MODEL_DOWNLOADED = "ModelDownloaded", "Whether the model that is wanted was downloaded and laid out."
+    RUNNING = "Running", "Whether all pods of a TrainingJob run; if not, the message gives the pending reason."
+    STALLED = "Stalled", "Present while a TrainingJob that reported progress has not reported for too long."
+    GANG_UNAVAILABLE = "GangUnavailable", "Whether the gang scheduler that a TrainingJob requests is missing."
+    READY = "Ready", "Whether the model answers."
+    MODEL_DOWNLOADED = "ModelDownloaded", "Whether the target revision is downloaded and laid out."
     MODEL_VALIDATED = (
         "ModelValidated",
-        "Whether the validation script succeeded with the model that is wanted; absent where there is none.",
+        "Whether the validation script succeeded for the target revision; absent without a script.",
     )
-    PROGRESSING = "Progressing", "Whether a revision of the model is on its way; if not, the reason says how it ended."
-    UPDATE_FAILED = "UpdateFailed", "Whether the revision that is wanted could not be served; what was served stays."
-    ROLLED_BACK = "RolledBack", "Whether an earlier revision is served than the spec asks for, and why."
-    SUCCEEDED = "Succeeded", "The summary of what ends: whether it ended well."
+    PROGRESSING = (
+        "Progressing",
+        "Whether a revision is being rolled out; if not, the reason says how the rollout ended.",
+    )
+    UPDATE_FAILED = "UpdateFailed", "Whether the target revision could not be served; the previous one keeps serving."
+    ROLLED_BACK = "RolledBack", "Whether an earlier revision is served than the spec names, and why."
+    SUCCEEDED = "Succeeded", "Whether the object finished successfully."
     CARRIED = (
         "skysail.dev/Carried",
-        "On a pod, where its node cannot carry something of it: the message names the fields.",
+        "On a pod with fields that its node does not support: the message names the fields.",
     )
     DEPLOYED = "Deployed", "Whether a ModalFunction can be called."
-    LAUNCHED = "Launched", "Whether the cloud has made the instance of a claim; Unknown while its answer is lost."
-    ENDED = "Ended", "Whether the cloud has confirmed the end of an instance; the reason says what ended it."
-    RELEASED = "Released", "On a claim that was deleted after its end: what it is kept for."
-    CLOUD_REACHABLE = "CloudReachable", "On a cloud's node: whether the cloud lists what it runs for us."
-    INSTANCES_CLAIMED = "InstancesClaimed", "On a cloud's node: whether all that runs there in our name has a claim."
+    LAUNCHED = (
+        "Launched",
+        "Whether the cloud has created the instance of a claim; Unknown while the outcome is unknown.",
+    )
+    ENDED = "Ended", "Whether the cloud has confirmed the termination of an instance; the reason says what caused it."
+    RELEASED = "Released", "On a claim that was deleted after termination: why it is kept."
+    CLOUD_REACHABLE = "CloudReachable", "On a virtual node: whether the cloud lists its instances."
+    INSTANCES_CLAIMED = "InstancesClaimed", "On a virtual node: whether every instance of this cluster has a claim."
 
 
 class Reason(Named):
-    """Reasons in conditions: why, as one word for programs."""
+    """Reasons of conditions, for programs."""
 
     NOT_IMPLEMENTED_YET = "NotImplementedYet", "The object is valid and stored; its controller is not built yet."
-    UNSUPPORTED = "Unsupported", "The pod is not run, because its node cannot carry what it asks for."
-    LEFT_OUT = "LeftOut", "The pod runs without something that it asks for."
-    INVALID_SPEC = "InvalidSpec", "The object cannot be worked on as it is written; the message says what to change."
-    RECONCILE_FAILED = "ReconcileFailed", "A pass over the object failed and will be tried again."
-    NOT_GROWN = "NotGrown", "The claim of a model is smaller than `spec.storageSize`, and cannot grow."
-    NAME_TAKEN = "NameTaken", "A child's name belongs to an object of somebody else; the message says to whom."
+    UNSUPPORTED = "Unsupported", "The pod is not run, because its node does not support a field."
+    LEFT_OUT = "LeftOut", "The pod runs, and its node ignores some of its fields."
+    INVALID_SPEC = "InvalidSpec", "The spec is invalid; the message says what to change."
+    RECONCILE_FAILED = "ReconcileFailed", "A reconcile of the object failed and is retried."
+    NOT_GROWN = "NotGrown", "The PVC of a model is smaller than `spec.storageSize`, and cannot be expanded."
+    NAME_TAKEN = "NameTaken", "The name of a child belongs to a foreign object; the message names its owner."
     HANDLER_NOT_FOUND = "HandlerNotFound", "The handler could not be imported from the image or the code."
-    ENTRYPOINT_UNKNOWN = "EntrypointUnknown", "The pod names no command and the image's own could not be read."
-    GANG_UNAVAILABLE = "GangUnavailable", "The gang scheduler that was asked for is not installed."
-    GANG_AVAILABLE = "GangAvailable", "The gang scheduler that was asked for is installed."
-    NOT_ADMITTED = "NotAdmitted", "The gang scheduler has not let the job begin; the message has its own words."
-    STALLED = "Stalled", "The training reported progress once and has been silent for too long."
+    ENTRYPOINT_UNKNOWN = "EntrypointUnknown", "The pod names no command, and the image's entry point could not be read."
+    GANG_UNAVAILABLE = "GangUnavailable", "The requested gang scheduler is not installed."
+    GANG_AVAILABLE = "GangAvailable", "The requested gang scheduler is installed."
+    NOT_ADMITTED = "NotAdmitted", "The gang scheduler has not admitted the job; the message quotes it."
+    STALLED = "Stalled", "The training reported progress once, and has not reported for too long."
     IMAGE_PULL_FAILED = "ImagePullFailed", "The image cannot be pulled."
     INSUFFICIENT_RESOURCES = "InsufficientResources", "No node has room for the pod."
     NO_MATCHING_NODE = "NoMatchingNode", "No node has the labels that the pod asks for, or a taint keeps it away."
     VALIDATION_FAILED = "ValidationFailed", "The validation script failed; the message ends with its log."
     ORDER_AWAITED = "OrderAwaited", "The claim is there; what to run has not been said since the operator started."
-    OLDER_STILL_RUNNING = "OlderStillRunning", "An older pod with the same work has an instance that has not ended."
-    LAUNCHES_BRAKED = "LaunchesBraked", "Too many launches in a short time, so the next one waits."
-    NO_ACCOUNT = "NoAccount", "Skysail has no account at the cloud of this claim, so nobody can look or end anything."
-    CLOUD_UNREACHABLE = "CloudUnreachable", "The cloud does not list what it runs, so nothing is launched there."
-    NO_CAPACITY = "NoCapacity", "The cloud has nothing of that kind now; asked again later."
-    THROTTLED = "Throttled", "The cloud asked for a pause."
-    CLOUD_LISTS = "CloudLists", "The cloud lists what it runs."
-    ALL_CLAIMED = "AllClaimed", "Each instance has its claim."
-    STRAY_INSTANCES = "StrayInstances", "The cloud runs something in our name that no claim asked for; it is ended."
+    OLDER_STILL_RUNNING = (
+        "OlderStillRunning",
+        "An older pod of the same Job index has an instance that is not terminated.",
+    )
+    LAUNCHES_BRAKED = "LaunchesBraked", "Too many launches in a short time; the next one waits."
+    NO_ACCOUNT = (
+        "NoAccount",
+        "Skysail has no account at the cloud of this claim, so it can neither list nor terminate instances.",
+    )
+    CLOUD_UNREACHABLE = "CloudUnreachable", "The cloud does not list its instances, so nothing is launched there."
+    NO_CAPACITY = "NoCapacity", "The cloud has no capacity of that kind now; retried later."
+    THROTTLED = "Throttled", "The cloud asked for a delay."
+    CLOUD_LISTS = "CloudLists", "The cloud lists its instances."
+    ALL_CLAIMED = "AllClaimed", "Each instance has a claim."
+    STRAY_INSTANCES = "StrayInstances", "The cloud runs an instance of this cluster without a claim; it is terminated."
     LAUNCHING = "Launching", "The cloud is being called."
-    LAUNCHED = "Launched", "The cloud has made the instance."
-    REPLY_LOST = "ReplyLost", "The cloud's answer was lost. Nothing is done before its listings tell what became of it."
-    NEVER_APPEARED = "NeverAppeared", "No listing showed an instance for long enough: nothing was made."
+    LAUNCHED = "Launched", "The cloud has created the instance."
+    REPLY_LOST = "ReplyLost", "The reply of the cloud was lost. Nothing is done until its listings show the outcome."
+    NEVER_APPEARED = "NeverAppeared", "No listing showed an instance for long enough: none was created."
     REFUSED = "Refused", "The cloud will never run this; the message says why."
-    COMPLETED = "Completed", "The program ended by itself."
-    DELETED = "Deleted", "The claim was deleted, because its pod was or by hand."
-    OWNER_STAYS = "OwnerStays", "What the instance worked for still exists, and its claim stays as long."
-    OWNER_GONE = "OwnerGone", "What the instance worked for does not exist any more."
-    DEADLINE_EXCEEDED = "DeadlineExceeded", "The end of the time that it was given was reached."
+    COMPLETED = "Completed", "The program exited."
+    DELETED = "Deleted", "The claim was deleted, with its pod or by a user."
+    OWNER_STAYS = "OwnerStays", "The owner of the instance still exists, and the claim is kept with it."
+    OWNER_GONE = "OwnerGone", "The owner of the instance was deleted."
+    DEADLINE_EXCEEDED = "DeadlineExceeded", "The deadline was reached."
     ACCEPTED = "Accepted", "A controller works on the object."
-    UNDER_WAY = "UnderWay", "The training has not ended yet."
+    UNDER_WAY = "UnderWay", "The training has not finished yet."
     RUNNING = "Running", "All pods run."
-    STARTING = "Starting", "The pods are being made or started."
-    QUOTA_EXCEEDED = "QuotaExceeded", "A quota of the namespace does not allow the pods."
-    PODS_REFUSED = "PodsRefused", "The API server refuses to make the pods; the message says why."
+    STARTING = "Starting", "The pods are being created or started."
+    QUOTA_EXCEEDED = "QuotaExceeded", "A quota of the namespace rejects the pods."
+    PODS_REFUSED = "PodsRefused", "The API server rejects the pods; the message says why."
     VOLUME_UNAVAILABLE = "VolumeUnavailable", "A volume of a pod is missing or not bound."
-    SCHEDULING_GATED = "SchedulingGated", "Somebody holds a pod back with a scheduling gate."
-    POD_FAILED = "PodFailed", "A pod has failed that the others can do without, for now or for good."
-    CONFIG_MISSING = "ConfigMissing", "A pod refers to a Secret, a ConfigMap or a key that is not there."
-    RESTARTING = "Restarting", "An attempt is over and the next one has not begun yet."
-    PODS_ENDING = "PodsEnding", "Pods of the last attempt have not ended yet, so the next one waits."
-    SUSPENDED = "Suspended", "The job is held by `spec.suspend`."
+    SCHEDULING_GATED = "SchedulingGated", "A scheduling gate holds a pod."
+    POD_FAILED = "PodFailed", "A pod has failed that the training can continue without."
+    CONFIG_MISSING = "ConfigMissing", "A pod refers to a Secret, a ConfigMap or a key that does not exist."
+    RESTARTING = "Restarting", "An attempt has finished, and the next one has not started yet."
+    PODS_ENDING = "PodsEnding", "Pods of the last attempt are still terminating, so the next attempt waits."
+    SUSPENDED = "Suspended", "The job is suspended by `spec.suspend`."
     CRASH_LOOP = "CrashLoop", "The same pod failed in the same way three times in a row, soon after its start."
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded", "More attempts failed than `runPolicy.backoffLimit` allows."
     NOT_RESTARTED = "NotRestarted", "An attempt failed and `restartPolicy` is Never."
     LOST = "Lost", "The instance vanished at the cloud, for example because it was preempted."
-    DOWNLOADING = "Downloading", "The model is being downloaded and laid out for its server."
-    DOWNLOADED = "Downloaded", "The model was downloaded and laid out for its server."
+    DOWNLOADING = "Downloading", "The model is being downloaded and laid out."
+    DOWNLOADED = "Downloaded", "The model is downloaded and laid out."
     DOWNLOAD_FAILED = "DownloadFailed", "The model could not be downloaded or laid out; the message says why."
-    VALIDATING = "Validating", "The validation script runs."
+    VALIDATING = "Validating", "The validation script is running."
     VALIDATED = "Validated", "The validation script succeeded."
-    NO_SCRIPT = "NoScript", "The revision has no validation script, so only its servers tell whether it is good."
-    ROLLING_OUT = "RollingOut", "Servers of the revision are being started beside those that serve."
-    SERVED = "Served", "All servers of the revision that is wanted answer."
-    TAKING_OVER = "TakingOver", "The model answers; what an operator before Skysail served it by is ended next."
+    NO_SCRIPT = "NoScript", "The revision has no validation script; only its servers show whether it works."
+    ROLLING_OUT = "RollingOut", "Servers of the new revision are starting beside the serving ones."
+    SERVED = "Served", "All servers of the target revision answer."
+    TAKING_OVER = "TakingOver", "The model answers; the objects of the replaced operator are deleted next."
     NOT_SERVED_YET = "NotServedYet", "No revision of the model has been served yet."
-    SCALED_TO_ZERO = "ScaledToZero", "No server is wanted, so nothing answers."
-    NOT_READY = "NotReady", "The servers run and do not become ready."
-    RETRYING = "Retrying", "The step failed in a way that may pass, and is tried again at the time in the message."
-    UPDATE_FAILED = "UpdateFailed", "The revision that is wanted could not be served; the one before it is served."
-    UPDATED = "Updated", "The revision that is wanted is served, or on its way."
+    SCALED_TO_ZERO = "ScaledToZero", "The model is scaled to zero, so nothing answers."
+    NOT_READY = "NotReady", "The servers run, but do not become ready."
+    RETRYING = "Retrying", "The step failed with a transient error, and is retried at the time in the message."
+    UPDATE_FAILED = "UpdateFailed", "The target revision could not be served; the previous one is served."
+    UPDATED = "Updated", "The target revision is served, or being rolled out."
     PINNED = "Pinned", "`spec.rollbackTo` names the revision that is served."
     REVISION_NOT_FOUND = "RevisionNotFound", "`spec.rollbackTo` names a revision that is not in the history."
     OUT_OF_MEMORY = "OutOfMemory", "A container needed more memory than its limit."
-    CHECKSUM_MISMATCH = "ChecksumMismatch", "The content is not the one that was asked for, or not the one validated."
-    EMPTY_MODEL = "EmptyModel", "There is nothing at the address of the model."
-    TOO_LARGE = "TooLarge", "The model is larger than is allowed."
+    CHECKSUM_MISMATCH = "ChecksumMismatch", "The content differs from the requested or the validated one."
+    EMPTY_MODEL = "EmptyModel", "The model URI is empty."
+    TOO_LARGE = "TooLarge", "The model is larger than the limit."
     UNSUPPORTED_FORMAT = "UnsupportedFormat", "The server cannot load a model of this format; the message says which."
-    UNREACHABLE = "Unreachable", "The place of the model does not answer; tried again."
-    SERVER_ERROR = "ServerError", "The place of the model answers with an error of its own; tried again."
-    INTERRUPTED = "Interrupted", "The download was ended from outside; tried again."
-    ADDRESS_FORBIDDEN = "AddressForbidden", "Models may not come from that address; the message says how to allow it."
-    ACCESS_DENIED = "AccessDenied", "The place of the model wants credentials, or others; `credentialsSecret` has them."
-    UNSUPPORTED_SCHEME = "UnsupportedScheme", "Nobody knows how to download from an address of that scheme."
-    NOT_FOUND = "NotFound", "The place of the model has nothing at that address."
-    SCRIPT_NOT_FOUND = "ScriptNotFound", "The validation script is in none of the places where it is looked for."
+    UNREACHABLE = "Unreachable", "The model host does not answer; retried."
+    SERVER_ERROR = "ServerError", "The model host answers with a server error; retried."
+    INTERRUPTED = "Interrupted", "The download was interrupted; retried."
+    ADDRESS_FORBIDDEN = (
+        "AddressForbidden",
+        "Models must not be downloaded from that address; the message says how to allow it.",
+    )
+    ACCESS_DENIED = "AccessDenied", "The model host requires other credentials; set `credentialsSecret`."
+    UNSUPPORTED_SCHEME = "UnsupportedScheme", "The scheme of the model URI is not supported."
+    NOT_FOUND = "NotFound", "The model host has nothing at that address."
+    SCRIPT_NOT_FOUND = "ScriptNotFound", "The validation script was not found."
 
 
 class Event(Named):
-    """Reasons of events, beside those of conditions."""
+    """Reasons of events, in addition to those of conditions."""
 
     WORKERS_CREATED = "WorkersCreated", "`Created %d worker pods`."
     TRAINING_COMPLETED = "TrainingCompleted", "`Training job completed successfully`."
     WORKER_FAILED = (
         "WorkerFailed",
-        "`Worker %d failed`; of one that is replaced alone with its pod, node and exit code.",
+        "`Worker %d failed`; for an individually restarted pod with pod, node and exit code.",
     )
     TRAINING_FAILED = "TrainingFailed", "The training failed for good; the message says why."
-    WORLD_SIZE_CHANGED = "WorldSizeChanged", "The number of workers was changed, so a new attempt begins."
-    SPEC_CHANGED = "SpecChanged", "What to train was changed, so a new attempt begins."
-    PREEMPTED = "Preempted", "A pod had to give way to another one or was evicted. A new attempt begins at no cost."
-    GANG_EVICTED = "GangEvicted", "The gang scheduler took the job's place back. A new attempt begins at no cost."
-    NODE_LOST = "NodeLost", "A pod's node was lost. A new attempt begins, which costs no retry."
-    POD_DELETED = "PodDeleted", "Somebody deleted a pod of the training, so a new attempt begins at no cost."
-    JOB_DELETED = "JobDeleted", "Somebody deleted a Job of the training, so a new attempt begins."
-    TRAINING_SUSPENDED = "Suspended", "The training is held, and its pods end."
+    WORLD_SIZE_CHANGED = "WorldSizeChanged", "The number of workers changed, so a new attempt starts."
+    SPEC_CHANGED = "SpecChanged", "The spec changed, so a new attempt starts."
+    PREEMPTED = "Preempted", "A pod was preempted or evicted. A new attempt starts and costs no retry."
+    GANG_EVICTED = "GangEvicted", "The gang scheduler evicted the job. A new attempt starts and costs no retry."
+    NODE_LOST = "NodeLost", "A node was lost. A new attempt starts and costs no retry."
+    POD_DELETED = "PodDeleted", "A pod of the training was deleted. A new attempt starts and costs no retry."
+    JOB_DELETED = "JobDeleted", "A Job of the training was deleted, so a new attempt starts."
+    TRAINING_SUSPENDED = "Suspended", "The training is suspended, and its pods terminate."
     CHECKPOINT_LOST = (
         "CheckpointLost",
-        "The claim that the newest checkpoint was on is gone: an attempt begins without.",
+        "The PVC of the newest checkpoint was deleted: an attempt starts without a checkpoint.",
     )
     CHECKPOINT_REFUSED = "CheckpointRefused", "A pod printed a checkpoint that cannot be used; the message says why."
-    GANG_NOT_OFFLOADED = "GangNotOffloaded", "Pods that must reach each other were not sent to a cloud one by one."
+    GANG_NOT_OFFLOADED = "GangNotOffloaded", "A gang was not offloaded; the message says what to change."
     RUNTIME_UNMAINTAINED = "RuntimeUnmaintained", "The chosen model server is no longer maintained."
     DOWNLOADING = "Downloading", "A revision of a model is being downloaded."
     VALIDATION_STARTED = "ValidationStarted", "A revision of a model is being downloaded and validated."
-    VALIDATION_PASSED = "ValidationPassed", "A revision of a model was found good, and is served next."
-    VALIDATION_FAILED = "ValidationFailed", "A revision of a model was found bad; the message says why."
+    VALIDATION_PASSED = "ValidationPassed", "A revision of a model is valid, and is served next."
+    VALIDATION_FAILED = "ValidationFailed", "A revision of a model is not valid; the message says why."
     DEPLOYED = "Deployed", "A revision of a model is served."
-    UPDATE_FAILED = "UpdateFailed", "A revision of a model failed, and the earlier one goes on serving."
-    ROLLED_BACK = "RolledBack", "The servers of a model are those of an earlier revision again."
-    PUT_BACK = "PutBack", "Somebody changed a child of the object, which is as it was again: change the object instead."
-    OPTIONAL_SECRET_NOT_FOUND = "OptionalSecretNotFound", "The pod runs without a Secret that it can do without."
+    UPDATE_FAILED = "UpdateFailed", "A revision of a model failed, and the previous one keeps serving."
+    ROLLED_BACK = "RolledBack", "A model was rolled back to an earlier revision."
+    PUT_BACK = "PutBack", "A child of the object was modified and has been restored. Edit the object instead."
+    OPTIONAL_SECRET_NOT_FOUND = "OptionalSecretNotFound", "The pod runs without an optional Secret."
     MANDATORY_SECRET_NOT_FOUND = "MandatorySecretNotFound", "The pod waits for a Secret or a key of one."
     OPTIONAL_CONFIG_MAP_NOT_FOUND = (
         "OptionalConfigMapNotFound",
-        "The pod runs without a ConfigMap that it can do without.",
+        "The pod runs without an optional ConfigMap.",
     )
     MANDATORY_CONFIG_MAP_NOT_FOUND = "MandatoryConfigMapNotFound", "The pod waits for a ConfigMap or a key of one."
-    PULLING = "Pulling", "What an image needs is being made ready; the message says how far it is."
-    PULLED = "Pulled", "What an image needs has been made ready."
-    OTHER_PYTHON = "OtherPython", "The tag of an image names a Python, and the container runs in another."
-    LIMITS_IGNORED = "LimitsIgnored", "Limits of memory and CPU are not enforced on the node."
+    PULLING = "Pulling", "An image is being prepared; the message shows the progress."
+    PULLED = "Pulled", "An image is ready."
+    OTHER_PYTHON = "OtherPython", "The tag of an image names a Python version, and the container runs in another one."
+    LIMITS_IGNORED = "LimitsIgnored", "The node does not enforce limits of memory and CPU."
     CANNOT_START = "Failed", "A container could not be started; the message says why."
-    BACK_OFF = "BackOff", "A container that ends again and again is started again later."
+    BACK_OFF = "BackOff", "A container that keeps failing is restarted later."
     UNHEALTHY = "Unhealthy", "A probe of a container failed."
-    KILLING = "Killing", "A container is ended because its probe failed, or after a hook failed."
-    POST_START_FAILED = "FailedPostStartHook", "What a container wanted to be done after its start failed."
-    PRE_STOP_FAILED = "FailedPreStopHook", "What a container wanted to be done before its end failed."
-    NOT_RUN = "NotRun", "A DaemonSet's pod on a virtual node is shown as running, and not run."
-    LEFT_OUT = "LeftOut", "The pod runs without something that its node cannot carry; the message names the fields."
-    EVICTED = "Evicted", "The node ended the pod, for example because a volume outgrew its limit."
-    UNSUPPORTED = "Unsupported", "The pod asks for what its node cannot carry; the message names the fields."
+    KILLING = "Killing", "A container is killed because a probe or a hook failed."
+    POST_START_FAILED = "FailedPostStartHook", "The postStart hook of a container failed."
+    PRE_STOP_FAILED = "FailedPreStopHook", "The preStop hook of a container failed."
+    NOT_RUN = "NotRun", "A DaemonSet pod on a virtual node is reported as running, but not run."
+    LEFT_OUT = "LeftOut", "The pod runs, and its node ignores some of its fields; the message names them."
+    EVICTED = "Evicted", "The node evicted the pod, for example because a volume exceeded its limit."
+    UNSUPPORTED = "Unsupported", "The node does not support fields of the pod; the message names them."
 
 
 class Metric(Named):
-    """Metrics with their labels. Those of the operators that Skysail replaces keep their names."""
+    """Metrics with their labels. Metrics of the replaced operators keep their names."""
 
     MODAL_JOBS = "modal_jobs_total", "Jobs at Modal, by `status` (created, completed, failed), `gpu_type`, `replicas`."
-    MODAL_JOBS_ACTIVE = "modal_jobs_active", "Jobs that run at Modal now, by `gpu_type`."
-    MODAL_JOB_DURATION = "modal_job_duration_seconds", "How long jobs ran at Modal, by `status`, `gpu_type`."
+    MODAL_JOBS_ACTIVE = "modal_jobs_active", "Running jobs at Modal, by `gpu_type`."
+    MODAL_JOB_DURATION = "modal_job_duration_seconds", "Duration of jobs at Modal, by `status`, `gpu_type`."
     MODAL_GPU_UTILIZATION = "modal_gpu_utilization", "GPU use, by `job_name`, `gpu_type`; absent where unknown."
-    MODAL_COST = "modal_cost_estimate_usd", "What jobs at Modal cost, by `job_name`, `gpu_type`, `time_period`."
+    MODAL_COST = "modal_cost_estimate_usd", "Cost of jobs at Modal, by `job_name`, `gpu_type`, `time_period`."
     MODEL_DEPLOYMENTS = "model_deployments_created_total", "ModelDeployments that were created, each counted once."
     MODEL_VALIDATIONS = "model_validations_total", "Validations, by `status` (started, success, failure)."
     MODEL_ROLLOUTS = (
         "model_rollouts_total",
-        "Revisions of models that were served or failed to be, by `kind`, `outcome` (served, failed).",
+        "Finished rollouts of models, by `kind`, `outcome` (served, failed).",
     )
-    MODEL_ROLLBACKS = "model_rollbacks_total", "Automatic returns to an earlier revision, by `kind`."
+    MODEL_ROLLBACKS = "model_rollbacks_total", "Automatic rollbacks to an earlier revision, by `kind`."
     MODELS_READY = "model_ready", "1 for each model that answers, 0 for others, by `kind`, `namespace`, `name`."
     TRAINING_JOBS_CREATED = "trainingjob_created_total", "TrainingJobs that were created, by `namespace`."
     TRAINING_JOBS_COMPLETED = "trainingjob_completed_total", "TrainingJobs that succeeded, by `namespace`."
@@ -355,33 +385,39 @@ class Metric(Named):
     TRAINING_JOB_STATE = "trainingjob_state", "State of each TrainingJob, by `namespace`, `name`, `state`."
     TRAINING_JOB_GPUS = "trainingjob_allocated_gpus", "GPUs that pods of TrainingJobs hold, by `namespace`."
     TRAINING_JOB_WORKERS = "trainingjob_allocated_workers", "Workers of TrainingJobs that have a node, by `namespace`."
-    WORKQUEUE_DEPTH = "workqueue_depth", "Keys that wait for a worker, by `name` of the controller."
-    WORKQUEUE_WAIT = "workqueue_queue_duration_seconds", "How long keys waited for a worker, by `name`."
-    RECONCILES = "controller_runtime_reconcile_total", "Passes, by `controller` and `result`."
-    RECONCILE_TIME = "controller_runtime_reconcile_time_seconds", "How long passes took, by `controller`."
-    ACTIVE_WORKERS = "controller_runtime_active_workers", "Workers that are in a pass, by `controller`."
+    WORKQUEUE_DEPTH = "workqueue_depth", "Keys in the queue, by `name` of the controller."
+    WORKQUEUE_WAIT = "workqueue_queue_duration_seconds", "Time that keys spent in the queue, by `name`."
+    RECONCILES = "controller_runtime_reconcile_total", "Reconciles, by `controller` and `result`."
+    RECONCILE_TIME = "controller_runtime_reconcile_time_seconds", "Duration of reconciles, by `controller`."
+    ACTIVE_WORKERS = "controller_runtime_active_workers", "Workers that are reconciling, by `controller`."
     EFFECTS = "skysail_effects_total", "Effects: writes to the API server and calls to providers."
     CACHED_OBJECTS = "skysail_cache_objects", "Objects in the cache, by `kind`."
-    LISTS = "skysail_watch_lists_total", "Full lists, by `kind`; one is the first sync."
-    WATCHES = "skysail_watch_streams_total", "Watches that were opened, by `kind`."
-    AUDIT_DIFFERENCES = "skysail_cache_audit_differences_total", "Objects that the cache had wrong, by `kind`."
-    LOOP_LAG = "skysail_event_loop_lag_seconds", "How late the event loop was at its last heartbeat."
-    CLOUD_UP = "skysail_cloud_up", "1 where the cloud lists what it runs for us, 0 where it does not, by `cloud`."
-    LEADER = "skysail_leader", "1 in the replica that leads, 0 in the others."
-    TRAINING_JOB_PROGRESS = "trainingjob_progress_percent", "How far each TrainingJob is, by `namespace`, `name`."
-    TRAINING_JOB_EPOCH = "trainingjob_current_epoch", "The epoch that each TrainingJob is in, by `namespace`, `name`."
-    TRAINING_JOB_LOSS = "trainingjob_loss", "The metric `loss` that each TrainingJob reported, by `namespace`, `name`."
-    TRAINING_JOB_ACCURACY = "trainingjob_accuracy", "The metric `accuracy` likewise, by `namespace`, `name`."
+    LISTS = "skysail_watch_lists_total", "Full lists, by `kind`; the first sync counts as one."
+    WATCHES = "skysail_watch_streams_total", "Opened watches, by `kind`."
+    AUDIT_DIFFERENCES = (
+        "skysail_cache_audit_differences_total",
+        "Objects in the cache that differed from the API server, by `kind`.",
+    )
+    LOOP_LAG = "skysail_event_loop_lag_seconds", "Lag of the event loop at its last heartbeat."
+    CLOUD_UP = "skysail_cloud_up", "1 if the cloud lists its instances, else 0, by `cloud`."
+    LEADER = "skysail_leader", "1 in the leader, 0 in the other replicas."
+    TRAINING_JOB_PROGRESS = "trainingjob_progress_percent", "Progress of each TrainingJob, by `namespace`, `name`."
+    TRAINING_JOB_EPOCH = "trainingjob_current_epoch", "Current epoch of each TrainingJob, by `namespace`, `name`."
+    TRAINING_JOB_LOSS = "trainingjob_loss", "Reported metric `loss` of each TrainingJob, by `namespace`, `name`."
+    TRAINING_JOB_ACCURACY = (
+        "trainingjob_accuracy",
+        "Reported metric `accuracy` of each TrainingJob, by `namespace`, `name`.",
+    )
     TRAINING_JOB_GPU_UTILIZATION = (
         "trainingjob_gpu_utilization_percent",
-        "The metric `gpu_utilization` likewise, by `namespace`, `name`; absent where a training does not report it.",
+        "Reported metric `gpu_utilization` of each TrainingJob, by `namespace`, `name`; absent without a report.",
     )
     TRAINING_JOB_PASS_TIME = (
         "trainingjob_operator_reconcile_duration_seconds",
-        "How long passes over TrainingJobs took.",
+        "Duration of reconciles of TrainingJobs.",
     )
-    TRAINING_JOB_PASS_ERRORS = "trainingjob_operator_errors_total", "Passes over TrainingJobs that failed."
-    TRAINING_JOB_ATTEMPTS = "trainingjob_attempts_total", "Attempts that ended, by `namespace`, `cause`."
+    TRAINING_JOB_PASS_ERRORS = "trainingjob_operator_errors_total", "Failed reconciles of TrainingJobs."
+    TRAINING_JOB_ATTEMPTS = "trainingjob_attempts_total", "Finished attempts, by `namespace`, `cause`."
     TRAINING_JOB_LOST = (
         "trainingjob_lost_seconds_total",
         "Seconds of training after the last checkpoint of attempts that did not succeed, by `namespace`.",

@@ -1,7 +1,7 @@
-"""How much may be done that can wait: so many a second, and some more after a quiet time.
+"""Token bucket for work that can wait, such as status details.
 
-While little happens everything is done at once. When hundreds of objects come up together, the API server is what all
-of them wait for, and a word on how far each has come would only make them come later.
+A quiet operator writes at once. When hundreds of objects start together, the API server is the bottleneck, and progress
+details would only delay the objects themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Ration:
         self._counted = 0.0
 
     def take(self, now: float) -> bool:
-        """Whether one more may be done. `now` is in seconds, of a clock that never goes back."""
+        """Take a token if there is one. `now` is in seconds of a monotonic clock."""
         self._left = min(self._at_once, self._left + (now - self._counted) * self._a_second)
         self._counted = now
         if self._left < 1.0:

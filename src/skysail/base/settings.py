@@ -1,4 +1,4 @@
-"""Every setting of the operator, once. Filled by flags, environment, file and defaults, in this order."""
+"""All settings of the operator, from flags, environment, file and defaults, in this order of precedence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import Meta
 from skysail.base.errors import UserError
 
 _PREFIX = "SKYSAIL_"
-# Names that the operators which Skysail replaces gave to a setting of ours.
+# Environment variables of the replaced operators that mean the same setting.
 _OTHER_NAMES = {"mock_clouds": ("MODAL_MOCK",)}
 
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
@@ -21,19 +21,19 @@ RuntimeName = Literal["fastapi-onnx", "fastapi-pytorch", "tensorflow", "torchser
 
 
 class SettingsError(UserError):
-    """A setting has a value that cannot be used; the message names it and where it came from."""
+    """Invalid value of a setting. The message names the setting and its source."""
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A node that stands for a cloud. It is there while there is an account at that cloud, real or simulated."""
+    """A virtual node of a cloud. It exists while there is an account at that cloud, real or simulated."""
 
-    provider: Annotated[str, Meta(description="The cloud.")]
-    port: Annotated[Port, Meta(description="Port of its logs, exec and port-forward.")]
+    provider: Annotated[str, Meta(description="Name of the cloud.")]
+    port: Annotated[Port, Meta(description="Port that serves logs, exec and port-forward.")]
     taint: Annotated[
         str, Meta(pattern=r"^[^=:]+(=[^=:]*)?:(NoSchedule|NoExecute|PreferNoSchedule)$", description="key=value:Effect")
     ]
-    labels: Annotated[dict[str, str], Meta(description="Labels beside those that every such node has.")] = {}
-    capacity: Annotated[dict[str, str], Meta(description="What the scheduler may place there.")] = msgspec.field(
+    labels: Annotated[dict[str, str], Meta(description="Labels in addition to the default ones.")] = {}
+    capacity: Annotated[dict[str, str], Meta(description="Capacity that the scheduler sees.")] = msgspec.field(
         default_factory=lambda: {
             "cpu": "10k",
             "memory": "100Ti",
@@ -56,107 +56,110 @@ _NODES = {
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the operator can be told. A name here is a key of the file, and `SKYSAIL_` + NAME in the environment."""
+    """Settings of the operator. Each field is a key of the settings file and `SKYSAIL_` + NAME in the environment."""
 
-    kubeconfig: Annotated[str | None, Meta(description="The kubeconfig to use; by default as kubectl finds it.")] = None
-    context: Annotated[str | None, Meta(description="The context in it; by default the current one.")] = None
-    namespaces: Annotated[
-        tuple[Namespace, ...], Meta(description="Work on objects of these namespaces only; by default on all.")
-    ] = ()
-    operator_namespace: Annotated[str, Meta(description="Where the operator's own Lease and Secret are.")] = (
+    kubeconfig: Annotated[str | None, Meta(description="Path of the kubeconfig; by default as kubectl finds it.")] = (
+        None
+    )
+    context: Annotated[str | None, Meta(description="Context in the kubeconfig; by default the current one.")] = None
+    namespaces: Annotated[tuple[Namespace, ...], Meta(description="Namespaces to watch; by default all.")] = ()
+    operator_namespace: Annotated[str, Meta(description="Namespace of the operator's Lease and Secret.")] = (
         "skysail-system"
     )
     identity: Annotated[
-        str | None, Meta(description="Name of this replica, to which a suffix is added; by default the host's name.")
+        str | None, Meta(description="Name of this replica, to which a suffix is added; by default the hostname.")
     ] = None
     sole: Annotated[
-        bool, Meta(description="No other replica runs: take the lease over at once, whoever seems to hold it.")
+        bool, Meta(description="Only one replica runs: take over the lease at once, even if it seems to be held.")
     ] = False
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="What is logged.")] = "info"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Lowest level that is logged.")
+    ] = "info"
     log_format: Annotated[
         Literal["auto", "json", "text"], Meta(description="auto: text on a terminal, JSON elsewhere.")
     ] = "auto"
     health_ports: Annotated[
-        tuple[Port, ...], Meta(description="Ports of /healthz, /readyz and /metrics; all serve the same.")
+        tuple[Port, ...], Meta(description="Ports of /healthz, /readyz and /metrics; all serve the same pages.")
     ] = (8080, 8081)
     webhook_port: Annotated[Port, Meta(description="Port of the admission server.")] = 9443
     webhook_host: Annotated[
-        str | None, Meta(description="Address at which the API server and pods reach this process without a Service.")
+        str | None, Meta(description="Address of this process for the API server and pods, where there is no Service.")
     ] = None
     webhook_service: Annotated[str, Meta(description="Service in front of the admission server, in a cluster.")] = (
         "skysail-webhook"
     )
     progress_port: Annotated[
-        Port, Meta(description="Port that pods of TrainingJobs report to; with 0 nobody is asked to report.")
+        Port, Meta(description="Port that receives progress reports of TrainingJobs; 0 switches reports off.")
     ] = 8082
-    progress_service: Annotated[str, Meta(description="Service in front of it, in a cluster.")] = "skysail-progress"
+    progress_service: Annotated[str, Meta(description="Service in front of the progress server, in a cluster.")] = (
+        "skysail-progress"
+    )
     stall_seconds: Annotated[
-        float, Meta(gt=0, description="How long a training may be silent that has reported its progress.")
+        float, Meta(gt=0, description="Seconds without a progress report after which a training is Stalled.")
     ] = 900.0
     resync_seconds: Annotated[
         float,
-        Meta(gt=0, description="How often everything is looked at again, and every cache audited, without a change."),
+        Meta(gt=0, description="Seconds between two resyncs of all objects and audits of all caches."),
     ] = 600.0
     drain_seconds: Annotated[
-        float, Meta(ge=0, description="How long admission is still served after a stop was asked for.")
+        float, Meta(ge=0, description="Seconds for which admission is still served after SIGTERM.")
     ] = 3.0
-    webhooks: Annotated[bool, Meta(description="Whether to serve admission at all.")] = True
-    nodes: Annotated[dict[str, NodeSettings], Meta(description="The nodes that stand for clouds, by name.")] = (
+    webhooks: Annotated[bool, Meta(description="Serve admission webhooks.")] = True
+    nodes: Annotated[dict[str, NodeSettings], Meta(description="Virtual nodes of the clouds, by name.")] = (
         msgspec.field(default_factory=_NODES.copy)
     )
     node_address: Annotated[
         str | None, Meta(description="Address at which the API server reaches this process for logs and exec.")
     ] = None
     node_certificate: Annotated[
-        str | None, Meta(description="Certificate of the nodes' servers, with `node_key`; by default self-signed.")
+        str | None, Meta(description="Certificate of the node servers, used with `node_key`; by default self-signed.")
     ] = None
-    node_key: Annotated[str | None, Meta(description="Its private key.")] = None
-    data_folder: Annotated[str, Meta(description="Where logs of pods at clouds are kept until the pod is deleted.")] = (
+    node_key: Annotated[str | None, Meta(description="Private key of the node certificate.")] = None
+    data_folder: Annotated[str, Meta(description="Folder for logs of cloud pods, kept until the pod is deleted.")] = (
         "/var/lib/skysail"
     )
     simulated_clouds: Annotated[
-        str | None, Meta(description="Address of simulated clouds that stand in for all real ones.")
+        str | None, Meta(description="Address of the simulated clouds, which replace all real ones.")
     ] = None
-    simulated_token: Annotated[str | None, Meta(description="File with the token for them.")] = None
+    simulated_token: Annotated[str | None, Meta(description="File with the token for the simulated clouds.")] = None
     mock_clouds: Annotated[
-        bool, Meta(description="Pretend to run pods at clouds: nothing is called, and nothing is paid.")
+        bool, Meta(description="Pretend to run cloud pods: no cloud is called, and nothing is paid.")
     ] = False
     sweep_seconds: Annotated[
-        float, Meta(ge=0, description="How long an instance of ours without a claim is left alone before it is ended.")
+        float, Meta(ge=0, description="Seconds before an instance without a claim is terminated.")
     ] = 600.0
     launches_per_object: Annotated[
-        int, Meta(ge=1, description="How often one pod, or one index of a Job, is launched within 10 minutes.")
+        int, Meta(ge=1, description="Maximum launches of one pod, or of one index of a Job, in 10 minutes.")
     ] = 5
-    launches_per_namespace: Annotated[
-        int, Meta(ge=1, description="How many launches one namespace may have within an hour.")
-    ] = 60
+    launches_per_namespace: Annotated[int, Meta(ge=1, description="Maximum launches of one namespace in an hour.")] = 60
     launches_per_cloud: Annotated[
-        int, Meta(ge=1, description="How many launches this cluster may ask of one cloud within an hour.")
+        int, Meta(ge=1, description="Maximum launches of this cluster at one cloud in an hour.")
     ] = 300
     runtime_images: Annotated[
-        dict[RuntimeName, str], Meta(description="Images of model servers in place of their own, by runtime.")
+        dict[RuntimeName, str], Meta(description="Container images that replace those of serving runtimes, by runtime.")
     ] = {}
     fetch_image: Annotated[str, Meta(description="Image that downloads models in their pods.")] = (
         "localhost/skysail-fetch:dev"
     )
     model_sources: Annotated[
         tuple[str, ...],
-        Meta(description="Private places that models may come from beside public ones: CIDRs and host patterns."),
+        Meta(description="Private hosts that models may be downloaded from: CIDRs and host patterns."),
     ] = ()
-    model_limit_bytes: Annotated[int, Meta(ge=1, description="Most bytes that a model may have, unpacked.")] = 2**40
+    model_limit_bytes: Annotated[int, Meta(ge=1, description="Maximum size of an unpacked model in bytes.")] = 2**40
     prepare_seconds: Annotated[
-        int, Meta(ge=1, description="How long the download and the validation of a model may run.")
+        int, Meta(ge=1, description="Maximum seconds for the download and the validation of a model.")
     ] = 21600
     rollout_seconds: Annotated[
-        int, Meta(ge=1, description="How long servers of a new revision may take until one more of them is ready.")
+        int,
+        Meta(ge=1, description="progressDeadlineSeconds of model servers: maximum seconds without rollout progress."),
     ] = 1800
     soak_seconds: Annotated[
-        int, Meta(ge=0, description="How long a server of a new revision must have been ready before the next starts.")
+        int, Meta(ge=0, description="minReadySeconds of model servers: seconds ready before the next one starts.")
     ] = 10
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None) -> Settings:
-    """Flags win over the environment, which wins over the file. A flag that is None was not given."""
+    """Merge the sources: flags before environment before file. A flag that is None was not given."""
     merged: dict[str, Any] = {}
     for source, values in (
         (str(file), _from_file(file) if file else {}),
@@ -168,7 +171,7 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | 
 
 
 def mocks_clouds(environment: Mapping[str, str]) -> bool:
-    """Whether the environment asks to pretend; for who starts an operator without the rest of that environment."""
+    """Return whether the environment asks for mock clouds."""
     names = _names("mock_clouds")
     return load({}, {name: value for name, value in environment.items() if name in names}).mock_clouds
 
@@ -177,7 +180,7 @@ def _checked(source: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"A setting from {source} cannot be used: {error}. See `skysail run --help`.") from error
+        raise SettingsError(f"A setting from {source} is invalid: {error}. See `skysail run --help`.") from error
     return values
 
 
@@ -193,7 +196,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _names(setting: str) -> tuple[str, ...]:
-    """In the environment."""
+    """Return the environment variables of a setting."""
     return (_PREFIX + setting.upper(), *_OTHER_NAMES.get(setting, ()))
 
 
@@ -203,7 +206,7 @@ def _from_file(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise SettingsError(f"Cannot read the settings file {file}: {error.strerror}.") from error
     except msgspec.MsgspecError as error:
-        raise SettingsError(f"{file} is no YAML: {error}.") from error
+        raise SettingsError(f"{file} is not valid YAML: {error}.") from error
     if not isinstance(values, dict):
-        raise SettingsError(f"{file} must hold `name: value` lines.")
+        raise SettingsError(f"{file} must hold a mapping of `name: value` lines.")
     return values

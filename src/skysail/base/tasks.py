@@ -1,4 +1,4 @@
-"""What one mistake must not do: end the process, and every pod, node and cloud of it."""
+"""Run background work so that one error does not end the process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ log = logging.getLogger(__name__)
 
 
 async def survive(work: Awaitable[None], what: str) -> bool:
-    """Await, and tell whether it went well. The broad `except` of everything that is no loop; cancelling passes."""
+    """Await `work` and log its exception. Returns whether it succeeded. Cancellation passes through."""
     try:
         await work
     except Exception:
-        log.exception("failed", extra={"what": what})
+        log.exception("background task failed", extra={"what": what})
         return False
     return True

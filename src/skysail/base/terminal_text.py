@@ -1,10 +1,10 @@
-"""Text as a terminal shows it."""
+"""Terminal control sequences, removed from text."""
 
 from __future__ import annotations
 
 import re
 
-# What moves the cursor, colours what follows or sets a title, and whatever else is no character.
+# Cursor movements, colours, titles and all other control characters.
 _COMMANDS = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
@@ -14,16 +14,16 @@ _COMMANDS = re.compile(
 
 
 def shown(text: str) -> str:
-    """Without what only tells a terminal how to show it, so that it does nothing to the terminal of its reader.
+    """Remove control sequences, so that the text cannot change the reader's terminal.
 
-    Of a line that was written over again and again, as bars of progress are, only what was written last.
+    A line that was overwritten with carriage returns, such as a progress bar, is reduced to its last content.
     """
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return _COMMANDS.sub("", "\n".join(lines))
 
 
 def ending(text: str, longest: int) -> str:
-    """The end of it, in whole lines as far as there is more than one."""
+    """Return at most `longest` characters from the end, cut at a line break if there is one."""
     if len(text) <= longest:
         return text
     _, newline, whole = text[-longest:].partition("\n")

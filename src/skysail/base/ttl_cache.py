@@ -1,4 +1,4 @@
-"""Answers of the API server that hold for a while, so that not every request becomes two."""
+"""A bounded cache whose entries expire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST = 4096
 
 
 class Memory(Generic[K, V]):
-    """Bounded: a stranger who tries many tokens makes it forget the oldest answers, and nothing worse."""
+    """Bounded: a client that probes with many tokens can only evict the oldest entries."""
 
     def __init__(self, clock: Callable[[], float], *, most: int = _MOST) -> None:
         self._clock = clock
@@ -20,7 +20,7 @@ class Memory(Generic[K, V]):
         self._answers: dict[K, tuple[float, V]] = {}
 
     async def get(self, key: K, ask: Callable[[], Awaitable[V]], *, keep: Callable[[V], float]) -> V:
-        """The remembered answer, or a new one, which is kept for `keep` seconds. A failure is not remembered."""
+        """Return the cached value, or fetch one and cache it for `keep(value)` seconds. Errors are not cached."""
         known = self._answers.get(key)
         if known and known[0] > self._clock():
             return known[1]

@@ -1,4 +1,4 @@
-"""JSON of which nobody knows who wrote it: a user's pod, a server, a page in place of an answer."""
+"""Decoding of JSON from untrusted sources: users' pods, servers, error pages in place of an answer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 class Unreadable(ValueError):
-    """Its text says why, and may stand in a sentence."""
+    """Invalid input. The message is a clause that fits into a sentence."""
 
 
 def read(written: bytes | str, kind: type[T]) -> T:
-    """Raises Unreadable, and nothing else: what is no text or has no bottom is no defect of ours."""
+    """Decode untrusted JSON. Raises Unreadable, and nothing else, for input that is invalid or nested too deeply."""
     try:
         return msgspec.json.decode(written, type=kind)
     except RecursionError as error:

@@ -1,1 +1,1 @@
-"""Paid things at a cloud, each with a claim that was written before the cloud was called."""
+"""CloudInstance claims: the launch protocol, written to the API server before any cloud is called."""

@@ -1,1 +1,1 @@
-"""The command line: one file per command."""
+"""The `skysail` command: entry point, shared options, and the output of each command."""

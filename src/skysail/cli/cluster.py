@@ -1,4 +1,4 @@
-"""The cluster that a command speaks to, and the object that it speaks of."""
+"""Access to the cluster, and lookup of the object that a command names."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ Model = ModelDeployment | MLModel
 
 
 class NotThere(UserError):
-    """There is none of this name; the message says what is near."""
+    """No object has this name. The message lists similar names."""
 
 
 class Ambiguous(UserError):
-    """Several have this name; the message says how to name each."""
+    """Several objects have this name. The message says how to name each."""
 
 
 class NoAnswer(UserError):
-    """The cluster did not answer, or refused; the message says what to do."""
+    """The cluster did not answer, or rejected the request. The message says what to do."""
 
     exit_code = 1
 
@@ -55,20 +55,20 @@ class _List(msgspec.Struct):
 
 
 def speak(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
-    """What is said to the cluster, from the first word to the last. What it refuses is a sentence, not a traceback."""
+    """Run `talk` with a client of the cluster. An error of the cluster becomes a sentence, not a traceback."""
     try:
         return asyncio.run(connected(access, talk))
     except Forbidden as error:
-        raise NoAnswer(f"{access.server} does not allow this to you: {error.message}.") from error
+        raise NoAnswer(f"You are not allowed to do this at {access.server}: {error.message}.") from error
     except KubeError as error:
         raise NoAnswer(
-            f"The cluster at {access.server} does not answer as it should: {error}. Is it up (`skysail status`), and "
-            "is it the one that you mean (`--kubeconfig`)?"
+            f"The request to the cluster at {access.server} failed: {error}. Check that the cluster is up "
+            "(`skysail status`) and that it is the right one (`--kubeconfig`)."
         ) from error
 
 
 def access(path: Path | None, context: str | None) -> Access:
-    """The named kubeconfig; else KUBECONFIG; else the cluster of this machine, if it is up; else as kubectl does."""
+    """Use the given kubeconfig, else KUBECONFIG, else the local cluster if it is up, else kubectl's default."""
     home = Home.of(None, os.environ)
     if path is None and not os.environ.get("KUBECONFIG") and home.is_taken():
         path = home.kubeconfig
@@ -82,19 +82,19 @@ async def training_job(client: Client, namespace: str, name: str) -> TrainingJob
 
 
 async def model(client: Client, namespace: str, wanted: str) -> Model:
-    """Of either kind that serves one: `wanted` is its name, or `kind/name` where both have that name."""
+    """Return a ModelDeployment or an MLModel. `wanted` is its name, or `kind/name` if both have that name."""
     kind, slash, name = wanted.rpartition("/")
     kinds = tuple(each for each in _SERVED if not slash or kind.lower() in _spellings(each))
     if not kinds:
         known = " or ".join(f"{each.resource.kind.lower()}/{name}" for each in _SERVED)
-        raise NotThere(f"{kind} is no kind of model: write {known}.")
+        raise NotThere(f"{kind} is not a kind of model. Write {known}.")
     found = await one_of(kinds, client, Key(namespace, name))
     assert isinstance(found, ModelDeployment | MLModel)
     return found
 
 
 async def one_of(kinds: tuple[CustomKind, ...], client: Client, wanted: Key) -> Object:
-    """The one that has this name. Raises NotThere, with what is near, and Ambiguous."""
+    """Return the object with this name. Raises NotThere, with similar names, or Ambiguous."""
     found: dict[str, Object] = {}
     for kind in kinds:
         with contextlib.suppress(NotFound, NotServed):
@@ -104,12 +104,12 @@ async def one_of(kinds: tuple[CustomKind, ...], client: Client, wanted: Key) -> 
         raise await _not_there(client, kinds, wanted)
     if len(found) > 1:
         named = " or ".join(f"{kind.lower()}/{wanted.name}" for kind in found)
-        raise Ambiguous(f"There is a {' and a '.join(found)} {wanted.name} in {wanted.namespace}: write {named}.")
+        raise Ambiguous(f"Namespace {wanted.namespace} has a {' and a '.join(found)} {wanted.name}. Write {named}.")
     return next(iter(found.values()))
 
 
 async def until_over(client: Client, job: TrainingJob) -> AsyncIterator[TrainingJob]:
-    """The job each time that it has changed, until it has ended or is gone."""
+    """Yield the job after each change, until it has finished or is deleted."""
     key = job.metadata.key
     cache = Cache(TRAINING_JOB.resource, TrainingJob, selector={"fieldSelector": f"metadata.name={key.name}"})
     changed = asyncio.Event()
@@ -125,8 +125,8 @@ async def until_over(client: Client, job: TrainingJob) -> AsyncIterator[Training
 
 @contextlib.asynccontextmanager
 async def kept(client: Client, cache: Cache[K], namespace: str) -> AsyncIterator[None]:
-    """The cache is full when this begins, and current until it ends."""
-    # A reflector never gives up; whoever may not list has to hear of it.
+    """Keep the cache synced inside this context."""
+    # A reflector retries for ever, so list once here: a user without the right to list gets an error.
     await client.list_page(cache.resource, namespace, {**cache.selector, "limit": "1"})
     cache.feeds = (namespace,)
     reflector = asyncio.create_task(Reflector(client, cache, namespace=namespace).run())
@@ -147,7 +147,7 @@ async def connected(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T
 
 
 def _spellings(kind: CustomKind) -> tuple[str, ...]:
-    """As kubectl takes them."""
+    """Return the names of the kind that kubectl accepts."""
     resource = kind.resource
     return (resource.kind.lower(), resource.plural, *kind.short_names)
 
@@ -158,17 +158,19 @@ async def _not_there(client: Client, kinds: tuple[CustomKind, ...], wanted: Key)
     try:
         known = [key for kind in kinds for key in await _names(client, kind)]
     except (NotFound, NotServed):
-        return NotThere(f"This cluster knows no {several}: Skysail is not installed in it. `skysail up` starts one.")
+        return NotThere(
+            f"This cluster has no {several}: Skysail is not installed. `skysail up` starts a cluster with it."
+        )
     except Forbidden:
         known = []
     elsewhere = sorted(key.namespace for key in known if key.name == wanted.name)
     here = [key.name for key in known if key.namespace == wanted.namespace]
-    missing = f"There is no {what} {wanted.name} in namespace {wanted.namespace}"
+    missing = f"{what} {wanted.name} not found in namespace {wanted.namespace}"
     if elsewhere:
-        return NotThere(f"{missing}, but in {', '.join(elsewhere)}: add `-n {elsewhere[0]}`.")
+        return NotThere(f"{missing}. It exists in {', '.join(elsewhere)}: add `-n {elsewhere[0]}`.")
     near = difflib.get_close_matches(wanted.name, here, _NEAR)
     if near:
-        return NotThere(f"{missing}. Near is: {', '.join(near)}.")
+        return NotThere(f"{missing}. Similar names: {', '.join(near)}.")
     there = sorted({key.namespace for key in known})
     return NotThere(f"{missing}. Namespaces with {several}: {', '.join(there) or 'none'}.")
 

@@ -1,4 +1,4 @@
-"""Why a TrainingJob is where it is, for people: what its status says, in the order in which it is asked. Pure."""
+"""Explanation of a TrainingJob's state, from its status, in the order in which users ask. Pure."""
 
 from __future__ import annotations
 
@@ -20,49 +20,50 @@ from skysail.kinds.training.plan.planner import OVER
 from skysail.kube.api.fields import Condition
 
 _ADVICE: dict[str, str] = {
-    Reason.INVALID_SPEC: "Change what it names: `kubectl edit trainingjob {name} -n {namespace}`. It begins by itself.",
-    Reason.RECONCILE_FAILED: "It is tried again by itself. Where it stays so, change what the sentence names.",
-    Reason.NAME_TAKEN: "Delete or rename one of the two that the sentence names. It goes on by itself then.",
-    Reason.INSUFFICIENT_RESOURCES: "Ask for less (resources, gpuPerWorker, workers), or make room: "
-    "`kubectl describe nodes` shows what they have.",
+    Reason.INVALID_SPEC: "Correct the fields that the message names: "
+    "`kubectl edit trainingjob {name} -n {namespace}`. The job then starts.",
+    Reason.RECONCILE_FAILED: "Skysail retries. If the message stays, correct what it names.",
+    Reason.NAME_TAKEN: "Delete or rename one of the two objects that the message names. The job then continues.",
+    Reason.INSUFFICIENT_RESOURCES: "Request less (resources, gpuPerWorker, workers), or add capacity: "
+    "`kubectl describe nodes` shows what is free.",
     Reason.NO_MATCHING_NODE: "Correct nodeSelector, affinity or tolerations in spec.podTemplate, or label a node: "
-    "`kubectl get nodes --show-labels` shows what they have.",
-    Reason.UNSUPPORTED: "Remove what the sentence names from spec.podTemplate, or let it run on another node.",
-    Reason.VOLUME_UNAVAILABLE: "`kubectl describe pvc -n {namespace}` shows which claim is not bound, and why.",
-    Reason.IMAGE_PULL_FAILED: "Correct spec.image or give the node access to it. On a cluster of `skysail up`: "
+    "`kubectl get nodes --show-labels` shows the labels.",
+    Reason.UNSUPPORTED: "Remove the fields that the message names from spec.podTemplate, or use another node.",
+    Reason.VOLUME_UNAVAILABLE: "`kubectl describe pvc -n {namespace}` shows which PVC is not bound, and why.",
+    Reason.IMAGE_PULL_FAILED: "Correct spec.image, or give the node access to it. On a local cluster: "
     "`skysail image add`.",
-    Reason.CONFIG_MISSING: "Create what it refers to; the pod starts by itself.",
-    Reason.QUOTA_EXCEEDED: "`kubectl describe quota -n {namespace}` shows who uses it up. The job begins by itself.",
-    Reason.PODS_REFUSED: "Change what the sentence names.",
-    Reason.SCHEDULING_GATED: "Whoever set the gate removes it: a queue, when it is the job's turn.",
-    Reason.STARTING: "Wait. Where the sentence names a reason and it stays, correct that.",
-    Reason.RUNNING: "Nothing. `skysail logs {name} -n {namespace} -f` shows what it does.",
-    Reason.RESTARTING: "Nothing: the next attempt begins by itself.",
-    Reason.PODS_ENDING: "Nothing: the next attempt begins when they are gone.",
+    Reason.CONFIG_MISSING: "Create the missing object; the pod then starts.",
+    Reason.QUOTA_EXCEEDED: "`kubectl describe quota -n {namespace}` shows its use. The job starts when quota is free.",
+    Reason.PODS_REFUSED: "Correct what the message names.",
+    Reason.SCHEDULING_GATED: "Wait until the gate is removed: a queue removes it when it is the job's turn.",
+    Reason.STARTING: "Wait. If the message names a reason and stays, correct that.",
+    Reason.RUNNING: "Nothing. `skysail logs {name} -n {namespace} -f` shows its output.",
+    Reason.RESTARTING: "Nothing: the next attempt starts by itself.",
+    Reason.PODS_ENDING: "Nothing: the next attempt starts when these pods are deleted.",
     Reason.SUSPENDED: "`kubectl patch trainingjob {name} -n {namespace} --type merge -p "
-    '\'{{"spec": {{"suspend": false}}}}\'` lets it go on.',
-    Reason.COMPLETED: "Nothing: it is done.",
-    Reason.NOT_ADMITTED: "Ask for less (resources, gpuPerWorker, workers), or wait: it begins when the queue lets it.",
+    '\'{{"spec": {{"suspend": false}}}}\'` resumes the job.',
+    Reason.COMPLETED: "Nothing: the job has finished.",
+    Reason.NOT_ADMITTED: "Request less (resources, gpuPerWorker, workers), or wait until the queue admits the job.",
     Reason.GANG_UNAVAILABLE: "Install the gang scheduler, or set spec.scheduling.gang to none.",
-    Reason.CRASH_LOOP: "Correct the program or the spec; a change of the spec begins a new attempt.",
+    Reason.CRASH_LOOP: "Correct the program or the spec; a change of the spec starts a new attempt.",
 }
 _WHOLE = 100
 _ANEW = (
-    "Correct it, then delete the TrainingJob and create it anew. A claim that was made for it goes with it, and the "
-    "checkpoints with that: name a claim of your own in spec.checkpoint.claimName to keep them."
+    "Correct it, then delete the TrainingJob and create it again. Its generated PVC and the checkpoints on it are "
+    "deleted with it: name a PVC of your own in spec.checkpoint.claimName to keep them."
 )
 _UNSEEN = (
-    "No operator has looked at it yet. Is one there? `skysail status` on a cluster of `skysail up`, else "
+    "No operator has reconciled the job yet. Check that one runs: `skysail status` on a local cluster, else "
     "`kubectl get pods -n skysail-system`."
 )
 
 
 def diagnosis(job: TrainingJob, now: datetime) -> Iterator[RenderableType]:
-    """One part after the other, each for lines of its own."""
+    """Yield the parts of the explanation, each on lines of its own."""
     status = job.status
     yield Text(_headline(job, now))
     if job.spec.managed_by is not None:
-        yield Text(f"Why: it is {job.spec.managed_by} that works on it, and Skysail leaves it alone.")
+        yield Text(f"Why: {job.spec.managed_by} manages this job, and Skysail ignores it.")
         return
     yield Text(f"Why: {_reason(job)}")
     stalled = conditions.find(status.conditions, Type.STALLED)
@@ -86,13 +87,13 @@ def progress(told: Progress, now: datetime) -> str:
         "" if told.step is None else f"step {told.step}",
         *(f"{metric.name} {metric.value}" for metric in told.metrics),
         _to_go(told),
-        "" if told.last_updated_time is None else f"told {since(told.last_updated_time, now)} ago",
+        "" if told.last_updated_time is None else f"reported {since(told.last_updated_time, now)} ago",
     ]
     return ", ".join(part for part in parts if part)
 
 
 def _to_go(told: Progress) -> str:
-    """Who is at its end often does not say so of the time."""
+    """Return the remaining time, but not at 100 %: many programs leave an old estimate there."""
     is_known = told.estimated_remaining_seconds is not None and told.percent != _WHOLE
     return f"{age(told.estimated_remaining_seconds or 0)} to go" if is_known else ""
 
@@ -117,7 +118,7 @@ def attempts_table(attempts: tuple[Attempt, ...]) -> Table:
 
 
 def sentence_of(job: TrainingJob) -> Condition | None:
-    """The condition that tells where the job stands: one that says that nothing is done comes before all others."""
+    """Return the condition that explains the state of the job. A rejection comes first."""
     accepted = conditions.find(job.status.conditions, Type.ACCEPTED)
     if accepted is not None and accepted.status == "False":
         return accepted
@@ -136,9 +137,9 @@ def _headline(job: TrainingJob, now: datetime) -> str:
 def _reason(job: TrainingJob) -> str:
     told = sentence_of(job)
     if told is None:
-        return "nobody has said anything about it."
+        return "no status reported yet."
     late = told.observed_generation < job.metadata.generation and job.status.phase not in OVER
-    return told.message + (" (This was said before the newest change of the spec.)" if late else "")
+    return told.message + (" (This is older than the newest change of the spec.)" if late else "")
 
 
 def _failure(failure: Failure, attempts: tuple[Attempt, ...]) -> Iterator[Text]:

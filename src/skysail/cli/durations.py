@@ -1,4 +1,4 @@
-"""How long ago, in one short word."""
+"""Durations in one short word, such as 5m."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def age(seconds: float) -> str:
 
 
 def since(time: str, now: datetime) -> str:
-    """`time` as Kubernetes writes it."""
+    """Return the age of a Kubernetes timestamp."""
     return age((now - datetime.fromisoformat(time)).total_seconds())

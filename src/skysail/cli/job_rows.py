@@ -1,4 +1,4 @@
-"""A TrainingJob in one line, or drawn with a bar. Pure."""
+"""A TrainingJob as one line, or with a progress bar. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def row(job: TrainingJob, now: datetime) -> str:
 
 
 def without_age(line: str) -> str:
-    """What tells whether something has happened."""
+    """Remove the age, to see whether anything else changed."""
     return line.rsplit(" ", 1)[0].rstrip()
 
 

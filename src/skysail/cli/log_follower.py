@@ -1,4 +1,4 @@
-"""One log file that is followed while it grows, across its rotation."""
+"""Follower of one log file, across its rotation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Follower:
-    """Begins at the file's end, or at its start where it did not exist yet."""
+    """Starts at the end of the file, or at its start if the file does not exist yet."""
 
     def __init__(self, path: Path, *, from_start: bool = False) -> None:
         self._path = path
@@ -18,7 +18,7 @@ class Follower:
             self._file.seek(0, os.SEEK_END)
 
     def lines(self) -> Iterator[str]:
-        """The lines that were finished since the last call. A line, or a letter, that is not whole yet waits."""
+        """Return the lines completed since the last call. An incomplete line or character is kept for the next call."""
         while True:
             *whole, self._begun = (self._begun + self._file.read()).split(b"\n")
             for line in whole:
@@ -34,5 +34,5 @@ class Follower:
     def _is_rotated(self) -> bool:
         try:
             return not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
-        except FileNotFoundError:  # between its rotation and its first new word
+        except FileNotFoundError:  # between its rotation and the first new line
             return False

@@ -1,4 +1,4 @@
-"""The command `skysail`. Each command is a file of its own and imports what it runs only when it runs."""
+"""The command `skysail`. Each subcommand imports its modules only when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from skysail.cli.commands.open import open_service
 
 
 def main() -> None:
-    """Run one command. An error that the user can do something about is a sentence, not a traceback."""
+    """Run one command. An error that the user can fix is printed as a sentence, not as a traceback."""
     depth.allow()
     try:
         application()()

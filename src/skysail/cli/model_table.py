@@ -1,4 +1,4 @@
-"""The models of a cluster in a table, each with a line that shows how often it was asked in the last minutes."""
+"""Table of the models of a cluster, each with a sparkline of its requests in the last minutes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _SERVERS = f"{Label.MODEL_UID},{Label.TYPE}=inference"
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A model, and its requests in intervals of the same length, oldest first; None where its servers do not tell."""
+    """A model and its requests per interval, oldest first. None if its servers do not report requests."""
 
     model: Model
     requests: list[int] | None
 
 
 class _Stats(msgspec.Struct):
-    """As a server in a user's pod tells it: it may tell anything."""
+    """Statistics from a server in a user's pod. Untrusted."""
 
     requests: Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=10**12)]], msgspec.Meta(max_length=600)]
 
@@ -88,7 +88,7 @@ def table(shown: Iterable[Shown]) -> Table:
 
 
 def sparkline(counts: list[int]) -> str:
-    """As tall as the tallest; several counts share a character where there are more than fit."""
+    """Draw the counts, scaled to the maximum. Several counts share a character if there are too many."""
     size = max(1, -(-len(counts) // _WIDTH))
     sums = [sum(counts[start : start + size]) for start in range(0, len(counts), size)]
     tallest = max(sums, default=0) or 1
@@ -114,7 +114,7 @@ def _model(child: Object) -> IndexKey:
 async def _requests(
     client: Client, model: Model, servers: list[tuple[Object, Row]], turns: asyncio.Semaphore
 ) -> list[int] | None:
-    """Over all servers of a model. One that does not answer in time is left out: this is only to look at."""
+    """Add up all servers of a model. A server that does not answer in time is skipped."""
     own = [(pod, row) for pod, row in servers if _model(pod) == model.metadata.identity]
     told = [stats for stats in await asyncio.gather(*(_stats(client, pod, row, turns) for pod, row in own)) if stats]
     return [sum(counts) for counts in zip(*told, strict=False)] if told else None

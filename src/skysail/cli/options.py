@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-JobArgument = Annotated[str, typer.Argument(metavar="TRAININGJOB", help="Its name.")]
-NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")]
+JobArgument = Annotated[str, typer.Argument(metavar="TRAININGJOB", help="Name of the TrainingJob.")]
+NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the object.")]
 KubeconfigOption = Annotated[
     Path | None,
-    typer.Option(help="The kubeconfig [default: $KUBECONFIG, else that of `skysail up`, else as kubectl finds it]."),
+    typer.Option(help="Path of the kubeconfig [default: $KUBECONFIG, else the local cluster's, else kubectl's]."),
 ]
-ContextOption = Annotated[str | None, typer.Option(help="The context in it [default: the current one].")]
+ContextOption = Annotated[str | None, typer.Option(help="Context in the kubeconfig [default: the current one].")]
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="A ModelDeployment or MLModel: its name, or kind/name.")
 ]

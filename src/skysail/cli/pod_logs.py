@@ -1,4 +1,4 @@
-"""The logs of a training job's pods, line by line: as they are, or as they grow over restarts and attempts."""
+"""Logs of the pods of a TrainingJob: once, or followed over restarts and attempts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client, decoded
 from skysail.kube.client.errors import Invalid, NotFound, ReplyLost, ServerFault, Throttled, Unreachable
 
-# Between two tries, where a stream broke off or a pod has not told its end yet.
+# Delay before a broken stream or a pod without an end state is retried.
 _PAUSE_SECONDS = 1.0
-# How often a node is asked that does not answer for a pod that has ended: it may be gone for good.
+# Attempts for a finished pod whose node does not answer: the node may be gone for good.
 _TRIES = 10
 
 Say = Callable[[Pod, str], None]
@@ -30,7 +30,7 @@ Moment = tuple[datetime, str]
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Which pods: of one rank as (role, index), of one attempt, or of all."""
+    """Selection of pods: one rank as (role, index), one attempt, or all."""
 
     rank: tuple[str, int] | None = None
     attempt: int | None = None
@@ -39,7 +39,7 @@ class Wanted(msgspec.Struct, frozen=True):
         return self.rank in {None, (pod.role, pod.index)} and self.attempt in {None, pod.attempt}
 
     def is_over(self, job: TrainingJob | None) -> bool:
-        """Whether none of these pods can come any more."""
+        """Return whether no further pod of this selection can appear."""
         if job is None or job.status.phase in OVER:
             return True
         known = None if self.attempt is None else attempts.recorded(job.status, self.attempt)
@@ -51,26 +51,26 @@ class _List(msgspec.Struct):
 
 
 async def pods(client: Client, job: TrainingJob) -> tuple[Pod, ...]:
-    """Those that are there, in the order of attempts and ranks."""
+    """Return the existing pods, ordered by attempt and rank."""
     page = await client.list_page(POD, job.metadata.namespace, _selector(job))
     return tuple(sorted(decoded(page, _List).items, key=_order))
 
 
 async def written(client: Client, pod: Pod, tail: int | None = None) -> AsyncIterator[str]:
-    """What the pod has said until now."""
+    """Yield the log of the pod so far."""
     query = {} if tail is None else {"tailLines": str(tail)}
     async for _, line in _lines(client, pod, query):
         yield line
 
 
 def has_begun(pod: Pod) -> bool:
-    """Whether it can have said anything."""
+    """Return whether the pod can have a log."""
     states = [row.state for row in pod.status.container_statuses if row.name == CONTAINER]
     return any(state.running is not None or state.terminated is not None for state in states)
 
 
 async def follow(client: Client, job: TrainingJob, wanted: Wanted, say: Say, *, tail: int | None = None) -> None:
-    """Every line of every such pod as it comes, until no more can come."""
+    """Print every line of the selected pods as it arrives, until no more can arrive."""
     await _Following(client, job, wanted, say, tail).run()
 
 
@@ -101,11 +101,11 @@ class _Following:
                 self._changed.clear()
                 self._begin(tasks, self._pods.all())
                 await self._changed.wait()
-            # The end may be heard of before the pods are: one that lived shortly is found here.
+            # The end of the job may arrive before its pods: find a pod that ran briefly here.
             self._begin(tasks, list(await pods(self._client, self._job)))
 
     def _seen(self) -> TrainingJob | None:
-        """None also where another job has the name now."""
+        """Return None if the job is deleted or was replaced by another one of the same name."""
         seen = self._jobs.get(self._job.metadata.key)
         return seen if seen is not None and seen.metadata.uid == self._job.metadata.uid else None
 
@@ -115,11 +115,11 @@ class _Following:
                 self._tails[pod.metadata.uid] = tasks.create_task(self._follow(pod))
 
     async def _follow(self, pod: Pod) -> None:
-        """To its end; a stream that breaks off goes on after the last line that came."""
+        """Follow one pod to its end. A broken stream resumes after the last received line."""
         place, tries = _Place(), 0
         query = {} if self._tail is None else {"tailLines": str(self._tail)}
         while True:
-            # Asked before, so that what it said until then comes with the stream.
+            # Read the state before the stream, so that the stream contains everything up to that state.
             has_ended = self._has_ended(pod)
             try:
                 async for moment, line in _lines(self._client, pod, {**query, "follow": "true", "timestamps": "true"}):
@@ -141,7 +141,7 @@ class _Following:
 
 
 class _Place:
-    """How far the log of a pod was heard. Several lines may be of one moment: they are told apart by their number."""
+    """Position in the log of a pod. Lines with the same timestamp are counted."""
 
     def __init__(self) -> None:
         self._moment: Moment | None = None
@@ -149,7 +149,7 @@ class _Place:
         self._heard: int | None = None
 
     def resume(self) -> dict[str, str]:
-        """The query of a stream that goes on here. It is exact to a second only, so some lines come again."""
+        """Return the query that resumes here. It is exact to a second only, so some lines arrive twice."""
         if self._moment is None:
             return {}
         self._heard = self._lines
@@ -171,7 +171,7 @@ class _Place:
 
 
 async def _lines(client: Client, pod: Pod, query: dict[str, str]) -> AsyncIterator[tuple[Moment | None, str]]:
-    """Whole lines; with the moment of each, where timestamps were asked for."""
+    """Yield complete lines, with their timestamps if requested."""
     path = POD.path(pod.metadata.namespace, pod.metadata.name, "log")
     rest = b""
     async with await client.follow(path, {"container": CONTAINER, **query}) as stream:
@@ -191,7 +191,7 @@ def _read(line: bytes, *, stamped: bool) -> tuple[Moment | None, str]:
 
 
 def _moment(stamp: str) -> Moment | None:
-    """To the nanosecond, which Python's own times do not have; None where this is no time."""
+    """Parse a timestamp to the nanosecond, which datetime cannot hold. Returns None if it is invalid."""
     try:
         time = datetime.fromisoformat(stamp).astimezone(UTC)
     except ValueError:

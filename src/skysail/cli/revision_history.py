@@ -1,4 +1,4 @@
-"""What was served of a model before, and which of it is meant."""
+"""Revision history of a model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from skysail.kube.client.client import Client, decoded
 
 
 class NoSuchRevision(UserError):
-    """The history has no such revision; the message says which it has."""
+    """The history has no such revision. The message lists the existing ones."""
 
 
 class Failed(UserError):
-    """The revision was tried and undone; the message says how it is tried again."""
+    """The revision failed and was rolled back. The message says how to retry it."""
 
 
 class _List(msgspec.Struct):
@@ -28,7 +28,7 @@ class _List(msgspec.Struct):
 
 
 async def history(client: Client, model: Model) -> list[Entry]:
-    """The newest first. Only the model's own are asked for: those of others may hold anything."""
+    """Return the revisions, newest first. Only those with the model's UID count: other objects are untrusted."""
     query = {"labelSelector": f"{Label.MODEL_UID}={model.metadata.uid}"}
     page = await client.list_page(CONTROLLER_REVISION, model.metadata.namespace, query)
     entries = [entry for row in decoded(page, _List).items if _is_of(model, row) and (entry := revisions.entry(row))]
@@ -36,33 +36,35 @@ async def history(client: Client, model: Model) -> list[Entry]:
 
 
 def chosen(model: Model, entries: list[Entry], number: int | None) -> Entry:
-    """The one of this number; else what is served, where another is on its way or failed; else the one before."""
+    """Return the revision with this number, else the served one if it is not the desired one, else the previous one."""
     name, now = model.metadata.name, model.status.revision
     if number is None:
         newest = now if model.status.candidate or _has_failed(model) else now - 1
         before = [entry for entry in entries if entry.outcome == "served" and entry.number <= newest]
         if not before:
-            raise NoSuchRevision(f"Nothing else of {name} was served before. Its revisions: {_listed(model, entries)}.")
+            raise NoSuchRevision(
+                f"{name} has no earlier revision to roll back to. Its revisions: {_listed(model, entries)}."
+            )
         return before[0]
     found = next((entry for entry in entries if entry.number == number), None)
     if found is None:
         raise NoSuchRevision(f"{name} has no revision {number}. Its revisions: {_listed(model, entries)}.")
     if found.outcome == "failed":
         raise Failed(
-            f"Revision {number} is what {name} asks for, and failed: it is not tried again. Correct the spec, or have "
-            f"it tried once more by `skysail rollback {name} --to {now}`, and then `skysail rollback {name} --undo`."
+            f"Revision {number} is the current spec of {name}, and failed. Correct the spec, or retry it with "
+            f"`skysail rollback {name} --to {now}` and then `skysail rollback {name} --undo`."
         )
     return found
 
 
 def _has_failed(model: Model) -> bool:
-    """Whether what is asked for is not what is served: then to go back means to stay."""
+    """Return whether the served revision differs from the desired one: then a rollback keeps the served one."""
     failed = conditions.find(model.status.conditions, Condition.UPDATE_FAILED)
     return failed is not None and failed.status == "True"
 
 
 def told(model: Model, entry: Entry) -> str:
-    """Only ModelDeployments give their revisions names."""
+    """Format a revision. Only ModelDeployments name their revisions."""
     version = entry.want.version if isinstance(model, ModelDeployment) else ""
     outcome = "served now" if entry.number == model.status.revision else entry.outcome
     about = ", ".join(word for word in (version, outcome) if word)

@@ -1,1 +1,1 @@
-"""Places where pods run. Knows no Kubernetes: a vendor's SDK is imported only in its own folder below this one."""
+"""Interfaces to the places where pods run, and simulated clouds. Imports no Kubernetes code."""

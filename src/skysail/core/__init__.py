@@ -1,1 +1,1 @@
-"""The loop that every controller runs in: observe, plan, act, report. Knows no kind."""
+"""Controller runtime: work queue, workers, actions, executor, fence, drift. Knows no kind."""

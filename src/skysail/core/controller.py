@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from skysail.base.names import Reason
 from skysail.base.rate_limiter import Ration
 from skysail.core.actions import Note, Plan
+from skysail.core.errors import Stale
 from skysail.core.executor import NameTaken, Performer
 from skysail.core.fence import Fenced
 from skysail.core.workqueue import Queue
@@ -160,7 +161,7 @@ class Loop(Generic[S]):
         except Terminating:
             # Nothing can be made in a namespace that ends; its objects go anyway.
             return "terminating"
-        except (Fenced, Conflict, AlreadyExists, NotFound) as error:
+        except (Fenced, Stale, Conflict, AlreadyExists, NotFound) as error:
             log.debug("not now", extra={"kind": self.kind, "object": str(key), "why": str(error)})
             self.queue.retry(key)
             return "requeue"

@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from skysail.base.names import Annotation
-from skysail.core.fence import Fenced
+from skysail.core.errors import Stale
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import Resource
 from skysail.kube.client.client import Client, Manifest
@@ -59,7 +59,7 @@ class Drift:
             return False
         live = await self._client.get(resource, metadata.namespace, metadata.name, dict)
         if _hash(live) != _hash(manifest):
-            raise Fenced(f"{resource.kind} {metadata.key} was applied anew, and our cache does not know that yet")
+            raise Stale(f"{resource.kind} {metadata.key} was applied anew, and our cache does not know that yet")
         if not _holds(manifest, live) and await self._would_change(resource, live, manifest):
             return True
         self.note(resource, known)

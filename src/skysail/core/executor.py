@@ -26,6 +26,7 @@ from skysail.core.actions import (
     SetFinalizers,
 )
 from skysail.core.drift import Drift
+from skysail.core.errors import Stale
 from skysail.core.fence import Fence, Fenced
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import Resource
@@ -391,7 +392,7 @@ def _refuse_foreign(resource: Resource, existing: Object, owner: Owner) -> None:
     if controller is None or controller.uid != owner.object.metadata.uid:
         named = (owner.resource.kind, owner.object.metadata.name)
         if existing.metadata.is_deleting or (controller and (controller.kind, controller.name) == named):
-            raise Fenced(f"{resource.kind} {existing.metadata.name} is of one that had this name before, and goes soon")
+            raise Stale(f"{resource.kind} {existing.metadata.name} belongs to a deleted object of the same name")
         whose = f"belongs to {controller.kind} {controller.name}" if controller else "was made by somebody else"
         raise NameTaken(
             f"{resource.kind} {existing.metadata.name} {whose}, so Skysail leaves it alone. Delete or rename it, or "

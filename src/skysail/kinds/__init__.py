@@ -1,1 +1,1 @@
-"""What people write, and what becomes of it: one package per engine, none imports another."""
+"""Custom resources and their controllers: one package per engine. No engine imports another."""

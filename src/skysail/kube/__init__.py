@@ -1,1 +1,1 @@
-"""The only door to the API server. Knows Kubernetes; knows none of our kinds."""
+"""The only access to the API server. Knows Kubernetes, knows no kind of Skysail."""

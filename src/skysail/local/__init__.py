@@ -1,1 +1,1 @@
-"""A cluster on this machine: a real control plane inside one set of namespaces."""
+"""A Kubernetes cluster on this machine, without a container engine."""

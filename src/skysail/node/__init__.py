@@ -1,1 +1,1 @@
-"""A kubelet for a provider: registers a node, runs the pods that are bound to it, and serves kubectl's verbs."""
+"""A kubelet for any provider: registers a node, runs its pods, and serves `kubectl logs`, `exec` and the rest."""

@@ -30,9 +30,9 @@ from skysail.node.sync.planner import Start, Stop
 from skysail.node.sync.snapshot import HEALTHY, Health, is_forgotten
 
 _PUMP_SECONDS = 5.0
-# What a program has for its own end, even if its hook took all the time that there was.
-# The next pass comes at once: who fails at once must not be asked without a pause.
+# Pause after a failed stop, because the next sync follows at once.
 _STOP_AGAIN_SECONDS = 1.0
+# Left for SIGTERM even if the preStop hook used up the grace period.
 _LEAST_GRACE = 2.0
 _TAIL_LINES = 80
 _TAIL_BYTES = 2048

@@ -1,1 +1,1 @@
-"""What runs inside users' pods. Stands alone: nothing here imports the rest of Skysail."""
+"""Programs that run in users' pods. They import nothing else of Skysail."""

@@ -43,7 +43,7 @@ def test_a_wrong_value_is_told_with_its_name_and_its_source(flags, env, words):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("surprise: 1", ["surprise"]), ("[1]", ["name: value"]), ("{", ["no YAML"]), (None, ["Cannot read"])],
+    [("surprise: 1", ["surprise"]), ("[1]", ["name: value"]), ("{", ["not valid YAML"]), (None, ["Cannot read"])],
 )
 def test_a_wrong_file_is_told(tmp_path, text, words):
     file = tmp_path / "settings.yaml"

@@ -88,7 +88,7 @@ def test_a_rank_that_died_is_told_with_all_that_is_known():
     lines = shown.splitlines()
     assert lines[0] == "ml-jobs/mnist: Running (pytorch, 2 of 2 workers run, began 9m ago)"
     assert lines[1] == "Why: All 2 pods run or have ended well."
-    assert lines[2] == "Progress: 42%, epoch 3, step 1200, loss 0.12, 5m to go, told 3s ago"
+    assert lines[2] == "Progress: 42%, epoch 3, step 1200, loss 0.12, 5m to go, reported 3s ago"
     assert lines[3] == (
         "Last failure, in attempt 0: Worker 1 (pod mnist-worker-0-1-x on node gpu-7) failed with exit code 137 "
         "(OOMKilled). It needs more memory: raise resources.limits.memory."
@@ -126,7 +126,7 @@ def test_a_rank_that_died_is_told_with_all_that_is_known():
         (
             {"phase": "Failed", "conditions": [condition("BackoffLimitExceeded", "All retries are used up.")]},
             "Why: All retries are used up.",
-            "name a claim of your own in spec.checkpoint.claimName to keep them",
+            "name a PVC of your own in spec.checkpoint.claimName to keep them",
         ),
         (
             {
@@ -141,7 +141,7 @@ def test_a_rank_that_died_is_told_with_all_that_is_known():
             "Why: 2 pods have not ended yet.",
             """-p '{"spec": {"suspend": false}}'""",
         ),
-        ({"phase": "Pending"}, "Why: nobody has said anything about it.", "No operator has looked at it yet."),
+        ({"phase": "Pending"}, "Why: no status reported yet.", "No operator has reconciled the job yet."),
     ],
 )
 def test_what_it_waits_for_and_what_to_do_is_told(status, why, advice):
@@ -156,12 +156,12 @@ def test_a_silent_training_is_told():
 
 
 def test_what_was_said_before_the_newest_change_is_marked():
-    assert "before the newest change" in told(job(generation=3, conditions=[condition("Running", "All run.")]))
+    assert "older than the newest change" in told(job(generation=3, conditions=[condition("Running", "All run.")]))
 
 
 def test_what_has_ended_is_not_said_to_be_late():
     over = job(phase="Failed", generation=3, conditions=[condition("BackoffLimitExceeded", "All retries are used up.")])
-    assert "before the newest change" not in told(over)
+    assert "older than the newest change" not in told(over)
 
 
 def test_who_is_done_has_nothing_to_go():
@@ -186,7 +186,7 @@ def test_times_are_whole_on_a_narrow_terminal():
 def test_another_controllers_job_is_not_explained():
     of = job(conditions=[condition("Running", "All run.")])
     managed = msgspec.structs.replace(of.spec, managed_by="kueue.x-k8s.io/multikueue")
-    assert "kueue.x-k8s.io/multikueue that works on it" in told(msgspec.structs.replace(of, spec=managed))
+    assert "kueue.x-k8s.io/multikueue manages this job" in told(msgspec.structs.replace(of, spec=managed))
 
 
 def test_each_advice_is_a_sentence_about_this_job():

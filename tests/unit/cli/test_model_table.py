@@ -142,7 +142,7 @@ def test_bare_rows_are_put_where_the_server_looks_for_them(runtime, text, sent):
 
 def test_what_is_no_json_is_told_with_an_example():
     with pytest.raises(
-        inference_request.Unanswerable, match=r'no JSON .* Such as: --data .\{"features": \[\[1.0, 2.0\]\]\}'
+        inference_request.Unanswerable, match=r'not valid JSON .* Example: --data .\{"features": \[\[1.0, 2.0\]\]\}'
     ):
         inference_request.question(ROWS["fastapi-pytorch"], "1, 2")
 
@@ -153,7 +153,7 @@ def test_what_is_no_json_is_told_with_an_example():
     ids=["surrogates", "deep"],
 )
 def test_what_nobody_can_read_is_told(text, why):
-    with pytest.raises(inference_request.Unanswerable, match=rf"no JSON \({why}\)\. Such as"):
+    with pytest.raises(inference_request.Unanswerable, match=rf"not valid JSON \({why}\)\. Example"):
         inference_request.question(ROWS["fastapi-pytorch"], text)
     with pytest.raises(inference_request.Unanswerable, match=why):
         inference_request.path(ROWS["fastapi-pytorch"], "net", text.encode(errors="surrogateescape"))
@@ -245,7 +245,7 @@ def test_revisions_of_an_ml_model_have_no_names():
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (None, "Nothing else of dummy was served before. Its revisions: 1 (v1, served now)."),
+        (None, "dummy has no earlier revision to roll back to. Its revisions: 1 (v1, served now)."),
         (7, "dummy has no revision 7. Its revisions: 1 (v1, served now)."),
     ],
 )
@@ -258,7 +258,7 @@ def test_a_revision_that_is_not_there_is_told_with_those_that_are(number, said):
 def test_a_revision_that_failed_is_not_tried_again_by_naming_it():
     """It is the one that is asked for: one that failed before another was asked for has been forgiven."""
     with pytest.raises(
-        revision_history.Failed, match=r"`skysail rollback dummy --to 1`, and then `skysail rollback dummy --undo`"
+        revision_history.Failed, match=r"`skysail rollback dummy --to 1` and then `skysail rollback dummy --undo`"
     ):
         revision_history.chosen(deployment(revision=1), [entry(2, "failed"), entry(1)], 2)
 
@@ -282,17 +282,19 @@ async def test_a_kind_says_which_of_two_models_of_one_name_is_meant(name, kind):
 
 
 async def test_a_name_that_two_models_have_is_not_guessed_at():
-    with pytest.raises(cluster.Ambiguous, match="write modeldeployment/dummy or mlmodel/dummy"):
+    with pytest.raises(cluster.Ambiguous, match="Write modeldeployment/dummy or mlmodel/dummy"):
         await cluster.model(Client(Pods(BOTH)), "ml", "dummy")
     for path, found in BOTH.items():
         assert await cluster.model(Client(Pods({path: found})), "ml", "dummy") == found
 
 
 async def test_a_kind_that_serves_nothing_is_told():
-    with pytest.raises(cluster.NotThere, match="job is no kind of model: write modeldeployment/dummy or mlmodel/dummy"):
+    with pytest.raises(
+        cluster.NotThere, match=r"job is not a kind of model\. Write modeldeployment/dummy or mlmodel/dummy"
+    ):
         await cluster.model(Client(Pods(BOTH)), "ml", "job/dummy")
 
 
 async def test_a_cluster_that_knows_no_models_is_told_apart_from_one_without_this_one():
-    with pytest.raises(cluster.NotThere, match="Skysail is not installed in it"):
+    with pytest.raises(cluster.NotThere, match="Skysail is not installed"):
         await cluster.model(Client(Pods({})), "ml", "dummy")

@@ -255,9 +255,9 @@ def test_another_job_of_the_same_name_is_another_job():
 @pytest.mark.parametrize(
     ("name", "namespace", "want"),
     [
-        ("mnits", "default", "There is no TrainingJob mnits in namespace default. Near is: mnist."),
-        ("mnist", "ml", "There is no TrainingJob mnist in namespace ml, but in default: add `-n default`."),
-        ("x", "ml", "There is no TrainingJob x in namespace ml. Namespaces with TrainingJobs: default."),
+        ("mnits", "default", "TrainingJob mnits not found in namespace default. Similar names: mnist."),
+        ("mnist", "ml", "TrainingJob mnist not found in namespace ml. It exists in default: add `-n default`."),
+        ("x", "ml", "TrainingJob x not found in namespace ml. Namespaces with TrainingJobs: default."),
     ],
 )
 def test_who_asks_for_a_job_that_is_not_there_is_told_what_is(name, namespace, want):

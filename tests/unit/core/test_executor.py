@@ -14,6 +14,7 @@ from skysail.base.names import Label
 from skysail.claims.types import CloudInstanceStatus
 from skysail.core.actions import Apply, Create, Delete, Launch, Owner, Patch, PatchStatus, SetFinalizers
 from skysail.core.drift import Drift
+from skysail.core.errors import Stale
 from skysail.core.executor import Caches, CrossNamespace, NameTaken, Performer, finished
 from skysail.core.fence import Fenced, Open
 from skysail.kube.api.objects import Key, Object
@@ -194,7 +195,7 @@ def test_a_child_that_is_newer_than_the_cache_is_not_taken_for_changed():
         await stage.perform(Apply(CONFIG_MAP, _child("old"), owner, is_kept=True))
         known = await stage.client.get(CONFIG_MAP, "default", "child", Object)
         await stage.perform(Apply(CONFIG_MAP, _child("new"), owner, is_kept=True))
-        with pytest.raises(Fenced):
+        with pytest.raises(Stale):
             await Drift(stage.client).is_there(CONFIG_MAP, known, finished(_child("old"), owner))
 
     play(story)
@@ -319,7 +320,7 @@ def test_a_child_of_one_that_had_the_name_before_is_waited_for():
         await stage.apply(before, "first", only_once=False)
         renewed = msgspec.structs.replace(before.object.metadata, uid="another")
         after = Owner(CONFIG_MAP, msgspec.structs.replace(before.object, metadata=renewed))
-        with pytest.raises(Fenced):
+        with pytest.raises(Stale):
             await stage.apply(after, "second", only_once=False)
 
     play(story)

@@ -1,6 +1,7 @@
 import pytest
 
-from skysail.kinds.offload.resource_limits_webhook import HOOKS, is_extended, set_limits
+from skysail.kinds.offload.resource_limits_webhook import HOOKS, set_limits
+from skysail.kube.api.resource_validation import is_device
 
 
 def pod(*containers: dict, init: tuple[dict, ...] = ()) -> dict:
@@ -67,7 +68,7 @@ def test_admitting_twice_changes_nothing_more():
     ],
 )
 def test_extended_resources_are_those_with_a_foreign_domain(name, want):
-    assert is_extended(name) is want
+    assert is_device(name) is want
 
 
 def test_every_hook_asks_only_for_objects_that_lack_a_limit():

@@ -1,1 +1,1 @@
-"""Plan."""
+"""Pure decisions about one claim: launch, termination, status."""

@@ -1,1 +1,1 @@
-"""Commands."""
+"""One file per command of `skysail`."""

@@ -1,4 +1,4 @@
-"""`skysail audit-cache`: is what the operator believes what the API server holds?"""
+"""`skysail audit-cache`: compare the operator's caches with the API server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def audit_cache(
         str | None, typer.Option(help="The operator's health address, such as http://127.0.0.1:8080, in a cluster.")
     ] = None,
 ) -> None:
-    """Compare the operator's caches with the API server, and print the numbers. Exit code 1 where they differ."""
+    """Compare the operator's caches with the API server and print the numbers. Exit code 1 if they differ."""
     import os
 
     import msgspec
@@ -61,7 +61,7 @@ def _to(url: str) -> HTTPConnection:
 
 
 def _inside(home: Home) -> HTTPConnection:
-    """The operator of the cluster on this machine listens inside the hull; the hull hands out a line to it."""
+    """Connect to the operator of the local cluster, which listens inside the cluster's network namespace."""
     from http.client import HTTPConnection
 
     from skysail.local.addresses import HULL, OPERATOR_HEALTH_PORT

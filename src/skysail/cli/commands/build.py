@@ -1,4 +1,4 @@
-"""`skysail build`: the control plane's binary, ahead of the first `up`. For make, so that its minutes are seen."""
+"""`skysail build`: build the control plane before the first `up`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def build() -> None:
 
 
 def find_binaries() -> Binaries:
-    """The plane's programs; what takes long is told. May take minutes."""
+    """Find or build the programs of the control plane and print the progress. May take minutes."""
     import os
     import time
 

@@ -1,4 +1,4 @@
-"""`skysail down`: no process stays; the data do, unless told otherwise."""
+"""`skysail down`: stop the local cluster; the data stay unless `--purge` is given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def down(
     home: HomeOption = None,
     purge: Annotated[bool, typer.Option("--purge", help="Delete the cluster's data too.")] = False,
 ) -> None:
-    """Stop the cluster on this machine. Down already is fine."""
+    """Stop the cluster on this machine. Does nothing if it is down already."""
     import os
 
     from skysail.local import launcher

@@ -1,4 +1,4 @@
-"""`skysail get`: a TrainingJob in one line, and how far it is."""
+"""`skysail get`: a TrainingJob and its progress in one line."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _PER_SECOND = 4
 def get(
     name: JobArgument,
     namespace: NamespaceOption = "default",
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show each change until the job has ended.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show each change until the job has finished.")] = False,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Show a TrainingJob and how far it is. With --watch, exit code 1 where it has failed."""
+    """Show a TrainingJob and its progress. With --watch, exit code 1 if the job fails."""
     import contextlib
 
     from rich.console import Console
@@ -58,7 +58,7 @@ def _show(console: Console, job: TrainingJob) -> None:
 
 
 async def _rows(console: Console, client: Client, job: TrainingJob) -> TrainingJob | None:
-    """A line for each change that a reader would see."""
+    """Print a line for each visible change."""
     from skysail.base import clock
     from skysail.cli import cluster, job_rows
 
@@ -73,7 +73,7 @@ async def _rows(console: Console, client: Client, job: TrainingJob) -> TrainingJ
 
 
 async def _live(console: Console, client: Client, job: TrainingJob) -> TrainingJob | None:
-    """One place of the terminal, drawn anew: ages grow also while nothing else happens."""
+    """Redraw one area of the terminal, because ages grow even if nothing else changes."""
     from rich.live import Live
 
     from skysail.base import clock

@@ -1,4 +1,4 @@
-"""`skysail image`: which environment an image stands for on this machine."""
+"""`skysail image`: environments that replace images on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def application() -> typer.Typer:
-    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Environments that stand for images here.")
+    app = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, help="Manage the environments that replace images on this machine."
+    )
     app.command()(add)
     app.command(name="list")(list_images)
     app.command(name="rm")(remove)
@@ -25,14 +27,14 @@ def application() -> typer.Typer:
 
 
 def add(
-    pattern: Annotated[str, typer.Argument(help="Images that it stands for, such as 'pytorch/pytorch:*'.")],
+    pattern: Annotated[str, typer.Argument(help="Pattern of images, such as 'pytorch/pytorch:*'.")],
     packages: Annotated[list[str] | None, typer.Option("--with", help="Packages, separated by commas.")] = None,
-    python: Annotated[str, typer.Option(help="A Python that is installed here, such as 3.12 [default: our own].")] = "",
-    copy: Annotated[str, typer.Option(help="FOLDER:/path: every run finds a copy of the folder there.")] = "",
-    entrypoint: Annotated[str, typer.Option(help="What runs where a container names no command.")] = "",
+    python: Annotated[str, typer.Option(help="Installed Python version, such as 3.12 [default: Skysail's own].")] = "",
+    copy: Annotated[str, typer.Option(help="FOLDER:/path: copy the folder to this path in each container.")] = "",
+    entrypoint: Annotated[str, typer.Option(help="Command of containers that name none.")] = "",
     home: HomeOption = None,
 ) -> None:
-    """Make an environment and use it for these images from the next start on."""
+    """Create an environment for these images. Containers use it from their next start on."""
     import asyncio
 
     from skysail.local.images.rules import Rule
@@ -51,7 +53,7 @@ def add(
 
 
 def list_images(home: HomeOption = None) -> None:
-    """Show the rules in the order in which they are tried."""
+    """List the rules in the order in which they are matched."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -68,13 +70,13 @@ def list_images(home: HomeOption = None) -> None:
 
 
 def remove(pattern: str, home: HomeOption = None) -> None:
-    """Forget what was added, and delete its environment where no other image has it."""
+    """Remove an added rule, and its environment if no other rule uses it."""
     rules, environments = _open(home)
     forgotten = [rule for rule in rules.own() if rule.pattern == pattern]
     rules.remove(pattern)
     for rule in forgotten:
         environments.remove(rule)
-    typer.echo(f"{pattern} is forgotten.")
+    typer.echo(f"{pattern} is removed.")
 
 
 def _open(home: Path | None) -> tuple[Rules, Environments]:
@@ -90,18 +92,20 @@ def _pattern(pattern: str) -> str:
     from skysail.local.errors import Misused
 
     if not pattern.strip():
-        raise Misused("An image must have a name: name those that are meant, such as 'team/trainer:*'.")
+        raise Misused("The image pattern is empty: give one such as 'team/trainer:*'.")
     return pattern
 
 
 def _packages(groups: Iterable[str]) -> tuple[str, ...]:
-    """What begins with a dash would be an option of uv itself."""
+    """Split the list of packages. Raises Misused for a name with a leading dash, which uv would read as an option."""
     from skysail.local.errors import Misused
 
     names = tuple(name for group in groups for part in group.split(",") if (name := part.strip()))
     for name in names:
         if name.startswith("-"):
-            raise Misused(f"--with {name} is no package; uv is set by its own variables, such as UV_DEFAULT_INDEX.")
+            raise Misused(
+                f"--with {name} is not a package. Set options of uv by its variables, such as UV_DEFAULT_INDEX."
+            )
     return names
 
 
@@ -111,7 +115,7 @@ def _entrypoint(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise Misused(f"--entrypoint {text} cannot be read as a shell would read it: {error}.") from error
+        raise Misused(f"--entrypoint {text} is not a valid shell command: {error}.") from error
 
 
 def _copied(spec: str) -> Copied | None:
@@ -124,7 +128,7 @@ def _copied(spec: str) -> Copied | None:
         return None
     source, _, target = spec.rpartition(":")
     if not source or not target.startswith("/") or not Path(source).is_dir():
-        raise Misused(f"--copy {spec} must be FOLDER:/path, with a folder that exists.")
+        raise Misused(f"--copy {spec} must be FOLDER:/path with an existing folder.")
     if rootfs.hides_the_system(target, Machine()):
-        raise Misused(f"--copy {spec} would hide the system's own files at {target}: choose another path.")
+        raise Misused(f"--copy {spec} would hide system files at {target}: choose another path.")
     return Copied(str(Path(source).absolute()), target)

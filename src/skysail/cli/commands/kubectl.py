@@ -1,4 +1,4 @@
-"""`skysail kubectl`: the cluster's own kubectl with its kubeconfig. Reads and writes nothing in ~/.kube."""
+"""`skysail kubectl`: the local cluster's kubectl with its kubeconfig. Never touches ~/.kube."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 
 
 class Verbatim(TyperCommand):
-    """Reads no argument itself, and keeps them all: also the `--` that a parser would take for its own."""
+    """A command that passes on all arguments, including `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.args = args
@@ -17,7 +17,7 @@ class Verbatim(TyperCommand):
 
 
 def kubectl(context: typer.Context) -> None:
-    """Run kubectl on the cluster of this machine; all arguments are kubectl's."""
+    """Run kubectl on the local cluster. All arguments are passed to kubectl."""
     import os
 
     import msgspec

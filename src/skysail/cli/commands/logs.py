@@ -1,4 +1,4 @@
-"""`skysail logs`: what all ranks of a TrainingJob say."""
+"""`skysail logs`: the logs of all ranks of a TrainingJob."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ def logs(
     name: JobArgument,
     namespace: NamespaceOption = "default",
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on over restarts and attempts, until the job has ended.")
+        bool, typer.Option("--follow", "-f", help="Follow over restarts and attempts until the job has finished.")
     ] = False,
     rank: Annotated[
-        str | None, typer.Option(metavar="[ROLE-]INDEX", help="Of one pod only: 1 is worker 1, ps-0 a server [all].")
+        str | None,
+        typer.Option(metavar="[ROLE-]INDEX", help="One rank only: 1 is worker 1, ps-0 is parameter server 0 [all]."),
     ] = None,
-    attempt: Annotated[int | None, typer.Option(min=0, help="Of this attempt [the newest one; with -f, all].")] = None,
-    tail: Annotated[int | None, typer.Option(min=0, help="Begin with so many lines of each pod [all].")] = None,
+    attempt: Annotated[int | None, typer.Option(min=0, help="One attempt only [the newest one; with -f, all].")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Start with the last N lines of each pod [all].")] = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Print the logs of all ranks of a TrainingJob, each line with the rank before it."""
+    """Print the logs of all ranks of a TrainingJob. Each line starts with its rank."""
     import contextlib
 
     from skysail.cli import cluster, pod_logs
@@ -60,7 +61,7 @@ def _rank(text: str | None) -> tuple[str, int] | None:
         role = "worker"
     if role not in _ROLES or not index.isdecimal():
         raise typer.BadParameter(
-            f"{text} is no rank: write an index such as 1, or a role with one, such as ps-0. "
+            f"{text} is not a rank: write an index such as 1, or a role and an index such as ps-0. "
             f"The roles are {', '.join(_ROLES)}.",
             param_hint="--rank",
         )
@@ -68,7 +69,7 @@ def _rank(text: str | None) -> tuple[str, int] | None:
 
 
 async def _until_now(client: Client, job: TrainingJob, wanted: Wanted, tail: int | None) -> None:
-    """One pod after the other."""
+    """Print the logs so far, pod by pod."""
     from skysail.cli import pod_logs
 
     there = [pod for pod in await pod_logs.pods(client, job) if wanted.takes(pod)]
@@ -80,7 +81,7 @@ async def _until_now(client: Client, job: TrainingJob, wanted: Wanted, tail: int
     for pod in found:
         if not pod_logs.has_begun(pod):
             typer.echo(
-                f"{_who(pod)} has not started: `skysail why {job.metadata.name}` tells what it waits for.", err=True
+                f"{_who(pod)} has not started: `skysail why {job.metadata.name}` shows the pending reason.", err=True
             )
             continue
         async for line in pod_logs.written(client, pod, tail):
@@ -93,12 +94,12 @@ async def _until_the_end(client: Client, job: TrainingJob, wanted: Wanted, tail:
 
     try:
         await pod_logs.follow(client, job, wanted, _teller(), tail=tail)
-    except* (BrokenPipeError, KubeError) as group:  # whoever read has enough, or may not read
+    except* (BrokenPipeError, KubeError) as group:  # the reader closed the pipe, or has no right to read logs
         raise group.exceptions[0] from None
 
 
 def _teller() -> Say:
-    """Prints a line with its rank before it, in the rank's colour; and says when another attempt begins."""
+    """Return a printer that prefixes each line with its rank in colour, and announces each new attempt."""
     import os
 
     known: list[str] = []
@@ -127,7 +128,7 @@ def _nothing(job: TrainingJob, wanted: Wanted) -> Exception:
     where = f"`skysail why {job.metadata.name} -n {job.metadata.namespace}`"
     if wanted.attempt is not None:
         return UserError(
-            f"Attempt {wanted.attempt} has no such pods any more, or never had. {where} shows the attempts, and the "
-            "last words of the pod that failed."
+            f"Attempt {wanted.attempt} has no such pods. {where} shows the attempts and the last log lines of the "
+            "failed pod."
         )
-    return UserError(f"There are no such pods now. {where} tells why.")
+    return UserError(f"No such pods exist now. {where} says why.")

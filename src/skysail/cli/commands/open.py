@@ -1,4 +1,4 @@
-"""`skysail open`: a Service of the cluster on a port of this machine."""
+"""`skysail open`: forward a port of this machine to a Service of the local cluster."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ _HTTPS_PORT = 443
 
 def open_service(
     service: Annotated[
-        str, typer.Argument(metavar="SERVICE[:PORT]", help="Its name, and which port if it has several.")
+        str, typer.Argument(metavar="SERVICE[:PORT]", help="Name of the Service, and the port if it has several.")
     ],
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the Service.")] = "default",
     port: Annotated[
         int | None,
-        typer.Option("--port", min=1, max=65535, help="Port on this machine [default: the Service's, or free]."),
+        typer.Option(
+            "--port", min=1, max=65535, help="Port on this machine [default: the Service's port, else a free one]."
+        ),
     ] = None,
     home: HomeOption = None,
 ) -> None:
-    """Open a Service on a port of this machine, until Ctrl-C."""
+    """Forward a port of this machine to a Service until Ctrl-C."""
     import asyncio
     import contextlib
     import os
@@ -46,7 +48,7 @@ def open_service(
     scheme = "https" if way.port == _HTTPS_PORT else "http"
     typer.echo(f"{namespace}/{name} is at {scheme}://127.0.0.1:{listener.getsockname()[1]}; Ctrl-C closes it.")
     if not way.is_served:
-        typer.echo("Nobody stands behind it yet: connections are cut until one of its pods is ready.", err=True)
+        typer.echo("The Service has no ready pod yet: connections fail until one is ready.", err=True)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_carry(place, way, listener))
 
@@ -65,7 +67,7 @@ async def _find(home: Home, namespace: str, name: str, port: str) -> Way:
 
 
 def _listener(port: int | None, way: Way) -> socket.socket:
-    """Where the user named a port, that one or none."""
+    """Open the listener. A port that the user named is used or rejected, never replaced."""
     from skysail.local.cluster import tcp_proxy
     from skysail.local.errors import Refused
 
@@ -74,7 +76,9 @@ def _listener(port: int | None, way: Way) -> socket.socket:
     listener = tcp_proxy.open_listener(port)
     if listener.getsockname()[1] != port:
         listener.close()
-        raise Refused(f"Port {port} of this machine is taken: name another with --port, or none for a free one.")
+        raise Refused(
+            f"Port {port} of this machine is in use: choose another with --port, or leave it out for a free one."
+        )
     return listener
 
 
@@ -93,7 +97,7 @@ async def _carry(home: Home, way: Way, listener: socket.socket) -> None:
                 return await asyncio.to_thread(control.dial, place.address, place.port)
             except Refused as error:
                 typer.echo(f"{place.address}:{place.port} does not answer: {error}", err=True)
-        raise Refused("Nobody stands behind this Service.")
+        raise Refused("The Service has no ready pod.")
 
     async with await tcp_proxy.serve(listener, dial) as server:
         await server.serve_forever()

@@ -1,4 +1,4 @@
-"""`skysail predict`: ask a model."""
+"""`skysail predict`: send a request to a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _OK = range(200, 300)
 _FAILED = 1
-# Nobody stands behind the Service, or there is none yet.
+# The Service has no ready pod, or does not exist yet.
 _AWAY = (404, 503)
 
 
@@ -23,13 +23,13 @@ def predict(
     name: ModelArgument,
     data: Annotated[
         str,
-        typer.Option("--data", "-d", help="The request as JSON, or only its rows; @FILE reads it from a file, - here."),
+        typer.Option("--data", "-d", help="Request as JSON, or only its rows; @FILE reads a file, - reads stdin."),
     ],
     namespace: NamespaceOption = "default",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Send a request to a model and show its answer."""
+    """Send a request to a model and print the answer."""
     from skysail.cli import cluster
 
     text = _read(data)
@@ -58,7 +58,7 @@ def _read(data: str) -> str:
     try:
         return sys.stdin.read() if data == "-" else Path(data[1:]).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        where = "What is given to --data -" if data == "-" else data[1:]
+        where = "The standard input" if data == "-" else data[1:]
         raise Unanswerable(f"{where} cannot be read: {error}.") from error
 
 
@@ -74,7 +74,7 @@ async def _asked(client: Client, model: Model, text: str) -> Reply:
     row = ROWS.get(runtime)
     if row is None:
         raise inference_request.Unanswerable(
-            f"Nothing serves {runtime}: see `kubectl describe` of {model.metadata.name}."
+            f"Runtime {runtime} is unknown: see `kubectl describe` of {model.metadata.name}."
         )
     asked = inference_request.question(row, text)
     return await client.ask(
@@ -83,9 +83,9 @@ async def _asked(client: Client, model: Model, text: str) -> Reply:
 
 
 async def _served_by(client: Client, model: Model) -> str:
-    """The runtime of the revision that is served, which is not what the spec says after a failure or a rollback.
+    """Return the runtime of the served revision, which differs from the spec after a failure or a rollback.
 
-    Empty where nobody knows, or may not know.
+    Returns an empty string if it is unknown or the user has no right to read the history.
     """
     from skysail.cli.revision_history import history
     from skysail.kube.client.errors import Forbidden
@@ -99,7 +99,7 @@ async def _served_by(client: Client, model: Model) -> str:
 
 
 def _refusal(model: Model, status: int, answer: str) -> str:
-    """The server's own words; and where no server is ready to say any, what the model waits for."""
+    """Return the server's message, or the model's status message if no server is ready."""
     if status in _AWAY and model.status.ready_replicas == 0:
-        return f"No server of {model.metadata.name} is ready: {model.status.message or 'nobody has looked at it yet'}"
+        return f"No server of {model.metadata.name} is ready: {model.status.message or 'no status reported yet'}"
     return f"The model answered {status}: {answer}"

@@ -1,4 +1,4 @@
-"""`skysail rollback`: serve an earlier revision of a model again."""
+"""`skysail rollback`: serve an earlier revision of a model."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 def rollback(
     name: ModelArgument,
     to: Annotated[
-        int | None, typer.Option("--to", min=1, help="Number of the revision [default: the one served before].")
+        int | None, typer.Option("--to", min=1, help="Number of the revision [default: the previous one].")
     ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Serve again what the spec says.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Serve the revision of the spec again.")] = False,
     namespace: NamespaceOption = "default",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Serve an earlier revision of a model again, without validating it anew.
+    """Serve an earlier revision of a model, without validating it again.
 
-    An MLModel has it on its claim. The servers of a ModelDeployment download it again: it must be where it was.
+    An MLModel has the revision on its PVC. The servers of a ModelDeployment download it again from its URI.
     """
     if undo and to is not None:
-        raise typer.BadParameter("--undo goes back to what the spec says, and --to to a revision: give one of them.")
+        raise typer.BadParameter("--undo and --to exclude each other: give one of them.")
     from skysail.cli import cluster
     from skysail.cli.revision_history import chosen, history, told
 
@@ -36,11 +36,11 @@ def rollback(
         model = await cluster.model(client, namespace, name)
         if undo:
             await _pin(client, model, None)
-            return f"{name} goes back to what its spec says."
+            return f"{name} follows its spec again."
         entry = chosen(model, await history(client, model), to)
         await _pin(client, model, entry.number)
         undone = f"skysail rollback {name} -n {namespace} --undo"
-        return f"{name} goes back to revision {told(model, entry)}. `{undone}` takes this back."
+        return f"{name} goes back to revision {told(model, entry)}. `{undone}` reverts this."
 
     typer.echo(cluster.speak(cluster.access(kubeconfig, context), talk))
 

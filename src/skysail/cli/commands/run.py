@@ -1,4 +1,4 @@
-"""`skysail run`: the operator, in this process."""
+"""`skysail run`: run the operator in this process."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ import typer
 
 
 def run(
-    kubeconfig: Annotated[str | None, typer.Option(help="The kubeconfig; by default as kubectl finds it.")] = None,
-    context: Annotated[str | None, typer.Option(help="The context in it; by default the current one.")] = None,
-    namespace: Annotated[
-        list[str] | None, typer.Option(help="Work on objects of this namespace only; may be given several times.")
+    kubeconfig: Annotated[
+        str | None, typer.Option(help="Path of the kubeconfig; by default as kubectl finds it.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A file with settings, as `name: value` lines.")] = None,
+    context: Annotated[str | None, typer.Option(help="Context in the kubeconfig; by default the current one.")] = None,
+    namespace: Annotated[list[str] | None, typer.Option(help="Watch this namespace only; may be repeated.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings file with `name: value` lines.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(help="auto, json or text.")] = None,
-    operator_namespace: Annotated[str | None, typer.Option(help="Where the operator's own objects are.")] = None,
+    operator_namespace: Annotated[str | None, typer.Option(help="Namespace of the operator's own objects.")] = None,
     identity: Annotated[str | None, typer.Option(help="Name of this replica.")] = None,
-    sole: Annotated[bool | None, typer.Option(help="No other replica runs: take the lease over at once.")] = None,
+    sole: Annotated[bool | None, typer.Option(help="Only one replica runs: take over the lease at once.")] = None,
     health_port: Annotated[
-        list[int] | None, typer.Option(help="Port of /healthz, /readyz and /metrics; may be given several times.")
+        list[int] | None, typer.Option(help="Port of /healthz, /readyz and /metrics; may be repeated.")
     ] = None,
     webhook_port: Annotated[int | None, typer.Option(help="Port of the admission server.")] = None,
     webhook_host: Annotated[
         str | None, typer.Option(help="Address at which the API server and pods reach this process.")
     ] = None,
     progress_port: Annotated[
-        int | None, typer.Option(help="Port that pods of TrainingJobs report to; 0 for none.")
+        int | None, typer.Option(help="Port for progress reports of TrainingJobs; 0 switches them off.")
     ] = None,
-    resync_seconds: Annotated[float | None, typer.Option(help="How often all is looked at without a change.")] = None,
+    resync_seconds: Annotated[float | None, typer.Option(help="Seconds between two resyncs.")] = None,
     drain_seconds: Annotated[
-        float | None, typer.Option(help="How long admission is still served after a stop was asked for.")
+        float | None, typer.Option(help="Seconds for which admission is still served after SIGTERM.")
     ] = None,
-    webhooks: Annotated[bool | None, typer.Option(help="Whether to serve admission at all.")] = None,
+    webhooks: Annotated[bool | None, typer.Option(help="Serve admission webhooks.")] = None,
     node_address: Annotated[
         str | None, typer.Option(help="Address at which the API server reaches this process for logs and exec.")
     ] = None,
-    node_certificate: Annotated[str | None, typer.Option(help="Certificate of the nodes' servers.")] = None,
-    node_key: Annotated[str | None, typer.Option(help="Its private key.")] = None,
-    data_folder: Annotated[str | None, typer.Option(help="Where logs of pods at clouds are kept.")] = None,
+    node_certificate: Annotated[str | None, typer.Option(help="Certificate of the node servers.")] = None,
+    node_key: Annotated[str | None, typer.Option(help="Private key of the node certificate.")] = None,
+    data_folder: Annotated[str | None, typer.Option(help="Folder for logs of cloud pods.")] = None,
     simulated_clouds: Annotated[
-        str | None, typer.Option(help="Address of simulated clouds that stand in for all real ones.")
+        str | None, typer.Option(help="Address of the simulated clouds, which replace all real ones.")
     ] = None,
-    simulated_token: Annotated[str | None, typer.Option(help="File with the token for them.")] = None,
+    simulated_token: Annotated[str | None, typer.Option(help="File with the token for the simulated clouds.")] = None,
     mock_clouds: Annotated[
-        bool | None, typer.Option(help="Pretend to run pods at clouds: nothing is called, nothing is paid.")
+        bool | None, typer.Option(help="Pretend to run cloud pods: no cloud is called, nothing is paid.")
     ] = None,
     fetch_image: Annotated[str | None, typer.Option(help="Image that downloads models in their pods.")] = None,
     model_source: Annotated[
         list[str] | None,
-        typer.Option(help="Private CIDR or host pattern that models may come from; may be given several times."),
+        typer.Option(help="Private CIDR or host pattern that models may be downloaded from; may be repeated."),
     ] = None,
 ) -> None:
     """Run the operator. Every option is also read from the environment, as SKYSAIL_NAME."""

@@ -1,4 +1,4 @@
-"""`skysail shell`: look around where the cluster runs."""
+"""`skysail shell`: run a shell inside the local cluster's network."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from skysail.cli.commands.up import HomeOption
 
 
 def shell(
-    command: Annotated[list[str] | None, typer.Argument(help="What to run [default: your shell].")] = None,
+    command: Annotated[list[str] | None, typer.Argument(help="Command to run [default: your shell].")] = None,
     home: HomeOption = None,
 ) -> None:
-    """Run a shell, or a command, inside the network of the cluster. Write -- before a command that has flags."""
+    """Run a shell or a command inside the network of the local cluster. Write -- before a command with flags."""
     import os
 
     from skysail.local.cluster import nsenter

@@ -1,4 +1,4 @@
-"""`skysail status`: what runs, how often it had to be restarted, what is in the cluster, what the clouds cost."""
+"""`skysail status`: components and restarts, objects, models, and cloud costs of the local cluster."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def status(home: HomeOption = None) -> None:
             for sentence in (*_outages(clouds), *_strays(clouds), _bill(clouds)):
                 console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     except KubeError as error:
-        words = f"The API server does not answer as it should: {error}. {place.logs}/kube-apiserver.log may tell why."
+        words = f"The request to the API server failed: {error}. See {place.logs}/kube-apiserver.log."
         console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
 def _state(shown: HullStatus) -> str:
-    """What people look for first: whether they can work with it."""
+    """Return the overall state of the cluster."""
     if not shown.is_ready:
         return "starting"
     away = [unit.name for unit in shown.units if unit.state != "running"]
@@ -106,7 +106,7 @@ def _clouds(clouds: list[Spending]) -> Table:
 
 
 def _outages(clouds: list[Spending]) -> list[str]:
-    """Below the table: in a narrow terminal a column of sentences has a few words a line."""
+    """Return the outages as lines below the table, because a column of sentences is too narrow."""
     return [f"{each.node} cannot be reached: {each.outage}" for each in clouds if each.outage]
 
 
@@ -115,9 +115,9 @@ def _strays(clouds: list[Spending]) -> list[str]:
 
 
 def _bill(clouds: list[Spending]) -> str:
-    """Nobody shall take a simulated price for a bill, nor the other way round."""
+    """Say whether the prices are real, so that a simulated price is never taken for a bill."""
     if all(each.is_simulated for each in clouds):
         return "All clouds are simulated: nothing is paid, whatever the prices say."
     if any(each.is_simulated for each in clouds):
-        return "Simulated clouds cost nothing. Real ones are billed by their own prices, for pods deleted since, too."
-    return "These are real accounts. What was deleted since is not in the sums: the clouds' own bills have it."
+        return "Simulated clouds cost nothing. Real clouds bill their own prices, also for deleted pods."
+    return "These are real accounts. Deleted pods are not in the sums: see the clouds' own bills."

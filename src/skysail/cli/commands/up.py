@@ -1,4 +1,4 @@
-"""`skysail up`: a real Kubernetes control plane with Skysail's operator, on this machine."""
+"""`skysail up`: start a Kubernetes control plane with Skysail's operator on this machine."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ HomeOption = Annotated[
 
 def up(
     home: HomeOption = None,
-    attach: Annotated[bool, typer.Option("--attach", help="Follow the logs afterwards; Ctrl-C leaves it up.")] = False,
-    without_operator: Annotated[bool, typer.Option("--without-operator", help="The control plane only.")] = False,
+    attach: Annotated[
+        bool, typer.Option("--attach", help="Follow the logs afterwards; Ctrl-C leaves the cluster up.")
+    ] = False,
+    without_operator: Annotated[bool, typer.Option("--without-operator", help="Start the control plane only.")] = False,
     audit: Annotated[bool, typer.Option("--audit", help="Log every request in logs/audit.jsonl.")] = False,
 ) -> None:
-    """Start a Kubernetes cluster with Skysail on this machine. Up already is fine."""
+    """Start a Kubernetes cluster with Skysail on this machine. Does nothing if it is up already."""
     import os
     import time
 
@@ -36,12 +38,12 @@ def up(
 
     place = Home.of(home, os.environ)
     if not without_operator:
-        Tools.find(os.environ.get("PATH", ""))  # before anything is built: without them there would be no pods
+        Tools.find(os.environ.get("PATH", ""))  # before the build: pods cannot start without these programs
     mock_clouds = not without_operator and operator_settings.mocks_clouds(os.environ)
     began = time.monotonic()
     status = launcher.join(place, say)
     if status is None:
-        place.prepare()  # before a build of minutes
+        place.prepare()  # before a build that takes minutes
         settings = launcher.HullSettings(
             home=str(place.root),
             binaries=find_binaries(),
@@ -53,7 +55,7 @@ def up(
         try:
             status = launcher.start(settings, say)
         except KeyboardInterrupt:
-            say("it goes on coming up in the background; `skysail down` stops it")
+            say("the cluster keeps starting in the background; `skysail down` stops it")
             raise
     if (status.with_operator, status.with_audit, status.mock_clouds) != (not without_operator, audit, mock_clouds):
         say(_otherwise(status))
@@ -68,13 +70,13 @@ def _otherwise(status: HullStatus) -> str:
     pretence = "pretended" if status.mock_clouds else "simulated"
     clouds = f", with {pretence} clouds" if status.with_operator else ""
     return (
-        f"it was up already, {operator} its operator and {log} an audit log{clouds}: "
-        "`skysail down` first to change that"
+        f"the cluster was up already, {operator} its operator and {log} an audit log{clouds}: "
+        "run `skysail down` first to change that"
     )
 
 
 def _next_steps(home: Home) -> str:
-    """Commands that work as they stand, wherever the command and the home are."""
+    """Return commands that can be copied as they are."""
     import os
     import shlex
     import shutil
@@ -87,18 +89,18 @@ def _next_steps(home: Home) -> str:
     skysail = "skysail" if shutil.which("skysail") else beside
     lines = [
         (f"{skysail} kubectl get pods,nodes", "any kubectl command"),
-        (f"{skysail} status", "what runs, and what is in the cluster"),
+        (f"{skysail} status", "components and objects of the cluster"),
         (f"export KUBECONFIG={shlex.quote(str(home.kubeconfig))}", "for your own tools"),
         (f"{skysail} down", "stop it; the data stay (--purge deletes them)"),
     ]
     if home != Home.of(None, {}):
-        lines.insert(0, (f"export SKYSAIL_HOME={shlex.quote(str(home.root))}", "what the next lines speak of"))
+        lines.insert(0, (f"export SKYSAIL_HOME={shlex.quote(str(home.root))}", "the cluster that the next lines use"))
     width = max(len(command) for command, _ in lines)
     return "\n".join(f"  {command:<{width}}  # {meaning}" for command, meaning in lines)
 
 
 def _follow(home: Home) -> None:
-    """Print what the logs get, until Ctrl-C."""
+    """Print new log lines until Ctrl-C."""
     import time
 
     from skysail.cli.log_follower import Follower

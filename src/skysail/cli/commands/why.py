@@ -1,4 +1,4 @@
-"""`skysail why`: why a TrainingJob is where it is, and what to do about it."""
+"""`skysail why`: explain the state of a TrainingJob."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def why(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Say what a TrainingJob waits for or which rank died and why, and what to do about it."""
+    """Explain why a TrainingJob is pending or which rank failed and why, and what to do."""
     from rich.console import Console
 
     from skysail.base import clock

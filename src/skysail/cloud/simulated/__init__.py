@@ -1,1 +1,1 @@
-"""Clouds that cost nothing. They keep a bill, lag, forget and lose replies as real ones do, when they are told to."""
+"""Simulated cloud accounts: they charge nothing, keep a ledger, and fail as a script tells them."""

@@ -1,1 +1,1 @@
-"""What answers requests from a cloud: ModalEndpoint and ModalFunction."""
+"""API types of ModalEndpoint and ModalFunction. Their controller is not built yet."""

@@ -1,1 +1,1 @@
-"""Who may send what to which cloud, at which price."""
+"""API type of OffloadPolicy, and the webhooks that change pods on their way into the cluster."""

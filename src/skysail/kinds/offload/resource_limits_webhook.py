@@ -13,6 +13,7 @@ from typing import Any
 from skysail.base.settings import NodeSettings
 from skysail.kinds.offload import toleration_webhook
 from skysail.kube.admission.hooks import Admit, Hook, Manifest, Verdict
+from skysail.kube.api.resource_validation import is_device
 
 _CONTAINERS = ("containers", "initContainers")
 
@@ -48,7 +49,7 @@ def _patch(spec: Manifest, old: Manifest, path: str) -> list[Manifest]:
             missing = {
                 name: amount
                 for name, amount in requests.items()
-                if is_extended(name)
+                if is_device(name)
                 and (name not in limits or (limits[name] != amount and limits[name] == set_by_us.get(name)))
             }
             if missing:
@@ -66,12 +67,6 @@ def _equal_amounts(container: Manifest) -> Manifest:
     """Limits that equalled their request: where only the request is changed, the limit was ours, and follows it."""
     requests, limits = _amounts(container)
     return {name: amount for name, amount in limits.items() if requests.get(name) == amount}
-
-
-def is_extended(resource: str) -> bool:
-    """Whether this is no resource of Kubernetes itself: it has a domain, and not Kubernetes' own."""
-    domain, slash, _ = resource.partition("/")
-    return bool(slash) and not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io"))
 
 
 def _lacks_limit(spec: str) -> str:

@@ -1,1 +1,1 @@
-"""Serving: ModelDeployment and MLModel are two spellings of one engine."""
+"""Serving engine: ModelDeployment and MLModel share one reconciler, plan and children."""

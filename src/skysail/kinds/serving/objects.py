@@ -106,7 +106,7 @@ class Pod(workloads.Pod, frozen=True, gc=False):
     @property
     def prepares(self) -> bool:
         """By its label: one that has outlived its Job still does."""
-        return label(self, Label.TYPE) == labels.VALIDATION
+        return label(self, Label.TYPE) == labels.VALIDATION_TYPE
 
     @property
     def serves(self) -> bool:

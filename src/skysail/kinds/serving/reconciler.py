@@ -11,7 +11,7 @@ import msgspec
 from skysail.base.names import Label
 from skysail.core import pod_pending
 from skysail.core.actions import Note, Plan
-from skysail.core.fence import Fenced
+from skysail.core.errors import Stale
 from skysail.core.pod_pending import Obstacle
 from skysail.kinds.serving import preflight, takeover
 from skysail.kinds.serving.admission.validation import objections
@@ -150,7 +150,7 @@ class Models:
         model, namespace = snapshot.object, snapshot.object.metadata.namespace
         live = await self._client.get(self.resource, namespace, model.metadata.name, Object)
         if live.metadata.resource_version != model.metadata.resource_version:
-            raise Fenced(f"{model.metadata.key} has changed")
+            raise Stale(f"{model.metadata.key} has changed")
         listed = await self._list(CONTROLLER_REVISION, model, _List[ControllerRevision])
         known = _newest((*self._caches.revisions.by("owner", model.metadata.identity), *_owned(listed.items, model)))
         names = snapshot.serving.names
@@ -223,7 +223,7 @@ class Models:
         model, name = snapshot.object, snapshot.serving.names.deployment
         deployment = await self._find(DEPLOYMENT, model, name, Deployment)
         if deployment is None or deployment.revision != wanted.hash:
-            raise Fenced(f"the servers of {model.metadata.key} have changed")
+            raise Stale(f"the servers of {model.metadata.key} have changed")
         return await self._with_pods(msgspec.structs.replace(snapshot, deployment=deployment), wanted)
 
     async def _with_pods(self, snapshot: Snapshot, wanted: Target) -> Snapshot:

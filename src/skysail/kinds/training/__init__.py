@@ -1,1 +1,1 @@
-"""Training: TrainingJob, ModalJob and TrainJob are three spellings of one engine."""
+"""Training engine: TrainingJob. Also holds the API types of ModalJob and TrainJob."""

@@ -12,7 +12,7 @@ from skysail.base.names import Label
 from skysail.core import pod_pending
 from skysail.core.actions import Note, Plan
 from skysail.core.controller import Loop
-from skysail.core.fence import Fenced
+from skysail.core.errors import Stale
 from skysail.core.pod_pending import Obstacle
 from skysail.kinds.training import preflight, scheduling
 from skysail.kinds.training.admission.validation import objections
@@ -263,7 +263,7 @@ class Training:
             return msgspec.structs.replace(snapshot, is_settled=False)
         live = await self._client.get(self.resource, job.metadata.namespace, job.metadata.name, Object)
         if live.metadata.resource_version != job.metadata.resource_version:
-            raise Fenced(f"{job.metadata.key} has changed")
+            raise Stale(f"{job.metadata.key} has changed")
         snapshot = await self._with_gang(snapshot, begins=True)
         snapshot = msgspec.structs.replace(snapshot, has_lost_checkpoint=await self._has_lost_checkpoint(job))
         if preflight.is_due(job):

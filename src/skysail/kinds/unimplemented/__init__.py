@@ -1,1 +1,1 @@
-"""Kinds whose controller is not built yet: they are told so, and nothing else happens to them."""
+"""Controller of kinds that are not built yet: it only sets a condition that says so."""

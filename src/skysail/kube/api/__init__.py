@@ -1,1 +1,1 @@
-"""Api."""
+"""Kubernetes types as data: resources, objects, schemas, CRDs, RBAC rules, quantities, tolerations."""

@@ -1,1 +1,1 @@
-"""Client."""
+"""API client: verbs, errors, transport, kubeconfig, token review."""

@@ -1,1 +1,1 @@
-"""The sandbox of one container, by bubblewrap. The only code that starts a user's process."""
+"""Containers as bubblewrap sandboxes. The only code that starts a user's process."""

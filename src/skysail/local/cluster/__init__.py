@@ -1,1 +1,1 @@
-"""Cluster."""
+"""Process and namespaces of the local cluster: supervisor, control socket, home directory, TCP proxy."""

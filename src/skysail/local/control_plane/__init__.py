@@ -1,1 +1,1 @@
-"""A Kubernetes control plane: where its binary comes from, its certificates, its flags, and its start."""
+"""Build and start etcd, API server, controller manager and scheduler, with their certificates and flags."""

@@ -1,1 +1,1 @@
-"""Images without a registry: a name that matches a rule stands for an environment that uv makes on this machine."""
+"""Images without a registry: rules map an image name to a Python environment that uv builds."""

@@ -1,1 +1,1 @@
-"""The pod network inside the hull: addresses, names, Services, and a guarded way out. Needs no program but `ip`."""
+"""Pod network of the local cluster: addresses, DNS, Services, egress policy and proxy. Needs only `ip`."""

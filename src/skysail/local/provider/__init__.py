@@ -1,1 +1,1 @@
-"""The provider `local`: pods as processes of this machine, each in its box, with an address of its own."""
+"""The provider `local`: pods as sandboxed processes of this machine, each with its own address."""

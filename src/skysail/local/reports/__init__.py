@@ -1,1 +1,1 @@
-"""Reports."""
+"""Figures for `skysail status`: objects per kind, and cloud costs."""

@@ -1,1 +1,1 @@
-"""Storage."""
+"""Volumes of pods as directories of this machine, and the provisioner of PersistentVolumes."""

@@ -1,1 +1,1 @@
-"""Probes."""
+"""Probes and lifecycle handlers: exec, HTTP, TCP, gRPC."""

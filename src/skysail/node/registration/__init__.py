@@ -1,1 +1,1 @@
-"""Registration."""
+"""The Node object and its Lease."""

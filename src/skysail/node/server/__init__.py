@@ -1,5 +1,5 @@
-"""The kubelet's HTTPS API: what the API server, and so kubectl, asks of a node.
+"""The kubelet's HTTPS API, which the API server calls for `kubectl logs`, `exec`, `attach` and `port-forward`.
 
-It authenticates and authorises callers and carries bytes. Which pods there are and how they run is the backend's
-business; it knows no provider and writes nothing to the API server but reviews of its callers.
+It authenticates and authorizes callers and transports bytes. `backend` is its only view of the pods. It knows no
+provider, and its only writes to the API server are token and access reviews of its callers.
 """

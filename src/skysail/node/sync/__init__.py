@@ -1,1 +1,1 @@
-"""Sync."""
+"""Pure decisions about one pod: snapshot, plan, status, unsupported fields, cloud requirements."""

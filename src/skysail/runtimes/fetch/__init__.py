@@ -1,6 +1,7 @@
-"""Brings a model from wherever it is into a folder, as its server wants to find it. Runs in users' pods.
+"""Download a model into a directory, in the layout that its server expects. Runs in users' pods.
 
-`command` reads the arguments → `sources` tells the files of a URI, and opens them → `download` brings them, resumed,
-counted, hashed → `story` compares, unpacks (`archives`, `layers`), lays out (`layouts`) and lets `place` publish.
-Every connection is judged by `addresses`: those of `web` by `guard`, those of vendors' libraries at the `gate`.
+`cli` reads the arguments. `pipeline` runs the steps: a `sources` module lists the files of a URI and opens them,
+`transfer` downloads them with resume, limits and hashes, `unpack` opens archives and OCI layers, a `layouts` module
+arranges the files, and `transfer.model_dir` publishes the directory. `network.address_policy` checks every connection:
+those of our HTTP client in `network.resolver`, those of vendor libraries in `network.egress_proxy`.
 """

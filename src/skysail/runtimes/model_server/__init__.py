@@ -1,1 +1,1 @@
-"""The model server: `POST /predict`, the Open Inference Protocol v2, and metrics, for a model of PyTorch or ONNX."""
+"""Model server for PyTorch and ONNX: `POST /predict`, the Open Inference Protocol v2, and metrics."""

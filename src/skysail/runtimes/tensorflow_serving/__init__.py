@@ -1,5 +1,5 @@
-"""TensorFlow Serving's REST API in Python, for machines on which its server cannot be had.
+"""Stand-in for TensorFlow Serving's REST API, for machines that cannot run the real server.
 
-It takes the flags and the folders that `tensorflow_model_server` takes, and answers as that does. Where the real image
-runs, nothing of this does.
+It accepts the flags and directories of `tensorflow_model_server` and gives the same answers. It is not used where the
+real image runs.
 """

@@ -80,7 +80,7 @@ def test_why_a_cloud_is_away_is_told_in_whole_sentences_and_the_table_fits_a_nar
 
 @pytest.mark.parametrize(
     ("accounts", "want"),
-    [((True, True), "nothing is paid"), ((True, False), "Real ones are billed"), ((False, False), "real accounts")],
+    [((True, True), "nothing is paid"), ((True, False), "Real clouds bill"), ((False, False), "real accounts")],
 )
 def test_what_a_price_means_is_said(accounts, want):
     assert want in status._bill([spending(is_simulated=one) for one in accounts])

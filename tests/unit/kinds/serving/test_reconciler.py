@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from skysail.base.names import Label, Reason
-from skysail.core.fence import Fenced
+from skysail.core.errors import Stale
 from skysail.core.pod_pending import Obstacle
 from skysail.kinds.serving.api.types import KINDS, ML_MODEL, MODEL_DEPLOYMENT, Download, Failure
 from skysail.kinds.serving.caches import Caches
@@ -152,7 +152,7 @@ async def test_a_list_that_lags_is_not_believed_about_what_is_wanted():
 
 
 async def test_no_download_begins_from_what_is_not_so_any_more():
-    with pytest.raises(Fenced):
+    with pytest.raises(Stale):
         await observed(model(), **{ITSELF: {"metadata": {"name": "iris", "resourceVersion": "8"}}})
 
 
@@ -363,7 +363,7 @@ async def test_servers_are_not_given_up_on_the_word_of_caches_that_lag():
     found, _ = await observed(of, known, late, starts, **{DEPLOYMENT_: owned(deployment(known))})
     assert found.deployment.is_rolled_out
     for changed_meanwhile in ({}, {DEPLOYMENT_: owned(deployment(entry(changed(of, version="v2"))))}):
-        with pytest.raises(Fenced):
+        with pytest.raises(Stale):
             await observed(of, known, late, starts, **changed_meanwhile)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from skysail.core.fence import Fenced
+from skysail.core.errors import Stale
 from skysail.core.pod_pending import Obstacle
 from skysail.kinds.training.api.training_job import TRAINING_JOB, NewestCheckpoint
 from skysail.kinds.training.plan import attempts
@@ -201,7 +201,7 @@ async def test_a_strangers_job_that_has_the_name_is_no_word_against_the_spec():
 
 async def test_no_attempt_begins_from_what_is_not_so_any_more():
     of = job(metadata={"resource_version": "7"})
-    with pytest.raises(Fenced):
+    with pytest.raises(Stale):
         await observed(of, answers={ITSELF: {"metadata": {"name": "mnist", "resourceVersion": "8"}}})
 
 

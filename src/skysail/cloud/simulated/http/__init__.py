@@ -1,1 +1,1 @@
-"""Http."""
+"""Simulated accounts over HTTP, so that they outlive the operator: protocol, server, client."""

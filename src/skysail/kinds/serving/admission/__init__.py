@@ -1,1 +1,1 @@
-"""Admission."""
+"""Validation of models on their way into the cluster. Pure."""

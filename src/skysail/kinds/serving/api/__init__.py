@@ -1,1 +1,1 @@
-"""Api."""
+"""API types of ModelDeployment and MLModel."""

@@ -9,7 +9,7 @@ from skysail.kinds.serving.spec.desired import Serving
 from skysail.kinds.serving.spec.revisions import Entry
 from skysail.kube.api import child_names
 
-VALIDATION = "validation"
+VALIDATION_TYPE = "validation"
 _INFERENCE = "inference"
 _LONGEST_STEM = 50
 
@@ -45,7 +45,7 @@ def of_prepare(serving: Serving, entry: Entry) -> dict[str, str]:
 def of_preparing(serving: Serving, entry: Entry) -> dict[str, str]:
     """Of the pod that does it. By the label that it lacks, others find what answers."""
     found = {Label.MODEL_NAME: serving.names.model, **selector(serving)}
-    return {**found, Label.TYPE: VALIDATION, Label.REVISION: entry.hash}
+    return {**found, Label.TYPE: VALIDATION_TYPE, Label.REVISION: entry.hash}
 
 
 def known(serving: Serving) -> dict[str, str]:

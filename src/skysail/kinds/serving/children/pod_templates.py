@@ -19,7 +19,7 @@ from skysail.kube.api.resource_validation import is_device
 
 HTTP = "http"
 GRPC = "grpc"
-VALIDATION = "validate"
+VALIDATION_CONTAINER = "validate"
 
 _SCRIPTS = "/mnt/validate"
 # A server still gets requests for a moment after it was told to end: until every node knows that it does.
@@ -119,7 +119,7 @@ def _validation(serving: Serving, entry: Entry) -> Manifest:
     # Else what it prints first comes after its last words, of which the end is kept.
     found["env"].append({"name": "PYTHONUNBUFFERED", "value": "1"})
     return found | {
-        "name": VALIDATION,
+        "name": VALIDATION_CONTAINER,
         "command": ["python3", f"{fetch_container.LAUNCHER}/validate.py", literal(entry.want.script)],
     }
 

@@ -1,1 +1,1 @@
-"""Plan."""
+"""Pure decisions about one model: prepare, roll out, roll back, status, events."""

@@ -13,7 +13,7 @@ from skysail.base.timestamps import timestamp
 from skysail.core import pod_pending
 from skysail.kinds.serving.api.types import Failure, Step
 from skysail.kinds.serving.children.fetch_container import NAME as FETCH
-from skysail.kinds.serving.children.pod_templates import VALIDATION
+from skysail.kinds.serving.children.pod_templates import VALIDATION_CONTAINER
 from skysail.kinds.serving.objects import Job, Pod, newest
 from skysail.kinds.serving.plan import rollout_deadline
 from skysail.kinds.serving.snapshot import Snapshot
@@ -261,7 +261,7 @@ def _crash(pod: Pod, container: str, end: Terminated) -> Crash:
         return Crash(pod, container, end, word.message, known)
     if container == FETCH:
         return Crash(pod, container, end, f"{where} ended with exit code {end.exit_code}.", Reason.DOWNLOAD_FAILED)
-    if container == VALIDATION:
+    if container == VALIDATION_CONTAINER:
         return _invalid(pod, where, end)
     text = f"{where} ended with exit code {end.exit_code}{_said(end)}"
     return Crash(pod, container, end, text, Reason.CRASH_LOOP)
@@ -271,9 +271,9 @@ def _invalid(pod: Pod, where: str, end: Terminated) -> Crash:
     if end.exit_code == _NO_SCRIPT:
         word = _word(end)
         text = word.message if word else f"The validation script was not found{_said(end)}"
-        return Crash(pod, VALIDATION, end, text, Reason.SCRIPT_NOT_FOUND)
+        return Crash(pod, VALIDATION_CONTAINER, end, text, Reason.SCRIPT_NOT_FOUND)
     text = f"The validation script failed with exit code {end.exit_code}{_said(end)} {where} has the whole log."
-    return Crash(pod, VALIDATION, end, text, Reason.VALIDATION_FAILED)
+    return Crash(pod, VALIDATION_CONTAINER, end, text, Reason.VALIDATION_FAILED)
 
 
 def _overwritten(snapshot: Snapshot, number: int) -> str:
@@ -299,7 +299,7 @@ def _word(end: Terminated) -> _Word | None:
 
 
 def _step(crash: Crash, word: _Word | None) -> Step:
-    if crash.container == VALIDATION:
+    if crash.container == VALIDATION_CONTAINER:
         return "Validate"
     is_step = word is not None and word.step in get_args(Step)
     return cast("Step", word.step) if word is not None and is_step else "Download"

@@ -11,7 +11,7 @@ from skysail.core import conditions, pod_pending
 from skysail.core.pod_pending import Wait
 from skysail.kinds.serving.api.types import Download
 from skysail.kinds.serving.children.fetch_container import NAME as FETCH
-from skysail.kinds.serving.children.pod_templates import VALIDATION
+from skysail.kinds.serving.children.pod_templates import VALIDATION_CONTAINER
 from skysail.kinds.serving.objects import Pod, newest
 from skysail.kinds.serving.plan import download_progress, failure, rollout_deadline
 from skysail.kinds.serving.plan.target_revision import Target
@@ -35,7 +35,7 @@ def for_download(snapshot: Snapshot, wanted: Target) -> Wait:
     starts = STARTS if is_bound else MADE
     if pod is None:
         return starts if snapshot.complaint is None else pod_pending.refused(snapshot.complaint)
-    validation = pod.container(VALIDATION)
+    validation = pod.container(VALIDATION_CONTAINER)
     if validation is not None and validation.state.running is not None:
         return _validates(snapshot, validation.started_at)
     keeps = pod_pending.obstacle(pod, "The download", told=snapshot.obstacle, before=_before(snapshot))

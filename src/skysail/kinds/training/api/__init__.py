@@ -1,1 +1,1 @@
-"""Api."""
+"""API types of TrainingJob, ModalJob and TrainJob."""

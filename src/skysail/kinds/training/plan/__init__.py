@@ -1,1 +1,1 @@
-"""Plan."""
+"""Pure decisions about one TrainingJob: attempts, failure, completion, termination, status, events."""

@@ -1,4 +1,4 @@
-"""Gang schedulers that start all pods of an attempt or none."""
+"""Gang schedulers, which start all pods of an attempt or none: Kueue and Volcano."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""SPDY/3.1 as far as Kubernetes speaks it: the server's side, for any carrier of bytes."""
+"""Server side of SPDY/3.1, as far as Kubernetes uses it, over a connection or a WebSocket."""

@@ -1,6 +1,6 @@
-"""How each kind of server wants to find a model: a module per server, each a function from a tree to a folder.
+"""Model layouts: one module per model server, each a function that fills the directory that the server reads.
 
-`tree` is what was downloaded, unpacked where it was an archive; its files are moved, not copied, into `into`.
+`tree` is the downloaded and unpacked content. Its files are moved into `into`, not copied.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Network."""
+"""Connections of the downloader: address policy, resolver, HTTP client, egress proxy, credentials."""

@@ -1,5 +1,5 @@
-"""Where models come from: a module per kind of place, all with one contract.
+"""Sources of models: one module per kind of location, all with the interface of `base`.
 
-A source tells which files there are, and opens one of them at an offset. All else (tries, resuming, limits, hashes,
-progress) is done once for all of them, in `download`.
+A source lists its files and opens one of them at an offset. `transfer.downloader` does the rest for all sources:
+retries, resume, limits, hashes, progress.
 """

@@ -1,1 +1,1 @@
-"""Unpack."""
+"""Safe unpacking of archives and OCI layers: only files and directories, below one directory."""

@@ -1,1 +1,1 @@
-"""Inference."""
+"""From a request to its prediction: queue, batches, latency estimate."""

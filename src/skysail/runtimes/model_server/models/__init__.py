@@ -1,4 +1,4 @@
-"""Models, however they are stored: what they take and give, and how they are run."""
+"""Loaded models: signature, loading, warm-up, the PyTorch and ONNX back ends."""
 
 from __future__ import annotations
 

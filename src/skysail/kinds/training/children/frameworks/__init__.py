@@ -1,4 +1,4 @@
-"""What each framework's own code expects: its variables, its port, and what can begin anew alone."""
+"""Environment, ports and restart scope of each framework: PyTorch, TensorFlow, XGBoost, JAX."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Named, because a virtual environment that is active in the user's shell would come first.
 OURS := --python $(BIN)/python
+LOCK := $(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes --custom-compile-command "make lock"
 # What runs in pods is tested here as well, as far as that needs no PyTorch.
 TESTED := --extra fetch --extra fastapi-onnx
 
@@ -75,9 +76,11 @@ generate: $(READY) ## write the generated files: CRDs, rights, reference pages
 
 .PHONY: lock
 lock: $(READY) ## resolve the dependencies anew, with hashes
-	$(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes pyproject.toml $(TESTED) --group dev -o requirements-dev.lock
-	$(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes pyproject.toml $(TESTED) --group dev --group bench -o requirements-bench.lock
+	$(LOCK) pyproject.toml -o requirements.lock
+	$(LOCK) pyproject.toml $(TESTED) --group dev -o requirements-dev.lock
+	$(LOCK) pyproject.toml $(TESTED) --group dev --group bench -o requirements-bench.lock
+	$(BIN)/python -m scripts.extra_requirements fastapi-onnx | $(LOCK) -c requirements-dev.lock - -o inference/fastapi-onnx.lock
+	$(BIN)/python -m scripts.extra_requirements fastapi-pytorch | $(LOCK) -c requirements-dev.lock - -o inference/fastapi-pytorch.lock
 
 $(READY): requirements-dev.lock pyproject.toml scripts/bootstrap
 	scripts/bootstrap "$(PYTHON)" $(VENV)

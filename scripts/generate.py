@@ -34,6 +34,8 @@ def rows() -> Iterator[Row]:
     for kind, definition in zip(COMPATIBLE_KINDS, manifests.compatible_definitions(), strict=True):
         yield Row(f"config/crd/compat/{kind.file_name}", manifest_text(definition))
     yield Row("config/rbac/role.yaml", manifest_text(*manifests.rules()))
+    yield Row("config/rbac/tenant_roles.yaml", manifest_text(*manifests.tenant_roles()))
+    yield Row("config/rbac/compat_tenant_roles.yaml", manifest_text(*manifests.compatible_tenant_roles()))
     yield Row("docs/reference/api.md", reference.api_page((*ALL_KINDS, *COMPATIBLE_KINDS)))
     yield Row("docs/reference/names.md", reference.names_page())
     yield Row("docs/reference/settings.md", reference.settings_page())
@@ -48,7 +50,7 @@ def stale(root: Path) -> list[str]:
     """Files that differ from what the types say, and files in generated folders that no type stands behind."""
     wanted = {row.path: row.text for row in rows()}
     differing = [path for path, text in wanted.items() if _read(root / path) != text]
-    folders = {Path(path).parent for path in wanted if "crd" in path}
+    folders = {Path(path).parent for path in wanted if path.endswith(".yaml")}
     present = {str(file.relative_to(root)) for folder in folders for file in (root / folder).glob("*.yaml")}
     return sorted({*differing, *(present - wanted.keys())})
 

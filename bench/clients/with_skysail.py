@@ -20,7 +20,7 @@ from skysail.core.fence import Open
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import POD, Resource
-from skysail.kube.cache.cache import Cache, owner_uids
+from skysail.kube.cache.cache import Cache, owner_uids, uids
 from skysail.kube.cache.reflector import Gate, Reflector
 from skysail.kube.client.client import Client
 from skysail.kube.client.http_transport import HttpTransport
@@ -68,7 +68,7 @@ class _Controller:
 
     async def observe(self, key: Key) -> _Snapshot | None:
         job = self._jobs.get(key)
-        return None if job is None else _Snapshot(job, tuple(self._pods.by("owner", job.metadata.uid)))
+        return None if job is None else _Snapshot(job, tuple(self._pods.by("owner", job.metadata.identity)))
 
     def plan(self, snapshot: _Snapshot) -> Plan:
         running = sum(pod.status.phase == "Running" for pod in snapshot.pods)
@@ -89,7 +89,7 @@ class WithSkysail:
         rng = random.Random(1)
         self._transport = HttpTransport(Access(server=url, tls=ssl.create_default_context(), token=lambda: None))
         client = Client(self._transport)
-        self._jobs = Cache(TRAINING_JOB.resource, TrainingJob, {"uid": lambda job: (job.metadata.uid,)})
+        self._jobs = Cache(TRAINING_JOB.resource, TrainingJob, {"uid": uids})
         self._pods = Cache(POD, Pod, {"owner": owner_uids})
         performer = Performer(client, Caches(self._jobs, self._pods), Open())
         controller = _Controller(self._jobs, self._pods, self.ledger)
@@ -122,7 +122,7 @@ class WithSkysail:
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         assert pod is not None, "a change has a before or an after"
-        for uid in owner_uids(pod):
-            self.ledger.saw(uid, (pod.metadata.annotations or {}).get(SENT))
-            for job in self._jobs.by("uid", uid):
+        for owner in owner_uids(pod):
+            self.ledger.saw(owner.value, (pod.metadata.annotations or {}).get(SENT))
+            for job in self._jobs.by("uid", owner):
                 self._loop.queue.add(job.metadata.key)

@@ -42,16 +42,21 @@ _LOAD_SECONDS = 5.0
 _BIND_SECONDS = 3.0
 _BACK_OFF_SECONDS = 10.0
 _MOST_RESTARTS = 5
+_LOST = "The container ended together with the node's agent, which is started again."
 
 
 class Deed(msgspec.Struct, frozen=True):
-    """What becomes of a model. `away`: so many downloads fail in a way that passes."""
+    """What becomes of a model. `away`: so many downloads fail in a way that passes.
+
+    `lost`: so many downloads, and so many runs of each server, end with the agent of their node.
+    """
 
     fetch: int = 0
     validate: int = 0
     serve: int = 0
     is_silent: bool = False
     away: int = 0
+    lost: int = 0
 
 
 _DEEDS = {
@@ -61,6 +66,8 @@ _DEEDS = {
     "crash": Deed(serve=37),
     "silent": Deed(is_silent=True),
     "away": Deed(away=2),
+    "lost": Deed(lost=5),
+    "lost-and-away": Deed(lost=2, away=3),
 }
 
 
@@ -308,6 +315,9 @@ class Hosts(Kubelets):
 
     def _fetched(self, pod: Object) -> None:
         deed, uri = _deed(pod), _uri(pod)
+        if self._earlier(pod) < deed.lost:
+            self._lose(pod)
+            return
         code = 75 if self._earlier(pod) < deed.away else deed.fetch
         if code:
             word = {"step": "Download", "reason": "Unreachable" if code == 75 else "NotFound", "message": "Not there."}
@@ -333,6 +343,16 @@ class Hosts(Kubelets):
         end = {"exitCode": code, "message": message, "startedAt": now, "finishedAt": now}
         return {"terminated": {**end, "reason": "Error" if code else "Completed"}}
 
+    def _lose(self, pod: Object) -> None:
+        """As the node says it when its agent is back."""
+        told = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": _LOST}
+        status = {"phase": "Failed", "reason": "Lost", "message": _LOST, "conditions": [told]}
+        self.tell(POD, pod, {**status, **_statuses(pod, fetch=self._lost())})
+
+    def _lost(self) -> Object:
+        ended = self._ended(137, _LOST)
+        return {"terminated": {**ended["terminated"], "reason": "Lost"}}
+
     def _earlier(self, pod: Object) -> int:
         """How many downloads of this revision there were before."""
         return int(pod["metadata"]["name"].rpartition("-")[2])
@@ -340,8 +360,11 @@ class Hosts(Kubelets):
     def _serve(self, pod: Object, restarts: int) -> None:
         deed = _deed(pod)
         running = {"running": {"startedAt": self.world.timestamp()}}
-        self.tell(POD, pod, _server(pod, running, restarts, last=self._ended(deed.serve, "") if restarts else None))
-        if deed.serve:
+        last = self._lost() if deed.lost else self._ended(deed.serve, "")
+        self.tell(POD, pod, _server(pod, running, restarts, last=last if restarts else None))
+        if restarts < deed.lost:
+            self.after(1.0, pod, lambda live: self._serve(live, restarts + 1))
+        elif deed.serve:
             self.after(1.0, pod, lambda live: self._crash(live, restarts))
         elif not deed.is_silent:
             self.after(_LOAD_SECONDS, pod, self._be_ready)

@@ -141,7 +141,7 @@ class Admiral:
         fleet = self._fleets.get(key)
         if fleet is None:
             return None
-        ships = tuple(self._ships.by("owner", fleet.metadata.uid))
+        ships = tuple(self._ships.by("owner", fleet.metadata.identity))
         berth = self._berths.get(Key("", berth_name(fleet)))
         return Snapshot(fleet, ships, berth, timestamp(self._now()))
 

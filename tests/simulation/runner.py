@@ -57,6 +57,7 @@ _SETTLING_SECONDS = 150.0
 _BEHIND = 3
 _LOOK_SECONDS = 50.0
 _LOOKS_AFTER_AN_EFFECT = 3
+STAGE = "stage"  # the namespace of every scenario
 _VOLATILE = frozenset(
     {"uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "managedFields", "lastTransitionTime"}
 )
@@ -272,8 +273,8 @@ class _Stage:
     async def play(self) -> Outcome:
         self._world = World(self._scenario.resources)
         self._world.residents += [settle(self._world) for settle in self._scenario.residents]
-        user = Api(ApiModel(self._world, "user"), "stage", self._nothing)
-        (await user.create(NAMESPACE, {"metadata": {"name": "stage"}})).ok  # noqa: B018 (asserts)
+        user = Api(ApiModel(self._world, "user"), STAGE, self._nothing)
+        (await user.create(NAMESPACE, {"metadata": {"name": STAGE}})).ok  # noqa: B018 (asserts)
         if self._scenario.outside:
             self.outside = self._scenario.outside()
         with self._errors:
@@ -355,18 +356,18 @@ class _Stage:
         )
         return Outcome(
             end={
-                f"last word of {names.without_uids(change.after['metadata']['name'])}": masked(word)
+                f"last word of {names.without_uids(_place(change.after))}": masked(word)
                 for change in journal
                 if change.gone and (word := self._scenario.last_word(change))
             }
             | {
-                f"{resource.kind} {names.without_uids(obj['metadata']['name'])}": masked(obj)
+                f"{resource.kind} {names.without_uids(_place(obj))}": masked(obj)
                 for resource, objects in self._world.objects.items()
                 if resource not in _NOT_COMPARED
                 for obj in objects.values()
             },
             history=Counter(
-                f"{change.verb} {change.resource.kind} {names.without_uids(change.after['metadata']['name'])}"
+                f"{change.verb} {change.resource.kind} {names.without_uids(_place(change.after))}"
                 for change in journal
                 if change.verb != "update"
             ),
@@ -390,6 +391,12 @@ class _Stage:
         return EPOCH + timedelta(seconds=asyncio.get_running_loop().time()) + self.weather.jump
 
     async def _nothing(self) -> None: ...
+
+
+def _place(obj: Object) -> str:
+    """Return the name of an object, with its namespace if that is another than the one of the scenario."""
+    namespace, name = obj["metadata"].get("namespace", STAGE), obj["metadata"]["name"]
+    return str(name) if namespace == STAGE else f"{namespace}/{name}"
 
 
 class _Life:
@@ -446,10 +453,10 @@ class _Names:
         self._aliases: dict[str, str] = {}
         seen: Counter[str] = Counter()
         for change in journal:
-            metadata = change.after["metadata"]
             if change.verb == "create":
-                seen[metadata["name"]] += 1
-                self._aliases[metadata["uid"]] = f"{metadata['name']}#{seen[metadata['name']]}"
+                place = _place(change.after)
+                seen[place] += 1
+                self._aliases[change.after["metadata"]["uid"]] = f"{place}#{seen[place]}"
 
     def without_uids(self, text: str) -> str:
         for uid, alias in self._aliases.items():

@@ -238,6 +238,10 @@ SCENARIOS = {
         _scenario("download of an update fails", deploy(), update("missing")),
         _scenario("validation of an update fails, then corrected", deploy(**_SCRIPT), update("invalid"), update()),
         _scenario("download fails twice in a way that passes", deploy("away")),
+        _scenario("node agents die again and again", deploy("lost")),
+        _scenario("node agents die while an update is made", deploy(), update("lost")),
+        _scenario("node agents die, and then the source is away", deploy("lost-and-away")),
+        _scenario("MLModel, while node agents die", download("lost")),
         # One server: of several, the one is told that was heard of first.
         _scenario("servers crash", deploy("crash", minReplicas=1), fewest=1),
         _scenario("servers crash, then corrected", deploy("crash"), update()),

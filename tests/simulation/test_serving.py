@@ -11,10 +11,11 @@ import pytest
 
 from tests.simulation import runner
 from tests.simulation.faults import Trouble
-from tests.simulation.serving import SCENARIOS, reference
+from tests.simulation.serving import KINDS, SCENARIOS, reference
 
 if TYPE_CHECKING:
     from tests.simulation.coverage_report import Court
+    from tests.simulation.watches import Change
 
 # The phase, the number of the revision that is served, the outcomes in the history, and the conditions that hold.
 End = tuple[str | None, int, list[str], set[str]]
@@ -36,6 +37,10 @@ ENDS: dict[str, End] = {
         _READY | {"ModelValidated"},
     ),
     "download fails twice in a way that passes": ("Ready", 1, ["served"], _READY),
+    "node agents die again and again": ("Ready", 1, ["served"], _READY),
+    "node agents die while an update is made": ("Ready", 2, ["served", "served"], _READY),
+    "node agents die, and then the source is away": ("Ready", 1, ["served"], _READY),
+    "MLModel, while node agents die": ("Ready", 1, ["served"], _READY),
     "servers crash": ("Failed", 0, [""], {"Accepted", "ModelDownloaded"}),
     "servers crash, then corrected": ("Ready", 2, ["", "served"], _READY),
     "servers of an update crash": ("Ready", 1, ["served", "failed"], _ROLLED_BACK),
@@ -118,6 +123,39 @@ def test_a_failure_says_which_step_and_how() -> None:
         78,
         1,
     )
+
+
+_INTERRUPTED = (
+    "node agents die again and again",
+    "node agents die while an update is made",
+    "MLModel, while node agents die",
+)
+
+
+@pytest.mark.parametrize("name", _INTERRUPTED)
+def test_a_download_that_is_interrupted_has_not_failed(name: str) -> None:
+    """Nothing is counted, nobody is told of a failure, and the next attempt comes in seconds."""
+    told = [change.after.get("status", {}) for change in runner.journal(SCENARIOS[name]) if _is_model(change)]
+    rows = [row for status in told for row in status.get("conditions", [])]
+    failures = [status["failure"] for status in told if status.get("failure")]
+    assert {status.get("phase") for status in told}.isdisjoint({"Failed"})
+    assert {row["reason"] for row in rows}.isdisjoint({"DownloadFailed", "CrashLoop", "Retrying"})
+    assert [row["type"] for row in rows if (row["type"], row["status"]) == ("UpdateFailed", "True")] == []
+    assert {(found["reason"], found.get("attempts", 0)) for found in failures} == {("Interrupted", 0)}
+
+
+def test_an_interruption_is_no_attempt_beside_those_that_fail() -> None:
+    changes = runner.journal(SCENARIOS["node agents die, and then the source is away"])
+    found = [change.after.get("status", {}).get("failure") for change in changes if _is_model(change)]
+    tries = [(each["reason"], each.get("attempts", 0)) for each in found if each]
+    assert [row for place, row in enumerate(tries) if row not in tries[:place]] == [
+        ("Interrupted", 0),
+        ("Unreachable", 1),
+    ]
+
+
+def _is_model(change: Change) -> bool:
+    return change.resource in {kind.resource for kind in KINDS}
 
 
 def test_servers_of_a_revision_that_failed_do_not_stay() -> None:

@@ -30,10 +30,14 @@ async def install(path: Path) -> None:
     transport = HttpTransport(kubeconfig.from_file(path))
     try:
         client = Client(transport)
-        definitions = [*manifests.definitions(), *await _absent_or_ours(client, manifests.compatible_definitions())]
+        stand_ins = await _absent_or_ours(client, manifests.compatible_definitions())
+        definitions = [*manifests.definitions(), *stand_ins]
+        roles = [*manifests.rules(), *manifests.tenant_roles()]
+        if stand_ins:
+            roles += manifests.compatible_tenant_roles()
         async with asyncio.timeout(_PATIENCE_SECONDS):
             await _apply(client, manifests.namespace())
-            await asyncio.gather(*(_apply(client, manifest) for manifest in (*definitions, *manifests.rules())))
+            await asyncio.gather(*(_apply(client, manifest) for manifest in (*definitions, *roles)))
             await asyncio.gather(*(_established(client, definition) for definition in definitions))
     finally:
         await transport.close()

@@ -64,6 +64,21 @@ def compatible_definitions() -> list[Manifest]:
     return [_marked(crd.manifest(kind)) for kind in COMPATIBLE_KINDS]
 
 
+def tenant_roles() -> list[Manifest]:
+    """Roles by which users with `view`, `edit` or `admin` have our namespaced kinds.
+
+    Cluster-scoped kinds stay with cluster administrators: a CloudInstance costs money, and an OffloadPolicy decides
+    for all namespaces.
+    """
+    return rbac.aggregated_roles(NAME, [kind for kind in ALL_KINDS if kind.resource.namespaced], _LABELS)
+
+
+def compatible_tenant_roles() -> list[Manifest]:
+    """Roles for kinds of other projects, for a cluster in which ours stand in for them."""
+    kinds = [kind for kind in COMPATIBLE_KINDS if kind.resource.namespaced]
+    return rbac.aggregated_roles(f"{NAME}-compat", kinds, _LABELS)
+
+
 def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
     """The service account and exactly the rights that the code declares."""
     account = (operator_namespace, NAME)

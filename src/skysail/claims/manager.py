@@ -116,7 +116,7 @@ class Bureau:
     def owner_changed(self, old: Object | None, new: Object | None) -> None:
         """Enqueue the claims of an owner that was deleted or replaced under its name."""
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
-            for claim in self._claims.by("for", old.metadata.uid):
+            for claim in self._claims.by("for", old.metadata.identity):
                 self._wake(claim.metadata.key)
 
     async def run(self, end: Callable[[End], None]) -> None:
@@ -145,7 +145,7 @@ class Bureau:
         if new is not None:
             self.calls.heed(new)
             if old is None:  # a newer launch allows the claims of earlier ones to be deleted
-                for earlier in self._claims.by("for", new.spec.for_.uid):
+                for earlier in self._claims.by("for", new.spec.for_.identity):
                     self._wake(earlier.metadata.key)
             if new.status.instance_id or new.status.state == "Terminated":
                 self.orders.forget(new.metadata.name)

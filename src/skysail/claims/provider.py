@@ -36,7 +36,7 @@ from skysail.cloud.provider import (
     Usage,
 )
 from skysail.core import conditions
-from skysail.kube.api.objects import Key
+from skysail.kube.api.objects import IndexKey, Key
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import FIELD_MANAGER, Client
 from skysail.kube.client.errors import AlreadyExists, KubeError, NotFound
@@ -136,7 +136,7 @@ class ClaimedProvider:
         Keep the launch spec of a pod that was not prepared here: another node of this cloud may need it.
         """
         was_here = self._pods.pop(pod, None) is not None
-        for claim in self._claims.by("for", pod):
+        for claim in self._claims.by("pod", IndexKey("", pod)):
             if was_here:
                 self._orders.forget(claim.metadata.name)
             self._wake(claim.metadata.name)
@@ -178,7 +178,7 @@ class ClaimedProvider:
         return await self._cloud.attach(self._instance(run), stdin=stdin)
 
     async def dial(self, pod: str, port: int, *, from_outside: bool = False) -> Line:  # noqa: ARG002 (the contract's)
-        claims = [claim for claim in self._claims.by("for", pod) if claim.status.state == "Running"]
+        claims = [claim for claim in self._claims.by("pod", IndexKey("", pod)) if claim.status.state == "Running"]
         if not claims:
             raise Gone(f"Pod {pod} has no running instance at {self.name}.")
         latest = max(claims, key=lambda claim: claim.spec.launch)

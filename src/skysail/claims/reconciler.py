@@ -18,7 +18,7 @@ from skysail.claims.tracking.uptime import Ages
 from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance
 from skysail.cloud.account import Terms
 from skysail.core.actions import Note, Plan
-from skysail.kube.api.objects import Key
+from skysail.kube.api.objects import IndexKey, Key
 from skysail.kube.cache.cache import Cache
 
 _ALIVE = {"Starting", "Running", "Terminating"}
@@ -27,10 +27,10 @@ _PAID = {"Launching", "Unknown", *_ALIVE}
 
 class Owners(Protocol):
     async def find(self, for_: Beneficiary) -> Owner:
-        """Look up the owner by its UID. Returns ABSENT only after a live answer of the API server."""
+        """Look up the owner by its namespace and UID. Returns ABSENT only after a live answer of the API server."""
         ...
 
-    def stays(self, uid: str) -> bool:
+    def stays(self, for_: Beneficiary) -> bool:
         """Return whether the owner is known to exist and is not being deleted."""
         ...
 
@@ -44,22 +44,32 @@ class Desk(msgspec.Struct, frozen=True):
     ages: Ages
 
 
-def beneficiaries(claim: CloudInstance) -> Iterable[str]:
-    """Index claims by the UID of their owner."""
-    return (claim.spec.for_.uid,)
+def beneficiaries(claim: CloudInstance) -> Iterable[IndexKey]:
+    """Index claims by namespace and UID of their owner."""
+    return (claim.spec.for_.identity,)
 
 
-def works(claim: CloudInstance) -> Iterable[str]:
-    """Index claims by the key of their work."""
-    return (claim.spec.for_.work,) if claim.spec.for_.work else ()
+def pods(claim: CloudInstance) -> Iterable[IndexKey]:
+    """Index claims by the UID of their pod alone: a provider knows no more of a pod that it has released.
+
+    No namespace is needed: the API server assigns the UIDs of pods, and tenants cannot write claims.
+    """
+    return (IndexKey("", claim.spec.for_.uid),)
 
 
-def jobs(claim: CloudInstance) -> Iterable[str]:
-    """Index claims that have or may have an instance by the Job of their pod."""
-    return (claim.spec.for_.job,) if claim.spec.for_.job and claim.status.state in _PAID else ()
+def works(claim: CloudInstance) -> Iterable[IndexKey]:
+    """Index claims by namespace and key of their work."""
+    for_ = claim.spec.for_
+    return (IndexKey(for_.namespace, for_.work),) if for_.work else ()
 
 
-INDEXES = {"for": beneficiaries, "work": works, "job": jobs}
+def jobs(claim: CloudInstance) -> Iterable[IndexKey]:
+    """Index claims that have or may have an instance by namespace and Job of their pod."""
+    for_ = claim.spec.for_
+    return (IndexKey(for_.namespace, for_.job),) if for_.job and claim.status.state in _PAID else ()
+
+
+INDEXES = {"for": beneficiaries, "pod": pods, "work": works, "job": jobs}
 
 
 class Claims:
@@ -149,26 +159,24 @@ class Claims:
             return f"Claims {names} cannot be decoded and may do the same work. If a newer Skysail wrote them, upgrade."
         if not self._stays(claim):
             return f"{for_.kind} {for_.name} is being deleted, so nothing is launched for it."
-        same = (other for other in self._claims.by("work", for_.work) if other.status.state != "Terminated")
-        going = (other for other in self._claims.by("job", for_.job) if not self._stays(other))
+        working = self._claims.by("work", IndexKey(for_.namespace, for_.work))
+        paid = self._claims.by("job", IndexKey(for_.namespace, for_.job))
+        same = (other for other in working if other.status.state != "Terminated")
+        going = (other for other in paid if not self._stays(other))
         rivals = (other for others in (same, going) for other in others if _is_before(other, claim))
         return next(map(_rivalry, rivals), "")
 
     def _stays(self, claim: CloudInstance) -> bool:
-        return not claim.metadata.is_deleting and self._owners.stays(claim.spec.for_.uid)
+        return not claim.metadata.is_deleting and self._owners.stays(claim.spec.for_)
 
     def _is_superseded(self, claim: CloudInstance) -> bool:
-        others = self._claims.by("for", claim.spec.for_.uid)
+        others = self._claims.by("for", claim.spec.for_.identity)
         return any(other.spec.launch > claim.spec.launch for other in others)
 
 
 def _is_before(other: CloudInstance, claim: CloudInstance) -> bool:
-    """Return whether the other claim is older, has another owner and is in the same namespace.
-
-    Tenants can choose the key of their work, so it must not affect other namespaces.
-    """
-    theirs, ours = other.spec.for_, claim.spec.for_
-    return _age(other) < _age(claim) and theirs.uid != ours.uid and theirs.namespace == ours.namespace
+    """Return whether the other claim is older and has another owner."""
+    return _age(other) < _age(claim) and other.spec.for_.uid != claim.spec.for_.uid
 
 
 def _rivalry(other: CloudInstance) -> str:

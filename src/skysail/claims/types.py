@@ -13,7 +13,7 @@ from msgspec import Meta, field
 
 from skysail.kube.api import fields
 from skysail.kube.api.crd import Column, CustomKind
-from skysail.kube.api.objects import Object
+from skysail.kube.api.objects import IndexKey, Object
 from skysail.kube.api.resources import Resource
 from skysail.kube.api.schema import Rule
 
@@ -42,6 +42,11 @@ class Beneficiary(fields.Part, frozen=True):
             description="UID of the Job of the pod. A replacement pod waits until the previous instance is terminated.",
         ),
     ] = ""
+
+    @property
+    def identity(self) -> IndexKey:
+        """Namespace and UID: a UID counts only in the namespace that the claim names."""
+        return IndexKey(self.namespace, self.uid)
 
 
 class Gpu(fields.Part, frozen=True):

@@ -17,7 +17,7 @@ from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel,
 from skysail.kinds.serving.spec import revisions
 from skysail.kinds.serving.spec.revisions import ControllerRevision
 from skysail.kinds.serving.spec.runtimes import ROWS, Row
-from skysail.kube.api.objects import Object
+from skysail.kube.api.objects import IndexKey, Object
 from skysail.kube.api.resources import CONTROLLER_REVISION, POD
 from skysail.kube.client.client import Client, decoded
 from skysail.kube.client.errors import KubeError
@@ -101,20 +101,21 @@ def _telling(pods: Iterable[Object], stored: Iterable[ControllerRevision]) -> li
     The spec asks for another runtime after an update that failed, and during one servers of both are there.
     """
     entries = [(each, entry) for each in stored if (entry := revisions.entry(each)) is not None]
-    rows = {(_uid(each), entry.hash): ROWS[entry.want.runtime] for each, entry in entries}
-    found = [(pod, rows.get((_uid(pod), (pod.metadata.labels or {}).get(Label.REVISION, "")))) for pod in pods]
+    rows = {(_model(each), entry.hash): ROWS[entry.want.runtime] for each, entry in entries}
+    found = [(pod, rows.get((_model(pod), (pod.metadata.labels or {}).get(Label.REVISION, "")))) for pod in pods]
     return [(pod, row) for pod, row in found if row is not None and row.stats]
 
 
-def _uid(child: Object) -> str:
-    return (child.metadata.labels or {}).get(Label.MODEL_UID, "")
+def _model(child: Object) -> IndexKey:
+    """Return namespace and UID of the model that a label names: servers are in the namespace of their model."""
+    return IndexKey(child.metadata.namespace, (child.metadata.labels or {}).get(Label.MODEL_UID, ""))
 
 
 async def _requests(
     client: Client, model: Model, servers: list[tuple[Object, Row]], turns: asyncio.Semaphore
 ) -> list[int] | None:
     """Add up all servers of a model. A server that does not answer in time is skipped."""
-    own = [(pod, row) for pod, row in servers if _uid(pod) == model.metadata.uid]
+    own = [(pod, row) for pod, row in servers if _model(pod) == model.metadata.identity]
     told = [stats for stats in await asyncio.gather(*(_stats(client, pod, row, turns) for pod, row in own)) if stats]
     return [sum(counts) for counts in zip(*told, strict=False)] if told else None
 

@@ -19,7 +19,7 @@ from skysail.core.fence import Fenced
 from skysail.core.workqueue import Queue
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import Resource
-from skysail.kube.cache.cache import Cache
+from skysail.kube.cache.cache import Cache, owner_uids
 from skysail.kube.client.errors import (
     AlreadyExists,
     Conflict,
@@ -121,11 +121,14 @@ class Loop(Generic[S]):
         self.queue.add(object_.metadata.key)
 
     def follow(self, children: Cache[Any], roots: Cache[Any]) -> None:
-        """Enqueue the owner of a changed child. The owner is found by UID, in the index `uid` of `roots`."""
+        """Enqueue the owner of a changed child.
+
+        The owner is found by UID in the namespace of the child, in the index `uid` of `roots`.
+        """
 
         def changed(old: Object | None, new: Object | None) -> None:
-            owners = {owner.uid for o in (old, new) if o is not None and (owner := o.metadata.controller)}
-            for root in [root for uid in owners for root in roots.by("uid", uid)]:
+            owners = {owner for o in (old, new) if o is not None for owner in owner_uids(o)}
+            for root in [root for owner in owners for root in roots.by("uid", owner)]:
                 self.queue.add(root.metadata.key)
 
         children.subscribe(changed)

@@ -47,6 +47,10 @@ class NameTaken(Exception):
     """The name of a child is taken by an object that Skysail does not own. A user has to resolve the conflict."""
 
 
+class CrossNamespace(Exception):
+    """An action would write to another namespace than the one of its root object. Always a defect of a plan."""
+
+
 class Caches:
     """Caches of this process by kind. Replies to writes go into them, so that the next plan sees its own writes."""
 
@@ -112,7 +116,11 @@ class Performer:
         return now is None or (now.metadata.uid, now.metadata.is_deleting) != (was.uid, was.is_deleting)
 
     async def perform(self, root: Root, action: Action) -> Object | None:
-        """Execute one action. Returns the written object, or None if nothing was written or the object is deleted."""
+        """Execute one action. Returns the written object, or None if nothing was written or the object is deleted.
+
+        Raises CrossNamespace if the action is about an object in another namespace than the root.
+        """
+        _refuse_other_namespace(root, action)
         match action:
             case Apply() | Create():
                 return await self._apply(root, action)
@@ -355,6 +363,30 @@ def _put_back(action: Apply) -> Note:
     parent = f"{owner.resource.kind} {owner.object.metadata.name}"
     message = f"{kind} {name} was modified and has been restored. Edit {parent} instead."
     return Note(Event.PUT_BACK, message, warning=True)
+
+
+def _refuse_other_namespace(root: Root, action: Action) -> None:
+    """Keep a plan that was made from a foreign child inside the namespace of its root.
+
+    Cluster-scoped children have no namespace. A cluster-scoped root may have children anywhere.
+    """
+    namespace = _namespace(action)
+    if root[1].namespace and namespace not in {"", root[1].namespace}:
+        raise CrossNamespace(
+            f"{type(action).__name__} in namespace {namespace} was planned for {root[0].kind} {root[1]}: nothing was "
+            "written. This is a defect of Skysail; report it."
+        )
+
+
+def _namespace(action: Action) -> str:
+    """Return the namespace that an action writes to, empty if there is none."""
+    match action:
+        case Apply() | Create():
+            return str(action.manifest["metadata"].get("namespace", ""))
+        case End():
+            return ""
+        case _:
+            return action.object.metadata.namespace
 
 
 def _refuse_foreign(resource: Resource, existing: Object, owner: Owner) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from typing import TYPE_CHECKING
 
 from skysail.kube.api.resources import CONFIG_MAP, JOB, NAMESPACE
 from tests.contract.api_dsl import GADGET, WIDGET, Api, Object, config_map, owned_by, widget
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 HOLD = "skysail.dev/hold"
 
@@ -101,6 +106,26 @@ async def a_cluster_wide_owner_owns_in_namespaces(api: Api) -> None:
     await api.until_gone(CONFIG_MAP, "child")
 
 
+async def a_child_of_an_owner_in_another_namespace_goes(api: Api) -> None:
+    owner = await api.widget("owner")
+    async with _elsewhere(api) as other:
+        await _child(other, "foreign", owned_by(owner, controller=True))
+        await other.until_gone(CONFIG_MAP, "foreign")
+    assert (await api.get(WIDGET, "owner")).status == 200
+
+
+async def a_child_whose_owner_nobody_can_look_up_stays(api: Api) -> None:
+    """So anybody can have an object, in a namespace of their own, that names the UID of an object of others."""
+    owner = await api.widget("owner")
+    async with _elsewhere(api) as other:
+        unknown = {**owned_by(owner, controller=True)[0], "apiVersion": "example.com/v1", "kind": "Unknown"}
+        await _child(other, "foreign", [unknown])
+        await _child(other, "stray", [{**owned_by(owner)[0], "uid": str(uuid.uuid4())}])
+        await other.until_gone(CONFIG_MAP, "stray")
+        found = (await other.get(CONFIG_MAP, "foreign")).ok
+        assert found["metadata"]["ownerReferences"][0]["uid"] == owner["metadata"]["uid"]
+
+
 async def a_namespace_takes_everything_along(api: Api) -> None:
     await api.widget()
     await _child(api, "child", [])
@@ -136,6 +161,17 @@ async def what_is_in_an_ending_namespace_can_be_changed(api: Api) -> None:
     changed = (await api.merge(WIDGET, "one", {"metadata": {"labels": {"a": "b"}}})).ok
     assert changed["metadata"]["labels"] == {"a": "b"}
     await _release(api)
+
+
+@contextlib.asynccontextmanager
+async def _elsewhere(api: Api) -> AsyncIterator[Api]:
+    """A second namespace, as long as it is entered."""
+    name = f"{api.namespace}-elsewhere"
+    (await api.create(NAMESPACE, {"metadata": {"name": name}})).ok  # noqa: B018 (asserts)
+    try:
+        yield Api(api.transport, name, api.compact)
+    finally:
+        await api.delete(NAMESPACE, name)
 
 
 async def _child(api: Api, name: str, owners: list[Object], **metadata: object) -> Object:

@@ -112,10 +112,12 @@ def test_who_lost_its_owner_is_woken():
         house = House()
         of = claim("Running")
         house.claims.put(of)
-        pod = claim("Running", metadata={"uid": of.spec.for_.uid})
+        pod = claim("Running", metadata={"uid": of.spec.for_.uid, "namespace": "n"})
+        elsewhere = claim("Running", metadata={"uid": of.spec.for_.uid, "namespace": "elsewhere"})
         house.woken.clear()
         house.bureau.owner_changed(None, pod)
         house.bureau.owner_changed(pod, pod)
+        house.bureau.owner_changed(elsewhere, None)
         assert house.woken == []
         house.bureau.owner_changed(pod, None)
         assert house.woken == [Key("", NAME)]

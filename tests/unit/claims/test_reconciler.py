@@ -10,12 +10,15 @@ from skysail.claims.reconciler import INDEXES, Claims, Desk
 from skysail.claims.snapshot import Owner, Unseen
 from skysail.claims.tracking.cloud_calls import Calls
 from skysail.claims.tracking.launch_specs import Orders
+from skysail.claims.tracking.owners import PodOwners
 from skysail.claims.tracking.uptime import Ages
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
-from skysail.kube.api.objects import Key, Meta
+from skysail.kube.api.objects import Key, Meta, Object
 from skysail.kube.cache.cache import Cache
+from skysail.kube.client.client import Client
+from skysail.kube.client.transport import Reply
 from tests.support import virtual_time
-from tests.unit.claims.samples import ACCOUNT, DELETING, NOW, TERMS, Watch, claim, moved, spec
+from tests.unit.claims.samples import ACCOUNT, DELETING, NOW, TERMS, UID, Watch, claim, moved, spec
 
 DOUBTED = claim("Unknown", nonce="theirs")
 RUNNING = claim("Running")
@@ -34,8 +37,8 @@ class Known:
     async def find(self, for_):
         return Owner.PRESENT
 
-    def stays(self, uid):
-        return uid not in self.go
+    def stays(self, for_):
+        return for_.uid not in self.go
 
 
 class Office:
@@ -64,6 +67,24 @@ class _Rng:
 
 
 LONG = {"times": 3, "every": TERMS.visibility}
+
+
+@pytest.mark.parametrize("namespace", ["n", "elsewhere"])
+def test_an_owner_is_its_namespace_and_uid(namespace):
+    pod = Object(Meta(name="a", namespace=namespace, uid=UID))
+    owners = PodOwners(Client(_NoPods()), {UID: pod}.get)
+    is_owner = namespace == "n"
+
+    async def story() -> None:
+        assert await owners.find(spec().for_) == (Owner.PRESENT if is_owner else Owner.ABSENT)
+        assert owners.stays(spec().for_) == is_owner
+
+    play(story)
+
+
+class _NoPods:
+    async def send(self, request):
+        return Reply(status=404, body=b'{"kind": "Status", "reason": "NotFound", "code": 404}')
 
 
 def test_a_snapshot_is_made_without_a_word_to_the_cloud():

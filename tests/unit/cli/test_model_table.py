@@ -79,7 +79,7 @@ def stored(number: int, runtime: str) -> dict[str, Any]:
     owner = {"apiVersion": "v1", "kind": "ModelDeployment", "name": "dummy", "uid": "u", "controller": True}
     labels = {"skysail.dev/model-uid": "u", "skysail.dev/revision": f"h{number}"}
     return {
-        "metadata": {"name": f"r{number}", "labels": labels, "ownerReferences": [owner]},
+        "metadata": {"name": f"r{number}", "namespace": "ml", "labels": labels, "ownerReferences": [owner]},
         "revision": number,
         "data": {"want": msgspec.structs.replace(WANT, runtime=runtime)},
     }
@@ -106,6 +106,7 @@ async def test_requests_are_those_of_all_servers_that_tell():
                     "new": {"skysail.dev/revision": "h5"},
                 }.items()
             ]
+            + [{"metadata": {"name": "foreign", "namespace": "elsewhere", "labels": labels}}]
         },
         "/apis/apps/v1/controllerrevisions": {"items": [stored(4, "fastapi-pytorch"), stored(5, "triton")]},
         f"{path}/a%3A8000/proxy/stats": {"requests": [1, 2]},
@@ -114,6 +115,7 @@ async def test_requests_are_those_of_all_servers_that_tell():
         f"{path}/deep%3A8000/proxy/stats": b'{"requests": [1], "x": ' + b"[" * 3000 + b"]" * 3000 + b"}",
         f"{path}/other%3A8000/proxy/stats": {"requests": [100, 100]},
         f"{path}/new%3A8000/proxy/stats": {"requests": [100, 100]},
+        "/api/v1/namespaces/elsewhere/pods/foreign%3A8000/proxy/stats": {"requests": [100, 100]},
     }
     shown = await model_table.read(Client(Pods(answers)))
     assert [each.requests for each in shown] == [[1, 7], None]

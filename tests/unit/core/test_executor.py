@@ -12,10 +12,10 @@ import pytest
 
 from skysail.base.names import Label
 from skysail.claims.types import CloudInstanceStatus
-from skysail.core.actions import Apply, Create, Delete, Launch, Owner, Patch, PatchStatus
+from skysail.core.actions import Apply, Create, Delete, Launch, Owner, Patch, PatchStatus, SetFinalizers
 from skysail.core.drift import Drift
 from skysail.core.errors import Stale
-from skysail.core.executor import Caches, NameTaken, Performer, finished
+from skysail.core.executor import Caches, CrossNamespace, NameTaken, Performer, finished
 from skysail.core.fence import Fenced, Open
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import CONFIG_MAP, POD, SECRET
@@ -259,6 +259,28 @@ def test_what_is_deleted_after_its_children_is_there_as_long_as_they_are():
         assert "deletionTimestamp" in (await stage.api.get(CONFIG_MAP, "owner")).ok["metadata"]
         (await stage.api.merge(SECRET, "child", {"metadata": {"finalizers": []}})).ok  # noqa: B018 (asserts)
         await stage.api.until_gone(CONFIG_MAP, "owner")
+
+    play(story)
+
+
+@pytest.mark.parametrize("verb", ["apply", "create", "delete", "patch", "patch status", "finalizers"])
+def test_nothing_is_written_in_another_namespace_than_the_one_of_the_root(verb):
+    async def story(stage):
+        owner = await stage.owner()
+        metadata = {"name": "child", "namespace": "elsewhere", "uid": "u", "resourceVersion": "1"}
+        foreign = msgspec.convert({"metadata": metadata}, Object)
+        manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child", "namespace": "elsewhere"}}
+        action = {
+            "apply": Apply(CONFIG_MAP, manifest, owner),
+            "create": Create(CONFIG_MAP, manifest, owner),
+            "delete": Delete(CONFIG_MAP, foreign),
+            "patch": Patch(CONFIG_MAP, foreign, {}),
+            "patch status": PatchStatus(CONFIG_MAP, foreign, {}),
+            "finalizers": SetFinalizers(CONFIG_MAP, foreign, ()),
+        }[verb]
+        with pytest.raises(CrossNamespace, match="namespace elsewhere was planned for ConfigMap default/owner"):
+            await stage.perform(action)
+        assert stage.performer.effects == 0
 
     play(story)
 

@@ -1,4 +1,7 @@
-"""Lookup of the pod that an instance runs for. The UID decides: a pod with the same name may be another pod."""
+"""Lookup of the pod that an instance runs for.
+
+Namespace and UID identify the pod: a pod with the same name, or in another namespace, is not the owner.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class PodOwners:
         self._known = known
 
     async def find(self, for_: Beneficiary) -> Owner:
-        if self._known(for_.uid):
+        if self._cached(for_) is not None:
             return Owner.PRESENT
         try:
             pod = await self._client.get(POD, for_.namespace, for_.name, Object)
@@ -30,6 +33,10 @@ class PodOwners:
             return Owner.UNKNOWN
         return Owner.PRESENT if pod.metadata.uid == for_.uid else Owner.ABSENT
 
-    def stays(self, uid: str) -> bool:
-        pod = self._known(uid)
+    def stays(self, for_: Beneficiary) -> bool:
+        pod = self._cached(for_)
         return pod is not None and not pod.metadata.is_deleting
+
+    def _cached(self, for_: Beneficiary) -> Object | None:
+        pod = self._known(for_.uid)
+        return pod if pod is not None and pod.metadata.identity == for_.identity else None

@@ -27,6 +27,8 @@ from skysail.kube.api.resources import (
 from skysail.kube.cache.cache import Cache, label_values, owner_uids, uids
 
 _OURS = {"labelSelector": Label.MODEL_UID}
+# Pods are owned by Jobs and ReplicaSets: a label leads to their model.
+model_of = label_values(Label.MODEL_UID)
 
 
 class Caches(msgspec.Struct, frozen=True):
@@ -47,7 +49,7 @@ class Caches(msgspec.Struct, frozen=True):
         return cls(
             models={kind: Cache(kind.resource, kind.struct, {"uid": uids}) for kind in KINDS},
             jobs=Cache(JOB, Job, by_owner, _OURS),
-            pods=Cache(POD, Pod, {"model": label_values(Label.MODEL_UID)}, _OURS),
+            pods=Cache(POD, Pod, {"model": model_of}, _OURS),
             deployments=Cache(DEPLOYMENT, Deployment, by_owner, _OURS),
             services=Cache(SERVICE, Object, by_owner, _OURS),
             autoscalers=Cache(HORIZONTAL_POD_AUTOSCALER, Object, by_owner, _OURS),
@@ -77,8 +79,8 @@ class Caches(msgspec.Struct, frozen=True):
                 loop.follow(cache, models)
 
         def changed(old: Pod | None, new: Pod | None) -> None:
-            owners = {(pod.metadata.labels or {}).get(Label.MODEL_UID, "") for pod in (old, new) if pod}
-            for root in [root for uid in owners for root in models.by("uid", uid)]:
+            owners = {owner for pod in (old, new) if pod for owner in model_of(pod)}
+            for root in [root for owner in owners for root in models.by("uid", owner)]:
                 loop.queue.add(root.metadata.key)
 
         self.pods.subscribe(changed)

@@ -127,21 +127,20 @@ class Models:
         return planner.refused(snapshot, why)
 
     def _cached(self, model: Model) -> Snapshot:
-        uid, caches, wanted = model.metadata.uid, self._caches, serving(model, self._terms)
-        names, namespace = wanted.names, model.metadata.namespace
-        pods = [pod for pod in caches.pods.by("model", uid) if pod.metadata.namespace == namespace]
+        identity, caches, wanted = model.metadata.identity, self._caches, serving(model, self._terms)
+        names = wanted.names
         return Snapshot(
             object=model,
             serving=wanted,
             terms=self._terms,
             now=self._now(),
-            job=_named(caches.jobs.by("owner", uid), names.job),
-            pods=tuple(pods),
-            deployment=_named(caches.deployments.by("owner", uid), names.deployment),
-            services=tuple(caches.services.by("owner", uid)),
-            autoscaler=_named(caches.autoscalers.by("owner", uid), names.autoscaler),
-            claim=_named(caches.claims.by("owner", uid), names.claim),
-            **_known(caches.revisions.by("owner", uid)),
+            job=_named(caches.jobs.by("owner", identity), names.job),
+            pods=tuple(caches.pods.by("model", identity)),
+            deployment=_named(caches.deployments.by("owner", identity), names.deployment),
+            services=tuple(caches.services.by("owner", identity)),
+            autoscaler=_named(caches.autoscalers.by("owner", identity), names.autoscaler),
+            claim=_named(caches.claims.by("owner", identity), names.claim),
+            **_known(caches.revisions.by("owner", identity)),
         )
 
     async def _sure(self, snapshot: Snapshot) -> Snapshot:
@@ -154,7 +153,7 @@ class Models:
         if live.metadata.resource_version != model.metadata.resource_version:
             raise Stale(f"cached {model.metadata.key} is stale")
         listed = await self._list(CONTROLLER_REVISION, model, _List[ControllerRevision])
-        known = _newest((*self._caches.revisions.by("owner", model.metadata.uid), *_owned(listed.items, model)))
+        known = _newest((*self._caches.revisions.by("owner", model.metadata.identity), *_owned(listed.items, model)))
         names = snapshot.serving.names
         claim = snapshot.claim or (await self._find(PERSISTENT_VOLUME_CLAIM, model, names.claim, Claim))
         snapshot = msgspec.structs.replace(snapshot, claim=claim, **_known(known))
@@ -298,8 +297,7 @@ def _newest(objects: tuple[T, ...]) -> tuple[T, ...]:
 
 
 def _owned(objects: tuple[T, ...], model: Model) -> tuple[T, ...]:
-    owners = [(each, each.metadata.controller) for each in objects]
-    return tuple(each for each, owner in owners if owner is not None and owner.uid == model.metadata.uid)
+    return tuple(each for each in objects if each.metadata.is_controlled_by(model.metadata))
 
 
 def _named(objects: list[T], name: str) -> T | None:

@@ -82,7 +82,7 @@ class Counts:
             held: dict[str, int] = {
                 group.role: group.gpus if gpus else int(group.role == WORKER) for group in groups(job.spec)
             }
-            pods = self._caches.pods.by("training", job.metadata.uid)
+            pods = self._caches.pods.by("training", job.metadata.identity)
             found[job.metadata.namespace,] += sum(
                 held.get(pod.role, 0) for pod in pods if pod.spec.node_name and not pod.is_over
             )

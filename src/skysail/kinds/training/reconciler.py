@@ -25,7 +25,7 @@ from skysail.kinds.training.plan import attempts, completion, failure, planner, 
 from skysail.kinds.training.scheduling.observer import Serves, Sight, serves_nothing
 from skysail.kinds.training.snapshot import Predecessor, Snapshot
 from skysail.kube import diagnostics
-from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.objects import IndexKey, Key, Object
 from skysail.kube.api.rbac import Right, reading
 from skysail.kube.api.resources import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE, Resource
 from skysail.kube.cache.cache import Cache, label_values, owner_uids, uids
@@ -61,6 +61,8 @@ _OURS = {"labelSelector": Label.TRAINING_JOB_UID}
 _PATIENCE = timedelta(seconds=10)
 
 T = TypeVar("T", bound=Object)
+# Pods are owned by Jobs: a label leads to their TrainingJob.
+training_jobs = label_values(Label.TRAINING_JOB_UID)
 
 
 class _List(msgspec.Struct, Generic[T], frozen=True):
@@ -82,7 +84,7 @@ class Caches(msgspec.Struct, frozen=True):
         return cls(
             training=Cache(TRAINING_JOB.resource, TrainingJob, {"uid": uids}),
             jobs=Cache(JOB, Job, {"owner": owner_uids}, _OURS),
-            pods=Cache(POD, Pod, {"training": label_values(Label.TRAINING_JOB_UID)}, _OURS),
+            pods=Cache(POD, Pod, {"training": training_jobs}, _OURS),
             services=Cache(SERVICE, Object, {"owner": owner_uids}, _OURS),
             gangs=tuple(
                 Cache(gang.resource, gang.type, {"owner": owner_uids}, _OURS) for gang in scheduling.GANGS.values()
@@ -103,8 +105,8 @@ class Caches(msgspec.Struct, frozen=True):
             loop.follow(cache, self.training)
 
         def changed(old: Pod | None, new: Pod | None) -> None:
-            jobs = {(pod.metadata.labels or {}).get(Label.TRAINING_JOB_UID, "") for pod in (old, new) if pod}
-            for root in [root for uid in jobs for root in self.training.by("uid", uid)]:
+            jobs = {job for pod in (old, new) if pod for job in training_jobs(pod)}
+            for root in [root for job in jobs for root in self.training.by("uid", job)]:
                 loop.queue.add(root.metadata.key)
 
         self.pods.subscribe(changed)
@@ -118,7 +120,7 @@ class Caches(msgspec.Struct, frozen=True):
                 loop.queue.add(job.metadata.key)
 
 
-def _nothing_to_read(_: str) -> bool:
+def _nothing_to_read(_: IndexKey) -> bool:
     """Return True: without a log watcher nothing is left to read."""
     return True
 
@@ -136,7 +138,7 @@ class Training:
         *,
         terms: Callable[[], Terms] = Terms,
         serves: Serves = serves_nothing,
-        is_settled: Callable[[str], bool] = _nothing_to_read,
+        is_settled: Callable[[IndexKey], bool] = _nothing_to_read,
     ) -> None:
         self._client = client
         self._evidence = Evidence(client)
@@ -150,14 +152,13 @@ class Training:
         job = self._caches.training.get(key)
         if job is None:
             return None
-        uid = job.metadata.uid
-        pods = [pod for pod in self._caches.pods.by("training", uid) if pod.metadata.namespace == key.namespace]
+        identity = job.metadata.identity
         snapshot = Snapshot(
             object=job,
             now=self._now(),
-            jobs=tuple(self._caches.jobs.by("owner", uid)),
-            pods=tuple(pods),
-            services=tuple(self._caches.services.by("owner", uid)),
+            jobs=tuple(self._caches.jobs.by("owner", identity)),
+            pods=tuple(self._caches.pods.by("training", identity)),
+            services=tuple(self._caches.services.by("owner", identity)),
             gang=self._gangs.known(job),
             terms=self._terms(),
         )
@@ -188,7 +189,8 @@ class Training:
             if owner is None or owner.uid == job.metadata.uid:
                 continue
             if (owner.kind, owner.name) == (self.resource.kind, job.metadata.name):
-                pods = (pod for pod in self._caches.pods.by("training", owner.uid) if not pod.is_over)
+                before = IndexKey(job.metadata.namespace, owner.uid)
+                pods = (pod for pod in self._caches.pods.by("training", before) if not pod.is_over)
                 return Predecessor(name, tuple(sorted(pod.metadata.name for pod in pods)))
         return None
 
@@ -212,7 +214,7 @@ class Training:
         return snapshot if stuck is None else msgspec.structs.replace(snapshot, obstacle=await self._obstacle(stuck))
 
     async def _with_evidence(self, snapshot: Snapshot, number: int) -> Snapshot:
-        if not self._is_settled(snapshot.object.metadata.uid):
+        if not self._is_settled(snapshot.object.metadata.identity):
             return msgspec.structs.replace(snapshot, is_settled=False)
         snapshot = await self._with_all_pods(snapshot)
         mishap = failure.ended_badly(snapshot.object.spec, snapshot.run(number))
@@ -252,8 +254,7 @@ class Training:
             found = await self._client.get(JOB, job.metadata.namespace, name, Job)
         except NotFound:
             return None
-        owner = found.metadata.controller
-        return found if owner is not None and owner.uid == job.metadata.uid else None
+        return found if found.metadata.is_controlled_by(job.metadata) else None
 
     async def _sure_to_begin(self, snapshot: Snapshot) -> Snapshot:
         """Confirm with the API server that the job is unchanged and that nothing of the last attempt is left.
@@ -261,7 +262,7 @@ class Training:
         A lagging cache would start an attempt again that has already ended, beside the running one.
         """
         job = snapshot.object
-        if not self._is_settled(job.metadata.uid):
+        if not self._is_settled(job.metadata.identity):
             return msgspec.structs.replace(snapshot, is_settled=False)
         live = await self._client.get(self.resource, job.metadata.namespace, job.metadata.name, Object)
         if live.metadata.resource_version != job.metadata.resource_version:

@@ -6,7 +6,19 @@ collector, because they form no cycles. Do not use `msgspec.Raw` here: it would 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
+
+
+class IndexKey(NamedTuple):
+    """Value of an index, with the namespace that it was found in.
+
+    Owner references and labels are written by tenants: the UID of an object says nothing in another namespace.
+    """
+
+    namespace: str
+    value: str
 
 
 class OwnerReference(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -36,6 +48,16 @@ class Meta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     @property
     def key(self) -> Key:
         return Key(self.namespace, self.name)
+
+    @property
+    def identity(self) -> IndexKey:
+        """Namespace and UID, by which children of this object are found."""
+        return IndexKey(self.namespace, self.uid)
+
+    def is_controlled_by(self, owner: Meta) -> bool:
+        """Return whether `owner` is the controller of this object. An owner of another namespace never is."""
+        controller = self.controller
+        return controller is not None and (self.namespace, controller.uid) == owner.identity
 
     @property
     def controller(self) -> OwnerReference | None:

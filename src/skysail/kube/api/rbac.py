@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.resources import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING, Resource
 
 Manifest = dict[str, Any]
@@ -54,6 +55,33 @@ def rules(rights: Iterable[Right]) -> list[Manifest]:
 
 def cluster_role(name: str, rights: Iterable[Right], labels: dict[str, str]) -> Manifest:
     return _role(CLUSTER_ROLE, {"name": name, "labels": labels}, rights)
+
+
+def aggregated_roles(prefix: str, kinds: Iterable[CustomKind], labels: dict[str, str]) -> list[Manifest]:
+    """Return the ClusterRoles by which the built-in roles `view`, `edit` and `admin` contain these kinds.
+
+    Nobody may write a status: the operator believes what it has written there itself.
+    """
+    kinds = tuple(kinds)
+    seen = [right for kind in kinds for right in _viewing(kind)]
+    changed = [right for kind in kinds for right in _editing(kind)]
+    rights = {"view": seen, "edit": [*seen, *changed], "admin": [*seen, *changed]}
+    return [
+        cluster_role(
+            f"{prefix}-aggregate-to-{to}", granted, {**labels, f"{CLUSTER_ROLE.group}/aggregate-to-{to}": "true"}
+        )
+        for to, granted in rights.items()
+    ]
+
+
+def _viewing(kind: CustomKind) -> list[Right]:
+    parts = ("status", "scale") if kind.scale else ("status",)
+    return [reading(kind.resource), *(Right(kind.resource, ("get",), subresource=part) for part in parts)]
+
+
+def _editing(kind: CustomKind) -> list[Right]:
+    scaling = [Right(kind.resource, ("patch", "update"), subresource="scale")] if kind.scale else []
+    return [Right(kind.resource, ("create", "delete", "deletecollection", "patch", "update")), *scaling]
 
 
 def role(namespace: str, name: str, rights: Iterable[Right], labels: dict[str, str]) -> Manifest:

@@ -10,6 +10,8 @@ DISRUPTED = "DisruptionTarget"
 # The Job controller sets the first of each pair when the outcome is decided, the second when all pods have finished.
 _COMPLETE = ("SuccessCriteriaMet", "Complete")
 _FAILED = ("FailureTarget", "Failed")
+# Reasons of containers that ended with the agent of their node: of Skysail's own nodes, and of kubelets.
+_LOST = frozenset({"Lost", "ContainerStatusUnknown"})
 _SCHEDULED = "PodScheduled"
 
 
@@ -65,6 +67,11 @@ class Terminated(Read, frozen=True):
     message: str = ""
     started_at: str | None = None
     finished_at: str | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the node lost the container, as with its agent: the exit code says nothing about the program."""
+        return self.reason in _LOST
 
 
 class State(Read, frozen=True):

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from skysail.kube.api.objects import Key, Object, version
+from skysail.kube.api.objects import IndexKey, Key, Object, version
 from skysail.kube.api.resources import Resource
 from skysail.kube.client.transport import NO_MAPPING
 
@@ -20,27 +20,31 @@ from skysail.kube.client.transport import NO_MAPPING
 _MOST_GRAVES = 10_000
 
 T = TypeVar("T", bound=Object)
-Index = Callable[[T], Iterable[str]]
+Index = Callable[[T], Iterable[IndexKey]]
 Listener = Callable[[T | None, T | None], None]
 
 
-def owner_uids(object_: Object) -> Iterable[str]:
-    """Index by the UID of the controlling owner, not by its name: a name can be reused by another owner."""
+def owner_uids(object_: Object) -> Iterable[IndexKey]:
+    """Index by namespace and UID of the controlling owner.
+
+    Never by its name: a name can be reused by another owner. Never by the UID alone: every tenant can name the UID of
+    an object in another namespace as the owner.
+    """
     owner = object_.metadata.controller
-    return (owner.uid,) if owner else ()
+    return (IndexKey(object_.metadata.namespace, owner.uid),) if owner else ()
 
 
-def uids(object_: Object) -> Iterable[str]:
-    """Index by the object's own UID, so that a child finds its owner."""
-    return (object_.metadata.uid,)
+def uids(object_: Object) -> Iterable[IndexKey]:
+    """Index by the object's own namespace and UID, so that a child finds its owner."""
+    return (object_.metadata.identity,)
 
 
 def label_values(label: str) -> Index[Object]:
-    """Index by the value of one label."""
+    """Index by namespace and the value of one label."""
 
-    def values(object_: Object) -> Iterable[str]:
+    def values(object_: Object) -> Iterable[IndexKey]:
         value = (object_.metadata.labels or {}).get(label)
-        return (value,) if value is not None else ()
+        return (IndexKey(object_.metadata.namespace, value),) if value is not None else ()
 
     return values
 
@@ -75,7 +79,7 @@ class Cache(Generic[T]):
         self._listed: set[str] = set()
         self._objects: dict[Key, T] = {}
         self._indexes = dict(indexes or {})
-        self._entries: dict[str, dict[str, dict[Key, T]]] = {name: {} for name in self._indexes}
+        self._entries: dict[str, dict[IndexKey, dict[Key, T]]] = {name: {} for name in self._indexes}
         self._listeners: list[Listener[T]] = []
         self._own: dict[Key, _Since] = {}
         self._graves: dict[str, _Since] = {}
@@ -88,7 +92,7 @@ class Cache(Generic[T]):
     def all(self) -> list[T]:
         return list(self._objects.values())
 
-    def by(self, index: str, value: str) -> list[T]:
+    def by(self, index: str, value: IndexKey) -> list[T]:
         """Return objects with this index value, sorted by key so that plans are stable."""
         found = self._entries[index].get(value, {})
         return [found[key] for key in sorted(found)]

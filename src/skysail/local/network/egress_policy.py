@@ -13,23 +13,14 @@ import msgspec
 
 from skysail.local.addresses import POD_RANGE, SERVICE_RANGE
 from skysail.local.errors import Misused
+from skysail.runtimes.fetch.network import address_policy
 
 Address = IPv4Address | IPv6Address
 _OWN_RANGES = (IPv4Network(POD_RANGE), IPv4Network(SERVICE_RANGE))
-# Addresses of the sixth version that a gateway turns into the one of the fourth which is written in their last bits.
-_TRANSLATED = IPv6Network("64:ff9b::/96")
-_COMPATIBLE = IPv6Network("::/96")
-# Where three clouds keep theirs although it is not link-local.
-_METADATA = (IPv6Address("fd00:ec2::254"), IPv4Address("100.100.100.200"), IPv4Address("168.63.129.16"))
-# Networks of a home, a company or a provider: what is in them trusts whoever is in them. The ranges for examples in
-# documents are not among them, because nobody's network is there. The last one is for gateways of such a network.
-_PRIVATE: tuple[IPv4Network | IPv6Network, ...] = (
-    *map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")),
-    *map(IPv6Network, ("fc00::/7", "fec0::/10", "64:ff9b:1::/48")),
-)
 _ANY_PORT = 9
 _EVERYBODY = IPv4Address("255.255.255.255")
-_IS_PRIVATE = "it is in a private network, which `SKYSAIL_ALLOWED_NETWORKS=ADDRESS/BITS skysail up` opens"
+_THIS_HOST = IPv4Network("0.0.0.0/8")
+_IS_PRIVATE = "it is in a private or reserved network, which `SKYSAIL_ALLOWED_NETWORKS=ADDRESS/BITS skysail up` opens"
 
 
 def is_of_this_machine(address: Address) -> bool:
@@ -69,30 +60,23 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
         return next(filter(None, map(self.objection, addresses)), None)
 
     def objection(self, spelling: str) -> str | None:
-        """Why this numeric address is closed to pods, or None where it is open."""
-        address = _plain(ip_address(spelling))
+        """Why this numeric address is closed to pods, or None where it is open.
+
+        Addresses of the sixth version may embed others: each address that a gateway or tunnel would use is judged.
+        """
+        embedded_first = reversed(address_policy.meanings(ip_address(spelling)))
+        return next(filter(None, map(self._closed, embedded_first)), None)
+
+    def _closed(self, address: Address) -> str | None:
         opened = [network for network in self.exceptions if address in network]
         if any(network.num_addresses == 1 for network in opened):
             return None
         closed = (
-            (address.is_loopback or address.is_unspecified, "it is this machine's loopback"),
-            (address.is_link_local or address in _METADATA, "clouds keep credentials there"),
+            (address.is_loopback or address.is_unspecified or address in _THIS_HOST, "it is this machine's loopback"),
+            (address.is_link_local or address in address_policy.CREDENTIAL_ADDRESSES, "clouds keep credentials there"),
             (address.is_multicast or address == _EVERYBODY, "it is no single machine"),
             (any(address in range_ for range_ in _OWN_RANGES), "it is inside the cluster, so add it to NO_PROXY"),
             (self.is_machines(address), "it is an address of this machine itself"),
-            (not opened and any(address in network for network in _PRIVATE), _IS_PRIVATE),
+            (not opened and not address_policy.is_public(address), _IS_PRIVATE),
         )
         return next((why for is_so, why in closed if is_so), None)
-
-
-def _plain(address: Address) -> Address:
-    """The address that is really meant by one that is wrapped into another."""
-    if isinstance(address, IPv4Address):
-        return address
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    if address.sixtofour is not None:
-        return address.sixtofour
-    if address in _TRANSLATED or (address in _COMPATIBLE and int(address) > 1):
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address

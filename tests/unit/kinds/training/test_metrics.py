@@ -102,6 +102,10 @@ def test_what_pods_with_a_node_hold_is_allocated():
     page.see(status(attempt(0)), framework="tensorflow", gpuPerWorker=4, roles={"parameterServers": {"replicas": 1}})
     for each in (pod(0), pod(1, "Pending"), pod(2, "Succeeded"), pod(0, role="ps")):
         page.caches.pods.put(labelled(each))
+    foreign = labelled(pod(3))
+    page.caches.pods.put(
+        msgspec.structs.replace(foreign, metadata=msgspec.structs.replace(foreign.metadata, namespace="elsewhere"))
+    )
     assert page.figures("trainingjob_allocated_gpus") == {'{namespace="ml-jobs"}': 4}
     assert page.figures("trainingjob_allocated_workers") == {'{namespace="ml-jobs"}': 1}
 

@@ -1,19 +1,20 @@
 """The cache never goes back in time, whatever order the news come in."""
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skysail.kube.api.objects import Key, Meta, Object, OwnerReference
+from skysail.kube.api.objects import IndexKey, Key, Meta, Object, OwnerReference
 from skysail.kube.api.resources import POD
 from skysail.kube.cache.cache import Cache, label_values, owner_uids
 
 
-def thing(name: str, version: int, uid: str = "", owner: str = "", label: str = "") -> Object:
+def thing(name: str, version: int, uid: str = "", owner: str = "", label: str = "", namespace: str = "n") -> Object:
     owners = (OwnerReference("v1", "Job", "o", owner, controller=True),) if owner else ()
     return Object(
         Meta(
             name=name,
-            namespace="n",
+            namespace=namespace,
             uid=uid or f"uid-{name}",
             resource_version=str(version),
             owner_references=owners,
@@ -137,13 +138,30 @@ def test_indexes_follow_changes():
     c = cache()
     c.put(thing("a", 1, owner="x", label="web"))
     c.put(thing("b", 2, owner="x"))
-    assert [o.metadata.name for o in c.by("owner", "x")] == ["a", "b"]
+    assert [o.metadata.name for o in c.by("owner", IndexKey("n", "x"))] == ["a", "b"]
     c.put(thing("a", 3, owner="y", label="db"))
-    assert [o.metadata.name for o in c.by("owner", "x")] == ["b"]
-    assert [o.metadata.name for o in c.by("app", "db")] == ["a"]
-    assert c.by("app", "web") == []
+    assert [o.metadata.name for o in c.by("owner", IndexKey("n", "x"))] == ["b"]
+    assert [o.metadata.name for o in c.by("app", IndexKey("n", "db"))] == ["a"]
+    assert c.by("app", IndexKey("n", "web")) == []
     c.remove(thing("a", 4, owner="y"))
-    assert c.by("owner", "y") == []
+    assert c.by("owner", IndexKey("n", "y")) == []
+
+
+def test_indexes_keep_namespaces_apart():
+    c = cache()
+    c.put(thing("a", 1, owner="x", label="web"))
+    c.put(thing("a", 2, owner="x", label="web", namespace="elsewhere"))
+    assert [o.metadata.namespace for o in c.by("owner", IndexKey("n", "x"))] == ["n"]
+    assert [o.metadata.namespace for o in c.by("app", IndexKey("elsewhere", "web"))] == ["elsewhere"]
+    assert c.by("owner", IndexKey("", "x")) == []
+
+
+def test_an_owner_of_another_namespace_controls_nothing():
+    owner, child = thing("job", 1).metadata, thing("a", 2, owner="uid-job").metadata
+    own = msgspec.structs.replace(owner, uid="uid-job", namespace="n")
+    assert child.is_controlled_by(own)
+    assert not child.is_controlled_by(msgspec.structs.replace(own, namespace="elsewhere"))
+    assert not owner.is_controlled_by(own)
 
 
 def test_a_kind_that_is_no_longer_served_is_empty():

@@ -8,7 +8,7 @@ import pytest
 from skysail.local.errors import Misused
 from skysail.local.network.egress_policy import Guard, is_of_this_machine, parse_networks
 
-GUARD = Guard(is_machines=lambda address: str(address) == "203.0.113.9")
+GUARD = Guard(is_machines=lambda address: str(address) == "9.9.9.9")
 LOOPBACK, CREDENTIALS, NOBODY = "loopback", "credentials", "no single machine"
 INSIDE, MACHINE, PRIVATE = "NO_PROXY", "this machine itself", "SKYSAIL_ALLOWED_NETWORKS"
 
@@ -44,8 +44,8 @@ INSIDE, MACHINE, PRIVATE = "NO_PROXY", "this machine itself", "SKYSAIL_ALLOWED_N
         ("10.244.77.3", INSIDE),
         ("10.96.0.1", INSIDE),
         ("::ffff:10.96.0.1", INSIDE),
-        ("203.0.113.9", MACHINE),
-        ("::ffff:203.0.113.9", MACHINE),
+        ("9.9.9.9", MACHINE),
+        ("::ffff:9.9.9.9", MACHINE),
         ("10.245.0.1", PRIVATE),
         ("10.95.255.255", PRIVATE),
         ("192.168.1.7", PRIVATE),
@@ -55,6 +55,44 @@ INSIDE, MACHINE, PRIVATE = "NO_PROXY", "this machine itself", "SKYSAIL_ALLOWED_N
         ("100.64.0.1", PRIVATE),
         ("fd12:3456::1", PRIVATE),
         ("64:ff9b:1::7f00:1", PRIVATE),
+        ("0.1.2.3", LOOPBACK),
+        ("192.0.0.192", CREDENTIALS),
+        ("fd20:ce::254", CREDENTIALS),
+        ("64:ff9b::9.9.9.9", MACHINE),
+        ("2002:909:909::1", MACHINE),
+        # Teredo: the server, and the client with all its bits turned over.
+        ("2001::1", PRIVATE),
+        ("2001:0:808:808:0:0:5601:5601", CREDENTIALS),
+        ("2001:0:7f00:1:0:0:f7f7:f7f7", LOOPBACK),
+        ("2001:0:808:808:0:0:f7f7:f7f7", PRIVATE),
+        ("2001:0:ffff:ffff:ffff:ffff:ffff:ffff", LOOPBACK),
+        # ISATAP, below any prefix.
+        ("2606:4700::5efe:10.0.0.1", PRIVATE),
+        ("2606:4700::200:5efe:169.254.169.254", CREDENTIALS),
+        ("2606:4700::5efe:127.0.0.1", LOOPBACK),
+        ("2002:c0a8:107::1", PRIVATE),
+        ("64:ff9b::192.168.1.7", PRIVATE),
+        ("64:ff9b:1:ffff::8.8.8.8", PRIVATE),
+        ("::ffff:0:10.0.0.1", PRIVATE),
+        ("::8.8.8.8", PRIVATE),
+        # Documents, benchmarks, protocols, and what nobody has been given.
+        ("192.0.2.1", PRIVATE),
+        ("198.51.100.7", PRIVATE),
+        ("203.0.113.10", PRIVATE),
+        ("::ffff:203.0.113.10", PRIVATE),
+        ("2001:db8::1", PRIVATE),
+        ("3fff::1", PRIVATE),
+        ("198.18.0.1", PRIVATE),
+        ("198.19.255.255", PRIVATE),
+        ("2001:2::1", PRIVATE),
+        ("2001:10::1", PRIVATE),
+        ("192.0.0.8", PRIVATE),
+        ("192.88.99.1", PRIVATE),
+        ("240.0.0.1", PRIVATE),
+        ("fec0::1", PRIVATE),
+        ("100::1", PRIVATE),
+        ("5f00::1", PRIVATE),
+        ("4000::1", PRIVATE),
     ],
 )
 def test_what_is_closed_to_pods(address, why):
@@ -63,7 +101,25 @@ def test_what_is_closed_to_pods(address, why):
 
 @pytest.mark.parametrize(
     "address",
-    ["203.0.113.10", "172.32.0.1", "172.15.255.255", "100.128.0.1", "11.0.0.1", "2001:db8::1", "::ffff:203.0.113.10"],
+    [
+        "8.8.8.8",
+        "172.32.0.1",
+        "172.15.255.255",
+        "100.128.0.1",
+        "11.0.0.1",
+        "192.0.1.1",
+        "198.17.255.255",
+        "198.20.0.1",
+        "203.0.114.1",
+        "223.255.255.255",
+        "2606:4700::1111",
+        "2001:200::1",
+        "2001:db9::1",
+        "::ffff:8.8.8.8",
+        "64:ff9b::8.8.8.8",
+        "2002:808:808::1",
+        "2606:4700::5efe:8.8.8.8",
+    ],
 )
 def test_what_is_open(address):
     assert GUARD.objection(address) is None

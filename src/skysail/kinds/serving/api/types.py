@@ -58,7 +58,7 @@ class Failure(fields.Part, frozen=True, kw_only=True):
     ] = None
     log: Annotated[fields.Message, Meta(description="Last lines of the container's log.")] = ""
     failure_time: Annotated[fields.Time | None, Meta(description="Time of the failure.")] = None
-    attempts: Annotated[fields.Count, Meta(description="Number of attempts.")] = 0
+    attempts: Annotated[fields.Count, Meta(description="Number of failed attempts. Interruptions are not counted.")] = 0
 
 
 class ServingStatus(fields.Part, frozen=True, kw_only=True):

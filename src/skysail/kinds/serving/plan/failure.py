@@ -37,6 +37,7 @@ _EVICTED = "Evicted"
 _LONGEST_LOG = 4096
 _LONGEST_MESSAGE = 2048
 _FIRST_PAUSE = timedelta(seconds=30)
+_AFTER_INTERRUPTION = timedelta(seconds=5)
 _LONGEST_PAUSE = timedelta(minutes=30)
 _MOST_DOUBLINGS = 10
 # After this many transient failures in a row, the model is shown as failed.
@@ -58,12 +59,14 @@ class Crash(msgspec.Struct, frozen=True):
 class Mishap(msgspec.Struct, frozen=True):
     """Failure of a revision.
 
-    `crash` names the container whose log explains it; `may_pass` marks a transient failure.
+    `crash` names the container whose log explains it; `may_pass` marks a transient failure. `is_counted` marks a failed
+    attempt; an interruption from outside is not counted.
     """
 
     failure: Failure
     crash: Crash | None = None
     may_pass: bool = False
+    is_counted: bool = True
 
 
 class _Word(msgspec.Struct, frozen=True):
@@ -122,9 +125,9 @@ def of_preparation(snapshot: Snapshot, job: Job) -> Mishap:
         reason = Reason.DEADLINE_EXCEEDED if is_late else Reason.INTERRUPTED
         step: Step = "Validate" if (is_late or evicted) and _has_fetched(pod) else "Download"
         found = Failure(step=step, reason=reason, message=message, revision=job.revision, failure_time=time)
-        return Mishap(found, may_pass=may_pass(found))
+        return Mishap(found, may_pass=may_pass(found), is_counted=pod is None or not _is_interrupted(pod))
     crash = _crash(pod, *pod.exit)
-    is_interrupted = crash.end.exit_code == _TOLD_TO_GO
+    is_interrupted = crash.end.exit_code == _TOLD_TO_GO or crash.end.is_lost
     word = _word(crash.end) if crash.container == FETCH else None
     pinned = snapshot.serving.rollback_to if crash.reason == Reason.CHECKSUM_MISMATCH else None
     found = Failure(
@@ -135,7 +138,7 @@ def of_preparation(snapshot: Snapshot, job: Job) -> Mishap:
         exit_code=crash.end.exit_code,
         failure_time=time,
     )
-    return Mishap(found, crash, may_pass(found))
+    return Mishap(found, crash, may_pass(found), is_counted=not crash.end.is_lost)
 
 
 def may_pass(found: Failure) -> bool:
@@ -193,9 +196,14 @@ def _passes(crash: Crash) -> bool:
 
 
 def crashed(snapshot: Snapshot, entry: Entry, pod: Pod) -> Crash | None:
-    """Return the container of this server that failed and has not become ready since, or None."""
+    """Return the container of this server that failed and has not become ready since, or None.
+
+    A container that its node lost is not to blame, and is restarted.
+    """
     for row in pod.containers:
         end = row.state.terminated or row.last_state.terminated
+        if end is not None and end.is_lost:
+            continue
         is_done = row.state.terminated is not None and row.state.terminated.exit_code == 0
         if end is not None and not is_done and not row.ready and (end.exit_code != 0 or row.restart_count):
             crash = _crash(pod, row.name, end)
@@ -205,12 +213,14 @@ def crashed(snapshot: Snapshot, entry: Entry, pod: Pod) -> Crash | None:
     return None
 
 
-def counted(before: Failure | None, found: Failure) -> Failure:
+def counted(before: Failure | None, found: Failure, *, is_attempt: bool = True) -> Failure:
     """Return the failure with the number of attempts. A recorded failure is not counted twice."""
     is_same = before is not None and before.revision == found.revision and before.step not in {"Deploy", "Ready"}
     if before is None or not is_same:
-        return msgspec.structs.replace(found, attempts=1)
-    return before if is_known(before, found) else msgspec.structs.replace(found, attempts=before.attempts + 1)
+        return msgspec.structs.replace(found, attempts=int(is_attempt))
+    if is_known(before, found):
+        return before
+    return msgspec.structs.replace(found, attempts=before.attempts + int(is_attempt))
 
 
 def is_known(before: Failure | None, found: Failure) -> bool:
@@ -219,7 +229,12 @@ def is_known(before: Failure | None, found: Failure) -> bool:
 
 
 def again_at(found: Failure) -> datetime:
-    """Return the time of the next attempt: 30 s after the first failure, then twice as long each time."""
+    """Return the time of the next attempt: 30 s after the first failure, then twice as long each time.
+
+    Soon after an interruption, if no attempt has failed.
+    """
+    if not found.attempts:
+        return datetime.fromisoformat(found.failure_time or "") + _AFTER_INTERRUPTION
     doublings = min(max(found.attempts - 1, 0), _MOST_DOUBLINGS)
     pause: timedelta = min(_FIRST_PAUSE * 2**doublings, _LONGEST_PAUSE)
     return datetime.fromisoformat(found.failure_time or "") + pause
@@ -236,6 +251,8 @@ def reason(found: Failure) -> Reason:
 
 def _crash(pod: Pod, container: str, end: Terminated) -> Crash:
     where = f"Container {container} of pod {pod.metadata.name}"
+    if end.is_lost:
+        return Crash(pod, container, end, f"{where} was lost by its node{_said(end)}", Reason.INTERRUPTED)
     if end.reason == _OUT_OF_MEMORY:
         limit = pod.memory_limit(container)
         if not limit:
@@ -335,6 +352,11 @@ def _ended(job: Job) -> str:
 def _too_slow(snapshot: Snapshot) -> str:
     limit = snapshot.terms.prepare_seconds
     return f"Download and validation took longer than {limit} s: raise the setting prepare_seconds."
+
+
+def _is_interrupted(pod: Pod) -> bool:
+    """Whether it had to go for reasons that are not its own. Evictions count: a node without room evicts each time."""
+    return pod.disruption is not None and pod.status.reason not in {_EVICTED, _DEADLINE}
 
 
 def _evicted(pod: Pod) -> str:

@@ -147,7 +147,8 @@ def _number(snapshot: Snapshot, wanted: Target, found: Prepared) -> int:
 
 def _not_prepared(snapshot: Snapshot, wanted: Target, mishap: Mishap) -> Plan:
     before = snapshot.object.status.failure
-    found = failure.counted(before, failure.with_log(mishap.failure, snapshot.log))
+    failed = failure.with_log(mishap.failure, snapshot.log)
+    found = failure.counted(before, failed, is_attempt=mishap.is_counted)
     # Record the number of attempts before the Job is deleted.
     is_known = failure.is_known(before, found)
     passes = failure.may_pass(found) if is_known else mishap.may_pass
@@ -158,8 +159,8 @@ def _again(snapshot: Snapshot, wanted: Target, found: Failure, *, is_known: bool
     """Retry a transient failure when its backoff has passed."""
     again = failure.again_at(found)
     left = max((again - snapshot.now).total_seconds(), 0.0)
-    message = f"{found.message} Attempt {found.attempts} failed; the next one starts at {timestamp(again)}."
-    view = model_state.after(snapshot, model_state.preparing(snapshot, wanted, Wait(Reason.RETRYING, message)), found)
+    wait = _until(found, timestamp(again))
+    view = model_state.after(snapshot, model_state.preparing(snapshot, wanted, wait), found)
     view = msgspec.structs.replace(view, download=None)
     actions = child_actions.ended(snapshot) if is_known and not left else ()
     return model_state.told(
@@ -169,6 +170,13 @@ def _again(snapshot: Snapshot, wanted: Target, found: Failure, *, is_known: bool
         (*actions, *child_actions.servers(snapshot, view.served)),
         look_again=None if actions else left,
     )
+
+
+def _until(found: Failure, again: str) -> Wait:
+    """Return the pending reason until the next attempt. An interrupted download has not failed."""
+    if not found.attempts:
+        return Wait(Reason.DOWNLOADING, f"{found.message} The download restarts at {again}.")
+    return Wait(Reason.RETRYING, f"{found.message} Attempt {found.attempts} failed; the next one starts at {again}.")
 
 
 def _failed(snapshot: Snapshot, wanted: Target, found: Failure) -> Plan:

@@ -92,7 +92,7 @@ class Reporters:
         ):
             return None
         owner = pod.metadata.controller
-        made = {each.metadata.uid for each in self._caches.jobs.by("owner", job.metadata.uid)}
+        made = {each.metadata.uid for each in self._caches.jobs.by("owner", job.metadata.identity)}
         is_labelled = (pod.metadata.labels or {}).get(Label.TRAINING_JOB_UID) == job.metadata.uid
         return pod if owner is not None and owner.uid in made and is_labelled else None
 

@@ -14,7 +14,7 @@ from datetime import datetime
 import msgspec
 
 from skysail.base.backoff import delay_after
-from skysail.base.names import Event, Label
+from skysail.base.names import Event
 from skysail.base.timestamps import timestamp
 from skysail.core.actions import Note
 from skysail.core.controller import Recorder
@@ -26,8 +26,8 @@ from skysail.kinds.training.objects import Pod
 from skysail.kinds.training.plan.planner import OVER
 from skysail.kinds.training.progress.report import MARK, Report, Unusable, kept, line
 from skysail.kinds.training.progress.status_writer import Records
-from skysail.kinds.training.reconciler import Caches
-from skysail.kube.api.objects import Key
+from skysail.kinds.training.reconciler import Caches, training_jobs
+from skysail.kube.api.objects import IndexKey, Key
 from skysail.kube.api.resources import POD
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError, NotFound
@@ -55,7 +55,7 @@ class _Following(msgspec.Struct, frozen=True):
     """Watched log of one pod. When the task is done, the log was read to its end."""
 
     key: Key
-    job: str
+    job: IndexKey
     task: asyncio.Task[None]
 
 
@@ -70,7 +70,7 @@ class Reader:
         self._tasks: asyncio.TaskGroup | None = None
         self._begun = False
         self._followed: dict[str, _Following] = {}
-        self._asked: dict[str, float] = {}
+        self._asked: dict[IndexKey, float] = {}
         self._openings = asyncio.Semaphore(_OPENINGS)
         caches.pods.subscribe(self._changed)
 
@@ -84,7 +84,7 @@ class Reader:
             self._begun = True
             await asyncio.Event().wait()
 
-    def is_settled(self, job: str) -> bool:
+    def is_settled(self, job: IndexKey) -> bool:
         """Return whether all checkpoints printed by finished pods of the job are written, or the wait timed out.
 
         Never blocks: the caller asks again later, so that a dead node delays only its own jobs.
@@ -98,7 +98,7 @@ class Reader:
         del self._asked[job]
         return True
 
-    def _is_reading(self, job: str) -> bool:
+    def _is_reading(self, job: IndexKey) -> bool:
         """Return whether the log of a finished pod is still being read."""
         for pod in self._caches.pods.by("training", job):
             self._follow(pod)
@@ -119,7 +119,7 @@ class Reader:
         if self._tasks is None or uid in self._followed or job is None or not prints(job, pod):
             return
         task = self._tasks.create_task(self._read_to_end(pod, _known(job, pod)), name=f"log of {pod.metadata.key}")
-        self._followed[uid] = _Following(pod.metadata.key, job.metadata.uid, task)
+        self._followed[uid] = _Following(pod.metadata.key, job.metadata.identity, task)
 
     async def _read_to_end(self, pod: Pod, since: str) -> None:
         quiet = 0
@@ -169,8 +169,8 @@ class Reader:
             self._recorder.record(TRAINING_JOB.resource, job, Note(Event.CHECKPOINT_REFUSED, message, warning=True))
 
     def _job(self, pod: Pod) -> TrainingJob | None:
-        uid = (pod.metadata.labels or {}).get(Label.TRAINING_JOB_UID, "")
-        return next(iter(self._caches.training.by("uid", uid)), None)
+        found = [job for key in training_jobs(pod) for job in self._caches.training.by("uid", key)]
+        return next(iter(found), None)
 
     def _has_ended(self, key: Key) -> bool:
         pod = self._caches.pods.get(key)

@@ -25,7 +25,7 @@ def serves_nothing(_: Resource) -> bool:
 
 
 class Sight:
-    """Observer. `caches` are indexed by the owner's UID. `serves` returns None while discovery is incomplete."""
+    """Observer. `caches` are indexed by namespace and UID of the owner. `serves` is None until discovery is complete."""
 
     def __init__(self, client: Client, caches: tuple[Cache[Any], ...], serves: Serves) -> None:
         self._client = client
@@ -40,7 +40,7 @@ class Sight:
             objects=tuple(
                 (resource, each)
                 for resource, cache in self._caches.items()
-                for each in cache.by("owner", job.metadata.uid)
+                for each in cache.by("owner", job.metadata.identity)
             ),
         )
 
@@ -83,5 +83,4 @@ class Sight:
             found = await self._client.get(gang.resource, job.metadata.namespace, name, gang.type)
         except NotFound:
             return None
-        owner = found.metadata.controller
-        return found if owner is not None and owner.uid == job.metadata.uid else None
+        return found if found.metadata.is_controlled_by(job.metadata) else None

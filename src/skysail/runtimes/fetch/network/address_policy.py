@@ -22,9 +22,19 @@ Network = IPv4Network | IPv6Network
 SCHEMES = ("http", "https", "s3", "gs", "hf", "pvc", "oci", "file")
 _WITH_HOST = ("http", "https", "oci")
 # Cloud metadata addresses outside the link-local range.
-_METADATA = tuple(map(ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")))
+CREDENTIAL_ADDRESSES = tuple(
+    map(ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
+)
 _TRANSLATED = IPv6Network("64:ff9b::/96")
 _GIVEN_OUT = IPv6Network("2000::/3")
+# Reserved by IANA: private networks, protocols, benchmarks, examples in documents, Teredo. A list of our own, because
+# the one of the standard library changes with each release of Python.
+_RESERVED: tuple[Network, ...] = (
+    *map(IPv4Network, ("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12")),
+    *map(IPv4Network, ("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15")),
+    *map(IPv4Network, ("198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4")),
+    *map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")),
+)
 _COMPATIBLE = IPv6Network("::/96")
 _ISATAP = 0x5EFE
 _LOWEST_32_BITS = 0xFFFFFFFF
@@ -111,7 +121,7 @@ def forbidden(spelling: str, host: str, allowed: Sequence[str]) -> str | None:
     """Return why no connection may be made to this numeric address of `host` ("" if none), or None if it may."""
     outer = ip_address(spelling)
     who = f"{host} ({spelling})" if host else spelling
-    reasons = (_closed(who, address, host, allowed) for address in _meant_by(outer))
+    reasons = (_closed(who, address, host, allowed) for address in meanings(outer))
     return next(filter(None, reasons), None)
 
 
@@ -125,10 +135,10 @@ def _closed(who: str, address: Address, host: str, allowed: Sequence[str]) -> st
     if any(network.num_addresses == 1 for network in opened):
         return None
     is_home = address.is_loopback or address.is_unspecified or address in _THIS_HOST
-    is_private = not _is_public(address) and not (host and is_allowed_name(host, allowed))
+    is_private = not is_public(address) and not (host and is_allowed_name(host, allowed))
     closed = (
         (
-            address.is_link_local or address in _METADATA,
+            address.is_link_local or address in CREDENTIAL_ADDRESSES,
             f"{who} is a link-local or cloud metadata address, which may hold credentials: use the host of the model.",
         ),
         (
@@ -144,18 +154,19 @@ def _closed(who: str, address: Address, host: str, allowed: Sequence[str]) -> st
     return next((why for is_so, why in closed if is_so), None)
 
 
-def _is_public(address: Address) -> bool:
-    """Return whether the address is public.
+def is_public(address: Address) -> bool:
+    """Return whether the Internet may have a machine at this address.
 
-    For IPv6, only allocated ranges count, because Python's own list grows with each release.
+    An address that a gateway translates counts as public here: check the embedded address, too (`meanings`).
     """
-    if isinstance(address, IPv6Address) and address not in _TRANSLATED:
-        return address in _GIVEN_OUT and address.is_global
-    return address.is_global
+    if isinstance(address, IPv6Address) and address in _TRANSLATED:
+        return True
+    is_given_out = isinstance(address, IPv4Address) or address in _GIVEN_OUT
+    return is_given_out and not any(address in network for network in _RESERVED)
 
 
-def _meant_by(address: Address) -> list[Address]:
-    """Return the address, and the IPv4 address that a gateway or tunnel would translate it to."""
+def meanings(address: Address) -> list[Address]:
+    """Return the address, and the IPv4 addresses that a gateway or tunnel would translate it to."""
     if isinstance(address, IPv4Address):
         return [address]
     if address.ipv4_mapped is not None:  # the kernel connects to the IPv4 address itself

@@ -11,7 +11,7 @@ from skysail.runtimes.fetch.errors import FetchError, MayPass, NotAllowed, Wrong
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_MISNAMED = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG)
+_MISNAMED = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY)
 
 
 @contextmanager
@@ -30,6 +30,8 @@ def _told_by_disk(error: OSError, folder: Path) -> FetchError:
         return NotAllowed("AccessDenied", f"{error.filename} cannot be read or written: {error.strerror}.")
     if error.errno in _MISNAMED:
         return WrongContent("UnsupportedFormat", f"Files of the model have conflicting names: rename {error.filename}.")
+    if error.errno == errno.ENAMETOOLONG:
+        return WrongContent("UnsupportedFormat", f"A file of the model has too long a name: rename {error.filename}.")
     return MayPass(
         "ServerError",
         f"A volume or disk failed while {folder} was written: {in_words(error)}. If retries do not help, check the"

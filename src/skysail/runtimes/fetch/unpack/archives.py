@@ -39,8 +39,8 @@ _DAMAGED = (
 )
 
 T = TypeVar("T")
-# Where an entry goes, or None where it is left out.
-Placing = Callable[[str], Path | None]
+# Where an entry goes, by its name and whether it is a folder, or None where it is left out.
+Placing = Callable[[str, bool], Path | None]
 
 
 def is_archive(file: Path) -> bool:
@@ -62,7 +62,7 @@ def unpack(archive: Path, into: Path, *, limit: int) -> Iterator[int]:
     with readable(_damaged(archive)):
         is_zip = archive.suffix.lower() == ".zip" and zipfile.is_zipfile(archive)
     entries = _zip_entries(archive) if is_zip else tar_entries(archive)
-    yield from write(entries, lambda name: below(into, name), limit=limit, archive=archive)
+    yield from write(entries, lambda name, _is_folder: below(into, name), limit=limit, archive=archive)
 
 
 def write(
@@ -75,7 +75,7 @@ def write(
     written = 0
     with readable(_damaged(archive)):
         for name, content in _counted(entries, archive):
-            for count in _written(name, content, placing):
+            for count in _written(name, content, placing, archive):
                 written += count
                 if written > limit:
                     raise WrongContent(
@@ -147,14 +147,32 @@ def _counted(entries: Iterable[T], archive: Path) -> Iterator[T]:
         yield entry
 
 
-def _written(name: str, content: IO[bytes] | None, placing: Placing) -> Iterator[int]:
-    path = placing(name) if name else None
+def _written(name: str, content: IO[bytes] | None, placing: Placing, archive: Path) -> Iterator[int]:
+    path = placing(name, content is None) if name else None
     if path is None:
         yield 0
-    elif content is None:
+        return
+    conflict = _conflict(path, name, is_folder=content is None)
+    if conflict:
+        raise _refused(archive, f"holds {conflict[:100]!r} both as a file and as a folder: rename one of them")
+    if content is None:
         path.mkdir(parents=True, exist_ok=True)
     else:
         yield from _copy(content, path)
+
+
+def _conflict(path: Path, name: str, *, is_folder: bool) -> str:
+    """Return the name that this entry and an earlier one use in two ways, empty if there is none.
+
+    Asks the disk and not the names: volumes that ignore case hold `A` and `a/b` for the same.
+    """
+    parts = [part for part in name.split("/") if part not in {"", "."}]
+    if path.is_dir() and not is_folder:
+        return "/".join(parts)
+    if path.is_file() and is_folder:
+        return "/".join(parts)
+    above = [(parts[: len(parts) - up], path.parents[up - 1]) for up in range(1, len(parts))]
+    return next(("/".join(outer) for outer, folder in reversed(above) if folder.is_file()), "")
 
 
 def _copy(content: IO[bytes], path: Path) -> Iterator[int]:

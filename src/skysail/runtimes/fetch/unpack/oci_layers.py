@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Generator, Iterator
-from functools import partial
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 from skysail.runtimes.fetch.unpack import archives
@@ -24,7 +24,8 @@ def unpack(layers: list[Path], into: Path, *, limit: int) -> Iterator[int]:
     written = 0
     for layer in layers:
         entries = archives.tar_entries(layer, _is_in_models) if has_models else archives.tar_entries(layer)
-        for count in archives.write(entries, partial(_place, into, top), limit=limit - written, archive=layer):
+        placing = _Layer(into, top).place
+        for count in archives.write(entries, placing, limit=limit - written, archive=layer):
             written += count
             yield count
 
@@ -43,21 +44,44 @@ def _is_in_models(name: str) -> bool:
     return PurePosixPath(name).parts[:1] == (_MODELS,) and PurePosixPath(name) != PurePosixPath(_MODELS)
 
 
-def _place(into: Path, top: str, name: str) -> Path | None:
-    """Where this entry goes. One that removes others does so, and goes nowhere."""
-    path = below(into, str(PurePosixPath(name).relative_to(top)) if top else name)
-    if path.name == _ALL_REMOVED:
-        shutil.rmtree(path.parent, ignore_errors=True)
-        return None
-    if path.name.startswith(_REMOVED):
-        # What is left of the name may be none, or lead out of the folder.
-        _remove(below(path.parent, path.name.removeprefix(_REMOVED)))
-        return None
-    return path
+class _Layer:
+    """Places the entries of one layer over those of earlier ones."""
+
+    def __init__(self, into: Path, top: str) -> None:
+        self._into = into
+        self._top = top
+        self._made = {into}
+
+    def place(self, name: str, is_folder: bool) -> Path | None:  # noqa: FBT001 (as `archives` calls it)
+        """Where this entry goes. One that removes others does so, and goes nowhere."""
+        path = below(self._into, str(PurePosixPath(name).relative_to(self._top)) if self._top else name)
+        if path.name == _ALL_REMOVED:
+            shutil.rmtree(path.parent, ignore_errors=True)
+            return None
+        if path.name.startswith(_REMOVED):
+            # What is left of the name may be none, or lead out of the folder.
+            _remove(below(path.parent, path.name.removeprefix(_REMOVED)))
+            return None
+        self._replace(path, is_folder=is_folder)
+        return path
+
+    def _replace(self, path: Path, *, is_folder: bool) -> None:
+        """Remove what earlier layers have in the way of this entry: a file for a folder, or a folder for a file.
+
+        Entries of this very layer stay: two of them that exclude each other are an error of the layer.
+        """
+        above = list(takewhile(lambda folder: folder != self._into, path.parents))
+        files = [*reversed(above), path] if is_folder else list(reversed(above))
+        for each in files:
+            if each not in self._made and each.is_file():
+                each.unlink()
+        if not is_folder and path not in self._made and path.is_dir():
+            shutil.rmtree(path)
+        self._made.update(above, (path,))
 
 
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    elif path.is_file():
+        path.unlink()

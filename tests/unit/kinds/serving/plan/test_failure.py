@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
+import msgspec
 import pytest
 
 from skysail.base.names import Reason
@@ -11,6 +13,7 @@ from skysail.kinds.serving.api.types import Failure
 from skysail.kinds.serving.plan import failure, pending
 from tests.unit.kinds.serving.builders import (
     LATE,
+    NOW,
     PREPARED,
     ago,
     at,
@@ -101,6 +104,51 @@ def test_a_pod_that_is_taken_away_says_by_whom_and_is_tried_again(state, words):
     assert "pod prepare-0" in found.failure.message
     assert words in found.failure.message
     assert found.failure.step == ("Validate" if "validates" in state else "Download")
+
+
+LOST = "The container ended together with the node's agent, which is started again."
+
+
+@pytest.mark.parametrize(
+    ("state", "is_counted"),
+    [
+        ({"reason": "Lost", "told": LOST, "disrupted": ("TerminationByKubelet", LOST), "exit": 137}, False),
+        ({"reason": "Lost", "disrupted": ("TerminationByKubelet", LOST), "exit": 137, "validates": "Failed"}, False),
+        ({"disrupted": ("PreemptionByScheduler", "preempting"), "exit": 143}, False),
+        ({"disrupted": ("DeletionByTaintManager", "")}, False),
+        ({"disrupted": ("EvictionByEvictionAPI", "drained"), "exit": 143}, False),
+        ({"exit": 137, "why": "Lost", "said": LOST}, False),
+        ({"exit": 137, "why": "ContainerStatusUnknown", "said": "The container could not be located"}, False),
+        ({"exit": 137, "why": "Lost", "said": LOST, "validates": "Failed"}, False),
+        ({"reason": "Evicted", "told": LOW, "exit": 137}, True),
+        ({"reason": "Evicted", "told": LOW, "disrupted": ("TerminationByKubelet", LOW), "exit": 137}, True),
+        ({"exit": 143, "said": word("Interrupted")}, True),
+    ],
+)
+def test_what_ends_with_its_node_is_interrupted_and_no_failed_attempt(state, is_counted):
+    found = of_preparation(failed(**state), **SCRIPT)
+    assert (found.failure.reason, found.may_pass, found.is_counted) == (Reason.INTERRUPTED, True, is_counted)
+    assert "exit code" not in found.failure.message
+
+
+@pytest.mark.parametrize(("why", "is_counted"), [("Error", True), ("OOMKilled", True), ("Lost", False)])
+def test_the_reason_and_not_the_code_says_whether_a_node_lost_it(why, is_counted):
+    found = of_preparation(failed(exit=137, why=why))
+    assert (found.is_counted, found.failure.reason == Reason.INTERRUPTED) == (is_counted, not is_counted)
+
+
+@pytest.mark.parametrize("is_init", [True, False])
+@pytest.mark.parametrize("why", ["Lost", "ContainerStatusUnknown"])
+def test_servers_that_their_node_lost_did_not_crash(is_init, why):
+    of = model()
+    bad = server(of, ready=False, init=is_init, exit=137, why=why, said=LOST, restarts=9)
+    snapshot = at(of, deployment(entry(of), available=0), bad)
+    assert failure.of_servers(snapshot, entry(of)) is None
+    assert pending.for_servers(snapshot, entry(of)).reason != Reason.CRASH_LOOP
+    late = failure.of_servers(at(of, deployment(entry(of), available=0, late=LATE), bad), entry(of)).failure
+    assert (late.exit_code, late.reason in {Reason.DOWNLOAD_FAILED, Reason.CRASH_LOOP}) == (None, False)
+    killed = server(of, ready=False, init=is_init, exit=137, restarts=9)
+    assert failure.of_servers(at(of, deployment(entry(of), available=0), killed), entry(of)) is not None
 
 
 def test_a_download_that_takes_too_long_says_what_to_raise():
@@ -255,6 +303,16 @@ def test_the_last_word_is_that_of_the_pod_that_ended_well():
     gone = preparer(of, "Failed", exit=143, metadata={"name": "z", "uid": "z"})
     assert failure.ended_well((gone, preparer(of, "Succeeded"))) == preparer(of, "Succeeded")
     assert failure.ended_well((gone,)) is None
+
+
+def test_an_interruption_is_not_counted_and_tried_again_soon():
+    first = Failure(step="Download", reason="Interrupted", revision="a", failure_time=ago(9))
+    none = failure.counted(None, first, is_attempt=False)
+    assert (none.attempts, failure.again_at(none)) == (0, NOW - timedelta(seconds=4))
+    assert not failure.is_lasting(none)
+    away = msgspec.structs.replace(none, failure_time=ago(3), attempts=2)
+    later = Failure(step="Download", reason="Interrupted", revision="a", failure_time=ago(1))
+    assert failure.counted(away, later, is_attempt=False).attempts == 2
 
 
 def test_one_end_is_counted_once():

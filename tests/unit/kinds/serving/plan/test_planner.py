@@ -415,6 +415,18 @@ def test_what_may_pass_is_written_down_and_tried_again_when_it_is_time():
     assert (made(unknown), unknown.look_again) == ([], 0.0), "the try is counted before its Job goes"
 
 
+def test_a_download_that_its_node_lost_goes_its_way():
+    lost = {"reason": "Lost", "told": "The agent died.", "disrupted": ("TerminationByKubelet", ""), "exit": 137}
+    of = model()
+    children = (job(of, "Failed"), preparer(of, "Failed", **lost))
+    first = plan(at(of, *children, now=NOW - timedelta(seconds=8)))
+    assert (made(first), first.status.failure.attempts, first.look_again) == ([], 0, 3.0)
+    assert said(first.status, Condition.PROGRESSING) == ("True", Reason.DOWNLOADING)
+    assert [note for note in first.notes if note.warning] == []
+    second = plan(at(shown(of, failure=first.status.failure), *children))
+    assert made(second) == [(Delete, JOB)]
+
+
 @pytest.mark.parametrize(("before", "seconds"), [(0, 30), (1, 60), (2, 120), (5, 960), (6, 1800), (40, 1800)])
 def test_pauses_double_up_to_half_an_hour(before, seconds):
     of = model()

@@ -19,12 +19,12 @@ from skysail.kube.client.client import Client
 from skysail.kube.client.errors import ReplyLost
 from tests.support import virtual_time
 from tests.unit.kinds.training.builders import NOW, ago, attempt, job, pod, status
-from tests.unit.kinds.training.samples import UID
 from tests.unit.kinds.training.test_reconciler import labelled
 
 TRAINING = job(checkpointDir="/checkpoints", status=status(attempt(0), phase="Running"))
 LOG = "/api/v1/namespaces/ml-jobs/pods/mnist-worker-0-0-0/log"
 WAIT = object()
+IDENTITY = TRAINING.metadata.identity
 
 
 def at(seconds: float, text: str) -> bytes:
@@ -120,7 +120,7 @@ def play(story: Any, *logs: Log, **options: Any) -> Any:
 async def settled(room: Room) -> None:
     """As the controller asks: now and then, and nobody waits in between."""
     for _ in range(60):
-        if room.reader.is_settled(UID):
+        if room.reader.is_settled(IDENTITY):
             return
         await asyncio.sleep(1)
     raise TimeoutError
@@ -145,6 +145,22 @@ def test_rank_0_tells_of_checkpoints_where_there_is_a_folder_for_them(of, spec, 
 
 def test_a_pod_of_an_earlier_attempt_is_not_read():
     assert not prints(job(checkpointDir="/c", status=status(attempt(0, "Failed"), attempt(1))), pod(0))
+
+
+def test_a_pod_in_another_namespace_tells_of_no_checkpoint():
+    """Anybody can write the UID of the job into a label."""
+
+    async def story(room: Room) -> None:
+        foreign = pod(0, "Succeeded")
+        room.see(msgspec.structs.replace(foreign, metadata=_elsewhere(foreign.metadata)))
+        await settled(room)
+        assert (room.node.asked, room.steps) == ([], [])
+
+    play(story, Log(at(1, saved(7))))
+
+
+def _elsewhere(metadata: Any) -> Any:
+    return msgspec.structs.replace(metadata, namespace="elsewhere")
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -247,7 +263,7 @@ def test_a_path_elsewhere_is_told_as_an_event():
 def test_the_verdict_waits_until_the_log_of_an_ended_pod_is_read():
     async def story(room):
         room.see(pod(0, "Failed", exit=1))
-        assert not room.reader.is_settled(UID)
+        assert not room.reader.is_settled(IDENTITY)
         await settled(room)
         assert room.steps == [1]
 
@@ -258,7 +274,7 @@ def test_nobody_waits_for_pods_that_run():
     async def story(room):
         room.see(pod(0))
         await asyncio.sleep(1)
-        assert room.reader.is_settled(UID)
+        assert room.reader.is_settled(IDENTITY)
 
     play(story, Log(WAIT))
 

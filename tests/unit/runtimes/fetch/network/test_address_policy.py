@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, IPv6Address
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.runtimes.fetch.network.address_policy import SCHEMES, forbidden, objection
+from skysail.runtimes.fetch.network.address_policy import SCHEMES, forbidden, is_public, objection
 
 _REFUSED = (
     """
@@ -50,6 +52,20 @@ http://[64:ff9b::127.0.0.1]/model.onnx
 http://[64:ff9b::a9fe:a9fe]/latest
 http://[64:ff9b:1::a9fe:a9fe]/latest
 http://[2001:0:7f00:1:0:0:5601:5601]/model.onnx
+http://[2001:0:808:808:0:0:f7f7:f7f7]/model.onnx
+http://[2001::1]/model.onnx
+http://[2606:4700::5efe:10.0.0.1]/model.onnx
+http://[2606:4700::200:5efe:169.254.169.254]/latest
+http://[::ffff:0:10.0.0.1]/model.onnx
+http://[2001:db8::1]/model.onnx
+http://[3fff::1]/model.onnx
+http://[5f00::1]/model.onnx
+http://[2001:2::1]/model.onnx
+http://192.0.2.1/model.onnx
+http://198.51.100.1/model.onnx
+http://203.0.113.1/model.onnx
+http://192.0.0.8/model.onnx
+http://192.88.99.1/model.onnx
 http://[fe80::1]/model.onnx
 http://[fe80::1%25eth0]/model.onnx
 http://[fe80::5efe:10.0.0.1]/model.onnx
@@ -228,6 +244,20 @@ def test_no_text_makes_it_fail(text, scheme):
     sentence = objection(scheme + text, ())
 
     assert sentence is None or sentence.endswith(".")
+
+
+def test_what_this_python_calls_private_is_not_public():
+    """The list of our own is at least as strict as the standard library's, for the ends of each of its networks."""
+    known = [network for kind in (IPv4Address, IPv6Address) for network in kind._constants._private_networks]
+    ends = [end for network in known for end in (network[0], network[-1])]
+
+    assert [str(end) for end in ends if is_public(end)] == []
+
+
+@pytest.mark.parametrize("opened", ["2001::/16", "2000::/3", "::/0"])
+def test_a_network_that_is_allowed_does_not_open_what_is_embedded_in_it(opened):
+    for address in ("2001:0:7f00:1:0:0:5601:5601", "2002:a9fe:a9fe::1", "2606:4700::5efe:10.0.0.1"):
+        assert forbidden(address, "", (opened,)) is not None
 
 
 @given(st.ip_addresses(v=4))

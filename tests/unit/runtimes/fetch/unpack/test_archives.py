@@ -9,6 +9,7 @@ import lzma
 import random
 import stat
 import tarfile
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -128,7 +129,7 @@ def test_models_that_are_zip_files_themselves_are_no_archives(tmp_path: Path, na
     ],
 )
 def test_what_leads_out_or_is_no_file_or_is_damaged_is_refused(tmp_path: Path, body):
-    with pytest.raises((WrongContent, FileExistsError)):
+    with pytest.raises(WrongContent):
         _unpack(tmp_path, "m.tar.gz", body)
 
     assert not (tmp_path / "evil").exists()
@@ -150,6 +151,100 @@ def test_zip_files_are_held_to_the_same(tmp_path: Path, body):
         _unpack(tmp_path, "m.zip", body)
 
     assert not (tmp_path / "evil").exists()
+
+
+# Entries in order, a folder ends with a slash; and the name that is both.
+_CONFLICTS = {
+    "file, then below it": (("a", "a/b"), "a"),
+    "below it, then file": (("a/b", "a"), "a"),
+    "file, then folder": (("a", "a/"), "a"),
+    "folder, then file": (("a/", "a"), "a"),
+    "file, then far below it": (("a/b", "a/b/c/d/e"), "a/b"),
+    "far below it, then file": (("a/b/c/d/e", "a/b"), "a/b"),
+    "with dots": (("./a", "a/./b"), "a"),
+    "with two slashes": (("a//b", "a/b//c"), "a/b"),
+    "other entries between": (("a", "x", "y/z", "a/b"), "a"),
+    "other letters beside it": (("Models/a", "models/a", "models/a/b"), "models/a"),
+    "twice, then below it": (("a", "a", "a/b"), "a"),
+}
+
+
+def _tar_in_order(names: tuple[str, ...]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+            tar.addfile(member)
+    return made.getvalue()
+
+
+def _zip_in_order(names: tuple[str, ...]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that are there twice
+        for name in names:
+            archive.writestr(name, b"")
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip", "layer"])
+@pytest.mark.parametrize(("names", "both"), _CONFLICTS.values(), ids=_CONFLICTS)
+def test_a_name_that_is_a_file_and_a_folder_is_told_with_the_fix(tmp_path: Path, kind, names, both):
+    name = "m.zip" if kind == "zip" else "m.tar"
+    body = _zip_in_order(names) if kind == "zip" else _tar_in_order(names)
+    (tmp_path / name).write_bytes(body)
+    into = tmp_path / "into"
+    unpack = oci_layers.unpack([tmp_path / name], into, limit=9) if kind == "layer" else None
+    with pytest.raises(WrongContent, match=f"^{name} holds '{both}' both as a file and as a folder: rename one"):
+        list(unpack or archives.unpack(tmp_path / name, into, limit=9))
+
+
+def test_a_volume_that_ignores_case_is_told_of_as_well(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(archives, "below", lambda into, name: into / name.lower())
+    with pytest.raises(WrongContent, match=r"holds 'a' both as a file and as a folder"):
+        _unpack(tmp_path, "m.tar", _tar_in_order(("A", "a/b")))
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_link_that_others_are_below_is_refused_as_a_link(tmp_path: Path, kind, is_first):
+    link = _special(kind, "a", "..")
+    body = tar_of({"x": b""} if is_first else {"a/b": b"x"}, members=[link, tarfile.TarInfo("a/b")])
+    with pytest.raises(WrongContent, match="'a', a link or a device"):
+        _unpack(tmp_path, "m.tar.gz", body)
+
+
+@pytest.mark.parametrize("part", ["x" * 256, "ä" * 128])
+def test_names_that_no_file_system_takes_are_refused(tmp_path: Path, part):
+    with pytest.raises(WrongContent, match="which cannot be written: rename it"):
+        _unpack(tmp_path, "m.tar.gz", tar_of({f"a/{part}/b": b"x"}))
+
+
+def _layers(folder: Path, *layers: tuple[str, ...]) -> list[Path]:
+    paths = [folder / f"layer-{number:04}.tar" for number in range(len(layers))]
+    for path, names in zip(paths, layers, strict=True):
+        path.write_bytes(_tar_in_order(names))
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "left"),
+    [
+        (("a",), ("a/b",), {"a/b"}),
+        (("a",), ("a/",), set()),
+        (("a/b", "a/c"), ("a",), {"a"}),
+        (("a/b",), ("a/", "a/c"), {"a/b", "a/c"}),
+        (("a/b",), ("a/b/c/d",), {"a/b/c/d"}),
+        (("a/b/c",), ("a/b", "x"), {"a/b", "x"}),
+        (("a",), (".wh.a", "a/b"), {"a/b"}),
+        (("a",), ("a/.wh.b",), {"a"}),
+        (("models/a", "etc/b"), ("models/a/c",), {"a/c"}),
+    ],
+)
+def test_a_later_layer_replaces_files_by_folders_and_folders_by_files(tmp_path: Path, first, second, left):
+    list(oci_layers.unpack(_layers(tmp_path, first, second), tmp_path / "into", limit=9))
+    assert set(content(tmp_path / "into")) == left
 
 
 @pytest.mark.parametrize("body", _DAMAGED.values(), ids=_DAMAGED)

@@ -25,7 +25,7 @@ def serves_nothing(_: Resource) -> bool:
 
 
 class Sight:
-    """Observer. `caches` are indexed by namespace and UID of the owner. `serves` is None until discovery is complete."""
+    """Observer. `caches` are indexed by namespace and UID of the owner; `serves` is None until discovery is done."""
 
     def __init__(self, client: Client, caches: tuple[Cache[Any], ...], serves: Serves) -> None:
         self._client = client

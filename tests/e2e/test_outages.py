@@ -18,7 +18,7 @@ from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import NotFound
 from skysail.kube.client.http_transport import HttpTransport
-from skysail.local import addresses
+from skysail.local import addresses, private_file
 from skysail.local.cluster.supervisor import Unit
 from tests.support import proxy as faults
 from tests.support.proxy import Proxy, Seen
@@ -139,7 +139,9 @@ def watches_jobs(seen: Seen) -> bool:
 def test_a_killed_api_server_that_stays_away_is_survived(cluster):
     """Away for longer than the lease: the operator ends, is started anew by whoever runs it, and finds its way."""
     login = cluster.operator_kubeconfig
-    argv = (sys.executable, "-P", "-m", "skysail", "run", f"--kubeconfig={login}", f"--webhook-host={addresses.HULL}")
+    private_file.token(cluster.home.audit_token)
+    flags = (f"--webhook-host={addresses.HULL}", f"--audit-token={cluster.home.audit_token}")
+    argv = (sys.executable, "-P", "-m", "skysail", "run", f"--kubeconfig={login}", *flags)
     before = len(cluster.log("survivor"))  # said by others, in tests of other files
     cluster.control.start_unit(Unit(name="survivor", argv=argv))
     try:

@@ -202,7 +202,7 @@ def test_12_a_call_that_takes_long_is_not_repeated_by_the_clock():
 def test_13_names_that_are_the_same_when_glued_together_are_two_pods():
     story = Story(_in("a", "b-c"), _in("a-b", "c"))
     assert (story.rows("create"), story.billed) == (2, 0)
-    assert (story.phase("b-c"), story.phase("c")) == ("Succeeded", "Succeeded")
+    assert (story.phase("a/b-c"), story.phase("a-b/c")) == ("Succeeded", "Succeeded")
 
 
 def test_14_a_stop_that_failed_keeps_the_finalizer_until_one_succeeds():

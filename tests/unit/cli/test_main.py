@@ -63,7 +63,7 @@ def test_a_command_that_needs_any_cluster_says_how_to_get_one(command, tmp_path,
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert f"Cannot read the kubeconfig {tmp_path}/.kube/config" in said
-    assert "start a cluster on this machine with `skysail up`" in said
+    assert "start a local cluster with `skysail up`" in said
 
 
 def test_a_wrong_flag_is_misuse():

@@ -217,7 +217,7 @@ def test_a_link_that_others_are_below_is_refused_as_a_link(tmp_path: Path, kind,
 
 @pytest.mark.parametrize("part", ["x" * 256, "ä" * 128])
 def test_names_that_no_file_system_takes_are_refused(tmp_path: Path, part):
-    with pytest.raises(WrongContent, match="invalid name .*: rename it"):
+    with pytest.raises(WrongContent, match="invalid name"):
         _unpack(tmp_path, "m.tar.gz", tar_of({f"a/{part}/b": b"x"}))
 
 

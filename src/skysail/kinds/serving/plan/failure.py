@@ -252,7 +252,9 @@ def reason(found: Failure) -> Reason:
 def _crash(pod: Pod, container: str, end: Terminated) -> Crash:
     where = f"Container {container} of pod {pod.metadata.name}"
     if end.is_lost:
-        return Crash(pod, container, end, f"{where} was lost by its node{_said(end)}", Reason.INTERRUPTED)
+        line = _said(end)
+        text = f"{where} was lost by its node: {line}" if line else f"{where} was lost by its node."
+        return Crash(pod, container, end, text, Reason.INTERRUPTED)
     if end.reason == _OUT_OF_MEMORY:
         limit = pod.memory_limit(container)
         if not limit:
@@ -355,7 +357,10 @@ def _too_slow(snapshot: Snapshot) -> str:
 
 
 def _is_interrupted(pod: Pod) -> bool:
-    """Whether it had to go for reasons that are not its own. Evictions count: a node without room evicts each time."""
+    """Return whether the pod was disrupted from outside.
+
+    Evictions count as failures: a node without space evicts each attempt.
+    """
     return pod.disruption is not None and pod.status.reason not in {_EVICTED, _DEADLINE}
 
 

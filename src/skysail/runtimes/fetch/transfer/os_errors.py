@@ -31,7 +31,7 @@ def _told_by_disk(error: OSError, folder: Path) -> FetchError:
     if error.errno in _MISNAMED:
         return WrongContent("UnsupportedFormat", f"Files of the model have conflicting names: rename {error.filename}.")
     if error.errno == errno.ENAMETOOLONG:
-        return WrongContent("UnsupportedFormat", f"A file of the model has too long a name: rename {error.filename}.")
+        return WrongContent("UnsupportedFormat", f"The name of a model file is too long: rename {error.filename}.")
     return MayPass(
         "ServerError",
         f"A volume or disk failed while {folder} was written: {in_words(error)}. If retries do not help, check the"

@@ -39,7 +39,7 @@ _DAMAGED = (
 )
 
 T = TypeVar("T")
-# Where an entry goes, by its name and whether it is a folder, or None where it is left out.
+# Returns the path of an entry, by its name and whether it is a folder, or None to skip it.
 Placing = Callable[[str, bool], Path | None]
 
 
@@ -154,7 +154,7 @@ def _written(name: str, content: IO[bytes] | None, placing: Placing, archive: Pa
         return
     conflict = _conflict(path, name, is_folder=content is None)
     if conflict:
-        raise _refused(archive, f"holds {conflict[:100]!r} both as a file and as a folder: rename one of them")
+        raise _refused(archive, f"has {conflict[:100]!r} both as a file and as a folder: rename one of them")
     if content is None:
         path.mkdir(parents=True, exist_ok=True)
     else:
@@ -162,9 +162,9 @@ def _written(name: str, content: IO[bytes] | None, placing: Placing, archive: Pa
 
 
 def _conflict(path: Path, name: str, *, is_folder: bool) -> str:
-    """Return the name that this entry and an earlier one use in two ways, empty if there is none.
+    """Return the name that this entry and an earlier one use both as file and folder; empty if there is none.
 
-    Asks the disk and not the names: volumes that ignore case hold `A` and `a/b` for the same.
+    The disk decides, not the names: volumes that ignore case treat `A` and `a/b` as conflicting.
     """
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if path.is_dir() and not is_folder:

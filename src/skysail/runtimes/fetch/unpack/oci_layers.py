@@ -45,7 +45,7 @@ def _is_in_models(name: str) -> bool:
 
 
 class _Layer:
-    """Places the entries of one layer over those of earlier ones."""
+    """Placement of one layer's entries over those of earlier layers."""
 
     def __init__(self, into: Path, top: str) -> None:
         self._into = into
@@ -53,22 +53,23 @@ class _Layer:
         self._made = {into}
 
     def place(self, name: str, is_folder: bool) -> Path | None:  # noqa: FBT001 (as `archives` calls it)
-        """Where this entry goes. One that removes others does so, and goes nowhere."""
+        """Return the path of an entry. A whiteout entry deletes its target and returns None."""
         path = below(self._into, str(PurePosixPath(name).relative_to(self._top)) if self._top else name)
         if path.name == _ALL_REMOVED:
             shutil.rmtree(path.parent, ignore_errors=True)
             return None
         if path.name.startswith(_REMOVED):
-            # What is left of the name may be none, or lead out of the folder.
+            # The rest of the name may be empty or lead out of the folder, which `below` rejects.
             _remove(below(path.parent, path.name.removeprefix(_REMOVED)))
             return None
         self._replace(path, is_folder=is_folder)
         return path
 
     def _replace(self, path: Path, *, is_folder: bool) -> None:
-        """Remove what earlier layers have in the way of this entry: a file for a folder, or a folder for a file.
+        """Delete entries of earlier layers that block this one: a file in place of a folder, or a folder in place of a
+        file.
 
-        Entries of this very layer stay: two of them that exclude each other are an error of the layer.
+        Entries of the same layer stay: two that conflict are an error of the layer.
         """
         above = list(takewhile(lambda folder: folder != self._into, path.parents))
         files = [*reversed(above), path] if is_folder else list(reversed(above))

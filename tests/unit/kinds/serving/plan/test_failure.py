@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 
 import msgspec
@@ -128,7 +129,13 @@ LOST = "The container ended together with the node's agent, which is started aga
 def test_what_ends_with_its_node_is_interrupted_and_no_failed_attempt(state, is_counted):
     found = of_preparation(failed(**state), **SCRIPT)
     assert (found.failure.reason, found.may_pass, found.is_counted) == (Reason.INTERRUPTED, True, is_counted)
-    assert "exit code" not in found.failure.message
+    assert not re.search("exit code|exited with", found.failure.message)
+
+
+@pytest.mark.parametrize(("said", "end"), [("", "node."), ("gone\nfor good", "node: for good.")])
+def test_lost_container_message_ends_with_last_log_line(said, end):
+    found = of_preparation(failed(exit=137, why="Lost", said=said))
+    assert found.failure.message == f"Container fetch of pod prepare-0 was lost by its {end}"
 
 
 @pytest.mark.parametrize(("why", "is_counted"), [("Error", True), ("OOMKilled", True), ("Lost", False)])

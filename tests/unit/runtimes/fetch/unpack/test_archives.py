@@ -196,13 +196,13 @@ def test_a_name_that_is_a_file_and_a_folder_is_told_with_the_fix(tmp_path: Path,
     (tmp_path / name).write_bytes(body)
     into = tmp_path / "into"
     unpack = oci_layers.unpack([tmp_path / name], into, limit=9) if kind == "layer" else None
-    with pytest.raises(WrongContent, match=f"^{name} holds '{both}' both as a file and as a folder: rename one"):
+    with pytest.raises(WrongContent, match=f"^{name} has '{both}' both as a file and as a folder: rename one"):
         list(unpack or archives.unpack(tmp_path / name, into, limit=9))
 
 
 def test_a_volume_that_ignores_case_is_told_of_as_well(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(archives, "below", lambda into, name: into / name.lower())
-    with pytest.raises(WrongContent, match=r"holds 'a' both as a file and as a folder"):
+    with pytest.raises(WrongContent, match=r"has 'a' both as a file and as a folder"):
         _unpack(tmp_path, "m.tar", _tar_in_order(("A", "a/b")))
 
 

@@ -100,7 +100,7 @@ def test_clouds_pretend_where_that_is_asked_for_and_up_says_which_of_them_cannot
     assert "the clouds can be reached" in up.stdout, up.stdout + up.stderr
     assert "--mock-clouds" in operator(skysail)
     assert (skysail.home.root / "clouds" / "simulated" / "modal.jsonl").exists()
-    assert "with pretended clouds: `skysail down` first" in skysail("up").stdout
+    assert "with pretended clouds: run `skysail down` first" in skysail("up").stdout
 
     assert skysail("down").returncode == 0
     (skysail.home.root / "simulated" / "modal.jsonl").write_text("{\n")
@@ -153,7 +153,7 @@ def test_the_status_of_a_cluster_without_its_api_server_is_told(cluster):
         cluster.until(lambda: cluster.kubectl("get", "--raw", "/readyz").returncode == 0, "the API server to be back")
     assert told.returncode == 0, told.stderr
     assert "(not running: kube-apiserver" in told.stdout
-    assert "The API server does not answer" in told.stdout
+    assert "The request to the API server failed" in told.stdout
 
 
 def test_a_crashed_component_is_restarted_and_reported_with_the_end_of_its_log(cluster):

@@ -37,8 +37,8 @@ SPECS = {
 
 # (kind, spec as it is, what it becomes, field and words of the refusal). Without a first spec the object is new.
 RULE_CASES = [
-    ("TrainingJob", {}, {"framework": "xgboost"}, "spec.framework", "create it with the other one"),
-    ("TrainingJob", {}, {"managedBy": "example.com/other"}, "spec.managedBy", "create it with the other one"),
+    ("TrainingJob", {}, {"framework": "xgboost"}, "spec.framework", "create it with the new value"),
+    ("TrainingJob", {}, {"managedBy": "example.com/other"}, "spec.managedBy", "create it with the new value"),
     (
         "TrainingJob",
         None,
@@ -68,7 +68,7 @@ RULE_CASES = [
     ),
     ("ModelDeployment", None, {"minReplicas": 3, "maxReplicas": 2}, "spec.minReplicas", "lower minReplicas or raise"),
     ("CloudInstance", {}, {"launch": 1}, "spec", "makes a new CloudInstance"),
-    ("TrainJob", {}, {"managedBy": "kueue.x-k8s.io/multikueue"}, "spec.managedBy", "create it with the other one"),
+    ("TrainJob", {}, {"managedBy": "kueue.x-k8s.io/multikueue"}, "spec.managedBy", "create it with the new value"),
 ]
 
 

@@ -68,7 +68,7 @@ def test_a_training_is_followed_over_its_restart_to_its_end(node: Cluster, names
     assert now.stdout == "worker-1 | rank 1 says one in attempt 1\n"
     gone = skysail(node, "logs", "mnist", "-n", namespace, "--attempt", "0")
     assert gone.returncode == 2
-    assert "Attempt 0 has no such pods any more" in gone.stderr
+    assert "Attempt 0 has no such pods." in gone.stderr
 
     for rank in range(2):
         (claim / f"1-{rank}").touch()
@@ -86,7 +86,7 @@ def test_a_training_is_followed_over_its_restart_to_its_end(node: Cluster, names
     ]
     assert "attempt 1 on node local" in whispered
     assert [row.split()[3] for row in (rows.splitlines()[0], rows.splitlines()[-1])] == ["PHASE", "Succeeded"]
-    assert "Nothing: it is done." in skysail(node, "why", "mnist", "-n", namespace).stdout
+    assert "Nothing: the job has finished." in skysail(node, "why", "mnist", "-n", namespace).stdout
 
 
 @pytest.mark.usefixtures("operator")

@@ -152,7 +152,7 @@ def _close(snapshot: Snapshot, known: TrainingJobStatus, end: End) -> Plan:
         shown = status.over(snapshot, known, final.phase, final.reason, final.message)
         return Plan(status=shown, notes=(*end.notes, final.note), look_again=0.0)
     if end.cause in _HELD:
-        # The deadline does not run while the job is held, and starts again from zero.
+        # The deadline does not run while the job is suspended or evicted, and starts again from zero.
         known = msgspec.structs.replace(known, start_time=None)
     if end.cause == "Suspended":
         shown = status.under_way(snapshot, known, "Suspended", Reason.SUSPENDED, end.message)

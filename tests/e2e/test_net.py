@@ -512,7 +512,7 @@ def test_a_taken_port_is_told(cluster):
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert f"Port {port} of this machine is taken" in done.stderr
+    assert f"Port {port} of this machine is in use" in done.stderr
 
 
 VISIT = """

@@ -85,7 +85,7 @@ class Pods:
             if f"pod/{name} created" in created.stdout:
                 held, detail = self._outcome(name, path)
             else:  # by the API server
-                held, detail = bool(path) and f'The Pod "{name}" is invalid: ' in created.stderr, created.stderr
+                held, detail = bool(path) and f' Pod "{name}" is invalid: ' in created.stderr, created.stderr
             self._attempts.record(area, repr(value)[:80], held=held, detail=detail)
         said = (self._node.log("agent") + self._node.log("operator"))[before:]
         self._attempts.record("node's log", "no traceback", held="Traceback" not in said, detail=said[-3000:])

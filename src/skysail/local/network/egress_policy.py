@@ -20,6 +20,11 @@ _OWN_RANGES = (IPv4Network(POD_RANGE), IPv4Network(SERVICE_RANGE))
 _ANY_PORT = 9
 _EVERYBODY = IPv4Address("255.255.255.255")
 _THIS_HOST = IPv4Network("0.0.0.0/8")
+# Nobody's private network lies in the ranges for documentation, and some test networks serve public names there.
+_DOCUMENTATION: tuple[IPv4Network | IPv6Network, ...] = (
+    *map(IPv4Network, ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")),
+    *map(IPv6Network, ("2001:db8::/32", "3fff::/20")),
+)
 _IS_PRIVATE = "it is in a private or reserved network, which `SKYSAIL_ALLOWED_NETWORKS=ADDRESS/BITS skysail up` opens"
 
 
@@ -77,6 +82,10 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
             (address.is_multicast or address == _EVERYBODY, "it is no single machine"),
             (any(address in range_ for range_ in _OWN_RANGES), "it is inside the cluster, so add it to NO_PROXY"),
             (self.is_machines(address), "it is an address of this machine itself"),
-            (not opened and not address_policy.is_public(address), _IS_PRIVATE),
+            (not opened and not _is_public(address), _IS_PRIVATE),
         )
         return next((why for is_so, why in closed if is_so), None)
+
+
+def _is_public(address: Address) -> bool:
+    return address_policy.is_public(address) or any(address in network for network in _DOCUMENTATION)

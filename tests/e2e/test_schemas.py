@@ -67,7 +67,7 @@ RULE_CASES = [
         "set either configMapRef or inline",
     ),
     ("ModelDeployment", None, {"minReplicas": 3, "maxReplicas": 2}, "spec.minReplicas", "lower minReplicas or raise"),
-    ("CloudInstance", {}, {"launch": 1}, "spec", "makes a new CloudInstance"),
+    ("CloudInstance", {}, {"launch": 1}, "spec", "creates a new CloudInstance"),
     ("TrainJob", {}, {"managedBy": "kueue.x-k8s.io/multikueue"}, "spec.managedBy", "create it with the new value"),
 ]
 

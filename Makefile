@@ -44,7 +44,11 @@ test-launches: build ## the part of test-crashes that costs money: pods at cloud
 	$(BIN)/python -m scripts.run_tests -n 3 --dist loadfile tests/fault_injection/test_clouds_*.py tests/fault_injection/test_offload_*.py
 
 .PHONY: test-frameworks
-test-frameworks: build ## PyTorch and TensorFlow in pods; downloads gigabytes the first time
+test-frameworks: build ## PyTorch in pods; downloads gigabytes the first time
+	$(BIN)/python -m scripts.run_tests -m "not on_demand" tests/frameworks
+
+.PHONY: test-frameworks-all
+test-frameworks-all: build ## the same with TensorFlow, Hugging Face and killed workers
 	$(BIN)/python -m scripts.run_tests tests/frameworks
 
 .PHONY: test-gangs

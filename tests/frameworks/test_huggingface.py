@@ -50,6 +50,7 @@ def manifests() -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.on_demand
 def test_its_progress_is_in_the_status(node: Cluster) -> None:
     with fresh_namespace(node) as namespace:
         apply(node, namespace, *manifests())

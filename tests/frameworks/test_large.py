@@ -35,7 +35,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS)
+@pytest.mark.parametrize(
+    "training",
+    [
+        pytest.param(training, id=name, marks=[pytest.mark.on_demand] if "tensorflow" in name else [])
+        for name, training in TRAININGS.items()
+    ],
+)
 def test_ranks_add_up_what_each_of_them_has(node, training):
     with fresh_namespace(node) as namespace:
         training.begin(node, namespace)

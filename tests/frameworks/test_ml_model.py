@@ -58,6 +58,7 @@ def manifest(namespace: str, file: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": api, "kind": "MLModel", "metadata": {"name": NAME}, "spec": wanted}
 
 
+@pytest.mark.on_demand
 def test_a_model_of_tensorflow_is_downloaded_laid_out_served_and_updated(node: Cluster) -> None:
     with fresh_namespace(node) as namespace:
         offer(node, namespace)

@@ -59,6 +59,7 @@ def test_the_sample_trains_as_it_is(node: Cluster) -> None:
         node.until(lambda event=event: event in ok(node, *describe), f"to hear: {event}")  # type: ignore[misc]
 
 
+@pytest.mark.on_demand
 def test_a_worker_that_is_killed_costs_a_few_epochs_and_changes_nothing(node: Cluster) -> None:
     with fresh_namespace(node) as namespace:
         put_data(node, namespace)
@@ -95,7 +96,10 @@ def test_a_worker_that_is_killed_costs_a_few_epochs_and_changes_nothing(node: Cl
     assert len(weights(told)) == len(weights(undisturbed)) == RANKS
 
 
-@pytest.mark.parametrize("document", ["docs/training.md", "examples/pytorch-mnist/README.md"])
+@pytest.mark.parametrize(
+    "document",
+    ["docs/training.md", pytest.param("examples/pytorch-mnist/README.md", marks=pytest.mark.on_demand)],
+)
 def test_the_commands_of_a_document_do_what_it_shows(tmp_path: Path, document: str) -> None:
     with newcomer(tmp_path / "home", seconds=SECONDS) as shell:
         follow(shell, document)

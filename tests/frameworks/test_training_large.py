@@ -39,6 +39,7 @@ def test_pytorch_workers_add_up_what_each_of_them_has(node: Cluster, namespace: 
     assert len({line.address for line in said}) == RANKS
 
 
+@pytest.mark.on_demand
 def test_a_parameter_server_keeps_what_chief_and_worker_add_up_and_ends_with_the_chief(
     node: Cluster, namespace: str
 ) -> None:

@@ -24,7 +24,8 @@ SETTINGS = {
 for old, new in SETTINGS.items():
     WORDS[old] = new
     WORDS["SKYSAIL_" + old.upper()] = "SKYSAIL_" + new.upper()
-    WORDS[old.upper()] = new.upper()
+    if old in {"hung_seconds", "dead_seconds"}:
+        WORDS[old.upper()] = new.upper()
     WORDS["--" + old.replace("_", "-")] = "--" + new.replace("_", "-")
 WORDS |= {"--simulated-clouds": "--simulated-cloud-url", "SKYSAIL_SIMULATED_CLOUDS": "SKYSAIL_SIMULATED_CLOUD_URL", "--sole": "--single-replica",
           "SKYSAIL_SOLE": "SKYSAIL_SINGLE_REPLICA"}

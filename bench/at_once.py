@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-_AT_ONCE = 32
+_MAX_CONCURRENT = 32
 
 T = TypeVar("T")
 
 
 async def each(items: Iterable[Any], do: Callable[[Any], Awaitable[T]]) -> list[T]:
-    gate = asyncio.Semaphore(_AT_ONCE)
+    gate = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def one(item: Any) -> T:
         async with gate:

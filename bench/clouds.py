@@ -28,7 +28,7 @@ from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import NotFound
 from skysail.kube.client.http_transport import HttpTransport
-from skysail.local.addresses import HULL
+from skysail.local.addresses import CLUSTER_IP
 from skysail.local.cluster.control_client import Control
 from skysail.local.cluster.home import Home
 from skysail.local.cluster.supervisor import Unit, UnitStatus
@@ -94,7 +94,7 @@ def rows(figures: CloudFigures) -> list[Row]:
 
 
 def remarks(figures: CloudFigures) -> list[str]:
-    idle, live, tick = figures.idle, figures.live, MODAL.terms.tick
+    idle, live, tick = figures.idle, figures.live, MODAL.terms.poll_interval
     details = ", ".join(f"{what} {count:.2f}" for what, count in figures.writes.items())
     floor = [number(pods.at(figures.floor, percent)) for percent in (50, 99)]
     return [
@@ -201,10 +201,10 @@ def _operator(home: Home) -> Unit:
         "--no-webhooks",
         "--drain-seconds=0",
         "--log-level=warning",
-        f"--node-address={HULL}",
-        f"--data-folder={_folder(home)}",
-        f"--simulated-clouds={home.simulated_clouds}",
-        f"--simulated-token={home.root / 'simulated' / 'token'}",
+        f"--node-address={CLUSTER_IP}",
+        f"--data-dir={_folder(home)}",
+        f"--simulated-cloud-url={home.simulated_clouds}",
+        f"--simulated-cloud-token-file={home.root / 'simulated' / 'token'}",
     )
     return Unit(name=_OPERATOR, argv=(sys.executable, "-P", "-m", "skysail", "run", *flags))
 
@@ -219,7 +219,7 @@ def _unit(home: Home) -> UnitStatus:
 
 def _pid(home: Home) -> int:
     """Seen from here: inside the hull it has another one."""
-    return process.find(f"--data-folder={_folder(home)}")
+    return process.find(f"--data-dir={_folder(home)}")
 
 
 async def _no_claims(client: Client) -> None:

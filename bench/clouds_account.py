@@ -12,7 +12,7 @@ from pathlib import Path
 
 from skysail.app import simulated_clouds
 from skysail.cloud.account import Inventory
-from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.ledger import Ledger
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
@@ -28,7 +28,7 @@ def listings(home: Home) -> Path:
     return home.root / "bench-listings"
 
 
-class _Counting(Account):
+class _Counting(SimulatedAccount):
     counter: Path
 
     async def list(self) -> Inventory:
@@ -40,7 +40,7 @@ class _Counting(Account):
 async def main(home: Home) -> None:
     account = _Counting(MODAL, Ledger.open(ledger(home), mark="bench"), now=time.time)
     account.counter = listings(home)
-    other = Account(RUNPOD, Ledger(), now=time.time)
+    other = SimulatedAccount(RUNPOD, Ledger(), now=time.time)
     runner = await serve([account, other], simulated_clouds.token(home), home.simulated_clouds)
     try:
         await asyncio.Event().wait()

@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstanceSpec
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceSpec, OwnerRef
 from skysail.kube.api.objects import Object
 from skysail.kube.client.client import Client
 
@@ -23,9 +23,9 @@ async def launches(client: Client, many: int) -> list[float]:
 
 async def _launch(client: Client, number: int) -> tuple[Object, float]:
     began = time.perf_counter()
-    for_ = Beneficiary(kind="Pod", namespace="none", name=f"floor-{number}", uid=f"floor-{number}")
+    for_ = OwnerRef(kind="Pod", namespace="none", name=f"floor-{number}", uid=f"floor-{number}")
     # No cloud has this name, so that nobody launches it.
-    spec = msgspec.to_builtins(CloudInstanceSpec(provider="none", for_=for_))
+    spec = msgspec.to_builtins(CloudInstanceSpec(provider="none", owner=for_))
     metadata = {"name": f"floor-{number}"}
     manifest = {"apiVersion": _RESOURCE.api_version, "kind": _RESOURCE.kind, "metadata": metadata, "spec": spec}
     claim = await client.create(_RESOURCE, manifest, Object)

@@ -13,7 +13,7 @@ from bench.at_once import each
 from bench.clouds_seen import manifest
 from bench.writes import written
 from skysail.base.names import Finalizer
-from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstanceSpec
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceSpec, OwnerRef
 from skysail.cloud.simulated.ledger import Ledger, Row
 from skysail.cloud.simulated.vendors import MODAL
 from skysail.kube.api.objects import Key, Object
@@ -41,7 +41,7 @@ async def tick(home: Home, pid: int, transport: HttpTransport) -> Tick:
     await asyncio.sleep(_SETTLE_SECONDS)
     counter = clouds_account.listings(home)
     cpu, listings, writes = process.cpu_of(pid), counter.stat().st_size, await _changes(transport)
-    await asyncio.sleep(_TICKS * MODAL.terms.tick)
+    await asyncio.sleep(_TICKS * MODAL.terms.poll_interval)
     if counter.stat().st_size == listings:
         raise RuntimeError("The operator did not ask the cloud at all: it does not lead. Is the machine too busy?")
     return Tick(
@@ -77,8 +77,8 @@ def _begin(home: Home, cluster: str, names: list[str]) -> dict[str, str]:
 
 async def _claim(client: Client, pod: Object, instance: str) -> None:
     meta, resource, now = pod.metadata, CLOUD_INSTANCE.resource, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    for_ = Beneficiary(kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid, container="main")
-    spec = msgspec.to_builtins(CloudInstanceSpec(provider=MODAL.name, for_=for_))
+    for_ = OwnerRef(kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid, container="main")
+    spec = msgspec.to_builtins(CloudInstanceSpec(provider=MODAL.name, owner=for_))
     metadata = {"name": f"{meta.uid}-0", "finalizers": [Finalizer.CLAIM]}
     made = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
     status = {"state": "Running", "instanceId": instance, "usdPerHour": 0.1, "startTime": now, "readyTime": now}

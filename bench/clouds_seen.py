@@ -20,7 +20,7 @@ from skysail.node.pod_types import Pod
 
 NODE_NAME = "modal.com"
 GONE = "gone"
-_LONGEST_SECONDS = 300
+_TIMEOUT_SECONDS = 300
 
 
 def manifest(key: Key, simulate: str) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class CloudPods:
         return uids
 
     async def until(self, phase: str, *uids: str) -> None:
-        async with asyncio.timeout(_LONGEST_SECONDS):
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             while any((uid, phase) not in self.seen for uid in uids):
                 self._changed.clear()
                 await self._changed.wait()

@@ -14,7 +14,7 @@ from bench.clients.measure import Answers, Figures
 from bench.size import Size
 from bench.table import Row
 
-_LONGEST_SECONDS = 240
+_TIMEOUT_SECONDS = 240
 
 
 def run(size: Size, say: Callable[[str], None]) -> dict[str, Figures]:
@@ -72,5 +72,5 @@ def _server(size: Size) -> Iterator[str]:
 
 def _figures(contestant: str, url: str, size: Size) -> Figures:
     argv = [sys.executable, "-m", "bench.clients", contestant, url, msgspec.json.encode(size).decode()]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=_LONGEST_SECONDS, check=True)
+    done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=_TIMEOUT_SECONDS, check=True)
     return msgspec.json.decode(done.stdout, type=Figures)

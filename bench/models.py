@@ -22,9 +22,9 @@ from skysail.base.settings import Settings
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
 from skysail.kinds.serving.children import manifests
 from skysail.kinds.serving.spec import revisions
-from skysail.kinds.serving.spec.config import Terms, terms
-from skysail.kinds.serving.spec.desired import serving
-from skysail.kinds.serving.spec.revisions import Entry
+from skysail.kinds.serving.spec.config import ServingConfig, serving_config
+from skysail.kinds.serving.spec.desired import desired_model
+from skysail.kinds.serving.spec.revisions import Revision
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import DEPLOYMENT, SERVICE, Resource
 from skysail.kube.client import kubeconfig
@@ -86,7 +86,7 @@ def remarks(figures: ModelFigures) -> list[str]:
 async def _measure(home: Home, models: int, say: Callable[[str], None]) -> ModelFigures:
     transport = HttpTransport(kubeconfig.from_file(home.kubeconfig))
     client = Client(transport)
-    course = Course(home, client, {FLOOR: _BARE, SKYSAIL: _MODEL}, {"SKYSAIL_SOAK_SECONDS": str(_SOAK_SECONDS)})
+    course = Course(home, client, {FLOOR: _BARE, SKYSAIL: _MODEL}, {"SKYSAIL_MIN_READY_SECONDS": str(_SOAK_SECONDS)})
     rounds: dict[str, list[Round]] = {FLOOR: [], SKYSAIL: []}
     try:
         await kwok.start(home, client)
@@ -121,14 +121,14 @@ def _children(key: Key) -> list[tuple[Resource, Manifest]]:
     """What Skysail would make of the model, without it."""
     wanted = _model(key)
     wanted["metadata"]["uid"] = f"no-uid-{key.name}"
-    model = serving(msgspec.convert(wanted, ModelDeployment), _terms())
-    entry = Entry(number=1, hash=revisions.hash_of(model.want), want=model.want)
+    model = desired_model(msgspec.convert(wanted, ModelDeployment), _terms())
+    revision = Revision(number=1, hash=revisions.hash_of(model.want), want=model.want)
     doors = [(SERVICE, manifest) for manifest in manifests.services(model, model.want)]
-    return [*doors, (DEPLOYMENT, manifests.deployment(model, entry, _terms()))]
+    return [*doors, (DEPLOYMENT, manifests.deployment(model, revision, _terms()))]
 
 
-def _terms() -> Terms:
-    return terms(Settings(soak_seconds=_SOAK_SECONDS))
+def _terms() -> ServingConfig:
+    return serving_config(Settings(min_ready_seconds=_SOAK_SECONDS))
 
 
 def _says(model: Any) -> str:

@@ -38,7 +38,7 @@ from skysail.local.control_plane import credentials
 
 _NAMESPACES = {SKYSAIL: "bench-skysail", KOPF_TUNED: "bench-kopf-tuned", KOPF_DEFAULT: "bench-kopf-default"}
 _REPEATS = 3
-_LONGEST_SECONDS = 120
+_TIMEOUT_SECONDS = 120
 _REPOSITORY = Path(__file__).parent.parent
 
 
@@ -172,7 +172,7 @@ async def _round(home: Home, client: Client, unit: Unit, namespace: str, jobs: i
     began = time.monotonic()
     try:
         await asyncio.to_thread(Control(home.control).start_unit, unit)
-        await asyncio.wait_for(all_told.wait(), _LONGEST_SECONDS)
+        await asyncio.wait_for(all_told.wait(), _TIMEOUT_SECONDS)
         seconds = time.monotonic() - began
     except TimeoutError as error:
         log = (home.logs / f"{unit.name}.log").read_text()[-2000:]

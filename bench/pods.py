@@ -31,11 +31,11 @@ from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.http_transport import HttpTransport
-from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.cluster.home import Home
 
 COLUMNS = ("direct", "node local")
-_AT_ONCE = 16
+_MAX_CONCURRENT = 16
 # What a node writes about a pod: its status, and the end of one that was deleted.
 _BY_NODE = (("PATCH", "status"), ("DELETE", ""))
 
@@ -152,7 +152,7 @@ async def _written(transport: HttpTransport) -> int:
 
 def _sandbox() -> float:
     """From the wish to the first word of a program in a box."""
-    tools = Tools.find()
+    tools = HostTools.find()
     began = time.monotonic()
     argv = [tools.bwrap, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--unshare-pid", "echo", "up"]
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
@@ -161,7 +161,7 @@ def _sandbox() -> float:
 
 def _sandboxes(many: int) -> float:
     began = time.monotonic()
-    with ThreadPoolExecutor(_AT_ONCE) as workers:
+    with ThreadPoolExecutor(_MAX_CONCURRENT) as workers:
         list(workers.map(lambda _: _sandbox(), range(many)))
     return time.monotonic() - began
 

@@ -9,7 +9,7 @@ import sys
 import time
 
 ROUNDS = 3
-AT_ONCE = 16
+CONCURRENCY = 16
 PIECE = bytes(1 << 17)
 
 
@@ -61,8 +61,8 @@ async def until_answered(target: str) -> None:
 
 async def rate(way, target: str, requests: int) -> float:
     began = time.monotonic()
-    await asyncio.gather(*(way(target, requests // AT_ONCE) for _ in range(AT_ONCE)))
-    return requests // AT_ONCE * AT_ONCE / (time.monotonic() - began)
+    await asyncio.gather(*(way(target, requests // CONCURRENCY) for _ in range(CONCURRENCY)))
+    return requests // CONCURRENCY * CONCURRENCY / (time.monotonic() - began)
 
 
 async def one_each(target: str, requests: int) -> None:

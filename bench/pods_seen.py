@@ -15,7 +15,7 @@ from skysail.kube.client.client import Client
 from skysail.node.pod_types import Pod
 
 SPACE = "bench-pods"
-_LONGEST_SECONDS = 180
+_TIMEOUT_SECONDS = 180
 
 
 def manifest(name: str, *command: str, image: str = "busybox", **metadata: Any) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Pods:
 
     async def until(self, state: str, *names: str) -> float:
         """When the last of them was there."""
-        async with asyncio.timeout(_LONGEST_SECONDS):
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             while any((name, state) not in self.seen for name in names):
                 self._changed.clear()
                 await self._changed.wait()

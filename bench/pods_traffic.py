@@ -25,7 +25,7 @@ from skysail.node.config.references import Service
 _PORT = 8000
 _LINE = "x" * 79
 # A node keeps the last 32 MiB of a log; what is asked for must fit.
-_MOST_LOG = 24
+_MAX_LOG_BYTES = 24
 _PIECE = 1 << 18
 _LOAD = Path(__file__).with_name("pods_load.py")
 
@@ -38,7 +38,7 @@ class Beside(msgspec.Struct, frozen=True):
 
 
 async def measure(home: Home, pods: Pods, megabytes: int, say: Callable[[str], None]) -> dict[str, Beside]:
-    log = min(megabytes, _MOST_LOG)
+    log = min(megabytes, _MAX_LOG_BYTES)
     talker = manifest("talker", "sh", "-c", f"{_words(log)}; sleep 600")
     server = manifest(
         "server", "python3", "-c", _LOAD.read_text(), "serve", str(_PORT), image="python:3", labels={"app": "server"}

@@ -19,7 +19,7 @@ from bench.peers import kubeflow, login
 from bench.training_jobs import BARE, PYTORCH, TRAINING, Shape
 from bench.training_seen import Jobs
 from skysail.kube.client.client import Client
-from skysail.local.addresses import HULL
+from skysail.local.addresses import CLUSTER_IP
 from skysail.local.cluster.control_client import Control
 from skysail.local.cluster.home import Home
 from skysail.local.cluster.supervisor import Unit
@@ -140,9 +140,9 @@ def _skysail(home: Home, space: str, env: Mapping[str, str]) -> Unit:
     flags = (
         f"--kubeconfig={credentials.inside_path(home, 'operator')}",
         f"--namespace={space}",
-        f"--webhook-host={HULL}",
+        f"--webhook-host={CLUSTER_IP}",
         "--no-webhooks",
-        "--sole",
+        "--single-replica",
         "--drain-seconds=0",
         "--log-level=warning",
     )

@@ -10,8 +10,8 @@ import msgspec
 from bench.peers.kubeflow import PYTORCH_JOB
 from skysail.base.names import Label
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
-from skysail.kinds.training.children.manifests import children
-from skysail.kinds.training.children.progress_endpoint import Reporting
+from skysail.kinds.training.children.manifests import build_children
+from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import JOB, Resource
 
@@ -23,7 +23,7 @@ _IMAGE = "trainer:1"
 _COMMAND = ["torchrun", "train.py"]
 _RESOURCES = {"requests": {"cpu": "1", "memory": "1Gi"}}
 # As long as a real one, because it is in every pod.
-_REPORTING = Reporting("https://skysail-progress.skysail-system.svc:8082", "x" * 620)
+_REPORTING = ProgressEndpoint("https://skysail-progress.skysail-system.svc:8082", "x" * 620)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ def _children(key: Key) -> list[tuple[Resource, Manifest]]:
     """What Skysail would make of the TrainingJob, without it."""
     wanted = _training_job(key)
     wanted["metadata"]["uid"] = f"no-uid-{key.name}"
-    made = children(msgspec.convert(wanted, TrainingJob), 0, None, _REPORTING)
+    made = build_children(msgspec.convert(wanted, TrainingJob), 0, None, _REPORTING)
     return [*made.shared, *made.jobs]
 
 

@@ -18,7 +18,7 @@ from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client.client import Client
 
-_LONGEST_SECONDS = 400.0
+_TIMEOUT_SECONDS = 400.0
 
 
 class Jobs:
@@ -73,7 +73,7 @@ class Jobs:
         return [self.told[name, RUNS] - self.ran[name] for name in names]
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(_LONGEST_SECONDS):
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             while not is_so():
                 self._changed.clear()
                 await self._changed.wait()
@@ -90,7 +90,7 @@ class Jobs:
         return made.metadata.name
 
     def _look_at_pod(self, _: Pod | None, pod: Pod | None) -> None:
-        if pod is None or not pod.runs:
+        if pod is None or not pod.is_running:
             return
         name = (pod.metadata.labels or {})[self._shape.label]
         self._running[name].add(pod.metadata.name)

@@ -39,7 +39,7 @@ def names_page() -> str:
     lines = ["# Names\n\nEvery label, annotation, finalizer, condition, reason, event and metric.\n"]
     for group in names.ALL:
         lines.append(f"## {group.__name__}\n\n{(group.__doc__ or '').strip()}\n\n| name | meaning |\n|---|---|")
-        lines += [f"| `{_cell(name.value)}` | {_cell(name.about)} |" for name in group]
+        lines += [f"| `{_cell(name.value)}` | {_cell(name.description)} |" for name in group]
         lines.append("")
     return _HEADER + "\n".join(lines)
 

@@ -18,7 +18,7 @@ settings.load_profile("patient")
 # Before the first import of them, which the simulation is.
 pytest.register_assert_rewrite("tests.contract.cases", "tests.contract.api_dsl")
 
-from tests.simulation.coverage_report import Court, Scoreboard  # noqa: E402 (as above)
+from tests.simulation.coverage_report import Checker, CoverageReport  # noqa: E402 (as above)
 from tests.support.cluster import Cluster  # noqa: E402 (as above)
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ def operator(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def court(record_property: Callable[[str, object], None]) -> Iterator[Court]:
-    court = Court(record_property)
-    yield court
-    court.close()
+def court(record_property: Callable[[str, object], None]) -> Iterator[Checker]:
+    checker = Checker(record_property)
+    yield checker
+    checker.close()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -76,7 +76,7 @@ class _Herald:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     stats = terminalreporter.stats
-    lines = Scoreboard(_calls(stats.get("passed", [])), _calls(stats.get("failed", []))).lines()
+    lines = CoverageReport(_calls(stats.get("passed", [])), _calls(stats.get("failed", []))).lines()
     if lines:
         terminalreporter.section("simulation: scoreboard")
     for line in lines:

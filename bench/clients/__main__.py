@@ -12,7 +12,7 @@ import msgspec
 from bench import process
 from bench.clients.measure import Contestant, measure
 from bench.size import Size
-from skysail.kube.cache.gc_tuning import Collector
+from skysail.kube.cache.gc_tuning import GcTuner
 
 SKYSAIL, KOPF_TUNED, KOPF_DEFAULT = CONTESTANTS = ("Skysail", "Kopf tuned", "Kopf default")
 
@@ -30,10 +30,10 @@ def _contestant(name: str, url: str, size: Size) -> Contestant:
     if name == SKYSAIL:
         from bench.clients.with_skysail import WithSkysail
 
-        return WithSkysail(url, size, Collector())
+        return WithSkysail(url, size, GcTuner())
     from bench.clients.with_kopf import WithKopf
 
-    return WithKopf(url, size, Collector(), is_tuned=name == KOPF_TUNED)
+    return WithKopf(url, size, GcTuner(), is_tuned=name == KOPF_TUNED)
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ from bench.replay.emitter import Emission, Emitted
 from bench.size import Size
 
 # A contestant that cannot keep up is not waited for longer than this.
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 # A rate that no server reaches.
-_AT_ONCE = 1_000_000_000
+_MAX_CONCURRENT = 1_000_000_000
 
 
 class Contestant(Protocol):
@@ -81,7 +81,7 @@ async def measure(contestant: Contestant, url: str, size: Size) -> Figures:
     written = Moment.now()
     async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=None)) as server:
         steady = await _answer(ledger, server, Emission(size.events, size.rate))
-        burst = await _answer(ledger, server, Emission(size.burst, _AT_ONCE))
+        burst = await _answer(ledger, server, Emission(size.burst, _MAX_CONCURRENT))
         requests = await _counts(server)
     return Figures(
         sync=synced.since(start),
@@ -107,7 +107,7 @@ async def _answer(ledger: Ledger, server: aiohttp.ClientSession, emission: Emiss
     async with server.post("/bench/emit", data=msgspec.json.encode(emission)) as reply:
         emitted = msgspec.json.decode(await reply.read(), type=Emitted)
     with contextlib.suppress(TimeoutError):  # `answered` tells how many were
-        await asyncio.wait_for(ledger.all_answered.wait(), _PATIENCE_SECONDS)
+        await asyncio.wait_for(ledger.all_answered.wait(), _TIMEOUT_SECONDS)
     cost = Moment.now().since(began)
     latencies = sorted(ledger.latencies)
     return Answers(

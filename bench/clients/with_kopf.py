@@ -18,10 +18,10 @@ import msgspec
 from bench.clients.ledger import Ledger
 from bench.size import Size
 from bench.workload import SENT
-from skysail.core.workqueue import Queue
+from skysail.core.workqueue import WorkQueue
 from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kube.api.resources import POD
-from skysail.kube.cache.reflector import Gate
+from skysail.kube.cache.reflector import ListObserver
 from skysail.kube.client.transport import JSON
 
 _WORKERS = 16
@@ -72,18 +72,18 @@ def tune(settings: kopf.OperatorSettings) -> None:
 
 
 class WithKopf:
-    def __init__(self, url: str, size: Size, gate: Gate, *, is_tuned: bool) -> None:
+    def __init__(self, url: str, size: Size, list_observer: ListObserver, *, is_tuned: bool) -> None:
         self.ledger = Ledger(size.jobs)
         self._url = url
         self._size = size
-        self._gate = gate
+        self._gate = list_observer
         self._is_tuned = is_tuned
         self._jobs: dict[str, Body] = {}
         self._pods: dict[str, dict[str, Body]] = {}
         self._pod_count = 0
         self._synced = asyncio.Event()
         self._stop = asyncio.Event()
-        self._queue: Queue[str] = Queue(rng=random.Random(1))
+        self._queue: WorkQueue[str] = WorkQueue(rng=random.Random(1))
         self._session = aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=48))
         self._tasks: list[asyncio.Task[None]] = []
         self._operator: asyncio.Task[None] | None = None

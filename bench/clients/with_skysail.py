@@ -13,15 +13,15 @@ from bench.clients.ledger import Ledger
 from bench.size import Size
 from bench.workload import SENT
 from skysail.base.metrics import Metrics
-from skysail.core.actions import Note, Plan
-from skysail.core.controller import Loop
-from skysail.core.executor import Caches, Performer
-from skysail.core.fence import Open
+from skysail.core.actions import Event, Plan
+from skysail.core.controller import Controller
+from skysail.core.executor import CacheRegistry, Performer
+from skysail.core.fence import AlwaysLeader
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import POD, Resource
-from skysail.kube.cache.cache import Cache, owner_uids, uids
-from skysail.kube.cache.reflector import Gate, Reflector
+from skysail.kube.cache.cache import Cache, index_by_owner, index_by_uid
+from skysail.kube.cache.reflector import ListObserver, Reflector
 from skysail.kube.client.client import Client
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.kube.client.kubeconfig import Access
@@ -77,28 +77,28 @@ class _Controller:
         self._ledger.looked(snapshot.object.metadata.uid, is_content=new == old)
         return Plan(status=new)
 
-    def refused(self, snapshot: _Snapshot, why: str) -> msgspec.Struct:
-        raise RuntimeError(f"The replay server refuses nothing, and yet {snapshot.object.metadata.name}: {why}")
+    def on_rejected(self, snapshot: _Snapshot, event: str) -> msgspec.Struct:
+        raise RuntimeError(f"The replay server refuses nothing, and yet {snapshot.object.metadata.name}: {event}")
 
 
 class WithSkysail:
-    """`gate` is the collector's policy; the operator has one, a test of this program must not."""
+    """`list_observer` is the collector's policy; the operator has one, a test of this program must not."""
 
-    def __init__(self, url: str, size: Size, gate: Gate) -> None:
+    def __init__(self, url: str, size: Size, list_observer: ListObserver) -> None:
         self.ledger = Ledger(size.jobs)
         rng = random.Random(1)
         self._transport = HttpTransport(Access(server=url, tls=ssl.create_default_context(), token=lambda: None))
         client = Client(self._transport)
-        self._jobs = Cache(TRAINING_JOB.resource, TrainingJob, {"uid": uids})
-        self._pods = Cache(POD, Pod, {"owner": owner_uids})
-        performer = Performer(client, Caches(self._jobs, self._pods), Open())
+        self._jobs = Cache(TRAINING_JOB.resource, TrainingJob, {"uid": index_by_uid})
+        self._pods = Cache(POD, Pod, {"owner": index_by_owner})
+        performer = Performer(client, CacheRegistry(self._jobs, self._pods), AlwaysLeader())
         controller = _Controller(self._jobs, self._pods, self.ledger)
-        self._loop = Loop(controller, performer, self, rng=rng, meter=Metrics())
-        self._jobs.subscribe(self._loop.changed)
+        self._loop = Controller(controller, performer, self, rng=rng, metrics=Metrics())
+        self._jobs.subscribe(self._loop.enqueue_object)
         self._pods.subscribe(self._pod_changed)
         self._reflectors: list[Reflector[Any]] = [
-            Reflector(client, self._jobs, gate=gate, rng=rng),
-            Reflector(client, self._pods, gate=gate, rng=rng),
+            Reflector(client, self._jobs, list_observer=list_observer, rng=rng),
+            Reflector(client, self._pods, list_observer=list_observer, rng=rng),
         ]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -116,13 +116,13 @@ class WithSkysail:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._transport.close()
 
-    def record(self, resource: Resource, object_: Object, note: Note) -> None:
+    def record(self, resource: Resource, object_: Object, event: Event) -> None:
         """This controller has nothing to tell."""
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         assert pod is not None, "a change has a before or an after"
-        for owner in owner_uids(pod):
+        for owner in index_by_owner(pod):
             self.ledger.saw(owner.value, (pod.metadata.annotations or {}).get(SENT))
             for job in self._jobs.by("uid", owner):
                 self._loop.queue.add(job.metadata.key)

@@ -15,7 +15,7 @@ import yaml
 
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import CRD, NAMESPACE, SECRET, Resource
-from skysail.kube.cache.discovery import Definition
+from skysail.kube.cache.discovery import CrdInfo
 from skysail.kube.client.client import Client
 from tests.support.programs import GoProgram
 
@@ -76,7 +76,7 @@ def unmount() -> None:
 
 async def _established(client: Client, kind: str) -> None:
     while True:
-        if (await client.get(CRD, "", kind, Definition)).is_established:
+        if (await client.get(CRD, "", kind, CrdInfo)).is_established:
             return
         await asyncio.sleep(_POLL_SECONDS)
 

@@ -20,7 +20,7 @@ Manifest = dict[str, Any]
 Edit = Callable[[Manifest], Manifest]
 
 # How far back a watch may start. An older one is told to list again.
-_MOST_HISTORY = 20_000
+_MAX_HISTORY = 20_000
 
 
 class Expired(Exception):
@@ -54,7 +54,7 @@ class Collection:
         self.resource = resource
         self._world = world
         self._objects: dict[str, bytes] = {}
-        self._history: deque[tuple[int, bytes]] = deque(maxlen=_MOST_HISTORY)
+        self._history: deque[tuple[int, bytes]] = deque(maxlen=_MAX_HISTORY)
         self._watches: set[Watch] = set()
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Collection:
 
     @contextmanager
     def watch(self, since: int) -> Iterator[Watch]:
-        if len(self._history) == _MOST_HISTORY and self._history[0][0] > since + 1:
+        if len(self._history) == _MAX_HISTORY and self._history[0][0] > since + 1:
             raise Expired
         watch = Watch([line for version, line in self._history if version > since])
         self._watches.add(watch)

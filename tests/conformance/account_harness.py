@@ -7,26 +7,26 @@ import itertools
 import uuid
 from typing import TYPE_CHECKING
 
-from skysail.cloud.account import Order
+from skysail.cloud.account import LaunchSpec
 from skysail.cloud.provider import Container, Pod
 from skysail.cloud.simulated.options import VARIABLE
-from tests.conformance.provider_harness import PATIENCE
+from tests.conformance.provider_harness import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from skysail.cloud.account import Cloud, Gpus, Instance
+    from skysail.cloud.account import CloudAccount, GpuRequest, Instance
     from skysail.cloud.provider import Ended, Volume
 
 _FOR_EVER = 3600
-_PAUSE = 0.01
+_RETRY_SECONDS = 0.01
 
 
-class Customer:
+class AccountHarness:
     """Buys at one cloud, for a cluster of its own. What a program does is told twice: to run it, and to pretend it."""
 
-    def __init__(self, cloud: Cloud, image: str = "busybox:1.36", python_image: str = "python:3") -> None:
-        self.cloud = cloud
+    def __init__(self, account: CloudAccount, image: str = "busybox:1.36", python_image: str = "python:3") -> None:
+        self.cloud = account
         self.image = image
         self.python_image = python_image
         self.cluster = str(uuid.uuid4())
@@ -40,31 +40,31 @@ class Customer:
         run: float = _FOR_EVER,
         exit_: int = 0,
         seconds: float = 600.0,
-        gpus: Gpus | None = None,
-    ) -> Order:
+        gpu: GpuRequest | None = None,
+    ) -> LaunchSpec:
         number = next(self._numbers)
         env = ((VARIABLE, f"start=0s,run={int(run * 1000)}ms,exit={exit_}"),)
-        return Order(
+        return LaunchSpec(
             claim=claim or f"claim-{number}",
             cluster=self.cluster,
             pod=Pod(uid=str(uuid.uuid4()), namespace="default", name="pod", hostname="pod", volumes=volumes),
             container=Container(name="main", image=self.image, command=("sh", "-c", script), env=env),
-            seconds=seconds,
-            gpus=gpus,
+            max_lifetime=seconds,
+            gpus=gpu,
         )
 
-    def short(self, code: int = 0) -> Order:
+    def short(self, code: int = 0) -> LaunchSpec:
         """It prints `ahoy` and ends at once."""
         return self.order(f"echo ahoy; exit {code}", run=0, exit_=code)
 
-    async def running(self, order: Order | None = None) -> Instance:
-        made = await self.cloud.create(order or self.order())
+    async def running(self, spec: LaunchSpec | None = None) -> Instance:
+        made = await self.cloud.create(spec or self.order())
         return await self.until(made.id, lambda now: now.state == "running")
 
     async def until(self, instance: str, is_so: Callable[[Instance], bool]) -> Instance:
-        async with asyncio.timeout(PATIENCE):
-            while (now := await self.cloud.look(instance)) is None or not is_so(now):  # noqa: ASYNC110 (asking is the only way)
-                await asyncio.sleep(_PAUSE)
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while (now := await self.cloud.get(instance)) is None or not is_so(now):  # noqa: ASYNC110 (asking is the only way)
+                await asyncio.sleep(_RETRY_SECONDS)
         return now
 
     async def exited(self, instance: str) -> Ended:
@@ -74,7 +74,7 @@ class Customer:
 
     async def ended(self, instance: str, grace: float = 0.0) -> Instance:
         """Ask for the end, and wait for it."""
-        await self.cloud.end(instance, grace)
+        await self.cloud.terminate(instance, grace)
         return await self.until(instance, lambda now: now.state == "ended")
 
     async def mine(self) -> dict[str, Instance]:
@@ -84,11 +84,11 @@ class Customer:
 
     async def seen(self, instance: str) -> Instance:
         """As a listing shows it, as soon as one does."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while (found := (await self.mine()).get(instance)) is None:  # noqa: ASYNC110 (asking is the only way)
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_RETRY_SECONDS)
         return found
 
     async def said(self, instance: str) -> str:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return b"".join([piece.data async for piece in self.cloud.output(instance)]).decode()

@@ -18,7 +18,7 @@ _SUITE = Path(__file__).with_name("hull_suite.py")
 
 def main(folder: str, suite: str = str(_SUITE), chosen: str = "") -> int:
     options = ["-q", "-rP", "-p", "no:cacheprovider", f"--basetemp={folder}", "-k", chosen, suite]
-    entry = namespaces.launch(lambda: int(pytest.main(options)))
+    entry = namespaces.fork_isolated(lambda: int(pytest.main(options)))
     return os.waitstatus_to_exitcode(os.waitpid(entry, 0)[1])
 
 

@@ -8,92 +8,92 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
-from skysail.cloud.account import Gpus
-from skysail.cloud.errors import Gone, ProviderError, Refused, Unsupported
-from skysail.cloud.provider import Container, Disk, Volume
-from tests.conformance.account_harness import Customer
-from tests.conformance.provider_harness import PATIENCE, hear, outcome
+from skysail.cloud.account import GpuRequest
+from skysail.cloud.errors import Gone, ProviderError, Rejected, Unsupported
+from skysail.cloud.provider import Container, PersistentDisk, Volume
+from tests.conformance.account_harness import AccountHarness
+from tests.conformance.provider_harness import TIMEOUT_SECONDS, hear, outcome
 
 NOBODY = "no-such-instance"
 
 
 class Named:
-    async def test_its_account_has_a_name_that_a_claim_can_carry(self, customer: Customer):
+    async def test_its_account_has_a_name_that_a_claim_can_carry(self, customer: AccountHarness):
         assert 0 < len(customer.cloud.account) <= 256
 
 
 class Creating:
-    async def test_what_was_made_says_for_whom(self, customer: Customer):
-        order = customer.order()
-        made = await customer.cloud.create(order)
-        assert (made.claim, made.cluster) == (order.claim, customer.cluster)
+    async def test_what_was_made_says_for_whom(self, customer: AccountHarness):
+        spec = customer.order()
+        made = await customer.cloud.create(spec)
+        assert (made.claim, made.cluster) == (spec.claim, customer.cluster)
         assert made.state in {"starting", "running"}
         assert made.ended is None
         assert made.usd_per_hour >= 0
 
-    async def test_ids_differ(self, customer: Customer):
+    async def test_ids_differ(self, customer: AccountHarness):
         made = await asyncio.gather(*(customer.cloud.create(customer.order()) for _ in range(10)))
         assert len({instance.id for instance in made}) == 10
         assert len({instance.claim for instance in made}) == 10
 
-    async def test_it_comes_to_run(self, customer: Customer):
+    async def test_it_comes_to_run(self, customer: AccountHarness):
         running = await customer.running()
         assert running.started is not None
         assert running.created <= running.started
 
-    async def test_the_same_claim_may_be_used_again_after_the_end(self, customer: Customer):
+    async def test_the_same_claim_may_be_used_again_after_the_end(self, customer: AccountHarness):
         first = await customer.running(customer.order(claim="again"))
         await customer.ended(first.id)
         second = await customer.running(customer.order(claim="again"))
         assert second.id != first.id
         assert (await customer.seen(second.id)).state == "running"
 
-    async def test_an_unknown_gpu_is_refused_and_nothing_is_made(self, customer: Customer):
-        with pytest.raises(Refused, match="GTX-1") as refused:
-            await customer.cloud.create(customer.order(gpus=Gpus("GTX-1")))
-        assert refused.value.reason.isalnum()
+    async def test_an_unknown_gpu_is_refused_and_nothing_is_made(self, customer: AccountHarness):
+        with pytest.raises(Rejected, match="GTX-1") as rejected:
+            await customer.cloud.create(customer.order(gpu=GpuRequest("GTX-1")))
+        assert rejected.value.reason.isalnum()
         assert await customer.mine() == {}
 
     @pytest.mark.parametrize("seconds", [0.0, 1e9])
-    async def test_a_deadline_that_cannot_be_kept_is_refused(self, customer: Customer, seconds):
-        with pytest.raises(Refused):
+    async def test_a_deadline_that_cannot_be_kept_is_refused(self, customer: AccountHarness, seconds):
+        with pytest.raises(Rejected):
             await customer.cloud.create(customer.order(seconds=seconds))
         assert await customer.mine() == {}
 
-    async def test_a_disk_of_the_machine_is_refused(self, customer: Customer):
-        with pytest.raises(Refused, match="d"):
-            await customer.cloud.create(customer.order("true", Volume("d", Disk("disk-1"))))
+    async def test_a_disk_of_the_machine_is_refused(self, customer: AccountHarness):
+        with pytest.raises(Rejected, match="d"):
+            await customer.cloud.create(customer.order("true", Volume("d", PersistentDisk("disk-1"))))
         assert await customer.mine() == {}
 
 
 class Listings:
-    async def test_it_tells_all_with_claim_and_cluster(self, customer: Customer):
-        orders = [customer.order() for _ in range(5)]
-        made = await asyncio.gather(*(customer.cloud.create(order) for order in orders))
+    async def test_it_tells_all_with_claim_and_cluster(self, customer: AccountHarness):
+        specs = [customer.order() for _ in range(5)]
+        made = await asyncio.gather(*(customer.cloud.create(spec) for spec in specs))
         for instance in made:
             await customer.seen(instance.id)
         found = await customer.mine()
-        assert {instance.claim for instance in found.values()} == {order.claim for order in orders}
+        assert {instance.claim for instance in found.values()} == {spec.claim for spec in specs}
         assert set(found) == {instance.id for instance in made}
 
-    async def test_asking_twice_changes_nothing(self, customer: Customer):
+    async def test_asking_twice_changes_nothing(self, customer: AccountHarness):
         running = await customer.running()
         await customer.seen(running.id)
         assert await customer.mine() == await customer.mine()
 
-    async def test_both_ways_to_ask_say_the_same(self, customer: Customer):
+    async def test_both_ways_to_ask_say_the_same(self, customer: AccountHarness):
         running = await customer.running()
-        assert await customer.seen(running.id) == await customer.cloud.look(running.id)
+        assert await customer.seen(running.id) == await customer.cloud.get(running.id)
 
-    async def test_the_unknown_is_not_there(self, customer: Customer):
-        assert await customer.cloud.look(NOBODY) is None
+    async def test_the_unknown_is_not_there(self, customer: AccountHarness):
+        assert await customer.cloud.get(NOBODY) is None
 
-    async def test_a_change_is_told_by_the_claim(self, customer: Customer):
-        told = asyncio.ensure_future(_heard(customer.cloud.changes(), "told"))
+    async def test_a_change_is_told_by_the_claim(self, customer: AccountHarness):
+        told = asyncio.ensure_future(_heard(customer.cloud.watch(), "told"))
         made = await customer.cloud.create(customer.order(claim="told"))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not told.done():  # a follower far away may have begun after the creation
-                await customer.cloud.end(made.id, 0)
+                await customer.cloud.terminate(made.id, 0)
                 await asyncio.wait({told}, timeout=0.05)
         assert await told
 
@@ -108,19 +108,19 @@ async def _heard(changes: AsyncIterator[str], claim: str) -> bool:
 
 class Exits:
     @pytest.mark.parametrize("code", [0, 1, 37])
-    async def test_an_exit_code_comes_back(self, customer: Customer, code):
+    async def test_an_exit_code_comes_back(self, customer: AccountHarness, code):
         made = await customer.cloud.create(customer.short(code))
         exit_ = await customer.exited(made.id)
         assert (exit_.code, exit_.reason) == (code, "Completed" if code == 0 else "Error")
 
-    async def test_what_has_exited_can_be_ended_and_keeps_its_code(self, customer: Customer):
+    async def test_what_has_exited_can_be_ended_and_keeps_its_code(self, customer: AccountHarness):
         made = await customer.cloud.create(customer.short(37))
         await customer.exited(made.id)
         ended = await customer.ended(made.id)
         assert ended.exit is not None
         assert ended.exit.code == 37
 
-    async def test_the_deadline_ends_it_whatever_becomes_of_us(self, customer: Customer):
+    async def test_the_deadline_ends_it_whatever_becomes_of_us(self, customer: AccountHarness):
         made = await customer.cloud.create(customer.order(seconds=0.3))
         ended = await customer.until(made.id, lambda now: now.state == "ended")
         assert ended.exit is not None
@@ -128,7 +128,7 @@ class Exits:
 
 
 class Ends:
-    async def test_an_end_is_confirmed_by_both_ways_to_ask(self, customer: Customer):
+    async def test_an_end_is_confirmed_by_both_ways_to_ask(self, customer: AccountHarness):
         running = await customer.running()
         ended = await customer.ended(running.id)
         assert ended.ended is not None
@@ -137,55 +137,55 @@ class Ends:
         listed = (await customer.mine()).get(running.id)
         assert listed is None or listed.state == "ended"
 
-    async def test_ending_twice_or_at_once_is_ending_once(self, customer: Customer):
+    async def test_ending_twice_or_at_once_is_ending_once(self, customer: AccountHarness):
         running = await customer.running()
-        await asyncio.gather(*(customer.cloud.end(running.id, 0) for _ in range(3)))
+        await asyncio.gather(*(customer.cloud.terminate(running.id, 0) for _ in range(3)))
         first = await customer.until(running.id, lambda now: now.state == "ended")
         assert await customer.ended(running.id) == first
 
-    async def test_ending_the_unknown_says_so(self, customer: Customer):
+    async def test_ending_the_unknown_says_so(self, customer: AccountHarness):
         with pytest.raises(Gone):
-            await customer.cloud.end(NOBODY, 0)
+            await customer.cloud.terminate(NOBODY, 0)
 
-    async def test_ending_what_starts_ends_it(self, customer: Customer):
+    async def test_ending_what_starts_ends_it(self, customer: AccountHarness):
         made = await customer.cloud.create(customer.order())
         assert (await customer.ended(made.id)).state == "ended"
 
-    async def test_a_shorter_grace_counts(self, customer: Customer):
+    async def test_a_shorter_grace_counts(self, customer: AccountHarness):
         stubborn = customer.order("trap '' TERM; echo up; while :; do sleep 0.02; done")
         running = await customer.running(stubborn)
-        await customer.cloud.end(running.id, 3000)
+        await customer.cloud.terminate(running.id, 3000)
         assert (await customer.ended(running.id, 0)).state == "ended"
 
-    async def test_ending_one_leaves_the_others(self, customer: Customer):
+    async def test_ending_one_leaves_the_others(self, customer: AccountHarness):
         one, two = [await customer.running() for _ in range(2)]
         await customer.ended(one.id)
-        other = await customer.cloud.look(two.id)
+        other = await customer.cloud.get(two.id)
         assert other is not None
         assert other.state == "running"
 
 
 class Printing:
-    async def test_it_prints_from_its_start_to_its_end(self, customer: Customer):
+    async def test_it_prints_from_its_start_to_its_end(self, customer: AccountHarness):
         made = await customer.cloud.create(customer.short())
         said = await customer.said(made.id)
         assert said.endswith("\n")
         assert await customer.said(made.id) == said
 
-    async def test_it_can_be_read_after_the_end(self, customer: Customer):
+    async def test_it_can_be_read_after_the_end(self, customer: AccountHarness):
         made = await customer.cloud.create(customer.short())
         await customer.exited(made.id)
         await customer.ended(made.id)
         assert await customer.said(made.id) != ""
 
-    async def test_ending_it_ends_what_is_followed(self, customer: Customer):
+    async def test_ending_it_ends_what_is_followed(self, customer: AccountHarness):
         running = await customer.running()
         following = asyncio.create_task(customer.said(running.id))
         await hear(customer.cloud.output(running.id), "\n")  # it runs, but may not have spoken yet
         await customer.ended(running.id)
         assert (await following).endswith("\n")
 
-    async def test_the_unknown_printed_nothing(self, customer: Customer):
+    async def test_the_unknown_printed_nothing(self, customer: AccountHarness):
         with pytest.raises(Gone):
             await customer.said(NOBODY)
 
@@ -197,9 +197,9 @@ class CloudConformance(Named, Creating, Listings, Exits, Ends, Printing):
 class Closed:
     """For a cloud that nobody can enter."""
 
-    async def test_what_it_cannot_do_is_said(self, customer: Customer):
-        abilities = customer.cloud.abilities
-        assert (abilities.exec, abilities.attach, abilities.port_forward) == (False, False, False)
+    async def test_what_it_cannot_do_is_said(self, customer: AccountHarness):
+        features = customer.cloud.features
+        assert (features.exec, features.attach, features.port_forward) == (False, False, False)
         running = await customer.running()
         for attempt in (
             customer.cloud.exec(running.id, ("true",), stdin=False, tty=False),
@@ -213,11 +213,11 @@ class Closed:
 class Real:
     """For a cloud that runs what it is told."""
 
-    async def test_what_the_program_prints_comes_back(self, customer: Customer):
+    async def test_what_the_program_prints_comes_back(self, customer: AccountHarness):
         made = await customer.cloud.create(customer.short())
         assert await customer.said(made.id) == "ahoy\n"
 
-    async def test_the_streams_are_kept_apart_and_pieces_are_in_order(self, customer: Customer):
+    async def test_the_streams_are_kept_apart_and_pieces_are_in_order(self, customer: AccountHarness):
         made = await customer.cloud.create(customer.order("seq 1 20000; echo err >&2"))
         pieces = [piece async for piece in customer.cloud.output(made.id)]
         heard = b"".join(piece.data for piece in pieces if piece.stream == "stdout").decode()
@@ -225,17 +225,17 @@ class Real:
         assert b"".join(piece.data for piece in pieces if piece.stream == "stderr") == b"err\n"
         assert [piece.at for piece in pieces] == sorted(piece.at for piece in pieces)
 
-    async def test_a_program_is_asked_to_end(self, customer: Customer):
+    async def test_a_program_is_asked_to_end(self, customer: AccountHarness):
         made = await customer.running(customer.order("trap 'exit 9' TERM; echo up; while :; do sleep 0.02; done"))
         await hear(customer.cloud.output(made.id), "up")
-        ended = await customer.ended(made.id, PATIENCE)
+        ended = await customer.ended(made.id, TIMEOUT_SECONDS)
         assert ended.exit is not None
         assert ended.exit.code == 9
 
-    async def test_an_unknown_image_is_told(self, customer: Customer):
-        order = customer.order()
+    async def test_an_unknown_image_is_told(self, customer: AccountHarness):
+        spec = customer.order()
         container = Container(name="main", image="example.test/no-such-image:1", command=("true",))
-        made = await customer.cloud.create(replace(order, container=container))
+        made = await customer.cloud.create(replace(spec, container=container))
         exit_ = await customer.exited(made.id)
         assert (exit_.code, exit_.reason) == (128, "ErrImagePull")
         assert "example.test/no-such-image:1" in exit_.message
@@ -248,13 +248,13 @@ class Entering:
         ("script", "want"),
         [("echo out; echo err >&2", (0, "out\n", "err\n")), ("exit 7", (7, "", "")), ("kill -KILL $$", (137, "", ""))],
     )
-    async def test_a_command_ends_as_it_does(self, customer: Customer, script, want):
+    async def test_a_command_ends_as_it_does(self, customer: AccountHarness, script, want):
         running = await customer.running()
         session = await customer.cloud.exec(running.id, ("sh", "-c", script), stdin=False, tty=False)
         assert await outcome(session) == want
         await session.close()
 
-    async def test_bytes_both_ways_do_not_block_each_other(self, customer: Customer):
+    async def test_bytes_both_ways_do_not_block_each_other(self, customer: AccountHarness):
         running = await customer.running()
         session = await customer.cloud.exec(running.id, ("cat",), stdin=True, tty=False)
         data = b"0123456789abcdef" * 100_000
@@ -264,7 +264,7 @@ class Entering:
         assert await reading == (0, data.decode(), "")
         await session.close()
 
-    async def test_a_terminal_has_a_size(self, customer: Customer):
+    async def test_a_terminal_has_a_size(self, customer: AccountHarness):
         running = await customer.running()
         session = await customer.cloud.exec(running.id, ("sh", "-c", "read x; stty size"), stdin=True, tty=True)
         await session.resize(101, 43)
@@ -274,19 +274,19 @@ class Entering:
         await session.close()
         await session.close()
 
-    async def test_a_missing_program_is_refused_by_name(self, customer: Customer):
+    async def test_a_missing_program_is_refused_by_name(self, customer: AccountHarness):
         running = await customer.running()
-        with pytest.raises(Refused, match="no-such-program"):
+        with pytest.raises(Rejected, match="no-such-program"):
             await customer.cloud.exec(running.id, ("no-such-program",), stdin=False, tty=False)
 
-    async def test_a_command_can_be_killed(self, customer: Customer):
+    async def test_a_command_can_be_killed(self, customer: AccountHarness):
         running = await customer.running()
         session = await customer.cloud.exec(running.id, ("sleep", "1000"), stdin=False, tty=False)
         await session.kill()
         assert await outcome(session) == (137, "", "")
         await session.close()
 
-    async def test_many_commands_at_once(self, customer: Customer):
+    async def test_many_commands_at_once(self, customer: AccountHarness):
         running = await customer.running()
 
         async def one(number: int) -> tuple[int, str, str]:
@@ -295,20 +295,20 @@ class Entering:
 
         assert await asyncio.gather(*map(one, range(5))) == [(number, f"{number}\n", "") for number in range(5)]
 
-    async def test_a_visitor_hears_and_speaks_and_leaves_it_running(self, customer: Customer):
-        order = customer.order("echo before; while read line; do echo got $line; done")
-        running = await customer.running(replace(order, container=replace(order.container, stdin=True)))
+    async def test_a_visitor_hears_and_speaks_and_leaves_it_running(self, customer: AccountHarness):
+        spec = customer.order("echo before; while read line; do echo got $line; done")
+        running = await customer.running(replace(spec, container=replace(spec.container, stdin=True)))
         await hear(customer.cloud.output(running.id), "before")
         session = await customer.cloud.attach(running.id, stdin=True)
         output = session.output()
         await session.write(b"ahoy\n")
         assert "got ahoy" in await hear(output, "got ahoy")
         await session.close()
-        now = await customer.cloud.look(running.id)
+        now = await customer.cloud.get(running.id)
         assert now is not None
         assert now.state == "running"
 
-    async def test_a_port_answers(self, customer: Customer):
+    async def test_a_port_answers(self, customer: AccountHarness):
         script = (
             "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n"
             "c, _ = s.accept()\nheard = b''\nwhile data := c.recv(65536): heard += data\nc.sendall(heard.upper())"
@@ -316,22 +316,22 @@ class Entering:
         container = Container(name="main", image=customer.python_image, command=("python3", "-c", script))
         running = await customer.running(replace(customer.order(), container=container))
         port = int(await hear(customer.cloud.output(running.id), "\n"))
-        line = await customer.cloud.dial(running.id, port)
-        await line.write(b"ahoy" * 50_000)
-        await line.write_eof()
+        port_connection = await customer.cloud.dial(running.id, port)
+        await port_connection.write(b"ahoy" * 50_000)
+        await port_connection.write_eof()
         heard = b""
-        async with asyncio.timeout(PATIENCE):
-            while data := await line.read():
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while data := await port_connection.read():
                 heard += data
-        await line.close()
+        await port_connection.close()
         assert heard == b"AHOY" * 50_000
 
-    async def test_where_nobody_listens_it_is_said(self, customer: Customer):
+    async def test_where_nobody_listens_it_is_said(self, customer: AccountHarness):
         running = await customer.running()
-        with pytest.raises(Refused, match="port 1"):
+        with pytest.raises(Rejected, match="port 1"):
             await customer.cloud.dial(running.id, 1)
 
-    async def test_nobody_enters_what_does_not_run(self, customer: Customer):
+    async def test_nobody_enters_what_does_not_run(self, customer: AccountHarness):
         ended = await customer.cloud.create(customer.short())
         await customer.exited(ended.id)
         for instance in (NOBODY, ended.id):

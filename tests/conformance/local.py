@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from skysail.local.addresses import RUN_FOLDER
-from skysail.local.bubblewrap.cgroups import Groups
-from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.cgroups import CgroupManager
+from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.isolation import Isolation
 from skysail.local.cluster import syscalls
 from skysail.local.images import store
-from skysail.local.provider.dependencies import Surroundings
+from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.provider import LocalProvider
-from skysail.local.provider.run_journal import Journal
-from skysail.local.storage.volumes import Places
+from skysail.local.provider.run_journal import RunJournal
+from skysail.local.storage.volumes import VolumePaths
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from skysail.base.names import Event
+    from skysail.base.names import EventReason
     from skysail.cloud.provider import Pod, RunId
     from skysail.local.provider.dependencies import Network
 
@@ -39,7 +39,7 @@ def default_isolation() -> Isolation:
         syscalls.unshare(syscalls.NEWNS)
         syscalls.make_mounts_private()
     with tempfile.TemporaryDirectory() as disks:
-        return Isolation.detect(Tools.find(os.environ["PATH"]), Path("/mnt"), Path(disks))
+        return Isolation.detect(HostTools.find(os.environ["PATH"]), Path("/mnt"), Path(disks))
 
 
 class Attachment(msgspec.Struct, frozen=True):
@@ -65,28 +65,28 @@ class OwnNetwork:
 @asynccontextmanager
 async def local_provider(
     folder: Path,
-    groups: Groups | None = None,
+    groups: CgroupManager | None = None,
     *,
     network: Network | None = None,
     isolation: Isolation | None = None,
-    tell: Callable[[RunId, Event, str], None] = lambda run, reason, note: None,
+    tell: Callable[[RunId, EventReason, str], None] = lambda run, reason, note: None,
 ) -> AsyncIterator[LocalProvider]:
     _, environments = store.open_in(folder / "home", os.environ)
     provider = LocalProvider(
-        Surroundings(
-            tools=Tools.find(os.environ["PATH"]),
-            groups=groups or Groups({}, "tests"),
+        ProviderDependencies(
+            tools=HostTools.find(os.environ["PATH"]),
+            groups=groups or CgroupManager({}, "tests"),
             isolation=isolation or default_isolation(),
             network=network or OwnNetwork(),
             images=environments,
-            places=Places(
+            places=VolumePaths(
                 folder=folder / "volumes",
                 memory=folder / "memory",
                 disks=folder / "disks",
                 allowed=(folder / "allowed",),
             ),
             runs=folder / "runs",
-            journal=Journal(folder / "journal"),
+            journal=RunJournal(folder / "journal"),
             name_server="10.244.0.1",
             now=time.time,
             tell=tell,

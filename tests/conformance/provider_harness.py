@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from skysail.cloud.provider import Provider, Session, State, Volume
 
 # Long, because a machine may be busy with other things; no test passes by waiting.
-PATIENCE = 600.0
+TIMEOUT_SECONDS = 600.0
 
 
-class Talk:
+class ProviderHarness:
     """A provider, and the image with a shell that the suite runs on it."""
 
     def __init__(self, provider: Provider, image: str, python_image: str) -> None:
@@ -28,7 +28,7 @@ class Talk:
     async def pod(self, *volumes: Volume, name: str = "pod") -> str:
         """The UID of a new prepared pod."""
         uid = str(uuid.uuid4())
-        await self.provider.prepare(self.describe(uid, *volumes, name=name))
+        await self.provider.create_sandbox(self.describe(uid, *volumes, name=name))
         return uid
 
     def describe(self, uid: str, *volumes: Volume, name: str = "pod") -> Pod:
@@ -45,7 +45,7 @@ class Talk:
     async def until(self, run: RunId, is_so: Callable[[State | None], bool]) -> State | None:
         """Looks at the state whenever a change is told, and never otherwise: a change that is not told hangs here."""
         changes = self.provider.changes()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not is_so(state := await self.provider.state(run)):
                 while await anext(changes) != run:
                     pass
@@ -58,7 +58,7 @@ class Talk:
 
     async def said(self, run: RunId, stream: str = "stdout") -> str:
         """All that it printed; waits for its end."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             pieces = [piece.data async for piece in self.provider.output(run) if piece.stream == stream]
         return b"".join(pieces).decode()
 
@@ -77,7 +77,7 @@ class Talk:
 async def hear(output: object, word: str) -> str:
     """Read until this word comes; what was read so far."""
     heard = ""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         async for piece in output:  # type: ignore[attr-defined]
             heard += piece.data.decode()
             if word in heard:
@@ -88,7 +88,7 @@ async def hear(output: object, word: str) -> str:
 async def outcome(session: Session) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a session that ends by itself."""
     heard = {"stdout": b"", "stderr": b""}
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         async for piece in session.output():
             heard[piece.stream] += piece.data
         return await session.wait(), heard["stdout"].decode(), heard["stderr"].decode()

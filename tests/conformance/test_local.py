@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance.local import local_provider
 from tests.conformance.provider import ProviderConformance
-from tests.conformance.provider_harness import Talk
+from tests.conformance.provider_harness import ProviderHarness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 class TestLocal(ProviderConformance):
     @pytest.fixture
-    async def talk(self, tmp_path: Path) -> AsyncIterator[Talk]:
+    async def talk(self, tmp_path: Path) -> AsyncIterator[ProviderHarness]:
         before = descriptors()
         async with local_provider(tmp_path) as provider:
-            yield Talk(provider, image="busybox:1.36", python_image="python:3")
+            yield ProviderHarness(provider, image="busybox:1.36", python_image="python:3")
         await settle(before)
         assert descriptors() <= before
         assert [path for part in ("runs", "volumes", "memory") for path in (tmp_path / part).glob("*")] == []

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from skysail.cloud.errors import ProviderError, Refused
-from skysail.cloud.provider import File, Files, Mount, Scratch, Volume
+from skysail.cloud.errors import ProviderError, Rejected
+from skysail.cloud.provider import EmptyDir, File, Mount, ProjectedFiles, Volume
 from tests.conformance.local import local_provider
-from tests.conformance.provider_harness import Talk
+from tests.conformance.provider_harness import ProviderHarness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -25,9 +25,9 @@ _LOOK = "ls /host 2>/dev/null; true"
 
 
 @pytest.fixture
-async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
+async def talk(tmp_path: Path) -> AsyncIterator[ProviderHarness]:
     async with local_provider(tmp_path) as provider:
-        yield Talk(provider, image="busybox:1.36", python_image="python:3")
+        yield ProviderHarness(provider, image="busybox:1.36", python_image="python:3")
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
     ],
 )
 async def test_a_value_that_cannot_be_passed_is_refused_with_a_sentence(talk, wishes):
-    uid = await talk.pod(Volume("v", Scratch()))
-    with pytest.raises(Refused) as caught:
+    uid = await talk.pod(Volume("v", EmptyDir()))
+    with pytest.raises(Rejected) as caught:
         await talk.start(_LOOK, pod=uid, **wishes)
     assert caught.value.reason == "CreateContainerConfigError"
     assert "\0" not in str(caught.value)
@@ -57,14 +57,14 @@ async def test_a_value_that_cannot_be_passed_is_refused_with_a_sentence(talk, wi
 
 async def test_a_host_name_with_a_nul_is_refused(talk):
     uid = str(uuid.uuid4())
-    await talk.provider.prepare(msgspec.structs.replace(talk.describe(uid), hostname=INJECTED))
-    with pytest.raises(Refused, match="NUL"):
+    await talk.provider.create_sandbox(msgspec.structs.replace(talk.describe(uid), hostname=INJECTED))
+    with pytest.raises(Rejected, match="NUL"):
         await talk.start(_LOOK, pod=uid)
 
 
 async def test_a_file_of_a_volume_with_a_nul_is_refused(talk):
     with pytest.raises(ProviderError, match="is no path inside a volume"):
-        await talk.pod(Volume("v", Files((File("a\0b", b""),))))
+        await talk.pod(Volume("v", ProjectedFiles((File("a\0b", b""),))))
 
 
 @pytest.mark.parametrize("word", ["--ro-bind", "--", "-", "a\nb", "\x01\x1b[31m", "$(id)", "`id`", "%s", "ä☃"])
@@ -79,7 +79,7 @@ async def test_what_looks_like_an_option_arrives_as_it_is(talk, word):
 @pytest.mark.parametrize("field", ["mount", "working_dir", "message_path"])
 async def test_a_path_with_dots_makes_nothing_on_the_machine(talk, tmp_path, path, field):
     target = path.format(tmp_path)
-    uid = await talk.pod(Volume("v", Scratch()))
+    uid = await talk.pod(Volume("v", EmptyDir()))
     wishes = {"mounts": (Mount(volume="v", path=target),)} if field == "mount" else {field: target}
     await talk.result("true", pod=uid, **wishes)
     assert not (tmp_path / "made").exists()
@@ -88,7 +88,7 @@ async def test_a_path_with_dots_makes_nothing_on_the_machine(talk, tmp_path, pat
 @pytest.mark.parametrize("link", ["/oldroot{0}", "../../../../oldroot{0}", "/{0}"])
 @pytest.mark.parametrize("field", ["mount", "working_dir", "message_path"])
 async def test_a_link_in_a_volume_leads_no_mount_point_to_the_machine(talk, tmp_path, link, field):
-    uid = await talk.pod(Volume("v", Scratch()), Volume("w", Scratch()))
+    uid = await talk.pod(Volume("v", EmptyDir()), Volume("w", EmptyDir()))
     mounts = (Mount(volume="v", path="/v"),)
     assert (await talk.result(f"ln -s {link.format(tmp_path)} /v/out", pod=uid, mounts=mounts))[0] == 0
     wishes: dict = {"mounts": mounts, field: "/v/out/made"}
@@ -96,7 +96,7 @@ async def test_a_link_in_a_volume_leads_no_mount_point_to_the_machine(talk, tmp_
         wishes = {"mounts": (*mounts, Mount(volume="w", path="/v/out/made"))}
     try:
         await talk.result("true", pod=uid, number=1, **wishes)
-    except Refused as refused:
+    except Rejected as refused:
         said = str(refused)
     else:
         said = "leads out of the volume"
@@ -105,7 +105,7 @@ async def test_a_link_in_a_volume_leads_no_mount_point_to_the_machine(talk, tmp_
 
 
 async def test_mounts_inside_of_volumes_and_working_directories_still_work(talk):
-    uid = await talk.pod(Volume("v", Scratch()), Volume("w", Scratch()))
+    uid = await talk.pod(Volume("v", EmptyDir()), Volume("w", EmptyDir()))
     mounts = (Mount(volume="v", path="/v"), Mount(volume="w", path="/v/deep/w"))
     code, said = await talk.result("pwd; touch here; ls /v/deep", pod=uid, mounts=mounts, working_dir="/v/some/where")
     assert (code, said) == (0, "/v/some/where\nw\n")
@@ -153,14 +153,14 @@ async def test_the_loader_is_told_by_the_pod_only_in_its_own_program(talk):
 async def test_exec_with_a_nul_is_refused_with_a_sentence(talk, command):
     run = await talk.start("echo up; sleep 1000")
     await talk.hear(run, "up")
-    with pytest.raises(Refused, match=r"^A NUL byte .* file\.$"):
+    with pytest.raises(Rejected, match=r"^A NUL byte .* file\.$"):
         await talk.provider.exec(run, command, stdin=False, tty=False)
 
 
 async def test_exec_without_a_command_is_refused(talk):
     run = await talk.start("echo up; sleep 1000")
     await talk.hear(run, "up")
-    with pytest.raises(Refused, match="no command"):
+    with pytest.raises(Rejected, match="no command"):
         await talk.provider.exec(run, (), stdin=False, tty=False)
 
 
@@ -182,7 +182,7 @@ async def test_many_bad_starts_leave_no_descriptors(talk):
     uid = await talk.pod()
 
     async def start() -> None:
-        with pytest.raises(Refused):
+        with pytest.raises(Rejected):
             await talk.start(_LOOK, pod=uid, env=(("A", INJECTED),))
         await asyncio.sleep(0)
 

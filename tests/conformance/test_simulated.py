@@ -12,12 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from skysail.cloud.errors import Unsupported
-from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.ledger import Ledger
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
-from tests.conformance.account_harness import Customer
+from tests.conformance.account_harness import AccountHarness
 from tests.conformance.instances import Closed, CloudConformance, Entering, Real
 from tests.conformance.local import local_provider
 
@@ -31,8 +31,8 @@ QUICK = [replace(MODAL, start=0.0), replace(RUNPOD, start=0.0, lag=0.05)]
 
 
 @asynccontextmanager
-async def account(vendor: Vendor, provider: Provider | None = None) -> AsyncIterator[Account]:
-    opened = Account(vendor, Ledger(), now=time.time, provider=provider)
+async def account(vendor: Vendor, provider: Provider | None = None) -> AsyncIterator[SimulatedAccount]:
+    opened = SimulatedAccount(vendor, Ledger(), now=time.time, provider=provider)
     try:
         yield opened
     finally:
@@ -46,24 +46,24 @@ def vendor(request: pytest.FixtureRequest) -> Vendor:
 
 class TestPretending(CloudConformance, Closed):
     @pytest.fixture
-    async def customer(self, vendor: Vendor) -> AsyncIterator[Customer]:
+    async def customer(self, vendor: Vendor) -> AsyncIterator[AccountHarness]:
         async with account(vendor) as cloud:
-            yield Customer(cloud)
+            yield AccountHarness(cloud)
 
 
 class TestWithAProvider(CloudConformance, Real, Entering):
     @pytest.fixture
-    async def customer(self, vendor: Vendor, tmp_path: Path) -> AsyncIterator[Customer]:
+    async def customer(self, vendor: Vendor, tmp_path: Path) -> AsyncIterator[AccountHarness]:
         async with local_provider(tmp_path) as provider, account(vendor, provider) as cloud:
-            yield Customer(cloud)
+            yield AccountHarness(cloud)
 
 
 @asynccontextmanager
-async def over_http(cloud: Account) -> AsyncIterator[RemoteAccount]:
+async def over_http(cloud: SimulatedAccount) -> AsyncIterator[RemoteAccount]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "clouds.sock"
         runner = await serve([cloud], "token", path)
-        remote = RemoteAccount(cloud.vendor, path, "token", abilities=cloud.abilities)
+        remote = RemoteAccount(cloud.vendor, path, "token", features=cloud.features)
         try:
             yield remote
         finally:
@@ -73,44 +73,44 @@ async def over_http(cloud: Account) -> AsyncIterator[RemoteAccount]:
 
 class TestPretendingOverHttp(CloudConformance, Closed):
     @pytest.fixture
-    async def customer(self, vendor: Vendor) -> AsyncIterator[Customer]:
+    async def customer(self, vendor: Vendor) -> AsyncIterator[AccountHarness]:
         async with account(vendor) as cloud, over_http(cloud) as remote:
-            yield Customer(remote)
+            yield AccountHarness(remote)
 
 
 class TestWithAProviderOverHttp(CloudConformance, Real, Entering):
     @pytest.fixture
-    async def customer(self, vendor: Vendor, tmp_path: Path) -> AsyncIterator[Customer]:
+    async def customer(self, vendor: Vendor, tmp_path: Path) -> AsyncIterator[AccountHarness]:
         async with (
             local_provider(tmp_path) as provider,
             account(vendor, provider) as cloud,
             over_http(cloud) as remote,
         ):
-            yield Customer(remote)
+            yield AccountHarness(remote)
 
 
 async def test_the_end_of_an_instance_leaves_nothing_at_the_provider(tmp_path: Path):
     async with local_provider(tmp_path) as provider, account(QUICK[0], provider) as cloud:
-        customer = Customer(cloud)
-        order = customer.order()
-        one, two = [await customer.running(order) for _ in range(2)]
-        assert order.pod.uid not in (await provider.list()).pods
+        account_harness = AccountHarness(cloud)
+        spec = account_harness.order()
+        one, two = [await account_harness.running(spec) for _ in range(2)]
+        assert spec.pod.uid not in (await provider.list()).pods
         assert len((await provider.list()).pods) == 2
-        await customer.ended(one.id)
+        await account_harness.ended(one.id)
         assert len((await provider.list()).pods) == 1
-        await customer.ended(two.id)
+        await account_harness.ended(two.id)
         assert (await provider.list()).pods == {}
 
 
 async def test_what_ran_in_the_process_before_is_lost_and_not_billed_on(tmp_path: Path):
     path = tmp_path / "ledger.jsonl"
     async with local_provider(tmp_path) as provider:
-        before = Account(QUICK[0], Ledger.open(path, mark="m"), now=time.time, provider=provider)
-        running = await Customer(before).running()
+        before = SimulatedAccount(QUICK[0], Ledger.open(path, mark="m"), now=time.time, provider=provider)
+        running = await AccountHarness(before).running()
         await before.close()
     async with local_provider(tmp_path) as provider:
-        after = Account(QUICK[0], Ledger.open(path, mark="m"), now=time.time, provider=provider)
-        found = await after.look(running.id)
+        after = SimulatedAccount(QUICK[0], Ledger.open(path, mark="m"), now=time.time, provider=provider)
+        found = await after.get(running.id)
         assert found is not None
         assert found.exit is not None
         assert (found.state, found.exit.reason, found.claim) == ("ended", "Lost", running.claim)
@@ -119,15 +119,15 @@ async def test_what_ran_in_the_process_before_is_lost_and_not_billed_on(tmp_path
 
 async def test_a_program_that_the_machine_lost_is_told(tmp_path: Path):
     async with local_provider(tmp_path) as provider, account(QUICK[0], provider) as cloud:
-        customer = Customer(cloud)
-        running = await customer.running()
+        account_harness = AccountHarness(cloud)
+        running = await account_harness.running()
         (pod,) = (await provider.list()).pods
-        await provider.release(pod)
-        assert (await customer.exited(running.id)).reason in {"Lost", "Error"}
-        assert (await customer.until(running.id, lambda now: now.state == "ended")).usd_total is not None
+        await provider.remove_sandbox(pod)
+        assert (await account_harness.exited(running.id)).reason in {"Lost", "Error"}
+        assert (await account_harness.until(running.id, lambda now: now.state == "ended")).usd_total is not None
 
 
 async def test_a_gang_is_more_than_one_machine_can_do(tmp_path: Path):
     async with local_provider(tmp_path) as provider, account(QUICK[0], provider) as cloud:
         with pytest.raises(Unsupported):
-            await cloud.create(replace(Customer(cloud).order(), members=2))
+            await cloud.create(replace(AccountHarness(cloud).order(), replicas=2))

@@ -18,7 +18,7 @@ Object = dict[str, Any]
 
 # A server that begins to serve a kind asks for patience until it knows all that is there.
 _NOT_NOW = 429
-_PAUSE_SECONDS = 0.1
+_RETRY_SECONDS = 0.1
 
 GROUP = "contract.skysail.dev"
 WIDGET = Resource(GROUP, "v1", "widgets", "Widget")
@@ -100,7 +100,7 @@ class Api:
             body=None if body is None else msgspec.json.encode(body),
         )
         while (reply := await self.transport.send(request)).status == _NOT_NOW:  # noqa: ASYNC110 (nobody tells when)
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
         return _answer(reply)
 
     @asynccontextmanager
@@ -108,7 +108,7 @@ class Api:
         request = Request(method="GET", path=self._path(resource), query={"watch": "true", **query})
         while (stream := await self.transport.open(request)).status == _NOT_NOW:
             async with stream:
-                await asyncio.sleep(_PAUSE_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
         async with stream:
             assert stream.status == 200, b"".join([chunk async for chunk in stream])
             yield _events(stream)
@@ -137,7 +137,7 @@ class Api:
     async def until_page(self, path: str, reached: Callable[[Any], bool]) -> Any:
         """Ask until what is there is so; it is written by a part of the server that tells nobody."""
         while not reached(page := (await self.send("GET", path)).body):  # noqa: ASYNC110 (as it says)
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
         return page
 
     async def widget(self, name: str = "one", spec: Object | None = None, **metadata: Any) -> Object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.garbage_collector import Janitor
+from tests.simulation.garbage_collector import GarbageCollector
 from tests.simulation.pagination import Pages, Position
 from tests.simulation.watches import Change, History
 from tests.simulation.world import World
@@ -153,7 +153,7 @@ class NoCollector(World):
         self.janitor.__class__ = _Idle
 
 
-class _Idle(Janitor):
+class _Idle(GarbageCollector):
     def noticed(self, obj: Object, *, gone: bool) -> None: ...
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from skysail.kube.api.resources import Resource
 
-_PATIENCE_SECONDS = 600.0
+_TIMEOUT_SECONDS = 600.0
 
 
 class Server(Protocol):
@@ -45,7 +45,7 @@ class ModelServer:
         async def compact() -> None:
             world.compact()
 
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             api = Api(ApiModel(world), "contract", compact)
             await _prepare(api)
             await case(api)
@@ -69,7 +69,7 @@ class PlaneServer:
         asyncio.run(self._run(case))
 
     async def _run(self, case: Callable[[Api], Awaitable[None]]) -> None:
-        async with asyncio.timeout(_PATIENCE_SECONDS), self._connected() as transport:
+        async with asyncio.timeout(_TIMEOUT_SECONDS), self._connected() as transport:
             api = Api(transport, f"contract-{uuid.uuid4().hex[:12]}", self._compact)
             await _prepare(api)
             # Pods are refused until the controller manager has made the service account of a new namespace.

@@ -50,7 +50,7 @@ def namespace(node: Cluster, books: Books) -> Iterator[str]:
     """After each test: nothing was paid twice, nothing of a stranger was touched, and nothing is left."""
     with fresh_namespace(node) as name:
         yield name
-        books.judge()
+        books.check()
         let_go(node, name)
         books.until_let_go(name)
 
@@ -226,7 +226,7 @@ def test_daemons_on_virtual_nodes_are_shown_and_cost_nothing(node, namespace, bo
     ok(node, "rollout", "status", "ds/d", "-n", namespace, TIMEOUT)
     shown = get(node, namespace, "pods", "-l", "app=d")["items"]
     assert {row["spec"]["nodeName"] for row in shown} == {"local", *NODES.values()}
-    marked = [row for row in shown if "skysail.dev/not-run" in row["metadata"].get("annotations", {})]
+    marked = [row for row in shown if "skysail.dev/placeholder" in row["metadata"].get("annotations", {})]
     assert {row["spec"]["nodeName"] for row in marked} == set(NODES.values())
     assert claims(node, namespace) == []
     assert {cloud: books.count(cloud, "create") for cloud in CLOUDS} == before

@@ -16,17 +16,17 @@ import msgspec
 import pytest
 
 from skysail.local import launcher
-from skysail.local.cluster import namespaces as hull
+from skysail.local.cluster import namespaces as namespaces_module
 from skysail.local.cluster.control_client import Control
 from skysail.local.cluster.home import Home
 from skysail.local.control_plane.flags import Component, PlaneOptions
-from skysail.local.launcher import HullSettings
+from skysail.local.launcher import LocalClusterSettings
 from tests.support import processes
 from tests.support.cluster import Cluster
 
 NOBODY = 65534
 # Long, because a machine may be busy with other things; no test passes by waiting.
-PATIENCE = 600.0
+TIMEOUT_SECONDS = 600.0
 
 
 class Shell:
@@ -58,7 +58,7 @@ class Shell:
 def skysail(tmp_path, cluster):
     shell = Shell(tmp_path, cluster)
     yield shell
-    launcher.stop(shell.home, PATIENCE)
+    launcher.stop(shell.home, TIMEOUT_SECONDS)
 
 
 def test_up_down_and_up_again_as_a_user_does_it(skysail):
@@ -88,7 +88,7 @@ def test_up_down_and_up_again_as_a_user_does_it(skysail):
     kept = skysail("kubectl", "get", "configmap", "kept", "-o", "jsonpath={.data.word}")
     assert kept.stdout == "ahoy"
     os.kill(Control(skysail.home.control).status().pid, signal.SIGTERM)
-    skysail.home.wait_until_free(PATIENCE)
+    skysail.home.wait_until_free(TIMEOUT_SECONDS)
 
     assert skysail("down", "--purge").returncode == 0
     assert not skysail.home.root.exists()
@@ -107,7 +107,7 @@ def test_clouds_pretend_where_that_is_asked_for_and_up_says_which_of_them_cannot
     up = skysail("up")
     assert "not reached yet: modal.com; `skysail status` tells why" in up.stdout, up.stdout + up.stderr
     cluster.until(lambda: "Line 1 of the ledger" in skysail("status").stdout, "the node to tell why")
-    assert "--sole" in operator(skysail), "what was killed is replaced at once"
+    assert "--single-replica" in operator(skysail), "what was killed is replaced at once"
     assert {unit.restarts for unit in Control(skysail.home.control).status().units} == {0}
 
 
@@ -121,7 +121,7 @@ def test_kill_of_the_outer_process_leaves_nothing(tmp_path):
         running = processes.of_home(cluster.home.root)
         assert len(running) == 8, running  # four of the hull, four of the plane
         os.kill(cluster.control.status().pid, signal.SIGKILL)
-        cluster.home.wait_until_free(PATIENCE)
+        cluster.home.wait_until_free(TIMEOUT_SECONDS)
         # What ran in the hull is killed by the kernel together with its first process, and not before it.
         cluster.until(lambda: processes.of_home(cluster.home.root) == {}, "the last process to be gone")
 
@@ -136,7 +136,7 @@ def test_down_in_the_first_moments_of_up_is_not_lost(skysail):
     with skysail.begin("up", "--without-operator") as up:
         while not skysail.home.is_taken():
             assert up.poll() is None
-        assert launcher.stop(skysail.home, PATIENCE)
+        assert launcher.stop(skysail.home, TIMEOUT_SECONDS)
         _, said = up.communicate()
     assert up.returncode == 1
     assert "The hull was stopped before it was ready." in said
@@ -176,7 +176,7 @@ def test_a_crashed_component_is_restarted_and_reported_with_the_end_of_its_log(c
 def test_a_plane_that_cannot_start_says_why(tmp_path, cluster):
     home = Home(tmp_path / "home")
     options = PlaneOptions(extra={Component.API_SERVER: ("--no-such-flag",)})
-    settings = HullSettings(home=str(home.root), binaries=cluster.binaries, plane=options, with_operator=False)
+    settings = LocalClusterSettings(home=str(home.root), binaries=cluster.binaries, plane=options, with_operator=False)
     with pytest.raises(launcher.StartFailed, match=r"(?s)kube-apiserver ended .* times .exit code 1.*unknown flag"):
         launcher.start(settings, say=lambda _: None)
     assert processes.of_home(home.root) == {}
@@ -190,7 +190,9 @@ def test_a_socket_made_inside_is_reached_only_from_inside(cluster):
             assert accepted.recv(10) == b"ahoy"
         assert host == "10.244.0.1"
     assert (
-        subprocess.run([hull.ip_program(), "link", "show", "skysail0"], capture_output=True, check=False).returncode
+        subprocess.run(
+            [namespaces_module.ip_program(), "link", "show", "skysail0"], capture_output=True, check=False
+        ).returncode
         != 0
     )
 
@@ -262,7 +264,7 @@ def test_a_wish_to_end_reaches_the_payload():
     with subprocess.Popen(hull_script(waits), stdout=pipe, stderr=pipe, text=True) as outer:
         assert outer.stdout.readline() == "ready\n"
         os.kill(int(outer.stderr.readline().removeprefix("entry ")), signal.SIGTERM)
-        assert outer.wait(PATIENCE) == 7
+        assert outer.wait(TIMEOUT_SECONDS) == 7
 
 
 @pytest.mark.parametrize("number", ["SIGHUP", "SIGINT"], ids=["by-nohup", "in-the-background"])
@@ -326,7 +328,7 @@ def test_the_whole_plane_runs_for_a_user_without_any_rights(nobodys_folder, clus
     if os.geteuid() == 0:
         os.chown(home, NOBODY, NOBODY)
     commands = {component: (str(binary), component.value) for component in Component}
-    settings = HullSettings(
+    settings = LocalClusterSettings(
         home=str(home),
         binaries=msgspec.structs.replace(cluster.binaries, commands=commands),
         plane=PlaneOptions(durable=False),
@@ -347,8 +349,8 @@ sys.exit(local_cluster.main({msgspec.json.encode(settings).decode()!r}))
     assert outer.poll() is None, place.failure.read_text()
     namespaces = [*commands[Component.KUBECTL], f"--kubeconfig={place.kubeconfig}", "get", "namespace", "default"]
     assert subprocess.run(namespaces, capture_output=True, check=False).returncode == 0
-    assert launcher.stop(place, PATIENCE)
-    assert outer.wait(PATIENCE) == 0
+    assert launcher.stop(place, TIMEOUT_SECONDS)
+    assert outer.wait(TIMEOUT_SECONDS) == 0
 
 
 def is_ready(home: Home) -> bool:

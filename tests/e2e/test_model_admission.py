@@ -72,7 +72,7 @@ def test_without_admission_the_status_has_the_same_sentence(cluster: Cluster, na
             deployment(modelURI=METADATA_SERVER),
             'webhook "modeldeployments.skysail.dev" denied the request: spec.modelURI is invalid. 169.254.169.254',
         ),
-        (deployment(modelURI="http://192.168.1.1/iris.onnx"), "model_sources"),
+        (deployment(modelURI="http://192.168.1.1/iris.onnx"), "allowed_model_hosts"),
         (deployment(autoscale=True), "set spec.resources.requests.cpu"),
         (deployment(minReplicas=3, maxReplicas=2), "minReplicas is above maxReplicas"),
         (deployment(rollbackTo=0), "should be greater than or equal to 1"),

@@ -9,12 +9,12 @@ import pytest
 
 from skysail.base.settings import Settings
 from skysail.core.actions import Owner
-from skysail.core.executor import finished
-from skysail.kinds.serving.admission.validation import objections
+from skysail.core.executor import complete_manifest
+from skysail.kinds.serving.admission.validation import validate
 from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT
 from skysail.kinds.serving.children import manifests
 from skysail.kinds.serving.spec import desired, revisions
-from skysail.kinds.serving.spec.config import terms
+from skysail.kinds.serving.spec.config import serving_config
 from skysail.kube.api.resources import (
     CONTROLLER_REVISION,
     DEPLOYMENT,
@@ -30,7 +30,7 @@ from skysail.kube.client.http_transport import HttpTransport
 from skysail.kube.client.transport import Request
 
 DRY = {"dryRun": "All", "fieldValidation": "Strict"}
-TERMS = terms(Settings(model_sources=("10.0.0.0/8", "*.svc")))
+TERMS = serving_config(Settings(allowed_model_hosts=("10.0.0.0/8", "*.svc")))
 RESOURCES = {
     resource.kind: resource
     for resource in (
@@ -118,7 +118,7 @@ class Server:
 
     async def takes(self, serving, manifest):
         """The child as the server would store it."""
-        sent = finished(manifest, Owner(serving.kind.resource, serving.object))
+        sent = complete_manifest(manifest, Owner(serving.kind.resource, serving.object))
         query = {"fieldManager": FIELD_MANAGER, "force": "true", **DRY}
         reply = await self._send("PATCH", RESOURCES[sent["kind"]].path_of(sent), sent, query, APPLY_PATCH)
         assert reply.status == 201, reply.body
@@ -147,22 +147,22 @@ async def server(cluster):
 
 def every(serving):
     want = serving.want
-    entry = revisions.candidate(want)
-    entry = msgspec.structs.replace(entry, number=3, digest=DIGEST, bytes=10, files=2, outcome="served")
+    revision = revisions.new_candidate(want)
+    revision = msgspec.structs.replace(revision, number=3, digest=DIGEST, bytes=10, files=2, outcome="served")
     found = (
         manifests.prepare_job(serving, want, KEEP, TERMS),
-        manifests.claim(serving),
-        manifests.deployment(serving, entry, TERMS),
+        manifests.pvc(serving),
+        manifests.deployment(serving, revision, TERMS),
         *manifests.services(serving, want),
         manifests.autoscaler(serving),
-        manifests.revision(serving, entry),
+        manifests.controller_revision(serving, revision),
     )
     return [manifest for manifest in found if manifest is not None]
 
 
 async def all_taken(server, model):
-    assert objections(model, TERMS) == ()
-    serving = desired.serving(model, TERMS)
+    assert validate(model, TERMS) == ()
+    serving = desired.desired_model(model, TERMS)
     for manifest in every(serving):
         answer = await server.takes(serving, manifest)
         assert answer["metadata"]["ownerReferences"][0]["uid"] == model.metadata.uid
@@ -195,8 +195,8 @@ async def test_the_server_takes_annotations_that_change_the_children(server):
 
 async def test_each_manifest_says_all_that_the_server_would_have_to_guess(server):
     """What the server stores for a port, a probe or a mount is what was sent: so nothing seems to drift."""
-    serving = desired.serving(await server.deployment(runtime="triton"), TERMS)
-    sent = manifests.deployment(serving, revisions.candidate(serving.want), TERMS)
+    serving = desired.desired_model(await server.deployment(runtime="triton"), TERMS)
+    sent = manifests.deployment(serving, revisions.new_candidate(serving.want), TERMS)
     stored = await server.takes(serving, sent)
     (before,), (after,) = (row["spec"]["template"]["spec"]["containers"] for row in (sent, stored))
     assert after["ports"] == [{**port, "protocol": "TCP"} for port in before["ports"]]

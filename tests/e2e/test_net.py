@@ -19,14 +19,14 @@ import msgspec
 import pytest
 
 from skysail.cloud.provider import Pod
-from skysail.local.addresses import HULL
+from skysail.local.addresses import CLUSTER_IP
 from skysail.local.cluster.supervisor import Unit
 from skysail.local.control_plane import credentials
 from skysail.local.errors import Refused
 from skysail.local.network import dns_forwarder, dns_wire, dns_zone, egress_proxy, host_side
-from skysail.local.network.egress_policy import Guard
+from skysail.local.network.egress_policy import EgressPolicy
 from skysail.local.network.pod_network import Attachment
-from tests.e2e.test_hull import BECOME_NOBODY, NOBODY, PATIENCE, hull_script
+from tests.e2e.test_hull import BECOME_NOBODY, NOBODY, TIMEOUT_SECONDS, hull_script
 from tests.support import arp, network
 from tests.support.network import Footprint
 
@@ -111,7 +111,7 @@ class Net:
         self.count = 0
 
     def post(self, path: str, body: bytes) -> bytes:
-        connection = HTTPConnection(HULL)
+        connection = HTTPConnection(CLUSTER_IP)
         connection.sock = self.cluster.dial(network.PORT)
         try:
             connection.request("POST", path, body)
@@ -312,7 +312,7 @@ def test_pods_do_not_see_the_loopback_of_the_machine_or_of_the_hull(net):
         port = str(outside.getsockname()[1])
         with net.cluster.listen(int(port), "127.0.0.1"):
             assert "ConnectionRefusedError" in client.run(ASK, "127.0.0.1", port)
-            assert "ConnectionRefusedError" in client.run(ASK, HULL, port)
+            assert "ConnectionRefusedError" in client.run(ASK, CLUSTER_IP, port)
         assert "Network is unreachable" in client.run(ASK, "192.0.2.1", port)
 
 
@@ -345,7 +345,7 @@ def test_asking_twice_gives_the_same_place_and_taking_away_twice_is_fine(net):
     assert (again.namespace, again.address) == (pod.namespace, pod.address)
     net.detach(pod)
     net.detach(pod)
-    assert net.attach("host", uses_host_network=True).address == HULL
+    assert net.attach("host", uses_host_network=True).address == CLUSTER_IP
 
 
 @pytest.mark.parametrize("name", arp.attacks("10.244.9.9", "10.244.9.8"))
@@ -421,8 +421,8 @@ def test_a_program_that_asks_the_proxy_for_a_service_gets_it(net):
 @pytest.mark.parametrize(
     ("guard", "wanted"),
     [
-        (Guard(), "403 Skysail does not let pods reach 127.1:"),
-        (Guard(exceptions=(ip_network("127.0.0.1/32"),)), "hello from outside"),
+        (EgressPolicy(), "403 Skysail does not let pods reach 127.1:"),
+        (EgressPolicy(exceptions=(ip_network("127.0.0.1/32"),)), "hello from outside"),
     ],
     ids=["closed", "opened"],
 )
@@ -433,7 +433,7 @@ async def test_the_way_out_leads_to_what_the_guard_lets_pass(net, guard, wanted)
         writer.close()
 
     def in_a_pod(port: int) -> str:
-        net.cluster.until(lambda: net.answers(egress_proxy.OUTER_PORT, HULL), "the way out to be open")
+        net.cluster.until(lambda: net.answers(egress_proxy.OUTER_PORT, CLUSTER_IP), "the way out to be open")
         with net.pod("client") as client:
             return client.run(WITH_PROXY + GET, f"http://127.1:{port}/")
 
@@ -459,10 +459,10 @@ async def test_names_of_the_outside_world_are_those_of_the_machine(net):
         with net.pod("client") as client:
             return [client.run(LOOK_UP, name) for name in ("skysail.example", "other.example", "kubernetes.default")]
 
-    exchange = dns_forwarder.Exchange(Machine())
-    await exchange.serve(await egress_proxy.make_listener(net.cluster.control, dns_forwarder.PORT))
+    forwarder_server = dns_forwarder.ForwarderServer(Machine())
+    await forwarder_server.serve(await egress_proxy.make_listener(net.cluster.control, dns_forwarder.PORT))
     assert await asyncio.to_thread(in_a_pod) == ["203.0.113.7", "Name or service not known", "10.96.0.1"]
-    await exchange.close()
+    await forwarder_server.close()
 
 
 def test_a_service_is_opened_on_a_port_of_this_machine(net):
@@ -470,7 +470,7 @@ def test_a_service_is_opened_on_a_port_of_this_machine(net):
     with net.pod("server") as server, open_service(net.cluster, "shop:http") as port:
         net.apply(endpoints("shop", server, ports=(("http", 8000),)))
         server.answer("open")
-        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as line:
+        with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS) as line:
             assert line.makefile().read() == "open"
 
 
@@ -482,7 +482,7 @@ def open_service(cluster, *arguments: str):
         line = process.stdout.readline()
         yield int(re.search(r"http://127.0.0.1:(\d+);", line)[1])
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
 
 
 @pytest.mark.parametrize(
@@ -616,7 +616,7 @@ import msgspec
 from skysail.cloud.provider import Pod
 from skysail.local.network import netns, network
 from skysail.local.network.pod_network import PodNetwork
-from skysail.local.network.service_endpoints import Place
+from skysail.local.network.service_endpoints import ServiceEndpoint
 from skysail.local.network.service_proxy import ServiceProxy
 """
 

@@ -106,7 +106,7 @@ def test_a_killed_agent_has_lost_its_pods_and_the_job_makes_good_for_them(node, 
 @pytest.mark.parametrize("victim", ["survivor", Component.API_SERVER])
 def test_a_killed_operator_or_api_server_costs_no_pod_anything(node, namespace, rng, victim):
     login = f"--kubeconfig={node.operator_kubeconfig}"
-    argv = (sys.executable, "-P", "-m", "skysail", "run", login, f"--webhook-host={addresses.HULL}")
+    argv = (sys.executable, "-P", "-m", "skysail", "run", login, f"--webhook-host={addresses.CLUSTER_IP}")
     node.control.start_unit(Unit(name="survivor", argv=argv))
     try:
         disk = Disk(node, namespace)
@@ -257,7 +257,7 @@ def test_describe_prints_what_one_expects(node, namespace):
     until_phase(node, namespace, "ended", "Failed")
     until_condition(node, namespace, "pod/runs", "Ready")
     expected = {
-        ("pod", "ended"): (f"Node: {NODE}/{addresses.HULL}", "Status: Failed", "Exit Code: 37", "Reason: Error"),
+        ("pod", "ended"): (f"Node: {NODE}/{addresses.CLUSTER_IP}", "Status: Failed", "Exit Code: 37", "Reason: Error"),
         ("pod", "runs"): ("Ready True", "Scheduled"),
         ("pod", "unknown"): ("skysail image add", "ImagePull"),
         ("node", NODE): ("HolderIdentity: local", "Ready True", "cpu: 64", f"{namespace} runs", "MemoryPressure False"),

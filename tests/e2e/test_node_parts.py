@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skysail.base import clock
-from skysail.cloud.provider import Abilities, Listing
+from skysail.cloud.provider import Features, RuntimeListing
 from skysail.kube import certificates
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.kube.events import Broadcaster
-from skysail.local.addresses import HULL, NODE
-from skysail.node.config.references import Node
-from skysail.node.kubelet import Keeper, Surroundings
+from skysail.local.addresses import CLUSTER_IP, NODE
+from skysail.node.config.references import NodeInfo
+from skysail.node.kubelet import Kubelet, KubeletDependencies
 from skysail.node.log_store import LogStore
-from skysail.node.registration.registrar import Description, Registrar
+from skysail.node.registration.registrar import NodeDescription, NodeRegistrar
 from tests.support.kubectl import TIMEOUT, apply, get, ok, pod, status, until_condition, until_phase
 from tests.unit.node.probes.test_grpc_health import SERVING, SETTINGS
 from tests.unit.node.sync.test_unsupported_fields import FATES
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from skysail.kube.certificates import Pair
+    from skysail.kube.certificates import KeyPair
     from tests.support.cluster import Cluster
 
 
@@ -60,11 +60,11 @@ def test_every_field_that_this_kubernetes_knows_has_a_fate(cluster, kind):
 
 def test_a_pod_that_cannot_be_carried_is_told_why_and_not_run(node, namespace):
     apply(node, namespace, pod("a", "true", hostPID=True, container={"securityContext": {"privileged": True}}))
-    node.until(lambda: condition(status(node, namespace, "a"), "skysail.dev/Carried"), "a condition")
+    node.until(lambda: condition(status(node, namespace, "a"), "skysail.dev/Supported"), "a condition")
     shown = status(node, namespace, "a")
-    assert (shown["phase"], condition(shown, "skysail.dev/Carried")["reason"]) == ("Pending", "Unsupported")
+    assert (shown["phase"], condition(shown, "skysail.dev/Supported")["reason"]) == ("Pending", "Unsupported")
     for text in (
-        condition(shown, "skysail.dev/Carried")["message"],
+        condition(shown, "skysail.dev/Supported")["message"],
         shown["containerStatuses"][0]["state"]["waiting"]["message"],
     ):
         assert "spec.hostPID: " in text
@@ -76,9 +76,9 @@ def test_a_pod_that_cannot_be_carried_is_told_why_and_not_run(node, namespace):
 def test_a_pod_that_can_do_without_something_runs_and_is_told(node, namespace):
     apply(node, namespace, pod("a", "true", container={"ports": [{"containerPort": 80, "hostPort": 8080}]}))
     shown = until_phase(node, namespace, "a", "Succeeded")
-    told = condition(shown, "skysail.dev/Carried")
-    assert (told["reason"], told["message"].split(":")[0]) == ("LeftOut", "spec.containers[0].ports.hostPort")
-    node.until(lambda: "LeftOut" in events(node, namespace, "a"), "an event")
+    told = condition(shown, "skysail.dev/Supported")
+    assert (told["reason"], told["message"].split(":")[0]) == ("FieldsIgnored", "spec.containers[0].ports.hostPort")
+    node.until(lambda: "FieldsIgnored" in events(node, namespace, "a"), "an event")
 
 
 SAY_RIGHTS = """
@@ -182,25 +182,25 @@ class Cloud:
     """A provider at which nothing may be run."""
 
     name = "cloud"
-    abilities = Abilities()
+    features = Features()
 
-    async def list(self) -> Listing:
-        return Listing(runs={}, pods={})
+    async def list(self) -> RuntimeListing:
+        return RuntimeListing(runs={}, pods={})
 
     async def changes(self):
         await asyncio.Event().wait()
         yield
 
-    async def release(self, pod: str) -> None:
+    async def remove_sandbox(self, pod: str) -> None:
         pass
 
 
 @contextmanager
 def virtual_node(cluster: Cluster, name: str, folder: Path, *, port: int = 10999) -> Iterator[None]:
     """A node that stands for a cloud, kept in this process."""
-    described = Description(
+    described = NodeDescription(
         name=name,
-        address=HULL,
+        address=CLUSTER_IP,
         port=port,
         provider_id=f"skysail://test/{name}",
         kubelet_version="v1.36.3",
@@ -214,14 +214,14 @@ def virtual_node(cluster: Cluster, name: str, folder: Path, *, port: int = 10999
         transport = HttpTransport(kubeconfig.from_file(cluster.kubeconfig))
         client, rng = Client(transport), random.Random(1)
         broadcaster = Broadcaster(client, instance=name, now=clock.now)
-        here = Node(name=name, address=described.address, allocatable=described.capacity, is_virtual=True)
-        around = Surroundings(broadcaster, time.time, clock.steady, rng)
-        keeper = Keeper(client, Cloud(), here, LogStore(folder), around=around)
+        here = NodeInfo(name=name, address=described.address, allocatable=described.capacity, is_virtual=True)
+        around = KubeletDependencies(broadcaster, time.time, clock.boottime, rng)
+        kubelet = Kubelet(client, Cloud(), here, LogStore(folder), deps=around)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(Registrar(client, described, now=clock.now, rng=rng).run())
+                tasks.create_task(NodeRegistrar(client, described, now=clock.now, rng=rng).run())
                 tasks.create_task(broadcaster.run())
-                tasks.create_task(keeper.run())
+                tasks.create_task(kubelet.run())
         finally:
             await transport.close()
 
@@ -257,7 +257,8 @@ def test_a_daemon_set_rolls_out_over_machines_and_clouds(node, namespace, tmp_pa
         shown = {row["spec"]["nodeName"]: row for row in get(node, namespace, "pods")["items"]}
         assert set(shown) == {NODE, "cloud.example"}
         marks = {
-            name: (row["metadata"].get("annotations") or {}).get("skysail.dev/not-run") for name, row in shown.items()
+            name: (row["metadata"].get("annotations") or {}).get("skysail.dev/placeholder")
+            for name, row in shown.items()
         }
         assert marks == {NODE: None, "cloud.example": "true"}
         assert "podIP" not in shown["cloud.example"]["status"]
@@ -266,7 +267,7 @@ def test_a_daemon_set_rolls_out_over_machines_and_clouds(node, namespace, tmp_pa
 
 
 @contextmanager
-def https_server(cluster: Cluster, own: Pair) -> Iterator[int]:
+def https_server(cluster: Cluster, own: KeyPair) -> Iterator[int]:
     """Answers `ok` to everything, inside the hull; its port."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -296,10 +297,10 @@ def https_server(cluster: Cluster, own: Pair) -> Iterator[int]:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_the_api_server_believes_a_node_by_its_certificate_only(cluster, tmp_path, is_known):
-    stranger = certificates.authority("stranger", now=clock.now(), valid=timedelta(hours=1))
-    false = certificates.server(stranger, [HULL], now=clock.now(), valid=timedelta(hours=1))
+    stranger = certificates.certificate_authority("stranger", now=clock.now(), valid=timedelta(hours=1))
+    false = certificates.server(stranger, [CLUSTER_IP], now=clock.now(), valid=timedelta(hours=1))
     with (
-        https_server(cluster, cluster.certificate(HULL) if is_known else false) as port,
+        https_server(cluster, cluster.certificate(CLUSTER_IP) if is_known else false) as port,
         virtual_node(cluster, "other.example", tmp_path, port=port),
     ):
         cluster.until(lambda: "other.example" in ok(cluster, "get", "nodes", "-o", "name"), "a node")

@@ -35,17 +35,16 @@ from skysail.local import addresses
 from skysail.local.control_plane import pki
 from skysail.local.control_plane.flags import Component
 from skysail.node.log_store import LogStore
-from skysail.node.server import routes as server
-from skysail.node.server import tls
-from skysail.node.server.authentication import Callers
-from skysail.node.server.authorization import Rights
-from skysail.node.server.backend import Place
-from skysail.node.server.routes import Gate, NodeApi
+from skysail.node.server import routes, tls
+from skysail.node.server.authentication import Authenticator
+from skysail.node.server.authorization import Authorizer
+from skysail.node.server.backend import PodRef
+from skysail.node.server.routes import AccessGate, KubeletApi
 from tests.support.node_backend import ProcessBackend
 
 NODE = "served"
 # Long, because a machine may be busy with other things; no test passes by waiting.
-PATIENCE = 600.0
+TIMEOUT_SECONDS = 600.0
 NAMESPACE = "node-server"
 WEBSOCKET_FEATURE = "ExtendWebSocketsToKubelet"
 SPDY_ONLY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
@@ -59,7 +58,7 @@ PATHS = {
 }
 
 
-class Witness(Gate, frozen=True):
+class Witness(AccessGate, frozen=True):
     """The real gate, which remembers what came."""
 
     upgrades: list[str]
@@ -86,21 +85,21 @@ class Served:
         self._transport = HttpTransport(kubeconfig.from_file(self.cluster.kubeconfig))
         client = Client(self._transport)
         clock = time.monotonic
-        self.gate = Witness(Callers(client, clock), Rights(client, NODE, clock), [])
-        api = NodeApi(NODE, self.backend, self.gate, metrics=lambda: b"own 1\n", clock=time.time)
+        self.gate = Witness(Authenticator(client, clock), Authorizer(client, NODE, clock), [])
+        api = KubeletApi(NODE, self.backend, self.gate, metrics=lambda: b"own 1\n", clock=time.time)
         authority = (self.cluster.home.pki / "ca.crt").read_text()
-        context = tls.context(self.cluster.certificate(addresses.HULL), authority, ssl.CERT_OPTIONAL)
-        self._runner = await server.serve(api, self.listener, context)
+        context = tls.context(self.cluster.certificate(addresses.CLUSTER_IP), authority, ssl.CERT_OPTIONAL)
+        self._runner = await routes.serve(api, self.listener, context)
 
     async def stop_serving(self):
         await self._runner.cleanup()
 
     def do(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(TIMEOUT_SECONDS)
 
     def start(self, pod, command=MAIN):
-        place = Place(namespace=NAMESPACE, pod=pod.name, uid=pod.uid)
-        return self.do(self.backend.start(place, command))
+        pod_ref = PodRef(namespace=NAMESPACE, pod=pod.name, uid=pod.uid)
+        return self.do(self.backend.start(pod_ref, command))
 
     def close(self):
         self.do(self._close())
@@ -168,7 +167,7 @@ def add_node(cluster, name, port, features):
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     ready = {"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": now, "lastTransitionTime": now}
     status = {
-        "addresses": [{"type": "InternalIP", "address": addresses.HULL}],
+        "addresses": [{"type": "InternalIP", "address": addresses.CLUSTER_IP}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         "declaredFeatures": features,
         "conditions": [ready],
@@ -214,7 +213,7 @@ class Kubectl:
 
     def run(self, *arguments, stdin=b""):
         return subprocess.run(
-            self.argv(*arguments), env=self.env, input=stdin, capture_output=True, timeout=PATIENCE, check=False
+            self.argv(*arguments), env=self.env, input=stdin, capture_output=True, timeout=TIMEOUT_SECONDS, check=False
         )
 
     def exec(self, *command, stdin=None):
@@ -231,7 +230,7 @@ class Kubectl:
         finally:
             if process.poll() is None:
                 process.terminate()
-            process.communicate(timeout=PATIENCE)
+            process.communicate(timeout=TIMEOUT_SECONDS)
 
 
 @pytest.fixture(params=PATHS)
@@ -306,7 +305,7 @@ class Terminal:
         os.write(self.fd, text)
 
     def until(self, pattern):
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not re.search(pattern, self.seen):
             assert time.monotonic() < deadline, self.seen
             if select.select([self.fd], [], [], 0.2)[0]:
@@ -314,7 +313,7 @@ class Terminal:
 
     def ask_until(self, question, pattern):
         """Ask again until the answer is so: nobody here sees when a new size has arrived."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         self.seen = b""
         while not re.search(pattern, self.seen):
             assert time.monotonic() < deadline, self.seen
@@ -361,7 +360,7 @@ def test_attach_talks_to_the_container_until_it_ends(cluster, served, kubectl):
     served.start(kubectl.pod, ("cat",))  # which says nothing that somebody who comes early could hear
     with kubectl.background("attach", "-i", kubectl.pod.name, stdin=subprocess.PIPE) as process:
         cluster.until(lambda: served.backend.containers[kubectl.pod.uid].listeners, "somebody to be attached")
-        out, _ = process.communicate(b"hello\nworld\n", timeout=PATIENCE)
+        out, _ = process.communicate(b"hello\nworld\n", timeout=TIMEOUT_SECONDS)
         assert process.returncode == 0
     assert out == b"hello\nworld\n"
     served.start(kubectl.pod)
@@ -403,7 +402,7 @@ def forwarded(kubectl, port):
 
 
 def fetch(port, page):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=PATIENCE) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=TIMEOUT_SECONDS) as reply:
         return reply.read()
 
 
@@ -451,7 +450,7 @@ def test_logs_are_followed_to_the_end_of_the_container(served, plain):
         assert process.stdout.readline() == b"first\n"
         served.do(container.talk.write(b"it\n"))
         assert process.stdout.read() == b"got it\n"
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
     served.start(plain.pod)
 
 
@@ -476,7 +475,7 @@ def test_a_container_that_waits_is_told(cluster, served, plain):
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 def test_what_a_provider_cannot_do_is_told(cluster, served, pods, path):
     kubectl = Kubectl(cluster, pods[path[0]], path[1])
-    able, served.backend.abilities = served.backend.abilities, type(served.backend.abilities)()
+    able, served.backend.features = served.backend.features, type(served.backend.features)()
     try:
         done = kubectl.exec("true")
         assert done.returncode == 1
@@ -484,7 +483,7 @@ def test_what_a_provider_cannot_do_is_told(cluster, served, pods, path):
         done = kubectl.run("attach", kubectl.pod.name)
         assert b"this provider cannot attach" in done.stderr
     finally:
-        served.backend.abilities = able
+        served.backend.features = able
 
 
 def test_pages_through_the_proxy_of_the_api_server(cluster, served, pods):
@@ -538,9 +537,9 @@ class Caller:
             kubeconfig.load_certificate(self._tls, own.certificate, own.key)
 
     def call(self, method, path):
-        connection = http.client.HTTPSConnection(addresses.HULL, self._served.port)
+        connection = http.client.HTTPSConnection(addresses.CLUSTER_IP, self._served.port)
         raw = self._cluster.dial(self._served.port)
-        connection.sock = self._tls.wrap_socket(raw, server_hostname=addresses.HULL)
+        connection.sock = self._tls.wrap_socket(raw, server_hostname=addresses.CLUSTER_IP)
         try:
             headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
             connection.request(method, path, headers=headers)
@@ -591,7 +590,7 @@ ALL = sum(len(methods) for methods in ROUTES.values())
 
 def test_callers_without_rights_are_refused_on_every_route(cluster, served, pods, rights):
     pod = pods["declared"]
-    stranger = certificates.authority("stranger", now=datetime.now(UTC), valid=timedelta(hours=1))
+    stranger = certificates.certificate_authority("stranger", now=datetime.now(UTC), valid=timedelta(hours=1))
     assert Caller(cluster, served).table(pod) == {401: ALL}
     assert Caller(cluster, served, token="invented").table(pod) == {401: ALL}
     assert Caller(cluster, served, user="nobody-special").table(pod) == {403: ALL}
@@ -636,7 +635,7 @@ def test_the_users_of_a_node_that_stops_are_told(cluster, tmp_path, served, pods
             assert started[path].stdout.readline() == b"begun\n"
         other.do(other.stop_serving())
         for path, process in started.items():
-            _, errors = process.communicate(timeout=PATIENCE)
+            _, errors = process.communicate(timeout=TIMEOUT_SECONDS)
             assert (path, process.returncode) == (path, 1)
             assert b"the node is shutting down" in errors
     finally:

@@ -18,13 +18,13 @@ from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import NotFound
 from skysail.kube.client.http_transport import HttpTransport
-from skysail.local import addresses, private_file
+from skysail.local import addresses, files
 from skysail.local.cluster.supervisor import Unit
 from tests.support import proxy as faults
 from tests.support.proxy import Proxy, Seen
 
 JOBS = MODAL_JOB.resource
-AT_ONCE = 64
+CONCURRENCY = 64
 
 
 def manifest(name: str) -> dict:
@@ -49,7 +49,7 @@ def each(cluster, names, work) -> None:
     """Do the same to many objects, some at a time."""
 
     async def main():
-        gate = asyncio.Semaphore(AT_ONCE)
+        gate = asyncio.Semaphore(CONCURRENCY)
         async with admin(cluster) as client:
 
             async def one(name):
@@ -139,8 +139,8 @@ def watches_jobs(seen: Seen) -> bool:
 def test_a_killed_api_server_that_stays_away_is_survived(cluster):
     """Away for longer than the lease: the operator ends, is started anew by whoever runs it, and finds its way."""
     login = cluster.operator_kubeconfig
-    private_file.token(cluster.home.audit_token)
-    flags = (f"--webhook-host={addresses.HULL}", f"--audit-token={cluster.home.audit_token}")
+    files.token(cluster.home.audit_token)
+    flags = (f"--webhook-host={addresses.CLUSTER_IP}", f"--audit-token={cluster.home.audit_token}")
     argv = (sys.executable, "-P", "-m", "skysail", "run", f"--kubeconfig={login}", *flags)
     before = len(cluster.log("survivor"))  # said by others, in tests of other files
     cluster.control.start_unit(Unit(name="survivor", argv=argv))

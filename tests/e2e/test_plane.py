@@ -47,7 +47,7 @@ def node(cluster):
         status = {
             "capacity": {"cpu": "4", "memory": "8Gi", "pods": "10"},
             "conditions": [{"type": "Ready", "status": "True", "reason": "Test", "message": ""}],
-            "addresses": [{"type": "InternalIP", "address": addresses.HULL}],
+            "addresses": [{"type": "InternalIP", "address": addresses.CLUSTER_IP}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.getsockname()[1]}},
         }
         apply(cluster, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
@@ -140,10 +140,10 @@ def test_the_api_server_reaches_a_kubelet_at_the_hulls_address_and_shows_its_own
 
 def answer_one_request(cluster: Cluster, kubelet, body: str) -> str:
     """Speak TLS as a kubelet; return who the caller's certificate says it is."""
-    pair = cluster.certificate("kubelet", addresses.HULL)
+    key_pair = cluster.certificate("kubelet", addresses.CLUSTER_IP)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(cluster.home.pki / "ca.crt"))
     tls.verify_mode = ssl.CERT_REQUIRED
-    load_certificate(tls, pair.certificate, pair.key)
+    load_certificate(tls, key_pair.certificate, key_pair.key)
     line, _ = kubelet.accept()
     heard = b""
     with tls.wrap_socket(line, server_side=True) as secure:

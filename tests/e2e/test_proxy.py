@@ -33,8 +33,8 @@ class Caller:
     def __init__(self, cluster, proxy):
         access = kubeconfig.from_file(proxy.kubeconfig)
         port = urlsplit(access.server).port
-        self._connection = HTTPSConnection(addresses.HULL, port)
-        self._connection.sock = access.tls.wrap_socket(cluster.dial(port), server_hostname=addresses.HULL)
+        self._connection = HTTPSConnection(addresses.CLUSTER_IP, port)
+        self._connection.sock = access.tls.wrap_socket(cluster.dial(port), server_hostname=addresses.CLUSTER_IP)
 
     def ask(self, method, path, body=None):
         self._connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})

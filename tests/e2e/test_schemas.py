@@ -31,7 +31,10 @@ SPECS = {
     "MLModel": {"storageSize": "1Gi", "framework": "tensorflow", "replicas": 1, "expose": True},
     "ModalEndpoint": {"image": "i", "handler": "app.handler"},
     "ModalFunction": {"image": "i", "handler": "app.handler"},
-    "CloudInstance": {"provider": "simulated", "for": {"kind": "Pod", "name": "p", "namespace": "default", "uid": "u"}},
+    "CloudInstance": {
+        "provider": "simulated",
+        "owner": {"kind": "Pod", "name": "p", "namespace": "default", "uid": "u"},
+    },
     "OffloadPolicy": {"namespaceSelector": {}, "providers": ["simulated"]},
 }
 
@@ -291,7 +294,7 @@ async def test_the_smallest_object_comes_back_with_its_declared_defaults_and_is_
         ("trainingjob.spec.runPolicy", ["backoffLimit\t<integer>", "Number of retries of failed attempts."]),
         ("modaljob.spec", ["gpu\t<string>", "such as T4", "timeout\t<integer>"]),
         ("mlmodel.status", ["phase\t<string> -required-", "observedGeneration\t<integer> -required-"]),
-        ("cloudinstance.spec.for", ["uid\t<string> -required-"]),
+        ("cloudinstance.spec.owner", ["uid\t<string> -required-"]),
     ],
 )
 def test_explain_tells_what_a_field_is_for(cluster, path, words):

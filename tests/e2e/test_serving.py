@@ -29,7 +29,7 @@ NOW = "2026-01-01T00:00:00Z"
 @pytest.fixture(scope="module")
 def operator(cluster: Cluster) -> Iterator[str]:
     """One that does not wait to see whether a server stays ready; and a node, whose pods are not taken for orphans."""
-    cluster.start_operator("operator", env={"SKYSAIL_SOAK_SECONDS": "0"}, restart=True)
+    cluster.start_operator("operator", env={"SKYSAIL_MIN_READY_SECONDS": "0"}, restart=True)
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "nowhere"}, "spec": {"unschedulable": True}}
     ok(cluster, "apply", "-f", "-", stdin=json.dumps(node))
     yield "operator"

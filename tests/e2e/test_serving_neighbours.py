@@ -121,9 +121,9 @@ def test_a_name_that_somebody_else_has_is_told_as_such(cluster: Cluster, operato
     tell(cluster, namespace, "Job", downloaded())
     shown = until(cluster, namespace, "mlmodel", phase="Failed")
     assert {row: conditions(shown)[row] for row in ("Accepted", "Progressing", "Ready")} == {
-        "Accepted": ("False", "NameTaken"),
-        "Progressing": ("False", "NameTaken"),
-        "Ready": ("False", "NameTaken"),
+        "Accepted": ("False", "NameConflict"),
+        "Progressing": ("False", "NameConflict"),
+        "Ready": ("False", "NameConflict"),
     }
     assert f"Service {NAME}-service belongs to ModelDeployment {NAME}" in shown["message"]
 
@@ -134,7 +134,7 @@ def test_a_deployment_of_somebody_else_is_told_as_such(cluster: Cluster, operato
     apply(cluster, namespace, deployment())
     tell(cluster, namespace, "Job", downloaded())
     shown = until(cluster, namespace, phase="Failed")
-    assert conditions(shown)["Ready"] == ("False", "NameTaken")
+    assert conditions(shown)["Ready"] == ("False", "NameConflict")
     assert f"Deployment {NAME} belongs to another user or tool" in shown["message"]
     ok(cluster, "delete", "deployment", NAME, "-n", namespace)
     tell(cluster, namespace, "ReplicaSet", answers())
@@ -157,7 +157,7 @@ def test_what_somebody_changes_of_a_model_is_put_back_and_told(cluster: Cluster,
 
     cluster.until(is_back, "both to be put back")
     assert get(cluster, namespace, "deployment", NAME)["metadata"]["annotations"]["example.com/mine"] == "yes"
-    told = ("get", "events", *there, "--field-selector", "reason=PutBack", "-o", "jsonpath={.items[*].message}")
+    told = ("get", "events", *there, "--field-selector", "reason=DriftCorrected", "-o", "jsonpath={.items[*].message}")
     cluster.until(lambda: f"Service {service} was modified and has been restored" in ok(cluster, *told), "an event")
 
 
@@ -172,7 +172,8 @@ def test_a_claim_grows_where_its_class_allows_it(cluster: Cluster, operator: str
             cluster.until(lambda: asked_for(cluster, namespace) == "2Gi", "the claim to grow")
             return
         cluster.until(
-            lambda: conditions(status(cluster, namespace, "mlmodel"))["Accepted"] == ("False", "NotGrown"), "a refusal"
+            lambda: conditions(status(cluster, namespace, "mlmodel"))["Accepted"] == ("False", "VolumeExpansionFailed"),
+            "a refusal",
         )
         assert "Set spec.storageSize back to 1Gi" in status(cluster, namespace, "mlmodel")["message"]
         assert conditions(status(cluster, namespace, "mlmodel"))["Progressing"][0] == "True"

@@ -35,7 +35,7 @@ QUESTION = {"features": [[1.0]]}
 @pytest.fixture(scope="module")
 def operator(cluster: Cluster) -> Iterator[str]:
     """One that does not wait long to see whether a server stays ready."""
-    cluster.start_operator("operator", env={"SKYSAIL_SOAK_SECONDS": "2"}, restart=True)
+    cluster.start_operator("operator", env={"SKYSAIL_MIN_READY_SECONDS": "2"}, restart=True)
     yield "operator"
     cluster.end_operator()
 
@@ -121,7 +121,7 @@ def test_servers_come_and_go_with_their_load(node: Cluster, served: str) -> None
     change(node, served, autoscale=True, minReplicas=1, maxReplicas=2, targetCPUUtilizationPercentage=1)
     node.until(lambda: replicas(node, served) == 2, "the load to be shared")
     change(node, served, targetCPUUtilizationPercentage=1000)
-    ok(node, "patch", "hpa", NAME, "-n", served, "--type=merge", "-p", AT_ONCE)
+    ok(node, "patch", "hpa", NAME, "-n", served, "--type=merge", "-p", CONCURRENCY)
     node.until(lambda: replicas(node, served) == 1, "one server to be enough")
     change(node, served, autoscale=False, minReplicas=2)
     node.until(lambda: replicas(node, served) == 2, "a fixed number of servers")
@@ -136,7 +136,7 @@ def test_deleted_under_load_it_takes_everything_with_it(node: Cluster, served: s
     node.until(lambda: told(node, served)[-1].answer.startswith("failed"), "nobody to answer")
 
 
-AT_ONCE = '{"spec": {"behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}}}'
+CONCURRENCY = '{"spec": {"behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}}}'
 
 
 def change(node: Cluster, namespace: str, **spec: Any) -> None:

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from skysail.app import simulated_clouds
-from skysail.cloud.errors import Refused
+from skysail.cloud.errors import Rejected
 from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.ledger import Row
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
-from tests.conformance.account_harness import Customer
+from tests.conformance.account_harness import AccountHarness
 from tests.conformance.instances import CloudConformance, Entering, Real
 from tests.conformance.provider_harness import hear
 
@@ -39,45 +39,45 @@ def answers(node: Cluster, before: int | None) -> bool:
 
 class TestInTheHull(CloudConformance, Real, Entering):
     @pytest.fixture
-    async def customer(self, cloud: RemoteAccount) -> AsyncIterator[Customer]:
-        customer = Customer(cloud)
-        yield customer
-        for instance in await customer.mine():
-            await cloud.end(instance, 0)
+    async def customer(self, cloud: RemoteAccount) -> AsyncIterator[AccountHarness]:
+        account_harness = AccountHarness(cloud)
+        yield account_harness
+        for instance in await account_harness.mine():
+            await cloud.terminate(instance, 0)
 
 
 async def test_what_ran_when_the_agent_was_killed_is_lost(node: Cluster, cloud: RemoteAccount):
-    customer = Customer(cloud)
-    running = await customer.running()
+    account_harness = AccountHarness(cloud)
+    running = await account_harness.running()
     await hear(cloud.output(running.id), "ahoy")
     before = node.unit("agent").pid
     node.signal("agent")
     node.until(lambda: answers(node, before), "another agent")
-    lost = await customer.until(running.id, lambda now: now.state == "ended")
+    lost = await account_harness.until(running.id, lambda now: now.state == "ended")
     assert lost.exit is not None
     assert (lost.exit.reason, lost.claim) == ("Lost", running.claim)
-    again = await customer.running(customer.order(claim=running.claim))
+    again = await account_harness.running(account_harness.order(claim=running.claim))
     assert again.id != running.id
-    await customer.ended(again.id)
+    await account_harness.ended(again.id)
     # Not opened as a ledger: that would cut off a line which the agent is just writing.
     whole, _, _ = (node.home.root / "simulated" / "modal.jsonl").read_bytes().rpartition(b"\n")
-    rows = list(billing.of(msgspec.json.Decoder(Row).decode_lines(whole), customer.cluster))
-    assert billing.most_at_once(rows) == 1
+    rows = list(billing.rows_of_cluster(msgspec.json.Decoder(Row).decode_lines(whole), account_harness.cluster))
+    assert billing.max_concurrent(rows) == 1
     assert billing.billable(rows) == ()
 
 
 async def test_each_cloud_has_its_own_account(node: Cluster, cloud: RemoteAccount):
     other = simulated_clouds.remote(node.home, RUNPOD)
-    made = await Customer(cloud).running()
-    assert await other.look(made.id) is None
-    await cloud.end(made.id, 0)
+    made = await AccountHarness(cloud).running()
+    assert await other.get(made.id) is None
+    await cloud.terminate(made.id, 0)
     await other.close()
 
 
 async def test_a_process_that_does_not_know_the_token_is_kept_out(node: Cluster):
     stranger = RemoteAccount(MODAL, node.home.simulated_clouds, "guessed")
-    with pytest.raises(Refused, match="token"):
-        await stranger.create(Customer(stranger).order())
+    with pytest.raises(Rejected, match="token"):
+        await stranger.create(AccountHarness(stranger).order())
     await stranger.close()
 
 

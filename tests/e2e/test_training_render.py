@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from skysail.core.actions import Owner
-from skysail.core.executor import finished
-from skysail.kinds.training.api.training_job import TRAINING_JOB, NewestCheckpoint
-from skysail.kinds.training.children.manifests import children
+from skysail.core.executor import complete_manifest
+from skysail.kinds.training.api.training_job import TRAINING_JOB, LatestCheckpoint
+from skysail.kinds.training.children.manifests import build_children
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import APPLY_PATCH, FIELD_MANAGER
 from skysail.kube.client.http_transport import HttpTransport
@@ -102,7 +102,7 @@ class Server:
     async def applied(self, job, child, query=DRY):
         """A child as the server stores it, or what it says against it."""
         resource, manifest = child
-        sent = finished(manifest, Owner(TRAINING_JOB.resource, job))
+        sent = complete_manifest(manifest, Owner(TRAINING_JOB.resource, job))
         query = {"fieldManager": FIELD_MANAGER, "force": "true", **query}
         reply = await self._send("PATCH", resource.path_of(sent), sent, query, APPLY_PATCH)
         return reply.status, msgspec.json.decode(reply.body)
@@ -127,7 +127,7 @@ def every(made):
 @pytest.mark.parametrize(("framework", "roles", "options"), CASES)
 async def test_the_server_takes_the_children_of_every_job(server, framework, roles, options):
     job = await server.stored(framework, roles=roles, **options)
-    for child in every(children(job, 1, NewestCheckpoint(path="/checkpoints/120", step=120))):
+    for child in every(build_children(job, 1, LatestCheckpoint(path="/checkpoints/120", step=120))):
         status, answer = await server.applied(job, child)
         assert status == 201, answer
         if child[0].kind == "Job":
@@ -139,7 +139,7 @@ async def test_the_server_takes_the_children_of_every_job(server, framework, rol
 async def test_the_server_takes_the_children_of_every_name(server, name):
     largest = EVERYTHING | {"workers": 100, "elastic": {"min": 1, "max": 100}}
     job = await server.stored("tensorflow", name=name, roles=EVERY_ROLE, **largest)
-    for child in every(children(job, 9_999_999, None)):
+    for child in every(build_children(job, 9_999_999, None)):
         status, answer = await server.applied(job, child)
         assert status == 201, answer
 
@@ -155,7 +155,7 @@ async def made_for_real(server, node, namespace, framework, **spec):
     ok(node, "apply", "--validate=strict", "-f", "-", stdin=json.dumps(manifest))
     stored = get(node, namespace, "trainingjobs.ml.example.com", "real")
     job = msgspec.convert(stored, TRAINING_JOB.struct)
-    for child in every(children(job, 0, None)):
+    for child in every(build_children(job, 0, None)):
         status, answer = await server.applied(job, child, query={"fieldValidation": "Strict"})
         assert status == 201, answer
     return job
@@ -200,10 +200,10 @@ async def test_elastic_torch_grows_in_place_and_a_claim_cannot_change(server, no
     spec = {"command": ["sleep", "600"], "elastic": {"min": 1, "max": 4}, "checkpointDir": "/saved"}
     job = await made_for_real(server, node, namespace, "pytorch", workers=1, **spec)
     larger = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, workers=4))
-    made = children(larger, 0, None)
+    made = build_children(larger, 0, None)
     status, answer = await server.applied(larger, made.jobs[0], query={"fieldValidation": "Strict"})
     assert (status, answer["spec"]["completions"], answer["spec"]["parallelism"]) == (200, 4, 4)
     other = msgspec.structs.replace(job.spec, elastic=None)
-    claim = children(msgspec.structs.replace(job, spec=other), 0, None).claims[0]
+    claim = build_children(msgspec.structs.replace(job, spec=other), 0, None).claims[0]
     status, answer = await server.applied(job, claim)
     assert (status, answer["reason"]) == (422, "Invalid")

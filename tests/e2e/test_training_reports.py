@@ -197,6 +197,6 @@ def test_a_line_that_was_printed_while_no_operator_ran_is_found(node: Cluster, o
     node.resume(operator)
     known = until(node, place, "quiet", lambda now: "checkpoint" in now, "to have a checkpoint")["checkpoint"]
     assert (known["path"], known["step"]) == ("/checkpoints/7", 7)
-    events = ("get", "events", "-n", place, "--field-selector=reason=CheckpointRefused", "-o", "json")
+    events = ("get", "events", "-n", place, "--field-selector=reason=InvalidCheckpoint", "-o", "json")
     node.until(lambda: json.loads(ok(node, *events))["items"], "the refused line to be told of")
     assert "outside spec.checkpointDir" in json.loads(ok(node, *events))["items"][0]["message"]

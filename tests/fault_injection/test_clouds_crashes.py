@@ -59,7 +59,7 @@ class Scene:
         return status(self.cluster, self.namespace, name).get("phase", "")
 
     def claim(self, uid: str) -> dict | None:
-        found = [claim for claim in claims(self.cluster, self.namespace) if claim["spec"]["for"]["uid"] == uid]
+        found = [claim for claim in claims(self.cluster, self.namespace) if claim["spec"]["owner"]["uid"] == uid]
         return found[0] if found else None
 
     def is_gone(self, name: str, uid: str) -> bool:
@@ -91,7 +91,7 @@ def _in_a_namespace(scene: Scene) -> Iterator[None]:
         yield
         scene.api.clear()
         scene.clouds.clear()
-        scene.books.judge()
+        scene.books.check()
         let_go(scene.cluster, scene.namespace)
         scene.books.until_let_go(scene.namespace)
 

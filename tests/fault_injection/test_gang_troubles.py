@@ -10,14 +10,14 @@ from tests.simulation import runner
 from tests.simulation.gangs import SCENARIOS, reference
 
 if TYPE_CHECKING:
-    from tests.simulation.coverage_report import Court
+    from tests.simulation.coverage_report import Checker
     from tests.simulation.faults import On
 
 
 @pytest.mark.parametrize(("on", "what"), runner.KINDS, ids=[f"{on}: {what}" for on, what in runner.KINDS])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_gang_comes_to_the_same_end_whatever_goes_wrong(name: str, on: On, what: str, court: Court) -> None:
+def test_a_gang_comes_to_the_same_end_whatever_goes_wrong(name: str, on: On, what: str, court: Checker) -> None:
     expected = reference(name)
     if what == "crash":
         court.knows(expected)
-    assert court.complaints(SCENARIOS[name], expected, runner.troubles(expected, on, what)) == []
+    assert court.violations(SCENARIOS[name], expected, runner.faults_for(expected, on, what)) == []

@@ -12,36 +12,36 @@ from tests.simulation.clouds import CALL_REFUSALS, CALL_TROUBLES, SURVEY_TROUBLE
 from tests.simulation.outages import LASTING
 
 if TYPE_CHECKING:
-    from tests.simulation.coverage_report import Court
+    from tests.simulation.coverage_report import Checker
 
 
 @pytest.mark.parametrize("what", CALL_TROUBLES)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_trouble_with_a_call_changes_nothing(name: str, what: str, court: Court) -> None:
-    troubles = runner.troubles(reference(name), "call", what)
-    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+def test_trouble_with_a_call_changes_nothing(name: str, what: str, court: Checker) -> None:
+    faults = runner.faults_for(reference(name), "call", what)
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []
 
 
 @pytest.mark.parametrize("what", LASTING)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_trouble_that_lasts_changes_nothing(name: str, what: str, court: Court) -> None:
-    troubles = runner.troubles(reference(name), "call", what)
-    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+def test_trouble_that_lasts_changes_nothing(name: str, what: str, court: Checker) -> None:
+    faults = runner.faults_for(reference(name), "call", what)
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []
 
 
 @pytest.mark.parametrize("what", SURVEY_TROUBLES)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_cloud_that_lies_about_what_it_runs_changes_nothing(name: str, what: str, court: Court) -> None:
-    troubles = runner.troubles(reference(name), "survey", what)
-    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+def test_a_cloud_that_lies_about_what_it_runs_changes_nothing(name: str, what: str, court: Checker) -> None:
+    faults = runner.faults_for(reference(name), "survey", what)
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []
 
 
 @pytest.mark.parametrize("what", CALL_REFUSALS)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_refusal_wastes_nothing(name: str, what: str, court: Court) -> None:
+def test_a_refusal_wastes_nothing(name: str, what: str, court: Checker) -> None:
     """The end may be another one; what was paid for is not."""
-    for trouble in runner.troubles(reference(name), "call", what):
-        outcome = court.judge(SCENARIOS[name], reference(name), trouble).outcome
-        assert outcome is not None, trouble
-        assert outcome.errors == [], trouble
-        assert outcome.bill.wrong == [], trouble
+    for fault in runner.faults_for(reference(name), "call", what):
+        outcome = court.check(SCENARIOS[name], reference(name), fault).outcome
+        assert outcome is not None, fault
+        assert outcome.errors == [], fault
+        assert outcome.bill.wrong == [], fault

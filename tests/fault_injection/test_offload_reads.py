@@ -11,11 +11,11 @@ from tests.simulation.cloud_scenarios import SCENARIOS, reference
 from tests.simulation.faults import READ_TROUBLES
 
 if TYPE_CHECKING:
-    from tests.simulation.coverage_report import Court
+    from tests.simulation.coverage_report import Checker
 
 
 @pytest.mark.parametrize("what", READ_TROUBLES)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_trouble_with_a_read_changes_nothing(name: str, what: str, court: Court) -> None:
-    troubles = runner.troubles(reference(name), "read", what)
-    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+def test_trouble_with_a_read_changes_nothing(name: str, what: str, court: Checker) -> None:
+    faults = runner.faults_for(reference(name), "read", what)
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []

@@ -11,7 +11,7 @@ from tests.simulation.cloud_scenarios import SCENARIOS, reference
 from tests.simulation.faults import WRITE_TROUBLES
 
 if TYPE_CHECKING:
-    from tests.simulation.coverage_report import Court
+    from tests.simulation.coverage_report import Checker
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -25,6 +25,6 @@ def test_an_undisturbed_run_wastes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("what", WRITE_TROUBLES)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_trouble_with_a_write_changes_nothing(name: str, what: str, court: Court) -> None:
-    troubles = runner.troubles(reference(name), "write", what)
-    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+def test_trouble_with_a_write_changes_nothing(name: str, what: str, court: Checker) -> None:
+    faults = runner.faults_for(reference(name), "write", what)
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []

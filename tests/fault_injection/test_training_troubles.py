@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.simulation import runner
-from tests.simulation.faults import Trouble
+from tests.simulation.faults import InjectedFault
 from tests.simulation.training import FLEETING, SCENARIOS, reference
 
 if TYPE_CHECKING:
-    from tests.simulation.coverage_report import Court
+    from tests.simulation.coverage_report import Checker
     from tests.simulation.faults import On
 
 # So many changes before something ended: back to where nobody had begun an attempt.
@@ -31,27 +31,27 @@ _PLAYS = [
 
 
 @pytest.mark.parametrize(("name", "on", "what"), _PLAYS, ids=[f"{name}-{on}: {what}" for name, on, what in _PLAYS])
-def test_a_job_comes_to_the_same_end_whatever_goes_wrong(name: str, on: On, what: str, court: Court) -> None:
+def test_a_job_comes_to_the_same_end_whatever_goes_wrong(name: str, on: On, what: str, court: Checker) -> None:
     expected = reference(name)
     if what == "crash":
         court.knows(expected)
-    assert court.complaints(SCENARIOS[name], expected, runner.troubles(expected, on, what)) == []
+    assert court.violations(SCENARIOS[name], expected, runner.faults_for(expected, on, what)) == []
 
 
 @pytest.mark.parametrize("first", range(1, _FIRST + 1))
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_crash_while_recovering_from_a_crash_changes_nothing(name: str, first: int, court: Court) -> None:
+def test_a_crash_while_recovering_from_a_crash_changes_nothing(name: str, first: int, court: Checker) -> None:
     # A story may have fewer effects than that.
     for second in range(1, _FIRST + 1) if first <= len(reference(name).effects) else ():
-        trouble = Trouble("effect", first, "crash", then=Trouble("effect", second, "crash"))
-        verdict = court.judge(SCENARIOS[name], reference(name), trouble)
+        fault = InjectedFault("effect", first, "crash", then=InjectedFault("effect", second, "crash"))
+        verdict = court.check(SCENARIOS[name], reference(name), fault)
         assert verdict.wrong == []
         if verdict.outcome is None or verdict.outcome.struck == 1:
             break  # there was less left to do
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_an_operator_that_is_told_the_past_after_an_end_changes_nothing(name: str, court: Court) -> None:
+def test_an_operator_that_is_told_the_past_after_an_end_changes_nothing(name: str, court: Checker) -> None:
     ends = [at for at, effect in enumerate(reference(name).effects, start=1) if effect.is_end]
-    troubles = [Trouble("effect", at, "crash", back=back) for at in ends for back in range(1, _BACK + 1)]
-    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+    faults = [InjectedFault("effect", at, "crash", back=back) for at in ends for back in range(1, _BACK + 1)]
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []

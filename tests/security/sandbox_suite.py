@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from skysail.cloud.provider import Container, Rights, RunId, Running
+from skysail.cloud.provider import Container, RunId, Running, SecurityContext
 from skysail.local.addresses import MOUNT_FOLDER, RUN_FOLDER
 from skysail.local.bubblewrap import sandbox_check
-from skysail.local.bubblewrap.cgroups import Bounds, Groups
-from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.cgroups import Bounds, CgroupManager
+from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.id_ranges import FIRST, are_mapped
 from skysail.local.bubblewrap.isolation import Isolation
 from skysail.local.network.pod_network import PodNetwork
 from tests.conformance.local import local_provider
-from tests.conformance.provider_harness import Talk, outcome
+from tests.conformance.provider_harness import ProviderHarness, outcome
 from tests.security import sandbox_attempts
 
 if TYPE_CHECKING:
@@ -32,29 +32,29 @@ MIN_INPUTS = 10
 TABLES = [table.__name__ for table in sandbox_attempts.TABLES]
 # Everything that a pod may be: root, another user, and root without any capability.
 WHO = {
-    "root": Rights(),
-    "user": Rights(user=1000, group=1000),
-    "nothing": Rights(dropped=frozenset({"ALL"})),
+    "root": SecurityContext(),
+    "user": SecurityContext(user=1000, group=1000),
+    "nothing": SecurityContext(drop=frozenset({"ALL"})),
 }
 
 
 @pytest.fixture
 def isolation(tmp_path: Path) -> Isolation:
-    tools = Tools.find(os.environ["PATH"])
+    tools = HostTools.find(os.environ["PATH"])
     return Isolation.detect(tools, Path(MOUNT_FOLDER), tmp_path / "disks", max_processes=MAX_PROCESSES)
 
 
 @pytest.fixture
-async def talk(tmp_path: Path, isolation: Isolation) -> AsyncIterator[Talk]:
+async def talk(tmp_path: Path, isolation: Isolation) -> AsyncIterator[ProviderHarness]:
     network = PodNetwork()
     await network.open()
     async with local_provider(tmp_path, network=network, isolation=isolation) as provider:
-        yield Talk(provider, image="busybox", python_image="python:3")
+        yield ProviderHarness(provider, image="busybox", python_image="python:3")
     await network.close()
 
 
-def container(table: str, rights: Rights) -> Container:
-    return Container(name="main", image="busybox", command=command(table), rights=rights)
+def container(table: str, security: SecurityContext) -> Container:
+    return Container(name="main", image="busybox", command=command(table), rights=security)
 
 
 def command(table: str) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def judge(area: str, printed: str) -> None:
 
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("table", TABLES)
-async def test_a_hostile_program_does_not_get_out(talk: Talk, table: str, who: str):
+async def test_a_hostile_program_does_not_get_out(talk: ProviderHarness, table: str, who: str):
     before = machine()
     run = RunId(await talk.pod(), "main", 0)
     await talk.provider.start(run, container(table, WHO[who]))
@@ -84,7 +84,7 @@ async def test_a_hostile_program_does_not_get_out(talk: Talk, table: str, who: s
 
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("table", TABLES)
-async def test_a_hostile_command_beside_the_program_does_not_get_out(talk: Talk, table: str, who: str):
+async def test_a_hostile_command_beside_the_program_does_not_get_out(talk: ProviderHarness, table: str, who: str):
     before = machine()
     run = await talk.start("sleep 10000", rights=WHO[who])
     code, printed, errors = await outcome(await talk.provider.exec(run, command(table), stdin=False, tty=False))
@@ -95,8 +95,10 @@ async def test_a_hostile_command_beside_the_program_does_not_get_out(talk: Talk,
 
 
 @pytest.mark.parametrize("user", [0, 1, 2, 33, 100, 1000, 1234, 65532, 65534, 65535])
-async def test_a_user_of_a_pod_has_no_id_of_a_user_of_the_machine(talk: Talk, isolation: Isolation, user: int):
-    run = await talk.start("sleep 10000", rights=Rights(user=user))
+async def test_a_user_of_a_pod_has_no_id_of_a_user_of_the_machine(
+    talk: ProviderHarness, isolation: Isolation, user: int
+):
+    run = await talk.start("sleep 10000", rights=SecurityContext(user=user))
     box = talk.provider._known(run).box
     ids = host_ids(box.program())
     if isolation.has_ranges:
@@ -107,8 +109,8 @@ async def test_a_user_of_a_pod_has_no_id_of_a_user_of_the_machine(talk: Talk, is
         assert not are_mapped()
 
 
-async def test_an_unconfined_container_may_make_calls_that_are_filtered_otherwise(talk: Talk):
-    confined, free = Rights(), Rights(is_unconfined=True)
+async def test_an_unconfined_container_may_make_calls_that_are_filtered_otherwise(talk: ProviderHarness):
+    confined, free = SecurityContext(), SecurityContext(is_unconfined=True)
     assert (await talk.result("unshare --user true", rights=confined))[0] != 0
     assert await talk.result("unshare --user true", rights=free) == (0, "")
     run = await talk.start("sleep 10000", rights=free)
@@ -118,17 +120,17 @@ async def test_an_unconfined_container_may_make_calls_that_are_filtered_otherwis
 
 
 @pytest.fixture
-async def bounded(tmp_path: Path, isolation: Isolation) -> AsyncIterator[Talk]:
-    groups = Groups.mount(Path(RUN_FOLDER) / "groups", f"skysail-test-{uuid.uuid4()}")
-    groups.bound_all(Bounds(memory=400 << 20, processes=250))
-    if not groups.are_bounded:
+async def bounded(tmp_path: Path, isolation: Isolation) -> AsyncIterator[ProviderHarness]:
+    cgroups = CgroupManager.mount(Path(RUN_FOLDER) / "groups", f"skysail-test-{uuid.uuid4()}")
+    cgroups.bound_all(Bounds(memory=400 << 20, processes=250))
+    if not cgroups.are_bounded:
         pytest.skip("only root bounds all pods together")
-    async with local_provider(tmp_path, groups, isolation=isolation) as provider:
-        yield Talk(provider, image="busybox", python_image="python:3")
+    async with local_provider(tmp_path, cgroups, isolation=isolation) as provider:
+        yield ProviderHarness(provider, image="busybox", python_image="python:3")
     assert "skysail-test" not in own_groups()
 
 
-async def test_the_memory_of_all_pods_together_is_bounded(bounded: Talk):
+async def test_the_memory_of_all_pods_together_is_bounded(bounded: ProviderHarness):
     """Pods without a limit of their own: the kernel ends one of them, and never the agent."""
     fill = "import time; held = [bytearray(1 << 20) for _ in range(300)]; print('full', flush=True); time.sleep(10000)"
     runs = [RunId(await bounded.pod(), "main", 0) for _ in range(4)]
@@ -142,7 +144,7 @@ async def test_the_memory_of_all_pods_together_is_bounded(bounded: Talk):
         task.cancel()
 
 
-async def test_the_processes_of_all_pods_together_are_bounded(bounded: Talk):
+async def test_the_processes_of_all_pods_together_are_bounded(bounded: ProviderHarness):
     script = "i=0; while [ $i -lt 100 ]; do sleep 10000 & i=$((i+1)); done; echo all; wait"
     for _ in range(2):
         await bounded.hear(await bounded.start(script), "all")
@@ -151,7 +153,7 @@ async def test_the_processes_of_all_pods_together_are_bounded(bounded: Talk):
 
 
 async def test_the_sandbox_is_verified(isolation: Isolation):
-    await sandbox_check.verify(isolation, Tools.find(os.environ["PATH"]))
+    await sandbox_check.verify(isolation, HostTools.find(os.environ["PATH"]))
 
 
 def own_groups() -> str:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skysail.app import simulated_clouds
-from skysail.cloud.errors import Refused
+from skysail.cloud.errors import Rejected
 from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
-from tests.conformance.account_harness import Customer
+from tests.conformance.account_harness import AccountHarness
 from tests.support.clouds import Books, at
 from tests.support.kubectl import TIMEOUT, get, pod
 
@@ -50,13 +50,18 @@ async def test_no_other_token_is_taken(node, tenant, books, attempts, vendor):
     before = books.rows(vendor.name)
     for name, token in tokens(node, tenant).items():
         stranger = RemoteAccount(vendor, node.home.simulated_clouds, token)
-        calls = (stranger.list(), stranger.create(Customer(stranger).order()), stranger.end("i", 0), stranger.look("i"))
+        calls = (
+            stranger.list(),
+            stranger.create(AccountHarness(stranger).order()),
+            stranger.terminate("i", 0),
+            stranger.get("i"),
+        )
         outcomes = []
         for call in calls:
             try:
                 await call
                 outcomes.append("taken")
-            except Refused as error:
+            except Rejected as error:
                 outcomes.append(error.reason)
         await stranger.close()
         attempts.record(f"tokens at {vendor.name}", name, held=set(outcomes) == {"Unauthorized"}, detail=outcomes)
@@ -66,7 +71,13 @@ async def test_no_other_token_is_taken(node, tenant, books, attempts, vendor):
 def test_socket_token_and_ledgers_belong_to_the_owner_of_the_home(node, attempts):
     home = node.home
     folder = home.root / "simulated"
-    for path in (home.simulated_clouds, home.simulated_token, home.audit_token, home.control, *folder.glob("*.jsonl")):
+    for path in (
+        home.simulated_clouds,
+        home.simulated_cloud_token_file,
+        home.audit_token,
+        home.control,
+        *folder.glob("*.jsonl"),
+    ):
         mode = path.stat().st_mode & 0o777
         attempts.record("files of the owner", path.name, held=mode == 0o600, detail=oct(mode))
     held = (home.root.stat().st_mode & 0o077) == 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from skysail.app.local_cluster import OPERATOR_PORTS
-from skysail.local.addresses import HULL
+from skysail.local.addresses import CLUSTER_IP
 from skysail.local.control_plane.flags import Component
 from skysail.local.errors import Refused
 from skysail.local.network import host_network
@@ -74,26 +74,35 @@ def knocks(cluster: Cluster, tenant: Tenant) -> dict[str, tuple[list[Any], set[s
         "Bearer \u00e9",
     ]
     rows: dict[str, tuple[list[Any], set[str]]] = {
-        "simulated clouds, port": (["tcp", [HULL, 10252], "", "", {}], refused),
-        "etcd, client port": (["tcp", [HULL, 2379], "", "", {}], refused),
-        "etcd, peer port": (["tcp", [HULL, 2380], "", "", {}], refused),
+        "simulated clouds, port": (["tcp", [CLUSTER_IP, 10252], "", "", {}], refused),
+        "etcd, client port": (["tcp", [CLUSTER_IP, 2379], "", "", {}], refused),
+        "etcd, peer port": (["tcp", [CLUSTER_IP, 2380], "", "", {}], refused),
         "socket of the simulated clouds": (["unix", str(home.simulated_clouds), "", "", {}], absent),
         "control socket": (["unix", str(home.control), "", "", {}], absent),
         "socket of etcd": (["unix", "/run/skysail/etcd.sock", "", "", {}], absent),
         "abstract socket": (["unix", "@skysail", "", "", {}], absent),
-        "audit with the tenant's token": (["http", [HULL, 8080], "POST", "/audit", bearer], denied),
-        "pods of the node": (["https", [HULL, 10250], "GET", "/pods", {}], denied),
-        "pods of the node, as tenant": (["https", [HULL, 10250], "GET", "/pods", bearer], denied),
-        "pods of modal": (["https", [HULL, 10260], "GET", "/pods", bearer], denied),
-        "pods of runpod": (["https", [HULL, 10261], "GET", "/runningpods", bearer], denied),
-        "exec at modal": (["https", [HULL, 10260], "POST", "/exec/default/p/c?command=id&output=1", bearer], denied),
-        "metrics of pods": (["https", [HULL, 10251], "GET", "/apis/metrics.k8s.io/v1beta1/pods", bearer], encrypted),
-        "report of progress": (["https", [HULL, 8082], "POST", "/apis/x", bearer], {*denied, "404"}),
+        "audit with the tenant's token": (["http", [CLUSTER_IP, 8080], "POST", "/audit", bearer], denied),
+        "pods of the node": (["https", [CLUSTER_IP, 10250], "GET", "/pods", {}], denied),
+        "pods of the node, as tenant": (["https", [CLUSTER_IP, 10250], "GET", "/pods", bearer], denied),
+        "pods of modal": (["https", [CLUSTER_IP, 10260], "GET", "/pods", bearer], denied),
+        "pods of runpod": (["https", [CLUSTER_IP, 10261], "GET", "/runningpods", bearer], denied),
+        "exec at modal": (
+            ["https", [CLUSTER_IP, 10260], "POST", "/exec/default/p/c?command=id&output=1", bearer],
+            denied,
+        ),
+        "metrics of pods": (
+            ["https", [CLUSTER_IP, 10251], "GET", "/apis/metrics.k8s.io/v1beta1/pods", bearer],
+            encrypted,
+        ),
+        "report of progress": (["https", [CLUSTER_IP, 8082], "POST", "/apis/x", bearer], {*denied, "404"}),
     }
     for port in (8080, 8081):
         for guess in guesses:
             headers = {"Authorization": guess} if guess else {}
-            rows[f"audit at {port} with {guess[:20]!r}"] = (["http", [HULL, port], "POST", "/audit", headers], denied)
+            rows[f"audit at {port} with {guess[:20]!r}"] = (
+                ["http", [CLUSTER_IP, port], "POST", "/audit", headers],
+                denied,
+            )
     return rows
 
 
@@ -114,7 +123,7 @@ def test_the_proxy_of_the_api_server_asks_for_no_audit(node, namespace, tenant, 
     until_condition(node, namespace, "pod/p", "Ready")
     targets = [
         f"/api/v1/namespaces/{namespace}/pods/p:{port}/proxy/audit",
-        f"/api/v1/namespaces/{namespace}/pods/{HULL}:{port}/proxy/audit",
+        f"/api/v1/namespaces/{namespace}/pods/{CLUSTER_IP}:{port}/proxy/audit",
         f"/api/v1/nodes/local:{port}/proxy/audit",
         f"/api/v1/nodes/modal.com:{port}/proxy/audit",
         f"/api/v1/namespaces/default/services/https:kubernetes:{port}/proxy/audit",
@@ -217,7 +226,7 @@ def test_nothing_takes_the_operators_ports_while_it_restarts(node, attempts):
         before = node.unit("operator").pid
         node.signal("operator", signal.SIGKILL)
         for port in OPERATOR_PORTS:
-            for host in ("0.0.0.0", HULL, "127.0.0.1"):
+            for host in ("0.0.0.0", CLUSTER_IP, "127.0.0.1"):
                 try:
                     node.listen(port, host).close()
                 except Refused:

@@ -75,7 +75,7 @@ def _ask(node: Cluster, method: str, path: str, token: str, headers: dict[str, s
     """As from a pod: to the node's own port, without asking who it is."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    connection = http.client.HTTPConnection(addresses.HULL, addresses.NODE_PORT, timeout=60)
+    connection = http.client.HTTPConnection(addresses.CLUSTER_IP, addresses.NODE_PORT, timeout=60)
     connection.sock = context.wrap_socket(node.dial(addresses.NODE_PORT))
     try:
         known = {"Authorization": f"Bearer {token}"} if token else {}

@@ -113,7 +113,7 @@ def test_an_added_net_raw_is_reported_as_ignored(node, namespace, tenant, attemp
         added = {"capabilities": {"add": [name]}}
         assert tenant.apply(pod(f"p{number}", "true", container={"securityContext": added})).returncode == 0
         seen = until_phase(node, namespace, f"p{number}", "Succeeded")
-        (row,) = [row for row in seen["conditions"] if row["type"] == "skysail.dev/Carried"]
+        (row,) = [row for row in seen["conditions"] if row["type"] == "skysail.dev/Supported"]
         is_named = "spec.containers[0].securityContext.capabilities.add: NET_RAW" in row["message"]
         attempts.record("cluster: ignored fields", name, held=is_named, detail=row)
 

@@ -118,10 +118,10 @@ def test_a_tenants_own_secrets_are_in_no_status_event_or_log(node: Cluster, tena
             attempts.record("canary secrets", f"{name}: log of the {log}", held=canary not in text)
 
 
-_OURS = {"trainingjob.ml.example.com/uid": "00000000-0000-0000-0000-000000000000"}
+_LABEL_SELECTOR = {"trainingjob.ml.example.com/uid": "00000000-0000-0000-0000-000000000000"}
 # Refused by schema, rule or webhook. Each of them would take over something that is Skysail's own, or lead inside.
 _REFUSED: dict[str, Manifest] = {
-    "label by which pods are found": training_job(podTemplate={"metadata": {"labels": _OURS}}),
+    "label by which pods are found": training_job(podTemplate={"metadata": {"labels": _LABEL_SELECTOR}}),
     "label of the Job controller": training_job(podTemplate={"metadata": {"labels": {"job-name": "x"}}}),
     "restart policy of pods": training_job(podTemplate={"spec": {"restartPolicy": "Always"}}),
     "host name of pods": training_job(podTemplate={"spec": {"hostname": "x"}}),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kube.api.resources import JOB, NAMESPACE, POD
 from tests.simulation import runner
-from tests.simulation.offload import VOLATILE, Harbour, Market, apply_pod, last_word
+from tests.simulation.offload import VOLATILE, CloudFixture, CloudOperator, apply_pod, last_word
 from tests.simulation.runner import Scenario
 
 if TYPE_CHECKING:
@@ -128,11 +128,11 @@ def _scenario(name: str, *steps: Step, is_race: bool = False, down: frozenset[in
     return Scenario(
         name=name,
         resources=(CLOUD_INSTANCE.resource,),
-        build=Harbour,
+        build=CloudOperator,
         steps=steps,
         is_race=is_race,
         down=down,
-        outside=Market,
+        outside=CloudFixture,
         volatile=VOLATILE,
         # Who races the operator decides what becomes of it.
         last_word=(lambda _: {}) if is_race else last_word,

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from skysail.cloud.account import Inventory
-from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
 from tests.simulation.faults import Effect
 from tests.simulation.outages import LASTING
 from tests.support.virtual_time import unfrozen
@@ -17,8 +17,8 @@ from tests.support.virtual_time import unfrozen
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from skysail.cloud.account import Cloud, Instance, Order, Terms
-    from skysail.cloud.provider import Abilities, Line, Output, Session
+    from skysail.cloud.account import CloudAccount, Instance, LaunchSpec, Timings
+    from skysail.cloud.provider import Features, Output, PortConnection, Session
     from tests.simulation.faults import FaultyTransport
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ SURVEY_TROUBLES = ("lost", "throttled", "empty", "partial", "partial lie", "slow
 class FaultyCloud:
     """The connection of one process to an account. Each create and end is one of its effects."""
 
-    def __init__(self, account: Cloud, transport: FaultyTransport) -> None:
+    def __init__(self, account: CloudAccount, transport: FaultyTransport) -> None:
         self._account = account
         self._transport = transport
 
@@ -58,18 +58,18 @@ class FaultyCloud:
         return self._account.account
 
     @property
-    def abilities(self) -> Abilities:
-        return self._account.abilities
+    def features(self) -> Features:
+        return self._account.features
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> Timings:
         return self._account.terms
 
-    async def create(self, order: Order) -> Instance:
-        return await self._call(Effect("CREATE", order.claim), lambda: self._account.create(order))
+    async def create(self, spec: LaunchSpec) -> Instance:
+        return await self._call(Effect("CREATE", spec.claim), lambda: self._account.create(spec))
 
-    async def end(self, instance: str, grace: float) -> None:
-        await self._call(Effect("END", instance), lambda: self._account.end(instance, grace))
+    async def terminate(self, instance: str, grace: float) -> None:
+        await self._call(Effect("END", instance), lambda: self._account.terminate(instance, grace))
 
     async def list(self) -> Inventory:
         what = await self._survey()
@@ -83,14 +83,14 @@ class FaultyCloud:
         await _answer(what)
         return inventory
 
-    async def look(self, instance: str) -> Instance | None:
+    async def get(self, instance: str) -> Instance | None:
         what = await self._survey()
         if what not in {"empty", "partial", "partial lie"}:
             await _answer(what)
-        return await self._asked(lambda: self._account.look(instance))
+        return await self._asked(lambda: self._account.get(instance))
 
-    async def changes(self) -> AsyncIterator[str]:
-        async for claim in self._account.changes():
+    async def watch(self) -> AsyncIterator[str]:
+        async for claim in self._account.watch():
             await self._transport.freeze.over()
             yield claim
 
@@ -103,7 +103,7 @@ class FaultyCloud:
     async def attach(self, instance: str, *, stdin: bool) -> Session:
         return await self._account.attach(instance, stdin=stdin)
 
-    async def dial(self, instance: str, port: int) -> Line:
+    async def dial(self, instance: str, port: int) -> PortConnection:
         return await self._account.dial(instance, port)
 
     async def _asked(self, question: Callable[[], Awaitable[T]]) -> T:
@@ -121,7 +121,7 @@ class FaultyCloud:
 
     def _suffer(self) -> None:
         if self._transport.weather.lasts("cloud down"):
-            raise Unknown("cloud down")
+            raise OutcomeUnknown("cloud down")
         if self._transport.weather.lasts("storm of 429"):
             raise Throttled("storm of 429", retry_after=20.0)
 
@@ -140,7 +140,7 @@ class FaultyCloud:
             case "twin":
                 fate.twin()
             case "lost, not done":
-                raise Unknown(what)
+                raise OutcomeUnknown(what)
             case "no capacity" | "unauthorized" | "out of money" | "not found" | "conflict" | "throttled" | "slow":
                 await _answer(what)
         done = await self._asked(call)
@@ -151,7 +151,7 @@ class FaultyCloud:
             case "pause" | "stall":
                 await self._transport.hold(what)
             case "lost, done" | "malformed":
-                raise Unknown(what)
+                raise OutcomeUnknown(what)
         return done
 
 
@@ -164,8 +164,8 @@ async def _answer(what: str | None) -> None:
         case "no capacity":
             raise NoCapacity(what)
         case "unauthorized" | "out of money":
-            raise Refused("Refused", what)
+            raise Rejected("Refused", what)
         case "not found":
             raise Gone(what)
         case "lost" | "conflict":
-            raise Unknown(what)
+            raise OutcomeUnknown(what)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.simulation.faults import Trouble
+    from tests.simulation.faults import InjectedFault
     from tests.simulation.runner import Outcome, Scenario, Verdict
 
     Record = Callable[[str, object], None]
@@ -27,7 +27,7 @@ _CRASHES = "crash after an effect"
 _SECOND_CRASHES = "second crash"
 
 
-class Court:
+class Checker:
     """Judges disturbed runs of one test, and counts them. `close` tells the counts."""
 
     def __init__(self, record: Record) -> None:
@@ -39,12 +39,12 @@ class Court:
         """How many effects there are after which a crash has to be shown."""
         self._counts[_KNOWN] += len(outcome.effects)
 
-    def complaints(self, scenario: Scenario, expected: Outcome, troubles: Iterable[Trouble]) -> list[str]:
-        return [line for trouble in troubles for line in self.judge(scenario, expected, trouble).wrong]
+    def violations(self, scenario: Scenario, expected: Outcome, faults: Iterable[InjectedFault]) -> list[str]:
+        return [line for fault in faults for line in self.check(scenario, expected, fault).wrong]
 
-    def judge(self, scenario: Scenario, expected: Outcome, trouble: Trouble) -> Verdict:
-        verdict = runner.judge(scenario, expected, trouble)
-        self._counts[_RUN + _row(trouble)] += 1
+    def check(self, scenario: Scenario, expected: Outcome, fault: InjectedFault) -> Verdict:
+        verdict = runner.check(scenario, expected, fault)
+        self._counts[_RUN + _row(fault)] += 1
         if verdict.outcome is not None:
             self._counts[_ORPHANS] += verdict.outcome.bill.orphans
             self._most = max(self._most, verdict.outcome.bill.at_once)
@@ -55,7 +55,7 @@ class Court:
             self._record(name, count)
 
 
-class Scoreboard:
+class CoverageReport:
     """What the reports of a test run say. They come from the workers, if there are several."""
 
     def __init__(self, passed: Iterable[pytest.TestReport], failed: Iterable[pytest.TestReport]) -> None:
@@ -93,14 +93,14 @@ def _number(reports: Iterable[pytest.TestReport], tests: str) -> int:
     return sum(1 for report in reports if f"/{tests}" in report.nodeid)
 
 
-def _row(trouble: Trouble) -> str:
+def _row(fault: InjectedFault) -> str:
     """Which line of the board a run counts for."""
-    if trouble.then is not None:
+    if fault.then is not None:
         return _SECOND_CRASHES
-    if trouble.back:
+    if fault.back:
         return "(event, end) pairs, back in time"
-    if trouble.on == "effect":
-        return _CRASHES if trouble.what == "crash" else f"{trouble.what} at an effect"
-    if trouble.what in LASTING:
+    if fault.on == "effect":
+        return _CRASHES if fault.what == "crash" else f"{fault.what} at an effect"
+    if fault.what in LASTING:
         return "something that lasts, at a call"
-    return "(event, perturbation) pairs" if trouble.on == "event" else f"({trouble.on}, fault) pairs"
+    return "(event, perturbation) pairs" if fault.on == "event" else f"({fault.on}, fault) pairs"

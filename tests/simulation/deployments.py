@@ -41,7 +41,7 @@ _VALIDATE_SECONDS = 5.0
 _LOAD_SECONDS = 5.0
 _BIND_SECONDS = 3.0
 _BACK_OFF_SECONDS = 10.0
-_MOST_RESTARTS = 5
+_MAX_RESTARTS = 5
 _LOST = "The container ended together with the node's agent, which is started again."
 
 
@@ -373,7 +373,7 @@ class Hosts(Kubelets):
         waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting failed container"}}
         last = self._ended(_deed(pod).serve, "")
         self.tell(POD, pod, _server(pod, waiting, restarts, last=last))
-        if restarts < _MOST_RESTARTS:
+        if restarts < _MAX_RESTARTS:
             self.after(_BACK_OFF_SECONDS * 2**restarts, pod, lambda live: self._serve(live, restarts + 1))
 
     def _be_ready(self, pod: Object) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
-    from tests.simulation.outages import Weather
+    from tests.simulation.outages import Outages
 
 On = Literal["effect", "write", "read", "event", "call", "survey"]
 
@@ -42,12 +42,12 @@ EVENT_TROUBLES = ("drop", "repeat", "swap", "delay", "replay", "end", "break", "
 
 _GONE = failure(410, "Expired", "too old resource version: 1 (2)")
 _INSTANT = 0.0001
-_PAUSE_SECONDS = 300.0
+_RETRY_SECONDS = 300.0
 _WAKING_SECONDS = 1.0
 _DELAY_SECONDS = 30.0
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class InjectedFault(msgspec.Struct, frozen=True):
     """What goes wrong, at the n-th effect, read or watch event of a process.
 
     An effect is a write to the API server or a call to a cloud: both are counted in one sequence, and each by itself.
@@ -58,7 +58,7 @@ class Trouble(msgspec.Struct, frozen=True):
     on: On
     at: int
     what: str
-    then: Trouble | None = None
+    then: InjectedFault | None = None
     back: int = 0
 
 
@@ -99,16 +99,16 @@ class FaultyTransport:
     def __init__(
         self,
         inner: Transport,
-        trouble: Trouble | None,
+        fault: InjectedFault | None,
         fate: Fate,
-        weather: Weather,
+        outages: Outages,
         *,
         behind: Callable[[], Transport],
     ) -> None:
         self._inner = inner
         self._behind = behind
-        self._trouble = trouble
-        self.weather = weather
+        self._trouble = fault
+        self.weather = outages
         self.effects: list[Effect] = []
         self.writes = 0
         self.reads = 0
@@ -155,7 +155,7 @@ class FaultyTransport:
         self.fate.twin()
         self.freeze.begin()
         with unfrozen():
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
             wake = self.fate.retire if what == "pause" else self.freeze.end
             asyncio.get_running_loop().call_later(_WAKING_SECONDS, wake)
 

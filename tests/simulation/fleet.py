@@ -12,13 +12,13 @@ import msgspec
 from skysail.base.timestamps import timestamp
 from skysail.core import conditions
 from skysail.core.actions import Apply, Delete, Owner, Plan, SetFinalizers
-from skysail.kube.api.fields import Condition, Part
+from skysail.kube.api.fields import ApiStruct, Condition
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import CONFIG_MAP, Resource
-from skysail.kube.cache.cache import owner_uids, uids
+from skysail.kube.cache.cache import index_by_owner, index_by_uid
 
 if TYPE_CHECKING:
-    from skysail.core.actions import Action, Note
+    from skysail.core.actions import Action, Event
     from skysail.kube.cache.cache import Cache
     from tests.simulation.operator_process import Process
 
@@ -27,12 +27,12 @@ BERTH = Resource("sea.skysail.dev", "v1", "berths", "Berth", namespaced=False)
 FINALIZER = "sea.skysail.dev/berth"
 
 
-class FleetSpec(Part, frozen=True):
+class FleetSpec(ApiStruct, frozen=True):
     size: int = 0
     flag: str = ""
 
 
-class FleetStatus(Part, frozen=True):
+class FleetStatus(ApiStruct, frozen=True):
     observed_generation: int = 0
     afloat: int = 0
     conditions: tuple[Condition, ...] = ()
@@ -66,7 +66,7 @@ def _farewell(snapshot: Snapshot) -> Plan:
     if FINALIZER not in fleet.metadata.finalizers:
         return Plan()
     if snapshot.berth is not None:
-        return Plan(actions=(Delete(BERTH, snapshot.berth),), look_again=1.0)
+        return Plan(actions=(Delete(BERTH, snapshot.berth),), requeue_after=1.0)
     rest = tuple(name for name in fleet.metadata.finalizers if name != FINALIZER)
     return Plan(actions=(SetFinalizers(FLEET, fleet, rest),))
 
@@ -95,8 +95,8 @@ def _scrap(snapshot: Snapshot) -> tuple[Action, ...]:
     )
 
 
-def refused(snapshot: Snapshot, why: Note) -> Plan:
-    return Plan(status=_told(snapshot, is_ready=False, reason="Refused", message=why.message), notes=(why,))
+def refused(snapshot: Snapshot, why: Event) -> Plan:
+    return Plan(status=_told(snapshot, is_ready=False, reason="Refused", message=why.message), events=(why,))
 
 
 def _status(snapshot: Snapshot) -> FleetStatus:
@@ -121,7 +121,7 @@ def _told(snapshot: Snapshot, *, is_ready: bool, reason: str, message: str) -> F
     return FleetStatus(
         observed_generation=fleet.metadata.generation,
         afloat=fleet.status.afloat,
-        conditions=conditions.with_condition(fleet.status.conditions, ready),
+        conditions=conditions.set_condition(fleet.status.conditions, ready),
     )
 
 
@@ -132,8 +132,8 @@ class Admiral:
 
     def __init__(self, process: Process) -> None:
         self._now = process.now
-        self._fleets: Cache[Fleet] = process.cache(FLEET, Fleet, {"uid": uids})
-        self._ships: Cache[Ship] = process.cache(CONFIG_MAP, Ship, {"owner": owner_uids})
+        self._fleets: Cache[Fleet] = process.cache(FLEET, Fleet, {"uid": index_by_uid})
+        self._ships: Cache[Ship] = process.cache(CONFIG_MAP, Ship, {"owner": index_by_owner})
         self._berths: Cache[Object] = process.cache(BERTH, Object)
         process.control(self, self._fleets, [self._ships])
 
@@ -148,8 +148,8 @@ class Admiral:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: Note) -> Plan:
-        return refused(snapshot, why)
+    def on_rejected(self, snapshot: Snapshot, event: Event) -> Plan:
+        return refused(snapshot, event)
 
 
 def ship_name(fleet: Object, number: int) -> str:

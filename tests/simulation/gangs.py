@@ -12,7 +12,7 @@ from skysail.kube.api.resources import CRD
 from tests.simulation import runner
 from tests.simulation.jobs import JobController, Kubelets, Sweeper
 from tests.simulation.runner import Scenario
-from tests.simulation.training import FOREVER, NAME, VOLATILE, Yard, change, train
+from tests.simulation.training import FOREVER, NAME, VOLATILE, TrainingOperator, change, train
 
 if TYPE_CHECKING:
     from skysail.kube.api.resources import Resource
@@ -27,7 +27,7 @@ GANG = f"{NAME}-gang"
 _FLAVOR = "spot"
 
 
-class GangYard(Yard):
+class GangYard(TrainingOperator):
     """An operator that also looks for gang schedulers, while it runs."""
 
     def discover(self, process: Process) -> Discovery:

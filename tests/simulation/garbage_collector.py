@@ -22,7 +22,7 @@ _DELAY_SECONDS = 0.1
 _WRITE = Write(Manager("kube-controller-manager", "Update"))
 
 
-class Janitor:
+class GarbageCollector:
     """Sweeps a moment after something that could concern it."""
 
     def __init__(self, world: World) -> None:

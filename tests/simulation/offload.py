@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from skysail.base.names import Condition
-from skysail.claims.dependencies import Surroundings
-from skysail.claims.manager import Bureau, Rules
-from skysail.claims.plan.termination import LOST_CODE
-from skysail.claims.provider import Wishes
+from skysail.claims.dependencies import ClaimDependencies
+from skysail.claims.manager import ClaimManager, ClaimSettings
+from skysail.claims.plan.termination import EXIT_LOST
+from skysail.claims.provider import CloudRequirements
 from skysail.claims.reconciler import INDEXES
-from skysail.claims.tracking.owners import PodOwners
+from skysail.claims.tracking.owners import PodOwnerLookup
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
-from skysail.cloud.account import Terms
+from skysail.cloud.account import Timings
 from skysail.cloud.simulated import billing
-from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.ledger import Ledger
 from skysail.cloud.simulated.vendors import MODAL
 from skysail.kube.api.resources import POD
 from skysail.kube.events import Broadcaster
 from skysail.node import kubelet
-from skysail.node.config.references import Node
-from skysail.node.kubelet import Keeper
+from skysail.node.config.references import NodeInfo
+from skysail.node.kubelet import Kubelet
 from skysail.node.log_store import LogStore
 from skysail.node.sync import cloud_requirements
 from tests.simulation.clouds import FaultyCloud
@@ -49,7 +49,9 @@ NODE = "cloud"
 CLUSTER = "cluster-1"
 STRANGER = "cluster-2"
 # A tick that is longer than a real one: hours of virtual time pass in each run.
-VENDOR = msgspec.structs.replace(MODAL, lag=8.0, remembers=120.0, terms=Terms(tick=30.0, creating=150.0))
+VENDOR = msgspec.structs.replace(
+    MODAL, lag=8.0, remembers=120.0, terms=Timings(poll_interval=30.0, create_timeout=150.0)
+)
 # Other in each run, and yet there or not there in all of them. Of the cost the ledger is the judge.
 VOLATILE = frozenset(
     {
@@ -69,14 +71,14 @@ VOLATILE = frozenset(
 )
 
 
-class Market:
+class CloudFixture:
     """The account, with an instance of somebody else in it."""
 
     def __init__(self, *script: Fault) -> None:
         self.logs = tempfile.TemporaryDirectory(prefix="skysail-logs-")
         self.ledger = Ledger()
-        self.account = Account(VENDOR, self.ledger, now=_wall, script=script)
-        self.foreign = self.account.plant(claim="theirs", cluster=STRANGER)
+        self.account = SimulatedAccount(VENDOR, self.ledger, now=_wall, script=script)
+        self.foreign = self.account.inject_orphan(claim="theirs", cluster=STRANGER)
 
     async def close(self) -> None:
         await self.account.close()
@@ -85,21 +87,24 @@ class Market:
     def bill(self, world: World) -> Bill:
         rows = self.ledger.rows
         claims = [obj["metadata"]["name"] for obj in world.objects.get(CLOUD_INSTANCE.resource, {}).values()]
-        at_once, orphans = billing.most_at_once(rows), self._orphans(claims, world)
+        at_once, orphans = billing.max_concurrent(rows), self._orphans(claims, world)
         wrong = [f"{at_once} instances were billed at once for one claim"] if at_once > 1 else []
-        wrong += [f"{many} instances did the work {work} at once" for work, many in self._together(world, "work")]
+        wrong += [f"{many} instances did the work {work} at once" for work, many in self._together(world, "workKey")]
         wrong += [f"instance {row.instance} of claim {row.claim} has no owner" for row in orphans]
         wrong += [
-            f"a stranger's instance {name} was touched" for name in billing.strangers_touched(rows, cluster=CLUSTER)
+            f"a stranger's instance {name} was touched"
+            for name in billing.foreign_instances_touched(rows, cluster=CLUSTER)
         ]
         wrong += [f"claim {name} went while its instance was paid for" for name in self._abandoned(world)]
-        return Bill(at_once, len(orphans), wrong, self._dues(world), [job for job, _ in self._together(world, "job")])
+        return Bill(
+            at_once, len(orphans), wrong, self._dues(world), [job for job, _ in self._together(world, "jobUID")]
+        )
 
     def _dues(self, world: World) -> dict[str, Due]:
         """By claim, with what it says of its cost at the end."""
         last = {each.after["metadata"]["name"]: each.after for each in _claims(world)}
         unwanted = _unwanted(world)
-        mine = list(billing.of(self.ledger.rows, CLUSTER))
+        mine = list(billing.rows_of_cluster(self.ledger.rows, CLUSTER))
         found = {}
         for name, charge in billing.charges(mine, _wall()).items():
             says = last[name].get("status", {}).get("usdTotal") if name in last else None
@@ -111,8 +116,8 @@ class Market:
         return found
 
     def _together(self, world: World, field: str) -> list[tuple[str, int]]:
-        """For which `work` or `job` more than one instance was paid for at once, and how many."""
-        names = {each.after["metadata"]["name"]: each.after["spec"]["for"].get(field, "") for each in _claims(world)}
+        """For which `workKey` or `jobUID` more than one instance was paid for at once, and how many."""
+        names = {each.after["metadata"]["name"]: each.after["spec"]["owner"].get(field, "") for each in _claims(world)}
         rows = [msgspec.structs.replace(row, claim=names.get(row.claim, "")) for row in self.ledger.rows]
         found = billing.charges(rows, 0.0)
         return [(name, charge.at_once) for name, charge in found.items() if name and charge.at_once > 1]
@@ -139,9 +144,9 @@ def last_word(change: Change) -> dict[str, Any]:
     if change.resource != CLOUD_INSTANCE.resource:
         return {}
     status = change.after.get("status", {})
-    ends = [row["reason"] for row in status.get("conditions", ()) if row["type"] == Condition.ENDED]
+    ends = [row["reason"] for row in status.get("conditions", ()) if row["type"] == Condition.TERMINATED]
     told = {key: value for key, value in status.items() if key != "observedGeneration"}
-    was_killed = status.get("exit", {}).get("code") == LOST_CODE
+    was_killed = status.get("exit", {}).get("code") == EXIT_LOST
     # Who comes after a crash sees a program that was killed, and cannot always know any more by whom.
     return {**told, "conditions": bool(ends) if was_killed else ends}
 
@@ -169,46 +174,46 @@ def _idle(rows: list[Row], unwanted: float) -> Iterator[float]:
         yield max(0.0, own.get("ended", _wall()) - since)
 
 
-class Harbour:
+class CloudOperator:
     """An operator with one cloud."""
 
     def __init__(self, process: Process) -> None:
-        market: Market = process.outside
+        cloud_fixture: CloudFixture = process.outside
         claims = process.cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
-        cloud = FaultyCloud(market.account, process.transport)
+        cloud = FaultyCloud(cloud_fixture.account, process.transport)
         broadcaster = Broadcaster(process.client, instance="operator", now=process.now)
-        rules = Rules(cluster=CLUSTER, identity=f"operator-{process.rng.getrandbits(32):08x}")
-        around = Surroundings(process.now, asyncio.get_running_loop().time, process.rng)
-        self.bureau = Bureau(
+        claim_settings = ClaimSettings(cluster=CLUSTER, identity=f"operator-{process.rng.getrandbits(32):08x}")
+        around = ClaimDependencies(process.now, asyncio.get_running_loop().time, process.rng)
+        self.bureau = ClaimManager(
             process.acting,
             claims,
             {VENDOR.name: cloud},
-            PodOwners(process.client, lambda uid: self.keeper.known(uid)),  # noqa: PLW0108 (it is made below)
-            rules=rules,
-            around=around,
+            PodOwnerLookup(process.client, lambda uid: self.keeper.cached_pod(uid)),  # noqa: PLW0108 (it is made below)
+            claim_settings=claim_settings,
+            deps=around,
         )
         process.performer.clouds = self.bureau.calls
-        loop = process.control(self.bureau.controller, claims)
-        self.bureau.attach(loop.queue.add)
+        controller = process.control(self.bureau.controller, claims)
+        self.bureau.on_change(controller.queue.add)
         provider = self.bureau.provider(VENDOR.name)
-        provider.wishes = self._wishes
-        self.keeper = Keeper(
+        provider.requirements = self._wishes
+        self.keeper = Kubelet(
             process.acting,
             provider,
-            Node(name=NODE, address="10.0.0.1", allocatable={}, environment={}, is_virtual=True),
-            LogStore(Path(tempfile.mkdtemp(dir=market.logs.name))),
-            around=kubelet.Surroundings(broadcaster, lambda: process.now().timestamp(), around.clock, process.rng),
+            NodeInfo(name=NODE, address="10.0.0.1", allocatable={}, environment={}, is_virtual=True),
+            LogStore(Path(tempfile.mkdtemp(dir=cloud_fixture.logs.name))),
+            deps=kubelet.KubeletDependencies(broadcaster, lambda: process.now().timestamp(), around.clock, process.rng),
         )
-        self.keeper.pods.subscribe(self.bureau.owner_changed)
+        self.keeper.pods.subscribe(self.bureau.on_owner_changed)
         process.background += [
             broadcaster.run,
             self.keeper.run,
-            lambda: self.bureau.run(process.performer.end),
+            lambda: self.bureau.run(process.performer.terminate_instance),
         ]
 
-    def _wishes(self, uid: str) -> Wishes:
-        pod = self.keeper.known(uid)
-        return cloud_requirements.wishes(pod) if pod else Wishes()
+    def _wishes(self, uid: str) -> CloudRequirements:
+        pod = self.keeper.cached_pod(uid)
+        return cloud_requirements.requirements(pod) if pod else CloudRequirements()
 
 
 async def apply_pod(

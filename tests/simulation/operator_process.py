@@ -8,12 +8,12 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from skysail.base.rate_limiter import Ration
-from skysail.core.controller import Loop
-from skysail.core.executor import Caches, Performer
+from skysail.core.controller import Controller
+from skysail.core.executor import CacheRegistry, Performer
 from skysail.core.fence import Fenced, FencedTransport
 from skysail.kube.cache.audit import audit
 from skysail.kube.cache.cache import Cache
-from skysail.kube.cache.gc_tuning import Collector
+from skysail.kube.cache.gc_tuning import GcTuner
 from skysail.kube.cache.informers import Informers
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client.client import Client
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
     from datetime import datetime
 
-    from skysail.core.actions import Note
-    from skysail.core.controller import Controller
+    from skysail.core.actions import Event
+    from skysail.core.controller import Reconciler
     from skysail.kube.api.objects import Object
     from skysail.kube.api.resources import Resource
     from skysail.kube.cache.cache import Index
@@ -52,12 +52,12 @@ class Process:
         self.acting = Client(FencedTransport(transport, self))
         self.now = now
         self.rng = random.Random(seed)
-        self._caches = Caches()
+        self._caches = CacheRegistry()
         self.performer = Performer(self.client, self._caches, self)
         self._is_deposed = False
         self._reflectors: list[tuple[Cache[Any], Reflector[Any]]] = []
         self._informers: Informers | None = None
-        self._loops: list[Loop[Any]] = []
+        self._loops: list[Controller[Any]] = []
         self.background: list[Callable[[], Awaitable[None]]] = []
 
     def cache(
@@ -74,22 +74,24 @@ class Process:
 
     def discover(self, caches: Iterable[Cache[Any]]) -> Discovery:
         """Keep caches current of kinds that the cluster need not have."""
-        self._informers = Informers(self.client, namespaces=(), gate=Collector(), rng=self.rng)
+        self._informers = Informers(self.client, namespaces=(), list_observer=GcTuner(), rng=self.rng)
         for cache in caches:
             self._caches.add(cache)
             self._informers.add(cache)
         return self._informers.discovery
 
-    def control(self, controller: Controller[Any], own: Cache[Any], children: Iterable[Cache[Any]] = ()) -> Loop[Any]:
+    def control(
+        self, reconciler: Reconciler[Any], own: Cache[Any], children: Iterable[Cache[Any]] = ()
+    ) -> Controller[Any]:
         """Look at an object when it changes, and when something that it controls does."""
-        loop = Loop(controller, self.performer, self, rng=self.rng, meter=self)
-        loop.ration = Ration(a_second=_A_SECOND, at_once=1.0)
-        loop.ration.take(0.0)  # who comes first waits as well
-        own.subscribe(loop.changed)
+        controller = Controller(reconciler, self.performer, self, rng=self.rng, metrics=self)
+        controller.status_limiter = Ration(rate=_A_SECOND, burst=1.0)
+        controller.status_limiter.try_acquire(0.0)  # who comes first waits as well
+        own.subscribe(controller.enqueue_object)
         for cache in children:
-            loop.follow(cache, own)
-        self._loops.append(loop)
-        return loop
+            controller.watch_owned(cache, own)
+        self._loops.append(controller)
+        return controller
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -100,8 +102,8 @@ class Process:
                 tasks.create_task(self._informers.run())
             for cache, _ in self._reflectors:
                 await cache.synced.wait()
-            for loop in self._loops:
-                tasks.create_task(loop.run())
+            for controller in self._loops:
+                tasks.create_task(controller.run())
             for work in self.background:
                 tasks.create_task(_awaited(work))
             tasks.create_task(self._audit_for_ever())
@@ -114,12 +116,12 @@ class Process:
         if self._is_deposed:
             raise Fenced
 
-    def record(self, resource: Resource, object_: Object, note: Note) -> None:
+    def record(self, resource: Resource, object_: Object, event: Event) -> None:
         """Events are for people; nobody is here."""
 
-    def began(self, kind: str, waited: float) -> None: ...
+    def reconcile_started(self, kind: str, waited: float) -> None: ...
 
-    def ended(self, kind: str, result: str, seconds: float) -> None: ...
+    def reconcile_finished(self, kind: str, result: str, seconds: float) -> None: ...
 
     async def _audit_for_ever(self) -> None:
         while True:
@@ -129,10 +131,10 @@ class Process:
                     await self._informers.audit()
             for cache, reflector in self._reflectors:
                 try:
-                    finding = await audit(self.client, cache)
+                    audit_result = await audit(self.client, cache)
                 except KubeError:
                     continue
-                if finding.differs:
+                if audit_result.differs:
                     reflector.relist()
 
 

@@ -17,7 +17,7 @@ def seconds(what: str) -> float:
     return _SECONDS.get(what, 0.0)
 
 
-class Weather:
+class Outages:
     """Of one run. `jump` is by how much the wall clocks of our machines are wrong; a cloud has its own clock."""
 
     def __init__(self) -> None:

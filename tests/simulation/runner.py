@@ -17,7 +17,7 @@ import msgspec
 
 from skysail.kube.api.resources import EVENT, LEASE, NAMESPACE
 from tests.contract.api_dsl import Api
-from tests.simulation import outages as weather
+from tests.simulation import outages as outages_module
 from tests.simulation.api import ApiModel
 from tests.simulation.faults import (
     EFFECT_TROUBLES,
@@ -26,12 +26,12 @@ from tests.simulation.faults import (
     WRITE_TROUBLES,
     Effect,
     FaultyTransport,
+    InjectedFault,
     On,
-    Trouble,
 )
 from tests.simulation.operator_process import Process
-from tests.simulation.outages import Weather
-from tests.simulation.stale_reads import Past
+from tests.simulation.outages import Outages
+from tests.simulation.stale_reads import StaleApi
 from tests.simulation.world import EPOCH, World
 from tests.support import sampling, virtual_time
 
@@ -49,13 +49,13 @@ Object = dict[str, Any]
 _RESYNC_SECONDS = 660.0 + 40.0
 # Who wrote nothing for three of them stays quiet. A disturbed run that came to the same end needs no other proof.
 _QUIET_SECONDS = 3 * _RESYNC_SECONDS
-_PATIENCE_SECONDS = 20 * _QUIET_SECONDS
+_TIMEOUT_SECONDS = 20 * _QUIET_SECONDS
 _RESTART_SECONDS = 5.0
 # A restart, a pause of a call that failed, or as many listings as prove that something is not there.
 _SETTLING_SECONDS = 150.0
 # How many changes a server that lags has not heard of.
 _BEHIND = 3
-_LOOK_SECONDS = 50.0
+_POLL_SECONDS = 50.0
 _LOOKS_AFTER_AN_EFFECT = 3
 STAGE = "stage"  # the namespace of every scenario
 _VOLATILE = frozenset(
@@ -160,9 +160,9 @@ def reference(scenario: Scenario) -> Outcome:
     return play(scenario, None)
 
 
-def troubles(outcome: Outcome, on: On, what: str) -> list[Trouble]:
+def faults_for(outcome: Outcome, on: On, what: str) -> list[InjectedFault]:
     """Return this trouble at each place of a run like that one, or at a sample of the places."""
-    return [Trouble(on, at, what) for at in sampling.sample(_places(outcome, on))]
+    return [InjectedFault(on, at, what) for at in sampling.sample(_places(outcome, on))]
 
 
 def _places(outcome: Outcome, on: On) -> Sequence[int]:
@@ -189,26 +189,26 @@ def _telling(surveys: list[int]) -> list[int]:
     return places
 
 
-def judge(scenario: Scenario, expected: Outcome, trouble: Trouble) -> Verdict:
+def check(scenario: Scenario, expected: Outcome, fault: InjectedFault) -> Verdict:
     """Play it with this trouble and say what is wrong with the outcome."""
     try:
-        found = play(scenario, trouble)
+        found = play(scenario, fault)
     except (AssertionError, virtual_time.Deadlock, TimeoutError) as error:
-        return Verdict([f"{trouble}: {type(error).__name__} {error}"])
-    wrong = complaints(scenario, expected, found) + _overcharges(expected, found, _lag(trouble))
-    if trouble.on != "event":  # who is not told that a pod goes takes the next one for another
+        return Verdict([f"{fault}: {type(error).__name__} {error}"])
+    wrong = violations(scenario, expected, found) + _overcharges(expected, found, _lag(fault))
+    if fault.on != "event":  # who is not told that a pod goes takes the next one for another
         wrong += [f"Job {job} was paid for twice at once" for job in found.bill.doubled]
-    return Verdict([f"{trouble}: {complaint}" for complaint in wrong], found)
+    return Verdict([f"{fault}: {complaint}" for complaint in wrong], found)
 
 
-def _lag(trouble: Trouble) -> float:
+def _lag(fault: InjectedFault) -> float:
     """For how long trouble may keep an operator from knowing what to do."""
-    if trouble.on == "event":
+    if fault.on == "event":
         return _RESYNC_SECONDS + _SETTLING_SECONDS
-    return weather.seconds(trouble.what) + _SETTLING_SECONDS
+    return outages_module.seconds(fault.what) + _SETTLING_SECONDS
 
 
-def complaints(scenario: Scenario, expected: Outcome, found: Outcome) -> list[str]:
+def violations(scenario: Scenario, expected: Outcome, found: Outcome) -> list[str]:
     """What is wrong with a disturbed run; nothing, if it came to the same end in the same way."""
     wrong = [f"ERROR logged: {line}" for line in found.errors] + found.bill.wrong
     if found.strays:
@@ -248,8 +248,8 @@ def _overcharges(expected: Outcome, found: Outcome, seconds: float) -> list[str]
     return wrong
 
 
-def play(scenario: Scenario, trouble: Trouble | None) -> Outcome:
-    return virtual_time.run(_Stage(scenario, trouble).play())
+def play(scenario: Scenario, fault: InjectedFault | None) -> Outcome:
+    return virtual_time.run(_Stage(scenario, fault).play())
 
 
 class NeverQuiet(AssertionError):
@@ -259,15 +259,15 @@ class NeverQuiet(AssertionError):
 class _Stage:
     """One run: the world, the user, and the processes of the operator."""
 
-    def __init__(self, scenario: Scenario, trouble: Trouble | None) -> None:
+    def __init__(self, scenario: Scenario, fault: InjectedFault | None) -> None:
         self._scenario = scenario
-        self._trouble = trouble
+        self._trouble = fault
         self._is_down = False
         # The process that is disturbed: the first one, or the one after an outage that is part of the story.
         self._observed = 0
         self._processes: list[tuple[asyncio.Task[None], FaultyTransport]] = []
         self._errors = _Errors()
-        self.weather = Weather()
+        self.weather = Outages()
         self.outside: Outside | None = None
 
     async def play(self) -> Outcome:
@@ -284,7 +284,7 @@ class _Stage:
                     await self._rest(_RESYNC_SECONDS)
                 if number in self._scenario.down:
                     await self._stop()
-                async with asyncio.timeout(_PATIENCE_SECONDS):  # a user who waits for what never comes
+                async with asyncio.timeout(_TIMEOUT_SECONDS):  # a user who waits for what never comes
                     await step(user)
                 if number in self._scenario.down:
                     self._is_down = False
@@ -311,13 +311,13 @@ class _Stage:
             task.cancel()
         await asyncio.gather(*(task for task, _ in self._processes), return_exceptions=True)
 
-    def start(self, trouble: Trouble | None = None, *, back: int = 0) -> None:
+    def start(self, fault: InjectedFault | None = None, *, back: int = 0) -> None:
         if self._is_down:
             return
-        life = _Life(self, trouble)
-        api = Past(self._world, "skysail", back) if back else ApiModel(self._world, "skysail")
-        behind = functools.partial(Past, self._world, "skysail", _BEHIND)
-        transport = FaultyTransport(api, trouble, life, self.weather, behind=behind)
+        life = _Life(self, fault)
+        api = StaleApi(self._world, "skysail", back) if back else ApiModel(self._world, "skysail")
+        behind = functools.partial(StaleApi, self._world, "skysail", _BEHIND)
+        transport = FaultyTransport(api, fault, life, self.weather, behind=behind)
         process = Process(transport, now=self._now, seed=len(self._processes), outside=self.outside)
         self._scenario.build(process)
         life.process = process
@@ -332,11 +332,11 @@ class _Stage:
         began = quiet_since = now()
         seen = self._activity()
         while now() - quiet_since < seconds:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
             self._raise_what_ended()
             if self._activity() != seen or self.weather.is_bad:
                 seen, quiet_since = self._activity(), now()
-            if now() - began > _PATIENCE_SECONDS:
+            if now() - began > _TIMEOUT_SECONDS:
                 raise NeverQuiet(f"{self._scenario.name}: still writing after {now() - began:.0f} s")
 
     def _raise_what_ended(self) -> None:
@@ -402,9 +402,9 @@ def _place(obj: Object) -> str:
 class _Life:
     """One process of the operator, and what trouble does to it."""
 
-    def __init__(self, stage: _Stage, trouble: Trouble | None) -> None:
+    def __init__(self, stage: _Stage, fault: InjectedFault | None) -> None:
         self._stage = stage
-        self._trouble = trouble
+        self._trouble = fault
         self.is_deposed = False
         self.process: Process
         self.task: asyncio.Task[None]

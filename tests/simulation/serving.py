@@ -13,8 +13,8 @@ from skysail.base.names import Label
 from skysail.base.settings import Settings
 from skysail.kinds.serving.api.types import KINDS, ML_MODEL, MODEL_DEPLOYMENT
 from skysail.kinds.serving.caches import Caches
-from skysail.kinds.serving.reconciler import Models
-from skysail.kinds.serving.spec.config import terms
+from skysail.kinds.serving.reconciler import ModelReconciler
+from skysail.kinds.serving.spec.config import serving_config
 from skysail.kube.api.resources import CONTROLLER_REVISION, DEPLOYMENT, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE
 from tests.contract.api_dsl import owned_by
 from tests.simulation import runner
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 NAME = "iris"
 SERVERS = 2
 # Shorter than it takes the runner to believe that all have come to rest.
-_TERMS = terms(Settings(rollout_seconds=200, soak_seconds=10))
+_TERMS = serving_config(Settings(progress_deadline_seconds=200, min_ready_seconds=10))
 VOLATILE = frozenset({"startedAt", "finishedAt", "failureTime", "lastUpdatedTime"})
 
 
-class Yard:
+class ServingOperator:
     """An operator with the controllers of both kinds."""
 
     def __init__(self, process: Process) -> None:
@@ -57,7 +57,7 @@ class Yard:
         for cache in (*caches.models.values(), *caches.children):
             process.fill(cache)
         for kind in KINDS:
-            controller = Models(kind, process.client, caches, process.now, _TERMS)
+            controller = ModelReconciler(kind, process.client, caches, process.now, _TERMS)
             caches.wake(process.control(controller, caches.models[kind]), caches.models[kind])
 
 
@@ -208,7 +208,7 @@ def _scenario(name: str, *steps: Step, fewest: int = SERVERS, is_race: bool = Fa
     return Scenario(
         name=name,
         resources=(*(kind.resource for kind in KINDS), REPLICA_SET),
-        build=Yard,
+        build=ServingOperator,
         steps=steps,
         residents=(PlainJobs, DeploymentController, Autoscaler, Binder, Hosts),
         outside=functools.partial(Watchman, fewest),

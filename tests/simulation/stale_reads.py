@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LAG_SECONDS = 60.0
 
 
-class Past(ApiModel):
+class StaleApi(ApiModel):
     """Begins so many changes `back`. Writes, and reads of one object, are true: the real server promises that."""
 
     def __init__(self, world: World, user: str, back: int) -> None:

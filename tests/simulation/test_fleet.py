@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.contract.api_dsl import Api
-    from tests.simulation.coverage_report import Court
+    from tests.simulation.coverage_report import Checker
     from tests.simulation.faults import On
     from tests.simulation.runner import Outcome
 
@@ -101,8 +101,8 @@ def test_a_fleet_is_as_ordered_when_nothing_goes_wrong(name: str) -> None:
 
 @pytest.mark.parametrize(("on", "what"), runner.KINDS, ids=[f"{on}: {what}" for on, what in runner.KINDS])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_fleet_comes_to_the_same_end_whatever_goes_wrong(name: str, on: On, what: str, court: Court) -> None:
+def test_a_fleet_comes_to_the_same_end_whatever_goes_wrong(name: str, on: On, what: str, court: Checker) -> None:
     expected = _expected(name)
     if what == "crash":
         court.knows(expected)
-    assert court.complaints(SCENARIOS[name], expected, runner.troubles(expected, on, what)) == []
+    assert court.violations(SCENARIOS[name], expected, runner.faults_for(expected, on, what)) == []

@@ -18,7 +18,7 @@ from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT
 from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kinds.training.scheduling.kueue import WORKLOAD
 from skysail.kinds.training.scheduling.volcano import POD_GROUP
-from skysail.kinds.unimplemented.reconciler import Awaiting
+from skysail.kinds.unimplemented.reconciler import UnimplementedReconciler
 from skysail.kube.api.resources import (
     CONFIG_MAP,
     CONTROLLER_REVISION,
@@ -66,7 +66,7 @@ class Bystander:
 
     def __init__(self, kind: CustomKind, process: Process) -> None:
         cache = process.cache(kind.resource, kind.struct)
-        process.control(Awaiting(kind, cache, process.now), cache)
+        process.control(UnimplementedReconciler(kind, cache, process.now), cache)
 
 
 def _awaiting(kind: CustomKind) -> Case:

@@ -15,7 +15,7 @@ from tests.simulation.gangs import GANG, SCENARIOS, reference
 from tests.simulation.training import NAME
 
 if TYPE_CHECKING:
-    from tests.simulation.coverage_report import Court
+    from tests.simulation.coverage_report import Checker
 
 # The phase, what ended each attempt, how many retries that cost, and what stands at the scheduler's.
 ENDS: dict[str, tuple[str, list[str | None], int, str]] = {
@@ -101,15 +101,15 @@ def test_quota_is_given_back_only_when_the_last_pod_is_gone() -> None:
 
 
 @pytest.mark.parametrize("name", _CRASHES)
-def test_a_crash_after_any_effect_changes_nothing(name: str, court: Court) -> None:
+def test_a_crash_after_any_effect_changes_nothing(name: str, court: Checker) -> None:
     court.knows(reference(name))
-    troubles = runner.troubles(reference(name), "effect", "crash")
-    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+    faults = runner.faults_for(reference(name), "effect", "crash")
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []
 
 
-def test_an_operator_that_hears_late_of_an_admission_does_not_end_what_it_began(court: Court) -> None:
-    troubles = runner.troubles(reference("admitted"), "event", "drop")
-    assert court.complaints(SCENARIOS["admitted"], reference("admitted"), troubles) == []
+def test_an_operator_that_hears_late_of_an_admission_does_not_end_what_it_began(court: Checker) -> None:
+    faults = runner.faults_for(reference("admitted"), "event", "drop")
+    assert court.violations(SCENARIOS["admitted"], reference("admitted"), faults) == []
 
 
 def _status(name: str) -> dict[str, Any]:

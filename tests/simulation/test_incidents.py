@@ -15,8 +15,8 @@ from skysail.cloud.simulated.faults import Fault
 from skysail.kube.api.resources import NAMESPACE, POD
 from tests.contract.api_dsl import Api
 from tests.simulation import runner
-from tests.simulation.faults import Trouble
-from tests.simulation.offload import CLUSTER, VOLATILE, Harbour, Market, apply_pod
+from tests.simulation.faults import InjectedFault
+from tests.simulation.offload import CLUSTER, VOLATILE, CloudFixture, CloudOperator, apply_pod
 from tests.simulation.runner import Scenario
 from tests.simulation.world import EPOCH
 
@@ -37,28 +37,28 @@ class Story:
         self,
         *steps: Step,
         faults: tuple[Fault, ...] = (),
-        trouble: Trouble | None = None,
+        fault: InjectedFault | None = None,
         down: frozenset[int] = frozenset(),
-        market: type[Market] = Market,
+        cloud_fixture: type[CloudFixture] = CloudFixture,
         at_once: int = 1,
     ) -> None:
-        self.markets: list[Market] = []
+        self.markets: list[CloudFixture] = []
         scenario = Scenario(
             name="incident",
             resources=(CLOUD_INSTANCE.resource,),
-            build=Harbour,
+            build=CloudOperator,
             steps=steps,
             down=down,
-            outside=lambda: self._open(market, faults),
+            outside=lambda: self._open(cloud_fixture, faults),
             volatile=VOLATILE,
         )
-        self.outcome: Outcome = runner.play(scenario, trouble)
+        self.outcome: Outcome = runner.play(scenario, fault)
         assert self.outcome.bill.wrong == _said_of(at_once)
         assert self.outcome.errors == []
-        assert trouble is None or self.outcome.struck
+        assert fault is None or self.outcome.struck
 
-    def _open(self, market: type[Market], faults: tuple[Fault, ...]) -> Market:
-        self.markets.append(market(*faults))
+    def _open(self, cloud_fixture: type[CloudFixture], faults: tuple[Fault, ...]) -> CloudFixture:
+        self.markets.append(cloud_fixture(*faults))
         return self.markets[-1]
 
     def rows(self, verb: str) -> int:
@@ -115,7 +115,7 @@ async def until_state(api: Api, state: str) -> None:
 
 
 def test_01_a_crash_between_the_call_and_its_record_launches_nothing_twice():
-    story = Story(work, trouble=Trouble("call", 1, "crash"))
+    story = Story(work, fault=InjectedFault("call", 1, "crash"))
     assert (story.rows("create"), story.billed, story.phase()) == (1, 0, "Succeeded")
 
 
@@ -155,7 +155,7 @@ def test_07_what_is_deleted_while_it_is_being_launched_leaves_nothing():
     assert (story.billed, story.phase()) == (0, None)
 
 
-class Forgetful(Market):
+class Forgetful(CloudFixture):
     """A cloud that lists instances without the marks that we gave them."""
 
     def __init__(self, *script: Fault) -> None:
@@ -170,7 +170,7 @@ class Forgetful(Market):
 
 
 def test_08_instances_that_the_listing_no_longer_names_are_neither_doubled_nor_forgotten():
-    story = Story(work_for_hours, delete, market=Forgetful)
+    story = Story(work_for_hours, delete, cloud_fixture=Forgetful)
     assert (story.rows("create"), story.billed, story.phase()) == (1, 0, None)
 
 

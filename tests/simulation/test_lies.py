@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from skysail.cloud.errors import Unknown
+from skysail.cloud.errors import OutcomeUnknown
 from skysail.cloud.simulated.faults import Fault
-from tests.simulation.faults import Trouble
-from tests.simulation.offload import STRANGER, VENDOR, Market, apply_pod
+from tests.simulation.faults import InjectedFault
+from tests.simulation.offload import STRANGER, VENDOR, CloudFixture, apply_pod
 from tests.simulation.test_incidents import HOUR, Story, after, force_delete, work, work_for_hours
 
 if TYPE_CHECKING:
-    from skysail.cloud.account import Instance, Order
+    from skysail.cloud.account import Instance, LaunchSpec
     from tests.contract.api_dsl import Api
 
 _DUPLICATE = Fault(on="create", at=1, what="duplicate")
@@ -35,56 +35,56 @@ def test_both_end_although_listings_show_one_of_them_only() -> None:
     assert (story.rows("create"), story.billed, story.phase()) == (2, 0, None)
 
 
-class Spacious(Market):
+class Spacious(CloudFixture):
     """With a second stranger, so that a listing that leaves out every other one leaves out ours."""
 
     def __init__(self, *script: Fault) -> None:
         super().__init__(*script)
-        self.account.plant(claim="also theirs", cluster=STRANGER)
+        self.account.inject_orphan(claim="also theirs", cluster=STRANGER)
 
 
 def test_a_listing_that_leaves_out_what_runs_ends_nothing_and_doubles_nothing() -> None:
     lie = Fault(on="list", what="partial-lie", since=after(60.0))
-    story = Story(work_for_hours, faults=(lie,), market=Spacious)
+    story = Story(work_for_hours, faults=(lie,), cloud_fixture=Spacious)
     assert (story.rows("create"), story.rows("end asked"), story.phase()) == (1, 0, "Running")
 
 
-class Slow(Market):
+class Slow(CloudFixture):
     """Gives no answer to the first create, and carries it out as late as it says that it may."""
 
-    delay = VENDOR.terms.creating - 10.0
+    delay = VENDOR.terms.create_timeout - 10.0
 
     def __init__(self, *script: Fault) -> None:
         super().__init__(*script)
         self._late: list[asyncio.Task[Instance]] = []
         create = self.account.create
 
-        async def late(order: Order) -> Instance:
+        async def late(order: LaunchSpec) -> Instance:
             await asyncio.sleep(self.delay)
             return await create(order)
 
-        async def unanswered(order: Order) -> Instance:
+        async def unanswered(order: LaunchSpec) -> Instance:
             if self._late:
                 return await create(order)
             self._late.append(asyncio.get_running_loop().create_task(late(order)))
-            raise Unknown("no answer in time")
+            raise OutcomeUnknown("no answer in time")
 
         self.account.create = unanswered  # type: ignore[method-assign]  # a cloud of its own kind
 
 
 def test_a_create_that_is_finished_after_the_answer_was_given_up_is_adopted() -> None:
-    story = Story(work, market=Slow)
+    story = Story(work, cloud_fixture=Slow)
     assert (story.rows("create"), story.billed, story.phase()) == (1, 0, "Succeeded")
 
 
 def test_a_create_that_is_finished_after_a_crash_is_adopted() -> None:
     slow = Fault(on="create", at=1, what="slow", seconds=Slow.delay)
-    story = Story(work, faults=(slow,), trouble=Trouble("effect", 3, "crash"))
+    story = Story(work, faults=(slow,), fault=InjectedFault("effect", 3, "crash"))
     assert (story.rows("create"), story.billed, story.phase()) == (1, 0, "Succeeded")
 
 
 def test_a_clock_that_jumps_by_more_than_a_day_ends_nothing() -> None:
-    story = Story(work_for_hours, _while_nothing_happens, trouble=Trouble("call", 1, "clock forward"))
+    story = Story(work_for_hours, _while_nothing_happens, fault=InjectedFault("call", 1, "clock forward"))
     assert (story.rows("create"), story.rows("end asked"), story.phase()) == (1, 0, "Running")
 
 

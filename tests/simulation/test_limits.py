@@ -8,8 +8,8 @@ from skysail.claims.types import CLOUD_INSTANCE
 from skysail.cloud.simulated.faults import Fault
 from skysail.kube.api.resources import JOB, POD
 from tests.simulation.cloud_scenarios import of_job
-from tests.simulation.faults import Trouble
-from tests.simulation.offload import STRANGER, Market, apply_pod
+from tests.simulation.faults import InjectedFault
+from tests.simulation.offload import STRANGER, CloudFixture, apply_pod
 from tests.simulation.test_incidents import Story, after, delete
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def test_a_pod_that_ends_at_once_is_launched_five_times_in_ten_minutes() -> None
 
 def test_a_restart_does_not_let_go_of_the_brake() -> None:
     """The process after a crash finds the launches before it in the claims, which stay as long as their pods."""
-    story = Story(_fail_at_one_index, trouble=Trouble("call", 5, "crash"))
+    story = Story(_fail_at_one_index, fault=InjectedFault("call", 5, "crash"))
     launches = [row.at for row in story.markets[0].ledger.rows if row.verb == "create" and row.claim != "theirs"]
     assert sum(1 for at in launches if at < launches[0] + TEN_MINUTES) == 5
     assert len(launches) > 5, "it goes on later"
@@ -53,17 +53,19 @@ def _is_launched(claim: dict[str, dict[str, object]]) -> bool:
     return bool(claim.get("status", {}).get("instanceId"))
 
 
-class Crowded(Market):
+class Crowded(CloudFixture):
     """So many strangers that a page of the listing does not show what is ours."""
 
     def __init__(self, *script: Fault) -> None:
         super().__init__(*script)
-        self.account.plant(claim="also theirs", cluster=STRANGER)
+        self.account.inject_orphan(claim="also theirs", cluster=STRANGER)
 
 
 def test_listings_in_part_are_no_proof_of_absence() -> None:
     partial = Fault(on="list", what="partial", since=after(5.0), until=after(TEN_MINUTES))
-    story = Story(_work_for_long, faults=(partial,), trouble=Trouble("call", 1, "lost, done"), market=Crowded)
+    story = Story(
+        _work_for_long, faults=(partial,), fault=InjectedFault("call", 1, "lost, done"), cloud_fixture=Crowded
+    )
     assert (story.rows("create"), story.billed, story.phase()) == (1, 0, "Succeeded")
 
 

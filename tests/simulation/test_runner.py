@@ -9,7 +9,7 @@ import pytest
 
 from skysail.core.actions import Apply, Delete, Plan, SetFinalizers
 from tests.simulation import runner
-from tests.simulation.faults import Trouble
+from tests.simulation.faults import InjectedFault
 from tests.simulation.fleet import BERTH, FLEET, Admiral, FleetStatus, Snapshot, plan
 from tests.simulation.runner import NeverQuiet
 from tests.simulation.test_fleet import SCENARIOS
@@ -66,8 +66,8 @@ class Restless(Admiral):
 def test_a_mistake_is_found(controller: type[Admiral], scenario: str, on: On, what: str, complaint: str) -> None:
     faulty = msgspec.structs.replace(SCENARIOS[scenario], build=controller)
     expected = runner.reference(SCENARIOS[scenario])
-    trials = runner.troubles(runner.reference(faulty), on, what)
-    assert any(complaint in wrong for trial in trials for wrong in runner.judge(faulty, expected, trial).wrong)
+    trials = runner.faults_for(runner.reference(faulty), on, what)
+    assert any(complaint in wrong for trial in trials for wrong in runner.check(faulty, expected, trial).wrong)
 
 
 def test_a_controller_that_never_stops_writing_is_found() -> None:
@@ -81,7 +81,7 @@ def test_a_user_who_waits_for_what_never_comes_is_found() -> None:
 
     waiting = msgspec.structs.replace(SCENARIOS["create"], steps=(wait,))
     expected = runner.reference(SCENARIOS["create"])
-    assert "TimeoutError" in runner.judge(waiting, expected, Trouble("effect", 1, "crash")).wrong[0]
+    assert "TimeoutError" in runner.check(waiting, expected, InjectedFault("effect", 1, "crash")).wrong[0]
 
 
 def test_an_error_in_the_log_is_found() -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.simulation import runner
-from tests.simulation.faults import Trouble
+from tests.simulation.faults import InjectedFault
 from tests.simulation.serving import KINDS, SCENARIOS, reference
 
 if TYPE_CHECKING:
-    from tests.simulation.coverage_report import Court
+    from tests.simulation.coverage_report import Checker
     from tests.simulation.watches import Change
 
 # The phase, the number of the revision that is served, the outcomes in the history, and the conditions that hold.
@@ -202,38 +202,38 @@ def test_a_model_tells_little_on_its_way(name: str, most: int) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_crash_after_any_effect_changes_nothing(name: str, court: Court) -> None:
+def test_a_crash_after_any_effect_changes_nothing(name: str, court: Checker) -> None:
     court.knows(reference(name))
-    troubles = runner.troubles(reference(name), "effect", "crash")
-    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+    faults = runner.faults_for(reference(name), "effect", "crash")
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []
 
 
 @pytest.mark.parametrize("what", ["reply lost, done", "reply lost, not done"])
 @pytest.mark.parametrize("name", _TOLD_TWICE)
-def test_a_lost_reply_changes_nothing(name: str, what: str, court: Court) -> None:
-    troubles = runner.troubles(reference(name), "write", what)
-    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+def test_a_lost_reply_changes_nothing(name: str, what: str, court: Checker) -> None:
+    faults = runner.faults_for(reference(name), "write", what)
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []
 
 
-def test_a_second_operator_changes_nothing(court: Court) -> None:
+def test_a_second_operator_changes_nothing(court: Checker) -> None:
     name = "servers of an update crash"
-    troubles = runner.troubles(reference(name), "effect", "twin")
-    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+    faults = runner.faults_for(reference(name), "effect", "twin")
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []
 
 
 @pytest.mark.parametrize("what", ["repeat", "drop", "deafness"])
-def test_a_watch_that_repeats_itself_or_forgets_changes_nothing(what: str, court: Court) -> None:
+def test_a_watch_that_repeats_itself_or_forgets_changes_nothing(what: str, court: Checker) -> None:
     name = "servers of an update crash"
-    troubles = runner.troubles(reference(name), "event", what)[::4]
-    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+    faults = runner.faults_for(reference(name), "event", what)[::4]
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []
 
 
 @pytest.mark.parametrize("back", [4, 12, 22])
 @pytest.mark.parametrize("name", _TOLD_TWICE)
-def test_an_operator_that_is_told_the_past_brings_nothing_back(name: str, back: int, court: Court) -> None:
+def test_an_operator_that_is_told_the_past_brings_nothing_back(name: str, back: int, court: Checker) -> None:
     ends = [at for at, effect in enumerate(reference(name).effects, start=1) if effect.is_end]
-    troubles = [Trouble("effect", at, "crash", back=back) for at in ends]
-    assert court.complaints(SCENARIOS[name], reference(name), troubles) == []
+    faults = [InjectedFault("effect", at, "crash", back=back) for at in ends]
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []
 
 
 def _status(name: str) -> dict[str, Any]:

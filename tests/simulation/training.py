@@ -11,10 +11,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from skysail.base.timestamps import timestamp
-from skysail.kinds.training.api.training_job import TRAINING_JOB, NewestCheckpoint, Progress
+from skysail.kinds.training.api.training_job import TRAINING_JOB, LatestCheckpoint, Progress
 from skysail.kinds.training.progress.report import Report
-from skysail.kinds.training.progress.status_writer import Records
-from skysail.kinds.training.reconciler import Caches, Training
+from skysail.kinds.training.progress.status_writer import StatusWriter
+from skysail.kinds.training.reconciler import Caches, TrainingJobReconciler
 from skysail.kube.api.resources import JOB, POD
 from skysail.kube.cache.discovery import Discovery
 from tests.simulation import runner
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 NAME = "mnist"
 FOREVER = "* after=never"
 _REPORT_SECONDS = 5.0
-SAVED = NewestCheckpoint(path="/checkpoints/120", step=120, save_time="2026-01-01T01:00:00Z")
+SAVED = LatestCheckpoint(path="/checkpoints/120", step=120, save_time="2026-01-01T01:00:00Z")
 # A condition says which time it is told at, and a message names a moment; the rest of the end must be the same.
 VOLATILE = frozenset(
     {"startTime", "runTime", "endTime", "completionTime", "startedAt", "finishedAt", "lastUpdatedTime"}
 )
 
 
-class Yard:
+class TrainingOperator:
     """An operator with the controller of TrainingJobs, and what it writes down for their pods."""
 
     def __init__(self, process: Process) -> None:
-        self.caches = Caches.make()
+        self.caches = Caches.create()
         process.fill(self.caches.training)
         for cache in self.caches.children:
             process.fill(cache)
         discovery = self.discover(process)
-        training = Training(process.client, self.caches, process.now, serves=discovery.serves)
-        self.caches.wake(process.control(training, self.caches.training), discovery)
-        self._records = Records(process.client, self.caches.training, now=process.now, rng=process.rng)
+        reconciler = TrainingJobReconciler(process.client, self.caches, process.now, serves=discovery.serves)
+        self.caches.connect(process.control(reconciler, self.caches.training), discovery)
+        self._records = StatusWriter(process.client, self.caches.training, now=process.now, rng=process.rng)
         process.background += [self._records.run, self._hear]
 
     async def _hear(self) -> None:
@@ -62,7 +62,7 @@ class Yard:
             for job in self.caches.training.all():
                 is_first = [attempt.end_time for attempt in job.status.attempts] == [None]
                 if job.spec.checkpoint_dir and is_first and job.status.checkpoint != SAVED:
-                    self._records.note(job, Report(progress=Progress(percent=12), checkpoint=SAVED))
+                    self._records.enqueue(job, Report(progress=Progress(percent=12), checkpoint=SAVED))
 
     def discover(self, process: Process) -> Discovery:
         """Nobody looks for kinds that need not be there."""
@@ -168,7 +168,7 @@ def _scenario(
     return Scenario(
         name=name,
         resources=(TRAINING_JOB.resource,),
-        build=Yard,
+        build=TrainingOperator,
         steps=steps,
         residents=(JobController, Kubelets),
         volatile=VOLATILE | volatile,

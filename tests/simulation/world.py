@@ -15,7 +15,7 @@ import msgspec
 
 from skysail.kube.api.resources import CRD, JOB, NAMESPACE, POD, Resource
 from tests.simulation import kinds, ownership, statuses
-from tests.simulation.garbage_collector import Janitor
+from tests.simulation.garbage_collector import GarbageCollector
 from tests.simulation.kinds import Kind
 from tests.simulation.ownership import Manager, Object, Owners
 from tests.simulation.pagination import Pages
@@ -51,7 +51,7 @@ class World:
         self.kinds: dict[Resource, Kind] = {}
         self._random = random.Random(seed)
         # The controllers that live in the cluster, whoever else does. A scenario may add more.
-        self.janitor = Janitor(self)
+        self.janitor = GarbageCollector(self)
         self.residents: list[Resident] = [self.janitor]
         self._uids = 0
         for kind in [*kinds.built_in(), *map(kinds.of, resources)]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from ipaddress import IPv4Address
 
-from skysail.local.addresses import HULL
+from skysail.local.addresses import CLUSTER_IP
 from skysail.local.network.interfaces import SERVICES_ADDRESS
 from skysail.local.network.neighbours import hardware_address
 
@@ -44,16 +44,16 @@ REQUEST, REPLY = 1, 2
 
 def attacks(victim: str, client: str) -> dict[str, str]:
     """Frames in hex, by name. Each claims something of the victim, or of the way between it and the client."""
-    to_client, to_hull, of_victim = mac(client), mac(HULL), mac(victim)
+    to_client, to_hull, of_victim = mac(client), mac(CLUSTER_IP), mac(victim)
     return {
         "gratuitous request": arp(REQUEST, victim, NOBODY, victim),
         "gratuitous reply": arp(REPLY, victim, EVERYBODY, victim),
         "reply to the client": arp(REPLY, victim, to_client, client, to=to_client),
         "request to the client": arp(REQUEST, victim, NOBODY, client, to=to_client),
-        "reply to the cluster": arp(REPLY, victim, to_hull, HULL, to=to_hull),
-        "request to the cluster": arp(REQUEST, victim, NOBODY, HULL, to=to_hull),
+        "reply to the cluster": arp(REPLY, victim, to_hull, CLUSTER_IP, to=to_hull),
+        "request to the cluster": arp(REQUEST, victim, NOBODY, CLUSTER_IP, to=to_hull),
         "the client's address, told to the victim": arp(REPLY, client, of_victim, victim, to=of_victim),
-        "the cluster's address": arp(REPLY, HULL, EVERYBODY, HULL),
+        "the cluster's address": arp(REPLY, CLUSTER_IP, EVERYBODY, CLUSTER_IP),
         "the address of Services": arp(REPLY, SERVICES_ADDRESS, EVERYBODY, SERVICES_ADDRESS),
         "a hardware address of nobody": arp(REPLY, victim, EVERYBODY, victim, sender=RANDOM),
         "the victim's hardware address": arp(REPLY, victim, EVERYBODY, victim, sender=of_victim, source=of_victim),

@@ -12,7 +12,7 @@ from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.ledger import Row
 from skysail.cloud.simulated.vendors import VENDORS
 from skysail.local import addresses
-from tests.conformance.account_harness import Customer
+from tests.conformance.account_harness import AccountHarness
 from tests.support.kubectl import TIMEOUT, Manifest, get, ok
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def flags(cluster: Cluster, socket: Path | None = None) -> tuple[str, ...]:
     simulated_clouds.token(cluster.home)
     home = cluster.home
     return (
-        f"--node-address={addresses.HULL}",
+        f"--node-address={addresses.CLUSTER_IP}",
         f"--node-certificate={home.pki / 'node.crt'}",
         f"--node-key={home.pki / 'node.key'}",
-        f"--data-folder={home.root / 'clouds'}",
-        f"--simulated-clouds={socket or home.simulated_clouds}",
-        f"--simulated-token={home.root / 'simulated' / 'token'}",
+        f"--data-dir={home.root / 'clouds'}",
+        f"--simulated-cloud-url={socket or home.simulated_clouds}",
+        f"--simulated-cloud-token-file={home.root / 'simulated' / 'token'}",
     )
 
 
@@ -69,7 +69,7 @@ def at(cloud: str, manifest: Manifest) -> Manifest:
 def claims(cluster: Cluster, namespace: str) -> list[Manifest]:
     """The claims for pods of this namespace."""
     every = get(cluster, "default", "cloudinstances")["items"]
-    return [claim for claim in every if claim["spec"]["for"]["namespace"] == namespace]
+    return [claim for claim in every if claim["spec"]["owner"]["namespace"] == namespace]
 
 
 def let_go(cluster: Cluster, namespace: str) -> None:
@@ -92,7 +92,7 @@ class Books:
         return msgspec.json.Decoder(Row).decode_lines(whole)
 
     def ours(self, cloud: str) -> list[Row]:
-        return list(billing.of(self.rows(cloud), self.id))
+        return list(billing.rows_of_cluster(self.rows(cloud), self.id))
 
     def count(self, cloud: str, verb: Verb) -> int:
         return sum(row.verb == verb for row in self.ours(cloud))
@@ -104,12 +104,12 @@ class Books:
         """The claims that are paid for now."""
         return {row.claim for row in billing.billable(self.ours(cloud))}
 
-    def judge(self) -> None:
+    def check(self) -> None:
         """What must hold at any time."""
         for cloud in NODES:
             rows = self.rows(cloud)
-            assert billing.most_at_once(rows) <= 1, f"{cloud}: a claim was billed twice at once"
-            assert billing.strangers_touched(rows, cluster=self.id) == ()
+            assert billing.max_concurrent(rows) <= 1, f"{cloud}: a claim was billed twice at once"
+            assert billing.foreign_instances_touched(rows, cluster=self.id) == ()
             strangers = {row.instance for row in billing.billable(rows) if row.cluster != self.id}
             assert self._strangers[cloud] in strangers, f"{cloud}: the stranger's instance has ended"
 
@@ -119,7 +119,7 @@ class Books:
         names = {claim["metadata"]["name"] for claim in get(self._cluster, "default", "cloudinstances")["items"]}
         for cloud in NODES:
             assert billing.orphans(self.rows(cloud), cluster=self.id, claims=names) == ()
-        self.judge()
+        self.check()
 
     async def _invite_strangers(self) -> Mapping[str, str]:
         return {name: await self._invite_stranger(name) for name in NODES}
@@ -127,6 +127,6 @@ class Books:
     async def _invite_stranger(self, cloud: str) -> str:
         account = simulated_clouds.remote(self._cluster.home, VENDORS[cloud])
         try:
-            return (await Customer(account).running(Customer(account).order(seconds=7200.0))).id
+            return (await AccountHarness(account).running(AccountHarness(account).order(seconds=7200.0))).id
         finally:
             await account.close()

@@ -18,23 +18,23 @@ from typing import TYPE_CHECKING, Any, Self
 
 from skysail.app.install import install_node
 from skysail.base.unix_sockets import reachable
-from skysail.kube.certificates import Pair
+from skysail.kube.certificates import KeyPair
 from skysail.kube.client import kubeconfig
-from skysail.local import addresses, launcher, private_file
+from skysail.local import addresses, files, launcher
 from skysail.local.cluster.control_client import Control
 from skysail.local.cluster.home import Home
 from skysail.local.cluster.supervisor import Unit, UnitStatus
 from skysail.local.control_plane import binaries, build, credentials, pki
 from skysail.local.control_plane.flags import Component, PlaneOptions
 from skysail.local.errors import Refused
-from skysail.local.launcher import HullSettings
+from skysail.local.launcher import LocalClusterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
 # Long, because a machine may be busy with other things; no test passes by waiting.
-_PATIENCE_SECONDS = 600.0
+_TIMEOUT_SECONDS = 600.0
 _COMPACTION = Path(__file__).with_name("compaction.py")
 
 
@@ -50,9 +50,9 @@ class Cluster:
         self.home = Home(root)
         self.control = Control(self.home.control)
         self.binaries = binaries.locate(
-            build.Surroundings(env=os.environ, cache=build.cache_folder(os.environ), say=print, pause=time.sleep)
+            build.BuildDependencies(env=os.environ, cache=build.cache_folder(os.environ), say=print, pause=time.sleep)
         )
-        self._settings = HullSettings(
+        self._settings = LocalClusterSettings(
             home=str(root),
             binaries=self.binaries,
             plane=PlaneOptions(audit=True, durable=False, extra=_one_audit_log(extra or {})),
@@ -68,7 +68,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        launcher.stop(self.home, _PATIENCE_SECONDS)
+        launcher.stop(self.home, _TIMEOUT_SECONDS)
 
     @property
     def kubeconfig(self) -> Path:
@@ -147,7 +147,7 @@ class Cluster:
         ports: tuple[int, ...] = (),
     ) -> None:
         """As `start_operator`, for one that may never be ready."""
-        private_file.token(self.home.audit_token)
+        files.token(self.home.audit_token)
         run = (
             sys.executable,
             "-P",
@@ -155,7 +155,7 @@ class Cluster:
             "skysail",
             "run",
             f"--kubeconfig={kubeconfig or self.operator_kubeconfig}",
-            f"--webhook-host={addresses.HULL}",
+            f"--webhook-host={addresses.CLUSTER_IP}",
             "--drain-seconds=0",
             f"--audit-token={self.home.audit_token}",
             *(f"--model-source={place}" for place in addresses.MODEL_SOURCES),
@@ -210,15 +210,15 @@ class Cluster:
         path = self.home.logs / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def dial(self, port: int, host: str = addresses.HULL) -> socket.socket:
+    def dial(self, port: int, host: str = addresses.CLUSTER_IP) -> socket.socket:
         return self.control.dial(host, port)
 
-    def listen(self, port: int = 0, host: str = addresses.HULL) -> socket.socket:
+    def listen(self, port: int = 0, host: str = addresses.CLUSTER_IP) -> socket.socket:
         return self.control.listen(host, port)
 
     def get(self, path: str, port: int = addresses.OPERATOR_HEALTH_PORT) -> tuple[int, str]:
         """An HTTP request to something inside the hull: status and body."""
-        connection = HTTPConnection(addresses.HULL, port)
+        connection = HTTPConnection(addresses.CLUSTER_IP, port)
         connection.sock = self.dial(port)
         try:
             connection.request("GET", path)
@@ -227,7 +227,7 @@ class Cluster:
         finally:
             connection.close()
 
-    def certificate(self, *names: str) -> Pair:
+    def certificate(self, *names: str) -> KeyPair:
         """A server's certificate that everybody in the cluster trusts."""
         return self._pki().cluster.server(names, datetime.now(UTC))
 
@@ -260,9 +260,9 @@ class Cluster:
 
     def until(self, is_so: Callable[[], bool], what: str) -> None:
         """Look until it is so: the other side is another process, so nobody here can be woken."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not is_so():
-            assert time.monotonic() < deadline, f"waited {_PATIENCE_SECONDS:.0f} s in vain for {what}"
+            assert time.monotonic() < deadline, f"waited {_TIMEOUT_SECONDS:.0f} s in vain for {what}"
             time.sleep(0.02)
 
     def _is_ready(self, name: str, port: int) -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-_PATIENCE_SECONDS = 600.0
+_TIMEOUT_SECONDS = 600.0
 
 
 def wheel(name: str, code: str, version: str = "1.0") -> bytes:
@@ -72,7 +72,7 @@ class Index:
 
     def until_asked(self) -> None:
         """Somebody has begun to fetch a module. Whoever should have may have failed, so nobody waits for ever."""
-        assert self.asked.wait(_PATIENCE_SECONDS), "nobody asked the index for a module"
+        assert self.asked.wait(_TIMEOUT_SECONDS), "nobody asked the index for a module"
 
     def answer(self, path: str) -> tuple[int, str, bytes]:
         name = path.rstrip("/").rpartition("/")[2]

@@ -15,11 +15,11 @@ import msgspec
 from aiohttp import web
 
 from skysail.cloud.provider import Pod
-from skysail.kube.api.objects import version
+from skysail.kube.api.objects import resource_version
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.http_transport import HttpTransport
-from skysail.local.addresses import HULL
+from skysail.local.addresses import CLUSTER_IP
 from skysail.local.network.network import Network
 
 PORT = 18053
@@ -61,14 +61,14 @@ async def main(login: Path) -> None:
 
     async def seen(_: web.Request) -> web.Response:
         known = [*network.services.all(), *network.slices.all()]
-        return web.Response(body=msgspec.json.encode({thing.metadata.uid: version(thing) for thing in known}))
+        return web.Response(body=msgspec.json.encode({thing.metadata.uid: resource_version(thing) for thing in known}))
 
     app = web.Application()
     app.add_routes([web.get("/readyz", ready), web.get("/look", look), web.get("/seen", seen)])
     app.add_routes([web.post("/attach", attach), web.post("/detach", detach)])
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, HULL, PORT).start()
+    await web.TCPSite(runner, CLUSTER_IP, PORT).start()
     running = asyncio.create_task(network.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     try:

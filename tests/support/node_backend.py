@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from yarl import URL
 
-from skysail.cloud.errors import Gone, Refused
-from skysail.cloud.provider import Abilities, Output, RunId, Usage
-from skysail.node.server.backend import ContainerStats, NodeStats, Place
-from skysail.node.server.errors import NoSuch, NotRunning
+from skysail.cloud.errors import Gone, Rejected
+from skysail.cloud.provider import Features, Output, RunId, Usage
+from skysail.node.server.backend import ContainerStats, NodeStats, PodRef
+from skysail.node.server.errors import NotFound, NotRunning
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from skysail.node.log_store import Excerpt, LogStore
+    from skysail.node.log_store import LogQuery, LogStore
 
 PIECE = 128 * 1024
-EVERYTHING = Abilities(exec=True, attach=True, port_forward=True, stats=True)
+EVERYTHING = Features(exec=True, attach=True, port_forward=True, stats=True)
 
 
 class Talk:
@@ -58,7 +58,7 @@ class Talk:
             return cls(child, master)
         except FileNotFoundError as error:
             message = f'exec: "{command[0]}": executable file not found in $PATH'
-            raise Refused("StartError", message) from error
+            raise Rejected("StartError", message) from error
 
     async def write(self, data: bytes) -> None:
         if self._master is not None:
@@ -201,39 +201,39 @@ class ProcessBackend:
     """Pods by name, each with a container `main`; `skysail.node.server.backend.Backend`."""
 
     def __init__(self, logs: LogStore) -> None:
-        self.abilities = EVERYTHING
+        self.features = EVERYTHING
         self.logs_store = logs
         self.uids: dict[tuple[str, str], str] = {}
         self.containers: dict[str, Container] = {}
         self.open_lines = 0
 
-    async def start(self, place: Place, command: tuple[str, ...]) -> Container:
+    async def start(self, pod_ref: PodRef, command: tuple[str, ...]) -> Container:
         """Run `main` of this pod, again if it has run before."""
-        self.uids[place.namespace, place.pod] = place.uid
-        before = self.containers.get(place.uid)
+        self.uids[pod_ref.namespace, pod_ref.pod] = pod_ref.uid
+        before = self.containers.get(pod_ref.uid)
         if before:
             await before.talk.close()
             await before.task
-        run = RunId(place.uid, "main", before.run.number + 1 if before else 0)
+        run = RunId(pod_ref.uid, "main", before.run.number + 1 if before else 0)
         talk = await Talk.start(command, tty=False)
-        self.containers[place.uid] = Container(run, talk, self.logs_store)
-        return self.containers[place.uid]
+        self.containers[pod_ref.uid] = Container(run, talk, self.logs_store)
+        return self.containers[pod_ref.uid]
 
     async def close(self) -> None:
         for container in self.containers.values():
             await container.talk.close()
             await container.task
 
-    def pod(self, place: Place) -> str:
-        uid = self.uids.get((place.namespace, place.pod))
-        if uid is None or place.uid not in {"", uid}:
-            raise NoSuch(f'pod "{place.pod}" in namespace "{place.namespace}" is not on this node')
+    def pod(self, pod_ref: PodRef) -> str:
+        uid = self.uids.get((pod_ref.namespace, pod_ref.pod))
+        if uid is None or pod_ref.uid not in {"", uid}:
+            raise NotFound(f'pod "{pod_ref.pod}" in namespace "{pod_ref.namespace}" is not on this node')
         return uid
 
-    def run(self, place: Place) -> RunId:
-        container = self._container(place)
+    def run(self, pod_ref: PodRef) -> RunId:
+        container = self._container(pod_ref)
         if container.talk.child.returncode is not None:
-            raise NotRunning(f'container "{place.container}" has ended')
+            raise NotRunning(f'container "{pod_ref.container}" has ended')
         return container.run
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Talk:
@@ -251,15 +251,17 @@ class ProcessBackend:
         try:
             return TcpLine(*await asyncio.open_connection("127.0.0.1", port))
         except OSError as error:
-            raise Refused("ConnectionRefused", f"nothing listens on port {port}") from error
+            raise Rejected("ConnectionRefused", f"nothing listens on port {port}") from error
 
-    def logs(self, place: Place, *, previous: bool, excerpt: Excerpt) -> AsyncIterator[bytes]:
-        run = self._container(place).run
+    def logs(self, pod_ref: PodRef, *, previous: bool, log_query: LogQuery) -> AsyncIterator[bytes]:
+        run = self._container(pod_ref).run
         if previous:
             run = RunId(run.pod, run.container, run.number - 1)
             if run.number not in self.logs_store.numbers(run.pod, run.container):
-                raise NotRunning(f'previous terminated container "{place.container}" in pod "{place.pod}" not found')
-        return self.logs_store.read(run, excerpt)
+                raise NotRunning(
+                    f'previous terminated container "{pod_ref.container}" in pod "{pod_ref.pod}" not found'
+                )
+        return self.logs_store.read(run, log_query)
 
     def pods(self) -> list[dict[str, Any]]:
         return [
@@ -280,12 +282,12 @@ class ProcessBackend:
             started=1.0, at=time.time(), usage=Usage(cpu_seconds=100.0, memory=2**30), containers=containers
         )
 
-    def _container(self, place: Place) -> Container:
-        uid = self.pod(place)
-        if place.container != "main":
-            raise NoSuch(f'container "{place.container}" is not in pod "{place.pod}"')
+    def _container(self, pod_ref: PodRef) -> Container:
+        uid = self.pod(pod_ref)
+        if pod_ref.container != "main":
+            raise NotFound(f'container "{pod_ref.container}" is not in pod "{pod_ref.pod}"')
         if uid not in self.containers:
-            raise NotRunning(f'container "{place.container}" in pod "{place.pod}" is waiting to start')
+            raise NotRunning(f'container "{pod_ref.container}" in pod "{pod_ref.pod}" is waiting to start')
         return self.containers[uid]
 
 

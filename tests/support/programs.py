@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 
 from skysail.local.control_plane import build, go_toolchain
-from skysail.local.control_plane.file_lock import alone
+from skysail.local.control_plane.file_lock import exclusive
 
-_TRIES = 10
-_LONGEST_PAUSE = 60.0
+_MAX_ATTEMPTS = 10
+_MAX_BACKOFF = 60.0
 # Nothing of the user's own settings may change what is built.
 _ENV = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -trimpath -buildvcs=false", "GOWORK": "off"}
 
@@ -31,7 +31,7 @@ class GoProgram(msgspec.Struct, frozen=True):
         kept = build.cache_folder(os.environ) / self.folder.parent.name / self.folder.name / self._key()
         binary = kept / self.folder.name
         kept.mkdir(parents=True, exist_ok=True)
-        with alone(kept / "lock", waiting=_quietly):
+        with exclusive(kept / "lock", waiting=_quietly):
             if not binary.exists():
                 with tempfile.TemporaryDirectory(dir=kept) as scratch:
                     half = Path(scratch) / self.folder.name
@@ -53,7 +53,7 @@ class GoProgram(msgspec.Struct, frozen=True):
     def _go(self, *arguments: str) -> str:
         """Try until it is done: the module proxy asks for patience now and then. Downloads are kept between tries."""
         go = go_toolchain.find(os.environ, build.cache_folder(os.environ), _quietly)
-        for attempt in range(1, _TRIES + 1):
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
             done = subprocess.run(
                 [go, *arguments],
                 cwd=self.folder,
@@ -66,7 +66,7 @@ class GoProgram(msgspec.Struct, frozen=True):
                 return done.stdout
             if "429 Too Many Requests" not in done.stderr:
                 break
-            time.sleep(min(5.0 * attempt, _LONGEST_PAUSE))
+            time.sleep(min(5.0 * attempt, _MAX_BACKOFF))
         raise RuntimeError(f"go {' '.join(arguments)} in {self.folder}:\n{done.stderr[-4000:]}")
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Between two neighbours, not from end to end.
 _HOP_BY_HOP = {"connection", "host", "keep-alive", "transfer-encoding", "content-length", "upgrade"}
 # Long, because a machine may be busy with other things; no test passes by waiting.
-_PATIENCE_SECONDS = 600.0
+_TIMEOUT_SECONDS = 600.0
 
 
 class Seen(msgspec.Struct, kw_only=True):
@@ -256,13 +256,13 @@ class Proxy:
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         waited: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        waited.result(timeout=_PATIENCE_SECONDS)
+        waited.result(timeout=_TIMEOUT_SECONDS)
 
     def _listen(self) -> socket.socket:
         """Listen, and tell the operator where."""
         listener = self._cluster.listen()
         now, authority = datetime.now(UTC), pki.ensure(self._cluster.home.pki, datetime.now(UTC))
-        server = f"https://{addresses.HULL}:{listener.getsockname()[1]}"
+        server = f"https://{addresses.CLUSTER_IP}:{listener.getsockname()[1]}"
         credentials.write(self.kubeconfig, authority, self._identity, server=server, now=now)
         return listener
 
@@ -294,9 +294,9 @@ class Proxy:
             yield session, access.server
 
     def _tls(self) -> ssl.SSLContext | None:
-        pair = self._cluster.certificate(addresses.HULL)
+        key_pair = self._cluster.certificate(addresses.CLUSTER_IP)
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        load_certificate(tls, pair.certificate, pair.key)
+        load_certificate(tls, key_pair.certificate, key_pair.key)
         return tls
 
     def _is_stream(self, seen: Seen) -> bool:

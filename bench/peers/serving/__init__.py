@@ -20,8 +20,8 @@ TORCH, ONNX, ONNX_V2 = "fastapi-pytorch", "fastapi-onnx", "fastapi-onnx, v2"
 _HERE = Path(__file__).parent
 _SOURCE = Path(__file__).parents[3] / "src"
 _TORCH = "torch==2.15.0"
-_OURS = ("fastapi", "httptools", "msgspec", "numpy", "onnxruntime", "orjson", "uvicorn", "uvloop")
-_LONGEST_REASON = 200
+_OWN_PEER = ("fastapi", "httptools", "msgspec", "numpy", "onnxruntime", "orjson", "uvicorn", "uvloop")
+_MAX_REASON_LENGTH = 200
 
 
 class NotToBeHad(Exception):
@@ -73,7 +73,7 @@ def environment(contestant: Contestant) -> Path:
         ):
             made = subprocess.run(argv, stderr=subprocess.PIPE, text=True, check=False)
             if made.returncode:
-                raise NotToBeHad(" ".join(made.stderr.split())[:_LONGEST_REASON])
+                raise NotToBeHad(" ".join(made.stderr.split())[:_MAX_REASON_LENGTH])
         (folder / "made").touch()
     return folder / "bin"
 
@@ -131,11 +131,11 @@ CONTESTANTS = (
         start=_script("naive.py"),
         ready="/ready",
     ),
-    Contestant(name=TORCH, packages=(_TORCH, "safetensors", *_OURS), start=_ours("model.pt"), ready=_READY),
-    Contestant(name=ONNX, packages=_OURS, start=_ours("model.onnx"), ready=_READY),
+    Contestant(name=TORCH, packages=(_TORCH, "safetensors", *_OWN_PEER), start=_ours("model.pt"), ready=_READY),
+    Contestant(name=ONNX, packages=_OWN_PEER, start=_ours("model.onnx"), ready=_READY),
     Contestant(
         name=ONNX_V2,
-        packages=_OURS,
+        packages=_OWN_PEER,
         start=_ours("model.onnx"),
         ready=_READY,
         path="/v2/models/net/infer",

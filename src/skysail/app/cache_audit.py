@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from skysail.app.cluster_check import CannotStart
+from skysail.app.cluster_check import StartupError
 from skysail.base import health_server
-from skysail.kube.cache.audit import Finding
+from skysail.kube.cache.audit import AuditResult
 from skysail.kube.cache.informers import Informers
 from skysail.kube.client.errors import KubeError
 
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 
 
 def read_token(path: str | None) -> str:
-    """Return the token that a caller of /audit must know, and nothing if no file is set. Raises `CannotStart`."""
+    """Return the token that a caller of /audit must know, and nothing if no file is set. Raises `StartupError`."""
     if path is None:
         return ""
     try:
         token = Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CannotStart(f"audit_token names {path}, which cannot be read: {error}.") from error
+        raise StartupError(f"audit_token names {path}, which cannot be read: {error}.") from error
     if not token:
-        raise CannotStart(f"audit_token names {path}, which is empty: write a token into it.")
+        raise StartupError(f"audit_token names {path}, which is empty: write a token into it.")
     return token
 
 
@@ -49,17 +49,17 @@ class Audits:
             except KubeError as error:
                 log.info("caches not audited", extra={"why": str(error)})
 
-    async def asked(self) -> list[Finding]:
+    async def audit_now(self) -> list[AuditResult]:
         try:
             return await self._audit()
         except KubeError as error:
             raise health_server.AuditFailed(f"the API server does not answer: {error}") from error
 
-    async def _audit(self) -> list[Finding]:
-        findings = await self._informers.audit()
-        for finding in findings:
-            wrong = finding.missing + finding.stale + finding.extra
-            self.differences[finding.kind] = self.differences.get(finding.kind, 0) + wrong
-            if finding.differs:
-                log.warning("cache differed and is filled anew", extra=msgspec.structs.asdict(finding))
-        return findings
+    async def _audit(self) -> list[AuditResult]:
+        audit_results = await self._informers.audit()
+        for audit_result in audit_results:
+            wrong = audit_result.missing + audit_result.stale + audit_result.extra
+            self.differences[audit_result.kind] = self.differences.get(audit_result.kind, 0) + wrong
+            if audit_result.differs:
+                log.warning("cache differed and is filled anew", extra=msgspec.structs.asdict(audit_result))
+        return audit_results

@@ -18,51 +18,53 @@ from skysail.base import clock
 from skysail.base.errors import UserError
 from skysail.base.inherited_listeners import InheritedListeners
 from skysail.base.metrics import Metrics
-from skysail.base.names import REAL, SIMULATED
+from skysail.base.names import ACCOUNT_REAL, ACCOUNT_SIMULATED
 from skysail.base.settings import NodeSettings, Settings
-from skysail.claims.manager import Bureau
-from skysail.claims.provider import Wishes
-from skysail.cloud.account import Cloud
-from skysail.cloud.simulated.account import Account
+from skysail.claims.manager import ClaimManager
+from skysail.claims.provider import CloudRequirements
+from skysail.cloud.account import CloudAccount
+from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.http.client import RemoteAccount
-from skysail.cloud.simulated.unavailable import Unusable
+from skysail.cloud.simulated.unavailable import UnavailableAccount
 from skysail.cloud.simulated.vendors import VENDORS
 from skysail.kube import certificates
-from skysail.kube.certificates import Pair
+from skysail.kube.certificates import KeyPair
 from skysail.kube.client.client import Client
 from skysail.kube.events import Broadcaster
 from skysail.node import kubelet
-from skysail.node.config.references import Node
-from skysail.node.kubelet import Keeper
+from skysail.node.config.references import NodeInfo
+from skysail.node.kubelet import Kubelet
 from skysail.node.log_store import LogStore
-from skysail.node.registration.node_lease import Heartbeat
-from skysail.node.registration.registrar import CloudState, Description, Registrar
+from skysail.node.registration.node_lease import NodeLease
+from skysail.node.registration.registrar import CloudHealth, NodeDescription, NodeRegistrar
 from skysail.node.server import routes
-from skysail.node.server.authentication import Callers
-from skysail.node.server.authorization import Rights
-from skysail.node.server.tls import Identity
-from skysail.node.server_backend import Reach
+from skysail.node.server.authentication import Authenticator
+from skysail.node.server.authorization import Authorizer
+from skysail.node.server.tls import ServingCertificate
+from skysail.node.server_backend import KubeletBackend
 from skysail.node.sync import cloud_requirements
-from skysail.node.usage_sampler import Sampler
+from skysail.node.usage_sampler import UsageSampler
 
 _CERTIFICATE_DAYS = 365
 
 
-class NoAccount(UserError):
+class AccountError(UserError):
     """A setting about clouds cannot be used; the message names it."""
 
 
 @contextlib.asynccontextmanager
-async def accounts(settings: Settings) -> AsyncIterator[dict[str, Cloud]]:
+async def accounts(settings: Settings) -> AsyncIterator[dict[str, CloudAccount]]:
     """The clouds that this process may call, by name."""
-    opened: dict[str, RemoteAccount | Account | Unusable] = {}
-    wanted = [vendor for name, vendor in VENDORS.items() if name in {row.provider for row in settings.nodes.values()}]
-    if settings.simulated_clouds:
-        token = _read(settings.simulated_token, "simulated_token")
-        socket_path = _socket(settings.simulated_clouds)
-        opened = {vendor.name: RemoteAccount(vendor, socket_path, token) for vendor in wanted}
+    opened: dict[str, RemoteAccount | SimulatedAccount | UnavailableAccount] = {}
+    desired = [
+        vendor for name, vendor in VENDORS.items() if name in {node.provider for node in settings.nodes.values()}
+    ]
+    if settings.simulated_cloud_url:
+        token = _read(settings.simulated_cloud_token_file, "simulated_cloud_token_file")
+        socket_path = _socket(settings.simulated_cloud_url)
+        opened = {vendor.name: RemoteAccount(vendor, socket_path, token) for vendor in desired}
     elif settings.mock_clouds:
-        opened = {vendor.name: open_account(vendor, Path(settings.data_folder)) for vendor in wanted}
+        opened = {vendor.name: open_account(vendor, Path(settings.data_dir)) for vendor in desired}
     try:
         yield dict(opened)
     finally:
@@ -70,14 +72,14 @@ async def accounts(settings: Settings) -> AsyncIterator[dict[str, Cloud]]:
             await account.close()
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class SharedParts(msgspec.Struct, frozen=True, kw_only=True):
     """What the nodes of a process share."""
 
     client: Client
     # Writes while this process leads.
     acting: Client
     broadcaster: Broadcaster
-    identity: Identity
+    identity: ServingCertificate
     # Has a folder for each node.
     logs: Path
     listeners: InheritedListeners
@@ -91,61 +93,63 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 class CloudNode:
     """One node. The replica that leads serves it; the others keep its Lease meanwhile."""
 
-    def __init__(self, name: str, settings: NodeSettings, bureau: Bureau, parts: Parts) -> None:
+    def __init__(self, name: str, settings: NodeSettings, manager: ClaimManager, parts: SharedParts) -> None:
         self.name = name
-        provider = bureau.provider(settings.provider)
+        provider = manager.provider(settings.provider)
         self._logs = LogStore(parts.logs / name)
-        self.keeper = Keeper(
+        self.keeper = Kubelet(
             parts.acting,
             provider,
-            Node(name=name, address=parts.address, allocatable=settings.capacity, is_virtual=True),
+            NodeInfo(name=name, address=parts.address, allocatable=settings.capacity, is_virtual=True),
             self._logs,
-            around=kubelet.Surroundings(parts.broadcaster, time.time, clock.steady, parts.rng),
+            deps=kubelet.KubeletDependencies(parts.broadcaster, time.time, clock.boottime, parts.rng),
         )
-        provider.wishes = self._wishes
+        provider.requirements = self._requirements
         self._settings = settings
         self._provider = provider
-        self._listings = bureau.listings[settings.provider]
-        self._sweeper = bureau.sweepers[settings.provider]
+        self._inventory = manager.listings[settings.provider]
+        self._collector = manager.sweepers[settings.provider]
         self._parts = parts
 
     async def serve(self) -> None:
         """Until cancelled."""
         parts = self._parts
-        sampler = Sampler(self._provider, time.time)
-        reach = Reach(self.keeper, self._provider, self._logs, sampler)
-        gate = routes.Gate(Callers(parts.client, time.monotonic), Rights(parts.client, self.name, time.monotonic))
-        pages = routes.NodeApi(self.name, reach, gate, metrics=Metrics().page, clock=time.time)
+        usage_sampler = UsageSampler(self._provider, time.time)
+        kubelet_backend = KubeletBackend(self.keeper, self._provider, self._logs, usage_sampler)
+        gate = routes.AccessGate(
+            Authenticator(parts.client, time.monotonic), Authorizer(parts.client, self.name, time.monotonic)
+        )
+        pages = routes.KubeletApi(self.name, kubelet_backend, gate, metrics=Metrics().render, clock=time.time)
         port = self._settings.port
         listener = parts.listeners.take(port) or socket.create_server((parts.address, port))
         await parts.identity.ready.wait()
         server = await routes.serve(pages, listener, parts.identity.callers.context)
-        registrar = Registrar(parts.acting, self._description(), now=clock.now, rng=parts.rng, cloud=self._state)
+        registrar = NodeRegistrar(parts.acting, self._description(), now=clock.now, rng=parts.rng, cloud=self._state)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.keeper.run())
-                tasks.create_task(sampler.run())
+                tasks.create_task(usage_sampler.run())
                 tasks.create_task(registrar.run())
         finally:
             await server.cleanup()
 
     async def stand_by(self) -> None:
         """Until cancelled."""
-        await Heartbeat(self._parts.client, self.name, clock.now).stand_by()
+        await NodeLease(self._parts.client, self.name, clock.now).stand_by()
 
-    def _wishes(self, uid: str) -> Wishes:
-        pod = self.keeper.known(uid)
-        return cloud_requirements.wishes(pod) if pod else Wishes()
+    def _requirements(self, uid: str) -> CloudRequirements:
+        pod = self.keeper.cached_pod(uid)
+        return cloud_requirements.requirements(pod) if pod else CloudRequirements()
 
-    def _state(self) -> CloudState | None:
-        if not self._listings.is_polled:
+    def _state(self) -> CloudHealth | None:
+        if not self._inventory.is_polled:
             return None
-        return CloudState(self._listings.outage, self._sweeper.complaint)
+        return CloudHealth(self._inventory.outage, self._collector.orphan_message)
 
-    def _description(self) -> Description:
+    def _description(self) -> NodeDescription:
         key, _, effect = self._settings.taint.rpartition(":")
         name, _, value = key.partition("=")
-        return Description(
+        return NodeDescription(
             name=self.name,
             address=self._parts.address,
             port=self._settings.port,
@@ -155,18 +159,18 @@ class CloudNode:
             labels=self._settings.labels,
             taints=({"key": name, "value": value, "effect": effect},),
             is_virtual=True,
-            runtime=f"{self._settings.provider}://{SIMULATED if self._parts.is_simulated else REAL}",
+            runtime=f"{self._settings.provider}://{ACCOUNT_SIMULATED if self._parts.is_simulated else ACCOUNT_REAL}",
         )
 
 
-def certificate(settings: Settings, address: str) -> Callable[[], Pair]:
+def certificate(settings: Settings, address: str) -> Callable[[], KeyPair]:
     """What the nodes' servers show: the files of the settings, read anew each time, or one of our own."""
     if settings.node_certificate and settings.node_key:
         files = Path(settings.node_certificate), Path(settings.node_key)
-        return lambda: Pair(files[0].read_bytes(), files[1].read_bytes())
+        return lambda: KeyPair(files[0].read_bytes(), files[1].read_bytes())
     now, valid = clock.now(), timedelta(days=_CERTIFICATE_DAYS)
     own = certificates.server(
-        certificates.authority("skysail-nodes", now=now, valid=valid), [address], now=now, valid=valid
+        certificates.certificate_authority("skysail-nodes", now=now, valid=valid), [address], now=now, valid=valid
     )
     return lambda: own
 
@@ -174,7 +178,7 @@ def certificate(settings: Settings, address: str) -> Callable[[], Pair]:
 def _socket(name: str) -> Path:
     path = Path(name)
     if not path.is_absolute() or not path.parent.is_dir():
-        raise NoAccount(
+        raise AccountError(
             f"simulated_clouds is {name!r}, which is no path of a Unix socket in a folder that exists: name the socket "
             "of the simulated clouds, such as $SKYSAIL_HOME/clouds.sock."
         )
@@ -183,8 +187,8 @@ def _socket(name: str) -> Path:
 
 def _read(path: str | None, name: str) -> str:
     if not path:
-        raise NoAccount(f"The setting {name} is missing: it names the file with the token for simulated clouds.")
+        raise AccountError(f"The setting {name} is missing: it names the file with the token for simulated clouds.")
     try:
         return Path(path).read_text().strip()
     except OSError as error:
-        raise NoAccount(f"{name} names {path}, which cannot be read: {error.strerror}.") from error
+        raise AccountError(f"{name} names {path}, which cannot be read: {error.strerror}.") from error

@@ -14,7 +14,7 @@ from skysail.kube.client.errors import Forbidden, KubeError
 OLDEST_KUBERNETES = (1, 29)
 
 
-class CannotStart(UserError):
+class StartupError(UserError):
     """Something outside is not as the operator needs it; the message says what."""
 
 
@@ -24,40 +24,40 @@ class _Version(msgspec.Struct, rename="camel"):
     git_version: str
 
 
-class Ground(msgspec.Struct, frozen=True):
+class ClusterInfo(msgspec.Struct, frozen=True):
     """What cluster this is: by its version, and by the UID of a namespace that every cluster has once."""
 
     version: str
     cluster: str
 
 
-async def look_around(client: Client, server: str) -> Ground:
+async def check_cluster(client: Client, server: str) -> ClusterInfo:
     try:
         version = await client.read("/version", _Version)
     except Forbidden as error:
-        raise CannotStart(
+        raise StartupError(
             f"{server} does not accept this login: {error.message}. Make a new token or certificate."
         ) from error
     except KubeError as error:
-        raise CannotStart(
+        raise StartupError(
             f"The API server {server} does not answer: {error}. Is the cluster up, and does the kubeconfig name it?"
         ) from error
     if (int(version.major), int(version.minor.rstrip("+"))) < OLDEST_KUBERNETES:
         oldest = ".".join(map(str, OLDEST_KUBERNETES))
-        raise CannotStart(f"This cluster runs Kubernetes {version.git_version}; Skysail needs {oldest} or newer.")
-    return Ground(version.git_version, await _cluster_id(client))
+        raise StartupError(f"This cluster runs Kubernetes {version.git_version}; Skysail needs {oldest} or newer.")
+    return ClusterInfo(version.git_version, await _cluster_id(client))
 
 
 async def _cluster_id(client: Client) -> str:
     try:
         return (await client.get(NAMESPACE, "", "kube-system", Object)).metadata.uid
     except Forbidden as error:
-        raise without_rights(error) from error
+        raise missing_rbac(error) from error
     except KubeError as error:
-        raise CannotStart(f"The namespace kube-system cannot be read: {error}. Try again.") from error
+        raise StartupError(f"The namespace kube-system cannot be read: {error}. Try again.") from error
 
 
-def without_rights(error: Forbidden) -> CannotStart:
-    return CannotStart(
+def missing_rbac(error: Forbidden) -> StartupError:
+    return StartupError(
         f"The rights of Skysail are not installed ({error.message}): `kubectl apply -f config/rbac/role.yaml`."
     )

@@ -10,18 +10,18 @@ from skysail.app import manifests
 from skysail.base.names import Label
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import CRD, ROLE_BINDING, SERVICE
-from skysail.kube.cache.discovery import Definition
+from skysail.kube.cache.discovery import CrdInfo
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client, Manifest
 from skysail.kube.client.errors import Conflict, NotFound, Throttled
 from skysail.kube.client.http_transport import HttpTransport
-from skysail.local.addresses import HULL, METRICS_PORT, METRICS_SERVICE, NODE
+from skysail.local.addresses import CLUSTER_IP, METRICS_PORT, METRICS_SERVICE, NODE
 from skysail.local.control_plane.pki import NODE_AGENT
 from skysail.local.storage import provisioner
 from skysail.node import metrics_api
 from skysail.node.server import tls
 
-_PATIENCE_SECONDS = 30
+_TIMEOUT_SECONDS = 30
 _POLL_SECONDS = 0.05
 
 
@@ -35,7 +35,7 @@ async def install(path: Path) -> None:
         roles = [*manifests.rules(), *manifests.tenant_roles()]
         if stand_ins:
             roles += manifests.compatible_tenant_roles()
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             await _apply(client, manifests.namespace())
             await asyncio.gather(*(_apply(client, manifest) for manifest in (*definitions, *roles)))
             await asyncio.gather(*(_established(client, definition) for definition in definitions))
@@ -67,7 +67,7 @@ def _metrics_service() -> Manifest:
         "apiVersion": SERVICE.api_version,
         "kind": SERVICE.kind,
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"type": "ExternalName", "externalName": HULL},
+        "spec": {"type": "ExternalName", "externalName": CLUSTER_IP},
     }
 
 
@@ -85,16 +85,16 @@ def _reads_authorities() -> Manifest:
 
 async def _absent_or_ours(client: Client, definitions: list[Manifest]) -> list[Manifest]:
     """Another project's own definition stays: ours only stands in for it where it is missing."""
-    wanted = []
+    desired = []
     for definition in definitions:
         try:
             present = await client.get(CRD, "", definition["metadata"]["name"], Object)
         except NotFound:
-            wanted.append(definition)
+            desired.append(definition)
             continue
         if (present.metadata.labels or {}).get(Label.MANAGED_BY) == manifests.NAME:
-            wanted.append(definition)
-    return wanted
+            desired.append(definition)
+    return desired
 
 
 async def _apply(client: Client, manifest: Manifest) -> None:
@@ -112,7 +112,7 @@ async def _apply(client: Client, manifest: Manifest) -> None:
 
 async def _established(client: Client, manifest: Manifest) -> None:
     while True:
-        definition = await client.get(CRD, "", manifest["metadata"]["name"], Definition)
-        if definition.is_established:
+        crd_info = await client.get(CRD, "", manifest["metadata"]["name"], CrdInfo)
+        if crd_info.is_established:
             return
         await asyncio.sleep(_POLL_SECONDS)

@@ -29,10 +29,10 @@ from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError
 from skysail.kube.client.http_transport import HttpTransport
-from skysail.local import private_file
+from skysail.local import files
 from skysail.local.addresses import (
     API_PORT,
-    HULL,
+    CLUSTER_IP,
     METRICS_PORT,
     MODEL_SOURCES,
     NODE,
@@ -40,23 +40,23 @@ from skysail.local.addresses import (
     OPERATOR_HEALTH_PORT,
 )
 from skysail.local.cluster import control_client, namespaces, syscalls, tcp_proxy
-from skysail.local.cluster.control_client import Answer, Control, HullStatus, Request
+from skysail.local.cluster.control_client import Answer, Control, LocalClusterStatus, Request
 from skysail.local.cluster.control_server import ControlServer
 from skysail.local.cluster.home import Home
-from skysail.local.cluster.supervisor import Supervisor, Surroundings, Unit
+from skysail.local.cluster.supervisor import Supervisor, SupervisorDependencies, Unit
 from skysail.local.control_plane import credentials, pki, startup
 from skysail.local.control_plane.flags import Component
 from skysail.local.errors import LocalError, StartFailed
 from skysail.local.images import package_index
-from skysail.local.launcher import ANOTHER_RUNS, HullSettings
+from skysail.local.launcher import ANOTHER_RUNS, LocalClusterSettings
 from skysail.local.network import host_network, host_side
-from skysail.local.network.egress_policy import Guard, parse_networks
+from skysail.local.network.egress_policy import EgressPolicy, parse_networks
 from skysail.local.reports import cloud_costs
 from skysail.node.registration import registrar
 
 _DIAL_SECONDS = 5.0
-_LOOK_SECONDS = 1.0
-_PAUSE_SECONDS = 0.1
+_POLL_SECONDS = 1.0
+_RETRY_SECONDS = 0.1
 _CLOUD_SECONDS = 15.0
 _SETTINGS = Settings()
 OPERATOR_PORTS = (
@@ -66,12 +66,12 @@ OPERATOR_PORTS = (
     *(node.port for node in _SETTINGS.nodes.values()),
 )
 AGENT_PORTS = (NODE_PORT, METRICS_PORT)
-_OPERATOR_READY = f"http://{HULL}:{OPERATOR_HEALTH_PORT}/readyz"
+_OPERATOR_READY = f"http://{CLUSTER_IP}:{OPERATOR_HEALTH_PORT}/readyz"
 
 
 def main(argument: str) -> int:
     """Run until stopped. Returns the exit code; why it failed is left in the home for the one who asked."""
-    settings = msgspec.json.decode(argument, type=HullSettings)
+    settings = msgspec.json.decode(argument, type=LocalClusterSettings)
     if settings.tied:
         syscalls.die_with_parent()
     home = Home(Path(settings.home))
@@ -85,27 +85,27 @@ def main(argument: str) -> int:
     home.door_port.write_text(str(door.getsockname()[1]))
     inside = _Inside(settings, home, f"https://127.0.0.1:{door.getsockname()[1]}")
     try:
-        guard = _guard(os.environ) if settings.with_node else None
+        policy = _guard(os.environ) if settings.with_node else None
         host_network.is_allowed(os.environ)
-        entry = namespaces.launch(lambda: asyncio.run(inside.run()))
+        entry = namespaces.fork_isolated(lambda: asyncio.run(inside.run()))
     except LocalError as error:
         home.failure.write_text(str(error))
         return error.exit_code
-    return asyncio.run(_outside(entry, door, home, lock, guard))
+    return asyncio.run(_outside(entry, door, home, lock, policy))
 
 
-def _guard(env: Mapping[str, str]) -> Guard:
+def _guard(env: Mapping[str, str]) -> EgressPolicy:
     """What the user named is open: networks for pods, and the package index, which images come from."""
     allowed = parse_networks(env.get("SKYSAIL_ALLOWED_NETWORKS", ""))
-    return Guard(exceptions=allowed, servers=package_index.servers(env))
+    return EgressPolicy(exceptions=allowed, servers=package_index.servers(env))
 
 
-def _begin(home: Home, settings: HullSettings) -> None:
+def _begin(home: Home, settings: LocalClusterSettings) -> None:
     """What the last hull left makes room for ours. The home's lock is held, so nobody else writes these files."""
     home.failure.unlink(missing_ok=True)
-    if home.hull_log.exists():
-        home.hull_log.replace(home.hull_log.with_suffix(".log.1"))
-    log = os.open(home.hull_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    if home.cluster_log.exists():
+        home.cluster_log.replace(home.cluster_log.with_suffix(".log.1"))
+    log = os.open(home.cluster_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
     os.close(log)
@@ -113,19 +113,19 @@ def _begin(home: Home, settings: HullSettings) -> None:
     home.kubectl.write_bytes(msgspec.json.encode(settings.binaries.commands[Component.KUBECTL]))
 
 
-async def _outside(entry: int, door: socket.socket, home: Home, lock: int, guard: Guard | None) -> int:
+async def _outside(entry: int, door: socket.socket, home: Home, lock: int, policy: EgressPolicy | None) -> int:
     """Carry connections in, and what pods ask for out by a guard, until the hull ends; pass on a wish to end."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, os.kill, entry, number)
 
     async def dial() -> socket.socket:
-        return await asyncio.to_thread(Control(home.control).dial, HULL, API_PORT)
+        return await asyncio.to_thread(Control(home.control).dial, CLUSTER_IP, API_PORT)
 
     server = await tcp_proxy.serve(door, dial)
     helpers = [asyncio.create_task(_end_without_home(entry, home, lock))]
-    if guard is not None:
-        way_out = host_side.serve(Control(home.control), host_side.machines_name_servers(), guard)
+    if policy is not None:
+        way_out = host_side.serve(Control(home.control), host_side.machines_name_servers(), policy)
         helpers.append(asyncio.create_task(way_out))
     _, status = await asyncio.to_thread(os.waitpid, entry, 0)
     server.close()
@@ -138,7 +138,7 @@ async def _outside(entry: int, door: socket.socket, home: Home, lock: int, guard
 async def _end_without_home(entry: int, home: Home, lock: int) -> None:
     """A hull whose folder was deleted could never be found again by `skysail down`."""
     while home.is_held(lock):  # noqa: ASYNC110 (nobody tells us when a folder is deleted)
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
     with contextlib.suppress(ProcessLookupError):
         os.kill(entry, signal.SIGTERM)
 
@@ -150,7 +150,7 @@ class _StopAsked(Exception):
 class _Inside:
     """The inner part: what runs in the namespaces."""
 
-    def __init__(self, settings: HullSettings, home: Home, url: str) -> None:
+    def __init__(self, settings: LocalClusterSettings, home: Home, url: str) -> None:
         self._settings = settings
         self._home = home
         self._url = url
@@ -158,7 +158,7 @@ class _Inside:
         self._started = time.time()
         self._steps: list[str] = []
         self._is_ready = False
-        self._supervisor = Supervisor(home.logs, Surroundings(now=time.time, pause=asyncio.sleep, tell=_log))
+        self._supervisor = Supervisor(home.logs, SupervisorDependencies(now=time.time, pause=asyncio.sleep, tell=_log))
 
     async def run(self) -> int:
         self._stop = asyncio.Event()
@@ -220,13 +220,13 @@ class _Inside:
 
     async def _start_operator(self) -> None:
         login = credentials.inside_path(self._home, "operator")
-        private_file.token(self._home.audit_token)
+        files.token(self._home.audit_token)
         # Without a drain: it stops with its API server, and nobody takes over.
         flags = (
             f"--kubeconfig={login}",
-            f"--webhook-host={HULL}",
+            f"--webhook-host={CLUSTER_IP}",
             "--drain-seconds=0",
-            "--sole",
+            "--single-replica",
             f"--audit-token={self._home.audit_token}",
             *(f"--model-source={place}" for place in MODEL_SOURCES),
             *self._cloud_flags(),
@@ -243,10 +243,10 @@ class _Inside:
             return ()
         home = self._home.root
         return (
-            f"--node-address={HULL}",
+            f"--node-address={CLUSTER_IP}",
             f"--node-certificate={self._home.pki / 'node.crt'}",
             f"--node-key={self._home.pki / 'node.key'}",
-            f"--data-folder={home / 'clouds'}",
+            f"--data-dir={home / 'clouds'}",
             *self._account_flags(),
         )
 
@@ -256,7 +256,10 @@ class _Inside:
             return ("--mock-clouds",)
         home = self._home
         simulated_clouds.token(home)
-        return f"--simulated-clouds={home.simulated_clouds}", f"--simulated-token={home.simulated_token}"
+        return (
+            f"--simulated-cloud-url={home.simulated_clouds}",
+            f"--simulated-cloud-token-file={home.simulated_cloud_token_file}",
+        )
 
     async def _start_agent(self) -> None:
         authority = (self._home.pki / "ca.crt").read_bytes()
@@ -282,7 +285,7 @@ class _Inside:
             if time.monotonic() > deadline:
                 self._say(f"not reached yet: {', '.join(unreached)}; `skysail status` tells why")
                 return
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
         self._say("the clouds can be reached")
 
     def _say(self, step: str) -> None:
@@ -293,7 +296,7 @@ class _Inside:
         match request:
             case control_client.AskStatus():
                 return Answer(status=self._status())
-            case control_client.StopHull():
+            case control_client.StopCluster():
                 self._stop.set()
             case control_client.StartUnit(unit):
                 await self._supervisor.start(unit)
@@ -309,8 +312,8 @@ class _Inside:
                 return await asyncio.wait_for(_dial(host, port), _DIAL_SECONDS)
         return Answer()
 
-    def _status(self) -> HullStatus:
-        return HullStatus(
+    def _status(self) -> LocalClusterStatus:
+        return LocalClusterStatus(
             is_ready=self._is_ready and not self._stop.is_set(),
             pid=self._outer_pid,
             started=self._started,
@@ -332,14 +335,14 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 async def _dial(host: str, port: int) -> socket.socket:
-    line = socket.socket()
-    line.setblocking(False)
+    connection = socket.socket()
+    connection.setblocking(False)
     try:
-        await asyncio.get_running_loop().sock_connect(line, (host, port))
+        await asyncio.get_running_loop().sock_connect(connection, (host, port))
     except BaseException:
-        line.close()
+        connection.close()
         raise
-    return line
+    return connection
 
 
 def _each(failures: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
@@ -373,13 +376,13 @@ async def _unreached(login: Path) -> list[str]:
     """Nodes of clouds that do not say yet that they reach it: as the operator knows it now, and as the node tells."""
     nodes = _SETTINGS.nodes
     try:
-        told = {each.node for each in await cloud_costs.read(login, time.time()) if not each.outage}
+        reported = {each.node for each in await cloud_costs.read(login, time.time()) if not each.outage}
     except KubeError:
-        told = set()
+        reported = set()
     return [
         name
-        for name, row in nodes.items()
-        if name not in told or not await startup.is_healthy(f"{_OPERATOR_READY}/{row.provider}")
+        for name, node in nodes.items()
+        if name not in reported or not await startup.is_healthy(f"{_OPERATOR_READY}/{node.provider}")
     ]
 
 
@@ -391,7 +394,7 @@ def _last_port(home: Home) -> int:
 
 
 def _log(line: str) -> None:
-    print(datetime.now(UTC).isoformat(timespec="milliseconds"), line, flush=True)  # noqa: T201 (stdout is hull.log)
+    print(datetime.now(UTC).isoformat(timespec="milliseconds"), line, flush=True)  # noqa: T201 (stdout is cluster.log)
 
 
 if __name__ == "__main__":

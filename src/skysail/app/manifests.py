@@ -9,8 +9,8 @@ from skysail.base.names import Label
 from skysail.claims import manager
 from skysail.claims.limits import launch_history
 from skysail.claims.types import CLOUD_INSTANCE
-from skysail.kinds.serving import reconciler as model_observe
-from skysail.kinds.serving.api import types as model_types
+from skysail.kinds.serving import reconciler as serving_reconciler
+from skysail.kinds.serving.api import types as serving_types
 from skysail.kinds.training import reconciler
 from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kinds.training.progress import status_writer
@@ -18,7 +18,7 @@ from skysail.kinds.unimplemented.reconciler import rights
 from skysail.kube import events, leader_election
 from skysail.kube.admission import registration
 from skysail.kube.api import crd, rbac
-from skysail.kube.api.rbac import Right
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import (
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
@@ -45,7 +45,7 @@ RESOURCES: dict[str, Resource] = {
     for resource in (NAMESPACE, CRD, SERVICE_ACCOUNT, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING)
 }
 # Kinds with a controller of their own, which declares what it needs.
-_OWN_RIGHTS = (CLOUD_INSTANCE, TRAINING_JOB, *model_types.KINDS)
+_OWN_KINDS = (CLOUD_INSTANCE, TRAINING_JOB, *serving_types.KINDS)
 _LABELS: dict[str, str] = {Label.MANAGED_BY.value: NAME}
 
 
@@ -83,30 +83,35 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
     """The service account and exactly the rights that the code declares."""
     account = (operator_namespace, NAME)
     everywhere = [
-        *(right for kind in (*ALL_KINDS, *COMPATIBLE_KINDS) if kind not in _OWN_RIGHTS for right in rights(kind)),
-        *manager.RIGHTS,
-        *reconciler.RIGHTS,
-        *status_writer.RIGHTS,
-        *model_observe.RIGHTS,
-        *token_review.RIGHTS,
-        *kubelet.RIGHTS,
-        *references.RIGHTS,
-        *registrar.RIGHTS,
-        *routes.RIGHTS,
-        Right(NAMESPACE, ("get",), names=("kube-system",)),
-        *discovery.RIGHTS,
-        *events.RIGHTS,
-        *registration.RIGHTS,
+        *(
+            policy_rule
+            for kind in (*ALL_KINDS, *COMPATIBLE_KINDS)
+            if kind not in _OWN_KINDS
+            for policy_rule in rights(kind)
+        ),
+        *manager.POLICY_RULES,
+        *reconciler.POLICY_RULES,
+        *status_writer.POLICY_RULES,
+        *serving_reconciler.POLICY_RULES,
+        *token_review.POLICY_RULES,
+        *kubelet.POLICY_RULES,
+        *references.POLICY_RULES,
+        *registrar.POLICY_RULES,
+        *routes.POLICY_RULES,
+        PolicyRule(NAMESPACE, ("get",), names=("kube-system",)),
+        *discovery.POLICY_RULES,
+        *events.POLICY_RULES,
+        *registration.POLICY_RULES,
     ]
     at_home = [
-        *leader_election.OWN_NAMESPACE_RIGHTS,
-        *registration.OWN_NAMESPACE_RIGHTS,
-        *launch_history.OWN_NAMESPACE_RIGHTS,
+        *leader_election.NAMESPACE_POLICY_RULES,
+        *registration.NAMESPACE_POLICY_RULES,
+        *launch_history.NAMESPACE_POLICY_RULES,
     ]
     roles = [
         rbac.cluster_role(NAME, everywhere, _LABELS),
         rbac.role(operator_namespace, NAME, at_home, _LABELS),
-        rbac.role(node_lease.NAMESPACE, NAME, node_lease.LEASE_NAMESPACE_RIGHTS, _LABELS),
+        rbac.role(node_lease.NAMESPACE, NAME, node_lease.LEASE_POLICY_RULES, _LABELS),
     ]
     service_account = {
         "apiVersion": "v1",

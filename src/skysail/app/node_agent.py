@@ -26,18 +26,18 @@ from skysail.app.simulated_clouds import SimulatedClouds
 from skysail.base import clock, health_server, log_setup
 from skysail.base.inherited_listeners import InheritedListeners
 from skysail.base.metrics import Metrics
-from skysail.base.names import Event
+from skysail.base.names import EventReason
 from skysail.cloud.provider import RunId
-from skysail.kube.certificates import Pair
+from skysail.kube.certificates import KeyPair
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.kube.events import Broadcaster
-from skysail.local.addresses import HULL, METRICS_PORT, MOUNT_FOLDER, NODE, NODE_PORT, RUN_FOLDER
+from skysail.local.addresses import CLUSTER_IP, METRICS_PORT, MOUNT_FOLDER, NODE, NODE_PORT, RUN_FOLDER
 from skysail.local.bubblewrap import sandbox_check
-from skysail.local.bubblewrap.cgroups import Bounds, Groups
-from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.cgroups import Bounds, CgroupManager
+from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.isolation import MAX_PROCESSES, Isolation
 from skysail.local.cluster.home import Home
 from skysail.local.control_plane import credentials, pki
@@ -45,28 +45,28 @@ from skysail.local.images import store
 from skysail.local.network import egress_proxy, host_network
 from skysail.local.network.network import Network
 from skysail.local.provider import pod_limits
-from skysail.local.provider.dependencies import Surroundings
+from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.disk_monitor import DiskMonitor
 from skysail.local.provider.provider import LocalProvider
-from skysail.local.provider.run_journal import Journal
-from skysail.local.storage.provisioner import DiskMaker
-from skysail.local.storage.volumes import Places
+from skysail.local.provider.run_journal import RunJournal
+from skysail.local.storage.provisioner import VolumeProvisioner
+from skysail.local.storage.volumes import VolumePaths
 from skysail.node import kubelet
-from skysail.node.config.references import Node
-from skysail.node.kubelet import Keeper
+from skysail.node.config.references import NodeInfo
+from skysail.node.kubelet import Kubelet
 from skysail.node.log_store import LogStore
 from skysail.node.metrics_api import MetricsApi
-from skysail.node.registration.registrar import Description, Registrar
+from skysail.node.registration.registrar import NodeDescription, NodeRegistrar
 from skysail.node.server import routes
-from skysail.node.server.authentication import Callers
-from skysail.node.server.authorization import Rights
-from skysail.node.server.tls import Identity
-from skysail.node.server_backend import Reach
-from skysail.node.usage_sampler import Sampler
+from skysail.node.server.authentication import Authenticator
+from skysail.node.server.authorization import Authorizer
+from skysail.node.server.tls import ServingCertificate
+from skysail.node.server_backend import KubeletBackend
+from skysail.node.usage_sampler import UsageSampler
 
 # More than most machines have, on purpose: a laptop's cluster should try what it is asked, not keep pods waiting.
 CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "250", "ephemeral-storage": "1Ti"}
-_PAUSE_SECONDS = 0.5
+_RETRY_SECONDS = 0.5
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 log = logging.getLogger(__name__)
@@ -87,12 +87,12 @@ async def run(home: Home) -> int:
         _client(home, "disks") as provisioner,
     ):
         rng = random.Random()  # noqa: S311 (jitter, no secret)
-        disks = DiskMaker(provisioner, home.root / "disks", rng)
-        await Agent(home, client, Network(watcher, rng), disks, rng=rng).run()
+        disks = VolumeProvisioner(provisioner, home.root / "disks", rng)
+        await NodeAgent(home, client, Network(watcher, rng), disks, rng=rng).run()
     return 0
 
 
-class _StopAsked(Exception):
+class _StopRequested(Exception):
     """No error: it ends the task group."""
 
 
@@ -100,10 +100,12 @@ class _Version(msgspec.Struct, rename="camel"):
     git_version: str
 
 
-class Agent:
+class NodeAgent:
     """All parts of the process, joined."""
 
-    def __init__(self, home: Home, client: Client, network: Network, disks: DiskMaker, *, rng: random.Random) -> None:
+    def __init__(
+        self, home: Home, client: Client, network: Network, disks: VolumeProvisioner, *, rng: random.Random
+    ) -> None:
         self._listeners = InheritedListeners.from_environment(os.environ)
         self._home = home
         self._client = client
@@ -113,14 +115,16 @@ class Agent:
         self._store = LogStore(home.root / "pod-logs")
         self._disk = DiskMonitor(home.root)
         self._broadcaster = Broadcaster(client, instance=NODE, now=clock.now)
-        self._boxes = self._surroundings()
+        self._boxes = self._dependencies()
         self._provider = LocalProvider(self._boxes)
         self._simulated = SimulatedClouds(home, self._boxes)
-        self._identity = Identity(client, self._certificate, rng)
-        self._sampler = Sampler(self._provider, time.time)
-        node = Node(name=NODE, address=HULL, allocatable=CAPACITY, environment=egress_proxy.environment())
-        around = kubelet.Surroundings(self._broadcaster, time.time, clock.steady, rng)
-        self._keeper = Keeper(client, self._provider, node, self._store, around=around)
+        self._serving_certificate = ServingCertificate(client, self._certificate, rng)
+        self._usage_sampler = UsageSampler(self._provider, time.time)
+        node_info = NodeInfo(
+            name=NODE, address=CLUSTER_IP, allocatable=CAPACITY, environment=egress_proxy.environment()
+        )
+        deps = kubelet.KubeletDependencies(self._broadcaster, time.time, clock.boottime, rng)
+        self._kubelet = Kubelet(client, self._provider, node_info, self._store, deps=deps)
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT. The network is there before the first pod, and until the last one is gone."""
@@ -134,14 +138,14 @@ class Agent:
 
     async def _serve(self) -> None:
         await sandbox_check.verify(self._boxes.isolation, self._boxes.tools)
-        listener = self._listeners.take(NODE_PORT) or socket.create_server((HULL, NODE_PORT))
-        server = await routes.serve(self._api(), listener, self._identity.callers.context)
-        metrics = MetricsApi(NODE, self._keeper, self._sampler)
-        front = self._identity.front_proxy.context
+        listener = self._listeners.take(NODE_PORT) or socket.create_server((CLUSTER_IP, NODE_PORT))
+        server = await routes.serve(self._api(), listener, self._serving_certificate.callers.context)
+        metrics = MetricsApi(NODE, self._kubelet, self._usage_sampler)
+        front = self._serving_certificate.front_proxy.context
         metrics_server = await health_server.serve(
             metrics.application(), METRICS_PORT, listener=self._listeners.take(METRICS_PORT), ssl_context=front
         )
-        registrar = Registrar(
+        registrar = NodeRegistrar(
             self._client,
             await self._description(),
             now=clock.now,
@@ -154,14 +158,14 @@ class Agent:
                 tasks.create_task(self._broadcaster.run())
                 tasks.create_task(self._disks.run())
                 tasks.create_task(self._disk.run())
-                tasks.create_task(self._identity.run())
+                tasks.create_task(self._serving_certificate.run())
                 await self._network.ready.wait()
-                await self._identity.ready.wait()
+                await self._serving_certificate.ready.wait()
                 await self._simulated.open()
-                tasks.create_task(self._keeper.run())
-                tasks.create_task(self._sampler.run())
+                tasks.create_task(self._kubelet.run())
+                tasks.create_task(self._usage_sampler.run())
                 tasks.create_task(registrar.run())
-        except* _StopAsked:
+        except* _StopRequested:
             log.info("stopping")
         finally:
             await server.cleanup()
@@ -173,9 +177,9 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await stop.wait()
-        raise _StopAsked
+        raise _StopRequested
 
-    def _surroundings(self) -> Surroundings:
+    def _dependencies(self) -> ProviderDependencies:
         home, inside = self._home.root, Path(RUN_FOLDER)
         volumes, runs, memory = home / "volumes", home / "pods", Path("/dev/shm/skysail")  # noqa: S108 (the hull's own)
         for folder in (volumes, runs, memory):  # of pods that ended with the agent before
@@ -186,25 +190,25 @@ class Agent:
             folder.chmod(0o700)
         allowed = os.environ.get("SKYSAIL_ALLOWED_FOLDERS", "")
         # Inside the hull the way to a package index is the filtered one.
-        _, environments = store.open_in(home, {**os.environ, **egress_proxy.way_out()})
-        tools, seed = Tools.find(os.environ.get("PATH", "")), self._home.root.stat().st_ino
-        groups = Groups.mount(inside / "cgroup", f"skysail-{seed}", max_processes=MAX_PROCESSES)
-        groups.bound_all(Bounds.of_this_machine())
-        return Surroundings(
+        _, environments = store.open_in(home, {**os.environ, **egress_proxy.proxy_env()})
+        tools, seed = HostTools.find(os.environ.get("PATH", "")), self._home.root.stat().st_ino
+        cgroups = CgroupManager.mount(inside / "cgroup", f"skysail-{seed}", max_processes=MAX_PROCESSES)
+        cgroups.bound_all(Bounds.of_this_machine())
+        return ProviderDependencies(
             tools=tools,
-            groups=groups,
+            groups=cgroups,
             isolation=Isolation.detect(tools, Path(MOUNT_FOLDER), home / "disks", seed=seed),
             network=self._network.pods,
             images=environments,
-            places=Places(
+            places=VolumePaths(
                 folder=volumes,
                 memory=memory,
                 disks=home / "disks",
                 allowed=tuple(Path(folder) for folder in allowed.split(os.pathsep) if folder),
             ),
             runs=runs,
-            journal=Journal(home / "journal"),
-            name_server=HULL,
+            journal=RunJournal(home / "journal"),
+            name_server=CLUSTER_IP,
             now=time.time,
             tell=self._tell,
             logs=home / "pod-logs",
@@ -212,26 +216,28 @@ class Agent:
             allows_host_network=host_network.is_allowed(os.environ),
         )
 
-    def _tell(self, run: RunId, reason: Event, note: str) -> None:
-        self._keeper.tell_of(run, reason, note)
+    def _tell(self, run: RunId, reason: EventReason, note: str) -> None:
+        self._kubelet.record_run_event(run, reason, note)
 
-    def _api(self) -> routes.NodeApi:
-        reach = Reach(self._keeper, self._provider, self._store, self._sampler)
-        gate = routes.Gate(Callers(self._client, time.monotonic), Rights(self._client, NODE, time.monotonic))
-        return routes.NodeApi(NODE, reach, gate, metrics=Metrics().page, clock=time.time)
+    def _api(self) -> routes.KubeletApi:
+        kubelet_backend = KubeletBackend(self._kubelet, self._provider, self._store, self._usage_sampler)
+        gate = routes.AccessGate(
+            Authenticator(self._client, time.monotonic), Authorizer(self._client, NODE, time.monotonic)
+        )
+        return routes.KubeletApi(NODE, kubelet_backend, gate, metrics=Metrics().render, clock=time.time)
 
-    def _certificate(self) -> Pair:
+    def _certificate(self) -> KeyPair:
         """As it is on the disk now. Raises ValueError for one that is just being written."""
         own = pki.read(self._home.pki, "node")
         if own is None:
             raise ValueError("The node's certificate and its key do not belong together.")
         return own
 
-    async def _description(self) -> Description:
+    async def _description(self) -> NodeDescription:
         version = await self._version()
-        return Description(
+        return NodeDescription(
             name=NODE,
-            address=HULL,
+            address=CLUSTER_IP,
             port=NODE_PORT,
             provider_id=f"skysail://local/{NODE}",
             kubelet_version=version.git_version,
@@ -247,7 +253,7 @@ class Agent:
                 return await self._client.read("/version", _Version)
             except KubeError as error:
                 log.info("the API server does not answer yet", extra={"why": str(error)})
-                await asyncio.sleep(_PAUSE_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
 
 
 @asynccontextmanager

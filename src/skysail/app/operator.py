@@ -20,49 +20,49 @@ from aiohttp import web
 from skysail.app import cloud_nodes, training
 from skysail.app.cache_audit import Audits, read_token
 from skysail.app.cloud_nodes import CloudNode
-from skysail.app.cluster_check import CannotStart, Ground, look_around
+from skysail.app.cluster_check import ClusterInfo, StartupError, check_cluster
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
-from skysail.app.serving import Serving
-from skysail.app.training import Training
-from skysail.app.webhook_server import Reception
+from skysail.app.serving import ServingModule
+from skysail.app.training import TrainingModule
+from skysail.app.webhook_server import WebhookServer
 from skysail.base import clock, health_server
 from skysail.base.inherited_listeners import InheritedListeners
 from skysail.base.metrics import Metrics
 from skysail.base.names import Label, Metric
 from skysail.base.settings import Settings
 from skysail.claims import manager
-from skysail.claims.dependencies import Surroundings
-from skysail.claims.limits.launch_history import Diary
-from skysail.claims.limits.launch_limiter import Limits
-from skysail.claims.manager import Bureau
+from skysail.claims.dependencies import ClaimDependencies
+from skysail.claims.limits.launch_history import LaunchHistory
+from skysail.claims.limits.launch_limiter import LaunchLimits
+from skysail.claims.manager import ClaimManager
 from skysail.claims.reconciler import INDEXES
-from skysail.claims.tracking.owners import PodOwners
+from skysail.claims.tracking.owners import PodOwnerLookup
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
-from skysail.cloud.account import Cloud
-from skysail.core.actions import Note
-from skysail.core.controller import Controller, Loop
-from skysail.core.executor import Caches, Performer
+from skysail.cloud.account import CloudAccount
+from skysail.core.actions import Event
+from skysail.core.controller import Controller, Reconciler
+from skysail.core.executor import CacheRegistry, Performer
 from skysail.core.fence import Fenced, FencedTransport
-from skysail.kinds.serving import metrics as model_counts
-from skysail.kinds.serving.api import types as model_types
+from skysail.kinds.serving import metrics as serving_metrics
+from skysail.kinds.serving.api import types as serving_types
 from skysail.kinds.training.api.training_job import TRAINING_JOB
-from skysail.kinds.training.metrics import Counts
-from skysail.kinds.unimplemented.reconciler import Awaiting
+from skysail.kinds.training.metrics import TrainingMetrics
+from skysail.kinds.unimplemented.reconciler import UnimplementedReconciler
 from skysail.kube import leader_election
 from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import Resource
 from skysail.kube.cache.cache import Cache
-from skysail.kube.cache.discovery import Definition
-from skysail.kube.cache.gc_tuning import Collector
+from skysail.kube.cache.discovery import CrdInfo
+from skysail.kube.cache.gc_tuning import GcTuner
 from skysail.kube.cache.informers import Informers
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.kube.client.transport import Transport
-from skysail.kube.events import Broadcaster, Event
-from skysail.kube.leader_election import Elector
-from skysail.node.server.tls import Identity
+from skysail.kube.events import Broadcaster, ObjectEvent
+from skysail.kube.leader_election import LeaderElector
+from skysail.node.server.tls import ServingCertificate
 
 _HEARTBEAT_SECONDS = 1.0
 # The Lease has connections and a patience of its own: when writes hang, the renewal must not hang behind them.
@@ -71,14 +71,14 @@ log = logging.getLogger(__name__)
 
 
 async def run(settings: Settings) -> int:
-    """Until SIGTERM or SIGINT (0), or until the lease is lost (1). Raises `CannotStart` or `ConfigError`."""
+    """Until SIGTERM or SIGINT (0), or until the lease is lost (1). Raises `StartupError` or `ConfigError`."""
     access = kubeconfig.find(Path(settings.kubeconfig) if settings.kubeconfig else None, settings.context)
     transport = HttpTransport(access)
     lease_transport = HttpTransport(access, connections=2, seconds=_LEASE_SECONDS)
     try:
-        ground = await look_around(Client(transport), access.server)
+        cluster = await check_cluster(Client(transport), access.server)
         async with cloud_nodes.accounts(settings) as accounts:
-            return await Operator(settings, transport, lease_transport, ground, accounts).run()
+            return await Operator(settings, transport, lease_transport, cluster, accounts).run()
     finally:
         await transport.close()
         await lease_transport.close()
@@ -99,8 +99,8 @@ class Operator:
         settings: Settings,
         transport: Transport,
         lease_transport: Transport,
-        ground: Ground,
-        accounts: Mapping[str, Cloud],
+        cluster: ClusterInfo,
+        accounts: Mapping[str, CloudAccount],
     ) -> None:
         self._settings = settings
         self._listeners = InheritedListeners.from_environment(os.environ)
@@ -111,33 +111,35 @@ class Operator:
         # For those who write on their own, such as nodes: not any more when the lease is lost.
         self._acting = Client(FencedTransport(transport, self))
         self._metrics = Metrics()
-        self._informers = Informers(self._client, namespaces=settings.namespaces, gate=Collector(), rng=self._rng)
+        self._informers = Informers(
+            self._client, namespaces=settings.namespaces, list_observer=GcTuner(), rng=self._rng
+        )
         self._broadcaster = Broadcaster(self._client, instance=self._identity, now=clock.now)
-        self._elector = Elector(
+        self._elector = LeaderElector(
             Client(lease_transport),
             Key(settings.operator_namespace, leader_election.NAME),
             self._identity,
             now=clock.now,
-            clock=clock.steady,
+            clock=clock.boottime,
             rng=self._rng,
         )
-        self._reception = Reception(self._client, settings, lambda: self._elector.leads)
+        self._webhook_server = WebhookServer(self._client, settings, lambda: self._elector.is_leader)
         self._audits = Audits(self._informers, settings.resync_seconds, self._rng)
-        self._caches = Caches()
-        self._performer = Performer(self._client, self._caches, self)
-        self._loops: list[tuple[tuple[Cache[Any], ...], Loop[Any]]] = []
+        self._cache_registry = CacheRegistry()
+        self._performer = Performer(self._client, self._cache_registry, self)
+        self._controllers: list[tuple[tuple[Cache[Any], ...], Controller[Any]]] = []
         for kind in ALL_KINDS:
-            if kind not in (CLOUD_INSTANCE, TRAINING_JOB, *model_types.KINDS):
-                self._await(kind)
+            if kind not in (CLOUD_INSTANCE, TRAINING_JOB, *serving_types.KINDS):
+                self._add_unimplemented(kind)
         for kind in COMPATIBLE_KINDS:
-            self._await(kind, only_ours=True)
-        self._training = self._train()
-        self._serving = self._serve_models()
-        self._diary = Diary(self._acting, settings.operator_namespace, clock.now)
-        self._bureau = self._open_bureau(accounts, ground.cluster)
+            self._add_unimplemented(kind, only_ours=True)
+        self._training_module = self._add_training()
+        self._serving_module = self._add_serving()
+        self._launch_history = LaunchHistory(self._acting, settings.operator_namespace, clock.now)
+        self._claim_manager = self._create_claim_manager(accounts, cluster.cluster)
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
-        self._nodes_identity = Identity(self._client, cloud_nodes.certificate(settings, address), self._rng)
-        self._nodes = self._make_nodes(accounts, ground, address)
+        self._nodes_identity = ServingCertificate(self._client, cloud_nodes.certificate(settings, address), self._rng)
+        self._nodes = self._make_nodes(accounts, cluster, address)
         self._lag = 0.0
         self._is_stopping = False
         self._register_metrics()
@@ -145,15 +147,15 @@ class Operator:
     async def run(self) -> int:
         """In good order to the end: no longer ready, no longer acting, lease given up, and only then out of reach."""
         async with self._servers():
-            code = await self._work()
+            code = await self._run_tasks()
             self._is_stopping = True
-            await self._training.records.flush()
+            await self._training_module.records.flush()
             await self._elector.release()
             log.info("stopping", extra={"identity": self._identity})
             await asyncio.sleep(self._settings.drain_seconds)
         return code
 
-    async def _work(self) -> int:
+    async def _run_tasks(self) -> int:
         codes: list[int] = []
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -164,149 +166,159 @@ class Operator:
                 tasks.create_task(self._lead(tasks))
                 tasks.create_task(self._heartbeat())
                 tasks.create_task(self._audits.run())
-                tasks.create_task(self._training.records.run())
-                if self._reception.is_open:
-                    tasks.create_task(self._reception.run())
+                tasks.create_task(self._training_module.records.run())
+                if self._webhook_server.is_enabled:
+                    tasks.create_task(self._webhook_server.run())
         except* _Ended as ended:
             codes += [end.code for end in ended.exceptions if isinstance(end, _Ended)]
         return max(codes)
 
     def check(self) -> None:
         """The fence: a process that was paused must look at the clock before it changes anything."""
-        if not self._elector.leads:
+        if not self._elector.is_leader:
             raise Fenced
 
-    def record(self, resource: Resource, object_: Object, note: Note) -> None:
-        self._broadcaster.tell(
-            Event(resource=resource, object=object_, reason=note.reason, note=note.message, warning=note.warning)
+    def record(self, resource: Resource, object_: Object, event: Event) -> None:
+        self._broadcaster.record(
+            ObjectEvent(
+                resource=resource, object=object_, reason=event.reason, note=event.message, warning=event.warning
+            )
         )
 
-    def _await(self, kind: CustomKind, *, only_ours: bool = False) -> None:
+    def _add_unimplemented(self, kind: CustomKind, *, only_ours: bool = False) -> None:
         cache: Cache[Any] = Cache(kind.resource, kind.struct)
-        self._control(Awaiting(kind, cache, clock.now), cache, wanted=_is_ours if only_ours else lambda _: True)
+        self._add_controller(
+            UnimplementedReconciler(kind, cache, clock.now), cache, desired=_is_ours if only_ours else lambda _: True
+        )
 
-    def _train(self) -> Training:
-        made = Training(
+    def _add_training(self) -> TrainingModule:
+        training_module = TrainingModule(
             self._client,
             self._settings,
             self,
-            authority=self._reception.authority,
+            authority=self._webhook_server.authority,
             serves=self._informers.discovery.serves,
             rng=self._rng,
         )
-        known = made.caches
+        known = training_module.caches
         for cache in known.children:
-            self._caches.add(cache)
+            self._cache_registry.add(cache)
             self._informers.add_built_in(cache)
         for gang in known.gangs:
-            self._caches.add(gang)
+            self._cache_registry.add(gang)
             self._informers.add(gang)
-        known.wake(self._control(made.controller, known.training, *known.children), self._informers.discovery)
-        return made
+        known.connect(
+            self._add_controller(training_module.controller, known.training, *known.children), self._informers.discovery
+        )
+        return training_module
 
-    def _serve_models(self) -> Serving:
-        made = Serving(self._client, self._settings, self)
-        for child in made.caches.children:
+    def _add_serving(self) -> ServingModule:
+        serving_module = ServingModule(self._client, self._settings, self)
+        for child in serving_module.caches.children:
             self._informers.add_built_in(child)
-        for controller in made.controllers:
-            models = made.caches.models[controller.kind]
-            loop = self._control(controller, models, *made.caches.children, performer=made.performer)
-            made.caches.wake(loop, models)
-        return made
+        for controller in serving_module.controllers:
+            models = serving_module.caches.models[controller.kind]
+            loop = self._add_controller(
+                controller, models, *serving_module.caches.children, performer=serving_module.performer
+            )
+            serving_module.caches.wake(loop, models)
+        return serving_module
 
-    def _control(
+    def _add_controller(
         self,
-        controller: Controller[Any],
+        reconciler: Reconciler[Any],
         cache: Cache[Any],
         *others: Cache[Any],
-        wanted: Callable[[Definition], bool] = lambda _: True,
+        desired: Callable[[CrdInfo], bool] = lambda _: True,
         performer: Performer | None = None,
-    ) -> Loop[Any]:
+    ) -> Controller[Any]:
         """`others` are caches that have to be full, too, before the first plan is made."""
-        self._caches.add(cache)
-        self._informers.add(cache, wanted)
-        loop = Loop(
-            controller,
+        self._cache_registry.add(cache)
+        self._informers.add(cache, desired)
+        controller = Controller(
+            reconciler,
             performer or self._performer,
             self,
             rng=self._rng,
-            meter=self._metrics,
+            metrics=self._metrics,
             resync=self._settings.resync_seconds,
         )
-        cache.subscribe(loop.changed)
-        self._loops.append(((cache, *others), loop))
-        return loop
+        cache.subscribe(controller.enqueue_object)
+        self._controllers.append(((cache, *others), controller))
+        return controller
 
-    def _open_bureau(self, accounts: Mapping[str, Cloud], cluster: str) -> Bureau:
+    def _create_claim_manager(self, accounts: Mapping[str, CloudAccount], cluster: str) -> ClaimManager:
         claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
-        rules = manager.Rules(
+        claim_settings = manager.ClaimSettings(
             cluster=cluster,
             identity=self._identity,
-            limits=Limits.of(self._settings),
-            sweep_grace=self._settings.sweep_seconds,
+            limits=LaunchLimits.of(self._settings),
+            sweep_grace=self._settings.orphan_grace_seconds,
         )
-        around = Surroundings(clock.now, clock.steady, self._rng)
-        owners = PodOwners(self._client, self._pod)
-        claims.subscribe(self._diary.claim_changed)
-        opened = Bureau(self._acting, claims, accounts, owners, rules=rules, around=around)
+        deps = ClaimDependencies(clock.now, clock.boottime, self._rng)
+        owners = PodOwnerLookup(self._client, self._pod)
+        claims.subscribe(self._launch_history.claim_changed)
+        opened = ClaimManager(self._acting, claims, accounts, owners, claim_settings=claim_settings, deps=deps)
         self._performer.clouds = opened.calls
-        opened.attach(self._control(opened.controller, claims).queue.add)
+        opened.on_change(self._add_controller(opened.controller, claims).queue.add)
         return opened
 
-    def _make_nodes(self, accounts: Mapping[str, Cloud], ground: Ground, address: str) -> list[CloudNode]:
-        parts = cloud_nodes.Parts(
+    def _make_nodes(self, accounts: Mapping[str, CloudAccount], cluster: ClusterInfo, address: str) -> list[CloudNode]:
+        parts = cloud_nodes.SharedParts(
             client=self._client,
             acting=self._acting,
             broadcaster=self._broadcaster,
             identity=self._nodes_identity,
-            logs=Path(self._settings.data_folder) / "pod-logs",
+            logs=Path(self._settings.data_dir) / "pod-logs",
             listeners=self._listeners,
             rng=self._rng,
             address=address,
-            cluster=ground.cluster,
-            version=ground.version,
-            is_simulated=bool(self._settings.simulated_clouds or self._settings.mock_clouds),
+            cluster=cluster.cluster,
+            version=cluster.version,
+            is_simulated=bool(self._settings.simulated_cloud_url or self._settings.mock_clouds),
         )
         nodes = [
-            CloudNode(name, row, self._bureau, parts)
+            CloudNode(name, row, self._claim_manager, parts)
             for name, row in self._settings.nodes.items()
             if row.provider in accounts
         ]
         for node in nodes:
-            node.keeper.pods.subscribe(self._bureau.owner_changed)
+            node.keeper.pods.subscribe(self._claim_manager.on_owner_changed)
         return nodes
 
     def _pod(self, uid: str) -> Object | None:
-        return next((pod for node in self._nodes if (pod := node.keeper.known(uid))), None)
+        return next((pod for node in self._nodes if (pod := node.keeper.cached_pod(uid))), None)
 
     @contextlib.asynccontextmanager
     async def _servers(self) -> AsyncIterator[None]:
         """Health on its ports and admission on its own, on every replica whether or not it leads."""
         async with contextlib.AsyncExitStack() as stack:
-            pages = health_server.Health(
+            pages = health_server.HealthServer(
                 self._metrics,
                 unready=self._unready,
-                outages=self._bureau.outages,
-                audit=self._audits.asked,
+                outages=self._claim_manager.outages,
+                audit=self._audits.audit_now,
                 audit_token=read_token(self._settings.audit_token),
             )
             for port in self._settings.health_ports:
                 await self._serve(stack, pages.application(), port)
-            if self._reception.is_open:
-                await self._reception.load_certificate()
-            if training.is_reported_to(self._settings):
-                desk = self._training.application()
-                await self._serve(stack, desk, self._settings.progress_port, ssl_context=self._reception.tls)
+            if self._webhook_server.is_enabled:
+                await self._webhook_server.load_certificate()
+            if training.is_progress_enabled(self._settings):
+                progress_app = self._training_module.application()
+                await self._serve(
+                    stack, progress_app, self._settings.progress_port, ssl_context=self._webhook_server.tls
+                )
             if self._settings.webhooks:
-                hooks = self._reception.application()
-                await self._serve(stack, hooks, self._settings.webhook_port, ssl_context=self._reception.tls)
+                hooks = self._webhook_server.application()
+                await self._serve(stack, hooks, self._settings.webhook_port, ssl_context=self._webhook_server.tls)
             yield
 
     async def _serve(self, stack: contextlib.AsyncExitStack, app: web.Application, port: int, **options: Any) -> None:
         try:
             runner = await health_server.serve(app, port, listener=self._listeners.take(port), **options)
         except OSError as error:
-            raise CannotStart(f"Port {port} cannot be opened: {error.strerror}. Choose another one.") from error
+            raise StartupError(f"Port {port} cannot be opened: {error.strerror}. Choose another one.") from error
         stack.push_async_callback(runner.cleanup)
 
     async def _until_signal(self) -> None:
@@ -319,28 +331,28 @@ class Operator:
 
     async def _lead(self, tasks: asyncio.TaskGroup) -> None:
         """Campaign; act once elected; end the process when the lease is lost, for a clean start is the safest one."""
-        campaign = tasks.create_task(self._elector.campaign(sole=self._settings.sole))
+        campaign = tasks.create_task(self._elector.run(force=self._settings.single_replica))
         vigils = [tasks.create_task(node.stand_by()) for node in self._nodes]
         await self._elector.elected.wait()
         for vigil in vigils:
             vigil.cancel()
         log.info("leading", extra={"identity": self._identity})
-        for caches, loop in self._loops:
-            tasks.create_task(_run_when_synced(caches, loop))
-        tasks.create_task(self._pay(tasks))
-        tasks.create_task(self._training.reader.run())
+        for caches, controller in self._controllers:
+            tasks.create_task(_run_when_synced(caches, controller))
+        tasks.create_task(self._run_claims(tasks))
+        tasks.create_task(self._training_module.reader.run())
         for node in self._nodes:
             tasks.create_task(node.serve())
         if self._settings.webhooks:
-            tasks.create_task(self._reception.announce())
+            tasks.create_task(self._webhook_server.register())
         await campaign
         log.error("lease lost, ending so that a clean process takes over", extra={"identity": self._identity})
         raise _Ended(1)
 
-    async def _pay(self, tasks: asyncio.TaskGroup) -> None:
-        self._bureau.remember(await self._diary.read())
-        tasks.create_task(self._diary.run())
-        await self._bureau.run(self._performer.end)
+    async def _run_claims(self, tasks: asyncio.TaskGroup) -> None:
+        self._claim_manager.restore_launches(await self._launch_history.read())
+        tasks.create_task(self._launch_history.run())
+        await self._claim_manager.run(self._performer.terminate_instance)
 
     async def _heartbeat(self) -> None:
         clock_ = asyncio.get_running_loop().time
@@ -357,18 +369,22 @@ class Operator:
         return self._informers.waiting_for
 
     def _register_metrics(self) -> None:
-        read = self._metrics.read
-        read(Metric.WORKQUEUE_DEPTH, "name", lambda: {loop.kind: len(loop.queue) for _, loop in self._loops})
-        read(Metric.EFFECTS, "", lambda: {"": self._performer.effects + self._serving.performer.effects})
+        read = self._metrics.add_callback
+        read(
+            Metric.WORKQUEUE_DEPTH,
+            "name",
+            lambda: {controller.kind: len(controller.queue) for _, controller in self._controllers},
+        )
+        read(Metric.EFFECTS, "", lambda: {"": self._performer.effects + self._serving_module.performer.effects})
         read(Metric.CACHED_OBJECTS, "kind", self._cached)
         read(Metric.LISTS, "kind", lambda: self._watch_counts("lists"))
         read(Metric.WATCHES, "kind", lambda: self._watch_counts("watches"))
         read(Metric.AUDIT_DIFFERENCES, "kind", lambda: self._audits.differences)
         read(Metric.LOOP_LAG, "", lambda: {"": self._lag})
-        read(Metric.LEADER, "", lambda: {"": float(self._elector.leads)})
+        read(Metric.LEADER, "", lambda: {"": float(self._elector.is_leader)})
         read(Metric.CLOUD_UP, "cloud", self._clouds_up)
-        Counts(self._training.caches, lambda: self._elector.leads).register(self._metrics)
-        model_counts.Counts(self._serving.caches, lambda: self._elector.leads).register(self._metrics)
+        TrainingMetrics(self._training_module.caches, lambda: self._elector.is_leader).register(self._metrics)
+        serving_metrics.Counts(self._serving_module.caches, lambda: self._elector.is_leader).register(self._metrics)
 
     def _cached(self) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -377,7 +393,7 @@ class Operator:
         return found
 
     def _clouds_up(self) -> dict[str, float]:
-        return {name: float(not outage) for name, outage in self._bureau.outages().items()}
+        return {name: float(not outage) for name, outage in self._claim_manager.outages().items()}
 
     def _watch_counts(self, what: str) -> dict[str, float]:
         return {
@@ -386,13 +402,13 @@ class Operator:
         }
 
 
-async def _run_when_synced(caches: tuple[Cache[Any], ...], loop: Loop[Any]) -> None:
+async def _run_when_synced(caches: tuple[Cache[Any], ...], controller: Controller[Any]) -> None:
     """A plan made on half of the truth would be wrong; and a kind that cannot be listed must not stop the others."""
     for cache in caches:
         await cache.synced.wait()
-    await loop.run()
+    await controller.run()
 
 
-def _is_ours(definition: Definition) -> bool:
+def _is_ours(crd_info: CrdInfo) -> bool:
     """Another project's kind is ours to work on only where its definition is our stand-in."""
-    return (definition.metadata.labels or {}).get(Label.MANAGED_BY) == "skysail"
+    return (crd_info.metadata.labels or {}).get(Label.MANAGED_BY) == "skysail"

@@ -9,16 +9,18 @@ from skysail.core.executor import Performer
 from skysail.core.fence import Fence
 from skysail.kinds.serving.api.types import KINDS
 from skysail.kinds.serving.caches import Caches
-from skysail.kinds.serving.reconciler import Models
-from skysail.kinds.serving.spec.config import terms
+from skysail.kinds.serving.reconciler import ModelReconciler
+from skysail.kinds.serving.spec.config import serving_config
 from skysail.kube.client.client import Client
 
 
-class Serving:
+class ServingModule:
     """Its performer is its own: it knows the Jobs, pods and Services of models, as another one knows those of runs."""
 
     def __init__(self, client: Client, settings: Settings, fence: Fence) -> None:
         self.caches = Caches.make()
-        told = terms(settings)
-        self.controllers = tuple(Models(kind, client, self.caches, clock.now, told) for kind in KINDS)
-        self.performer = Performer(client, executor.Caches(*self.caches.models.values(), *self.caches.children), fence)
+        config = serving_config(settings)
+        self.controllers = tuple(ModelReconciler(kind, client, self.caches, clock.now, config) for kind in KINDS)
+        self.performer = Performer(
+            client, executor.CacheRegistry(*self.caches.models.values(), *self.caches.children), fence
+        )

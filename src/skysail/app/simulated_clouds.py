@@ -15,37 +15,37 @@ from pathlib import Path
 from aiohttp import web
 from msgspec.structs import replace
 
-from skysail.base.names import MOCK, SIMULATED, Event
+from skysail.base.names import ACCOUNT_MOCK, ACCOUNT_SIMULATED, EventReason
 from skysail.cloud.provider import Provider, RunId
-from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.http.server import serve
-from skysail.cloud.simulated.ledger import Ledger, Unreadable
-from skysail.cloud.simulated.unavailable import Unusable
+from skysail.cloud.simulated.ledger import Ledger, LedgerCorrupt
+from skysail.cloud.simulated.unavailable import UnavailableAccount
 from skysail.cloud.simulated.vendors import VENDORS, Vendor
-from skysail.local import private_file
+from skysail.local import files
 from skysail.local.cluster.home import Home
-from skysail.local.provider.dependencies import Surroundings
+from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.provider import LocalProvider
 
 log = logging.getLogger(__name__)
 
 
 class SimulatedClouds:
-    """`around` is the node's: instances share its network, images and limits, and none of its folders."""
+    """`deps` is the node's: instances share its network, images and limits, and none of its folders."""
 
-    def __init__(self, home: Home, around: Surroundings) -> None:
+    def __init__(self, home: Home, deps: ProviderDependencies) -> None:
         self._home = home
         folder = home.root / "simulated"
-        places = replace(
-            around.places, folder=folder / "volumes", memory=around.places.memory / "simulated", allowed=()
+        volume_paths = replace(
+            deps.places, folder=folder / "volumes", memory=deps.places.memory / "simulated", allowed=()
         )
-        for left_over in (places.folder, places.memory, folder / "pods"):
+        for left_over in (volume_paths.folder, volume_paths.memory, folder / "pods"):
             shutil.rmtree(left_over, ignore_errors=True)
         self._provider = LocalProvider(
-            replace(around, places=places, runs=folder / "pods", tell=_log_event, allows_host_network=False)
+            replace(deps, places=volume_paths, runs=folder / "pods", tell=_log_event, allows_host_network=False)
         )
-        self._accounts: list[Account | Unusable] = []
+        self._accounts: list[SimulatedAccount | UnavailableAccount] = []
         self._runner: web.AppRunner | None = None
 
     async def open(self) -> None:
@@ -60,21 +60,21 @@ class SimulatedClouds:
         await self._provider.close()
 
 
-def _log_event(run: RunId, reason: Event, note: str) -> None:
+def _log_event(run: RunId, reason: EventReason, note: str) -> None:
     """Take the place of the node's event recorder: an instance has no pod of this cluster to record an event on."""
     log.info("simulated cloud event", extra={"pod": run.pod, "reason": reason, "note": note})
 
 
-def open_account(vendor: Vendor, root: Path, provider: Provider | None = None) -> Account | Unusable:
+def open_account(vendor: Vendor, root: Path, provider: Provider | None = None) -> SimulatedAccount | UnavailableAccount:
     """The account whose ledger is below `simulated/`. One that cannot be read does not keep the others from work."""
     folder = root / "simulated"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         ledger = Ledger.open(folder / f"{vendor.name}.jsonl", mark=secrets.token_hex(4))
-    except Unreadable as error:
+    except LedgerCorrupt as error:
         log.error("simulated cloud not opened", extra={"cloud": vendor.name, "why": str(error)})  # noqa: TRY400 (the sentence has it all)
-        return Unusable(vendor, SIMULATED if provider else MOCK, str(error))
-    return Account(vendor, ledger, now=time.time, provider=provider)
+        return UnavailableAccount(vendor, ACCOUNT_SIMULATED if provider else ACCOUNT_MOCK, str(error))
+    return SimulatedAccount(vendor, ledger, now=time.time, provider=provider)
 
 
 def remote(home: Home, vendor: Vendor) -> RemoteAccount:
@@ -84,4 +84,4 @@ def remote(home: Home, vendor: Vendor) -> RemoteAccount:
 
 def token(home: Home) -> str:
     """Made by who comes first, agent or operator. A second barrier: pods cannot reach the socket in the first place."""
-    return private_file.token(home.simulated_token)
+    return files.token(home.simulated_cloud_token_file)

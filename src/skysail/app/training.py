@@ -10,54 +10,60 @@ from aiohttp import web
 
 from skysail.base import clock
 from skysail.base.settings import Settings
-from skysail.core.controller import Recorder
+from skysail.core.controller import EventRecorder
 from skysail.kinds.training import reconciler
-from skysail.kinds.training.children.progress_endpoint import Reporting, Terms
-from skysail.kinds.training.progress.auth import Reporters
-from skysail.kinds.training.progress.log_watcher import Reader
-from skysail.kinds.training.progress.server import Desk, Rate
-from skysail.kinds.training.progress.status_writer import Records
-from skysail.kinds.training.scheduling.observer import Serves
+from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint, TrainingConfig
+from skysail.kinds.training.progress.auth import ReporterAuthenticator
+from skysail.kinds.training.progress.log_watcher import CheckpointLogWatcher
+from skysail.kinds.training.progress.server import ProgressServer, ReportRateLimiter
+from skysail.kinds.training.progress.status_writer import StatusWriter
+from skysail.kinds.training.scheduling.observer import IsServed
 from skysail.kube.client.client import Client
 
 
-class Training:
+class TrainingModule:
     """`authority` tells who vouches for our servers; it is asked when pods are made, which is after it is known."""
 
     def __init__(
         self,
         client: Client,
         settings: Settings,
-        recorder: Recorder,
+        recorder: EventRecorder,
         *,
         authority: Callable[[], bytes],
-        serves: Serves,
+        serves: IsServed,
         rng: random.Random,
     ) -> None:
         self._settings = settings
         self._authority = authority
-        self.caches = reconciler.Caches.make()
-        self.records = Records(client, self.caches.training, now=clock.now, rng=rng)
-        self.reader = Reader(client, self.caches, self.records, recorder)
-        self.controller = reconciler.Training(
-            client, self.caches, clock.now, terms=self._terms, serves=serves, is_settled=self.reader.is_settled
+        self.caches = reconciler.Caches.create()
+        self.records = StatusWriter(client, self.caches.training, now=clock.now, rng=rng)
+        self.reader = CheckpointLogWatcher(client, self.caches, self.records, recorder)
+        self.controller = reconciler.TrainingJobReconciler(
+            client, self.caches, clock.now, config=self._terms, serves=serves, is_settled=self.reader.is_drained
         )
-        self._reporters = Reporters(client, self.caches, clock.steady)
+        self._authenticator = ReporterAuthenticator(client, self.caches, clock.boottime)
 
     def application(self) -> web.Application:
         """What pods report to."""
-        desk = Desk(self._reporters, self.records, self.caches, rate=Rate(clock.steady), now=clock.now)
-        return desk.application()
+        progress_server = ProgressServer(
+            self._authenticator,
+            self.records,
+            self.caches,
+            report_rate_limiter=ReportRateLimiter(clock.boottime),
+            now=clock.now,
+        )
+        return progress_server.application()
 
-    def _terms(self) -> Terms:
-        stall = timedelta(seconds=self._settings.stall_seconds)
-        if not is_reported_to(self._settings):
-            return Terms(stall=stall)
+    def _terms(self) -> TrainingConfig:
+        stall = timedelta(seconds=self._settings.stall_timeout_seconds)
+        if not is_progress_enabled(self._settings):
+            return TrainingConfig(stall=stall)
         server = f"https://{host(self._settings)}:{self._settings.progress_port}"
-        return Terms(Reporting(server, self._authority().decode()), stall)
+        return TrainingConfig(ProgressEndpoint(server, self._authority().decode()), stall)
 
 
-def is_reported_to(settings: Settings) -> bool:
+def is_progress_enabled(settings: Settings) -> bool:
     return settings.progress_port != 0
 
 

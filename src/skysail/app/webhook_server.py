@@ -9,15 +9,15 @@ from collections.abc import Callable
 from aiohttp import web
 
 from skysail.app import training
-from skysail.app.cluster_check import CannotStart, without_rights
+from skysail.app.cluster_check import StartupError, missing_rbac
 from skysail.base import clock
 from skysail.base.settings import Settings
-from skysail.kinds.offload import resource_limits_webhook as offload_admit
-from skysail.kinds.serving.admission import webhook as model_admit
-from skysail.kinds.serving.spec.config import terms
-from skysail.kinds.training.admission import webhook as training_admit
+from skysail.kinds.offload import resource_limits_webhook
+from skysail.kinds.serving.admission import webhook as serving_webhook
+from skysail.kinds.serving.spec.config import serving_config
+from skysail.kinds.training.admission import webhook as training_webhook
 from skysail.kube.admission import registration, server
-from skysail.kube.admission.registration import Keeper
+from skysail.kube.admission.registration import WebhookRegistrar
 from skysail.kube.api.objects import Key
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Forbidden, KubeError, NotFound
@@ -25,35 +25,35 @@ from skysail.kube.client.errors import Forbidden, KubeError, NotFound
 log = logging.getLogger(__name__)
 
 
-class Reception:
+class WebhookServer:
     """`leads` tells whether this replica may write: only the leader enters the webhooks at the API server."""
 
     def __init__(self, client: Client, settings: Settings, leads: Callable[[], bool]) -> None:
         self._settings = settings
         self._leads = leads
         self._hooks = (
-            *offload_admit.hooks(settings.nodes),
-            *training_admit.HOOKS,
-            *model_admit.hooks(terms(settings)),
+            *resource_limits_webhook.hooks(settings.nodes),
+            *training_webhook.HOOKS,
+            *serving_webhook.hooks(serving_config(settings)),
         )
-        self._keeper = Keeper(
+        self._registrar = WebhookRegistrar(
             client,
             secret=Key(settings.operator_namespace, registration.SECRET_NAME),
-            address=_address(settings),
+            webhook_address=_address(settings),
             names=_names(settings),
             now=clock.now,
         )
 
     @property
-    def is_open(self) -> bool:
-        return self._settings.webhooks or training.is_reported_to(self._settings)
+    def is_enabled(self) -> bool:
+        return self._settings.webhooks or training.is_progress_enabled(self._settings)
 
     @property
     def tls(self) -> ssl.SSLContext:
-        return self._keeper.tls
+        return self._registrar.tls
 
     def authority(self) -> bytes:
-        return self._keeper.authority
+        return self._registrar.ca_bundle
 
     def application(self) -> web.Application:
         """What the API server calls."""
@@ -62,23 +62,23 @@ class Reception:
     async def load_certificate(self) -> None:
         namespace = self._settings.operator_namespace
         try:
-            await self._keeper.load()
+            await self._registrar.load_certificate()
         except Forbidden as error:
-            raise without_rights(error) from error
+            raise missing_rbac(error) from error
         except NotFound as error:
-            raise CannotStart(
+            raise StartupError(
                 f"The namespace {namespace} is missing ({error.message}): `kubectl create namespace {namespace}`."
             ) from error
         except KubeError as error:
-            raise CannotStart(
+            raise StartupError(
                 f"The webhook's Secret in {namespace} cannot be read or made: {error}. Try again."
             ) from error
 
     async def run(self) -> None:
         """Until cancelled: the certificate is kept current, and with it the entry at the API server."""
-        await self._keeper.run(self._announce)
+        await self._registrar.run(self._announce)
 
-    async def announce(self) -> None:
+    async def register(self) -> None:
         try:
             await self._announce()
         except KubeError as error:
@@ -87,13 +87,13 @@ class Reception:
     async def _announce(self) -> None:
         if self._settings.webhooks and self._leads():
             without = ("kube-system", self._settings.operator_namespace)
-            await self._keeper.announce(self._hooks, server.Scope(self._settings.namespaces, without))
+            await self._registrar.register(self._hooks, server.NamespaceScope(self._settings.namespaces, without))
 
 
-def _address(settings: Settings) -> server.Address:
+def _address(settings: Settings) -> server.WebhookAddress:
     if settings.webhook_host:
-        return server.Address(url=f"https://{settings.webhook_host}:{settings.webhook_port}")
-    return server.Address(service=(settings.operator_namespace, settings.webhook_service))
+        return server.WebhookAddress(url=f"https://{settings.webhook_host}:{settings.webhook_port}")
+    return server.WebhookAddress(service=(settings.operator_namespace, settings.webhook_service))
 
 
 def _names(settings: Settings) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ class Backoff:
 
     def next(self) -> float:
         """Return the next delay, with jitter, so that callers that failed together do not retry together."""
-        delay = delay_after(self.failures, first=self._first, longest=self._longest)
+        delay = delay_bound(self.failures, first=self._first, longest=self._longest)
         self.failures += 1
         return self._rng.uniform(self._first / 2, delay)
 
@@ -24,6 +24,6 @@ class Backoff:
         self.failures = 0
 
 
-def delay_after(failures: int, *, first: float, longest: float) -> float:
+def delay_bound(failures: int, *, first: float, longest: float) -> float:
     """Return the upper bound of the delay after this many earlier failures."""
     return min(longest, first * 2.0 ** min(failures, 32))

@@ -10,6 +10,6 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def steady() -> float:
+def boottime() -> float:
     """Return monotonic seconds that advance while the machine sleeps: a lease must expire on a closed laptop."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

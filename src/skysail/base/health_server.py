@@ -20,7 +20,7 @@ class AuditFailed(Exception):
     """The comparison could not be made; the message says why."""
 
 
-class Health:
+class HealthServer:
     """The same pages on every port: each of the operators that Skysail replaces had its own.
 
     `audit_token` is what a caller of /audit must know; without one nobody may call it.
@@ -69,7 +69,7 @@ class Health:
         return web.Response(status=503 if outages[part] else 200, text=f"{outages[part] or 'ok'}\n")
 
     async def _count(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.page(), headers={"Content-Type": _METRICS})
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": _METRICS})
 
     async def _compare(self, request: web.Request) -> web.Response:
         """Numbers only: nobody learns a name here. One at a time, because it reads everything.
@@ -82,7 +82,7 @@ class Health:
         if not self._is_authenticated(request):
             text = "an audit needs the token of the file that audit_token names: skysail audit-cache --token-file\n"
             return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"}, text=text)
-        if not _is_nearby(request):
+        if not _is_loopback_caller(request):
             text = "an audit can be asked for from the same machine or pod only; use kubectl port-forward\n"
             return web.Response(status=403, text=text)
         if self._is_auditing:
@@ -97,11 +97,11 @@ class Health:
         return web.Response(body=msgspec.json.encode(findings), content_type="application/json")
 
     def _is_authenticated(self, request: web.Request) -> bool:
-        wanted = f"Bearer {self._audit_token}".encode()
-        return hmac.compare_digest(request.headers.get("Authorization", "").encode(errors="surrogateescape"), wanted)
+        desired = f"Bearer {self._audit_token}".encode()
+        return hmac.compare_digest(request.headers.get("Authorization", "").encode(errors="surrogateescape"), desired)
 
 
-def _is_nearby(request: web.Request) -> bool:
+def _is_loopback_caller(request: web.Request) -> bool:
     """Whether the caller has our own address: a process of this machine or pod, such as kubectl's port-forward."""
     assert request.transport is not None, "a request that is being handled has a connection"
     caller, own = (request.transport.get_extra_info(end) for end in ("peername", "sockname"))

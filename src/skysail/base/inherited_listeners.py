@@ -14,7 +14,7 @@ class InheritedListeners:
     """Sockets by port. They listen already: callers wait from the start of this process on."""
 
     def __init__(self, sockets: Iterable[socket.socket] = ()) -> None:
-        self._by_port = {line.getsockname()[1]: line for line in sockets}
+        self._by_port = {connection.getsockname()[1]: connection for connection in sockets}
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str]) -> Self:

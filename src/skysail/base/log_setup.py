@@ -17,13 +17,13 @@ def configure(level: str, format_: str, stream: TextIO = sys.stderr) -> None:
     """Send all log records to one stream. Call this once per process."""
     handler = logging.StreamHandler(stream)
     as_text = format_ == "text" or (format_ == "auto" and stream.isatty())
-    handler.setFormatter(Text(colour=stream.isatty()) if as_text else Json())
+    handler.setFormatter(TextFormatter(colour=stream.isatty()) if as_text else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # The line per effect already covers each HTTP request.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": _time(record),
@@ -37,7 +37,7 @@ class Json(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-class Text(logging.Formatter):
+class TextFormatter(logging.Formatter):
     def __init__(self, *, colour: bool) -> None:
         super().__init__()
         self._colour = colour

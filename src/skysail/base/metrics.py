@@ -24,20 +24,20 @@ class Metrics:
         self._time = self._histogram(Metric.RECONCILE_TIME, "controller")
         self._passes = Counter(
             Metric.RECONCILES.removesuffix("_total"),
-            Metric.RECONCILES.about,
+            Metric.RECONCILES.description,
             ("controller", "result"),
             registry=self._registry,
         )
         self._active = Gauge(
-            Metric.ACTIVE_WORKERS, Metric.ACTIVE_WORKERS.about, ("controller",), registry=self._registry
+            Metric.ACTIVE_WORKERS, Metric.ACTIVE_WORKERS.description, ("controller",), registry=self._registry
         )
         self._renamed: dict[str, tuple[Histogram, Counter]] = {}
 
-    def began(self, kind: str, waited: float) -> None:
+    def reconcile_started(self, kind: str, waited: float) -> None:
         self._wait.labels(kind).observe(waited)
         self._active.labels(kind).inc()
 
-    def ended(self, kind: str, result: str, seconds: float) -> None:
+    def reconcile_finished(self, kind: str, result: str, seconds: float) -> None:
         self._active.labels(kind).dec()
         self._passes.labels(kind, result).inc()
         self._time.labels(kind).observe(seconds)
@@ -46,29 +46,31 @@ class Metrics:
             time.observe(seconds)
             errors.inc(result == "error")
 
-    def read(self, metric: Metric, label: str, reading: Reading) -> None:
+    def add_callback(self, metric: Metric, label: str, reading: Reading) -> None:
         """Add a metric that is read by a callback at each scrape. Without a label, its key is empty."""
-        self._registry.register(_Reader(metric, (label,), lambda: {(key,): value for key, value in reading().items()}))
-
-    def read_by(self, metric: Metric, labels: tuple[str, ...], reading: ManyReading) -> None:
-        """Add a metric with several labels that is read by a callback at each scrape."""
-        self._registry.register(_Reader(metric, labels, reading))
-
-    def rename(self, kind: str, *, time: Metric, errors: Metric) -> None:
-        """Report the reconciles of one kind also under the metric names of the operator that Skysail replaces."""
-        self._renamed[kind] = (
-            Histogram(time, time.about, registry=self._registry, buckets=_SECONDS),
-            Counter(errors.removesuffix("_total"), errors.about, registry=self._registry),
+        self._registry.register(
+            _CallbackCollector(metric, (label,), lambda: {(key,): value for key, value in reading().items()})
         )
 
-    def page(self) -> bytes:
+    def add_labelled_callback(self, metric: Metric, labels: tuple[str, ...], reading: ManyReading) -> None:
+        """Add a metric with several labels that is read by a callback at each scrape."""
+        self._registry.register(_CallbackCollector(metric, labels, reading))
+
+    def add_legacy_names(self, kind: str, *, time: Metric, errors: Metric) -> None:
+        """Report the reconciles of one kind also under the metric names of the operator that Skysail replaces."""
+        self._renamed[kind] = (
+            Histogram(time, time.description, registry=self._registry, buckets=_SECONDS),
+            Counter(errors.removesuffix("_total"), errors.description, registry=self._registry),
+        )
+
+    def render(self) -> bytes:
         return generate_latest(self._registry)
 
     def _histogram(self, name: Metric, label: str) -> Histogram:
-        return Histogram(name, name.about, (label,), registry=self._registry, buckets=_SECONDS)
+        return Histogram(name, name.description, (label,), registry=self._registry, buckets=_SECONDS)
 
 
-class _Reader:
+class _CallbackCollector:
     def __init__(self, metric: Metric, labels: tuple[str, ...], reading: ManyReading) -> None:
         self._metric = metric
         self._labels = [label for label in labels if label]
@@ -77,7 +79,7 @@ class _Reader:
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
         is_counter = self._metric.endswith("_total")
         family = (CounterMetricFamily if is_counter else GaugeMetricFamily)(
-            self._metric.value, self._metric.about, labels=self._labels
+            self._metric.value, self._metric.description, labels=self._labels
         )
         for values, figure in self._reading().items():
             family.add_metric(values if self._labels else [], figure)

@@ -9,19 +9,19 @@ from enum import StrEnum
 from typing import Self
 
 
-class Named(StrEnum):
+class DocumentedName(StrEnum):
     """A closed list of strings, each with its description for the reference page."""
 
-    about: str
+    description: str
 
     def __new__(cls, value: str, about: str) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
-        member.about = about
+        member.description = about
         return member
 
 
-class Label(Named):
+class Label(DocumentedName):
     """Labels that Skysail writes or selects objects by."""
 
     MANAGED_BY = "app.kubernetes.io/managed-by", "`skysail` on every object that Skysail manages."
@@ -58,27 +58,27 @@ class Label(Named):
     )
 
 
-class Annotation(Named):
+class Annotation(DocumentedName):
     """Annotations that users write, or that Skysail writes for users."""
 
-    APPLIED = (
-        "skysail.dev/applied",
+    LAST_APPLIED_HASH = (
+        "skysail.dev/last-applied-hash",
         "Hash of the manifest that was last applied. If the hash is equal, nothing is written.",
     )
-    GANG_SPEC = (
-        "skysail.dev/gang-spec",
+    GANG_SPEC_HASH = (
+        "skysail.dev/gang-spec-hash",
         "On the Workload or PodGroup of a TrainingJob: hash of its spec. If the hash changes, the object is recreated.",
     )
-    TRAINED_SPEC = (
-        "skysail.dev/trained-spec",
+    ATTEMPT_SPEC_HASH = (
+        "skysail.dev/attempt-spec-hash",
         "On a Job of a TrainingJob: hash of the fields of its attempt. If the hash changes, a new attempt starts.",
     )
     RESUMED_FROM = (
         "skysail.dev/resumed-from",
         "On a Job of a TrainingJob: the checkpoint that its attempt resumed from.",
     )
-    REPORTS_AUTHORITY = (
-        "skysail.dev/reports-authority",
+    PROGRESS_CA = (
+        "skysail.dev/progress-ca",
         "On a pod of a TrainingJob: CA bundle of the progress server, mounted as a file.",
     )
     PROVISIONED_BY = (
@@ -86,16 +86,16 @@ class Annotation(Named):
         "`skysail.dev/disks` on a PersistentVolume that is a disk of the node's provider, with the same name.",
     )
     OFFLOAD = "skysail.dev/offload", "Requests a cloud: the name of a provider, or `cheapest`."
-    NOT_RUN = (
-        "skysail.dev/not-run",
+    PLACEHOLDER = (
+        "skysail.dev/placeholder",
         "On a DaemonSet pod on a virtual node: reported as running, but not run and not billed.",
     )
     RUNTIME_IMAGE = (
         "skysail.dev/runtime-image",
         "On an MLModel: server image that replaces the default of the framework.",
     )
-    CIRCUMSTANCES = (
-        "skysail.dev/circumstances",
+    PREPARE_CONFIG_HASH = (
+        "skysail.dev/prepare-config-hash",
         "On the Job that downloads a model: hash of settings and size. If the hash changes, the download is retried.",
     )
     READY_PATH = (
@@ -150,22 +150,22 @@ class Annotation(Named):
 
 
 # Name of the PV provisioner; the value of the annotation above.
-DISKS = "skysail.dev/disks"
+PROVISIONER_NAME = "skysail.dev/disks"
 # The container runtime of a virtual node is `<cloud>://` and one of these.
-REAL = "account"
-SIMULATED = "simulated"
+ACCOUNT_REAL = "account"
+ACCOUNT_SIMULATED = "simulated"
 # An account that only pretends, inside the operator. Simulated clouds with a server have the name above.
-MOCK = "mock"
+ACCOUNT_MOCK = "mock"
 
 
-class Finalizer(Named):
+class Finalizer(DocumentedName):
     """Finalizers that Skysail adds."""
 
     CLAIM = "skysail.dev/claim", "On a CloudInstance until the cloud has confirmed its termination."
     REMOTE = "skysail.dev/remote", "On a ModalEndpoint or ModalFunction until its app at Modal is deleted."
 
 
-class ForeignFinalizer(Named):
+class LegacyFinalizer(DocumentedName):
     """Finalizers of the replaced operators. Skysail removes them on deletion, because adopted objects would hang."""
 
     TRAINING_JOB = "trainingjob.ml.example.com/finalizer", "Added to TrainingJobs by the operator of the lab."
@@ -174,7 +174,7 @@ class ForeignFinalizer(Named):
     KOPF = "kopf.zalando.org/KopfFinalizerMarker", "Added by Kopf, in which the Modal Operator was written."
 
 
-class Condition(Named):
+class Condition(DocumentedName):
     """Condition types in the status of our kinds."""
 
     ACCEPTED = "Accepted", "Whether a controller works on this object."
@@ -194,8 +194,8 @@ class Condition(Named):
     UPDATE_FAILED = "UpdateFailed", "Whether the target revision could not be served; the previous one keeps serving."
     ROLLED_BACK = "RolledBack", "Whether an earlier revision is served than the spec names, and why."
     SUCCEEDED = "Succeeded", "Whether the object finished successfully."
-    CARRIED = (
-        "skysail.dev/Carried",
+    SUPPORTED = (
+        "skysail.dev/Supported",
         "On a pod with fields that its node does not support: the message names the fields.",
     )
     DEPLOYED = "Deployed", "Whether a ModalFunction can be called."
@@ -203,26 +203,35 @@ class Condition(Named):
         "Launched",
         "Whether the cloud has created the instance of a claim; Unknown while the outcome is unknown.",
     )
-    ENDED = "Ended", "Whether the cloud has confirmed the termination of an instance; the reason says what caused it."
+    TERMINATED = (
+        "Terminated",
+        "Whether the cloud has confirmed the termination of an instance; the reason says what caused it.",
+    )
     RELEASED = "Released", "On a claim that was deleted after termination: why it is kept."
     CLOUD_REACHABLE = "CloudReachable", "On a virtual node: whether the cloud lists its instances."
-    INSTANCES_CLAIMED = "InstancesClaimed", "On a virtual node: whether every instance of this cluster has a claim."
+    NO_ORPHANED_INSTANCES = (
+        "NoOrphanedInstances",
+        "On a virtual node: whether every instance of this cluster has a claim.",
+    )
     LIMITS_ENFORCED = (
         "LimitsEnforced",
         "On the node of a local cluster: whether it enforces all limits of pods; if not, the message names the rest.",
     )
 
 
-class Reason(Named):
+class Reason(DocumentedName):
     """Reasons of conditions, for programs."""
 
     NOT_IMPLEMENTED_YET = "NotImplementedYet", "The object is valid and stored; its controller is not built yet."
     UNSUPPORTED = "Unsupported", "The pod is not run, because its node does not support a field."
-    LEFT_OUT = "LeftOut", "The pod runs, and its node ignores some of its fields."
+    FIELDS_IGNORED = "FieldsIgnored", "The pod runs, and its node ignores some of its fields."
     INVALID_SPEC = "InvalidSpec", "The spec is invalid; the message says what to change."
     RECONCILE_FAILED = "ReconcileFailed", "A reconcile of the object failed and is retried."
-    NOT_GROWN = "NotGrown", "The PVC of a model is smaller than `spec.storageSize`, and cannot be expanded."
-    NAME_TAKEN = "NameTaken", "The name of a child belongs to a foreign object; the message names its owner."
+    VOLUME_EXPANSION_FAILED = (
+        "VolumeExpansionFailed",
+        "The PVC of a model is smaller than `spec.storageSize`, and cannot be expanded.",
+    )
+    NAME_CONFLICT = "NameConflict", "The name of a child belongs to a foreign object; the message names its owner."
     HANDLER_NOT_FOUND = "HandlerNotFound", "The handler could not be imported from the image or the code."
     ENTRYPOINT_UNKNOWN = "EntrypointUnknown", "The pod names no command, and the image's entry point could not be read."
     GANG_UNAVAILABLE = "GangUnavailable", "The requested gang scheduler is not installed."
@@ -233,12 +242,12 @@ class Reason(Named):
     INSUFFICIENT_RESOURCES = "InsufficientResources", "No node has room for the pod."
     NO_MATCHING_NODE = "NoMatchingNode", "No node has the labels that the pod asks for, or a taint keeps it away."
     VALIDATION_FAILED = "ValidationFailed", "The validation script failed; the message ends with its log."
-    ORDER_AWAITED = "OrderAwaited", "The claim is there; what to run has not been said since the operator started."
-    OLDER_STILL_RUNNING = (
-        "OlderStillRunning",
+    WAITING_FOR_NODE = "WaitingForNode", "The claim is there; what to run has not been said since the operator started."
+    PREVIOUS_INSTANCE_RUNNING = (
+        "PreviousInstanceRunning",
         "An older pod of the same Job index has an instance that is not terminated.",
     )
-    LAUNCHES_BRAKED = "LaunchesBraked", "Too many launches in a short time; the next one waits."
+    LAUNCH_RATE_LIMITED = "LaunchRateLimited", "Too many launches in a short time; the next one waits."
     NO_ACCOUNT = (
         "NoAccount",
         "Skysail has no account at the cloud of this claim, so it can neither list nor terminate instances.",
@@ -248,35 +257,38 @@ class Reason(Named):
     THROTTLED = "Throttled", "The cloud asked for a delay."
     CLOUD_LISTS = "CloudLists", "The cloud lists its instances."
     ALL_CLAIMED = "AllClaimed", "Each instance has a claim."
-    STRAY_INSTANCES = "StrayInstances", "The cloud runs an instance of this cluster without a claim; it is terminated."
+    ORPHANED_INSTANCES = (
+        "OrphanedInstances",
+        "The cloud runs an instance of this cluster without a claim; it is terminated.",
+    )
     ALL_LIMITS_ENFORCED = "AllLimitsEnforced", "The node enforces every limit that it knows."
     SOME_LIMITS_IGNORED = "SomeLimitsIgnored", "The machine does not let the node enforce some limits."
     LAUNCHING = "Launching", "The cloud is being called."
     LAUNCHED = "Launched", "The cloud has created the instance."
     REPLY_LOST = "ReplyLost", "The reply of the cloud was lost. Nothing is done until its listings show the outcome."
-    NEVER_APPEARED = "NeverAppeared", "No listing showed an instance for long enough: none was created."
+    INSTANCE_NOT_FOUND = "InstanceNotFound", "No listing showed an instance for long enough: none was created."
     REFUSED = "Refused", "The cloud will never run this; the message says why."
     COMPLETED = "Completed", "The program exited."
     DELETED = "Deleted", "The claim was deleted, with its pod or by a user."
-    OWNER_STAYS = "OwnerStays", "The owner of the instance still exists, and the claim is kept with it."
-    OWNER_GONE = "OwnerGone", "The owner of the instance was deleted."
+    OWNER_EXISTS = "OwnerExists", "The owner of the instance still exists, and the claim is kept with it."
+    OWNER_DELETED = "OwnerDeleted", "The owner of the instance was deleted."
     DEADLINE_EXCEEDED = "DeadlineExceeded", "The deadline was reached."
     ACCEPTED = "Accepted", "A controller works on the object."
-    UNDER_WAY = "UnderWay", "The training has not finished yet."
+    IN_PROGRESS = "InProgress", "The training has not finished yet."
     RUNNING = "Running", "All pods run."
     STARTING = "Starting", "The pods are being created or started."
     QUOTA_EXCEEDED = "QuotaExceeded", "A quota of the namespace rejects the pods."
-    PODS_REFUSED = "PodsRefused", "The API server rejects the pods; the message says why."
+    PODS_REJECTED = "PodsRejected", "The API server rejects the pods; the message says why."
     VOLUME_UNAVAILABLE = "VolumeUnavailable", "A volume of a pod is missing or not bound."
     SCHEDULING_GATED = "SchedulingGated", "A scheduling gate holds a pod."
     POD_FAILED = "PodFailed", "A pod has failed that the training can continue without."
     CONFIG_MISSING = "ConfigMissing", "A pod refers to a Secret, a ConfigMap or a key that does not exist."
     RESTARTING = "Restarting", "An attempt has finished, and the next one has not started yet."
-    PODS_ENDING = "PodsEnding", "Pods of the last attempt are still terminating, so the next attempt waits."
+    PODS_TERMINATING = "PodsTerminating", "Pods of the last attempt are still terminating, so the next attempt waits."
     SUSPENDED = "Suspended", "The job is suspended by `spec.suspend`."
     CRASH_LOOP = "CrashLoop", "The same pod failed in the same way three times in a row, soon after its start."
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded", "More attempts failed than `runPolicy.backoffLimit` allows."
-    NOT_RESTARTED = "NotRestarted", "An attempt failed and `restartPolicy` is Never."
+    RESTART_POLICY_NEVER = "RestartPolicyNever", "An attempt failed and `restartPolicy` is Never."
     LOST = "Lost", "The instance vanished at the cloud, for example because it was preempted."
     DOWNLOADING = "Downloading", "The model is being downloaded and laid out."
     DOWNLOADED = "Downloaded", "The model is downloaded and laid out."
@@ -286,8 +298,8 @@ class Reason(Named):
     NO_SCRIPT = "NoScript", "The revision has no validation script; only its servers show whether it works."
     ROLLING_OUT = "RollingOut", "Servers of the new revision are starting beside the serving ones."
     SERVED = "Served", "All servers of the target revision answer."
-    TAKING_OVER = "TakingOver", "The model answers; the objects of the replaced operator are deleted next."
-    NOT_SERVED_YET = "NotServedYet", "No revision of the model has been served yet."
+    ADOPTING = "Adopting", "The model answers; the objects of the replaced operator are deleted next."
+    NO_REVISION_SERVED = "NoRevisionServed", "No revision of the model has been served yet."
     SCALED_TO_ZERO = "ScaledToZero", "The model is scaled to zero, so nothing answers."
     NOT_READY = "NotReady", "The servers run, but do not become ready."
     RETRYING = "Retrying", "The step failed with a transient error, and is retried at the time in the message."
@@ -313,7 +325,7 @@ class Reason(Named):
     SCRIPT_NOT_FOUND = "ScriptNotFound", "The validation script was not found."
 
 
-class Event(Named):
+class EventReason(DocumentedName):
     """Reasons of events, in addition to those of conditions."""
 
     WORKERS_CREATED = "WorkersCreated", "`Created %d worker pods`."
@@ -335,7 +347,7 @@ class Event(Named):
         "CheckpointLost",
         "The PVC of the newest checkpoint was deleted: an attempt starts without a checkpoint.",
     )
-    CHECKPOINT_REFUSED = "CheckpointRefused", "A pod printed a checkpoint that cannot be used; the message says why."
+    INVALID_CHECKPOINT = "InvalidCheckpoint", "A pod printed a checkpoint that cannot be used; the message says why."
     GANG_NOT_OFFLOADED = "GangNotOffloaded", "A gang was not offloaded; the message says what to change."
     RUNTIME_UNMAINTAINED = "RuntimeUnmaintained", "The chosen model server is no longer maintained."
     DOWNLOADING = "Downloading", "A revision of a model is being downloaded."
@@ -345,7 +357,10 @@ class Event(Named):
     DEPLOYED = "Deployed", "A revision of a model is served."
     UPDATE_FAILED = "UpdateFailed", "A revision of a model failed, and the previous one keeps serving."
     ROLLED_BACK = "RolledBack", "A model was rolled back to an earlier revision."
-    PUT_BACK = "PutBack", "A child of the object was modified and has been restored. Edit the object instead."
+    DRIFT_CORRECTED = (
+        "DriftCorrected",
+        "A child of the object was modified and has been restored. Edit the object instead.",
+    )
     OPTIONAL_SECRET_NOT_FOUND = "OptionalSecretNotFound", "The pod runs without an optional Secret."
     MANDATORY_SECRET_NOT_FOUND = "MandatorySecretNotFound", "The pod waits for a Secret or a key of one."
     OPTIONAL_CONFIG_MAP_NOT_FOUND = (
@@ -356,7 +371,10 @@ class Event(Named):
     INVALID_FIELD = "InvalidField", "A field has a value that no program or file system takes; the message names it."
     PULLING = "Pulling", "An image is being prepared; the message shows the progress."
     PULLED = "Pulled", "An image is ready."
-    OTHER_PYTHON = "OtherPython", "The tag of an image names a Python version, and the container runs in another one."
+    PYTHON_VERSION_MISMATCH = (
+        "PythonVersionMismatch",
+        "The tag of an image names a Python version, and the container runs in another one.",
+    )
     LIMITS_IGNORED = "LimitsIgnored", "The node does not enforce limits of memory and CPU."
     CANNOT_START = "Failed", "A container could not be started; the message says why."
     BACK_OFF = "BackOff", "A container that keeps failing is restarted later."
@@ -364,13 +382,13 @@ class Event(Named):
     KILLING = "Killing", "A container is killed because a probe or a hook failed."
     POST_START_FAILED = "FailedPostStartHook", "The postStart hook of a container failed."
     PRE_STOP_FAILED = "FailedPreStopHook", "The preStop hook of a container failed."
-    NOT_RUN = "NotRun", "A DaemonSet pod on a virtual node is reported as running, but not run."
-    LEFT_OUT = "LeftOut", "The pod runs, and its node ignores some of its fields; the message names them."
+    PLACEHOLDER_POD = "PlaceholderPod", "A DaemonSet pod on a virtual node is reported as running, but not run."
+    FIELDS_IGNORED = "FieldsIgnored", "The pod runs, and its node ignores some of its fields; the message names them."
     EVICTED = "Evicted", "The node evicted the pod: it exceeded a storage limit, or the disk was nearly full."
     UNSUPPORTED = "Unsupported", "The node does not support fields of the pod; the message names them."
 
 
-class Metric(Named):
+class Metric(DocumentedName):
     """Metrics with their labels. Metrics of the replaced operators keep their names."""
 
     MODAL_JOBS = "modal_jobs_total", "Jobs at Modal, by `status` (created, completed, failed), `gpu_type`, `replicas`."
@@ -431,4 +449,13 @@ class Metric(Named):
     )
 
 
-ALL: tuple[type[Named], ...] = (Label, Annotation, Finalizer, ForeignFinalizer, Condition, Reason, Event, Metric)
+ALL: tuple[type[DocumentedName], ...] = (
+    Label,
+    Annotation,
+    Finalizer,
+    LegacyFinalizer,
+    Condition,
+    Reason,
+    EventReason,
+    Metric,
+)

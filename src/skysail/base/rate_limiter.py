@@ -8,13 +8,13 @@ from __future__ import annotations
 
 
 class Ration:
-    def __init__(self, *, a_second: float, at_once: float) -> None:
-        self._a_second = a_second
-        self._at_once = at_once
-        self._left = at_once
+    def __init__(self, *, rate: float, burst: float) -> None:
+        self._a_second = rate
+        self._at_once = burst
+        self._left = burst
         self._counted = 0.0
 
-    def take(self, now: float) -> bool:
+    def try_acquire(self, now: float) -> bool:
         """Take a token if there is one. `now` is in seconds of a monotonic clock."""
         self._left = min(self._at_once, self._left + (now - self._counted) * self._a_second)
         self._counted = now

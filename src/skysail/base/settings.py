@@ -13,7 +13,7 @@ from skysail.base.errors import UserError
 
 _PREFIX = "SKYSAIL_"
 # Environment variables of the replaced operators that mean the same setting.
-_OTHER_NAMES = {"mock_clouds": ("MODAL_MOCK",)}
+_ALIASES = {"mock_clouds": ("MODAL_MOCK",)}
 
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -69,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     identity: Annotated[
         str | None, Meta(description="Name of this replica, to which a suffix is added; by default the hostname.")
     ] = None
-    sole: Annotated[
+    single_replica: Annotated[
         bool, Meta(description="Only one replica runs: take over the lease at once, even if it seems to be held.")
     ] = False
     log_level: Annotated[
@@ -94,7 +94,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     progress_service: Annotated[str, Meta(description="Service in front of the progress server, in a cluster.")] = (
         "skysail-progress"
     )
-    stall_seconds: Annotated[
+    stall_timeout_seconds: Annotated[
         float, Meta(gt=0, description="Seconds without a progress report after which a training is Stalled.")
     ] = 900.0
     resync_seconds: Annotated[
@@ -119,17 +119,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str | None, Meta(description="Certificate of the node servers, used with `node_key`; by default self-signed.")
     ] = None
     node_key: Annotated[str | None, Meta(description="Private key of the node certificate.")] = None
-    data_folder: Annotated[str, Meta(description="Folder for logs of cloud pods, kept until the pod is deleted.")] = (
+    data_dir: Annotated[str, Meta(description="Folder for logs of cloud pods, kept until the pod is deleted.")] = (
         "/var/lib/skysail"
     )
-    simulated_clouds: Annotated[
+    simulated_cloud_url: Annotated[
         str | None, Meta(description="Unix socket of the simulated clouds, which replace all real ones.")
     ] = None
-    simulated_token: Annotated[str | None, Meta(description="File with the token for the simulated clouds.")] = None
+    simulated_cloud_token_file: Annotated[
+        str | None, Meta(description="File with the token for the simulated clouds.")
+    ] = None
     mock_clouds: Annotated[
         bool, Meta(description="Pretend to run cloud pods: no cloud is called, and nothing is paid.")
     ] = False
-    sweep_seconds: Annotated[
+    orphan_grace_seconds: Annotated[
         float, Meta(ge=0, description="Seconds before an instance without a claim is terminated.")
     ] = 600.0
     launches_per_object: Annotated[
@@ -145,19 +147,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fetch_image: Annotated[str, Meta(description="Image that downloads models in their pods.")] = (
         "localhost/skysail-fetch:dev"
     )
-    model_sources: Annotated[
+    allowed_model_hosts: Annotated[
         tuple[str, ...],
         Meta(description="Private hosts that models may be downloaded from: CIDRs and host patterns."),
     ] = ()
-    model_limit_bytes: Annotated[int, Meta(ge=1, description="Maximum size of an unpacked model in bytes.")] = 2**40
-    prepare_seconds: Annotated[
+    max_model_bytes: Annotated[int, Meta(ge=1, description="Maximum size of an unpacked model in bytes.")] = 2**40
+    prepare_deadline_seconds: Annotated[
         int, Meta(ge=1, description="Maximum seconds for the download and the validation of a model.")
     ] = 21600
-    rollout_seconds: Annotated[
+    progress_deadline_seconds: Annotated[
         int,
         Meta(ge=1, description="progressDeadlineSeconds of model servers: maximum seconds without rollout progress."),
     ] = 1800
-    soak_seconds: Annotated[
+    min_ready_seconds: Annotated[
         int, Meta(ge=0, description="minReadySeconds of model servers: seconds ready before the next one starts.")
     ] = 10
 
@@ -174,7 +176,7 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | 
     return msgspec.convert(merged, Settings, strict=False)
 
 
-def mocks_clouds(environment: Mapping[str, str]) -> bool:
+def is_mock_mode(environment: Mapping[str, str]) -> bool:
     """Return whether the environment asks for mock clouds."""
     names = _names("mock_clouds")
     return load({}, {name: value for name, value in environment.items() if name in names}).mock_clouds
@@ -201,7 +203,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _names(setting: str) -> tuple[str, ...]:
     """Return the environment variables of a setting."""
-    return (_PREFIX + setting.upper(), *_OTHER_NAMES.get(setting, ()))
+    return (_PREFIX + setting.upper(), *_ALIASES.get(setting, ()))
 
 
 def _from_file(file: Path) -> dict[str, Any]:

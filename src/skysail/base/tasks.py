@@ -8,11 +8,11 @@ from collections.abc import Awaitable
 log = logging.getLogger(__name__)
 
 
-async def survive(work: Awaitable[None], what: str) -> bool:
-    """Await `work` and log its exception. Returns whether it succeeded. Cancellation passes through."""
+async def run_logged(awaitable: Awaitable[None], description: str) -> bool:
+    """Await `awaitable` and log its exception. Returns whether it succeeded. Cancellation passes through."""
     try:
-        await work
+        await awaitable
     except Exception:
-        log.exception("background task failed", extra={"what": what})
+        log.exception("background task failed", extra={"what": description})
         return False
     return True

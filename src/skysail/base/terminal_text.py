@@ -13,7 +13,7 @@ _COMMANDS = re.compile(
 )
 
 
-def shown(text: str) -> str:
+def strip_control(text: str) -> str:
     """Remove control sequences, so that the text cannot change the reader's terminal.
 
     A line that was overwritten with carriage returns, such as a progress bar, is reduced to its last content.
@@ -22,7 +22,7 @@ def shown(text: str) -> str:
     return _COMMANDS.sub("", "\n".join(lines))
 
 
-def ending(text: str, longest: int) -> str:
+def tail(text: str, longest: int) -> str:
     """Return at most `longest` characters from the end, cut at a line break if there is one."""
     if len(text) <= longest:
         return text

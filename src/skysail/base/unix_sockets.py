@@ -24,7 +24,7 @@ def listen(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.s
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, kind)
     listener.setblocking(False)
-    before = os.umask(0o177)
+    previous = os.umask(0o177)
     try:
         with reachable(path) as name:
             listener.bind(name)
@@ -32,6 +32,6 @@ def listen(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.s
         listener.close()
         raise
     finally:
-        os.umask(before)
+        os.umask(previous)
     listener.listen(64)
     return listener

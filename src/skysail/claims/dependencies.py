@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class ClaimDependencies(msgspec.Struct, frozen=True):
     """Injected dependencies: `now` is the wall clock for statuses, `clock` is monotonic."""
 
     now: Callable[[], datetime]

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Iterable
 
 from skysail.base import tasks
-from skysail.claims.dependencies import Surroundings
-from skysail.claims.tracking.inventory import Listings
+from skysail.claims.dependencies import ClaimDependencies
+from skysail.claims.tracking.inventory import InventoryTracker
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.account import Instance
-from skysail.core.actions import End
+from skysail.core.actions import TerminateInstance
 from skysail.core.fence import Fenced
 from skysail.kube.api.objects import Key
 from skysail.kube.cache.cache import Cache
@@ -19,8 +19,8 @@ from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError, NotFound
 
 # Repeat a termination request only after this time: a slow termination needs no second request.
-_ASK_AGAIN = 300.0
-_MOST_NAMES = 3
+_RETRY_SECONDS = 300.0
+_MAX_NAMES = 3
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def orphans(instances: Iterable[Instance], cluster: str, claims: Callable[[str],
     return [instance for instance in alive if instance.claim and not claims(instance.claim)]
 
 
-class Sweeper:
+class OrphanCollector:
     """Orphan collector of one cloud.
 
     An orphan is terminated `grace` seconds after its creation, but only if every inventory has shown it for as long as
@@ -41,78 +41,80 @@ class Sweeper:
     def __init__(
         self,
         client: Client,
-        listings: Listings,
+        inventory: InventoryTracker,
         claims: Cache[CloudInstance],
         *,
         grace: float,
-        around: Surroundings,
+        deps: ClaimDependencies,
     ) -> None:
         self._client = client
-        self._listings = listings
+        self._inventory = inventory
         self._claims = claims
         self._grace = grace
-        self._clock = around.clock
-        self._now = around.now
+        self._clock = deps.clock
+        self._now = deps.now
         self._since: dict[str, float] = {}
         self._asked: dict[str, float] = {}
 
     @property
-    def complaint(self) -> str:
+    def orphan_message(self) -> str:
         """Describe the orphans in a sentence. Returns an empty string if there is none.
 
         An inventory may still show an instance that was terminated with its claim. So an instance counts only after
         it was seen for as long as inventories may be wrong.
         """
-        certain = self._clock() - self._listings.cloud.terms.visibility
-        strays = sorted(id_ for id_, since in self._since.items() if since <= certain)
-        if not strays:
+        certain = self._clock() - self._inventory.cloud.terms.visibility_delay
+        orphans = sorted(id_ for id_, since in self._since.items() if since <= certain)
+        if not orphans:
             return ""
-        noun = "instance" if len(strays) == 1 else "instances"
-        ids = ", ".join(strays[:_MOST_NAMES])
-        more = f" and {len(strays) - _MOST_NAMES} more" if len(strays) > _MOST_NAMES else ""
+        noun = "instance" if len(orphans) == 1 else "instances"
+        ids = ", ".join(orphans[:_MAX_NAMES])
+        more = f" and {len(orphans) - _MAX_NAMES} more" if len(orphans) > _MAX_NAMES else ""
         return (
-            f"{len(strays)} {noun} of this cluster without a claim may be billed: {ids}{more}. "
+            f"{len(orphans)} {noun} of this cluster without a claim may be billed: {ids}{more}. "
             f"Skysail terminates orphans that are older than {self._grace:.0f} s."
         )
 
-    async def run(self, end: Callable[[End], None]) -> None:
-        """Collect orphans until cancelled. `end` executes a termination behind the fence."""
+    async def run(self, terminate_instance: Callable[[TerminateInstance], None]) -> None:
+        """Collect orphans until cancelled. `terminate_instance` executes a termination behind the fence."""
         await self._claims.synced.wait()
         while True:
-            await tasks.survive(self._sweep_as_leader(end), f"orphan collection at {self._listings.cloud.name}")
-            await asyncio.sleep(self._listings.cloud.terms.tick)
+            await tasks.run_logged(
+                self._sweep_as_leader(terminate_instance), f"orphan collection at {self._inventory.cloud.name}"
+            )
+            await asyncio.sleep(self._inventory.cloud.terms.poll_interval)
 
-    async def sweep(self, end: Callable[[End], None]) -> None:
-        if self._listings.latest is None or self._listings.outage:
+    async def collect(self, terminate_instance: Callable[[TerminateInstance], None]) -> None:
+        if self._inventory.latest is None or self._inventory.outage:
             return
-        if self._claims.unreadable or not self._claims.synced.is_set():
+        if self._claims.undecodable or not self._claims.synced.is_set():
             return  # an undecodable claim may be the claim of an instance
-        found = orphans(self._listings.latest.instances, self._listings.cluster, self._is_claimed)
+        instances = orphans(self._inventory.latest.instances, self._inventory.cluster, self._is_claimed)
         now = self._clock()
-        self._since = {instance.id: self._since.get(instance.id, now) for instance in found}
-        self._asked = {id_: at for id_, at in self._asked.items() if id_ in self._since and now - at < _ASK_AGAIN}
-        for instance in found:
+        self._since = {instance.id: self._since.get(instance.id, now) for instance in instances}
+        self._asked = {id_: at for id_, at in self._asked.items() if id_ in self._since and now - at < _RETRY_SECONDS}
+        for instance in instances:
             if self._is_due(instance, now - self._since[instance.id]) and instance.id not in self._asked:
-                await self._end_orphan(instance, end)
+                await self._end_orphan(instance, terminate_instance)
 
-    async def _sweep_as_leader(self, end: Callable[[End], None]) -> None:
+    async def _sweep_as_leader(self, terminate_instance: Callable[[TerminateInstance], None]) -> None:
         try:
-            await self.sweep(end)
+            await self.collect(terminate_instance)
         except Fenced:
             log.debug("orphan collection skipped, not the leader")
 
-    async def _end_orphan(self, instance: Instance, end: Callable[[End], None]) -> None:
+    async def _end_orphan(self, instance: Instance, terminate_instance: Callable[[TerminateInstance], None]) -> None:
         if not await self._is_orphan(instance):
             return
-        cloud = self._listings.cloud.name
+        cloud = self._inventory.cloud.name
         extra = {"cloud": cloud, "instance": instance.id, "claim": instance.claim}
         log.warning("terminating orphaned instance", extra=extra)
-        end(End(cloud, instance.id, 0.0))
+        terminate_instance(TerminateInstance(cloud, instance.id, 0.0))
         self._asked[instance.id] = self._clock()
 
     def _is_due(self, instance: Instance, seen: float) -> bool:
         age = self._now().timestamp() - instance.created
-        return seen >= self._grace or (age >= self._grace and seen >= self._listings.cloud.terms.visibility)
+        return seen >= self._grace or (age >= self._grace and seen >= self._inventory.cloud.terms.visibility_delay)
 
     def _is_claimed(self, name: str) -> bool:
         return self._claims.get(Key("", name)) is not None

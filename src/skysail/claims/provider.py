@@ -14,23 +14,23 @@ from datetime import datetime
 import msgspec
 
 from skysail.base.names import Condition, Finalizer, Label, Reason
-from skysail.claims.plan.termination import LOST_CODE, UNSTARTED_CODE
-from skysail.claims.tracking.launch_specs import Orders
-from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance, CloudInstanceSpec, Gpu
-from skysail.cloud.account import Cloud, Gpus, Order
-from skysail.cloud.errors import Gone, Unknown, Unsupported
+from skysail.claims.plan.termination import EXIT_LOST, EXIT_NOT_STARTED
+from skysail.claims.tracking.launch_specs import LaunchSpecs
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceSpec, Gpu, OwnerRef
+from skysail.cloud.account import CloudAccount, GpuRequest, LaunchSpec
+from skysail.cloud.errors import Gone, OutcomeUnknown, Unsupported
 from skysail.cloud.provider import (
-    Abilities,
     Container,
     Ended,
+    Features,
     File,
-    Line,
-    Listing,
     Output,
     Pending,
     Pod,
+    PortConnection,
     RunId,
     Running,
+    RuntimeListing,
     Session,
     State,
     Usage,
@@ -46,65 +46,65 @@ _HOSTS = {"modal": "modal.com"}
 # GPU type in a claim if the cloud chooses the type.
 ANY_GPU = "any"
 # Do not write these reasons to the pod: every launch passes through them.
-_USUAL = {Reason.LAUNCHING, Reason.LAUNCHED, Reason.ORDER_AWAITED}
+_USUAL = {Reason.LAUNCHING, Reason.LAUNCHED, Reason.WAITING_FOR_NODE}
 
 log = logging.getLogger(__name__)
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     """Requirements of a pod beyond its containers.
 
     `work` is the key of the work, which only one instance at a time may do. `job` is the UID of the Job whose pods
     replace each other.
     """
 
-    gpus: Gpus | None = None
+    gpus: GpuRequest | None = None
     seconds: float | None = None
     grace: float = 30.0
     work: str = ""
     job: str = ""
 
 
-class ClaimedProvider:
+class ClaimProvider:
     """Provider of one cloud.
 
-    `wishes` returns the requirements of a pod by its UID, and is called when a run starts. `wake` enqueues a claim by
-    name.
+    `requirements` returns the requirements of a pod by its UID, and is called when a run starts. `wake` enqueues a
+    claim by name.
     """
 
     def __init__(
         self,
         client: Client,
-        cloud: Cloud,
+        account: CloudAccount,
         claims: Cache[CloudInstance],
-        orders: Orders,
+        launch_specs: LaunchSpecs,
         *,
         cluster: str,
         wake: Callable[[str], None],
     ) -> None:
         self._client = client
-        self._cloud = cloud
+        self._account = account
         self._claims = claims
-        self._orders = orders
+        self._launch_specs = launch_specs
         self._cluster = cluster
         self._wake = wake
         self._pods: dict[str, Pod] = {}
         self._listeners: set[asyncio.Queue[CloudInstance]] = set()
         # One event per claim, so that a change wakes only the tasks that wait for this claim.
         self._news: dict[str, asyncio.Event] = {}
-        self.wishes: Callable[[str], Wishes] = lambda _: Wishes()
+        self.requirements: Callable[[str], CloudRequirements] = lambda _: CloudRequirements()
         claims.subscribe(self._changed)
 
     @property
     def name(self) -> str:
-        return self._cloud.name
+        return self._account.name
 
     @property
-    def abilities(self) -> Abilities:
+    def features(self) -> Features:
         """Return the cloud's features, limited to one container per pod, because a claim is one container."""
-        return msgspec.structs.replace(self._cloud.abilities, several_containers=False)
+        return msgspec.structs.replace(self._account.features, multi_container=False)
 
-    async def prepare(self, pod: Pod) -> str:
+    async def create_sandbox(self, pod: Pod) -> str:
         self._pods[pod.uid] = pod
         return ""
 
@@ -113,16 +113,16 @@ class ClaimedProvider:
         pod = self._pods.get(run.pod)
         if pod is None:
             raise Gone(f"Pod {run.pod} was not prepared.")
-        wishes = self.wishes(run.pod)
+        requirements = self.requirements(run.pod)
         claim = self._claim(run)
-        gpus = wishes.gpus if claim is None else _gpus(claim)
-        seconds = min(wishes.seconds or self._cloud.terms.longest, self._cloud.terms.longest)
+        gpu = requirements.gpus if claim is None else _gpus(claim)
+        seconds = min(requirements.seconds or self._account.terms.max_lifetime, self._account.terms.max_lifetime)
         name = claim_name(run)
-        self._orders.put(
-            Order(claim=name, cluster=self._cluster, pod=pod, container=container, gpus=gpus, seconds=seconds)
+        self._launch_specs.put(
+            LaunchSpec(claim=name, cluster=self._cluster, pod=pod, container=container, gpus=gpu, max_lifetime=seconds)
         )
         if claim is None:
-            await self._write(name, self._manifest(run, pod, wishes))
+            await self._write(name, self._manifest(run, pod, requirements))
 
     async def stop(self, run: RunId, grace: float) -> None:  # noqa: ARG002 (the contract's)
         """Delete the claim. Its instance gets the grace period of the claim, not `grace`."""
@@ -130,7 +130,7 @@ class ClaimedProvider:
         if claim is not None and not claim.metadata.is_deleting and claim.status.state != "Terminated":
             await self._delete(claim)
 
-    async def release(self, pod: str) -> None:
+    async def remove_sandbox(self, pod: str) -> None:
         """Forget the pod and reconcile its claims, which then check at the API server whether the pod still exists.
 
         Keep the launch spec of a pod that was not prepared here: another node of this cloud may need it.
@@ -138,13 +138,13 @@ class ClaimedProvider:
         was_here = self._pods.pop(pod, None) is not None
         for claim in self._claims.by("pod", IndexKey("", pod)):
             if was_here:
-                self._orders.forget(claim.metadata.name)
+                self._launch_specs.forget(claim.metadata.name)
             self._wake(claim.metadata.name)
 
-    async def list(self) -> Listing:
+    async def list(self) -> RuntimeListing:
         runs = {run_of(claim): self._state(claim) for claim in self._claims.all() if self._is_run(claim)}
-        is_complete = self._claims.synced.is_set() and not self._claims.unreadable
-        return Listing(runs=runs, pods=dict.fromkeys(self._pods, ""), complete=is_complete)
+        is_complete = self._claims.synced.is_set() and not self._claims.undecodable
+        return RuntimeListing(runs=runs, pods=dict.fromkeys(self._pods, ""), complete=is_complete)
 
     async def changes(self) -> AsyncIterator[RunId]:
         queue: asyncio.Queue[CloudInstance] = asyncio.Queue()
@@ -157,52 +157,52 @@ class ClaimedProvider:
 
     async def state(self, run: RunId) -> State | None:
         claim = self._claim(run)
-        if claim is None and Key("", claim_name(run)) in self._claims.unreadable:
-            raise Unknown(f"Claim {claim_name(run)} cannot be decoded.")
+        if claim is None and Key("", claim_name(run)) in self._claims.undecodable:
+            raise OutcomeUnknown(f"Claim {claim_name(run)} cannot be decoded.")
         return None if claim is None else self._state(claim)
 
     async def output(self, run: RunId) -> AsyncIterator[Output]:
         """Wait for the instance, then yield its output. Yields nothing if no instance is created."""
         instance = await self._instance_soon(run)
         if instance:
-            async for piece in self._cloud.output(instance):
+            async for piece in self._account.output(instance):
                 yield piece
 
     async def update(self, pod: str, volume: str, files: tuple[File, ...]) -> None:  # noqa: ARG002 (the contract's)
         raise Unsupported(f"{self.name} does not support volumes.")
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
-        return await self._cloud.exec(self._instance(run), command, stdin=stdin, tty=tty)
+        return await self._account.exec(self._instance(run), command, stdin=stdin, tty=tty)
 
     async def attach(self, run: RunId, *, stdin: bool) -> Session:
-        return await self._cloud.attach(self._instance(run), stdin=stdin)
+        return await self._account.attach(self._instance(run), stdin=stdin)
 
-    async def dial(self, pod: str, port: int, *, from_outside: bool = False) -> Line:  # noqa: ARG002 (the contract's)
+    async def connect(self, pod: str, port: int, *, from_outside: bool = False) -> PortConnection:  # noqa: ARG002 (the contract's)
         claims = [claim for claim in self._claims.by("pod", IndexKey("", pod)) if claim.status.state == "Running"]
         if not claims:
             raise Gone(f"Pod {pod} has no running instance at {self.name}.")
         latest = max(claims, key=lambda claim: claim.spec.launch)
-        return await self._cloud.dial(latest.status.instance_id, port)
+        return await self._account.dial(latest.status.instance_id, port)
 
     async def usage(self) -> dict[RunId, Usage]:
         return {}
 
-    def _manifest(self, run: RunId, pod: Pod, wishes: Wishes) -> dict[str, object]:
+    def _manifest(self, run: RunId, pod: Pod, requirements: CloudRequirements) -> dict[str, object]:
         spec = CloudInstanceSpec(
-            provider=self._cloud.name,
-            account=self._cloud.account,
-            for_=Beneficiary(
+            provider=self._account.name,
+            account=self._account.account,
+            owner=OwnerRef(
                 kind="Pod",
                 namespace=pod.namespace,
                 name=pod.name,
                 uid=pod.uid,
                 container=run.container,
-                work=wishes.work,
-                job=wishes.job,
+                work_key=requirements.work,
+                job_uid=requirements.job,
             ),
             launch=run.number,
-            gpu=Gpu(wishes.gpus.type or ANY_GPU, wishes.gpus.count) if wishes.gpus else None,
-            grace_seconds=int(wishes.grace),
+            gpu=Gpu(requirements.gpus.type or ANY_GPU, requirements.gpus.count) if requirements.gpus else None,
+            grace_seconds=int(requirements.grace),
         )
         resource = CLOUD_INSTANCE.resource
         metadata = {
@@ -215,17 +215,17 @@ class ClaimedProvider:
 
     async def _write(self, name: str, manifest: dict[str, object]) -> None:
         try:
-            self._claims.wrote(await self._client.create(CLOUD_INSTANCE.resource, manifest, CloudInstance))
+            self._claims.record_write(await self._client.create(CLOUD_INSTANCE.resource, manifest, CloudInstance))
         except AlreadyExists:
             await self._read(name)  # created by another process, or by our own write whose reply was lost
         except KubeError as error:
-            raise Unknown(f"Claim {name} could not be created: {error}") from error
+            raise OutcomeUnknown(f"Claim {name} could not be created: {error}") from error
 
     async def _read(self, name: str) -> None:
         try:
-            self._claims.wrote(await self._client.get(CLOUD_INSTANCE.resource, "", name, CloudInstance))
+            self._claims.record_write(await self._client.get(CLOUD_INSTANCE.resource, "", name, CloudInstance))
         except KubeError as error:
-            raise Unknown(f"Claim {name} could not be read: {error}") from error
+            raise OutcomeUnknown(f"Claim {name} could not be read: {error}") from error
 
     async def _delete(self, claim: CloudInstance) -> None:
         """Delete the cached version of the claim. A claim that was terminated since stays with its pod."""
@@ -235,22 +235,22 @@ class ClaimedProvider:
         except NotFound:
             return
         except KubeError as error:
-            raise Unknown(f"Claim {claim.metadata.name} could not be deleted: {error}") from error
+            raise OutcomeUnknown(f"Claim {claim.metadata.name} could not be deleted: {error}") from error
         if left is not None:
-            self._claims.wrote(left)
+            self._claims.record_write(left)
 
     def _state(self, claim: CloudInstance) -> State:
         state, status = state_of(claim), claim.status
         has_instance = bool(status.instance_id)
-        if isinstance(state, Pending) and not has_instance and self._orders.get(claim.metadata.name) is None:
-            return msgspec.structs.replace(state, is_forgotten=True)
+        if isinstance(state, Pending) and not has_instance and self._launch_specs.get(claim.metadata.name) is None:
+            return msgspec.structs.replace(state, needs_restart_spec=True)
         return state
 
     def _claim(self, run: RunId) -> CloudInstance | None:
         return self._claims.get(Key("", claim_name(run)))
 
     def _is_run(self, claim: CloudInstance) -> bool:
-        return claim.spec.provider == self._cloud.name and claim.spec.for_.kind == "Pod"
+        return claim.spec.provider == self._account.name and claim.spec.owner.kind == "Pod"
 
     def _instance(self, run: RunId) -> str:
         claim = self._claim(run)
@@ -280,7 +280,7 @@ def claim_name(run: RunId) -> str:
 
 
 def run_of(claim: CloudInstance) -> RunId:
-    return RunId(claim.spec.for_.uid, claim.spec.for_.container, claim.spec.launch)
+    return RunId(claim.spec.owner.uid, claim.spec.owner.container, claim.spec.launch)
 
 
 def state_of(claim: CloudInstance) -> State:
@@ -290,7 +290,7 @@ def state_of(claim: CloudInstance) -> State:
         return _end(claim)
     if status.ready_time is not None:
         return Running(_seconds(status.ready_time), _image_id(claim))
-    launched = conditions.find(status.conditions, Condition.LAUNCHED)
+    launched = conditions.find_condition(status.conditions, Condition.LAUNCHED)
     if launched is None or launched.reason in _USUAL:
         return Pending("ContainerCreating")
     return Pending(launched.reason, launched.message)
@@ -298,14 +298,14 @@ def state_of(claim: CloudInstance) -> State:
 
 def _end(claim: CloudInstance) -> Ended:
     status = claim.status
-    told = conditions.find(status.conditions, Condition.ENDED)
-    reason, message = (told.reason, told.message) if told else ("", "")
+    condition = conditions.find_condition(status.conditions, Condition.TERMINATED)
+    reason, message = (condition.reason, condition.message) if condition else ("", "")
     if status.exit is not None:
         reason, message = status.exit.reason or reason, status.exit.message
     finished = status.finish_time or status.end_time
     assert finished is not None, "a terminated claim has an end time"
     return Ended(
-        code=status.exit.code if status.exit else (LOST_CODE if status.instance_id else UNSTARTED_CODE),
+        code=status.exit.code if status.exit else (EXIT_LOST if status.instance_id else EXIT_NOT_STARTED),
         reason=reason,
         message=message,
         started=None if status.ready_time is None else _seconds(status.ready_time),
@@ -314,10 +314,10 @@ def _end(claim: CloudInstance) -> Ended:
     )
 
 
-def _gpus(claim: CloudInstance) -> Gpus | None:
+def _gpus(claim: CloudInstance) -> GpuRequest | None:
     """Return the GPUs of the claim, because the pod's annotations may have changed since."""
     gpu = claim.spec.gpu
-    return None if gpu is None else Gpus("" if gpu.type == ANY_GPU else gpu.type, gpu.count)
+    return None if gpu is None else GpuRequest("" if gpu.type == ANY_GPU else gpu.type, gpu.count)
 
 
 def _image_id(claim: CloudInstance) -> str:

@@ -8,16 +8,16 @@ from typing import Protocol
 
 import msgspec
 
-from skysail.claims.limits.launch_limiter import Brake
+from skysail.claims.limits.launch_limiter import LaunchLimiter
 from skysail.claims.plan import planner
-from skysail.claims.snapshot import Owner, Snapshot, Unseen
-from skysail.claims.tracking.cloud_calls import Calls
-from skysail.claims.tracking.inventory import Listings
-from skysail.claims.tracking.launch_specs import Orders
+from skysail.claims.snapshot import NotObserved, OwnerState, Snapshot
+from skysail.claims.tracking.cloud_calls import CloudCalls
+from skysail.claims.tracking.inventory import InventoryTracker
+from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.tracking.uptime import Ages
-from skysail.claims.types import CLOUD_INSTANCE, Beneficiary, CloudInstance
-from skysail.cloud.account import Terms
-from skysail.core.actions import Note, Plan
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, OwnerRef
+from skysail.cloud.account import Timings
+from skysail.core.actions import Event, Plan
 from skysail.kube.api.objects import IndexKey, Key
 from skysail.kube.cache.cache import Cache
 
@@ -26,27 +26,27 @@ _PAID = {"Launching", "Unknown", *_ALIVE}
 
 
 class Owners(Protocol):
-    async def find(self, for_: Beneficiary) -> Owner:
+    async def find(self, for_: OwnerRef) -> OwnerState:
         """Look up the owner by its namespace and UID. Returns ABSENT only after a live answer of the API server."""
         ...
 
-    def stays(self, for_: Beneficiary) -> bool:
+    def is_kept(self, for_: OwnerRef) -> bool:
         """Return whether the owner is known to exist and is not being deleted."""
         ...
 
 
-class Desk(msgspec.Struct, frozen=True):
+class ProcessState(msgspec.Struct, frozen=True):
     """In-memory state of this process. A restart may lose it."""
 
-    calls: Calls
-    orders: Orders
-    brake: Brake
+    calls: CloudCalls
+    orders: LaunchSpecs
+    brake: LaunchLimiter
     ages: Ages
 
 
-def beneficiaries(claim: CloudInstance) -> Iterable[IndexKey]:
+def index_by_owner(claim: CloudInstance) -> Iterable[IndexKey]:
     """Index claims by namespace and UID of their owner."""
-    return (claim.spec.for_.identity,)
+    return (claim.spec.owner.identity,)
 
 
 def pods(claim: CloudInstance) -> Iterable[IndexKey]:
@@ -54,28 +54,28 @@ def pods(claim: CloudInstance) -> Iterable[IndexKey]:
 
     No namespace is needed: the API server assigns the UIDs of pods, and tenants cannot write claims.
     """
-    return (IndexKey("", claim.spec.for_.uid),)
+    return (IndexKey("", claim.spec.owner.uid),)
 
 
-def works(claim: CloudInstance) -> Iterable[IndexKey]:
+def index_by_work(claim: CloudInstance) -> Iterable[IndexKey]:
     """Index claims by namespace and key of their work."""
-    for_ = claim.spec.for_
-    return (IndexKey(for_.namespace, for_.work),) if for_.work else ()
+    for_ = claim.spec.owner
+    return (IndexKey(for_.namespace, for_.work_key),) if for_.work_key else ()
 
 
-def jobs(claim: CloudInstance) -> Iterable[IndexKey]:
+def index_by_job(claim: CloudInstance) -> Iterable[IndexKey]:
     """Index claims that have or may have an instance by namespace and Job of their pod."""
-    for_ = claim.spec.for_
-    return (IndexKey(for_.namespace, for_.job),) if for_.job and claim.status.state in _PAID else ()
+    for_ = claim.spec.owner
+    return (IndexKey(for_.namespace, for_.job_uid),) if for_.job_uid and claim.status.state in _PAID else ()
 
 
-INDEXES = {"for": beneficiaries, "pod": pods, "work": works, "job": jobs}
+INDEXES = {"for": index_by_owner, "pod": pods, "work": index_by_work, "job": index_by_job}
 
 
-class Claims:
+class CloudInstanceReconciler:
     """Reconciler of CloudInstances.
 
-    `listings` maps cloud names to inventories. A claim whose cloud is missing gets the reason NoAccount.
+    `inventory` maps cloud names to inventories. A claim whose cloud is missing gets the reason NoAccount.
     """
 
     resource = CLOUD_INSTANCE.resource
@@ -83,17 +83,17 @@ class Claims:
     def __init__(
         self,
         claims: Cache[CloudInstance],
-        listings: Mapping[str, Listings],
+        inventory: Mapping[str, InventoryTracker],
         owners: Owners,
-        desk: Desk,
+        state: ProcessState,
         *,
         identity: str,
         now: Callable[[], datetime],
     ) -> None:
         self._claims = claims
-        self._listings = listings
+        self._inventory = inventory
         self._owners = owners
-        self._desk = desk
+        self._state = state
         self._identity = identity
         self._now = now
 
@@ -101,39 +101,39 @@ class Claims:
         claim = self._claims.get(key)
         if claim is None:
             return None
-        owner = await self._owners.find(claim.spec.for_)
-        listings = self._listings.get(claim.spec.provider)
-        if listings is None or not listings.is_about(claim):
+        owner = await self._owners.find(claim.spec.owner)
+        inventory = self._inventory.get(claim.spec.provider)
+        if inventory is None or not inventory.covers(claim):
             return self._without_account(claim, owner)
-        desk, cloud = self._desk, claim.spec.provider
+        state, cloud = self._state, claim.spec.provider
         return Snapshot(
             object=claim,
             now=self._now(),
             identity=self._identity,
-            ticket=desk.calls.ticket(key.name),
-            terms=listings.cloud.terms,
-            sight=listings.sight(key.name),
+            nonce=state.calls.nonce_for(key.name),
+            timings=inventory.cloud.terms,
+            observation=inventory.observation(key.name),
             owner=owner,
-            call=desk.calls.last(key.name),
-            throttled=desk.calls.throttled(cloud),
-            order=desk.orders.get(key.name),
-            outage=listings.outage,
-            brake=desk.brake.verdict(claim.spec),
-            rival=self._rival(claim),
+            call=state.calls.last(key.name),
+            throttled=state.calls.throttled_call(cloud),
+            order=state.orders.get(key.name),
+            outage=inventory.outage,
+            limited_by=state.brake.check(claim.spec),
+            blocked_by=self._blocking_instance(claim),
             is_superseded=self._is_superseded(claim),
-            lived=desk.ages.lived(key.name),
-            asked=desk.calls.asked(cloud),
+            uptime=state.ages.uptime(key.name),
+            termination_requests=state.calls.termination_requests(cloud),
         )
 
-    def _without_account(self, claim: CloudInstance, owner: Owner) -> Snapshot:
+    def _without_account(self, claim: CloudInstance, owner: OwnerState) -> Snapshot:
         account = f"Account {claim.spec.account}" if claim.spec.account else "The account"
         return Snapshot(
             object=claim,
             now=self._now(),
             identity=self._identity,
-            ticket="",
-            terms=Terms(),
-            sight=Unseen(),
+            nonce="",
+            timings=Timings(),
+            observation=NotObserved(),
             has_account=False,
             owner=owner,
             outage=f"{account} at {claim.spec.provider} is not configured: add it to the settings again.",
@@ -142,45 +142,45 @@ class Claims:
     def plan(self, snapshot: Snapshot) -> Plan:
         return planner.plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: Note) -> Plan:
-        return planner.refused(snapshot, why)
+    def on_rejected(self, snapshot: Snapshot, event: Event) -> Plan:
+        return planner.refused(snapshot, event)
 
-    def _rival(self, claim: CloudInstance) -> str:
+    def _blocking_instance(self, claim: CloudInstance) -> str:
         """Return why another claim blocks this launch, as a sentence, or an empty string.
 
         An older claim for the same work blocks it while its instance is not terminated. Pods of a non-indexed Job may
         run in parallel, but a pod that is being deleted blocks its replacement, and nothing is launched for it.
         """
-        for_ = claim.spec.for_
-        if not (for_.work or for_.job):
+        for_ = claim.spec.owner
+        if not (for_.work_key or for_.job_uid):
             return ""
-        if self._claims.unreadable:
-            names = ", ".join(sorted(key.name for key in self._claims.unreadable))
+        if self._claims.undecodable:
+            names = ", ".join(sorted(key.name for key in self._claims.undecodable))
             return f"Claims {names} cannot be decoded and may do the same work. If a newer Skysail wrote them, upgrade."
-        if not self._stays(claim):
+        if not self._is_kept(claim):
             return f"{for_.kind} {for_.name} is being deleted, so nothing is launched for it."
-        working = self._claims.by("work", IndexKey(for_.namespace, for_.work))
-        paid = self._claims.by("job", IndexKey(for_.namespace, for_.job))
+        working = self._claims.by("work", IndexKey(for_.namespace, for_.work_key))
+        paid = self._claims.by("job", IndexKey(for_.namespace, for_.job_uid))
         same = (other for other in working if other.status.state != "Terminated")
-        going = (other for other in paid if not self._stays(other))
+        going = (other for other in paid if not self._is_kept(other))
         rivals = (other for others in (same, going) for other in others if _is_before(other, claim))
         return next(map(_rivalry, rivals), "")
 
-    def _stays(self, claim: CloudInstance) -> bool:
-        return not claim.metadata.is_deleting and self._owners.stays(claim.spec.for_)
+    def _is_kept(self, claim: CloudInstance) -> bool:
+        return not claim.metadata.is_deleting and self._owners.is_kept(claim.spec.owner)
 
     def _is_superseded(self, claim: CloudInstance) -> bool:
-        others = self._claims.by("for", claim.spec.for_.identity)
+        others = self._claims.by("owner", claim.spec.owner.identity)
         return any(other.spec.launch > claim.spec.launch for other in others)
 
 
 def _is_before(other: CloudInstance, claim: CloudInstance) -> bool:
     """Return whether the other claim is older and has another owner."""
-    return _age(other) < _age(claim) and other.spec.for_.uid != claim.spec.for_.uid
+    return _age(other) < _age(claim) and other.spec.owner.uid != claim.spec.owner.uid
 
 
 def _rivalry(other: CloudInstance) -> str:
-    for_ = other.spec.for_
+    for_ = other.spec.owner
     instance = other.status.instance_id or other.metadata.name
     return f"{for_.kind} {for_.name} does the same work, and its instance {instance} is not terminated yet."
 

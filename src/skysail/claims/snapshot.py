@@ -9,11 +9,11 @@ from enum import StrEnum
 import msgspec
 
 from skysail.claims.types import CloudInstance
-from skysail.cloud.account import Instance, Order, Terms
+from skysail.cloud.account import Instance, LaunchSpec, Timings
 from skysail.cloud.errors import ProviderError
 
 
-class Owner(StrEnum):
+class OwnerState(StrEnum):
     """Existence of the object that an instance runs for. ABSENT requires a live answer of the API server."""
 
     PRESENT = "present"
@@ -21,7 +21,7 @@ class Owner(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Observed(msgspec.Struct, frozen=True):
     """Instances of the claim at the cloud, oldest first. Never empty.
 
     If the claim has an instance id, that instance is among them: a duplicate proves nothing about it.
@@ -30,7 +30,7 @@ class Seen(msgspec.Struct, frozen=True):
     instances: tuple[Instance, ...]
 
 
-class Unseen(msgspec.Struct, frozen=True, kw_only=True):
+class NotObserved(msgspec.Struct, frozen=True, kw_only=True):
     """The instance of the claim is missing from the inventories.
 
     `listings`: number of complete inventories in a row without it, requested after the last write of the claim.
@@ -47,10 +47,10 @@ class Unseen(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Instance, ...] = ()
 
 
-Sight = Seen | Unseen
+Observation = Observed | NotObserved
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class CallResult(msgspec.Struct, frozen=True, kw_only=True):
     """A launch call of this process. It is in progress while it has neither an instance nor an error.
 
     After a transient error, `failed` is the time of the failure, and the call is repeated after `pause`.
@@ -70,28 +70,28 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Complete input of the plan of a claim.
 
-    `ticket`: an unused nonce of this process. The process that wrote its nonce into the claim may call the cloud.
+    `nonce`: an unused nonce of this process. The process that wrote its nonce into the claim may call the cloud.
     `has_account`: False if no account is configured, so that the cloud cannot be called at all.
-    `outage`, `brake`, `rival`: reasons to wait as sentences, empty if there is none.
+    `outage`, `limited_by`, `blocked_by`: reasons to wait as sentences, empty if there is none.
     `throttled`: the last call, for any claim, that the cloud throttled.
-    `lived`: seconds since this process first saw the claim's deadline.
+    `uptime`: seconds since this process first saw the claim's deadline.
     """
 
     object: CloudInstance
     now: datetime
     identity: str
-    ticket: str
-    terms: Terms
-    sight: Sight
+    nonce: str
+    timings: Timings
+    observation: Observation
     has_account: bool = True
-    owner: Owner = Owner.PRESENT
-    call: Call | None = None
-    throttled: Call | None = None
-    order: Order | None = None
+    owner: OwnerState = OwnerState.PRESENT
+    call: CallResult | None = None
+    throttled: CallResult | None = None
+    order: LaunchSpec | None = None
     outage: str = ""
-    brake: str = ""
-    rival: str = ""
+    limited_by: str = ""
+    blocked_by: str = ""
     is_superseded: bool = False
-    lived: float = 0.0
+    uptime: float = 0.0
     # Time of the last termination request of this process, by instance id.
-    asked: Mapping[str, datetime] = msgspec.field(default_factory=dict)
+    termination_requests: Mapping[str, datetime] = msgspec.field(default_factory=dict)

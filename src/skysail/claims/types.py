@@ -20,7 +20,7 @@ from skysail.kube.api.schema import Rule
 State = Literal["Claimed", "Launching", "Unknown", "Starting", "Running", "Terminating", "Terminated"]
 
 
-class Beneficiary(fields.Part, frozen=True):
+class OwnerRef(fields.ApiStruct, frozen=True):
     """The object that the instance runs for."""
 
     kind: Annotated[fields.ShortText, Meta(description="Kind of the owner.")]
@@ -31,17 +31,17 @@ class Beneficiary(fields.Part, frozen=True):
     ]
     namespace: Annotated[fields.ShortText, Meta(description="Namespace of the owner.")] = ""
     container: Annotated[fields.ShortText, Meta(description="Container of the pod that the instance runs.")] = ""
-    work: Annotated[
+    work_key: Annotated[
         fields.ShortText,
         Meta(description="Key of the work, such as one index of a Job. The same work is never done twice at once."),
     ] = ""
-    job: Annotated[
+    job_uid: Annotated[
         str,
         Meta(
             max_length=63,
             description="UID of the Job of the pod. A replacement pod waits until the previous instance is terminated.",
         ),
-    ] = ""
+    ] = field(name="jobUID", default="")
 
     @property
     def identity(self) -> IndexKey:
@@ -49,7 +49,7 @@ class Beneficiary(fields.Part, frozen=True):
         return IndexKey(self.namespace, self.uid)
 
 
-class Gpu(fields.Part, frozen=True):
+class Gpu(fields.ApiStruct, frozen=True):
     """GPUs of the instance."""
 
     type: Annotated[
@@ -58,7 +58,7 @@ class Gpu(fields.Part, frozen=True):
     count: Annotated[int, Meta(ge=1, le=1024, description="Number of GPUs of each member.")] = 1
 
 
-class CloudInstanceSpec(fields.Part, frozen=True, kw_only=True):
+class CloudInstanceSpec(fields.ApiStruct, frozen=True, kw_only=True):
     """Launch request to the cloud. Immutable."""
 
     provider: Annotated[
@@ -69,7 +69,7 @@ class CloudInstanceSpec(fields.Part, frozen=True, kw_only=True):
         fields.ShortText,
         Meta(description="Account at the cloud, as Skysail names it. Other accounts cannot see the instance."),
     ] = ""
-    for_: Annotated[Beneficiary, Meta(description="The object that the instance runs for.")] = field(name="for")
+    owner: Annotated[OwnerRef, Meta(description="The object that the instance runs for.")]
     launch: Annotated[
         fields.Count, Meta(description="Number of the launch for this object, from 0. Each restart is a new launch.")
     ] = 0
@@ -82,7 +82,7 @@ class CloudInstanceSpec(fields.Part, frozen=True, kw_only=True):
     ] = None
 
 
-class Launching(fields.Part, frozen=True, kw_only=True):
+class Launching(fields.ApiStruct, frozen=True, kw_only=True):
     """The call to the cloud. Written before the call, so that two operators never both call."""
 
     by: Annotated[fields.ShortText, Meta(description="Identity of the operator that calls.")]
@@ -90,7 +90,7 @@ class Launching(fields.Part, frozen=True, kw_only=True):
     at: Annotated[fields.Time, Meta(description="When this entry was written.")]
 
 
-class Exit(fields.Part, frozen=True, kw_only=True):
+class Exit(fields.ApiStruct, frozen=True, kw_only=True):
     """Exit of the program."""
 
     code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, description="Exit code; 128 + n for signal n.")]
@@ -98,7 +98,7 @@ class Exit(fields.Part, frozen=True, kw_only=True):
     message: Annotated[fields.Text, Meta(description="Termination message of the program.")] = ""
 
 
-class CloudInstanceStatus(fields.Part, frozen=True, kw_only=True):
+class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):
     """Observed state of the instance."""
 
     state: Annotated[
@@ -141,16 +141,16 @@ CLOUD_INSTANCE = CustomKind(
         Column("GPU", ".spec.gpu.type"),
         Column("State", ".status.state"),
         Column("USD/h", ".status.usdPerHour", "number"),
-        Column("Namespace", ".spec.for.namespace"),
-        Column("For", ".spec.for.name"),
+        Column("Namespace", ".spec.owner.namespace"),
+        Column("Owner", ".spec.owner.name"),
         Column("GPUs", ".spec.gpu.count", "integer", priority=1),
         Column("Id", ".status.instanceId", priority=1),
         Column("Region", ".status.region", priority=1),
         Column("USD", ".status.usdTotal", "number", priority=1),
     ),
     rules=(Rule("self == oldSelf", "a claim is immutable: Skysail creates a new CloudInstance for each launch"),),
-    kept_names=frozenset({"at"}),
-    first_status=CloudInstanceStatus(state="Claimed"),
+    exempt_names=frozenset({"at"}),
+    initial_status=CloudInstanceStatus(state="Claimed"),
 )
 
 KINDS = (CLOUD_INSTANCE,)

@@ -15,13 +15,13 @@ import msgspec
 from skysail.base.errors import UserError
 from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
-from skysail.kinds.training.plan.planner import OVER
+from skysail.kinds.training.plan.planner import FINISHED_PHASES
 from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client import kubeconfig
-from skysail.kube.client.client import Client, decoded
+from skysail.kube.client.client import Client, decode_reply
 from skysail.kube.client.errors import Forbidden, KubeError, NotFound, NotServed
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.kube.client.kubeconfig import Access
@@ -36,7 +36,7 @@ K = TypeVar("K", bound=Object)
 Model = ModelDeployment | MLModel
 
 
-class NotThere(UserError):
+class ObjectNotFound(UserError):
     """No object has this name. The message lists similar names."""
 
 
@@ -54,7 +54,7 @@ class _List(msgspec.Struct):
     items: tuple[Object, ...]
 
 
-def speak(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
+def run_client(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
     """Run `talk` with a client of the cluster. An error of the cluster becomes a sentence, not a traceback."""
     try:
         return asyncio.run(connected(access, talk))
@@ -76,35 +76,35 @@ def access(path: Path | None, context: str | None) -> Access:
 
 
 async def training_job(client: Client, namespace: str, name: str) -> TrainingJob:
-    found = await one_of((TRAINING_JOB,), client, Key(namespace, name))
+    found = await find_one((TRAINING_JOB,), client, Key(namespace, name))
     assert isinstance(found, TrainingJob)
     return found
 
 
-async def model(client: Client, namespace: str, wanted: str) -> Model:
-    """Return a ModelDeployment or an MLModel. `wanted` is its name, or `kind/name` if both have that name."""
-    kind, slash, name = wanted.rpartition("/")
-    kinds = tuple(each for each in _SERVED if not slash or kind.lower() in _spellings(each))
+async def model(client: Client, namespace: str, desired: str) -> Model:
+    """Return a ModelDeployment or an MLModel. `desired` is its name, or `kind/name` if both have that name."""
+    kind, slash, name = desired.rpartition("/")
+    kinds = tuple(custom_kind for custom_kind in _SERVED if not slash or kind.lower() in _spellings(custom_kind))
     if not kinds:
-        known = " or ".join(f"{each.resource.kind.lower()}/{name}" for each in _SERVED)
-        raise NotThere(f"{kind} is not a kind of model. Write {known}.")
-    found = await one_of(kinds, client, Key(namespace, name))
+        known = " or ".join(f"{custom_kind.resource.kind.lower()}/{name}" for custom_kind in _SERVED)
+        raise ObjectNotFound(f"{kind} is not a kind of model. Write {known}.")
+    found = await find_one(kinds, client, Key(namespace, name))
     assert isinstance(found, ModelDeployment | MLModel)
     return found
 
 
-async def one_of(kinds: tuple[CustomKind, ...], client: Client, wanted: Key) -> Object:
-    """Return the object with this name. Raises NotThere, with similar names, or Ambiguous."""
+async def find_one(kinds: tuple[CustomKind, ...], client: Client, desired: Key) -> Object:
+    """Return the object with this name. Raises ObjectNotFound, with similar names, or Ambiguous."""
     found: dict[str, Object] = {}
     for kind in kinds:
         with contextlib.suppress(NotFound, NotServed):
-            there: Object = await client.get(kind.resource, wanted.namespace, wanted.name, kind.struct)
+            there: Object = await client.get(kind.resource, desired.namespace, desired.name, kind.struct)
             found[kind.resource.kind] = there
     if not found:
-        raise await _not_there(client, kinds, wanted)
+        raise await _not_there(client, kinds, desired)
     if len(found) > 1:
-        named = " or ".join(f"{kind.lower()}/{wanted.name}" for kind in found)
-        raise Ambiguous(f"Namespace {wanted.namespace} has a {' and a '.join(found)} {wanted.name}. Write {named}.")
+        named = " or ".join(f"{kind.lower()}/{desired.name}" for kind in found)
+        raise Ambiguous(f"Namespace {desired.namespace} has a {' and a '.join(found)} {desired.name}. Write {named}.")
     return next(iter(found.values()))
 
 
@@ -114,17 +114,17 @@ async def until_over(client: Client, job: TrainingJob) -> AsyncIterator[Training
     cache = Cache(TRAINING_JOB.resource, TrainingJob, selector={"fieldSelector": f"metadata.name={key.name}"})
     changed = asyncio.Event()
     cache.subscribe(lambda _, __: changed.set())
-    async with kept(client, cache, key.namespace):
+    async with synced_cache(client, cache, key.namespace):
         while (seen := cache.get(key)) is not None:
             changed.clear()
             yield seen
-            if seen.status.phase in OVER:
+            if seen.status.phase in FINISHED_PHASES:
                 return
             await changed.wait()
 
 
 @contextlib.asynccontextmanager
-async def kept(client: Client, cache: Cache[K], namespace: str) -> AsyncIterator[None]:
+async def synced_cache(client: Client, cache: Cache[K], namespace: str) -> AsyncIterator[None]:
     """Keep the cache synced inside this context."""
     # A reflector retries for ever, so list once here: a user without the right to list gets an error.
     await client.list_page(cache.resource, namespace, {**cache.selector, "limit": "1"})
@@ -152,29 +152,29 @@ def _spellings(kind: CustomKind) -> tuple[str, ...]:
     return (resource.kind.lower(), resource.plural, *kind.short_names)
 
 
-async def _not_there(client: Client, kinds: tuple[CustomKind, ...], wanted: Key) -> NotThere:
+async def _not_there(client: Client, kinds: tuple[CustomKind, ...], desired: Key) -> ObjectNotFound:
     what = " or ".join(kind.resource.kind for kind in kinds)
     several = " or ".join(f"{kind.resource.kind}s" for kind in kinds)
     try:
         known = [key for kind in kinds for key in await _names(client, kind)]
     except (NotFound, NotServed):
-        return NotThere(
+        return ObjectNotFound(
             f"This cluster has no {several}: Skysail is not installed. `skysail up` starts a cluster with it."
         )
     except Forbidden:
         known = []
-    elsewhere = sorted(key.namespace for key in known if key.name == wanted.name)
-    here = [key.name for key in known if key.namespace == wanted.namespace]
-    missing = f"{what} {wanted.name} not found in namespace {wanted.namespace}"
+    elsewhere = sorted(key.namespace for key in known if key.name == desired.name)
+    here = [key.name for key in known if key.namespace == desired.namespace]
+    missing = f"{what} {desired.name} not found in namespace {desired.namespace}"
     if elsewhere:
-        return NotThere(f"{missing}. It exists in {', '.join(elsewhere)}: add `-n {elsewhere[0]}`.")
-    near = difflib.get_close_matches(wanted.name, here, _NEAR)
+        return ObjectNotFound(f"{missing}. It exists in {', '.join(elsewhere)}: add `-n {elsewhere[0]}`.")
+    near = difflib.get_close_matches(desired.name, here, _NEAR)
     if near:
-        return NotThere(f"{missing}. Similar names: {', '.join(near)}.")
+        return ObjectNotFound(f"{missing}. Similar names: {', '.join(near)}.")
     there = sorted({key.namespace for key in known})
-    return NotThere(f"{missing}. Namespaces with {several}: {', '.join(there) or 'none'}.")
+    return ObjectNotFound(f"{missing}. Namespaces with {several}: {', '.join(there) or 'none'}.")
 
 
 async def _names(client: Client, kind: CustomKind) -> list[Key]:
     page = await client.list_page(kind.resource, "", {})
-    return [item.metadata.key for item in decoded(page, _List).items]
+    return [item.metadata.key for item in decode_reply(page, _List).items]

@@ -13,17 +13,17 @@ from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
 from skysail.cli.durations import age, since
 from skysail.core import conditions
-from skysail.kinds.training.api.training_job import Attempt, Failure, NewestCheckpoint, Progress, TrainingJob
-from skysail.kinds.training.objects import named
+from skysail.kinds.training.api.training_job import Attempt, Failure, LatestCheckpoint, Progress, TrainingJob
+from skysail.kinds.training.objects import display_name
 from skysail.kinds.training.plan import failure as failures
-from skysail.kinds.training.plan.planner import OVER
+from skysail.kinds.training.plan.planner import FINISHED_PHASES
 from skysail.kube.api.fields import Condition
 
 _ADVICE: dict[str, str] = {
     Reason.INVALID_SPEC: "Correct the fields that the message names: "
     "`kubectl edit trainingjob {name} -n {namespace}`. The job then starts.",
     Reason.RECONCILE_FAILED: "Skysail retries. If the message stays, correct what it names.",
-    Reason.NAME_TAKEN: "Delete or rename one of the two objects that the message names. The job then continues.",
+    Reason.NAME_CONFLICT: "Delete or rename one of the two objects that the message names. The job then continues.",
     Reason.INSUFFICIENT_RESOURCES: "Request less (resources, gpuPerWorker, workers), or add capacity: "
     "`kubectl describe nodes` shows what is free.",
     Reason.NO_MATCHING_NODE: "Correct nodeSelector, affinity or tolerations in spec.podTemplate, or label a node: "
@@ -34,12 +34,12 @@ _ADVICE: dict[str, str] = {
     "`skysail image add`.",
     Reason.CONFIG_MISSING: "Create the missing object; the pod then starts.",
     Reason.QUOTA_EXCEEDED: "`kubectl describe quota -n {namespace}` shows its use. The job starts when quota is free.",
-    Reason.PODS_REFUSED: "Correct what the message names.",
+    Reason.PODS_REJECTED: "Correct what the message names.",
     Reason.SCHEDULING_GATED: "Wait until the gate is removed: a queue removes it when it is the job's turn.",
     Reason.STARTING: "Wait. If the message names a reason and stays, correct that.",
     Reason.RUNNING: "Nothing. `skysail logs {name} -n {namespace} -f` shows its output.",
     Reason.RESTARTING: "Nothing: the next attempt starts by itself.",
-    Reason.PODS_ENDING: "Nothing: the next attempt starts when these pods are deleted.",
+    Reason.PODS_TERMINATING: "Nothing: the next attempt starts when these pods are deleted.",
     Reason.SUSPENDED: "`kubectl patch trainingjob {name} -n {namespace} --type merge -p "
     '\'{{"spec": {{"suspend": false}}}}\'` resumes the job.',
     Reason.COMPLETED: "Nothing: the job has finished.",
@@ -47,8 +47,8 @@ _ADVICE: dict[str, str] = {
     Reason.GANG_UNAVAILABLE: "Install the gang scheduler, or set spec.scheduling.gang to none.",
     Reason.CRASH_LOOP: "Correct the program or the spec; a change of the spec starts a new attempt.",
 }
-_WHOLE = 100
-_ANEW = (
+_FULL_PERCENT = 100
+_RECREATE_HINT = (
     "Correct it, then delete the TrainingJob and create it again. Its generated PVC and the checkpoints on it are "
     "deleted with it: name a PVC of your own in spec.checkpoint.claimName to keep them."
 )
@@ -66,7 +66,7 @@ def diagnosis(job: TrainingJob, now: datetime) -> Iterator[RenderableType]:
         yield Text(f"Why: {job.spec.managed_by} manages this job, and Skysail ignores it.")
         return
     yield Text(f"Why: {_reason(job)}")
-    stalled = conditions.find(status.conditions, Type.STALLED)
+    stalled = conditions.find_condition(status.conditions, Type.STALLED)
     if stalled is not None and stalled.status == "True":
         yield Text(f"Stalled: {stalled.message}")
     if status.progress is not None:
@@ -80,22 +80,22 @@ def diagnosis(job: TrainingJob, now: datetime) -> Iterator[RenderableType]:
     yield Text(f"What to do: {_advice(job)}")
 
 
-def progress(told: Progress, now: datetime) -> str:
+def progress(reported: Progress, now: datetime) -> str:
     parts = [
-        "" if told.percent is None else f"{told.percent}%",
-        "" if told.epoch is None else f"epoch {told.epoch}",
-        "" if told.step is None else f"step {told.step}",
-        *(f"{metric.name} {metric.value}" for metric in told.metrics),
-        _to_go(told),
-        "" if told.last_updated_time is None else f"reported {since(told.last_updated_time, now)} ago",
+        "" if reported.percent is None else f"{reported.percent}%",
+        "" if reported.epoch is None else f"epoch {reported.epoch}",
+        "" if reported.step is None else f"step {reported.step}",
+        *(f"{metric.name} {metric.value}" for metric in reported.metrics),
+        _to_go(reported),
+        "" if reported.last_updated_time is None else f"reported {since(reported.last_updated_time, now)} ago",
     ]
     return ", ".join(part for part in parts if part)
 
 
-def _to_go(told: Progress) -> str:
+def _to_go(progress: Progress) -> str:
     """Return the remaining time, but not at 100 %: many programs leave an old estimate there."""
-    is_known = told.estimated_remaining_seconds is not None and told.percent != _WHOLE
-    return f"{age(told.estimated_remaining_seconds or 0)} to go" if is_known else ""
+    is_known = progress.estimated_remaining_seconds is not None and progress.percent != _FULL_PERCENT
+    return f"{age(progress.estimated_remaining_seconds or 0)} to go" if is_known else ""
 
 
 def attempts_table(attempts: tuple[Attempt, ...]) -> Table:
@@ -117,12 +117,12 @@ def attempts_table(attempts: tuple[Attempt, ...]) -> Table:
     return table
 
 
-def sentence_of(job: TrainingJob) -> Condition | None:
+def main_condition(job: TrainingJob) -> Condition | None:
     """Return the condition that explains the state of the job. A rejection comes first."""
-    accepted = conditions.find(job.status.conditions, Type.ACCEPTED)
+    accepted = conditions.find_condition(job.status.conditions, Type.ACCEPTED)
     if accepted is not None and accepted.status == "False":
         return accepted
-    return conditions.find(job.status.conditions, Type.RUNNING) or accepted
+    return conditions.find_condition(job.status.conditions, Type.RUNNING) or accepted
 
 
 def _headline(job: TrainingJob, now: datetime) -> str:
@@ -135,31 +135,33 @@ def _headline(job: TrainingJob, now: datetime) -> str:
 
 
 def _reason(job: TrainingJob) -> str:
-    told = sentence_of(job)
-    if told is None:
+    condition = main_condition(job)
+    if condition is None:
         return "no status reported yet."
-    late = told.observed_generation < job.metadata.generation and job.status.phase not in OVER
-    return told.message + (" (This is older than the newest change of the spec.)" if late else "")
+    late = condition.observed_generation < job.metadata.generation and job.status.phase not in FINISHED_PHASES
+    return condition.message + (" (This is older than the newest change of the spec.)" if late else "")
 
 
 def _failure(failure: Failure, attempts: tuple[Attempt, ...]) -> Iterator[Text]:
-    ended = next((each for each in reversed(attempts) if each.failure and each.failure.pod == failure.pod), None)
+    ended = next(
+        (attempt for attempt in reversed(attempts) if attempt.failure and attempt.failure.pod == failure.pod), None
+    )
     which = "Last failure" if ended is None else f"Last failure, in attempt {ended.number}"
-    yield Text(f"{which}: {failures.sentence(failure, ended.cause if ended else 'Failed')}")
+    yield Text(f"{which}: {failures.message(failure, ended.cause if ended else 'Failed')}")
     if failure.message:
         yield Text("Its last words:")
         yield Text("\n".join(f"  {line}" for line in failure.message.splitlines()))
 
 
 def _advice(job: TrainingJob) -> str:
-    told = sentence_of(job)
-    if told is None:
+    condition = main_condition(job)
+    if condition is None:
         return _UNSEEN
     if job.status.phase == "Failed":
-        return _ANEW
-    is_held = job.status.phase == "Suspended" and told.reason == Reason.PODS_ENDING
+        return _RECREATE_HINT
+    is_held = job.status.phase == "Suspended" and condition.reason == Reason.PODS_TERMINATING
     advice = _ADVICE.get(
-        Reason.SUSPENDED if is_held else told.reason, "See `kubectl describe trainingjob {name} -n {namespace}`."
+        Reason.SUSPENDED if is_held else condition.reason, "See `kubectl describe trainingjob {name} -n {namespace}`."
     )
     return advice.format(name=job.metadata.name, namespace=job.metadata.namespace)
 
@@ -167,15 +169,15 @@ def _advice(job: TrainingJob) -> str:
 def _culprit(failure: Failure) -> str:
     code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
     reason = f", {failure.reason}" if failure.reason not in {"", "Error"} else ""
-    return f"{named(failure.role, failure.index)}{code}{reason}"
+    return f"{display_name(failure.role, failure.index)}{code}{reason}"
 
 
-def _checkpoint(checkpoint: NewestCheckpoint, now: datetime) -> str:
+def _checkpoint(checkpoint: LatestCheckpoint, now: datetime) -> str:
     saved = "" if checkpoint.save_time is None else f", saved {since(checkpoint.save_time, now)} ago"
     return f"{_place(checkpoint)}{saved}"
 
 
-def _place(checkpoint: NewestCheckpoint) -> str:
+def _place(checkpoint: LatestCheckpoint) -> str:
     return checkpoint.path if checkpoint.step is None else f"{checkpoint.path} (step {checkpoint.step})"
 
 

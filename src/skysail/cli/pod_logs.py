@@ -9,27 +9,27 @@ from datetime import UTC, datetime
 import msgspec
 
 from skysail.base.names import Label
-from skysail.cli.cluster import kept
+from skysail.cli.cluster import synced_cache
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kinds.training.children.pod_template import CONTAINER
 from skysail.kinds.training.objects import Pod
 from skysail.kinds.training.plan import attempts
-from skysail.kinds.training.plan.planner import OVER
+from skysail.kinds.training.plan.planner import FINISHED_PHASES
 from skysail.kube.api.resources import POD
 from skysail.kube.cache.cache import Cache
-from skysail.kube.client.client import Client, decoded
+from skysail.kube.client.client import Client, decode_reply
 from skysail.kube.client.errors import Invalid, NotFound, ReplyLost, ServerFault, Throttled, Unreachable
 
 # Delay before a broken stream or a pod without an end state is retried.
-_PAUSE_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
 # Attempts for a finished pod whose node does not answer: the node may be gone for good.
-_TRIES = 10
+_MAX_ATTEMPTS = 10
 
 Say = Callable[[Pod, str], None]
 Moment = tuple[datetime, str]
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class LogSelection(msgspec.Struct, frozen=True):
     """Selection of pods: one rank as (role, index), one attempt, or all."""
 
     rank: tuple[str, int] | None = None
@@ -40,9 +40,9 @@ class Wanted(msgspec.Struct, frozen=True):
 
     def is_over(self, job: TrainingJob | None) -> bool:
         """Return whether no further pod of this selection can appear."""
-        if job is None or job.status.phase in OVER:
+        if job is None or job.status.phase in FINISHED_PHASES:
             return True
-        known = None if self.attempt is None else attempts.recorded(job.status, self.attempt)
+        known = None if self.attempt is None else attempts.find(job.status, self.attempt)
         return known is not None and known.end_time is not None
 
 
@@ -53,10 +53,10 @@ class _List(msgspec.Struct):
 async def pods(client: Client, job: TrainingJob) -> tuple[Pod, ...]:
     """Return the existing pods, ordered by attempt and rank."""
     page = await client.list_page(POD, job.metadata.namespace, _selector(job))
-    return tuple(sorted(decoded(page, _List).items, key=_order))
+    return tuple(sorted(decode_reply(page, _List).items, key=_order))
 
 
-async def written(client: Client, pod: Pod, tail: int | None = None) -> AsyncIterator[str]:
+async def read(client: Client, pod: Pod, tail: int | None = None) -> AsyncIterator[str]:
     """Yield the log of the pod so far."""
     query = {} if tail is None else {"tailLines": str(tail)}
     async for _, line in _lines(client, pod, query):
@@ -65,20 +65,22 @@ async def written(client: Client, pod: Pod, tail: int | None = None) -> AsyncIte
 
 def has_begun(pod: Pod) -> bool:
     """Return whether the pod can have a log."""
-    states = [row.state for row in pod.status.container_statuses if row.name == CONTAINER]
+    states = [container.state for container in pod.status.container_statuses if container.name == CONTAINER]
     return any(state.running is not None or state.terminated is not None for state in states)
 
 
-async def follow(client: Client, job: TrainingJob, wanted: Wanted, say: Say, *, tail: int | None = None) -> None:
+async def follow(
+    client: Client, job: TrainingJob, selection: LogSelection, say: Say, *, tail: int | None = None
+) -> None:
     """Print every line of the selected pods as it arrives, until no more can arrive."""
-    await _Following(client, job, wanted, say, tail).run()
+    await _LogFollower(client, job, selection, say, tail).run()
 
 
-class _Following:
-    def __init__(self, client: Client, job: TrainingJob, wanted: Wanted, say: Say, tail: int | None) -> None:
+class _LogFollower:
+    def __init__(self, client: Client, job: TrainingJob, selection: LogSelection, say: Say, tail: int | None) -> None:
         self._client = client
         self._job = job
-        self._wanted = wanted
+        self._log_selection = selection
         self._say = say
         self._tail = tail
         self._changed = asyncio.Event()
@@ -93,11 +95,11 @@ class _Following:
         self._pods.subscribe(lambda _, __: self._changed.set())
         self._jobs.subscribe(lambda _, __: self._changed.set())
         async with (
-            kept(self._client, self._jobs, namespace),
-            kept(self._client, self._pods, namespace),
+            synced_cache(self._client, self._jobs, namespace),
+            synced_cache(self._client, self._pods, namespace),
             asyncio.TaskGroup() as tasks,
         ):
-            while not self._wanted.is_over(self._seen()):
+            while not self._log_selection.is_over(self._seen()):
                 self._changed.clear()
                 self._begin(tasks, self._pods.all())
                 await self._changed.wait()
@@ -109,38 +111,38 @@ class _Following:
         seen = self._jobs.get(self._job.metadata.key)
         return seen if seen is not None and seen.metadata.uid == self._job.metadata.uid else None
 
-    def _begin(self, tasks: asyncio.TaskGroup, found: list[Pod]) -> None:
-        for pod in sorted(found, key=_order):
-            if self._wanted.takes(pod) and has_begun(pod) and pod.metadata.uid not in self._tails:
+    def _begin(self, tasks: asyncio.TaskGroup, pods: list[Pod]) -> None:
+        for pod in sorted(pods, key=_order):
+            if self._log_selection.takes(pod) and has_begun(pod) and pod.metadata.uid not in self._tails:
                 self._tails[pod.metadata.uid] = tasks.create_task(self._follow(pod))
 
     async def _follow(self, pod: Pod) -> None:
         """Follow one pod to its end. A broken stream resumes after the last received line."""
-        place, tries = _Place(), 0
+        position, tries = _Position(), 0
         query = {} if self._tail is None else {"tailLines": str(self._tail)}
         while True:
             # Read the state before the stream, so that the stream contains everything up to that state.
             has_ended = self._has_ended(pod)
             try:
                 async for moment, line in _lines(self._client, pod, {**query, "follow": "true", "timestamps": "true"}):
-                    if place.is_new(moment):
+                    if position.is_new(moment):
                         self._say(pod, line)
             except (NotFound, Invalid):
                 return
             except (ReplyLost, ServerFault, Throttled, Unreachable):
                 tries += has_ended
-                has_ended = tries == _TRIES
+                has_ended = tries == _MAX_ATTEMPTS
             if has_ended:
                 return
-            await asyncio.sleep(_PAUSE_SECONDS)
-            query = place.resume() or query
+            await asyncio.sleep(_RETRY_SECONDS)
+            query = position.resume() or query
 
     def _has_ended(self, pod: Pod) -> bool:
         now = self._pods.get(pod.metadata.key)
-        return now is None or now.metadata.uid != pod.metadata.uid or now.is_over
+        return now is None or now.metadata.uid != pod.metadata.uid or now.is_finished
 
 
-class _Place:
+class _Position:
     """Position in the log of a pod. Lines with the same timestamp are counted."""
 
     def __init__(self) -> None:
@@ -174,7 +176,7 @@ async def _lines(client: Client, pod: Pod, query: dict[str, str]) -> AsyncIterat
     """Yield complete lines, with their timestamps if requested."""
     path = POD.path(pod.metadata.namespace, pod.metadata.name, "log")
     rest = b""
-    async with await client.follow(path, {"container": CONTAINER, **query}) as stream:
+    async with await client.stream(path, {"container": CONTAINER, **query}) as stream:
         async for chunk in stream:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
@@ -185,9 +187,9 @@ async def _lines(client: Client, pod: Pod, query: dict[str, str]) -> AsyncIterat
 
 def _read(line: bytes, *, stamped: bool) -> tuple[Moment | None, str]:
     text = line.decode(errors="replace").rstrip("\r")
-    stamp, _, said = text.partition(" ")
+    stamp, _, content = text.partition(" ")
     moment = _moment(stamp) if stamped else None
-    return (None, text) if moment is None else (moment, said)
+    return (None, text) if moment is None else (moment, content)
 
 
 def _moment(stamp: str) -> Moment | None:

@@ -10,9 +10,9 @@ from skysail.cli.cluster import Model
 from skysail.core import conditions
 from skysail.kinds.serving.api.types import ModelDeployment
 from skysail.kinds.serving.spec import revisions
-from skysail.kinds.serving.spec.revisions import ControllerRevision, Entry
+from skysail.kinds.serving.spec.revisions import ControllerRevision, Revision
 from skysail.kube.api.resources import CONTROLLER_REVISION
-from skysail.kube.client.client import Client, decoded
+from skysail.kube.client.client import Client, decode_reply
 
 
 class NoSuchRevision(UserError):
@@ -27,25 +27,27 @@ class _List(msgspec.Struct):
     items: tuple[ControllerRevision, ...]
 
 
-async def history(client: Client, model: Model) -> list[Entry]:
+async def history(client: Client, model: Model) -> list[Revision]:
     """Return the revisions, newest first. Only those with the model's UID count: other objects are untrusted."""
     query = {"labelSelector": f"{Label.MODEL_UID}={model.metadata.uid}"}
     page = await client.list_page(CONTROLLER_REVISION, model.metadata.namespace, query)
-    entries = [entry for row in decoded(page, _List).items if _is_of(model, row) and (entry := revisions.entry(row))]
+    entries = [
+        entry for row in decode_reply(page, _List).items if _is_of(model, row) and (entry := revisions.from_object(row))
+    ]
     return sorted(entries, key=lambda entry: -entry.number)
 
 
-def chosen(model: Model, entries: list[Entry], number: int | None) -> Entry:
+def choose(model: Model, entries: list[Revision], number: int | None) -> Revision:
     """Return the revision with this number, else the served one if it is not the desired one, else the previous one."""
     name, now = model.metadata.name, model.status.revision
     if number is None:
         newest = now if model.status.candidate or _has_failed(model) else now - 1
-        before = [entry for entry in entries if entry.outcome == "served" and entry.number <= newest]
-        if not before:
+        previous = [entry for entry in entries if entry.outcome == "served" and entry.number <= newest]
+        if not previous:
             raise NoSuchRevision(
                 f"{name} has no earlier revision to roll back to. Its revisions: {_listed(model, entries)}."
             )
-        return before[0]
+        return previous[0]
     found = next((entry for entry in entries if entry.number == number), None)
     if found is None:
         raise NoSuchRevision(f"{name} has no revision {number}. Its revisions: {_listed(model, entries)}.")
@@ -59,22 +61,22 @@ def chosen(model: Model, entries: list[Entry], number: int | None) -> Entry:
 
 def _has_failed(model: Model) -> bool:
     """Return whether the served revision differs from the desired one: then a rollback keeps the served one."""
-    failed = conditions.find(model.status.conditions, Condition.UPDATE_FAILED)
+    failed = conditions.find_condition(model.status.conditions, Condition.UPDATE_FAILED)
     return failed is not None and failed.status == "True"
 
 
-def told(model: Model, entry: Entry) -> str:
+def revision_name(model: Model, revision: Revision) -> str:
     """Format a revision. Only ModelDeployments name their revisions."""
-    version = entry.want.version if isinstance(model, ModelDeployment) else ""
-    outcome = "served now" if entry.number == model.status.revision else entry.outcome
+    version = revision.want.version if isinstance(model, ModelDeployment) else ""
+    outcome = "served now" if revision.number == model.status.revision else revision.outcome
     about = ", ".join(word for word in (version, outcome) if word)
-    return f"{entry.number} ({about})" if about else str(entry.number)
+    return f"{revision.number} ({about})" if about else str(revision.number)
 
 
-def _listed(model: Model, entries: list[Entry]) -> str:
-    return ", ".join(told(model, entry) for entry in entries) or "none"
+def _listed(model: Model, entries: list[Revision]) -> str:
+    return ", ".join(revision_name(model, revision) for revision in entries) or "none"
 
 
-def _is_of(model: Model, row: ControllerRevision) -> bool:
-    owner = row.metadata.controller
+def _is_of(model: Model, revision: ControllerRevision) -> bool:
+    owner = revision.metadata.controller
     return owner is not None and owner.uid == model.metadata.uid

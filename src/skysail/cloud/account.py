@@ -12,31 +12,31 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from skysail.cloud.provider import Abilities, Container, Ended, Line, Output, Pod, Session
+from skysail.cloud.provider import Container, Ended, Features, Output, Pod, PortConnection, Session
 
-_LONGEST_ID = 256
+_MAX_ID_LENGTH = 256
 
 
-class Gpus(msgspec.Struct, frozen=True):
+class GpuRequest(msgspec.Struct, frozen=True):
     """Number and type of GPUs. The type is the cloud's own name; if it is empty, the cloud chooses."""
 
     type: str
     count: int = 1
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Launch spec. The instance is tagged with `claim` and `cluster`, so that an inventory shows its owner.
 
-    `seconds` is the maximum lifetime, which the cloud enforces even if the operator is gone.
+    `max_lifetime` is the maximum lifetime, which the cloud enforces even if the operator is gone.
     """
 
     claim: str
     cluster: str
     pod: Pod
     container: Container
-    gpus: Gpus | None = None
-    members: int = 1
-    seconds: float
+    gpus: GpuRequest | None = None
+    replicas: int = 1
+    max_lifetime: float
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_usable_id(self) -> bool:
         """Return whether the id fits into a claim."""
-        return 0 < len(self.id) <= _LONGEST_ID
+        return 0 < len(self.id) <= _MAX_ID_LENGTH
 
 
 def oldest_first(instances: Iterable[Instance]) -> tuple[Instance, ...]:
@@ -78,24 +78,24 @@ class Inventory(msgspec.Struct, frozen=True):
     complete: bool = True
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """Timings of a cloud. Times are in seconds.
 
-    `tick`: poll interval.
-    `visibility`: time until a new instance appears in inventories.
-    `creating`: time that the cloud may work on a create whose caller has stopped waiting.
-    `absences`: number of complete inventories that prove absence.
-    `longest`: maximum lifetime of an instance.
+    `poll_interval`: poll interval.
+    `visibility_delay`: time until a new instance appears in inventories.
+    `create_timeout`: time that the cloud may work on a create whose caller has stopped waiting.
+    `absence_threshold`: number of complete inventories that prove absence.
+    `max_lifetime`: maximum lifetime of an instance.
     """
 
-    tick: float = 5.0
-    visibility: float = 60.0
-    creating: float = 21 * 60.0
-    absences: int = 3
-    longest: float = 24 * 3600.0
+    poll_interval: float = 5.0
+    visibility_delay: float = 60.0
+    create_timeout: float = 21 * 60.0
+    absence_threshold: int = 3
+    max_lifetime: float = 24 * 3600.0
 
 
-class Cloud(Protocol):
+class CloudAccount(Protocol):
     """One account at one cloud."""
 
     @property
@@ -107,12 +107,12 @@ class Cloud(Protocol):
         ...
 
     @property
-    def abilities(self) -> Abilities: ...
+    def features(self) -> Features: ...
 
     @property
-    def terms(self) -> Terms: ...
+    def terms(self) -> Timings: ...
 
-    async def create(self, order: Order) -> Instance:
+    async def create(self, spec: LaunchSpec) -> Instance:
         """Create an instance. Call once per launch spec: a second call may create a second instance.
 
         May take many minutes.
@@ -121,17 +121,17 @@ class Cloud(Protocol):
         """
         ...
 
-    async def end(self, instance: str, grace: float) -> None:
+    async def terminate(self, instance: str, grace: float) -> None:
         """Request the termination; the program has `grace` seconds. Idempotent. `Gone` does not prove termination."""
         ...
 
     async def list(self) -> Inventory: ...
 
-    async def look(self, instance: str) -> Instance | None:
+    async def get(self, instance: str) -> Instance | None:
         """Look up one instance, independently of `list`. Returns None if the cloud does not have it."""
         ...
 
-    def changes(self) -> AsyncIterator[str]:
+    def watch(self) -> AsyncIterator[str]:
         """Yield names of claims whose instance may have changed. A cloud without notifications yields nothing."""
         ...
 
@@ -147,6 +147,6 @@ class Cloud(Protocol):
         """Attach to the program. Requires feature `attach`."""
         ...
 
-    async def dial(self, instance: str, port: int) -> Line:
+    async def dial(self, instance: str, port: int) -> PortConnection:
         """Connect to a port of the instance. Requires feature `port_forward`."""
         ...

@@ -10,17 +10,17 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 
-class Changes(Generic[T]):
+class ChangeFeed(Generic[T]):
     """Change feed. A follower receives changes from its start on; pending duplicates are merged."""
 
     def __init__(self) -> None:
         self._followers: weakref.WeakSet[_Follower[T]] = weakref.WeakSet()
 
-    def tell(self, thing: T) -> None:
+    def publish(self, thing: T) -> None:
         for follower in self._followers:
             follower.tell(thing)
 
-    def follow(self) -> AsyncIterator[T]:
+    def subscribe(self) -> AsyncIterator[T]:
         follower: _Follower[T] = _Follower()
         self._followers.add(follower)
         return follower

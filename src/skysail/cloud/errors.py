@@ -19,7 +19,7 @@ class ProviderError(Exception):
 class Gone(ProviderError): ...
 
 
-class Refused(ProviderError):
+class Rejected(ProviderError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
@@ -37,4 +37,4 @@ class Throttled(ProviderError):
         self.retry_after = retry_after
 
 
-class Unknown(ProviderError): ...
+class OutcomeUnknown(ProviderError): ...

@@ -20,7 +20,7 @@ class _Reader:
         self.needs_all = needs_all
 
 
-class Tape:
+class OutputBuffer:
     """Output of a run, in order, for any number of readers.
 
     The last few megabytes are kept for late readers. A reader that needs everything slows the program down instead of
@@ -48,15 +48,15 @@ class Tape:
         self._has_ended = True
         self._changed()
 
-    def all(self) -> AsyncIterator[Output]:
+    def replay(self) -> AsyncIterator[Output]:
         """Yield the kept output and everything that follows, without a gap."""
         return self._read(self._enter(self._first, needs_all=True))
 
-    def from_now(self) -> AsyncIterator[Output]:
+    def tail(self) -> AsyncIterator[Output]:
         """Yield new output only. A slow reader misses some of it."""
         return self._read(self._enter(self._first + len(self._pieces), needs_all=False))
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """Return the last line, for a message."""
         lines = b"".join(piece.data for piece in self._pieces).decode(errors="replace").splitlines()
         return lines[-1].strip() if lines else ""

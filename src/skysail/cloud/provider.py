@@ -21,27 +21,27 @@ class File(msgspec.Struct, frozen=True):
     mode: int = 0o644
 
 
-class Scratch(msgspec.Struct, frozen=True, tag="scratch"):
+class EmptyDir(msgspec.Struct, frozen=True, tag="scratch"):
     """Volume that is empty at the start and deleted with the pod."""
 
     in_memory: bool = False
     size_limit: int | None = None
 
 
-class Files(msgspec.Struct, frozen=True, tag="files"):
+class ProjectedFiles(msgspec.Struct, frozen=True, tag="files"):
     """Volume with given files, such as a ConfigMap. The files may be replaced while the pod runs."""
 
     files: tuple[File, ...]
 
 
-class Folder(msgspec.Struct, frozen=True, tag="folder"):
+class HostPath(msgspec.Struct, frozen=True, tag="folder"):
     """A directory or file of the machine."""
 
     path: str
     create: bool = False
 
 
-class Disk(msgspec.Struct, frozen=True, tag="disk"):
+class PersistentDisk(msgspec.Struct, frozen=True, tag="disk"):
     """A persistent disk, by the provider's name for it."""
 
     id: str
@@ -50,7 +50,7 @@ class Disk(msgspec.Struct, frozen=True, tag="disk"):
 
 class Volume(msgspec.Struct, frozen=True):
     name: str
-    source: Scratch | Files | Folder | Disk
+    source: EmptyDir | ProjectedFiles | HostPath | PersistentDisk
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = False
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Resource limits of a container, in cores, bytes and devices. None means unlimited."""
 
     cpu: float | None = None
@@ -69,19 +69,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 0
 
 
-class Rights(msgspec.Struct, frozen=True, kw_only=True):
+class SecurityContext(msgspec.Struct, frozen=True, kw_only=True):
     """User, group and capabilities of a container. None means the provider's default.
 
     Capabilities are Linux names without `CAP_`. A container has the usual default capabilities except those in
-    `dropped`, which may contain `ALL`, plus those in `added`.
+    `drop`, which may contain `ALL`, plus those in `add`.
     """
 
     user: int | None = None
     group: int | None = None
-    must_not_be_root: bool = False
-    dropped: frozenset[str] = frozenset()
-    added: frozenset[str] = frozenset()
-    has_read_only_root: bool = False
+    run_as_non_root: bool = False
+    drop: frozenset[str] = frozenset()
+    add: frozenset[str] = frozenset()
+    read_only_root: bool = False
     is_unconfined: bool = False  # without the provider's default filter of system calls
 
 
@@ -95,11 +95,11 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     env: tuple[tuple[str, str], ...] = ()
     working_dir: str = ""
     mounts: tuple[Mount, ...] = ()
-    limits: Limits = Limits()
+    limits: ResourceLimits = ResourceLimits()
     stdin: bool = False
     stdin_once: bool = False
     tty: bool = False
-    rights: Rights = Rights()
+    rights: SecurityContext = SecurityContext()
     message_path: str = "/dev/termination-log"
 
 
@@ -129,14 +129,14 @@ class RunId(msgspec.Struct, frozen=True, order=True):
 
 
 class Pending(msgspec.Struct, frozen=True, tag="pending"):
-    """Accepted, but not running yet. `why` is a message for the user; `reason` is one CamelCase word.
+    """Accepted, but not running yet. `message` is a message for the user; `reason` is one CamelCase word.
 
-    `is_forgotten`: the container spec was lost, for example by a restart, so `start` has to be called again.
+    `needs_restart_spec`: the container spec was lost, for example by a restart, so `start` has to be called again.
     """
 
     reason: str
-    why: str = ""
-    is_forgotten: bool = False
+    message: str = ""
+    needs_restart_spec: bool = False
 
 
 class Running(msgspec.Struct, frozen=True, tag="running"):
@@ -169,7 +169,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
 State = Pending | Running | Ended
 
 
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
+class RuntimeListing(msgspec.Struct, frozen=True, kw_only=True):
     """All runs and pods of this cluster at the provider. An incomplete listing proves no absence."""
 
     runs: dict[RunId, State]
@@ -192,14 +192,14 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     memory: int
 
 
-class Abilities(msgspec.Struct, frozen=True, kw_only=True):
+class Features(msgspec.Struct, frozen=True, kw_only=True):
     """Features of a provider besides running containers. Checked before anything is promised to a user."""
 
     exec: bool = False
     attach: bool = False
     port_forward: bool = False
     volumes: bool = False
-    several_containers: bool = False
+    multi_container: bool = False
     host_network: bool = False
     host_network_setting: str = ""  # with which an administrator allows the host network; none where there is no way
     capabilities: frozenset[str] = frozenset()  # those that a container may have where it asks for them
@@ -240,7 +240,7 @@ class Session(Protocol):
         ...
 
 
-class Line(Protocol):
+class PortConnection(Protocol):
     """A TCP connection to a port in a pod."""
 
     async def read(self) -> bytes:
@@ -261,9 +261,9 @@ class Provider(Protocol):
     def name(self) -> str: ...
 
     @property
-    def abilities(self) -> Abilities: ...
+    def features(self) -> Features: ...
 
-    async def prepare(self, pod: Pod) -> str:
+    async def create_sandbox(self, pod: Pod) -> str:
         """Create the sandbox and return its address. Idempotent: the same UID gets the same address.
 
         The address is empty for a pod at a cloud, because the cluster cannot reach it.
@@ -283,11 +283,11 @@ class Provider(Protocol):
         """Request the end of the run, and kill it after `grace` seconds. Returns at once; `changes` reports the end."""
         ...
 
-    async def release(self, pod: str) -> None:
+    async def remove_sandbox(self, pod: str) -> None:
         """Kill every run of this pod and remove its sandbox. Ignores unknown pods."""
         ...
 
-    async def list(self) -> Listing: ...
+    async def list(self) -> RuntimeListing: ...
 
     def changes(self) -> AsyncIterator[RunId]:
         """Yield runs whose state may have changed since this call. Earlier changes are in `list`."""
@@ -305,7 +305,7 @@ class Provider(Protocol):
         ...
 
     async def update(self, pod: str, volume: str, files: tuple[File, ...]) -> None:
-        """Replace the files of a `Files` volume atomically. Requires feature `volumes`."""
+        """Replace the files of a `ProjectedFiles` volume atomically. Requires feature `volumes`."""
         ...
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
@@ -316,7 +316,7 @@ class Provider(Protocol):
         """Attach to the run; yields its output from now on. Requires feature `attach`."""
         ...
 
-    async def dial(self, pod: str, port: int, *, from_outside: bool = False) -> Line:
+    async def connect(self, pod: str, port: int, *, from_outside: bool = False) -> PortConnection:
         """Connect to a port in the pod. Requires feature `port_forward`.
 
         `from_outside`: connect like another pod, so that ports on the pod's loopback interface are not reachable.

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.account import Order
+from skysail.cloud.account import LaunchSpec
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import Resource
 
@@ -26,14 +26,14 @@ class Owner(msgspec.Struct, frozen=True):
 class Apply(msgspec.Struct, frozen=True):
     """Server-side apply of a child. Skipped if the same manifest was applied before and the labels are unchanged.
 
-    `only_once`: leave an existing child unchanged. `is_kept`: revert changes that others made to the child.
+    `only_if_absent`: leave an existing child unchanged. `enforce`: revert changes that others made to the child.
     """
 
     resource: Resource
     manifest: Manifest
     owner: Owner
-    only_once: bool = False
-    is_kept: bool = False
+    only_if_absent: bool = False
+    enforce: bool = False
 
 
 class Create(msgspec.Struct, frozen=True):
@@ -48,12 +48,12 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Delete the object with this UID. `children_first`: keep the object until all its dependents are deleted."""
+    """Delete the object with this UID. `foreground`: keep the object until all its dependents are deleted."""
 
     resource: Resource
     object: Object
     grace_seconds: int | None = None
-    children_first: bool = False
+    foreground: bool = False
 
 
 class SetFinalizers(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class PatchStatus(msgspec.Struct, frozen=True):
     fields: Manifest
 
 
-class Patch(msgspec.Struct, frozen=True):
+class PatchSpec(msgspec.Struct, frozen=True):
     """Patch only these fields of the spec of an object, if the object is unchanged since it was read."""
 
     resource: Resource
@@ -83,7 +83,7 @@ class Patch(msgspec.Struct, frozen=True):
     spec: Manifest
 
 
-class Launch(msgspec.Struct, frozen=True):
+class LaunchInstance(msgspec.Struct, frozen=True):
     """Write the status of a claim that is unchanged since it was read, then call the cloud.
 
     Two effects: after a crash between them, the status says that the cloud may have been called. The call may take
@@ -93,11 +93,11 @@ class Launch(msgspec.Struct, frozen=True):
     cloud: str
     resource: Resource
     object: Object
-    order: Order
+    order: LaunchSpec
     status: msgspec.Struct
 
 
-class End(msgspec.Struct, frozen=True):
+class TerminateInstance(msgspec.Struct, frozen=True):
     """Ask the cloud to terminate an instance. Idempotent. The call runs in the background."""
 
     cloud: str
@@ -105,10 +105,10 @@ class End(msgspec.Struct, frozen=True):
     grace: float
 
 
-Action = Apply | Create | Delete | SetFinalizers | Patch | PatchStatus | Launch | End
+Action = Apply | Create | Delete | SetFinalizers | PatchSpec | PatchStatus | LaunchInstance | TerminateInstance
 
 
-class Note(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True):
     """Event that is recorded after the status it refers to was written."""
 
     reason: str
@@ -119,12 +119,12 @@ class Note(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Result of planning one snapshot: actions in order, new status, events, and the delay until the next reconcile.
 
-    `status` is the complete status; None leaves it unchanged. `can_wait`: the status only adds detail, so the write may
-    be delayed under load. `look_again` is in seconds; None means the next resync.
+    `status` is the complete status; None leaves it unchanged. `is_deferrable`: the status only adds detail, so the
+    write may be delayed under load. `requeue_after` is in seconds; None means the next resync.
     """
 
     actions: tuple[Action, ...] = ()
     status: msgspec.Struct | None = None
-    can_wait: bool = False
-    notes: tuple[Note, ...] = ()
-    look_again: float | None = None
+    is_deferrable: bool = False
+    events: tuple[Event, ...] = ()
+    requeue_after: float | None = None

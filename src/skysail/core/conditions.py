@@ -5,12 +5,12 @@ from __future__ import annotations
 from skysail.kube.api.fields import Condition, Conditions
 
 
-def with_condition(conditions: Conditions, new: Condition) -> Conditions:
+def set_condition(conditions: Conditions, new: Condition) -> Conditions:
     """Return the conditions with `new` added, or in the place of the old one of its type.
 
     The transition time of `new` must be the current time.
     """
-    old = find(conditions, new.type)
+    old = find_condition(conditions, new.type)
     if old is None:
         return (*conditions, new)
     if old.status == new.status:
@@ -25,5 +25,5 @@ def with_condition(conditions: Conditions, new: Condition) -> Conditions:
     return tuple(new if condition.type == new.type else condition for condition in conditions)
 
 
-def find(conditions: Conditions, type_: str) -> Condition | None:
+def find_condition(conditions: Conditions, type_: str) -> Condition | None:
     return next((condition for condition in conditions if condition.type == type_), None)

@@ -12,14 +12,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from skysail.base.names import Reason
 from skysail.base.rate_limiter import Ration
-from skysail.core.actions import Note, Plan
+from skysail.core.actions import Event, Plan
 from skysail.core.errors import Stale
-from skysail.core.executor import NameTaken, Performer
+from skysail.core.executor import NameConflict, Performer
 from skysail.core.fence import Fenced
-from skysail.core.workqueue import Queue
+from skysail.core.workqueue import WorkQueue
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import Resource
-from skysail.kube.cache.cache import Cache, owner_uids
+from skysail.kube.cache.cache import Cache, index_by_owner
 from skysail.kube.client.errors import (
     AlreadyExists,
     Conflict,
@@ -36,14 +36,14 @@ log = logging.getLogger(__name__)
 # Equal to the connections of a transport, because a reconcile mostly waits for the API server.
 _WORKERS = 48
 # First delay after a rejected write, because a user has to change something first.
-REFUSED_SECONDS = 10.0
+REJECTED_RETRY_SECONDS = 10.0
 # Retry a rejected object at least once a minute, so that users see soon whether their fix helped.
-_REFUSED_AT_MOST = 60.0
+_REJECTED_MAX_RETRY_SECONDS = 60.0
 # Rate limit of status writes that only add detail.
-_DETAILS_A_SECOND = 4.0
-_DETAILS_AT_ONCE = 20.0
+_DEFERRABLE_RATE = 4.0
+_DEFERRABLE_BURST = 20.0
 # Delay until a postponed status write is tried again.
-_HELD_SECONDS = 2.0
+_DEFERRED_RETRY_SECONDS = 2.0
 
 
 class Snapshot(Protocol):
@@ -58,7 +58,7 @@ class Snapshot(Protocol):
 S = TypeVar("S", bound=Snapshot)
 
 
-class Controller(Protocol[S]):
+class Reconciler(Protocol[S]):
     """Reconciler of one kind. Stateless; called for any key at any time, even if no such object ever existed."""
 
     @property
@@ -72,63 +72,63 @@ class Controller(Protocol[S]):
         """Return the plan. Pure: equal snapshots give equal plans."""
         ...
 
-    def refused(self, snapshot: S, why: Note) -> Plan:
+    def on_rejected(self, snapshot: S, event: Event) -> Plan:
         """Return the status and events after the API server rejected an action. Pure. The plan has no actions."""
         ...
 
 
-class Recorder(Protocol):
-    def record(self, resource: Resource, object_: Object, note: Note) -> None:
+class EventRecorder(Protocol):
+    def record(self, resource: Resource, object_: Object, event: Event) -> None:
         """Record an event about an object. Never blocks and never raises."""
         ...
 
 
-class Meter(Protocol):
+class ReconcileMetrics(Protocol):
     """Metrics of reconciles; the operator exports them to Prometheus."""
 
-    def began(self, kind: str, waited: float) -> None: ...
+    def reconcile_started(self, kind: str, waited: float) -> None: ...
 
-    def ended(self, kind: str, result: str, seconds: float) -> None: ...
+    def reconcile_finished(self, kind: str, result: str, seconds: float) -> None: ...
 
 
-class Loop(Generic[S]):
+class Controller(Generic[S]):
     """Queue and workers of one kind. Each key is reconciled at least every `resync` seconds."""
 
     def __init__(
         self,
-        controller: Controller[S],
+        reconciler: Reconciler[S],
         performer: Performer,
-        recorder: Recorder,
+        recorder: EventRecorder,
         *,
         rng: random.Random,
-        meter: Meter,
+        metrics: ReconcileMetrics,
         resync: float = 600.0,
     ) -> None:
-        self._controller = controller
+        self._reconciler = reconciler
         self._performer = performer
         self._recorder = recorder
         self._rng = rng
-        self._meter = meter
+        self._metrics = metrics
         self._resync = resync
-        self.kind = controller.resource.kind
-        self.ration = Ration(a_second=_DETAILS_A_SECOND, at_once=_DETAILS_AT_ONCE)
-        self.queue: Queue[Key] = Queue(rng=rng)
+        self.kind = reconciler.resource.kind
+        self.status_limiter = Ration(rate=_DEFERRABLE_RATE, burst=_DEFERRABLE_BURST)
+        self.queue: WorkQueue[Key] = WorkQueue(rng=rng)
 
-    def changed(self, old: Object | None, new: Object | None) -> None:
+    def enqueue_object(self, old: Object | None, new: Object | None) -> None:
         """Enqueue a changed object of this kind. Subscribed to the cache of the kind."""
         object_ = new or old
         assert object_ is not None, "a change has an old or a new object"
         self.queue.add(object_.metadata.key)
 
-    def follow(self, children: Cache[Any], roots: Cache[Any]) -> None:
+    def watch_owned(self, children: Cache[Any], owner_cache: Cache[Any]) -> None:
         """Enqueue the owner of a changed child.
 
-        The owner is found by UID in the namespace of the child, in the index `uid` of `roots`.
+        The owner is found by UID in the namespace of the child, in the index `uid` of `owner_cache`.
         """
 
         def changed(old: Object | None, new: Object | None) -> None:
-            owners = {owner for o in (old, new) if o is not None for owner in owner_uids(o)}
-            for root in [root for owner in owners for root in roots.by("uid", owner)]:
+            owners = {owner for o in (old, new) if o is not None for owner in index_by_owner(o)}
+            for root in [root for owner in owners for root in owner_cache.by("uid", owner)]:
                 self.queue.add(root.metadata.key)
 
         children.subscribe(changed)
@@ -146,15 +146,15 @@ class Loop(Generic[S]):
         clock = asyncio.get_running_loop().time
         while True:
             key, waited = await self.queue.get()
-            self._meter.began(self.kind, waited)
+            self._metrics.reconcile_started(self.kind, waited)
             start = clock()
             try:
-                result = await self._pass(key)
+                result = await self._reconcile_safely(key)
             finally:
                 self.queue.done(key)
-            self._meter.ended(self.kind, result, clock() - start)
+            self._metrics.reconcile_finished(self.kind, result, clock() - start)
 
-    async def _pass(self, key: Key) -> str:
+    async def _reconcile_safely(self, key: Key) -> str:
         """Reconcile one key and handle every error. Contains the only broad `except` of the process."""
         try:
             return await self._reconcile(key)
@@ -163,77 +163,79 @@ class Loop(Generic[S]):
             return "terminating"
         except (Fenced, Stale, Conflict, AlreadyExists, NotFound) as error:
             log.debug("reconcile conflict, requeued", extra={"kind": self.kind, "object": str(key), "why": str(error)})
-            self.queue.retry(key)
+            self.queue.add_rate_limited(key)
             return "requeue"
         except Throttled as error:
-            self.queue.retry(key, at_least=error.retry_after or 0.0)
+            self.queue.add_rate_limited(key, min_delay=error.retry_after or 0.0)
             return "throttled"
         except KubeError as error:
-            self._interrupted(key, error)
+            self._retry_later(key, error)
             return "error"
         except Exception:
-            delay = self.queue.retry(key)
+            delay = self.queue.add_rate_limited(key)
             log.exception(
                 "reconcile failed, requeued", extra={"kind": self.kind, "object": str(key), "retry_in": round(delay, 1)}
             )
             return "error"
 
     async def _reconcile(self, key: Key) -> str:
-        await self._performer.settle((self._controller.resource, key))
-        snapshot = await self._controller.observe(key)
+        await self._performer.resolve_unknown_writes((self._reconciler.resource, key))
+        snapshot = await self._reconciler.observe(key)
         if snapshot is None:
-            self.queue.forget(key)
+            self.queue.discard(key)
             return "gone"
-        plan = self._controller.plan(snapshot)
+        plan = self._reconciler.plan(snapshot)
         try:
-            is_told = await self._carry_out(key, snapshot.object, plan)
+            is_reported = await self._execute(key, snapshot.object, plan)
         except Terminating:
             raise
-        except (Invalid, Forbidden, NameTaken) as error:
-            await self._refused(key, snapshot, error)
+        except (Invalid, Forbidden, NameConflict) as error:
+            await self._report_rejection(key, snapshot, error)
             return "refused"
-        self.queue.forgive(key)
-        self.queue.add_after(key, self._next_look(plan, is_told=is_told))
+        self.queue.forget(key)
+        self.queue.add_after(key, self._requeue_delay(plan, is_reported=is_reported))
         return "success"
 
-    async def _carry_out(self, key: Key, root: Object, plan: Plan) -> bool:
+    async def _execute(self, key: Key, root: Object, plan: Plan) -> bool:
         """Execute the actions in order, write the status once, then record events.
 
         Returns False if the status write is postponed.
         """
         for action in plan.actions:
-            if self._performer.moved_on(self._controller.resource, root):
+            if self._performer.is_outdated(self._reconciler.resource, root):
                 return True
-            written = await self._performer.perform((self._controller.resource, key), action)
+            written = await self._performer.execute((self._reconciler.resource, key), action)
             if written is not None and written.metadata.uid == root.metadata.uid:
                 root = written
         if plan.status is not None and plan.status != getattr(root, "status", None):
-            if plan.can_wait and not self.ration.take(asyncio.get_running_loop().time()):
+            if plan.is_deferrable and not self.status_limiter.try_acquire(asyncio.get_running_loop().time()):
                 return False  # the events wait with the status: the next plan contains them again
-            root = await self._performer.report(self._controller.resource, root, plan.status)
-        for note in (*plan.notes, *self._performer.news((self._controller.resource, key))):
-            self._recorder.record(self._controller.resource, root, note)
+            root = await self._performer.write_status(self._reconciler.resource, root, plan.status)
+        for event in (*plan.events, *self._performer.pop_events((self._reconciler.resource, key))):
+            self._recorder.record(self._reconciler.resource, root, event)
         return True
 
-    def _next_look(self, plan: Plan, *, is_told: bool) -> float:
-        longest = (self._resync if is_told else _HELD_SECONDS) * self._rng.uniform(0.9, 1.1)
-        return longest if plan.look_again is None else min(plan.look_again, longest)
+    def _requeue_delay(self, plan: Plan, *, is_reported: bool) -> float:
+        longest = (self._resync if is_reported else _DEFERRED_RETRY_SECONDS) * self._rng.uniform(0.9, 1.1)
+        return longest if plan.requeue_after is None else min(plan.requeue_after, longest)
 
-    def _interrupted(self, key: Key, error: KubeError) -> None:
-        delay = self.queue.retry(key)
+    def _retry_later(self, key: Key, error: KubeError) -> None:
+        delay = self.queue.add_rate_limited(key)
         extra = {"kind": self.kind, "object": str(key), "why": str(error), "retry_in": round(delay, 1)}
         log.warning("reconcile interrupted, requeued", extra=extra)
 
-    async def _refused(self, key: Key, snapshot: S, error: Exception) -> None:
+    async def _report_rejection(self, key: Key, snapshot: S, error: Exception) -> None:
         """Report a rejected write in the status and in events, and retry with a long delay."""
-        delay = self.queue.retry(key, at_least=REFUSED_SECONDS, at_most=_REFUSED_AT_MOST)
+        delay = self.queue.add_rate_limited(
+            key, min_delay=REJECTED_RETRY_SECONDS, max_delay=_REJECTED_MAX_RETRY_SECONDS
+        )
         extra = {"kind": self.kind, "object": str(key), "why": str(error), "retry_in": round(delay, 1)}
         log.warning("write rejected, requeued", extra=extra)
-        resource, root = self._controller.resource, snapshot.object
-        reason = Reason.NAME_TAKEN if isinstance(error, NameTaken) else Reason.RECONCILE_FAILED
-        plan = self._controller.refused(snapshot, Note(reason, str(error), warning=True))
+        resource, root = self._reconciler.resource, snapshot.object
+        reason = Reason.NAME_CONFLICT if isinstance(error, NameConflict) else Reason.RECONCILE_FAILED
+        plan = self._reconciler.on_rejected(snapshot, Event(reason, str(error), warning=True))
         assert plan.status is not None, "a rejection has a status"
-        if plan.status != getattr(root, "status", None) and not self._performer.moved_on(resource, root):
-            await self._performer.report(resource, root, plan.status)
-        for note in plan.notes:
-            self._recorder.record(resource, root, note)
+        if plan.status != getattr(root, "status", None) and not self._performer.is_outdated(resource, root):
+            await self._performer.write_status(resource, root, plan.status)
+        for event in plan.events:
+            self._recorder.record(resource, root, event)

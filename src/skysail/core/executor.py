@@ -11,21 +11,21 @@ from typing import Any, Protocol, assert_never
 
 import msgspec
 
-from skysail.base.names import Annotation, Event, Label
+from skysail.base.names import Annotation, EventReason, Label
 from skysail.core.actions import (
     Action,
     Apply,
     Create,
     Delete,
-    End,
-    Launch,
-    Note,
+    Event,
+    LaunchInstance,
     Owner,
-    Patch,
+    PatchSpec,
     PatchStatus,
     SetFinalizers,
+    TerminateInstance,
 )
-from skysail.core.drift import Drift
+from skysail.core.drift import DriftDetector
 from skysail.core.errors import Stale
 from skysail.core.fence import Fence, Fenced
 from skysail.kube.api.objects import Key, Object
@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 _TICKET_SECONDS = 10.0
 
 # Object by kind and key, because objects of two kinds may have the same name.
-Root = tuple[Resource, Key]
+ObjectRef = tuple[Resource, Key]
 
 
-class NameTaken(Exception):
+class NameConflict(Exception):
     """The name of a child is taken by an object that Skysail does not own. A user has to resolve the conflict."""
 
 
@@ -51,7 +51,7 @@ class CrossNamespace(Exception):
     """An action would write to another namespace than the one of its root object. Always a defect of a plan."""
 
 
-class Caches:
+class CacheRegistry:
     """Caches of this process by kind. Replies to writes go into them, so that the next plan sees its own writes."""
 
     def __init__(self, *caches: Cache[Any]) -> None:
@@ -67,14 +67,14 @@ class Caches:
         self._by_resource[cache.resource] = cache
 
 
-class Clouds(Protocol):
+class CloudCalls(Protocol):
     """Accounts of all clouds of this process."""
 
-    def launch(self, action: Launch) -> None:
+    def launch(self, action: LaunchInstance) -> None:
         """Start the launch call in the background. The next snapshot shows its outcome. Never blocks."""
         ...
 
-    def end(self, action: End) -> None:
+    def terminate(self, action: TerminateInstance) -> None:
         """Start one terminate call in the background. Never blocks, so that no cloud delays another.
 
         The instance counts as terminated when a listing confirms it.
@@ -85,37 +85,39 @@ class Clouds(Protocol):
 class Performer:
     """Executor shared by all controllers of a process. `clouds` is needed only for launches."""
 
-    def __init__(self, client: Client, caches: Caches, fence: Fence, clouds: Clouds | None = None) -> None:
+    def __init__(
+        self, client: Client, cache_registry: CacheRegistry, fence: Fence, cloud_calls: CloudCalls | None = None
+    ) -> None:
         self._client = client
-        self._caches = caches
+        self._cache_registry = cache_registry
         self._fence = fence
-        self.clouds = clouds
-        self._doubts: dict[Root, set[Root]] = {}
-        self._drift = Drift(client)
-        self._news: dict[Root, list[Note]] = {}
+        self.clouds = cloud_calls
+        self._unknown_writes: dict[ObjectRef, set[ObjectRef]] = {}
+        self._drift = DriftDetector(client)
+        self._news: dict[ObjectRef, list[Event]] = {}
         self.effects = 0
 
-    async def settle(self, root: Root) -> None:
+    async def resolve_unknown_writes(self, root: ObjectRef) -> None:
         """Read every object of this root whose last write has an unknown outcome, so that the plan sees the result."""
-        for doubt in list(self._doubts.get(root, ())):
-            await self._look(*doubt)
-            self._doubts[root].discard(doubt)
-        if not self._doubts.get(root, True):
-            del self._doubts[root]
+        for doubt in list(self._unknown_writes.get(root, ())):
+            await self._get_live(*doubt)
+            self._unknown_writes[root].discard(doubt)
+        if not self._unknown_writes.get(root, True):
+            del self._unknown_writes[root]
 
-    def moved_on(self, resource: Resource, root: Object) -> bool:
+    def is_outdated(self, resource: Resource, root: Object) -> bool:
         """Return whether the cache shows that the object was deleted, recreated or marked for deletion since the plan.
 
         A reconcile may take long. Actions executed after the object is gone would leave children behind.
         """
-        cache = self._caches.get(resource)
+        cache = self._cache_registry.get(resource)
         if cache is None:
             return False
         now = cache.get(root.metadata.key)
         was = root.metadata
         return now is None or (now.metadata.uid, now.metadata.is_deleting) != (was.uid, was.is_deleting)
 
-    async def perform(self, root: Root, action: Action) -> Object | None:
+    async def execute(self, root: ObjectRef, action: Action) -> Object | None:
         """Execute one action. Returns the written object, or None if nothing was written or the object is deleted.
 
         Raises CrossNamespace if the action is about an object in another namespace than the root.
@@ -128,23 +130,23 @@ class Performer:
                 return await self._delete(root, action)
             case SetFinalizers():
                 return await self._patch(root, "finalizers", action, metadata={"finalizers": list(action.finalizers)})
-            case Patch():
+            case PatchSpec():
                 return await self._patch(root, "patch", action, spec=action.spec)
             case PatchStatus():
                 return await self._patch_status(root, action)
-            case Launch():
+            case LaunchInstance():
                 await self._launch(action)
-            case End():
-                self.end(action)
+            case TerminateInstance():
+                self.terminate_instance(action)
             case _:
                 assert_never(action)
         return None
 
-    def news(self, root: Root) -> list[Note]:
+    def pop_events(self, root: ObjectRef) -> list[Event]:
         """Return and clear the events about drift corrections of this root, which no plan contains."""
         return self._news.pop(root, [])
 
-    async def report(self, resource: Resource, object_: Object, status: msgspec.Struct) -> Object:
+    async def write_status(self, resource: Resource, object_: Object, status: msgspec.Struct) -> Object:
         """Replace the whole status of an object that is unchanged since it was read."""
         metadata = object_.metadata
         manifest = {
@@ -158,82 +160,82 @@ class Performer:
             },
             "status": msgspec.to_builtins(status),
         }
-        self._begin("status", resource, metadata.key)
-        with self._doubting((resource, metadata.key), resource, metadata.key):
-            return self._remember(
+        self._start_effect("status", resource, metadata.key)
+        with self._tracking_unknown_write((resource, metadata.key), resource, metadata.key):
+            return self._record_write(
                 resource,
                 await self._client.replace(resource, manifest, self._type(resource), subresource="status"),
             )
 
-    async def _apply(self, root: Root, action: Apply | Create) -> Object | None:
+    async def _apply(self, root: ObjectRef, action: Apply | Create) -> Object | None:
         resource = action.resource
-        manifest = finished(action.manifest, action.owner)
+        manifest = complete_manifest(action.manifest, action.owner)
         key = Key(manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"])
-        cache = self._caches.get(resource)
+        cache = self._cache_registry.get(resource)
         existing = None if cache is None else cache.get(key)
         if existing is None and cache is not None and isinstance(action, Create):
             # The cache has no such object, so create it without reading first; the API server rejects a duplicate.
             try:
-                return await self._make(root, resource, key, manifest)
+                return await self._create(root, resource, key, manifest)
             except (AlreadyExists, Forbidden):  # quota is checked before existence
-                existing = await self._look(resource, key)
+                existing = await self._get_live(resource, key)
                 if existing is None:
                     raise
         elif existing is None:
-            existing = await self._look(resource, key)
+            existing = await self._get_live(resource, key)
         if existing is not None:
-            _refuse_foreign(resource, existing, action.owner)
+            _reject_foreign(resource, existing, action.owner)
             if existing.metadata.is_deleting:
                 # The name is free once the object is deleted; the deletion event triggers the next reconcile.
                 return None
             manifest["metadata"]["uid"] = existing.metadata.uid
-            if isinstance(action, Create) or await self._is_right(action, existing, manifest):
+            if isinstance(action, Create) or await self._is_up_to_date(action, existing, manifest):
                 return None
-        self._begin("apply", resource, key)
-        with self._doubting(root, resource, key):
+        self._start_effect("apply", resource, key)
+        with self._tracking_unknown_write(root, resource, key):
             applied = await self._client.apply(resource, manifest, self._type(resource))
-        self._drift.note(resource, applied)
-        if existing is not None and isinstance(action, Apply) and _is_applied(existing, manifest):
-            self._drift.put_back(resource, applied)
-            self._news.setdefault(root, []).append(_put_back(action))
-        return self._remember(resource, applied)
+        self._drift.mark_in_sync(resource, applied)
+        if existing is not None and isinstance(action, Apply) and _is_last_applied(existing, manifest):
+            self._drift.record_correction(resource, applied)
+            self._news.setdefault(root, []).append(_drift_event(action))
+        return self._record_write(resource, applied)
 
-    async def _is_right(self, action: Apply, existing: Object, manifest: Manifest) -> bool:
+    async def _is_up_to_date(self, action: Apply, existing: Object, manifest: Manifest) -> bool:
         """Return whether the child needs no write: applied from this manifest and not drifted."""
-        if action.only_once:
+        if action.only_if_absent:
             return True
-        if not _is_applied(existing, manifest):
+        if not _is_last_applied(existing, manifest):
             return False
-        return not action.is_kept or not await self._drift.is_there(action.resource, existing, manifest)
+        return not action.enforce or not await self._drift.needs_correction(action.resource, existing, manifest)
 
-    async def _make(self, root: Root, resource: Resource, key: Key, manifest: Manifest) -> Object:
-        self._begin("create", resource, key)
-        with self._doubting(root, resource, key):
-            return self._remember(resource, await self._client.create(resource, manifest, self._type(resource)))
+    async def _create(self, root: ObjectRef, resource: Resource, key: Key, manifest: Manifest) -> Object:
+        self._start_effect("create", resource, key)
+        with self._tracking_unknown_write(root, resource, key):
+            return self._record_write(resource, await self._client.create(resource, manifest, self._type(resource)))
 
-    async def _delete(self, root: Root, action: Delete) -> Object | None:
+    async def _delete(self, root: ObjectRef, action: Delete) -> Object | None:
         resource, key = action.resource, action.object.metadata.key
-        options: dict[str, Any] = {"propagationPolicy": "Foreground"} if action.children_first else {}
+        options: dict[str, Any] = {"propagationPolicy": "Foreground"} if action.foreground else {}
         if action.grace_seconds is not None:
             options["gracePeriodSeconds"] = action.grace_seconds
-        self._begin("delete", resource, key)
+        self._start_effect("delete", resource, key)
         try:
-            with self._doubting(root, resource, key):
+            with self._tracking_unknown_write(root, resource, key):
                 left = await self._client.delete(resource, action.object, self._type(resource), options)
         except NotFound:
             left = None
         if left is not None:
-            return self._remember(resource, left)
-        cache = self._caches.get(resource)
+            return self._record_write(resource, left)
+        cache = self._cache_registry.get(resource)
         if cache is not None:
-            cache.ended(action.object)
+            cache.mark_deleted(action.object)
         return None
 
     async def _patch(
         self,
-        root: Root,
+        root: ObjectRef,
         verb: str,
-        action: SetFinalizers | Patch,
+        action: SetFinalizers | PatchSpec,
         *,
         metadata: Manifest | None = None,
         spec: Manifest | None = None,
@@ -242,23 +244,23 @@ class Performer:
         patch = {"metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version, **(metadata or {})}}
         if spec is not None:
             patch["spec"] = spec
-        self._begin(verb, resource, seen.key)
-        with self._doubting(root, resource, seen.key):
+        self._start_effect(verb, resource, seen.key)
+        with self._tracking_unknown_write(root, resource, seen.key):
             type_ = self._type(resource)
-            return self._remember(
+            return self._record_write(
                 resource, await self._client.merge_patch(resource, seen.namespace, seen.name, patch, type_)
             )
 
-    async def _patch_status(self, root: Root, action: PatchStatus) -> Object | None:
+    async def _patch_status(self, root: ObjectRef, action: PatchStatus) -> Object | None:
         resource, key = action.resource, action.object.metadata.key
-        self._begin("patch status", resource, key)
-        with self._doubting(root, resource, key):
+        self._start_effect("patch status", resource, key)
+        with self._tracking_unknown_write(root, resource, key):
             type_ = self._type(resource)
-            return self._remember(
+            return self._record_write(
                 resource, await self._client.patch_status(resource, action.object, action.fields, type_)
             )
 
-    async def _launch(self, action: Launch) -> None:
+    async def _launch(self, action: LaunchInstance) -> None:
         """Write the status of the claim, then call the cloud. The write fails if another process has changed the claim.
 
         The write is a short-lived permit: if this process was delayed after it, Fenced is raised and the next reconcile
@@ -267,66 +269,66 @@ class Performer:
         assert self.clouds is not None, "only a process with clouds plans launches"
         clock = asyncio.get_running_loop().time
         begun = clock()
-        claim = await self.report(action.resource, action.object, action.status)
-        if clock() - begun > _TICKET_SECONDS or self._has_changed(action.resource, claim):
+        claim = await self.write_status(action.resource, action.object, action.status)
+        if clock() - begun > _TICKET_SECONDS or self._changed_since(action.resource, claim):
             raise Fenced(f"claim {claim.metadata.key} changed or was written too slowly, so nothing is launched")
-        self._begin("launch", action.resource, claim.metadata.key)
+        self._start_effect("launch", action.resource, claim.metadata.key)
         self.clouds.launch(msgspec.structs.replace(action, object=claim))
 
-    def _has_changed(self, resource: Resource, seen: Object) -> bool:
+    def _changed_since(self, resource: Resource, seen: Object) -> bool:
         """Return whether the cache has another version of the object."""
-        cache = self._caches.get(resource)
+        cache = self._cache_registry.get(resource)
         now = None if cache is None else cache.get(seen.metadata.key)
         return now is not None and now.metadata.resource_version != seen.metadata.resource_version
 
-    def end(self, action: End) -> None:
+    def terminate_instance(self, action: TerminateInstance) -> None:
         """Ask the cloud to terminate an instance, which may have no claim any more."""
         assert self.clouds is not None, "only a process with clouds plans terminations"
         self._fence.check()
         self.effects += 1
         log.info("end", extra={"cloud": action.cloud, "instance": action.instance, "effect": self.effects})
-        self.clouds.end(action)
+        self.clouds.terminate(action)
 
-    async def _look(self, resource: Resource, key: Key) -> Object | None:
+    async def _get_live(self, resource: Resource, key: Key) -> Object | None:
         """Read the object from the API server and update the cache like a watch event."""
-        cache = self._caches.get(resource)
+        cache = self._cache_registry.get(resource)
         known = None if cache is None else cache.get(key)
         try:
             found = await self._client.get(resource, key.namespace, key.name, self._type(resource))
         except NotFound:
             if cache is not None and known is not None:
-                cache.ended(known)
+                cache.mark_deleted(known)
             return None
-        if cache is not None and cache.takes(found):
-            cache.wrote(found)
+        if cache is not None and cache.accepts(found):
+            cache.record_write(found)
         return found
 
-    def _begin(self, verb: str, resource: Resource, key: Key) -> None:
+    def _start_effect(self, verb: str, resource: Resource, key: Key) -> None:
         self._fence.check()
         self.effects += 1
         log.info(verb, extra={"kind": resource.kind, "object": str(key), "effect": self.effects})
 
     @contextlib.contextmanager
-    def _doubting(self, root: Root, resource: Resource, key: Key) -> Iterator[None]:
+    def _tracking_unknown_write(self, root: ObjectRef, resource: Resource, key: Key) -> Iterator[None]:
         """Record an unknown outcome if the reply to a write is lost: the next reconcile then reads before it plans."""
         try:
             yield
         except ReplyLost:
-            self._doubts.setdefault(root, set()).add((resource, key))
+            self._unknown_writes.setdefault(root, set()).add((resource, key))
             raise
 
-    def _remember(self, resource: Resource, written: Object) -> Object:
-        cache = self._caches.get(resource)
+    def _record_write(self, resource: Resource, written: Object) -> Object:
+        cache = self._cache_registry.get(resource)
         if cache is not None:
-            cache.wrote(written)
+            cache.record_write(written)
         return written
 
     def _type(self, resource: Resource) -> type[Object]:
-        cache = self._caches.get(resource)
+        cache = self._cache_registry.get(resource)
         return Object if cache is None else cache.type
 
 
-def finished(manifest: Manifest, owner: Owner) -> Manifest:
+def complete_manifest(manifest: Manifest, owner: Owner) -> Manifest:
     """Return the manifest as it is sent: with owner reference, managed-by label and hash annotation."""
     metadata = {
         **manifest["metadata"],
@@ -335,7 +337,7 @@ def finished(manifest: Manifest, owner: Owner) -> Manifest:
     }
     complete = {**manifest, "metadata": metadata}
     digest = hashlib.sha256(msgspec.json.encode(complete, order="sorted")).hexdigest()[:16]
-    metadata["annotations"] = {**metadata.get("annotations", {}), Annotation.APPLIED: digest}
+    metadata["annotations"] = {**metadata.get("annotations", {}), Annotation.LAST_APPLIED_HASH: digest}
     return complete
 
 
@@ -350,22 +352,22 @@ def _reference(owner: Owner) -> Manifest:
     }
 
 
-def _is_applied(existing: Object, manifest: Manifest) -> bool:
+def _is_last_applied(existing: Object, manifest: Manifest) -> bool:
     """Return whether the object was applied from this manifest and still has the labels that selectors need."""
-    applied = (existing.metadata.annotations or {}).get(Annotation.APPLIED)
-    wanted, labels = manifest["metadata"], existing.metadata.labels or {}
-    has_labels = all(labels.get(name) == value for name, value in wanted["labels"].items())
-    return has_labels and applied == wanted["annotations"][Annotation.APPLIED]
+    applied = (existing.metadata.annotations or {}).get(Annotation.LAST_APPLIED_HASH)
+    desired, labels = manifest["metadata"], existing.metadata.labels or {}
+    has_labels = all(labels.get(name) == value for name, value in desired["labels"].items())
+    return has_labels and applied == desired["annotations"][Annotation.LAST_APPLIED_HASH]
 
 
-def _put_back(action: Apply) -> Note:
+def _drift_event(action: Apply) -> Event:
     kind, name, owner = action.resource.kind, action.manifest["metadata"]["name"], action.owner
     parent = f"{owner.resource.kind} {owner.object.metadata.name}"
     message = f"{kind} {name} was modified and has been restored. Edit {parent} instead."
-    return Note(Event.PUT_BACK, message, warning=True)
+    return Event(EventReason.DRIFT_CORRECTED, message, warning=True)
 
 
-def _refuse_other_namespace(root: Root, action: Action) -> None:
+def _refuse_other_namespace(root: ObjectRef, action: Action) -> None:
     """Keep a plan that was made from a foreign child inside the namespace of its root.
 
     Cluster-scoped children have no namespace. A cluster-scoped root may have children anywhere.
@@ -383,20 +385,20 @@ def _namespace(action: Action) -> str:
     match action:
         case Apply() | Create():
             return str(action.manifest["metadata"].get("namespace", ""))
-        case End():
+        case TerminateInstance():
             return ""
         case _:
             return action.object.metadata.namespace
 
 
-def _refuse_foreign(resource: Resource, existing: Object, owner: Owner) -> None:
+def _reject_foreign(resource: Resource, existing: Object, owner: Owner) -> None:
     controller = existing.metadata.controller
     if controller is None or controller.uid != owner.object.metadata.uid:
         named = (owner.resource.kind, owner.object.metadata.name)
         if existing.metadata.is_deleting or (controller and (controller.kind, controller.name) == named):
             raise Stale(f"{resource.kind} {existing.metadata.name} of a deleted owner is not deleted yet")
         other = f"{controller.kind} {controller.name}" if controller else "another user or tool"
-        raise NameTaken(
+        raise NameConflict(
             f"{resource.kind} {existing.metadata.name} belongs to {other}, so Skysail does not change it. Delete or "
             f"rename it, or rename this {owner.resource.kind}."
         )

@@ -41,7 +41,7 @@ class FencedTransport:
         """Do nothing: the inner transport has its own owner."""
 
 
-class Open:
+class AlwaysLeader:
     """Fence that allows everything, for a process that is the only writer by construction."""
 
     def check(self) -> None:

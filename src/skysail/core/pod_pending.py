@@ -23,7 +23,7 @@ _NOT_MOUNTED = {"FailedMount", "FailedAttachVolume", "FailedMapVolume"}
 _NOT_STARTED = {"FailedCreatePodSandBox"}
 _REFERRED_TO = ('configmap "', 'secret "')
 # A pod with a node starts at once unless something blocks it.
-_PATIENCE = timedelta(seconds=10)
+_GRACE = timedelta(seconds=10)
 # Fragments of scheduler messages that mean: no node matches the pod, and more capacity would not help.
 _NO_MATCH = ("didn't match pod's node affinity/selector", "untolerated taint")
 _NO_ROOM = ("insufficient ", "too many pods")
@@ -31,17 +31,17 @@ _CLAIM = re.compile(r'persistentvolumeclaim "(?P<claim>[^"]+)" (?P<what>not foun
 _UNSUPPORTED = "Unsupported"
 _NO_VOLUME = ("persistentvolumeclaim", "volume node affinity", "volume(s)")
 _QUOTA = "exceeded quota"
-_LONGEST = 512
+_MAX_TEXT_LENGTH = 512
 
 P = TypeVar("P", bound=Pod)
 
 
-class Wait(msgspec.Struct, frozen=True):
+class PendingReason(msgspec.Struct, frozen=True):
     reason: Reason
     message: str
 
 
-class Obstacle(msgspec.Struct, frozen=True):
+class PodEvent(msgspec.Struct, frozen=True):
     """Newest event about a pod that has a node and does not start: name of the pod, reason and message of the event."""
 
     pod: str
@@ -49,104 +49,110 @@ class Obstacle(msgspec.Struct, frozen=True):
     note: str
 
 
-def obstacle(pod: Pod, who: str, *, told: Obstacle | None = None, before: str = "") -> Wait | None:
+def pending_reason(pod: Pod, who: str, *, event: PodEvent | None = None, previous: str = "") -> PendingReason | None:
     """Return why the pod does not run, or None if no reason is known.
 
-    `who` names the pod in the message; `before` is the message of the previous reconcile.
+    `who` names the pod in the message; `previous` is the message of the previous reconcile.
     """
-    unscheduled = pod.unscheduled
+    unscheduled = pod.unscheduled_condition
     if unscheduled is not None:
         return _unscheduled(who, unscheduled.reason, unscheduled.message)
     for container in pod.containers:
         waiting = container.state.waiting
         if waiting is not None and waiting.reason not in _ON_ITS_WAY:
-            return _held(who, waiting.reason, waiting.message, before)
-    return _not_started(who, told) if told is not None and told.pod == pod.metadata.name else None
+            return _held(who, waiting.reason, waiting.message, previous)
+    return _not_started(who, event) if event is not None and event.pod == pod.metadata.name else None
 
 
-def refused(complaint: str) -> Wait:
-    """Return the pending reason of pods that the API server rejects; `complaint` is the error of their controller."""
-    if _QUOTA in complaint:
-        return Wait(Reason.QUOTA_EXCEEDED, f"The pods exceed the quota of the namespace: {cut(complaint)}")
-    return Wait(Reason.PODS_REFUSED, f"The API server rejects the pods: {cut(complaint)}")
+def creation_rejected(message: str) -> PendingReason:
+    """Return the pending reason of pods that the API server rejects; `message` is the error of their controller."""
+    if _QUOTA in message:
+        return PendingReason(Reason.QUOTA_EXCEEDED, f"The pods exceed the quota of the namespace: {truncate(message)}")
+    return PendingReason(Reason.PODS_REJECTED, f"The API server rejects the pods: {truncate(message)}")
 
 
-def starting(pods: Iterable[P]) -> list[P]:
+def starting_pods(pods: Iterable[P]) -> list[P]:
     """Return pods that have a node and have not started there, oldest first."""
     found = [pod for pod in pods if pod.spec.node_name and pod.status.phase == "Pending" and _is_on_its_way(pod)]
     return sorted(found, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name))
 
 
-def stuck(pods: Iterable[P], now: datetime) -> P | None:
+def first_stuck_pod(pods: Iterable[P], now: datetime) -> P | None:
     """Return the oldest pod that should have started by now and whose status does not say why it has not."""
-    pod = next(iter(starting(pods)), None)
+    pod = next(iter(starting_pods(pods)), None)
     made = pod.metadata.creation_timestamp if pod else None
-    return pod if made and now - datetime.fromisoformat(made) >= _PATIENCE else None
+    return pod if made and now - datetime.fromisoformat(made) >= _GRACE else None
 
 
-def cut(message: str) -> str:
+def truncate(message: str) -> str:
     """Return the message as one line of limited length.
 
     A long message keeps its beginning and its end: the error comes first, the fix last.
     """
-    line = " ".join(terminal_text.shown(message).split())
-    if len(line) > _LONGEST:
-        half = _LONGEST // 2
+    line = " ".join(terminal_text.strip_control(message).split())
+    if len(line) > _MAX_TEXT_LENGTH:
+        half = _MAX_TEXT_LENGTH // 2
         first, last = line[:half], line[-half:]
         line = f"{first.rpartition(' ')[0] or first} … {last.partition(' ')[2] or last}"
     return line if line.endswith(".") else f"{line}."
 
 
 def _is_on_its_way(pod: Pod) -> bool:
-    waiting = [row.state.waiting for row in pod.containers if row.state.waiting is not None]
+    waiting = [container.state.waiting for container in pod.containers if container.state.waiting is not None]
     return not pod.metadata.is_deleting and all(each.reason in _ON_ITS_WAY for each in waiting)
 
 
-def _unscheduled(who: str, reason: str, message: str) -> Wait:
+def _unscheduled(who: str, reason: str, message: str) -> PendingReason:
     if reason == _GATED:
-        return Wait(Reason.SCHEDULING_GATED, f"{who} has a scheduling gate and starts when the gate is removed.")
-    said = message.lower()
-    if any(word in said for word in _NO_VOLUME):
-        return Wait(Reason.VOLUME_UNAVAILABLE, _volume(who, message))
-    if any(word in said for word in _NO_MATCH) and not any(word in said for word in _NO_ROOM):
-        return Wait(Reason.NO_MATCHING_NODE, f"{who} matches no node: {cut(message)}")
-    told = f"{who} fits on no node: {cut(message)} Lower its requests, or free capacity."
-    return Wait(Reason.INSUFFICIENT_RESOURCES, told)
+        return PendingReason(
+            Reason.SCHEDULING_GATED, f"{who} has a scheduling gate and starts when the gate is removed."
+        )
+    scheduler_message = message.lower()
+    if any(word in scheduler_message for word in _NO_VOLUME):
+        return PendingReason(Reason.VOLUME_UNAVAILABLE, _volume(who, message))
+    if any(word in scheduler_message for word in _NO_MATCH) and not any(word in scheduler_message for word in _NO_ROOM):
+        return PendingReason(Reason.NO_MATCHING_NODE, f"{who} matches no node: {truncate(message)}")
+    text = f"{who} fits on no node: {truncate(message)} Lower its requests, or free capacity."
+    return PendingReason(Reason.INSUFFICIENT_RESOURCES, text)
 
 
 def _volume(who: str, message: str) -> str:
     """Return the name of a missing PVC with the fix; otherwise the message of the scheduler."""
-    found = _CLAIM.search(message)
-    if found is None:
-        return f"{who} waits for a volume: {cut(message)}"
-    if found["what"] == "not found":
-        return f"{who} needs PVC {found['claim']}, which does not exist: create it."
-    return f"{who} needs PVC {found['claim']}, which is being deleted: create it again when it is gone."
+    match = _CLAIM.search(message)
+    if match is None:
+        return f"{who} waits for a volume: {truncate(message)}"
+    if match["what"] == "not found":
+        return f"{who} needs PVC {match['claim']}, which does not exist: create it."
+    return f"{who} needs PVC {match['claim']}, which is being deleted: create it again when it is gone."
 
 
-def _held(who: str, reason: str, message: str, before: str) -> Wait:
-    said = cut(f"{reason}: {message}" if message else reason)
+def _held(who: str, reason: str, message: str, previous: str) -> PendingReason:
+    reason_text = truncate(f"{reason}: {message}" if message else reason)
     if reason in _NO_IMAGE:
-        return _no_image(who, reason, message, before)
+        return _no_image(who, reason, message, previous)
     if reason == _UNSUPPORTED:
-        return Wait(Reason.UNSUPPORTED, f"{who} cannot run on its node: unsupported fields: {cut(message)}")
+        return PendingReason(
+            Reason.UNSUPPORTED, f"{who} cannot run on its node: unsupported fields: {truncate(message)}"
+        )
     if reason in _NO_CONFIG:
-        return Wait(Reason.CONFIG_MISSING, f"{who} refers to something that is missing: {said}")
-    return Wait(Reason.STARTING, f"{who} does not start: {said}")
+        return PendingReason(Reason.CONFIG_MISSING, f"{who} refers to something that is missing: {reason_text}")
+    return PendingReason(Reason.STARTING, f"{who} does not start: {reason_text}")
 
 
-def _no_image(who: str, reason: str, message: str, before: str) -> Wait:
+def _no_image(who: str, reason: str, message: str, previous: str) -> PendingReason:
     """Keep the last pull error during ImagePullBackOff, so that the status is not written for each retry."""
-    if reason == _BACK_OFF and before.startswith(f"{who} cannot pull its image: "):
-        return Wait(Reason.IMAGE_PULL_FAILED, before)
-    return Wait(Reason.IMAGE_PULL_FAILED, f"{who} cannot pull its image: {cut(message or reason)}")
+    if reason == _BACK_OFF and previous.startswith(f"{who} cannot pull its image: "):
+        return PendingReason(Reason.IMAGE_PULL_FAILED, previous)
+    return PendingReason(Reason.IMAGE_PULL_FAILED, f"{who} cannot pull its image: {truncate(message or reason)}")
 
 
-def _not_started(who: str, told: Obstacle) -> Wait | None:
-    if told.reason in _NOT_MOUNTED and any(word in told.note for word in _REFERRED_TO):
-        return Wait(Reason.CONFIG_MISSING, f"{who} refers to something that is missing: {cut(told.note)}")
-    if told.reason in _NOT_MOUNTED:
-        return Wait(Reason.VOLUME_UNAVAILABLE, f"{who} cannot mount its volume: {cut(told.note)}")
-    if told.reason in _NOT_STARTED:
-        return Wait(Reason.STARTING, f"{who} does not start: {cut(told.note)}")
+def _not_started(who: str, event: PodEvent) -> PendingReason | None:
+    if event.reason in _NOT_MOUNTED and any(word in event.note for word in _REFERRED_TO):
+        return PendingReason(
+            Reason.CONFIG_MISSING, f"{who} refers to something that is missing: {truncate(event.note)}"
+        )
+    if event.reason in _NOT_MOUNTED:
+        return PendingReason(Reason.VOLUME_UNAVAILABLE, f"{who} cannot mount its volume: {truncate(event.note)}")
+    if event.reason in _NOT_STARTED:
+        return PendingReason(Reason.STARTING, f"{who} does not start: {truncate(event.note)}")
     return None

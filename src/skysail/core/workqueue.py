@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from skysail.base.backoff import delay_after
+from skysail.base.backoff import delay_bound
 
 K = TypeVar("K", bound=Hashable)
 
 
-class Queue(Generic[K]):
+class WorkQueue(Generic[K]):
     """Work queue for one event loop. Only `get` awaits."""
 
     def __init__(self, *, rng: random.Random, first_delay: float = 1.0, longest_delay: float = 300.0) -> None:
@@ -50,22 +50,22 @@ class Queue(Generic[K]):
             timer.cancel()
         self._timers[key] = self._loop.call_at(due, self._due, key)
 
-    def retry(self, key: K, at_least: float = 0.0, at_most: float = float("inf")) -> float:
+    def add_rate_limited(self, key: K, min_delay: float = 0.0, max_delay: float = float("inf")) -> float:
         """Enqueue the key after a failure, with a longer delay each time. Returns the delay."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        longest = delay_after(failures, first=self._first_delay, longest=self._longest_delay)
-        delay = max(at_least, min(at_most, self._rng.uniform(self._first_delay / 2, longest)))
+        longest = delay_bound(failures, first=self._first_delay, longest=self._longest_delay)
+        delay = max(min_delay, min(max_delay, self._rng.uniform(self._first_delay / 2, longest)))
         self.add_after(key, delay)
         return delay
 
-    def forgive(self, key: K) -> None:
+    def forget(self, key: K) -> None:
         """Reset the backoff of the key after a success."""
         self._failures.pop(key, None)
 
-    def forget(self, key: K) -> None:
+    def discard(self, key: K) -> None:
         """Drop timer and backoff of a deleted object."""
-        self.forgive(key)
+        self.forget(key)
         if timer := self._timers.pop(key, None):
             timer.cancel()
 

@@ -13,7 +13,7 @@ GROUP = "modal-operator.io"
 VERSION = "v1alpha1"
 
 
-class ModalPart(fields.Part, frozen=True, rename=None):
+class ModalPart(fields.ApiStruct, frozen=True, rename=None):
     """Part of a Modal object: wire names are the attribute names."""
 
 

@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 _CLOCK_SKEW = timedelta(minutes=10)
 
 
-class Pair(msgspec.Struct, frozen=True):
+class KeyPair(msgspec.Struct, frozen=True):
     """A certificate and its private key."""
 
     certificate: bytes
@@ -45,7 +45,7 @@ class Pair(msgspec.Struct, frozen=True):
             return False
         return isinstance(key, ec.EllipticCurvePrivateKey) and key.public_key() == certificate.public_key()
 
-    def is_signed_by(self, ca: Pair) -> bool:
+    def is_signed_by(self, ca: KeyPair) -> bool:
         try:
             self.parsed.verify_directly_issued_by(ca.parsed)
         except (ValueError, TypeError, InvalidSignature):
@@ -63,7 +63,7 @@ class Pair(msgspec.Struct, frozen=True):
         return now > begins + (self.ends - begins) * 2 / 3
 
 
-def authority(name: str, *, now: datetime, valid: timedelta) -> Pair:
+def certificate_authority(name: str, *, now: datetime, valid: timedelta) -> KeyPair:
     """Create a certificate authority that may sign leaf certificates only."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -73,7 +73,7 @@ def authority(name: str, *, now: datetime, valid: timedelta) -> Pair:
     return _pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def server(ca: Pair, names: Iterable[str], *, now: datetime, valid: timedelta) -> Pair:
+def server(ca: KeyPair, names: Iterable[str], *, now: datetime, valid: timedelta) -> KeyPair:
     """Create a server certificate for these host names or addresses."""
     names = list(names)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
@@ -81,7 +81,7 @@ def server(ca: Pair, names: Iterable[str], *, now: datetime, valid: timedelta) -
     return _signed(ca, subject, ExtendedKeyUsageOID.SERVER_AUTH, now=now, valid=valid, alternatives=alternatives)
 
 
-def client(ca: Pair, user: str, groups: Iterable[str] = (), *, now: datetime, valid: timedelta) -> Pair:
+def client(ca: KeyPair, user: str, groups: Iterable[str] = (), *, now: datetime, valid: timedelta) -> KeyPair:
     """Create a client certificate for Kubernetes: the user is the common name, the groups are organisations."""
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
     subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, user, _validate=False)])
@@ -89,14 +89,14 @@ def client(ca: Pair, user: str, groups: Iterable[str] = (), *, now: datetime, va
 
 
 def _signed(
-    ca: Pair,
+    ca: KeyPair,
     subject: x509.Name,
     purpose: x509.ObjectIdentifier,
     *,
     now: datetime,
     valid: timedelta,
     alternatives: x509.SubjectAlternativeName | None = None,
-) -> Pair:
+) -> KeyPair:
     issuer = ca.parsed
     issuer_key = serialization.load_pem_private_key(ca.key, password=None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
@@ -149,8 +149,8 @@ def _alternative(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
-    return Pair(certificate.public_bytes(serialization.Encoding.PEM), private_bytes(key))
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), private_bytes(key))
 
 
 def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from skysail.kube.api.objects import Key, Meta, Object
-from skysail.kube.api.rbac import Right
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import LEASE
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
@@ -31,7 +31,7 @@ _RETRY = 2.0
 log = logging.getLogger(__name__)
 
 NAME = "skysail-operator"
-OWN_NAMESPACE_RIGHTS = (Right(LEASE, ("create",)), Right(LEASE, ("get", "update"), names=(NAME,)))
+NAMESPACE_POLICY_RULES = (PolicyRule(LEASE, ("create",)), PolicyRule(LEASE, ("get", "update"), names=(NAME,)))
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -46,8 +46,8 @@ class Lease(Object, frozen=True, gc=False):
     spec: LeaseSpec = LeaseSpec()
 
 
-class Elector:
-    """Elector for one lease. The fence checks `leads` before each write."""
+class LeaderElector:
+    """Elector for one lease. The fence checks `is_leader` before each write."""
 
     def __init__(
         self,
@@ -71,31 +71,31 @@ class Elector:
         self.elected = asyncio.Event()
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         return self._clock() < self._until
 
-    async def campaign(self, *, sole: bool = False) -> None:
+    async def run(self, *, force: bool = False) -> None:
         """Acquire the lease, then renew it. Returns only when an acquired lease is lost.
 
-        With `sole`, the caller knows that any other holder is dead: the lease is taken over at once, but only the first
-        time. If another process takes it back, that assumption was wrong.
+        With `single_replica`, the caller knows that any other holder is dead: the lease is taken over at once, but only
+        the first time. If another process takes it back, that assumption was wrong.
         """
-        self._takes_over = sole
+        self._takes_over = force
         while True:
             started = self._clock()
             if await self._try_in_time():
                 self._until = started + _RENEW_DEADLINE
                 self._takes_over = False
                 self.elected.set()
-            elif self.elected.is_set() and not self.leads:
+            elif self.elected.is_set() and not self.is_leader:
                 return
             await asyncio.sleep(_RETRY * self._rng.uniform(0.9, 1.1))
 
     async def _try_in_time(self) -> bool:
         """Try once, within the renew deadline. A late renewal does not count: in between we were not the leader."""
-        left = self._until - self._clock() if self.elected.is_set() else _RENEW_DEADLINE
+        seconds_left = self._until - self._clock() if self.elected.is_set() else _RENEW_DEADLINE
         try:
-            async with asyncio.timeout(max(left, 0.0)):
+            async with asyncio.timeout(max(seconds_left, 0.0)):
                 return await self._try()
         except TimeoutError:
             log.warning("lease renewal timed out", extra={"lease": str(self._key)})
@@ -103,7 +103,7 @@ class Elector:
 
     async def release(self) -> None:
         """Release the lease, so that the successor does not wait until it expires."""
-        if not self.leads:
+        if not self.is_leader:
             return
         self._until = 0.0
         try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 BRIDGE = "skysail0"
 # The hull's own address. Not loopback: the API server refuses loopback in endpoints, and pods must reach it.
-HULL = "10.244.0.1"
+CLUSTER_IP = "10.244.0.1"
 POD_RANGE = "10.244.0.0/16"
 SERVICE_RANGE = "10.96.0.0/16"
 # What models may come from on this machine although it is private: the cluster's own Services and pods.
 MODEL_SOURCES = ("*.svc", "*.svc.cluster.local", POD_RANGE, SERVICE_RANGE)
 API_SERVICE = "10.96.0.1"
 API_PORT = 6443
-API_URL = f"https://{HULL}:{API_PORT}"
+API_URL = f"https://{CLUSTER_IP}:{API_PORT}"
 OPERATOR_HEALTH_PORT = 8080
 # The node that stands for this machine, and where it serves what kubectl asks of it.
 NODE = "local"

@@ -1,10 +1,14 @@
-"""Files and folders by a way without links, for places where somebody else can put one at any time."""
+"""Files and folders by a way without links, for places where somebody else can put one at any time.
+
+Files that hold secrets are readable for the owner only, and never half written.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +16,7 @@ from pathlib import Path
 _PART = os.O_PATH | os.O_NOFOLLOW
 
 
-def opened(path: Path, *, can_make: bool = False, made: Callable[[int], None] = lambda _: None) -> int:
+def open_nofollow(path: Path, *, can_make: bool = False, made: Callable[[int], None] = lambda _: None) -> int:
     """A descriptor of what is there, good for nothing but to be named; of a new folder where nothing is and one may be.
 
     Calls `made` with the descriptor of each new folder. Raises OSError, also where any part of the path is a link.
@@ -44,3 +48,23 @@ def _step(folder: int, part: str, *, can_make: bool, made: Callable[[int], None]
     if is_new:
         made(found)
     return found
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace the file at once: who reads it finds the old content or the new one."""
+    half = path.with_name(f".{path.name}.new")
+    half.touch(mode=0o600)
+    half.write_bytes(content)
+    half.replace(path)
+
+
+def token(path: Path) -> str:
+    """Return the token in this file, which is made first if need be. Processes that do so at once get the same one."""
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        mine = path.with_name(f"{path.name}-{os.getpid()}")
+        write_private(mine, secrets.token_urlsafe(32).encode())
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(mine)
+        mine.unlink()
+    return path.read_text()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from skysail.local.cluster.control_client import Control, HullStatus
+from skysail.local.cluster.control_client import Control, LocalClusterStatus
 from skysail.local.cluster.home import Home
 from skysail.local.control_plane.binaries import Binaries
 from skysail.local.control_plane.flags import PlaneOptions
@@ -26,10 +26,10 @@ ANOTHER_RUNS = 75
 # settings. What the user allows pods is meant for the hull.
 _MISLEADING = re.compile(r"(?i:.*_proxy)|ETCD_.*|SKYSAIL_(?!ALLOWED_).*")
 _SECONDS = 300.0
-_PAUSE = 0.05
+_POLL_SECONDS = 0.05
 
 
-class HullSettings(msgspec.Struct, frozen=True, kw_only=True):
+class LocalClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All that a hull is told. It travels as one argument on the command line."""
 
     home: str
@@ -43,7 +43,7 @@ class HullSettings(msgspec.Struct, frozen=True, kw_only=True):
     tied: bool = False
 
 
-def start(settings: HullSettings, say: Callable[[str], None]) -> HullStatus:
+def start(settings: LocalClusterSettings, say: Callable[[str], None]) -> LocalClusterStatus:
     """Returns when the hull of this home is ready, whoever started it: asking twice makes one hull."""
     home = Home(Path(settings.home))
     status = join(home, say)
@@ -52,7 +52,7 @@ def start(settings: HullSettings, say: Callable[[str], None]) -> HullStatus:
     return status
 
 
-def join(home: Home, say: Callable[[str], None]) -> HullStatus | None:
+def join(home: Home, say: Callable[[str], None]) -> LocalClusterStatus | None:
     """The hull that runs here already, once it is ready. None where there is none, or where it ends first."""
     running = _status(Control(home.control))
     return running if running and running.is_ready else _follow(home, say, None)
@@ -79,18 +79,18 @@ def environment(env: Mapping[str, str], home: Home) -> dict[str, str]:
     }
 
 
-def _follow(home: Home, say: Callable[[str], None], process: int | None) -> HullStatus | None:
+def _follow(home: Home, say: Callable[[str], None], process: int | None) -> LocalClusterStatus | None:
     """Until the hull is ready. None where it was not our process and is gone; raises where ours failed."""
     control = Control(home.control)
     deadline = time.monotonic() + _SECONDS
-    said = 0
+    position = 0
     while time.monotonic() < deadline:
         if process is None and not home.is_taken():
             return None
         status = _status(control)
-        for step in status.steps[said:] if status else ():
+        for step in status.steps[position:] if status else ():
             say(step)
-        said = len(status.steps) if status else said
+        position = len(status.steps) if status else position
         if status and status.is_ready:
             return status
         code = None if process is None else _exit_code(process)
@@ -98,11 +98,11 @@ def _follow(home: Home, say: Callable[[str], None], process: int | None) -> Hull
             process = None
         elif code is not None:
             raise _failure(home, code)
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_SECONDS)
     raise StartFailed(f"The hull was not ready after {_SECONDS:.0f} s. {_look(home)}")
 
 
-def _spawn(home: Home, settings: HullSettings) -> int:
+def _spawn(home: Home, settings: LocalClusterSettings) -> int:
     """The pid of a process that owes nothing to us: own session, own output, no parent that must look after it."""
     home.prepare()
     return os.posix_spawn(
@@ -112,7 +112,7 @@ def _spawn(home: Home, settings: HullSettings) -> int:
         environment(os.environ, home),
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(home.hull_log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_OPEN, 1, str(home.cluster_log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
         setsid=True,
@@ -131,7 +131,7 @@ def _collect(home: Home) -> None:
         os.waitpid(int(home.pid.read_text()), 0)
 
 
-def _status(control: Control) -> HullStatus | None:
+def _status(control: Control) -> LocalClusterStatus | None:
     try:
         return control.status()
     except NotRunning:
@@ -141,15 +141,15 @@ def _status(control: Control) -> HullStatus | None:
 def _failure(home: Home, code: int) -> LocalError:
     """What the hull left as its last words. They are told once, so that they are never taken for the next hull's."""
     try:
-        why = home.failure.read_text()
+        message = home.failure.read_text()
     except FileNotFoundError:
         ended = "was stopped" if code == 0 else f"ended (exit code {code})"
         return StartFailed(f"The hull {ended} before it was ready. {_look(home)}")
     home.failure.unlink(missing_ok=True)
     if code == MachineUnfit.exit_code:
-        return MachineUnfit(why)
-    return StartFailed(f"{why}\n{_look(home)}")
+        return MachineUnfit(message)
+    return StartFailed(f"{message}\n{_look(home)}")
 
 
 def _look(home: Home) -> str:
-    return f"{home.hull_log} and its neighbours tell more; `skysail up` tries again."
+    return f"{home.cluster_log} and its neighbours tell more; `skysail up` tries again."

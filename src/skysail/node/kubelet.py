@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from skysail.base import tasks as guard
-from skysail.base.names import Event
+from skysail.base import tasks as base_tasks
+from skysail.base.names import EventReason
 from skysail.cloud.errors import ProviderError
-from skysail.cloud.provider import Ended, Listing, Provider, RunId
-from skysail.core.workqueue import Queue
+from skysail.cloud.provider import Ended, Provider, RunId, RuntimeListing
+from skysail.core.workqueue import WorkQueue
 from skysail.kube import events
 from skysail.kube.api import tolerations
-from skysail.kube.api.rbac import Right, reading
+from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import POD, SERVICE
 from skysail.kube.cache.audit import audit
 from skysail.kube.cache.cache import Cache
@@ -29,36 +29,36 @@ from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import ApiError, Conflict, Forbidden, Invalid, KubeError, NotFound, ServerFault
 from skysail.node.config import container_config
-from skysail.node.config.references import Node, References
-from skysail.node.executor import Performer
+from skysail.node.config.references import NodeInfo, ReferenceResolver
+from skysail.node.executor import StepExecutor
 from skysail.node.log_store import LogStore
-from skysail.node.pod_state import Book
+from skysail.node.pod_state import PodState
 from skysail.node.pod_types import Pod
 from skysail.node.sync import cloud_requirements, daemonset_pods, status, status_size, unsupported_fields
-from skysail.node.sync.planner import DeletePod, Mark, Plan, Prepare, Release, Start, Stop, plan
-from skysail.node.sync.snapshot import age, loss, lost
-from skysail.node.sync.unsupported_fields import Burden
+from skysail.node.sync.planner import Annotate, CreateSandbox, DeletePod, Plan, RemoveSandbox, Start, Stop, plan
+from skysail.node.sync.snapshot import age, lost_runs, lost_state
+from skysail.node.sync.unsupported_fields import UnsupportedFields
 
 _WORKERS = 16
-_SURVEY_SECONDS = 30.0
+_RELIST_SECONDS = 30.0
 _REFRESH_SECONDS = 60.0
 _AUDIT_SECONDS = 600.0
 # A start or an end takes some milliseconds: a status in between would be a write that nobody reads.
-_PATIENCE = 2.0
+_TIMEOUT_SECONDS = 2.0
 # A pod that is deleted must be able to go, whatever an admission webhook or the size of the pod do to its last status.
 _MAX_REJECTIONS = 3
 
-RIGHTS = (
-    reading(POD),
-    Right(POD, ("patch",), subresource="status"),
-    Right(POD, ("delete", "patch")),
-    reading(SERVICE),
+POLICY_RULES = (
+    read_rule(POD),
+    PolicyRule(POD, ("patch",), subresource="status"),
+    PolicyRule(POD, ("delete", "patch")),
+    read_rule(SERVICE),
 )
 
 log = logging.getLogger(__name__)
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class KubeletDependencies(msgspec.Struct, frozen=True):
     """What a keeper needs from outside.
 
     `wall` is the time in statuses: seconds since 1970. `clock` only goes forward.
@@ -70,39 +70,39 @@ class Surroundings(msgspec.Struct, frozen=True):
     rng: random.Random
 
 
-class Keeper:
+class Kubelet:
     """One per node."""
 
     def __init__(
         self,
         client: Client,
         provider: Provider,
-        node: Node,
+        node_info: NodeInfo,
         logs: LogStore,
         *,
-        around: Surroundings,
+        deps: KubeletDependencies,
     ) -> None:
         self._client = client
         self._provider = provider
-        self._node = node
+        self._node_info = node_info
         self._logs = logs
-        self._broadcaster = around.broadcaster
-        self._wall = around.wall
-        self._clock = around.clock
-        self._rng = around.rng
-        self._references = References(client, node, self._wall)
-        self._listing = Listing(runs={}, pods={}, complete=False)
-        self._queue: Queue[str] = Queue(rng=self._rng)
-        self._performer = Performer(provider, self._references, logs, self, now=self._wall, changed=self._queue.add)
-        self.books: dict[str, Book] = {}
-        self.pods: Cache[Pod] = Cache(POD, Pod, selector={"fieldSelector": f"spec.nodeName={node.name}"})
+        self._broadcaster = deps.broadcaster
+        self._wall = deps.wall
+        self._clock = deps.clock
+        self._rng = deps.rng
+        self._references = ReferenceResolver(client, node_info, self._wall)
+        self._runtime_listing = RuntimeListing(runs={}, pods={}, complete=False)
+        self._queue: WorkQueue[str] = WorkQueue(rng=self._rng)
+        self._executor = StepExecutor(provider, self._references, logs, self, now=self._wall, changed=self._queue.add)
+        self.pod_states: dict[str, PodState] = {}
+        self.pods: Cache[Pod] = Cache(POD, Pod, selector={"fieldSelector": f"spec.nodeName={node_info.name}"})
 
     async def run(self) -> None:
         """Until cancelled."""
         services = self._references.services
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._performer.tasks = tasks
+                self._executor.tasks = tasks
                 for cache in (self.pods, services):
                     reflector = Reflector[Any](self._client, cache, rng=self._rng)
                     tasks.create_task(reflector.run())
@@ -110,67 +110,72 @@ class Keeper:
                 tasks.create_task(self._follow_changes())
                 await self.pods.synced.wait()
                 await services.synced.wait()
-                if not self.pods.unreadable:
+                if not self.pods.undecodable:
                     self._logs.forget_others({pod.metadata.uid for pod in self.pods.all()})
                 await self._first_survey()
                 for pod in self.pods.all():
-                    self._seen(None, pod)
-                self.pods.subscribe(self._seen)
-                tasks.create_task(self._survey_for_ever())
+                    self._on_pod_change(None, pod)
+                self.pods.subscribe(self._on_pod_change)
+                tasks.create_task(self._relist_for_ever())
                 tasks.create_task(self._refresh_for_ever())
                 for _ in range(_WORKERS):
                     tasks.create_task(self._work())
         finally:
             self._queue.close()
 
-    def tell(self, pod: Pod, reason: str, note: str, *, warning: bool = True) -> None:
-        self._broadcaster.tell(events.Event(resource=POD, object=pod, reason=reason, note=note, warning=warning))
+    def record_event(self, pod: Pod, reason: str, note: str, *, warning: bool = True) -> None:
+        self._broadcaster.record(
+            events.ObjectEvent(resource=POD, object=pod, reason=reason, note=note, warning=warning)
+        )
 
-    def tell_of(self, run: RunId, reason: str, note: str) -> None:
+    def record_run_event(self, run: RunId, reason: str, note: str) -> None:
         """What the provider has to say about a run, for the user."""
-        book = self.books.get(run.pod)
-        pod = self.pod(book) if book else None
+        pod_state = self.pod_states.get(run.pod)
+        pod = self.effective_pod(pod_state) if pod_state else None
         if pod is not None:
-            self.tell(pod, reason, f"{run.container}: {note}", warning=False)
+            self.record_event(pod, reason, f"{run.container}: {note}", warning=False)
 
-    def known(self, uid: str) -> Pod | None:
+    def cached_pod(self, uid: str) -> Pod | None:
         """A pod of this node, as the API server last told it."""
-        book = self.books.get(uid)
-        pod = self.pods.get(book.key) if book else None
+        pod_state = self.pod_states.get(uid)
+        pod = self.pods.get(pod_state.key) if pod_state else None
         return pod if pod is not None and pod.metadata.uid == uid else None
 
-    def pod(self, book: Book) -> Pod | None:
+    def effective_pod(self, pod_state: PodState) -> Pod | None:
         """The pod of this book as the API server has it; None where it is gone, whoever has its name now."""
-        pod = self.known(book.uid)
-        return container_config.without_login(pod) if pod and self._node.is_virtual else pod
+        pod = self.cached_pod(pod_state.uid)
+        return container_config.without_service_account(pod) if pod and self._node_info.is_virtual else pod
 
-    def _seen(self, old: Pod | None, new: Pod | None) -> None:
+    def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None:
             self._queue.add(old.metadata.uid)
         if new is None:
             return
-        if new.metadata.uid not in self.books:
-            self._open_book(new)
-        elif old is not None and old.spec != new.spec and self._burden(old) != self._burden(new):
-            self._tell_burden(new)
+        if new.metadata.uid not in self.pod_states:
+            self._add_pod(new)
+        elif old is not None and old.spec != new.spec and self._unsupported(old) != self._unsupported(new):
+            self._report_unsupported(new)
         self._queue.add(new.metadata.uid)
 
-    def _open_book(self, pod: Pod) -> None:
+    def _add_pod(self, pod: Pod) -> None:
         uid = pod.metadata.uid
-        runs = {run: state for run, state in self._listing.runs.items() if run.pod == uid}
+        runs = {run: state for run, state in self._runtime_listing.runs.items() if run.pod == uid}
         now = self._wall()
-        known = {**runs, **lost(pod, runs, now)}
-        book = Book(pod, known, self._listing.pods.get(uid), began=self._clock() - age(pod, now))
-        self.books[uid] = book
-        self._tell_burden(pod)
-        for run in book.live():
-            self._performer.adopt(book, pod, run)
+        known = {**runs, **lost_runs(pod, runs, now)}
+        pod_state = PodState(pod, known, self._runtime_listing.pods.get(uid), began=self._clock() - age(pod, now))
+        self.pod_states[uid] = pod_state
+        self._report_unsupported(pod)
+        for run in pod_state.active_runs():
+            self._executor.adopt(pod_state, pod, run)
 
-    def _tell_burden(self, pod: Pod) -> None:
-        found = self._burden(pod)
-        for event, sentences in ((Event.UNSUPPORTED, found.refused), (Event.LEFT_OUT, found.left_out)):
+    def _report_unsupported(self, pod: Pod) -> None:
+        unsupported_fields = self._unsupported(pod)
+        for event_reason, sentences in (
+            (EventReason.UNSUPPORTED, unsupported_fields.rejected),
+            (EventReason.FIELDS_IGNORED, unsupported_fields.ignored),
+        ):
             if sentences:
-                self.tell(pod, event, " ".join(sentences))
+                self.record_event(pod, event_reason, " ".join(sentences))
 
     async def _work(self) -> None:
         while True:
@@ -182,8 +187,8 @@ class Keeper:
 
     async def _pass(self, uid: str) -> None:
         """One look at one pod, with every way that it can end."""
-        if not await guard.survive(self._try(uid), f"pass over pod {uid}"):
-            self._queue.retry(uid)
+        if not await base_tasks.run_logged(self._try(uid), f"pass over pod {uid}"):
+            self._queue.add_rate_limited(uid)
 
     async def _try(self, uid: str) -> None:
         try:
@@ -191,202 +196,208 @@ class Keeper:
         except (Conflict, NotFound) as error:
             # It changed meanwhile: the watch tells how, and the next look begins with that.
             log.debug("changed meanwhile", extra={"pod": uid, "why": str(error)})
-            self._queue.retry(uid)
+            self._queue.add_rate_limited(uid)
         except (KubeError, ProviderError) as error:
-            delay = self._queue.retry(uid)
+            delay = self._queue.add_rate_limited(uid)
             log.warning("pass interrupted", extra={"pod": uid, "why": str(error), "retry_in": round(delay, 1)})
         else:
-            self._queue.forgive(uid)
+            self._queue.forget(uid)
 
     async def _reconcile(self, uid: str) -> None:
-        book = self.books.get(uid)
-        if book is None:
+        pod_state = self.pod_states.get(uid)
+        if pod_state is None:
             return
-        pod = self.pod(book)
+        pod = self.effective_pod(pod_state)
         if pod is None:
-            await self._bury(book)
+            await self._forget_pod(pod_state)
             return
-        if self._node.is_virtual and await self._keep_here(pod):
+        if self._node_info.is_virtual and await self._ensure_tolerations(pod):
             return  # the cache tells of what was written
-        burden, pod = self._burden(pod), unsupported_fields.bounded(pod)
-        snapshot = book.snapshot(pod, now=self._wall(), clock=self._clock(), host_ip=self._node.address, burden=burden)
-        planned = daemonset_pods.plan(snapshot) if daemonset_pods.is_only_shown(pod, self._node) else plan(snapshot)
-        await self._act(book, pod, planned)
-        await self._report(book, pod, planned)
-        await self._part(book, pod, planned)
-        if planned.look_again is not None:
-            self._queue.add_after(uid, planned.look_again)
+        unsupported, pod = self._unsupported(pod), unsupported_fields.bounded(pod)
+        snapshot = pod_state.snapshot(
+            pod, now=self._wall(), clock=self._clock(), host_ip=self._node_info.address, unsupported=unsupported
+        )
+        planned = (
+            daemonset_pods.plan(snapshot) if daemonset_pods.is_placeholder(pod, self._node_info) else plan(snapshot)
+        )
+        await self._act(pod_state, pod, planned)
+        await self._report(pod_state, pod, planned)
+        await self._clean_up(pod_state, pod, planned)
+        if planned.requeue_after is not None:
+            self._queue.add_after(uid, planned.requeue_after)
 
-    async def _keep_here(self, pod: Pod) -> bool:
+    async def _ensure_tolerations(self, pod: Pod) -> bool:
         """Admission did it where it was there, and knew that the pod comes here."""
-        lasting = tolerations.without_end(pod.spec.tolerations)
-        if lasting is None or pod.is_over or pod.metadata.is_deleting:
+        lasting = tolerations.tolerate_forever(pod.spec.tolerations)
+        if lasting is None or pod.is_finished or pod.metadata.is_deleting:
             return False
         metadata = pod.metadata
         patch = {"metadata": {"uid": metadata.uid}, "spec": {"tolerations": lasting}}
-        self.pods.wrote(await self._client.merge_patch(POD, metadata.namespace, metadata.name, patch, Pod))
+        self.pods.record_write(await self._client.merge_patch(POD, metadata.namespace, metadata.name, patch, Pod))
         return True
 
-    def _burden(self, pod: Pod) -> Burden:
-        if daemonset_pods.is_only_shown(pod, self._node):
-            return Burden()
-        found = unsupported_fields.of(pod, self._provider.abilities)
-        return found + cloud_requirements.burden(pod) if self._node.is_virtual else found
+    def _unsupported(self, pod: Pod) -> UnsupportedFields:
+        if daemonset_pods.is_placeholder(pod, self._node_info):
+            return UnsupportedFields()
+        found = unsupported_fields.find(pod, self._provider.features)
+        return found + cloud_requirements.unsupported(pod) if self._node_info.is_virtual else found
 
-    async def _act(self, book: Book, pod: Pod, planned: Plan) -> None:
+    async def _act(self, pod_state: PodState, pod: Pod, planned: Plan) -> None:
         for step in planned.steps:
             match step:
-                case Prepare():
-                    await self._performer.prepare(book, pod)
-                    self._queue.add(book.uid)
+                case CreateSandbox():
+                    await self._executor.prepare(pod_state, pod)
+                    self._queue.add(pod_state.uid)
                 case Start():
-                    self._performer.start(book, pod, step)
+                    self._executor.start(pod_state, pod, step)
                 case Stop():
-                    await self._performer.stop(book, pod, step)
-                case Mark():
+                    await self._executor.stop(pod_state, pod, step)
+                case Annotate():
                     await self._mark(pod, step.annotations)
-                case Release() | DeletePod():
+                case RemoveSandbox() | DeletePod():
                     pass  # after the report: the last word is written before anything is forgotten
             await asyncio.sleep(0)  # a pod with many containers must not hold up the others
 
     async def _mark(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         metadata = pod.metadata
         patch = {"metadata": {"uid": metadata.uid, "annotations": annotations}}
-        self.pods.wrote(await self._client.merge_patch(POD, metadata.namespace, metadata.name, patch, Pod))
+        self.pods.record_write(await self._client.merge_patch(POD, metadata.namespace, metadata.name, patch, Pod))
         note = "Shown as running and not run: this node stands for a cloud, and no machine is there to look after."
-        self.tell(pod, Event.NOT_RUN, note, warning=False)
+        self.record_event(pod, EventReason.PLACEHOLDER_POD, note, warning=False)
 
-    async def _part(self, book: Book, pod: Pod, planned: Plan) -> None:
-        if Release() in planned.steps:
-            await self._performer.release(book)
+    async def _clean_up(self, pod_state: PodState, pod: Pod, planned: Plan) -> None:
+        if RemoveSandbox() in planned.steps:
+            await self._executor.release(pod_state)
         if DeletePod() in planned.steps:
-            await self._let_go(pod)
+            await self._delete_pod(pod)
 
-    async def _report(self, book: Book, pod: Pod, planned: Plan) -> None:
-        shown = status_size.shortened(planned.status or {}, book.brevity)
-        if planned.status is None or not status.differs(pod, shown):
-            book.report_due = None
+    async def _report(self, pod_state: PodState, pod: Pod, planned: Plan) -> None:
+        new_status = status_size.shortened(planned.status or {}, pod_state.brevity)
+        if planned.status is None or not status.differs(pod, new_status):
+            pod_state.report_due = None
             return
-        if not planned.is_parting and (planned.is_moving or book.is_moving):
+        if not planned.is_final and (planned.is_moving or pod_state.is_in_transition):
             now = self._wall()
-            book.report_due = book.report_due or now + _PATIENCE
-            if now < book.report_due:
-                self._queue.add_after(book.uid, book.report_due - now)
+            pod_state.report_due = pod_state.report_due or now + _TIMEOUT_SECONDS
+            if now < pod_state.report_due:
+                self._queue.add_after(pod_state.uid, pod_state.report_due - now)
                 return
-        book.report_due = None
+        pod_state.report_due = None
         try:
-            self.pods.wrote(await self._client.patch_status(POD, pod, shown, Pod))
+            self.pods.record_write(await self._client.patch_status(POD, pod, new_status, Pod))
         except (Forbidden, Invalid, ServerFault) as error:
-            await self._rejected(book, pod, planned, error)
+            await self._rejected(pod_state, pod, planned, error)
             return
-        book.rejections = 0
-        for note in status.new_pauses(pod, shown):
-            self.tell(pod, Event.BACK_OFF, note)
+        pod_state.rejections = 0
+        for note in status.new_backoffs(pod, new_status):
+            self.record_event(pod, EventReason.BACK_OFF, note)
 
-    async def _rejected(self, book: Book, pod: Pod, planned: Plan, error: ApiError) -> None:
+    async def _rejected(self, pod_state: PodState, pod: Pod, planned: Plan, error: ApiError) -> None:
         """Write a shorter status if this one is too large. Raises the error, unless the pod has to go without."""
-        if status_size.is_too_large(error) and book.brevity < status_size.MAX_BREVITY:
-            book.brevity += 1
-            log.warning("status too large, shortened", extra={"pod": str(book.key), "brevity": book.brevity})
-            await self._report(book, pod, planned)
+        if status_size.is_too_large(error) and pod_state.brevity < status_size.MAX_BREVITY:
+            pod_state.brevity += 1
+            log.warning("status too large, shortened", extra={"pod": str(pod_state.key), "brevity": pod_state.brevity})
+            await self._report(pod_state, pod, planned)
             return
-        book.rejections += 1
-        if DeletePod() not in planned.steps or book.rejections < _MAX_REJECTIONS:
+        pod_state.rejections += 1
+        if DeletePod() not in planned.steps or pod_state.rejections < _MAX_REJECTIONS:
             raise error
-        log.warning("last status rejected, pod deleted without it", extra={"pod": str(book.key), "why": str(error)})
+        log.warning(
+            "last status rejected, pod deleted without it", extra={"pod": str(pod_state.key), "why": str(error)}
+        )
 
-    async def _let_go(self, pod: Pod) -> None:
+    async def _delete_pod(self, pod: Pod) -> None:
         try:
             left = await self._client.delete(POD, pod, Pod, {"gracePeriodSeconds": 0})
         except (NotFound, Conflict):
             return  # gone already, or another pod has its name
         if left is not None:
-            self.pods.wrote(left)
+            self.pods.record_write(left)
 
-    async def _bury(self, book: Book) -> None:
+    async def _forget_pod(self, pod_state: PodState) -> None:
         """The pod is gone from the API server: by force, or as we asked. Nothing of it stays."""
-        book.close()
-        await self._performer.release(book)
-        self._logs.forget(book.uid)
-        self._references.forget(book.uid)
-        self._queue.forget(book.uid)
-        del self.books[book.uid]
+        pod_state.close()
+        await self._executor.release(pod_state)
+        self._logs.forget(pod_state.uid)
+        self._references.forget(pod_state.uid)
+        self._queue.discard(pod_state.uid)
+        del self.pod_states[pod_state.uid]
 
     async def _follow_changes(self) -> None:
         async for run in self._provider.changes():
-            book = self.books.get(run.pod)
-            if book is not None:
-                self._performer.task(self._look(book, run), f"look at {run}")
+            pod_state = self.pod_states.get(run.pod)
+            if pod_state is not None:
+                self._executor.task(self._look(pod_state, run), f"look at {run}")
 
-    async def _look(self, book: Book, run: RunId) -> None:
+    async def _look(self, pod_state: PodState, run: RunId) -> None:
         try:
             state = await self._provider.state(run)
         except ProviderError as error:
             log.info("state of a run not known, the next survey tells", extra={"why": str(error)})
             return
-        if run in book.starting:
+        if run in pod_state.starting:
             return  # whoever starts it looks at it
-        await self._performer.learned(book, self.pod(book), run, state)
+        await self._executor.on_state(pod_state, self.effective_pod(pod_state), run, state)
 
     async def _first_survey(self) -> None:
         """Without a complete listing nobody can say what is lost, so nothing is done before there is one."""
-        while not self._listing.complete:
+        while not self._runtime_listing.complete:
             try:
-                self._listing = await self._provider.list()
+                self._runtime_listing = await self._provider.list()
             except ProviderError as error:
                 log.warning("provider does not list", extra={"why": str(error)})
-            if not self._listing.complete:
+            if not self._runtime_listing.complete:
                 await asyncio.sleep(1.0)
 
-    async def _survey_for_ever(self) -> None:
+    async def _relist_for_ever(self) -> None:
         while True:
-            await guard.survive(self._try_survey(), "survey")
-            await asyncio.sleep(_SURVEY_SECONDS * self._rng.uniform(0.9, 1.1))
+            await base_tasks.run_logged(self._try_survey(), "survey")
+            await asyncio.sleep(_RELIST_SECONDS * self._rng.uniform(0.9, 1.1))
 
     async def _try_survey(self) -> None:
         try:
-            await self._survey()
+            await self._relist()
         except ProviderError as error:
             log.warning("provider does not list", extra={"why": str(error)})
 
-    async def _survey(self) -> None:
+    async def _relist(self) -> None:
         """Compare what we believe with what is there: news that got lost, runs that got lost, places nobody wants."""
-        believed = {run: book for book in self.books.values() for run in book.live()}
-        listing = await self._provider.list()
-        for run, state in listing.runs.items():
-            book = self.books.get(run.pod)
-            if book is not None and book.runs.get(run) != state:
-                await self._look(book, run)
-        if not listing.complete:
+        believed = {run: pod_state for pod_state in self.pod_states.values() for run in pod_state.active_runs()}
+        runtime_listing = await self._provider.list()
+        for run, state in runtime_listing.runs.items():
+            pod_state = self.pod_states.get(run.pod)
+            if pod_state is not None and pod_state.runs.get(run) != state:
+                await self._look(pod_state, run)
+        if not runtime_listing.complete:
             return
-        self._listing = listing
-        for run, book in believed.items():
-            last = book.runs.get(run)
-            if run in listing.runs or run in book.starting or last is None or isinstance(last, Ended):
+        self._runtime_listing = runtime_listing
+        for run, pod_state in believed.items():
+            last = pod_state.runs.get(run)
+            if run in runtime_listing.runs or run in pod_state.starting or last is None or isinstance(last, Ended):
                 continue
             if await self._provider.state(run) is None:
-                book.ended(run, loss(last, self._wall()))
-                self._queue.add(book.uid)
-        for uid in {*listing.pods, *(run.pod for run in listing.runs)} - self.books.keys():
-            await self._provider.release(uid)
+                pod_state.ended(run, lost_state(last, self._wall()))
+                self._queue.add(pod_state.uid)
+        for uid in {*runtime_listing.pods, *(run.pod for run in runtime_listing.runs)} - self.pod_states.keys():
+            await self._provider.remove_sandbox(uid)
 
     async def _audit_for_ever(self, cache: Cache[Any], reflector: Reflector[Any]) -> None:
         """A watch can lose an event without anybody noticing: from time to time the whole is compared."""
         while True:
             await asyncio.sleep(_AUDIT_SECONDS * self._rng.uniform(0.9, 1.1))
             try:
-                finding = await audit(self._client, cache)
+                audit_result = await audit(self._client, cache)
             except KubeError as error:
                 log.info("cache not audited", extra={"why": str(error)})
                 continue
-            if finding.differs:
-                log.warning("cache differed and is filled anew", extra=msgspec.structs.asdict(finding))
+            if audit_result.differs:
+                log.warning("cache differed and is filled anew", extra=msgspec.structs.asdict(audit_result))
                 reflector.relist()
 
     async def _refresh_for_ever(self) -> None:
         while True:
             await asyncio.sleep(_REFRESH_SECONDS * self._rng.uniform(0.9, 1.1))
-            for book in list(self.books.values()):
-                pod = self.pod(book)
-                if pod is not None and not pod.is_over:
-                    await guard.survive(self._performer.refresh(book, pod), f"files of pod {book.uid}")
+            for pod_state in list(self.pod_states.values()):
+                pod = self.effective_pod(pod_state)
+                if pod is not None and not pod.is_finished:
+                    await base_tasks.run_logged(self._executor.refresh(pod_state, pod), f"files of pod {pod_state.uid}")

@@ -25,18 +25,18 @@ _STAMP = len("2026-11-15T20:30:26.955746944Z")
 _TAG = _STAMP + len(" stdout ")
 _TEXT = _TAG + len("F ")
 # As the container runtimes do: a program that prints no line end must not fill the memory.
-_LONGEST_PART = 16 * 1024
+_MAX_PART_BYTES = 16 * 1024
 _READ = 128 * 1024
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class RotationPolicy(msgspec.Struct, frozen=True):
     """How much of one run is kept: this many files of about this many bytes."""
 
     file_bytes: int = 8 * 2**20
     files: int = 4
 
 
-class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
+class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of a log: of its last `tail` lines those `since` then, and of these the first `limit` bytes."""
 
     follow: bool = False
@@ -46,16 +46,16 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
 
 
-_DEFAULT_BOUNDS = Bounds()
-_ALL = Excerpt()
+_DEFAULT_BOUNDS = RotationPolicy()
+_ALL = LogQuery()
 
 
 class LogStore:
     """Everything that one node keeps, below one folder. Several processes may read it; one writes."""
 
-    def __init__(self, folder: Path, bounds: Bounds = _DEFAULT_BOUNDS) -> None:
+    def __init__(self, folder: Path, rotation_policy: RotationPolicy = _DEFAULT_BOUNDS) -> None:
         self._folder = folder
-        self._bounds = bounds
+        self._rotation_policy = rotation_policy
         self._writers: dict[RunId, LogWriter] = {}
 
     def writer(self, run: RunId) -> LogWriter:
@@ -69,7 +69,7 @@ class LogStore:
                 older = RunId(run.pod, run.container, number)
                 self._writers.pop(older, None)
                 shutil.rmtree(self._path(older))
-        writer = LogWriter(self._path(run), self._bounds)
+        writer = LogWriter(self._path(run), self._rotation_policy)
         self._writers[run] = writer
         return writer
 
@@ -78,10 +78,10 @@ class LogStore:
         folder = self._folder / _safe(pod) / _safe(container)
         return sorted(int(entry.name) for entry in folder.iterdir()) if folder.is_dir() else []
 
-    async def read(self, run: RunId, excerpt: Excerpt = _ALL) -> AsyncIterator[bytes]:
+    async def read(self, run: RunId, log_query: LogQuery = _ALL) -> AsyncIterator[bytes]:
         """The wanted part, in pieces. With `follow`, what comes later, too, until the run's writer is closed."""
-        room = excerpt.limit
-        async with contextlib.aclosing(self._pieces(run, excerpt)) as pieces:
+        room = log_query.limit
+        async with contextlib.aclosing(self._pieces(run, log_query)) as pieces:
             async for piece in pieces:
                 if room is not None and len(piece) >= room:
                     yield piece[:room]
@@ -109,20 +109,20 @@ class LogStore:
             if not pod.startswith("."):  # such as a file system leaves behind
                 self.forget(pod)
 
-    async def _pieces(self, run: RunId, excerpt: Excerpt) -> AsyncGenerator[bytes, None]:
+    async def _pieces(self, run: RunId, log_query: LogQuery) -> AsyncGenerator[bytes, None]:
         path, writer = self._path(run), self._writers.get(run)
-        since = b"" if excerpt.since is None else stamp(excerpt.since)
+        since = b"" if log_query.since is None else stamp(log_query.since)
         starts_line = True
-        with contextlib.closing(_Cursor(path, *_start_of_tail(path, excerpt.tail))) as cursor:
+        with contextlib.closing(_Cursor(path, *_start_of_tail(path, log_query.tail))) as cursor:
             while True:
                 # Looked at before the files, so that nothing that is written meanwhile is missed.
                 seen = writer.written if writer else 0
-                is_over = not excerpt.follow or writer is None or writer.is_closed
+                is_over = not log_query.follow or writer is None or writer.is_closed
                 for batch in cursor.batches():
-                    wanted = [line for line in batch if line[:_STAMP] >= since] if since else batch
-                    if wanted:
-                        yield _render(wanted, excerpt, starts_line=starts_line)
-                        starts_line = _is_full(wanted[-1])
+                    desired = [line for line in batch if line[:_STAMP] >= since] if since else batch
+                    if desired:
+                        yield _render(desired, log_query, starts_line=starts_line)
+                        starts_line = _is_full(desired[-1])
                 if is_over or writer is None:
                     return
                 await writer.grown(seen)
@@ -134,9 +134,9 @@ class LogStore:
 class LogWriter:
     """Made by `LogStore.writer`; one per run."""
 
-    def __init__(self, folder: Path, bounds: Bounds) -> None:
+    def __init__(self, folder: Path, rotation_policy: RotationPolicy) -> None:
         self._folder = folder
-        self._bounds = bounds
+        self._rotation_policy = rotation_policy
         folder.mkdir(parents=True, exist_ok=True)
         numbers = _file_numbers(folder)
         self._number = numbers[-1] if numbers else 0
@@ -159,7 +159,7 @@ class LogWriter:
         self._last = at
         whole, end, rest = (self._parts.get(output.stream, b"") + output.data).rpartition(b"\n")
         data = _lines(at, output.stream, whole) if end else b""
-        if len(rest) >= _LONGEST_PART:
+        if len(rest) >= _MAX_PART_BYTES:
             data += _line(at, output.stream, rest, is_full=False)
             rest = b""
         self._parts[output.stream] = rest
@@ -182,7 +182,7 @@ class LogWriter:
     def _append(self, data: bytes) -> None:
         if not data:
             return
-        if self._file.tell() >= self._bounds.file_bytes:
+        if self._file.tell() >= self._rotation_policy.file_bytes:
             self._rotate()
         if self._store(data):
             self.written += len(data)
@@ -207,7 +207,7 @@ class LogWriter:
         self._file.close()
         self._number += 1
         self._file = self._open()
-        for number in _file_numbers(self._folder)[: -self._bounds.files]:
+        for number in _file_numbers(self._folder)[: -self._rotation_policy.files]:
             (self._folder / str(number)).unlink()
 
     def _open(self) -> IO[bytes]:
@@ -273,14 +273,14 @@ def stamp(at: float) -> bytes:
 def _lines(at: bytes, stream: Literal["stdout", "stderr"], text: bytes) -> bytes:
     """All at once where no line has to be cut: a program that prints much must not hold up the others."""
     lines = text.split(b"\n")
-    if max(map(len, lines)) > _LONGEST_PART:
+    if max(map(len, lines)) > _MAX_PART_BYTES:
         return b"".join(_line(at, stream, line) for line in lines)
     head = _head(at, stream, is_full=True)
     return head + (b"\n" + head).join(lines) + b"\n"
 
 
 def _line(at: bytes, stream: Literal["stdout", "stderr"], line: bytes, *, is_full: bool = True) -> bytes:
-    *parts, last = [line[start : start + _LONGEST_PART] for start in range(0, len(line), _LONGEST_PART)] or [b""]
+    *parts, last = [line[start : start + _MAX_PART_BYTES] for start in range(0, len(line), _MAX_PART_BYTES)] or [b""]
     partly = _head(at, stream, is_full=False)
     return b"".join(partly + part + b"\n" for part in parts) + _head(at, stream, is_full=is_full) + last + b"\n"
 
@@ -294,12 +294,12 @@ def _is_full(line: bytes) -> bool:
     return line[_TAG : _TAG + 1] == b"F"
 
 
-def _render(lines: list[bytes], excerpt: Excerpt, *, starts_line: bool) -> bytes:
-    if not excerpt.timestamps and all(map(_is_full, lines)):
+def _render(lines: list[bytes], log_query: LogQuery, *, starts_line: bool) -> bytes:
+    if not log_query.timestamps and all(map(_is_full, lines)):
         return b"\n".join([*(line[_TEXT:] for line in lines), b""])
     pieces = []
     for line in lines:
-        if excerpt.timestamps and starts_line:
+        if log_query.timestamps and starts_line:
             pieces.append(line[:_STAMP] + b" ")
         pieces.append(line[_TEXT:])
         starts_line = _is_full(line)
@@ -313,11 +313,11 @@ def _start_of_tail(folder: Path, lines: int | None) -> tuple[int, int]:
     numbers = _file_numbers(folder)
     if lines is None or not numbers:
         return (numbers[0] if numbers else 0), 0
-    left = lines
+    remaining = lines
     for number in reversed(numbers):
         content = _mapped(folder / str(number))
-        offset, left = _back(content, left, is_end=number == numbers[-1])
-        if left < 0:
+        offset, remaining = _back(content, remaining, is_end=number == numbers[-1])
+        if remaining < 0:
             return number, offset
     return numbers[0], 0
 

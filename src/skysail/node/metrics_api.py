@@ -14,9 +14,9 @@ from aiohttp import web
 
 from skysail.base.disconnects import tolerate_disconnects
 from skysail.kube.api.resources import Resource
-from skysail.node.kubelet import Keeper
+from skysail.node.kubelet import Kubelet
 from skysail.node.sync.snapshot import timestamp
-from skysail.node.usage_sampler import Rate, Sampler
+from skysail.node.usage_sampler import Rate, UsageSampler
 
 API_SERVICE = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
 GROUP_VERSION = "metrics.k8s.io/v1beta1"
@@ -34,12 +34,12 @@ def selects(selector: str, labels: Mapping[str, str]) -> bool:
     """Whether a label selector chooses an object with these labels. Raises `BadSelector`."""
     position = 0
     while position < len(selector):
-        found = _REQUIREMENT.match(selector, position)
-        if not found:
+        match = _REQUIREMENT.match(selector, position)
+        if not match:
             raise BadSelector(f"{selector!r} is no label selector.")
-        if not _meets(found.groups(default=""), labels):
+        if not _meets(match.groups(default=""), labels):
             return False
-        position = found.end()
+        position = match.end()
     return True
 
 
@@ -54,10 +54,10 @@ def _meets(requirement: tuple[str, ...], labels: Mapping[str, str]) -> bool:
 
 
 class MetricsApi:
-    def __init__(self, node: str, keeper: Keeper, sampler: Sampler) -> None:
+    def __init__(self, node: str, kubelet: Kubelet, usage_sampler: UsageSampler) -> None:
         self._node = node
-        self._keeper = keeper
-        self._sampler = sampler
+        self._kubelet = kubelet
+        self._usage_sampler = usage_sampler
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[tolerate_disconnects])
@@ -95,11 +95,11 @@ class MetricsApi:
 
     def _pod_metrics(self, request: web.Request) -> list[Json]:
         namespace, selector = request.match_info.get("namespace", ""), request.query.get("labelSelector", "")
-        now = self._sampler.rates()
+        now = self._usage_sampler.rates()
         rows = []
         for uid in sorted({run.pod for run in now}):
-            book = self._keeper.books.get(uid)
-            pod = self._keeper.pod(book) if book else None
+            pod_state = self._kubelet.pod_states.get(uid)
+            pod = self._kubelet.effective_pod(pod_state) if pod_state else None
             if pod is None or namespace not in {"", pod.metadata.namespace}:
                 continue
             labels = pod.metadata.labels or {}
@@ -112,21 +112,21 @@ class MetricsApi:
     @property
     def _is_known(self) -> bool:
         """Nothing is better than a zero that nobody measured."""
-        return self._sampler.window is not None
+        return self._usage_sampler.window is not None
 
     def _node_metrics(self) -> Json:
-        now = self._sampler.rates().values()
+        now = self._usage_sampler.rates().values()
         total = Rate(sum(rate.cores for rate in now), sum(rate.memory for rate in now))
         return {**self._head("NodeMetrics", {"name": self._node}), "usage": _usage(total)}
 
     def _head(self, kind: str, metadata: Json) -> Json:
-        at = timestamp(self._sampler.latest.at)
+        at = timestamp(self._usage_sampler.latest.at)
         return {
             "kind": kind,
             "apiVersion": GROUP_VERSION,
             "metadata": {**metadata, "creationTimestamp": at},
             "timestamp": at,
-            "window": f"{max(1, round(self._sampler.window or 0))}s",
+            "window": f"{max(1, round(self._usage_sampler.window or 0))}s",
         }
 
 

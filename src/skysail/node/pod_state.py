@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from skysail.cloud.provider import Ended, Pending, RunId, Running, State
 from skysail.kube.api.objects import Key
 from skysail.node.pod_types import Pod
-from skysail.node.sync.snapshot import REMEMBERED, Health, Snapshot, Waiting, begun
-from skysail.node.sync.unsupported_fields import Burden
+from skysail.node.sync.snapshot import REMEMBERED, ProbeState, Snapshot, StartBackoff, started_runs
+from skysail.node.sync.unsupported_fields import UnsupportedFields
 
-_FIRST_PAUSE = 5.0
-_LONGEST_PAUSE = 60.0
+_INITIAL_BACKOFF = 5.0
+_MAX_BACKOFF = 60.0
 # As a kubelet calls it: the first time, and when it has been tried again.
 _NO_IMAGE = "ErrImagePull"
 _STILL_NO_IMAGE = "ImagePullBackOff"
 
 
-class Book:
+class PodState:
     """Kept from the first sight of a pod until nothing of it is left. A pod is its UID: its name may come back.
 
     `began` is when it came to the node, by the clock that nobody can set.
@@ -31,27 +31,27 @@ class Book:
         self.began = began
         self.runs = known
         # Of a place that is gone. What a cloud still runs was never there.
-        self.bygone: frozenset[RunId] = (
-            frozenset() if address is not None else (begun(pod) | known.keys()) - _live(known)
+        self.lost_runs: frozenset[RunId] = (
+            frozenset() if address is not None else (started_runs(pod) | known.keys()) - _live(known)
         )
         self.starting: dict[RunId, asyncio.Task[None]] = {}
         self.stops: dict[RunId, float] = {}
         self.stopping: dict[RunId, asyncio.Task[None]] = {}
         self.followers: dict[RunId, list[asyncio.Task[None]]] = {}
         self.pumps: dict[RunId, asyncio.Task[None]] = {}
-        self.health: dict[RunId, Health] = {}
-        self.waiting: dict[str, Waiting] = {}
+        self.health: dict[RunId, ProbeState] = {}
+        self.waiting: dict[str, StartBackoff] = {}
         self.report_due: float | None = None
         # How much shorter than whole the status must be to fit, and how often the API server has rejected the last one.
         self.brevity = 0
         self.rejections = 0
         self._failures: dict[str, int] = {}
 
-    def snapshot(self, pod: Pod, *, now: float, clock: float, host_ip: str, burden: Burden) -> Snapshot:
+    def snapshot(self, pod: Pod, *, now: float, clock: float, host_ip: str, unsupported: UnsupportedFields) -> Snapshot:
         return Snapshot(
             pod=pod,
             now=now,
-            active=clock - self.began,
+            active_seconds=clock - self.began,
             host_ip=host_ip,
             runs=dict(self.runs),
             address=self.address,
@@ -59,24 +59,24 @@ class Book:
             stops=dict(self.stops),
             health=dict(self.health),
             waiting=dict(self.waiting),
-            burden=burden,
-            bygone=self.bygone,
+            unsupported=unsupported,
+            lost_runs=self.lost_runs,
         )
 
-    def lose_place(self) -> None:
+    def sandbox_lost(self) -> None:
         self.address = None
-        self.bygone |= self.runs.keys() - _live(self.runs)
+        self.lost_runs |= self.runs.keys() - _live(self.runs)
 
-    def hold(self, container: str, reason: str, message: str, now: float) -> None:
+    def back_off(self, container: str, reason: str, message: str, now: float) -> None:
         """A start failed (of the place itself, without a name): try again later, and later each time."""
         failures = self._failures.get(container, 0)
         if failures and reason == _NO_IMAGE:
             reason = _STILL_NO_IMAGE
         self._failures[container] = failures + 1
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures, 10))
-        self.waiting[container] = Waiting(reason, message, now + pause)
+        pause = min(_MAX_BACKOFF, _INITIAL_BACKOFF * 2.0 ** min(failures, 10))
+        self.waiting[container] = StartBackoff(reason, message, now + pause)
 
-    def release_hold(self, container: str) -> None:
+    def clear_back_off(self, container: str) -> None:
         self.waiting.pop(container, None)
         self._failures.pop(container, None)
 
@@ -95,7 +95,7 @@ class Book:
                 del self.runs[past]
 
     @property
-    def is_moving(self) -> bool:
+    def is_in_transition(self) -> bool:
         """Whether something of it begins or ends, or waits for a cloud to begin it, and tells soon how that went."""
         waits = any(isinstance(state, Pending) for state in self.runs.values())
         return bool(self.starting or self.stops or waits)
@@ -107,7 +107,7 @@ class Book:
     def running(self) -> list[RunId]:
         return [run for run, state in self.runs.items() if isinstance(state, Running)]
 
-    def live(self) -> list[RunId]:
+    def active_runs(self) -> list[RunId]:
         """Runs that have not ended, be it that they run or that they will."""
         return sorted(_live(self.runs))
 

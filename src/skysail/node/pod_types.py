@@ -355,7 +355,7 @@ class Pod(Object, frozen=True, gc=False):
     status: PodStatus = PodStatus()
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         return self.status.phase in {"Succeeded", "Failed"}
 
     @property

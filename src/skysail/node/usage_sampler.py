@@ -15,8 +15,8 @@ import msgspec
 from skysail.cloud.errors import ProviderError, Unsupported
 from skysail.cloud.provider import Provider, RunId, Usage
 
-_FIRST_PAUSE = 1.0
-_PAUSE = 5.0
+_INITIAL_DELAY = 1.0
+_SAMPLE_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -43,17 +43,17 @@ class Rate(msgspec.Struct, frozen=True):
     memory: int
 
 
-def rates(before: Sample, after: Sample) -> dict[RunId, Rate]:
+def rates(previous: Sample, after: Sample) -> dict[RunId, Rate]:
     """Of the runs that are in both: of a younger one nobody knows yet how much it uses."""
-    seconds = after.at - before.at
+    seconds = after.at - previous.at
     return {
-        run: Rate(max(0.0, used.cpu_seconds - before.usage[run].cpu_seconds) / seconds, used.memory)
+        run: Rate(max(0.0, used.cpu_seconds - previous.usage[run].cpu_seconds) / seconds, used.memory)
         for run, used in after.usage.items()
-        if run in before.usage and seconds > 0
+        if run in previous.usage and seconds > 0
     }
 
 
-class Sampler:
+class UsageSampler:
     """Samples while `run` runs."""
 
     def __init__(self, provider: Provider, wall: Callable[[], float]) -> None:
@@ -65,17 +65,17 @@ class Sampler:
 
     async def run(self) -> None:
         """Until cancelled. Returns at once where the provider measures nothing."""
-        while self._provider.abilities.stats:
+        while self._provider.features.stats:
             try:
                 await self._sample()
             except ProviderError as error:
                 log.info("usage not known", extra={"why": str(error)})
-            await asyncio.sleep(_PAUSE if self._before else _FIRST_PAUSE)
+            await asyncio.sleep(_SAMPLE_SECONDS if self._before else _INITIAL_DELAY)
 
     @property
     def latest(self) -> Sample:
         """Empty before the first one. Raises Unsupported where the provider measures nothing."""
-        if not self._provider.abilities.stats:
+        if not self._provider.features.stats:
             raise Unsupported(f"What runs at {self._provider.name} is not measured there.")
         return self._after or Sample(self._wall(), {})
 

@@ -40,9 +40,9 @@ _FOREIGN = {
 _PICKLE = b"\x80"
 # ONNX: field number of the graph in a model, and sizes of fields with a fixed length.
 _GRAPH = 7
-_LENGTH_TOLD = 2
+_LENGTH_DELIMITED = 2
 _FIXED = {1: 8, 5: 4}
-_LONGEST_NUMBER = 10
+_MAX_VARINT_BYTES = 10
 # safetensors: size of the header length, which precedes the header.
 _LENGTH_BYTES = 8
 
@@ -59,7 +59,7 @@ class Format(StrEnum):
     EXPORTED = "a PyTorch exported program"
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundModel(msgspec.Struct, frozen=True):
     format: Format
     file: Path
 
@@ -68,7 +68,7 @@ class Found(msgspec.Struct, frozen=True):
         return path if path.is_file() else None
 
     @property
-    def lack(self) -> str | None:
+    def missing_file(self) -> str | None:
         """Return the sentence about a missing file next to the model, or None."""
         if self.format not in {Format.WEIGHTS, Format.SAFETENSORS} or self.beside(CODE):
             return None
@@ -78,10 +78,10 @@ class Found(msgspec.Struct, frozen=True):
         )
 
 
-def find(path: Path) -> Found:
+def find(path: Path) -> FoundModel:
     """Find the model in a file or folder. Raises NoModel."""
     file = path if path.is_file() else _in_folder(path)
-    return Found(_format(file), file)
+    return FoundModel(_format(file), file)
 
 
 def _in_folder(folder: Path) -> Path:
@@ -112,7 +112,7 @@ def _instead(files: list[Path]) -> str:
 def _format(file: Path) -> Format:
     if file.stat().st_size == 0:
         raise NoModel(f"{file.name} is empty: upload it again.")
-    if sentence := not_a_model.told(file):
+    if sentence := not_a_model.describe(file):
         raise NoModel(sentence)
     match file.suffix:
         case ".onnx" if _is_onnx(file):
@@ -148,9 +148,9 @@ def _other(file: Path, what_not: str) -> NoModel:
     start = not_a_model.head(file)
     what = next((what for magic, what in _OTHERS.items() if start.startswith(magic)), "")
     if what:
-        return NoModel(f"{file.name} is {what_not}. It begins with {not_a_model.shown(start)}, which is {what}.")
+        return NoModel(f"{file.name} is {what_not}. It begins with {not_a_model.excerpt(start)}, which is {what}.")
     return NoModel(
-        f"{file.name} is {what_not}. It begins with {not_a_model.shown(start)}: upload it again, or correct its name."
+        f"{file.name} is {what_not}. It begins with {not_a_model.excerpt(start)}: upload it again, or correct its name."
     )
 
 
@@ -176,7 +176,7 @@ def _fields(content: BinaryIO, size: int) -> Iterator[int]:
         if kind == 0:
             _number(content)
         else:
-            length = _number(content) if kind == _LENGTH_TOLD else _FIXED.get(kind, size)
+            length = _number(content) if kind == _LENGTH_DELIMITED else _FIXED.get(kind, size)
             content.seek(length, 1)
         if content.tell() > size or not number:
             raise ValueError(number)
@@ -186,7 +186,7 @@ def _fields(content: BinaryIO, size: int) -> Iterator[int]:
 def _number(content: BinaryIO) -> int:
     """Read a varint: seven bits per byte, lowest first; the last byte is below 128."""
     value = 0
-    for place in range(_LONGEST_NUMBER):
+    for place in range(_MAX_VARINT_BYTES):
         byte = content.read(1)
         if not byte:
             raise ValueError(place)

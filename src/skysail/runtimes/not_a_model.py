@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 _HEAD = 512
-_SHOWN = 40
+_EXCERPT_LENGTH = 40
 _KINDS = (
     (
         re.compile(rb"\s*(<!--.*?-->\s*)?<(!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL),
@@ -26,11 +26,11 @@ _KINDS = (
 )
 
 
-def told(file: Path) -> str | None:
+def describe(file: Path) -> str | None:
     """Return a sentence with the fix if the file is no model, or None if it may be one."""
     start = head(file)
     what = next((what for form, what in _KINDS if form.match(start)), None)
-    return f"{file.name} begins with {shown(start)}, which is {what}." if what else None
+    return f"{file.name} begins with {excerpt(start)}, which is {what}." if what else None
 
 
 def head(file: Path) -> bytes:
@@ -38,8 +38,8 @@ def head(file: Path) -> bytes:
         return content.read(_HEAD)
 
 
-def shown(start: bytes) -> str:
+def excerpt(start: bytes) -> str:
     """Format the first line for a message, or the first bytes if it is not text."""
-    line = start.strip().split(b"\n", 1)[0][:_SHOWN].strip()
+    line = start.strip().split(b"\n", 1)[0][:_EXCERPT_LENGTH].strip()
     text = line.decode("ascii", errors="replace")
     return text if text.isprintable() and "\ufffd" not in text else f"the bytes {start[:8].hex(' ')}"

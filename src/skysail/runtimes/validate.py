@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 _CONFIG_MAP = "/mnt/validate"
 _TERMINATION_LOG = "/dev/termination-log"
-_TOLD_WRONG = 78
+_EXIT_INVALID_ARGUMENT = 78
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str], beside: Path) -> int:
@@ -28,11 +28,11 @@ def main(arguments: Sequence[str], environment: Mapping[str, str], beside: Path)
     if found is not None:
         _become(found, rest)
     _tell(
-        f"Script {_shown(script)} was not found at {', '.join(map(str, looked))}: add it to the image or to the"
+        f"Script {_redacted(script)} was not found at {', '.join(map(str, looked))}: add it to the image or to the"
         " ConfigMap named after the model with -validate, or set its URL.",
         environment,
     )
-    return _TOLD_WRONG
+    return _EXIT_INVALID_ARGUMENT
 
 
 def _places(script: str, config_map: Path, beside: Path) -> Iterator[Path]:
@@ -50,7 +50,7 @@ def _become(script: Path, arguments: Sequence[str]) -> NoReturn:
     os.execv(sys.executable, [sys.executable, str(script), *arguments])  # noqa: S606  # deliberately without a shell
 
 
-def _shown(script: str) -> str:
+def _redacted(script: str) -> str:
     """Return the script without credentials and query, which may be secret."""
     return script.partition("?")[0].rpartition("@")[2]
 

@@ -14,11 +14,11 @@ from aiohttp import web
 
 import skysail
 from skysail.base.disconnects import tolerate_disconnects
-from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.http import server as clouds_server
 from skysail.cloud.simulated.ledger import Ledger
 from skysail.kube.admission import server as admission_server
-from skysail.kube.admission.hooks import Hook, Verdict
+from skysail.kube.admission.hooks import AdmissionResponse, Hook
 from tests.support.node_backend import listening
 from tests.unit.cloud.simulated.shop import PLAIN
 
@@ -39,12 +39,12 @@ def test_every_server_tolerates_clients_that_leave():
 
 
 def admission() -> web.Application:
-    return admission_server.application([Hook(name="hook", rules=(), admit=lambda _new, _old: Verdict())])
+    return admission_server.application([Hook(name="hook", rules=(), admit=lambda _new, _old: AdmissionResponse())])
 
 
 def clouds() -> web.Application:
-    account = Account(PLAIN, Ledger(), now=time.time)
-    account.plant()
+    account = SimulatedAccount(PLAIN, Ledger(), now=time.time)
+    account.inject_orphan()
     return clouds_server._application([account], "right")
 
 

@@ -15,7 +15,7 @@ from skysail.local.cluster.home import Home
 from skysail.local.errors import BuildFailed
 from skysail.local.images.environments import Environment
 from skysail.local.provider.provider import LocalProvider
-from tests.conformance.account_harness import Customer
+from tests.conformance.account_harness import AccountHarness
 from tests.conformance.local import local_provider
 
 if TYPE_CHECKING:
@@ -54,16 +54,16 @@ async def test_an_image_that_must_be_made_first_or_names_another_python(tmp_path
     home = Home(tmp_path / "home")
     home.prepare()
     async with local_provider(tmp_path) as provider:
-        around = msgspec.structs.replace(provider._around, images=ColdImages(found))
+        around = msgspec.structs.replace(provider._deps, images=ColdImages(found))
         clouds = SimulatedClouds(home, around)
         await clouds.open()
         remote = simulated_clouds.remote(home, MODAL)
-        customer = Customer(remote)
-        wanted = customer.order()
+        account_harness = AccountHarness(remote)
+        wanted = account_harness.order()
         container = msgspec.structs.replace(wanted.container, image=image, command=())
         try:
             made = await remote.create(msgspec.structs.replace(wanted, container=container))
-            ended = await customer.until(made.id, lambda now: now.state == "ended")
+            ended = await account_harness.until(made.id, lambda now: now.state == "ended")
             assert ended.exit is not None
             assert (ended.exit.reason, ended.exit.code) == (reason, code)
             assert ended.usd_total is not None
@@ -77,8 +77,8 @@ def test_instances_never_share_the_network_of_the_cluster(tmp_path: Path):
         home = Home(tmp_path / "home")
         home.prepare()
         async with local_provider(tmp_path) as provider:
-            around = msgspec.structs.replace(provider._around, allows_host_network=True)
-            assert LocalProvider(around).abilities.host_network
-            assert not SimulatedClouds(home, around)._provider.abilities.host_network
+            around = msgspec.structs.replace(provider._deps, allows_host_network=True)
+            assert LocalProvider(around).features.host_network
+            assert not SimulatedClouds(home, around)._provider.features.host_network
 
     asyncio.run(main())

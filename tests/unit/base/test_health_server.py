@@ -4,16 +4,18 @@ import aiohttp
 import pytest
 from aiohttp import test_utils
 
-from skysail.base.health_server import Health
+from skysail.base.health_server import HealthServer
 from skysail.base.metrics import Metrics
 from skysail.base.names import Metric
 
 TOKEN = {"Authorization": "Bearer right"}
 
 
-async def get(health: Health, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[int, str]:
+async def get(
+    health_server: HealthServer, path: str, method: str = "GET", headers: dict[str, str] | None = None
+) -> tuple[int, str]:
     async with (
-        test_utils.TestServer(health.application()) as server,
+        test_utils.TestServer(health_server.application()) as server,
         aiohttp.ClientSession() as session,
         session.request(method, server.make_url(path), headers=headers) as reply,
     ):
@@ -23,11 +25,11 @@ async def get(health: Health, path: str, method: str = "GET", headers: dict[str,
 OUTAGES = {"modal": "", "runpod": "runpod does not list its instances: 502."}
 
 
-def health(unready: list[str] | None = None, audit=None, token: str = "right") -> Health:
+def health(unready: list[str] | None = None, audit=None, token: str = "right") -> HealthServer:
     async def nothing():
         return []
 
-    return Health(
+    return HealthServer(
         Metrics(),
         unready=lambda: unready or [],
         outages=lambda: OUTAGES,
@@ -52,11 +54,11 @@ async def test_a_process_that_waits_lives_and_is_not_ready():
 
 async def test_metrics_have_the_names_that_dashboards_know():
     metrics = Metrics()
-    metrics.read(Metric.CACHED_OBJECTS, "kind", lambda: {"pods": 3})
-    metrics.read(Metric.EFFECTS, "", lambda: {"": 7})
-    metrics.began("TrainingJob", 0.2)
-    metrics.ended("TrainingJob", "success", 0.01)
-    pages = Health(metrics, unready=list, outages=dict, audit=lambda: asyncio.sleep(0, []))
+    metrics.add_callback(Metric.CACHED_OBJECTS, "kind", lambda: {"pods": 3})
+    metrics.add_callback(Metric.EFFECTS, "", lambda: {"": 7})
+    metrics.reconcile_started("TrainingJob", 0.2)
+    metrics.reconcile_finished("TrainingJob", "success", 0.01)
+    pages = HealthServer(metrics, unready=list, outages=dict, audit=lambda: asyncio.sleep(0, []))
     code, page = await get(pages, "/metrics")
     assert code == 200
     assert 'controller_runtime_reconcile_total{controller="TrainingJob",result="success"} 1.0' in page

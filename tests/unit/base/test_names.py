@@ -7,7 +7,7 @@ import re
 import pytest
 
 from skysail.base import names
-from skysail.base.names import Annotation, Condition, Event, Finalizer, ForeignFinalizer, Label, Metric, Reason
+from skysail.base.names import Annotation, Condition, EventReason, Finalizer, Label, LegacyFinalizer, Metric, Reason
 
 QUALIFIED = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 CAMEL = re.compile(r"[A-Z][A-Za-z0-9]*")
@@ -25,11 +25,11 @@ def test_no_name_hides_another(group):
 @pytest.mark.parametrize("group", names.ALL, ids=lambda group: group.__name__)
 def test_every_list_and_every_name_has_its_sentence(group):
     assert group.__doc__
-    assert [name for name in group if not name.about.endswith(".")] == []
+    assert [name for name in group if not name.description.endswith(".")] == []
 
 
 def test_every_list_is_in_the_reference():
-    assert set(names.ALL) == set(names.Named.__subclasses__())
+    assert set(names.ALL) == set(names.DocumentedName.__subclasses__())
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ def test_every_list_is_in_the_reference():
     [
         (Label, QUALIFIED),
         (Finalizer, QUALIFIED),
-        (ForeignFinalizer, QUALIFIED),
+        (LegacyFinalizer, QUALIFIED),
         (Condition, CONDITION),
         (Reason, CAMEL),
-        (Event, CAMEL),
+        (EventReason, CAMEL),
         (Metric, SNAKE),
     ],
 )
@@ -76,7 +76,7 @@ def test_a_name_is_its_text():
         ),
         (Label, ["trainingjob.ml.example.com/worker", "runpod.io/managed", "modal-operator.io/workload-type"]),
         (
-            ForeignFinalizer,
+            LegacyFinalizer,
             [
                 "trainingjob.ml.example.com/finalizer",
                 "mlops.sathvik.dev/finalizer",
@@ -84,7 +84,7 @@ def test_a_name_is_its_text():
                 "kopf.zalando.org/KopfFinalizerMarker",
             ],
         ),
-        (Event, ["WorkersCreated", "TrainingCompleted", "WorkerFailed"]),
+        (EventReason, ["WorkersCreated", "TrainingCompleted", "WorkerFailed"]),
         (
             Metric,
             [

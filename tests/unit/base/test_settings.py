@@ -1,6 +1,6 @@
 import pytest
 
-from skysail.base.settings import Settings, SettingsError, load, mocks_clouds
+from skysail.base.settings import Settings, SettingsError, is_mock_mode, load
 
 
 def test_without_anything_the_defaults_hold():
@@ -66,9 +66,9 @@ def test_a_wrong_file_is_told(tmp_path, text, words):
     ],
 )
 def test_the_environment_alone_can_ask_to_pretend(env, want):
-    assert mocks_clouds(env) is want
+    assert is_mock_mode(env) is want
 
 
 def test_a_wish_to_pretend_that_is_not_understood_is_told():
     with pytest.raises(SettingsError, match="mock_clouds"):
-        mocks_clouds({"MODAL_MOCK": "perhaps"})
+        is_mock_mode({"MODAL_MOCK": "perhaps"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skysail.base.terminal_text import ending, shown
+from skysail.base.terminal_text import strip_control, tail
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from skysail.base.terminal_text import ending, shown
     ],
 )
 def test_what_was_written_over_is_not_seen(text, seen):
-    assert shown(text) == seen
+    assert strip_control(text) == seen
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_was_written_over_is_not_seen(text, seen):
     ],
 )
 def test_what_tells_a_terminal_how_to_show_it_is_not_seen(text, seen):
-    assert shown(text) == seen
+    assert strip_control(text) == seen
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_what_tells_a_terminal_how_to_show_it_is_not_seen(text, seen):
     ],
 )
 def test_of_what_is_too_long_the_end_stays_in_whole_lines(text, end):
-    assert ending(text, 12) == end
+    assert tail(text, 12) == end

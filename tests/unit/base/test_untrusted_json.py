@@ -20,6 +20,6 @@ from skysail.runtimes.fetch import untrusted_json as of_pods
     ],
 )
 def test_whatever_is_written_is_read_or_unreadable(hearsay: Any, written, why):
-    with pytest.raises(hearsay.Unreadable, match=why):
-        hearsay.read(written, list[Any] if written[:1] == "[" else str)
-    assert hearsay.read('"text"', str) == "text"
+    with pytest.raises(hearsay.InvalidJson, match=why):
+        hearsay.decode(written, list[Any] if written[:1] == "[" else str)
+    assert hearsay.decode('"text"', str) == "text"

@@ -14,7 +14,7 @@ from bench.replay.world import World
 from bench.size import Size
 from bench.workload import stored_job, stored_pod
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
-from skysail.kube.cache.reflector import Gate
+from skysail.kube.cache.reflector import ListObserver
 
 SIZE = Size(jobs=20, pods=30, rate=1_000, seconds=0.05)
 
@@ -43,7 +43,7 @@ async def test_skysail_syncs_writes_every_status_once_and_answers_every_event(wo
 
 
 async def run_skysail(url: str) -> Figures:
-    contestant = WithSkysail(url, SIZE, Gate())
+    contestant = WithSkysail(url, SIZE, ListObserver())
     try:
         return await measure(contestant, url, SIZE)
     finally:

@@ -10,11 +10,11 @@ import msgspec
 
 from skysail.base.names import Finalizer
 from skysail.base.timestamps import timestamp
-from skysail.claims.snapshot import Sight, Snapshot, Unseen
-from skysail.claims.tracking.inventory import Listings
-from skysail.claims.types import Beneficiary, CloudInstance, CloudInstanceSpec, CloudInstanceStatus, Launching
-from skysail.cloud.account import Instance, Inventory, Order, Terms
-from skysail.cloud.provider import Abilities, Container, Ended, Output, Pod
+from skysail.claims.snapshot import NotObserved, Observation, Snapshot
+from skysail.claims.tracking.inventory import InventoryTracker
+from skysail.claims.types import CloudInstance, CloudInstanceSpec, CloudInstanceStatus, Launching, OwnerRef
+from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
+from skysail.cloud.provider import Container, Ended, Features, Output, Pod
 from skysail.kube.api.objects import Meta
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ CLUSTER = "cluster-1"
 CLOUD = "cloud"
 ACCOUNT = "ours"
 TICKET = "ticket"
-TERMS = Terms()
+TERMS = Timings()
 DELETING = "2026-11-15T11:59:00Z"
 
 
 def spec(uid: str = UID, **fields: Any) -> CloudInstanceSpec:
-    owner = {name: fields.pop(name, "") for name in ("work", "job")}
-    for_ = Beneficiary(kind="Pod", namespace="n", name="a", uid=uid, container="main", **owner)
-    return CloudInstanceSpec(**{"provider": CLOUD, "for_": for_, **fields})
+    owner = {name: fields.pop(name, "") for name in ("work_key", "job_uid")}
+    for_ = OwnerRef(kind="Pod", namespace="n", name="a", uid=uid, container="main", **owner)
+    return CloudInstanceSpec(**{"provider": CLOUD, "owner": for_, **fields})
 
 
 def claim(
@@ -50,7 +50,7 @@ def claim(
     if state == "Terminated":
         status = {"end_time": ago(5), "usd_total": 0.5, **status}
     meta = {
-        "name": f"{of.for_.uid}-{of.launch}",
+        "name": f"{of.owner.uid}-{of.launch}",
         "uid": f"claim-{of.launch}",
         "resource_version": "7",
         "generation": 1,
@@ -73,15 +73,22 @@ def exited(code: int = 0, message: str = "") -> Ended:
     return Ended(code=code, reason="Error" if code else "Completed", message=message, ended=NOW.timestamp() - 2)
 
 
-def order(name: str = NAME) -> Order:
+def order(name: str = NAME) -> LaunchSpec:
     pod = Pod(uid=UID, namespace="n", name="a", hostname="a")
-    return Order(
-        claim=name, cluster=CLUSTER, pod=pod, container=Container(name="main", image="busybox"), seconds=3600.0
+    return LaunchSpec(
+        claim=name, cluster=CLUSTER, pod=pod, container=Container(name="main", image="busybox"), max_lifetime=3600.0
     )
 
 
 def snapshot(of: CloudInstance, **fields: Any) -> Snapshot:
-    known = {"now": NOW, "identity": "me", "ticket": TICKET, "terms": TERMS, "sight": Unseen(), "order": order()}
+    known = {
+        "now": NOW,
+        "identity": "me",
+        "nonce": TICKET,
+        "timings": TERMS,
+        "observation": NotObserved(),
+        "order": order(),
+    }
     return Snapshot(object=of, **{**known, **fields})
 
 
@@ -118,7 +125,7 @@ class ScriptedCloud:
 
     name = CLOUD
     account = ACCOUNT
-    abilities = Abilities(exec=True, several_containers=True)
+    features = Features(exec=True, multi_container=True)
     terms = TERMS
 
     def __init__(self, *instances: Instance) -> None:
@@ -126,7 +133,7 @@ class ScriptedCloud:
         self.listing: Exception | Inventory | None = None
         self.pages: dict[str, Instance | Exception | None] = {}
         self.answers: list[Instance | BaseException | None] = []
-        self.orders: list[Order] = []
+        self.orders: list[LaunchSpec] = []
         self.looks: list[str] = []
         self.ends: list[tuple[str, float]] = []
         self.end_error: Exception | None = None
@@ -134,8 +141,8 @@ class ScriptedCloud:
         self.talks: list[str] = []
         self.told: asyncio.Queue[str | Exception] = asyncio.Queue()
 
-    async def create(self, order: Order) -> Instance:
-        self.orders.append(order)
+    async def create(self, spec: LaunchSpec) -> Instance:
+        self.orders.append(spec)
         await asyncio.sleep(1)
         answer = self.answers.pop(0)
         if answer is None:
@@ -144,7 +151,7 @@ class ScriptedCloud:
             raise answer
         return answer
 
-    async def end(self, instance: str, grace: float) -> None:
+    async def terminate(self, instance: str, grace: float) -> None:
         self.ends.append((instance, grace))
         await self._hang()
         if self.end_error is not None:
@@ -157,7 +164,7 @@ class ScriptedCloud:
             raise self.listing
         return self.listing or Inventory(tuple(self.instances))
 
-    async def look(self, instance: str) -> Instance | None:
+    async def get(self, instance: str) -> Instance | None:
         self.looks.append(instance)
         await asyncio.sleep(0.1)
         await self._hang()
@@ -166,7 +173,7 @@ class ScriptedCloud:
             raise page
         return page
 
-    async def changes(self) -> AsyncIterator[str]:
+    async def watch(self) -> AsyncIterator[str]:
         while True:
             news = await self.told.get()
             if isinstance(news, Exception):
@@ -196,7 +203,7 @@ class Watch:
         self.cloud = ScriptedCloud(*instances)
         self.woken: list[str] = []
         clock = asyncio.get_running_loop().time
-        self.listings = Listings(self.cloud, CLUSTER, clock=clock, changed=self.woken.append)
+        self.listings = InventoryTracker(self.cloud, CLUSTER, clock=clock, changed=self.woken.append)
 
     def knows(self, *claims: CloudInstance) -> None:
         for one in claims:
@@ -207,5 +214,5 @@ class Watch:
             await asyncio.sleep(every)
             await self.listings.poll()
 
-    def sight(self, name: str = NAME) -> Sight:
-        return self.listings.sight(name)
+    def sight(self, name: str = NAME) -> Observation:
+        return self.listings.observation(name)

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from skysail.claims.dependencies import Surroundings
-from skysail.claims.orphan_collector import Sweeper, orphans
+from skysail.claims.dependencies import ClaimDependencies
+from skysail.claims.orphan_collector import OrphanCollector, orphans
 from skysail.claims.reconciler import INDEXES
-from skysail.claims.tracking.inventory import Listings
+from skysail.claims.tracking.inventory import InventoryTracker
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
-from skysail.cloud.errors import Unknown
+from skysail.cloud.errors import OutcomeUnknown
 from skysail.core.fence import Fenced
 from skysail.kube.api.objects import Key
 from skysail.kube.cache.cache import Cache
@@ -38,7 +38,7 @@ class Failing(ApiModel):
         return await super().send(request)
 
 
-class Yard:
+class Harness:
     """An account, an API server, and what the sweeper ended. A fence stands where the test puts it."""
 
     def __init__(self, *instances) -> None:
@@ -48,13 +48,13 @@ class Yard:
         self.claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
         self.claims.synced.set()
         clock = asyncio.get_running_loop().time
-        self.listings = Listings(self.cloud, CLUSTER, clock=clock, changed=lambda _: None)
-        self.sweeper = Sweeper(
+        self.listings = InventoryTracker(self.cloud, CLUSTER, clock=clock, changed=lambda _: None)
+        self.sweeper = OrphanCollector(
             self.client,
             self.listings,
             self.claims,
             grace=GRACE,
-            around=Surroundings(self._now, clock, random.Random(1)),
+            deps=ClaimDependencies(self._now, clock, random.Random(1)),
         )
         self.ended: list[str] = []
         self.is_fenced = False
@@ -63,7 +63,7 @@ class Yard:
     async def sweep(self, *, after: float = 0.0) -> list[str]:
         await asyncio.sleep(after)
         await self.listings.poll()
-        await self.sweeper.sweep(self._end)
+        await self.sweeper.collect(self._end)
         return self.ended
 
     async def create(self, name: str) -> None:
@@ -71,7 +71,7 @@ class Yard:
             "apiVersion": CLOUD_INSTANCE.resource.api_version,
             "kind": "CloudInstance",
             "metadata": {"name": name},
-            "spec": {"provider": "cloud", "for": {"kind": "Pod", "name": "a", "uid": "u"}},
+            "spec": {"provider": "cloud", "owner": {"kind": "Pod", "name": "a", "uid": "u"}},
         }
         await self.client.create(CLOUD_INSTANCE.resource, manifest, CloudInstance)
 
@@ -88,8 +88,8 @@ class Yard:
         self.ended.append(action.instance)
 
 
-def play(story) -> None:
-    virtual_time.run(story())
+def run_virtual(test) -> None:
+    virtual_time.run(test())
 
 
 @pytest.mark.parametrize(
@@ -109,178 +109,178 @@ def test_who_is_an_orphan(row, is_orphan):
 
 
 def test_an_orphan_ends_after_the_grace():
-    async def story() -> None:
-        yard = Yard(instance())
-        assert await yard.sweep() == []
-        assert await yard.sweep(after=GRACE - 1) == []
-        assert await yard.sweep(after=1) == ["i-1"]
+    async def test() -> None:
+        harness = Harness(instance())
+        assert await harness.sweep() == []
+        assert await harness.sweep(after=GRACE - 1) == []
+        assert await harness.sweep(after=1) == ["i-1"]
 
-    play(story)
+    run_virtual(test)
 
 
 def test_an_orphan_is_complained_of_when_listings_cannot_be_wrong_any_more_and_until_it_is_gone():
-    async def story() -> None:
-        yard = Yard(*(instance(f"i-{number}") for number in range(5)))
-        await yard.sweep()
-        await yard.sweep(after=TERMS.visibility - 1)
-        assert yard.sweeper.complaint == ""
-        await yard.sweep(after=1)
-        assert "5 instances" in yard.sweeper.complaint
-        assert "i-0, i-1, i-2 and 2 more" in yard.sweeper.complaint
-        assert f"{GRACE:.0f} s" in yard.sweeper.complaint
-        yard.cloud.instances = []
-        await yard.sweep(after=1)
-        assert yard.sweeper.complaint == ""
+    async def test() -> None:
+        harness = Harness(*(instance(f"i-{number}") for number in range(5)))
+        await harness.sweep()
+        await harness.sweep(after=TERMS.visibility_delay - 1)
+        assert harness.sweeper.orphan_message == ""
+        await harness.sweep(after=1)
+        assert "5 instances" in harness.sweeper.orphan_message
+        assert "i-0, i-1, i-2 and 2 more" in harness.sweeper.orphan_message
+        assert f"{GRACE:.0f} s" in harness.sweeper.orphan_message
+        harness.cloud.instances = []
+        await harness.sweep(after=1)
+        assert harness.sweeper.orphan_message == ""
 
-    play(story)
+    run_virtual(test)
 
 
 def test_an_orphan_that_was_away_in_between_must_be_seen_for_a_while_anew():
-    async def story() -> None:
-        yard = Yard(instance())
-        await yard.sweep()
-        yard.cloud.instances = []
-        await yard.sweep(after=300)
-        yard.cloud.instances = [instance()]
-        await yard.sweep(after=300)
-        assert await yard.sweep(after=TERMS.visibility - 1) == []
-        assert await yard.sweep(after=1) == ["i-1"]
+    async def test() -> None:
+        harness = Harness(instance())
+        await harness.sweep()
+        harness.cloud.instances = []
+        await harness.sweep(after=300)
+        harness.cloud.instances = [instance()]
+        await harness.sweep(after=300)
+        assert await harness.sweep(after=TERMS.visibility_delay - 1) == []
+        assert await harness.sweep(after=1) == ["i-1"]
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_stranger_s_instance_is_never_touched():
-    async def story() -> None:
-        yard = Yard(instance("i-1", cluster="cluster-2"), instance("i-2", claim="", cluster=""), instance("i-3"))
-        await yard.sweep()
-        assert await yard.sweep(after=10 * GRACE) == ["i-3"]
+    async def test() -> None:
+        harness = Harness(instance("i-1", cluster="cluster-2"), instance("i-2", claim="", cluster=""), instance("i-3"))
+        await harness.sweep()
+        assert await harness.sweep(after=10 * GRACE) == ["i-3"]
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_claim_that_only_the_server_knows_protects():
-    async def story() -> None:
-        yard = Yard(instance())
-        await yard.create(NAME)
-        await yard.sweep()
-        assert await yard.sweep(after=GRACE) == []
+    async def test() -> None:
+        harness = Harness(instance())
+        await harness.create(NAME)
+        await harness.sweep()
+        assert await harness.sweep(after=GRACE) == []
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_claim_in_the_cache_protects_without_a_question():
-    async def story() -> None:
-        yard = Yard(instance())
-        yard.claims.put(claim("Running"))
-        await yard.sweep()
-        assert await yard.sweep(after=GRACE) == []
+    async def test() -> None:
+        harness = Harness(instance())
+        harness.claims.put(claim("Running"))
+        await harness.sweep()
+        assert await harness.sweep(after=GRACE) == []
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_server_that_does_not_answer_for_one_protects_that_one_only():
-    async def story() -> None:
-        yard = Yard(instance("i-1"), instance("i-2", claim="b"))
-        yard.server.refuses = NAME
-        await yard.sweep()
-        assert await yard.sweep(after=GRACE) == ["i-2"]
+    async def test() -> None:
+        harness = Harness(instance("i-1"), instance("i-2", claim="b"))
+        harness.server.refuses = NAME
+        await harness.sweep()
+        assert await harness.sweep(after=GRACE) == ["i-2"]
 
-    play(story)
+    run_virtual(test)
 
 
-@pytest.mark.parametrize("outage", [Unknown("down")])
+@pytest.mark.parametrize("outage", [OutcomeUnknown("down")])
 def test_nothing_is_swept_by_an_old_listing(outage):
-    async def story() -> None:
-        yard = Yard(instance())
-        await yard.sweep()
-        yard.cloud.listing = outage
-        assert await yard.sweep(after=10 * GRACE) == []
+    async def test() -> None:
+        harness = Harness(instance())
+        await harness.sweep()
+        harness.cloud.listing = outage
+        assert await harness.sweep(after=10 * GRACE) == []
 
-    play(story)
+    run_virtual(test)
 
 
 def test_nothing_is_swept_before_the_first_listing():
-    async def story() -> None:
-        yard = Yard(instance())
-        await yard.sweeper.sweep(yard._end)
-        assert yard.ended == []
+    async def test() -> None:
+        harness = Harness(instance())
+        await harness.sweeper.collect(harness._end)
+        assert harness.ended == []
 
-    play(story)
+    run_virtual(test)
 
 
 def test_an_end_that_takes_its_time_is_asked_for_rarely():
-    async def story() -> None:
-        yard = Yard(instance())
-        await yard.sweep()
-        await yard.sweep(after=GRACE)
+    async def test() -> None:
+        harness = Harness(instance())
+        await harness.sweep()
+        await harness.sweep(after=GRACE)
         for _ in range(50):
-            await yard.sweep(after=5)
-        assert yard.ended == ["i-1"]
-        assert await yard.sweep(after=60) == ["i-1", "i-1"]
+            await harness.sweep(after=5)
+        assert harness.ended == ["i-1"]
+        assert await harness.sweep(after=60) == ["i-1", "i-1"]
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_mistake_in_one_sweep_does_not_end_the_others(caplog):
-    async def story() -> None:
-        yard = Yard(instance())
-        yard.mistake = ZeroDivisionError("oops")
-        polling = asyncio.create_task(yard.listings.run())
-        sweeping = asyncio.create_task(yard.sweeper.run(yard._end))
+    async def test() -> None:
+        harness = Harness(instance())
+        harness.mistake = ZeroDivisionError("oops")
+        polling = asyncio.create_task(harness.listings.run())
+        sweeping = asyncio.create_task(harness.sweeper.run(harness._end))
         await asyncio.sleep(2 * GRACE)
-        assert (yard.ended, sweeping.done()) == ([], False)
-        yard.mistake = None
+        assert (harness.ended, sweeping.done()) == ([], False)
+        harness.mistake = None
         await asyncio.sleep(10)
-        assert yard.ended == ["i-1"]
+        assert harness.ended == ["i-1"]
         for task in (polling, sweeping):
             task.cancel()
         await asyncio.wait([polling, sweeping])
 
-    play(story)
+    run_virtual(test)
     assert "oops" in caplog.text
 
 
 def test_a_process_that_does_not_lead_sweeps_when_it_leads_again():
-    async def story() -> None:
-        yard = Yard(instance())
-        yard.is_fenced = True
-        polling = asyncio.create_task(yard.listings.run())
-        sweeping = asyncio.create_task(yard.sweeper.run(yard._end))
+    async def test() -> None:
+        harness = Harness(instance())
+        harness.is_fenced = True
+        polling = asyncio.create_task(harness.listings.run())
+        sweeping = asyncio.create_task(harness.sweeper.run(harness._end))
         await asyncio.sleep(2 * GRACE)
-        assert (yard.ended, sweeping.done()) == ([], False)
-        yard.is_fenced = False
+        assert (harness.ended, sweeping.done()) == ([], False)
+        harness.is_fenced = False
         await asyncio.sleep(10)
-        assert set(yard.ended) == {"i-1"}
+        assert set(harness.ended) == {"i-1"}
         for task in (polling, sweeping):
             task.cancel()
         await asyncio.wait([polling, sweeping])
 
-    play(story)
+    run_virtual(test)
 
 
 def test_what_was_made_long_ago_waits_only_as_long_as_listings_may_be_wrong():
     """Else a process that ends more often than every ten minutes would never sweep."""
 
-    async def story() -> None:
-        yard = Yard(instance(created=NOW.timestamp() - 60 - GRACE))
-        assert await yard.sweep() == []
-        assert await yard.sweep(after=TERMS.visibility - 1) == []
-        assert await yard.sweep(after=1.0) == ["i-1"]
+    async def test() -> None:
+        harness = Harness(instance(created=NOW.timestamp() - 60 - GRACE))
+        assert await harness.sweep() == []
+        assert await harness.sweep(after=TERMS.visibility_delay - 1) == []
+        assert await harness.sweep(after=1.0) == ["i-1"]
 
-    play(story)
+    run_virtual(test)
 
 
 def test_nothing_is_swept_while_a_claim_cannot_be_read():
-    async def story() -> None:
-        yard = Yard(instance())
-        yard.claims.unreadable.add(Key("", "of-a-newer-skysail"))
-        await yard.sweep()
-        assert await yard.sweep(after=GRACE) == []
-        yard.claims.unreadable.clear()
-        yard.claims.synced.clear()
-        assert await yard.sweep(after=GRACE) == []
-        yard.claims.synced.set()
-        await yard.sweep()
-        assert await yard.sweep(after=GRACE) == ["i-1"]
+    async def test() -> None:
+        harness = Harness(instance())
+        harness.claims.undecodable.add(Key("", "of-a-newer-skysail"))
+        await harness.sweep()
+        assert await harness.sweep(after=GRACE) == []
+        harness.claims.undecodable.clear()
+        harness.claims.synced.clear()
+        assert await harness.sweep(after=GRACE) == []
+        harness.claims.synced.set()
+        await harness.sweep()
+        assert await harness.sweep(after=GRACE) == ["i-1"]
 
-    play(story)
+    run_virtual(test)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skysail.claims.plan.planner import plan
-from skysail.claims.plan.termination import verdict
-from skysail.claims.snapshot import Call, Owner, Seen, Snapshot, Unseen
+from skysail.claims.plan.termination import termination_reason
+from skysail.claims.snapshot import CallResult, NotObserved, Observed, OwnerState, Snapshot
 from skysail.claims.types import CloudInstanceStatus, Exit
-from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown, Unsupported
-from skysail.core.actions import Delete, End, Launch, SetFinalizers
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled, Unsupported
+from skysail.core.actions import Delete, LaunchInstance, SetFinalizers, TerminateInstance
 from tests.unit.claims.samples import (
     CLOUD,
     DELETING,
@@ -34,9 +34,9 @@ from tests.unit.claims.samples import (
 ERRORS = (
     NoCapacity("x" * 40_000),
     Throttled("slow", 9.0),
-    Refused("No", "no"),
+    Rejected("No", "no"),
     Unsupported("no"),
-    Unknown("y" * 40_000),
+    OutcomeUnknown("y" * 40_000),
     Gone("?"),
 )
 EXITS = (None, exited(0), exited(37, "z" * 9000))
@@ -45,20 +45,20 @@ INSTANCES = [
     for id_, state, exit_, usd in product(("i-1", "i-2"), ("starting", "running", "ended"), EXITS, (None, 2.5))
 ]
 SEEN = [
-    *(Seen((row,)) for row in INSTANCES),
-    *(Seen(pair) for pair in combinations(INSTANCES, 2) if pair[0].id != pair[1].id),
+    *(Observed((row,)) for row in INSTANCES),
+    *(Observed(pair) for pair in combinations(INSTANCES, 2) if pair[0].id != pair[1].id),
 ]
 UNSEEN = [
-    Unseen(listings=listings, seconds=seconds, is_gone=is_gone, others=others)
+    NotObserved(listings=listings, seconds=seconds, is_gone=is_gone, others=others)
     for listings, seconds, is_gone in product(range(5), (0.0, 60.0, 61.0, 1320.0, 1321.0), (True, False))
     for others in ((), (instance("i-2"),), (instance("i-2", "ended"),))
 ]
 CALLS = [
     None,
-    Call(nonce="mine"),
-    *(Call(nonce="mine", instance=row) for row in INSTANCES if row.id == "i-1"),
+    CallResult(nonce="mine"),
+    *(CallResult(nonce="mine", instance=row) for row in INSTANCES if row.id == "i-1"),
     *(
-        Call(nonce="mine", error=error, failed=NOW, pause=timedelta(seconds=pause))
+        CallResult(nonce="mine", error=error, failed=NOW, pause=timedelta(seconds=pause))
         for error, pause in product(ERRORS, (0.0, 10.0))
     ),
 ]
@@ -70,7 +70,7 @@ CLAIMS = [
     for nonce, exit_ in product(NONCES.get(state, ("",)), KNOWN_EXITS.get(state, (None,)))
     for deadline, deleted in product((None, ago(1), ago(-60)), (None, DELETING))
 ]
-THROTTLED = Call(nonce="other", error=Throttled("slow", 9.0), failed=NOW, pause=timedelta(seconds=9))
+THROTTLED = CallResult(nonce="other", error=Throttled("slow", 9.0), failed=NOW, pause=timedelta(seconds=9))
 SENTENCES = st.sampled_from(["", "", "", "", "Not now."])
 
 
@@ -78,16 +78,16 @@ def snapshots():
     return st.builds(
         snapshot,
         st.sampled_from(CLAIMS),
-        sight=st.sampled_from(SEEN) | st.sampled_from(UNSEEN),
-        owner=st.sampled_from(Owner),
+        observation=st.sampled_from(SEEN) | st.sampled_from(UNSEEN),
+        owner=st.sampled_from(OwnerState),
         call=st.sampled_from(CALLS),
         outage=SENTENCES,
-        brake=SENTENCES,
-        rival=SENTENCES,
+        limited_by=SENTENCES,
+        blocked_by=SENTENCES,
         is_superseded=st.booleans(),
-        lived=st.sampled_from([0.0, 1e6]),
+        uptime=st.sampled_from([0.0, 1e6]),
         throttled=st.sampled_from([None, THROTTLED]),
-        asked=st.sampled_from([{}, {"i-1": NOW}, {"i-1": NOW, "i-2": NOW}]),
+        termination_requests=st.sampled_from([{}, {"i-1": NOW}, {"i-1": NOW, "i-2": NOW}]),
         order=st.sampled_from([None, order(), order(), order()]),
     )
 
@@ -97,34 +97,34 @@ def state_after(made, before):
 
 
 def is_surely_absent(of: Snapshot) -> bool:
-    sight, known = of.sight, of.object.status.instance_id
-    if not isinstance(sight, Unseen) or sight.listings < TERMS.absences:
+    sight, known = of.observation, of.object.status.instance_id
+    if not isinstance(sight, NotObserved) or sight.listings < TERMS.absence_threshold:
         return False
-    return sight.seconds > TERMS.visibility + (0.0 if known else TERMS.creating)
+    return sight.seconds > TERMS.visibility_delay + (0.0 if known else TERMS.create_timeout)
 
 
 def shown(of: Snapshot):
-    return of.sight.instances if isinstance(of.sight, Seen) else of.sight.others
+    return of.observation.instances if isinstance(of.observation, Observed) else of.observation.others
 
 
 def a_launch_writes_our_unused_ticket_and_needs_everybody_s_leave(of):
-    launches = [action for action in plan(of).actions if isinstance(action, Launch)]
+    launches = [action for action in plan(of).actions if isinstance(action, LaunchInstance)]
     if not launches:
         return
-    (launch,) = launches
-    assert (launch.cloud, launch.object, launch.order) == (CLOUD, of.object, of.order)
-    assert (launch.status.state, launch.status.launching.nonce) == ("Launching", of.ticket)
-    assert isinstance(of.sight, Unseen)
-    assert verdict(of) is None
-    assert (of.outage, of.brake, of.rival) == ("", "", "")
-    assert of.call is None or of.call.error is not None or of.call.nonce != of.ticket
+    (launch_instance,) = launches
+    assert (launch_instance.cloud, launch_instance.object, launch_instance.order) == (CLOUD, of.object, of.order)
+    assert (launch_instance.status.state, launch_instance.status.launching.nonce) == ("Launching", of.nonce)
+    assert isinstance(of.observation, NotObserved)
+    assert termination_reason(of) is None
+    assert (of.outage, of.limited_by, of.blocked_by) == ("", "", "")
+    assert of.call is None or of.call.error is not None or of.call.nonce != of.nonce
 
 
 def a_ticket_is_written_only_where_it_is_certain_that_there_is_nothing(of):
-    if not any(isinstance(action, Launch) for action in plan(of).actions):
+    if not any(isinstance(action, LaunchInstance) for action in plan(of).actions):
         return
     status = of.object.status
-    assert status.state in {None, "Claimed"} or (status.state, status.launching.nonce) == ("Launching", of.ticket)
+    assert status.state in {None, "Claimed"} or (status.state, status.launching.nonce) == ("Launching", of.nonce)
     assert of.call is None or not of.call.is_under_way
 
 
@@ -134,61 +134,65 @@ def nobody_says_launching_without_the_call(of):
 
 
 def what_is_not_seen_and_not_surely_absent_changes_nothing_by_itself(of):
-    if shown(of) or is_surely_absent(of) or verdict(of) is not None:
+    if shown(of) or is_surely_absent(of) or termination_reason(of) is not None:
         return
     made, status = plan(of), of.object.status
     mine = of.call is not None and status.launching is not None and of.call.nonce == status.launching.nonce
     is_done = mine and of.call.instance is not None and of.call.instance.exit is not None
-    assert is_done or status.state == "Terminating" or not any(isinstance(action, End) for action in made.actions)
+    assert (
+        is_done
+        or status.state == "Terminating"
+        or not any(isinstance(action, TerminateInstance) for action in made.actions)
+    )
     if made.status is not None and made.status.state == "Terminated" != status.state:
         assert status.state in {"Launching", "Unknown"}
         assert mine
-        assert isinstance(of.call.error, (Refused, Unsupported)) or of.call.instance is not None
+        assert isinstance(of.call.error, (Rejected, Unsupported)) or of.call.instance is not None
 
 
 def a_doubt_is_left_by_a_sight_an_answer_or_sure_absence_only(of):
     made, status = plan(of), of.object.status
     if status.state == "Unknown" and state_after(made, of) != "Unknown":
         is_answered = of.call is not None and of.call.nonce == status.launching.nonce and of.call.instance is not None
-        assert isinstance(of.sight, Seen) or is_answered or is_surely_absent(of)
+        assert isinstance(of.observation, Observed) or is_answered or is_surely_absent(of)
 
 
 def an_instance_that_is_known_is_given_up_only_for_one_that_is_seen_beside_it_or_when_it_is_gone(of):
     made, known = plan(of), of.object.status.instance_id
     if known and made.status is not None and made.status.instance_id != known:
-        is_gone = is_surely_absent(of) and of.sight.is_gone
+        is_gone = is_surely_absent(of) and of.observation.is_gone
         assert is_gone or known in {row.id for row in shown(of)}
 
 
 def who_nobody_wants_is_ended_whatever_else_is_seen(of):
     status = of.object.status
-    if status.state not in {"Starting", "Running", "Terminating"} or verdict(of) is None:
+    if status.state not in {"Starting", "Running", "Terminating"} or termination_reason(of) is None:
         return
     made = plan(of)
-    ended = {action.instance for action in made.actions if isinstance(action, End)}
+    ended = {action.instance for action in made.actions if isinstance(action, TerminateInstance)}
     told_ended = {row.id for row in shown(of) if row.state == "ended"}
-    is_gone = is_surely_absent(of) and of.sight.is_gone
-    assert is_gone or status.instance_id in ended | told_ended | set(of.asked)
+    is_gone = is_surely_absent(of) and of.observation.is_gone
+    assert is_gone or status.instance_id in ended | told_ended | set(of.termination_requests)
 
 
 def an_end_is_believed_only_where_it_is_confirmed(of):
     made, status = plan(of), of.object.status
     if status.state not in {"Starting", "Running", "Terminating"} or state_after(made, of) != "Terminated":
         return
-    if isinstance(of.sight, Unseen):
+    if isinstance(of.observation, NotObserved):
         assert is_surely_absent(of)
-        assert of.sight.is_gone
-        assert {row.state for row in of.sight.others} <= {"ended"}
+        assert of.observation.is_gone
+        assert {row.state for row in of.observation.others} <= {"ended"}
     else:
-        assert {row.state for row in of.sight.instances} == {"ended"}
-        assert status.instance_id in {row.id for row in of.sight.instances}
+        assert {row.state for row in of.observation.instances} == {"ended"}
+        assert status.instance_id in {row.id for row in of.observation.instances}
 
 
 def a_claim_is_let_go_only_when_its_end_is_written_and_nobody_needs_it(of):
     goes = [action for action in plan(of).actions if isinstance(action, (SetFinalizers, Delete))]
     if goes:
         assert of.object.status.state == "Terminated"
-        assert of.owner is Owner.ABSENT or of.is_superseded
+        assert of.owner is OwnerState.ABSENT or of.is_superseded
         assert {row.state for row in shown(of)} <= {"ended"}
 
 
@@ -210,11 +214,11 @@ def only_instances_of_this_claim_are_ended(of):
     known = {of.object.status.instance_id}
     known |= {row.id for row in shown(of)}
     known |= {of.call.instance.id} if of.call is not None and of.call.instance is not None else set()
-    assert {action.instance for action in plan(of).actions if isinstance(action, End)} <= known - {""}
+    assert {action.instance for action in plan(of).actions if isinstance(action, TerminateInstance)} <= known - {""}
 
 
 def an_owner_that_cannot_be_asked_counts_as_one_that_is_there(of):
-    there, unknown = (msgspec.structs.replace(of, owner=owner) for owner in (Owner.PRESENT, Owner.UNKNOWN))
+    there, unknown = (msgspec.structs.replace(of, owner=owner) for owner in (OwnerState.PRESENT, OwnerState.UNKNOWN))
     assert plan(there) == plan(unknown)
 
 
@@ -266,11 +270,11 @@ def carried_out(of: Snapshot, made) -> Snapshot:
     object_, changes = of.object, {}
     for action in made.actions:
         match action:
-            case End():
-                changes["asked"] = {**changes.get("asked", of.asked), action.instance: of.now}
-            case Launch():
+            case TerminateInstance():
+                changes["asked"] = {**changes.get("asked", of.termination_requests), action.instance: of.now}
+            case LaunchInstance():
                 object_ = msgspec.structs.replace(object_, status=action.status)
-                changes |= {"call": Call(nonce=action.status.launching.nonce), "ticket": "another"}
+                changes |= {"call": CallResult(nonce=action.status.launching.nonce), "nonce": "another"}
             case Delete():
                 metadata = msgspec.structs.replace(object_.metadata, deletion_timestamp=DELETING)
                 object_ = msgspec.structs.replace(object_, metadata=metadata)

@@ -9,12 +9,12 @@ import pytest
 
 from skysail.base.names import Condition as Conditions
 from skysail.base.names import Finalizer, Reason
-from skysail.claims.provider import ClaimedProvider, Wishes, claim_name, run_of, state_of
+from skysail.claims.provider import ClaimProvider, CloudRequirements, claim_name, run_of, state_of
 from skysail.claims.reconciler import INDEXES
-from skysail.claims.tracking.launch_specs import Orders
+from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, Exit
-from skysail.cloud.account import Gpus
-from skysail.cloud.errors import Gone, Unknown, Unsupported
+from skysail.cloud.account import GpuRequest
+from skysail.cloud.errors import Gone, OutcomeUnknown, Unsupported
 from skysail.cloud.provider import Container, Ended, Pending, Pod, RunId, Running
 from skysail.kube.api.fields import Condition
 from skysail.kube.api.objects import Key
@@ -72,15 +72,15 @@ class Quay:
         self.claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
         self.claims.synced.set()
         self.ordered: list[str] = []
-        self.orders = Orders(self.ordered.append)
+        self.orders = LaunchSpecs(self.ordered.append)
         self.cloud = ScriptedCloud()
         self.woken: list[str] = []
-        self.provider = ClaimedProvider(
+        self.provider = ClaimProvider(
             Client(self.server), self.cloud, self.claims, self.orders, cluster=CLUSTER, wake=self.woken.append
         )
 
     async def start(self, run: RunId = RUN) -> CloudInstance:
-        await self.provider.prepare(POD)
+        await self.provider.create_sandbox(POD)
         await self.provider.start(run, MAIN)
         return self.claims.get(Key("", claim_name(run)))
 
@@ -94,8 +94,8 @@ class Quay:
         return {name: row for (_, name), row in self.world.objects[CLOUD_INSTANCE.resource].items()}
 
 
-def play(story) -> None:
-    virtual_time.run(story())
+def run_virtual(test) -> None:
+    virtual_time.run(test())
 
 
 def launched(reason: str, message: str = "") -> tuple[Condition, ...]:
@@ -103,30 +103,32 @@ def launched(reason: str, message: str = "") -> tuple[Condition, ...]:
 
 
 def test_a_start_is_an_order_and_a_claim():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
-        quay.provider.wishes = lambda _: Wishes(gpus=Gpus("H100", 2), seconds=90.0, grace=7.0, work="job/3")
+        quay.provider.requirements = lambda _: CloudRequirements(
+            gpus=GpuRequest("H100", 2), seconds=90.0, grace=7.0, work="job/3"
+        )
         made = await quay.start()
         assert list(quay.stored) == [NAME]
         assert quay.stored[NAME]["metadata"]["finalizers"] == [Finalizer.CLAIM]
-        assert (made.spec.for_.uid, made.spec.for_.work, made.spec.gpu.count) == (UID, "job/3", 2)
+        assert (made.spec.owner.uid, made.spec.owner.work_key, made.spec.gpu.count) == (UID, "job/3", 2)
         assert (made.spec.account, made.spec.grace_seconds) == (ACCOUNT, 7)
-        order = quay.orders.get(NAME)
-        assert (order.cluster, order.claim, order.seconds, order.container) == (CLUSTER, NAME, 90.0, MAIN)
+        spec = quay.orders.get(NAME)
+        assert (spec.cluster, spec.claim, spec.max_lifetime, spec.container) == (CLUSTER, NAME, 90.0, MAIN)
         assert quay.ordered == [NAME]
         assert run_of(made) == RUN
 
-    play(story)
+    run_virtual(test)
 
 
 def test_nobody_lives_longer_than_the_cloud_lets_him():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
-        quay.provider.wishes = lambda _: Wishes(seconds=1e9)
+        quay.provider.requirements = lambda _: CloudRequirements(seconds=1e9)
         await quay.start()
-        assert quay.orders.get(NAME).seconds == quay.cloud.terms.longest
+        assert quay.orders.get(NAME).max_lifetime == quay.cloud.terms.max_lifetime
 
-    play(story)
+    run_virtual(test)
 
 
 def test_names_fit_into_labels_and_differ():
@@ -136,7 +138,7 @@ def test_names_fit_into_labels_and_differ():
 
 
 def test_two_starts_are_one_claim_also_by_two_processes_of_which_one_is_late():
-    async def story() -> None:
+    async def test() -> None:
         first = Quay()
         second = Quay(first.world)
         await first.start()
@@ -147,37 +149,37 @@ def test_two_starts_are_one_claim_also_by_two_processes_of_which_one_is_late():
         assert made.metadata.uid == first.stored[NAME]["metadata"]["uid"]
         assert isinstance(await second.provider.state(RUN), Pending)
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_claim_that_cannot_be_written_is_told():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         quay.server.is_down = True
-        with pytest.raises(Unknown, match=f"Claim {NAME} could not be created"):
+        with pytest.raises(OutcomeUnknown, match=f"Claim {NAME} could not be created"):
             await quay.start()
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_pod_without_a_place_is_not_started():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         with pytest.raises(Gone):
             await quay.provider.start(RUN, MAIN)
         assert quay.stored == {}
 
-    play(story)
+    run_virtual(test)
 
 
 def test_one_claim_is_one_container():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
-        assert quay.cloud.abilities.several_containers
-        assert not quay.provider.abilities.several_containers
-        assert quay.provider.abilities.exec
+        assert quay.cloud.features.multi_container
+        assert not quay.provider.features.multi_container
+        assert quay.provider.features.exec
 
-    play(story)
+    run_virtual(test)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_one_claim_is_one_container():
     [
         (claim(), Pending("ContainerCreating")),
         (claim("Claimed", conditions=launched(Reason.NO_CAPACITY, "None left.")), Pending("NoCapacity", "None left.")),
-        (claim("Claimed", conditions=launched(Reason.ORDER_AWAITED, "...")), Pending("ContainerCreating")),
+        (claim("Claimed", conditions=launched(Reason.WAITING_FOR_NODE, "...")), Pending("ContainerCreating")),
         (claim("Unknown", conditions=launched(Reason.REPLY_LOST, "Lost.")), Pending("ReplyLost", "Lost.")),
         (claim("Starting", conditions=launched(Reason.LAUNCHED, "...")), Pending("ContainerCreating")),
         (claim("Running", ready_time=ago(30)), Running(NOW.timestamp() - 30, "cloud/i-1")),
@@ -196,7 +198,7 @@ def test_one_claim_is_one_container():
             Ended(code=3, reason="Error", message="m", started=NOW.timestamp() - 30, ended=NOW.timestamp() - 7),
         ),
         (
-            claim("Terminated", conditions=(Condition(Conditions.ENDED, "True", ago(5), "Refused", "Never."),)),
+            claim("Terminated", conditions=(Condition(Conditions.TERMINATED, "True", ago(5), "Refused", "Never."),)),
             Ended(code=128, reason="Refused", message="Never.", ended=NOW.timestamp() - 5),
         ),
     ],
@@ -213,34 +215,34 @@ def test_the_id_at_the_cloud_is_the_id_of_the_image(cloud, want, state):
 
 
 def test_who_was_ordered_in_an_earlier_life_has_to_be_started_again():
-    async def story() -> None:
+    async def test() -> None:
         first = Quay()
         made = await first.start()
-        assert not (await first.provider.state(RUN)).is_forgotten
+        assert not (await first.provider.state(RUN)).needs_restart_spec
         second = Quay(first.world)
         for state in ("Claimed", "Launching", "Unknown"):
             second.show(made, state=state)
-            assert (await second.provider.state(RUN)).is_forgotten
-            assert (await second.provider.list()).runs[RUN].is_forgotten
+            assert (await second.provider.state(RUN)).needs_restart_spec
+            assert (await second.provider.list()).runs[RUN].needs_restart_spec
             made = second.claims.get(Key("", NAME))
         await second.start()
-        assert not (await second.provider.state(RUN)).is_forgotten
+        assert not (await second.provider.state(RUN)).needs_restart_spec
         assert second.server.writes == []
 
-    play(story)
+    run_virtual(test)
 
 
 def test_what_the_cloud_has_made_needs_no_order():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         quay.claims.put(claim("Starting"))
-        assert not (await quay.provider.state(RUN)).is_forgotten
+        assert not (await quay.provider.state(RUN)).needs_restart_spec
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_stop_deletes_the_claim_once_and_the_run_goes_on_until_the_end_is_confirmed():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         await quay.start()
         await quay.provider.stop(RUN, 5.0)
@@ -250,89 +252,89 @@ def test_a_stop_deletes_the_claim_once_and_the_run_goes_on_until_the_end_is_conf
         assert isinstance(await quay.provider.state(RUN), Pending)
         await quay.provider.stop(RunId(UID, "main", 7), 0.0)
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_release_forgets_the_pod_and_leaves_its_end_to_who_asks_whether_it_exists():
     """A node may have lost sight of a pod that runs: nothing ends because of that."""
 
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         await quay.start()
         await quay.start(RunId(UID, "main", 1))
         quay.claims.put(claim("Running", of=spec("u-2")))
-        await quay.provider.release(UID)
-        await quay.provider.release("nobody")
+        await quay.provider.remove_sandbox(UID)
+        await quay.provider.remove_sandbox("nobody")
         assert quay.server.writes == ["POST", "POST"]
         assert sorted(quay.woken) == [f"{UID}-0", f"{UID}-1"]
         assert (await quay.provider.list()).pods == {}
         assert quay.orders.get(NAME) is None
 
-    play(story)
+    run_virtual(test)
 
 
 def test_two_nodes_of_one_cloud_do_not_forget_each_other_s_orders():
-    async def story() -> None:
+    async def test() -> None:
         quay, other = Quay(), Quay()
-        neighbour = ClaimedProvider(
+        neighbour = ClaimProvider(
             Client(quay.server), quay.cloud, quay.claims, quay.orders, cluster=CLUSTER, wake=other.woken.append
         )
         await quay.start()
-        await neighbour.release(UID)
+        await neighbour.remove_sandbox(UID)
         assert (quay.orders.get(NAME) is not None, other.woken) == (True, [NAME])
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_stop_that_failed_is_repeated():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         await quay.start()
         quay.server.is_down = True
-        with pytest.raises(Unknown, match="could not be deleted"):
+        with pytest.raises(OutcomeUnknown, match="could not be deleted"):
             await quay.provider.stop(RUN, 0.0)
         quay.server.is_down = False
         await quay.provider.stop(RUN, 0.0)
         assert quay.stored[NAME]["metadata"]["deletionTimestamp"]
 
-    play(story)
+    run_virtual(test)
 
 
 def test_what_has_ended_is_not_stopped():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         quay.show(await quay.start(), state="Terminated", end_time=ago(1))
         await quay.provider.stop(RUN, 0.0)
         assert quay.server.writes == ["POST"]
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_launch_is_for_the_gpus_of_its_claim_whatever_the_pod_says_since():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
-        quay.provider.wishes = lambda _: Wishes(gpus=Gpus("T4", 1))
+        quay.provider.requirements = lambda _: CloudRequirements(gpus=GpuRequest("T4", 1))
         await quay.start()
-        quay.provider.wishes = lambda _: Wishes(gpus=Gpus("H100", 8))
+        quay.provider.requirements = lambda _: CloudRequirements(gpus=GpuRequest("H100", 8))
         await quay.start()
-        assert quay.orders.get(NAME).gpus == Gpus("T4", 1)
+        assert quay.orders.get(NAME).gpus == GpuRequest("T4", 1)
 
-    play(story)
+    run_virtual(test)
 
 
 def test_gpus_of_any_type_are_the_clouds_choice():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
-        quay.provider.wishes = lambda _: Wishes(gpus=Gpus("", 2))
+        quay.provider.requirements = lambda _: CloudRequirements(gpus=GpuRequest("", 2))
         for _ in range(2):
             assert (await quay.start()).spec.gpu.type == "any"
-            assert quay.orders.get(NAME).gpus == Gpus("", 2)
+            assert quay.orders.get(NAME).gpus == GpuRequest("", 2)
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_claim_that_moved_on_is_not_deleted_on_old_news():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         await quay.start()
         known = quay.claims.get(Key("", NAME))
@@ -342,57 +344,57 @@ def test_a_claim_that_moved_on_is_not_deleted_on_old_news():
             {**quay.stored[NAME], "status": {"state": "Terminated"}},
             Write(Manager("skysail", "Update", "status")),
         )
-        with pytest.raises(Unknown, match="could not be deleted"):
+        with pytest.raises(OutcomeUnknown, match="could not be deleted"):
             await quay.provider.stop(RUN, 0.0)
         assert quay.claims.get(Key("", NAME)) == known
         assert "deletionTimestamp" not in quay.stored[NAME]["metadata"]
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_claim_that_is_gone_already_is_as_good_as_deleted():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         quay.claims.put(claim("Running"))
         await quay.provider.stop(RUN, 0.0)
         assert quay.server.writes == ["DELETE"]
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_listing_shows_the_runs_of_this_cloud_only():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         quay.claims.put(claim("Running", ready_time=ago(1)))
         quay.claims.put(claim("Running", of=spec("u-2", provider="elsewhere")))
-        for_ = msgspec.structs.replace(spec("u-3").for_, kind="ModalEndpoint")
-        quay.claims.put(claim("Running", of=spec("u-3", for_=for_)))
-        listing = await quay.provider.list()
-        assert (list(listing.runs), listing.complete) == ([RUN], True)
+        for_ = msgspec.structs.replace(spec("u-3").owner, kind="ModalEndpoint")
+        quay.claims.put(claim("Running", of=spec("u-3", owner=for_)))
+        runtime_listing = await quay.provider.list()
+        assert (list(runtime_listing.runs), runtime_listing.complete) == ([RUN], True)
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_claim_that_cannot_be_read_is_neither_there_nor_gone():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         quay.claims.put(claim("Running", ready_time=ago(1)))
-        quay.claims.cannot_read(Key("", NAME))
+        quay.claims.mark_undecodable(Key("", NAME))
         assert not (await quay.provider.list()).complete
-        with pytest.raises(Unknown):
+        with pytest.raises(OutcomeUnknown):
             await quay.provider.state(RUN)
         assert await quay.provider.state(RunId("nobody", "main", 0)) is None
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_cache_that_is_not_filled_yet_is_not_the_whole_truth():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         quay.claims.synced.clear()
         assert not (await quay.provider.list()).complete
 
-    play(story)
+    run_virtual(test)
 
 
 async def said(quay: Quay) -> list[bytes]:
@@ -400,7 +402,7 @@ async def said(quay: Quay) -> list[bytes]:
 
 
 def test_output_waits_for_the_instance():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         made = await quay.start()
         reading = asyncio.create_task(said(quay))
@@ -411,32 +413,32 @@ def test_output_waits_for_the_instance():
         quay.show(made, state="Starting", instance_id="i-4")
         assert await reading == [b"of i-4"]
 
-    play(story)
+    run_virtual(test)
 
 
 @pytest.mark.parametrize("ends", ["Terminated", "gone"])
 def test_output_of_what_never_was_ends(ends):
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         made = await quay.start()
         reading = asyncio.create_task(said(quay))
         await asyncio.sleep(1)
         if ends == "gone":
-            quay.claims.ended(made)
+            quay.claims.mark_deleted(made)
         else:
             quay.show(made, state="Terminated")
         assert await reading == []
 
-    play(story)
+    run_virtual(test)
 
 
 def test_output_outlives_the_end():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         quay.claims.put(claim("Terminated", instance_id="i-4"))
         assert await said(quay) == [b"of i-4"]
 
-    play(story)
+    run_virtual(test)
 
 
 async def _first(changes, many: int) -> list[RunId]:
@@ -444,42 +446,42 @@ async def _first(changes, many: int) -> list[RunId]:
 
 
 def test_changes_tell_the_runs_of_this_cloud():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         changes = quay.provider.changes()
         following = asyncio.create_task(_first(changes, 2))
         await asyncio.sleep(1)
         quay.claims.put(claim("Running", of=FAR))
         quay.claims.put(claim("Running", of=spec("u-2", launch=3)))
-        quay.claims.ended(claim("Running", of=spec("u-2", launch=3)))
+        quay.claims.mark_deleted(claim("Running", of=spec("u-2", launch=3)))
         assert await following == [RunId("u-2", "main", 3)] * 2
 
-    play(story)
+    run_virtual(test)
 
 
 @pytest.mark.parametrize("state", [None, "Starting", "Terminating", "Terminated"])
 def test_nobody_talks_to_what_does_not_run(state):
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         quay.claims.put(claim(state, metadata={"deletion_timestamp": DELETING}))
         with pytest.raises(Gone):
             await quay.provider.exec(RUN, ("ls",), stdin=False, tty=False)
         with pytest.raises(Gone):
-            await quay.provider.dial(UID, 80)
+            await quay.provider.connect(UID, 80)
         with pytest.raises(Unsupported):
             await quay.provider.update(UID, "v", ())
         assert quay.cloud.talks == []
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_port_leads_to_the_latest_launch():
-    async def story() -> None:
+    async def test() -> None:
         quay = Quay()
         for launch in (9, 10):
             quay.claims.put(claim("Running", of=spec(launch=launch), instance_id=f"i-{launch}"))
-        await quay.provider.dial(UID, 80)
+        await quay.provider.connect(UID, 80)
         assert quay.cloud.talks == ["i-10: 80"]
         assert quay.provider.name == CLOUD
 
-    play(story)
+    run_virtual(test)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from skysail.claims.limits.launch_limiter import Brake, Limits
-from skysail.claims.reconciler import INDEXES, Claims, Desk
-from skysail.claims.snapshot import Owner, Unseen
-from skysail.claims.tracking.cloud_calls import Calls
-from skysail.claims.tracking.launch_specs import Orders
-from skysail.claims.tracking.owners import PodOwners
+from skysail.claims.limits.launch_limiter import LaunchLimiter, LaunchLimits
+from skysail.claims.reconciler import INDEXES, CloudInstanceReconciler, ProcessState
+from skysail.claims.snapshot import NotObserved, OwnerState
+from skysail.claims.tracking.cloud_calls import CloudCalls
+from skysail.claims.tracking.launch_specs import LaunchSpecs
+from skysail.claims.tracking.owners import PodOwnerLookup
 from skysail.claims.tracking.uptime import Ages
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.kube.api.objects import Key, Meta, Object
@@ -24,8 +24,8 @@ DOUBTED = claim("Unknown", nonce="theirs")
 RUNNING = claim("Running")
 
 
-def play(story) -> None:
-    virtual_time.run(story())
+def run_virtual(test) -> None:
+    virtual_time.run(test())
 
 
 class Known:
@@ -35,13 +35,13 @@ class Known:
         self.go: set[str] = set()
 
     async def find(self, for_):
-        return Owner.PRESENT
+        return OwnerState.PRESENT
 
-    def stays(self, for_):
+    def is_kept(self, for_):
         return for_.uid not in self.go
 
 
-class Office:
+class Harness:
     """A controller of claims over one cloud."""
 
     def __init__(self, *claims: CloudInstance) -> None:
@@ -50,12 +50,14 @@ class Office:
         self.cache: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
         for one in claims:
             self.cache.put(one)
-        brake = Brake(Limits(), clock=lambda: 0.0, now=lambda: NOW)
-        calls = Calls({}, brake, now=lambda: NOW, rng=_Rng(), changed=self.desk.woken.append)
-        memory = Desk(calls, Orders(self.desk.woken.append), brake, Ages(lambda: 0.0))
-        listings = {self.desk.cloud.name: self.desk.listings}
+        limiter = LaunchLimiter(LaunchLimits(), clock=lambda: 0.0, now=lambda: NOW)
+        cloud_calls = CloudCalls({}, limiter, now=lambda: NOW, rng=_Rng(), changed=self.desk.woken.append)
+        memory = ProcessState(cloud_calls, LaunchSpecs(self.desk.woken.append), limiter, Ages(lambda: 0.0))
+        inventory = {self.desk.cloud.name: self.desk.listings}
         self.owners = Known()
-        self.controller = Claims(self.cache, listings, self.owners, memory, identity="me", now=lambda: NOW)
+        self.controller = CloudInstanceReconciler(
+            self.cache, inventory, self.owners, memory, identity="me", now=lambda: NOW
+        )
 
     async def snapshot(self, of: CloudInstance):
         return await self.controller.observe(Key("", of.metadata.name))
@@ -66,20 +68,20 @@ class _Rng:
         return 7
 
 
-LONG = {"times": 3, "every": TERMS.visibility}
+LONG = {"times": 3, "every": TERMS.visibility_delay}
 
 
 @pytest.mark.parametrize("namespace", ["n", "elsewhere"])
 def test_an_owner_is_its_namespace_and_uid(namespace):
     pod = Object(Meta(name="a", namespace=namespace, uid=UID))
-    owners = PodOwners(Client(_NoPods()), {UID: pod}.get)
+    owners = PodOwnerLookup(Client(_NoPods()), {UID: pod}.get)
     is_owner = namespace == "n"
 
-    async def story() -> None:
-        assert await owners.find(spec().for_) == (Owner.PRESENT if is_owner else Owner.ABSENT)
-        assert owners.stays(spec().for_) == is_owner
+    async def test() -> None:
+        assert await owners.find(spec().owner) == (OwnerState.PRESENT if is_owner else OwnerState.ABSENT)
+        assert owners.is_kept(spec().owner) == is_owner
 
-    play(story)
+    run_virtual(test)
 
 
 class _NoPods:
@@ -88,69 +90,69 @@ class _NoPods:
 
 
 def test_a_snapshot_is_made_without_a_word_to_the_cloud():
-    async def story() -> None:
-        office = Office(RUNNING)
-        await office.desk.poll(**LONG)
-        office.desk.cloud.is_silent = True
-        assert (await office.snapshot(RUNNING)).sight.is_gone
+    async def test() -> None:
+        harness = Harness(RUNNING)
+        await harness.desk.poll(**LONG)
+        harness.desk.cloud.is_silent = True
+        assert (await harness.snapshot(RUNNING)).observation.is_gone
 
-    play(story)
+    run_virtual(test)
 
 
 def test_an_older_object_with_the_same_work_is_a_rival_until_its_end_is_confirmed():
-    async def story() -> None:
-        old = claim("Running", of=spec("u-1", work="w"), metadata={"creation_timestamp": "2026-11-15T11:00:00Z"})
-        new = claim("Claimed", of=spec("u-2", work="w"), metadata={"creation_timestamp": "2026-11-15T11:01:00Z"})
-        office = Office(old, new)
-        assert "i-1" in (await office.snapshot(new)).rival
-        assert (await office.snapshot(old)).rival == ""
-        office.cache.put(moved(old, state="Terminated"))
-        assert (await office.snapshot(new)).rival == ""
+    async def test() -> None:
+        old = claim("Running", of=spec("u-1", work_key="w"), metadata={"creation_timestamp": "2026-11-15T11:00:00Z"})
+        new = claim("Claimed", of=spec("u-2", work_key="w"), metadata={"creation_timestamp": "2026-11-15T11:01:00Z"})
+        harness = Harness(old, new)
+        assert "i-1" in (await harness.snapshot(new)).blocked_by
+        assert (await harness.snapshot(old)).blocked_by == ""
+        harness.cache.put(moved(old, state="Terminated"))
+        assert (await harness.snapshot(new)).blocked_by == ""
 
-    play(story)
+    run_virtual(test)
 
 
 def test_the_next_pod_of_a_job_waits_for_one_that_goes_and_for_no_other():
-    async def story() -> None:
-        old = claim("Running", of=spec("u-1", job="j"), metadata={"creation_timestamp": "2026-11-15T11:00:00Z"})
-        new = claim("Claimed", of=spec("u-2", job="j"), metadata={"creation_timestamp": "2026-11-15T11:01:00Z"})
-        office = Office(old, new)
-        assert (await office.snapshot(new)).rival == ""
-        office.owners.go.add("u-1")
-        assert "i-1" in (await office.snapshot(new)).rival
-        assert "is being deleted" in (await office.snapshot(old)).rival
-        office.owners.go.clear()
-        office.cache.put(msgspec.structs.replace(old, metadata=_deleted(old.metadata)))
-        assert "i-1" in (await office.snapshot(new)).rival
-        office.cache.put(moved(moved(old), state="Terminated"))
-        assert (await office.snapshot(new)).rival == ""
+    async def test() -> None:
+        old = claim("Running", of=spec("u-1", job_uid="j"), metadata={"creation_timestamp": "2026-11-15T11:00:00Z"})
+        new = claim("Claimed", of=spec("u-2", job_uid="j"), metadata={"creation_timestamp": "2026-11-15T11:01:00Z"})
+        harness = Harness(old, new)
+        assert (await harness.snapshot(new)).blocked_by == ""
+        harness.owners.go.add("u-1")
+        assert "i-1" in (await harness.snapshot(new)).blocked_by
+        assert "is being deleted" in (await harness.snapshot(old)).blocked_by
+        harness.owners.go.clear()
+        harness.cache.put(msgspec.structs.replace(old, metadata=_deleted(old.metadata)))
+        assert "i-1" in (await harness.snapshot(new)).blocked_by
+        harness.cache.put(moved(moved(old), state="Terminated"))
+        assert (await harness.snapshot(new)).blocked_by == ""
 
-    play(story)
+    run_virtual(test)
 
 
-@pytest.mark.parametrize("owner", [{"work": "w"}, {"job": "w"}])
+@pytest.mark.parametrize("owner", [{"work_key": "w"}, {"job_uid": "w"}])
 def test_what_another_namespace_says_of_its_work_is_nothing_to_us(owner):
-    async def story() -> None:
+    async def test() -> None:
         theirs = spec("u-1", **owner)
-        theirs = msgspec.structs.replace(theirs, for_=msgspec.structs.replace(theirs.for_, namespace="elsewhere"))
+        theirs = msgspec.structs.replace(theirs, owner=msgspec.structs.replace(theirs.owner, namespace="elsewhere"))
         old = claim("Running", of=theirs, metadata={"creation_timestamp": "2026-11-15T11:00:00Z"})
         new = claim("Claimed", of=spec("u-2", **owner))
-        office = Office(old, new)
-        office.owners.go.add("u-1")
-        assert (await office.snapshot(new)).rival == ""
+        harness = Harness(old, new)
+        harness.owners.go.add("u-1")
+        assert (await harness.snapshot(new)).blocked_by == ""
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_claim_that_cannot_be_read_may_be_a_rival():
-    async def story() -> None:
-        worker, alone = claim("Claimed", of=spec("u-1", work="w")), claim("Claimed", of=spec("u-2"))
-        office = Office(worker, alone)
-        office.cache.unreadable.add(Key("", "of-a-newer-skysail"))
-        assert "of-a-newer-skysail" in (await office.snapshot(worker)).rival
-        assert (await office.snapshot(alone)).rival == ""
+    async def test() -> None:
+        worker, alone = claim("Claimed", of=spec("u-1", work_key="w")), claim("Claimed", of=spec("u-2"))
+        harness = Harness(worker, alone)
+        harness.cache.undecodable.add(Key("", "of-a-newer-skysail"))
+        assert "of-a-newer-skysail" in (await harness.snapshot(worker)).blocked_by
+        assert (await harness.snapshot(alone)).blocked_by == ""
 
-    play(story)
+    run_virtual(test)
 
 
 def _deleted(metadata: Meta) -> Meta:
@@ -158,35 +160,35 @@ def _deleted(metadata: Meta) -> Meta:
 
 
 def test_a_later_launch_for_the_same_object_supersedes():
-    async def story() -> None:
+    async def test() -> None:
         first, second = claim("Terminated", of=spec(launch=9)), claim("Claimed", of=spec(launch=10))
-        office = Office(first, second, claim("Claimed", of=spec("u-2", launch=11)))
-        assert (await office.snapshot(first)).is_superseded
-        assert not (await office.snapshot(second)).is_superseded
+        harness = Harness(first, second, claim("Claimed", of=spec("u-2", launch=11)))
+        assert (await harness.snapshot(first)).is_superseded
+        assert not (await harness.snapshot(second)).is_superseded
 
-    play(story)
+    run_virtual(test)
 
 
 @pytest.mark.parametrize(("account", "is_ours"), [("", True), (ACCOUNT, True), ("theirs", False)])
 def test_what_another_account_lists_says_nothing_about_an_instance(account, is_ours):
-    async def story() -> None:
+    async def test() -> None:
         running = claim("Running", of=spec(account=account))
-        office = Office(running)
-        await office.desk.poll(**LONG)
-        found = await office.snapshot(running)
+        harness = Harness(running)
+        await harness.desk.poll(**LONG)
+        found = await harness.snapshot(running)
         assert found.has_account is is_ours
-        assert (found.sight == Unseen()) is not is_ours
+        assert (found.observation == NotObserved()) is not is_ours
         assert ("Account theirs at cloud" in found.outage) is not is_ours
-        assert ("i-1" in office.desk.cloud.looks) is is_ours
+        assert ("i-1" in harness.desk.cloud.looks) is is_ours
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_claim_of_a_cloud_that_was_removed_from_the_settings_says_so():
-    async def story() -> None:
+    async def test() -> None:
         orphan = claim("Running", of=spec(provider="elsewhere"))
-        found = await Office(orphan).snapshot(orphan)
+        found = await Harness(orphan).snapshot(orphan)
         assert not found.has_account
         assert "account at elsewhere is not configured" in found.outage
 
-    play(story)
+    run_virtual(test)

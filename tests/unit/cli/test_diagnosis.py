@@ -13,7 +13,7 @@ from skysail.cli import job_rows
 from skysail.cli.diagnosis import _ADVICE, diagnosis
 from skysail.kinds.training.api.training_job import TrainingJob
 from skysail.kinds.training.plan import planner
-from tests.unit.kinds.training import builders as life
+from tests.unit.kinds.training import builders
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FAILURE = {
@@ -28,13 +28,13 @@ FAILURE = {
 ATTEMPTS = [
     {
         "number": 0,
-        "startTime": life.ago(600),
-        "runTime": life.ago(570),
-        "endTime": life.ago(60),
+        "startTime": builders.ago(600),
+        "runTime": builders.ago(570),
+        "endTime": builders.ago(60),
         "cause": "Failed",
         "failure": FAILURE,
     },
-    {"number": 1, "startTime": life.ago(50), "resumedFrom": {"path": "/checkpoints/120", "step": 120}},
+    {"number": 1, "startTime": builders.ago(50), "resumedFrom": {"path": "/checkpoints/120", "step": 120}},
 ]
 PROGRESS = {
     "percent": 42,
@@ -42,12 +42,12 @@ PROGRESS = {
     "step": 1200,
     "estimatedRemainingSeconds": 300,
     "metrics": [{"name": "loss", "value": "0.12"}],
-    "lastUpdatedTime": life.ago(3),
+    "lastUpdatedTime": builders.ago(3),
 }
 
 
 def condition(reason: str, message: str, type_: str = "Running", value: str = "False") -> dict[str, object]:
-    return {"type": type_, "status": value, "lastTransitionTime": life.ago(9), "reason": reason, "message": message}
+    return {"type": type_, "status": value, "lastTransitionTime": builders.ago(9), "reason": reason, "message": message}
 
 
 def job(*, phase: str = "Running", generation: int = 0, **status: object) -> TrainingJob:
@@ -60,7 +60,7 @@ def job(*, phase: str = "Running", generation: int = 0, **status: object) -> Tra
         "name": "mnist",
         "namespace": "ml-jobs",
         "uid": "u",
-        "creationTimestamp": life.ago(600),
+        "creationTimestamp": builders.ago(600),
         "generation": generation,
     }
     shown = {"phase": phase, "workerStatuses": workers, **status}
@@ -77,12 +77,12 @@ def told(of: TrainingJob) -> str:
 def test_a_rank_that_died_is_told_with_all_that_is_known():
     shown = told(
         job(
-            startTime=life.ago(570),
+            startTime=builders.ago(570),
             conditions=[condition("Running", "All 2 pods run or have succeeded.", value="True")],
             failure=FAILURE,
             attempts=ATTEMPTS,
             progress=PROGRESS,
-            checkpoint={"path": "/checkpoints/120", "step": 120, "saveTime": life.ago(180)},
+            checkpoint={"path": "/checkpoints/120", "step": 120, "saveTime": builders.ago(180)},
         )
     )
     lines = shown.splitlines()
@@ -98,7 +98,7 @@ def test_a_rank_that_died_is_told_with_all_that_is_known():
     (first,) = [line for line in lines if "Worker 1, exit code 137, OOMKilled" in line]
     assert [cell.strip() for cell in first.strip("│").split("│")] == [
         "0",
-        life.ago(600),
+        builders.ago(600),
         "30s",
         "9m",
         "Failed",
@@ -137,7 +137,7 @@ def test_a_rank_that_died_is_told_with_all_that_is_known():
             "kubectl edit trainingjob mnist -n ml-jobs",
         ),
         (
-            {"phase": "Suspended", "conditions": [condition("PodsEnding", "Pod a is still terminating.")]},
+            {"phase": "Suspended", "conditions": [condition("PodsTerminating", "Pod a is still terminating.")]},
             "Why: Pod a is still terminating.",
             """-p '{"spec": {"suspend": false}}'""",
         ),
@@ -180,7 +180,7 @@ def test_times_are_whole_on_a_narrow_terminal():
     console = Console(file=StringIO(), width=80)
     for part in diagnosis(job(attempts=ATTEMPTS), NOW):
         console.print(part)
-    assert life.ago(600) in console.file.getvalue()
+    assert builders.ago(600) in console.file.getvalue()
 
 
 def test_another_controllers_job_is_not_explained():
@@ -198,8 +198,8 @@ def test_each_advice_is_a_sentence_about_this_job():
 
 def test_what_a_plan_writes_is_what_is_told():
     """From the plan's own hand, so that both speak of the same conditions."""
-    of = life.job()
-    planned = planner.plan(life.snapshot(of)).status
+    of = builders.job()
+    planned = planner.plan(builders.snapshot(of)).status
     running = next(row.message for row in planned.conditions if row.type == Type.RUNNING)
     assert f"Why: {running}" in told(msgspec.structs.replace(of, status=planned))
 
@@ -207,15 +207,15 @@ def test_what_a_plan_writes_is_what_is_told():
 def test_a_job_is_one_line():
     of = job(progress=PROGRESS)
     assert job_rows.HEADER.split() == ["NAME", "FRAMEWORK", "WORKERS", "PHASE", "PROGRESS", "LEFT", "AGE"]
-    assert job_rows.row(of, NOW).split() == ["mnist", "pytorch", "2/2", "Running", "42%", "5m", "10m"]
-    assert job_rows.row(of, NOW).index("Running") == job_rows.HEADER.index("PHASE")
+    assert job_rows.format_row(of, NOW).split() == ["mnist", "pytorch", "2/2", "Running", "42%", "5m", "10m"]
+    assert job_rows.format_row(of, NOW).index("Running") == job_rows.HEADER.index("PHASE")
 
 
 def test_growing_older_is_no_change():
     of = job(progress=PROGRESS)
     later = datetime(2026, 3, 1, 13, tzinfo=UTC)
-    assert job_rows.row(of, NOW) != job_rows.row(of, later)
-    assert job_rows.without_age(job_rows.row(of, NOW)) == job_rows.without_age(job_rows.row(of, later))
+    assert job_rows.format_row(of, NOW) != job_rows.format_row(of, later)
+    assert job_rows.strip_age(job_rows.format_row(of, NOW)) == job_rows.strip_age(job_rows.format_row(of, later))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_growing_older_is_no_change():
 )
 def test_the_bar_is_as_long_as_the_training_is_far(status, full, want):
     console = Console(file=StringIO(), width=120, force_terminal=True, color_system=None)
-    console.print(job_rows.drawn(job(**status), NOW))
+    console.print(job_rows.render(job(**status), NOW))
     shown = console.file.getvalue()
     assert want in shown
     assert (shown.count("━") if full else 0) == full

@@ -12,15 +12,15 @@ from skysail.cli import cluster, inference_request, model_table, revision_histor
 from skysail.cli.commands import predict
 from skysail.kinds.serving.api.types import MLModel, ModelDeployment
 from skysail.kinds.serving.spec import revisions
-from skysail.kinds.serving.spec.config import terms
-from skysail.kinds.serving.spec.desired import Want, serving
-from skysail.kinds.serving.spec.revisions import Entry
-from skysail.kinds.serving.spec.runtimes import ROWS
+from skysail.kinds.serving.spec.config import serving_config
+from skysail.kinds.serving.spec.desired import RevisionSpec, desired_model
+from skysail.kinds.serving.spec.revisions import Revision
+from skysail.kinds.serving.spec.runtimes import RUNTIMES
 from skysail.kube.api import fields
 from skysail.kube.client.client import Client
 from skysail.kube.client.transport import Reply
 
-WANT = Want(uri="https://example.com/model.pt", version="v1", runtime="fastapi-pytorch", image="x")
+WANT = RevisionSpec(uri="https://example.com/model.pt", version="v1", runtime="fastapi-pytorch", image="x")
 
 
 def deployment(**status: Any) -> ModelDeployment:
@@ -117,10 +117,10 @@ async def test_requests_are_those_of_all_servers_that_tell():
         f"{path}/new%3A8000/proxy/stats": {"requests": [100, 100]},
         "/api/v1/namespaces/elsewhere/pods/foreign%3A8000/proxy/stats": {"requests": [100, 100]},
     }
-    shown = await model_table.read(Client(Pods(answers)))
-    assert [each.requests for each in shown] == [[1, 7], None]
+    model_row = await model_table.read(Client(Pods(answers)))
+    assert [each.requests for each in model_row] == [[1, 7], None]
     console = Console(file=io.StringIO(), width=200)
-    console.print(model_table.table(shown))
+    console.print(model_table.table(model_row))
     line = next(line for line in console.file.getvalue().splitlines() if "v1" in line)
     assert [word.strip() for word in line.strip("│").split("│")] == [
         "ml/dummy", "[/v1]", "Ready", "4", "2/3", "▂█ 8",
@@ -137,14 +137,14 @@ async def test_requests_are_those_of_all_servers_that_tell():
     ],
 )
 def test_bare_rows_are_put_where_the_server_looks_for_them(runtime, text, sent):
-    assert inference_request.question(ROWS[runtime], text) == sent
+    assert inference_request.body(RUNTIMES[runtime], text) == sent
 
 
 def test_what_is_no_json_is_told_with_an_example():
     with pytest.raises(
-        inference_request.Unanswerable, match=r'not valid JSON .* Example: --data .\{"features": \[\[1.0, 2.0\]\]\}'
+        inference_request.CannotAsk, match=r'not valid JSON .* Example: --data .\{"features": \[\[1.0, 2.0\]\]\}'
     ):
-        inference_request.question(ROWS["fastapi-pytorch"], "1, 2")
+        inference_request.body(RUNTIMES["fastapi-pytorch"], "1, 2")
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,10 @@ def test_what_is_no_json_is_told_with_an_example():
     ids=["surrogates", "deep"],
 )
 def test_what_nobody_can_read_is_told(text, why):
-    with pytest.raises(inference_request.Unanswerable, match=rf"not valid JSON \({why}\)\. Example"):
-        inference_request.question(ROWS["fastapi-pytorch"], text)
-    with pytest.raises(inference_request.Unanswerable, match=why):
-        inference_request.path(ROWS["fastapi-pytorch"], "net", text.encode(errors="surrogateescape"))
+    with pytest.raises(inference_request.CannotAsk, match=rf"not valid JSON \({why}\)\. Example"):
+        inference_request.body(RUNTIMES["fastapi-pytorch"], text)
+    with pytest.raises(inference_request.CannotAsk, match=why):
+        inference_request.endpoint(RUNTIMES["fastapi-pytorch"], "net", text.encode(errors="surrogateescape"))
 
 
 @pytest.mark.parametrize("given", ["-", "@{}"])
@@ -165,17 +165,17 @@ def test_what_is_no_text_is_told_with_where_it_is(tmp_path, monkeypatch, given):
     file.write_bytes(b'["\xff"]')
     with file.open(encoding="utf-8") as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
-        with pytest.raises(
-            inference_request.Unanswerable, match=r"cannot be read: 'utf-8' codec can't decode byte 0xff"
-        ):
+        with pytest.raises(inference_request.CannotAsk, match=r"cannot be read: 'utf-8' codec can't decode byte 0xff"):
             predict._read(given.format(file))
 
 
 def test_a_model_is_asked_at_its_service():
-    path = inference_request.place(serving(deployment(), terms(Settings())), "/predict")
+    path = inference_request.service_proxy_path(desired_model(deployment(), serving_config(Settings())), "/predict")
     assert path == "/api/v1/namespaces/ml/services/http%3Adummy-service%3A8000/proxy/predict"
-    with pytest.raises(inference_request.Unanswerable, match=r"set spec\.expose to true"):
-        inference_request.place(serving(ml_model(expose=False), terms(Settings())), "/predict")
+    with pytest.raises(inference_request.CannotAsk, match=r"set spec\.expose to true"):
+        inference_request.service_proxy_path(
+            desired_model(ml_model(expose=False), serving_config(Settings())), "/predict"
+        )
 
 
 class Asked(Pods):
@@ -197,20 +197,20 @@ async def test_a_model_is_asked_as_the_revision_that_is_served_wants_it(number, 
     assert server.path.endswith(f"/proxy{path}")
 
 
-def entry(number: int, outcome: revisions.Outcome = "served") -> Entry:
-    want = msgspec.structs.replace(WANT, version=f"v{number}")
-    return Entry(number=number, hash=str(number), want=want, outcome=outcome)
+def entry(number: int, outcome: revisions.Outcome = "served") -> Revision:
+    spec = msgspec.structs.replace(WANT, version=f"v{number}")
+    return Revision(number=number, hash=str(number), want=spec, outcome=outcome)
 
 
 @pytest.mark.parametrize(("number", "want"), [(None, 2), (4, 4), (1, 1)])
 def test_back_is_to_what_was_served_before_or_to_the_number_that_is_named(number, want):
     entries = [entry(5), entry(4), entry(3, "failed"), entry(2), entry(1)]
-    assert revision_history.chosen(deployment(revision=4), entries, number).number == want
+    assert revision_history.choose(deployment(revision=4), entries, number).number == want
 
 
 def test_while_another_one_is_on_its_way_back_is_to_what_is_served():
     on_its_way = deployment(revision=2, candidate="abc")
-    assert revision_history.chosen(on_its_way, [entry(3, ""), entry(2), entry(1)], None).number == 2
+    assert revision_history.choose(on_its_way, [entry(3, ""), entry(2), entry(1)], None).number == 2
 
 
 def test_where_the_newest_failed_back_is_to_what_is_served():
@@ -222,7 +222,7 @@ def test_where_the_newest_failed_back_is_to_what_is_served():
         message="It is not there.",
     )
     after = deployment(revision=2, conditions=(failed,))
-    assert revision_history.chosen(after, [entry(3, "failed"), entry(2), entry(1)], None).number == 2
+    assert revision_history.choose(after, [entry(3, "failed"), entry(2), entry(1)], None).number == 2
 
 
 @pytest.mark.parametrize(
@@ -235,11 +235,11 @@ def test_where_the_newest_failed_back_is_to_what_is_served():
     ],
 )
 def test_inputs_are_a_word_of_the_protocol(runtime, asked, path):
-    assert inference_request.path(ROWS[runtime], "net", asked) == path
+    assert inference_request.endpoint(RUNTIMES[runtime], "net", asked) == path
 
 
 def test_revisions_of_an_ml_model_have_no_names():
-    assert revision_history.told(ml_model(expose=True), entry(3)) == "3 (served)"
+    assert revision_history.revision_name(ml_model(expose=True), entry(3)) == "3 (served)"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_revisions_of_an_ml_model_have_no_names():
 )
 def test_a_revision_that_is_not_there_is_told_with_those_that_are(number, said):
     with pytest.raises(revision_history.NoSuchRevision) as error:
-        revision_history.chosen(deployment(revision=1), [entry(1)], number)
+        revision_history.choose(deployment(revision=1), [entry(1)], number)
     assert str(error.value) == said
 
 
@@ -260,7 +260,7 @@ def test_a_revision_that_failed_is_not_tried_again_by_naming_it():
     with pytest.raises(
         revision_history.Failed, match=r"`skysail rollback dummy --to 1` and then `skysail rollback dummy --undo`"
     ):
-        revision_history.chosen(deployment(revision=1), [entry(2, "failed"), entry(1)], 2)
+        revision_history.choose(deployment(revision=1), [entry(2, "failed"), entry(1)], 2)
 
 
 BOTH = {
@@ -290,11 +290,11 @@ async def test_a_name_that_two_models_have_is_not_guessed_at():
 
 async def test_a_kind_that_serves_nothing_is_told():
     with pytest.raises(
-        cluster.NotThere, match=r"job is not a kind of model\. Write modeldeployment/dummy or mlmodel/dummy"
+        cluster.ObjectNotFound, match=r"job is not a kind of model\. Write modeldeployment/dummy or mlmodel/dummy"
     ):
         await cluster.model(Client(Pods(BOTH)), "ml", "job/dummy")
 
 
 async def test_a_cluster_that_knows_no_models_is_told_apart_from_one_without_this_one():
-    with pytest.raises(cluster.NotThere, match="Skysail is not installed"):
+    with pytest.raises(cluster.ObjectNotFound, match="Skysail is not installed"):
         await cluster.model(Client(Pods({})), "ml", "dummy")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from skysail.cli import cluster, pod_logs
-from skysail.cli.cluster import NotThere
+from skysail.cli.cluster import ObjectNotFound
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import POD
@@ -50,7 +50,7 @@ class Log:
                 yield chunk
 
 
-class Site:
+class Harness:
     """An API server with one job, and nodes that answer for logs."""
 
     def __init__(self) -> None:
@@ -113,40 +113,43 @@ def stamped(*lines: str) -> bytes:
     return b"".join(f"2026-01-01T00:00:00.00000000{line[-1]}Z {line}\n".encode() for line in lines)
 
 
-def followed(story: Any, wanted: pod_logs.Wanted | None = None) -> tuple[list[tuple[str, str]], Site]:
+def followed(test: Any, log_selection: pod_logs.LogSelection | None = None) -> tuple[list[tuple[str, str]], Harness]:
     """What was said by whom while a story was told, until no more could come."""
     said: list[tuple[str, str]] = []
 
-    async def main() -> Site:
-        site = Site()
-        job = await site.job()
+    async def main() -> Harness:
+        harness = Harness()
+        job = await harness.job()
         following = asyncio.create_task(
             pod_logs.follow(
-                site.client, job, wanted or pod_logs.Wanted(), lambda pod, line: said.append((pod.metadata.name, line))
+                harness.client,
+                job,
+                log_selection or pod_logs.LogSelection(),
+                lambda pod, line: said.append((pod.metadata.name, line)),
             )
         )
-        await story(site, job)
+        await test(harness, job)
         await following
-        return site
+        return harness
 
     return said, virtual_time.run(main())
 
 
 def test_all_ranks_of_all_attempts_are_heard_to_their_end():
-    async def story(site: Site, job: TrainingJob) -> None:
-        first = await site.pod(job, 0, 0, RUNNING, Log(stamped("a 1", "a 2")))
-        await site.tell(first, ENDED)
+    async def test(harness: Harness, job: TrainingJob) -> None:
+        first = await harness.pod(job, 0, 0, RUNNING, Log(stamped("a 1", "a 2")))
+        await harness.tell(first, ENDED)
         await asyncio.sleep(60)
-        await site.client.delete(POD, first, Object)
-        waits = await site.pod(job, 0, 1, {}, Log(stamped("c 1")))
-        other = await site.pod(job, 1, 1, RUNNING, Log(stamped("b 1")))
+        await harness.client.delete(POD, first, Object)
+        waits = await harness.pod(job, 0, 1, {}, Log(stamped("c 1")))
+        other = await harness.pod(job, 1, 1, RUNNING, Log(stamped("b 1")))
         await asyncio.sleep(60)
-        await site.tell(waits, ENDED)
-        await site.tell(other, ENDED)
+        await harness.tell(waits, ENDED)
+        await harness.tell(other, ENDED)
         await asyncio.sleep(60)
-        await site.ends(job)
+        await harness.ends(job)
 
-    said, _ = followed(story)
+    said, _ = followed(test)
     assert said == [
         ("mnist-worker-0-0", "a 1"),
         ("mnist-worker-0-0", "a 2"),
@@ -156,7 +159,7 @@ def test_all_ranks_of_all_attempts_are_heard_to_their_end():
 
 
 def test_a_stream_that_breaks_goes_on_after_the_last_line():
-    async def story(site: Site, job: TrainingJob) -> None:
+    async def test(site: Harness, job: TrainingJob) -> None:
         broken = Log(stamped("a 1", "a 2"), BREAKS)
         again = Log(stamped("a 1", "a 2", "a 3")[:-4], stamped("a 3")[-4:], stamped("a 4"))
         pod = await site.pod(job, 0, 0, RUNNING, broken, again)
@@ -165,91 +168,91 @@ def test_a_stream_that_breaks_goes_on_after_the_last_line():
         await asyncio.sleep(60)
         await site.ends(job)
 
-    said, site = followed(story)
+    said, site = followed(test)
     assert [line for _, line in said] == ["a 1", "a 2", "a 3", "a 4"]
     assert "sinceTime" not in site.asked[0].query
     assert site.asked[1].query["sinceTime"] == "2026-01-01T00:00:00Z"
 
 
 def test_lines_of_one_moment_are_all_heard_and_none_twice():
-    async def story(site: Site, job: TrainingJob) -> None:
+    async def test(harness: Harness, job: TrainingJob) -> None:
         broken = Log(stamped("a 1", "b 1", "c 1"), BREAKS)
         again = Log(stamped("a 1", "b 1", "c 1", "d 1", "e 2"))
-        pod = await site.pod(job, 0, 0, RUNNING, broken, again)
+        pod = await harness.pod(job, 0, 0, RUNNING, broken, again)
         await asyncio.sleep(60)
-        await site.tell(pod, ENDED)
-        await site.ends(job)
+        await harness.tell(pod, ENDED)
+        await harness.ends(job)
 
-    said, _ = followed(story)
+    said, _ = followed(test)
     assert [line for _, line in said] == ["a 1", "b 1", "c 1", "d 1", "e 2"]
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
 def test_a_node_that_does_not_answer_ends_nothing(status):
-    async def story(site: Site, job: TrainingJob) -> None:
-        lost = await site.pod(job, 0, 0, RUNNING, Log(stamped("a 1"), BREAKS), *[Log(b"{}", status=status)] * 99)
+    async def test(harness: Harness, job: TrainingJob) -> None:
+        lost = await harness.pod(job, 0, 0, RUNNING, Log(stamped("a 1"), BREAKS), *[Log(b"{}", status=status)] * 99)
         await asyncio.sleep(30)
-        await site.client.delete(POD, lost, Object)
-        await site.pod(job, 0, 1, ENDED, Log(stamped("b 1")))
-        await site.ends(job)
+        await harness.client.delete(POD, lost, Object)
+        await harness.pod(job, 0, 1, ENDED, Log(stamped("b 1")))
+        await harness.ends(job)
 
-    said, _ = followed(story)
+    said, _ = followed(test)
     assert [line for _, line in said] == ["a 1", "b 1"]
 
 
 def test_a_node_that_never_answers_for_a_pod_that_has_ended_is_given_up():
-    async def story(site: Site, job: TrainingJob) -> None:
+    async def test(site: Harness, job: TrainingJob) -> None:
         await site.pod(job, 0, 0, ENDED, *[Log(b"{}", status=500)] * 99)
         await site.ends(job)
 
-    said, site = followed(story)
+    said, site = followed(test)
     assert (said, len(site.asked)) == ([], 10)
 
 
 def test_one_that_lived_shorter_than_the_news_travelled_is_heard_too():
-    async def story(site: Site, job: TrainingJob) -> None:
-        await site.pod(job, 0, 0, ENDED, Log(stamped("a 1")))
-        await site.ends(job)
+    async def test(harness: Harness, job: TrainingJob) -> None:
+        await harness.pod(job, 0, 0, ENDED, Log(stamped("a 1")))
+        await harness.ends(job)
 
-    said, _ = followed(story)
+    said, _ = followed(test)
     assert said == [("mnist-worker-0-0", "a 1")]
 
 
 @pytest.mark.parametrize(
     ("wanted", "want"),
     [
-        (pod_logs.Wanted(rank=("worker", 1)), {"b", "d"}),
-        (pod_logs.Wanted(attempt=1), {"c", "d"}),
-        (pod_logs.Wanted(("worker", 0), 1), {"c"}),
-        (pod_logs.Wanted(("ps", 0)), set()),
+        (pod_logs.LogSelection(rank=("worker", 1)), {"b", "d"}),
+        (pod_logs.LogSelection(attempt=1), {"c", "d"}),
+        (pod_logs.LogSelection(("worker", 0), 1), {"c"}),
+        (pod_logs.LogSelection(("ps", 0)), set()),
     ],
 )
 def test_only_those_that_were_asked_for_are_heard(wanted, want):
-    async def story(site: Site, job: TrainingJob) -> None:
+    async def test(harness: Harness, job: TrainingJob) -> None:
         for name, index, attempt in (("a", 0, 0), ("b", 1, 0), ("c", 0, 1), ("d", 1, 1)):
-            await site.pod(job, index, attempt, ENDED, Log(stamped(f"{name} 1")))
-        await site.ends(job)
+            await harness.pod(job, index, attempt, ENDED, Log(stamped(f"{name} 1")))
+        await harness.ends(job)
 
-    said, _ = followed(story, wanted)
+    said, _ = followed(test, wanted)
     assert {line[0] for _, line in said} == want
 
 
 def test_who_follows_one_attempt_is_done_when_it_is_over():
-    async def story(site: Site, job: TrainingJob) -> None:
-        await site.pod(job, 0, 0, ENDED, Log(stamped("a 1")))
+    async def test(harness: Harness, job: TrainingJob) -> None:
+        await harness.pod(job, 0, 0, ENDED, Log(stamped("a 1")))
         attempts = [{"number": 0, "endTime": "2026-01-01T00:01:00Z", "cause": "Failed"}]
-        await site.ends(job, phase="Restarting", attempts=attempts)
+        await harness.ends(job, phase="Restarting", attempts=attempts)
 
-    said, _ = followed(story, pod_logs.Wanted(attempt=0))
+    said, _ = followed(test, pod_logs.LogSelection(attempt=0))
     assert said == [("mnist-worker-0-0", "a 1")]
 
 
 def test_another_job_of_the_same_name_is_another_job():
-    async def story(site: Site, job: TrainingJob) -> None:
-        await site.client.delete(TRAINING_JOB.resource, job, Object)
-        await site.job()
+    async def test(harness: Harness, job: TrainingJob) -> None:
+        await harness.client.delete(TRAINING_JOB.resource, job, Object)
+        await harness.job()
 
-    assert followed(story)[0] == []
+    assert followed(test)[0] == []
 
 
 @pytest.mark.parametrize(
@@ -262,27 +265,27 @@ def test_another_job_of_the_same_name_is_another_job():
 )
 def test_who_asks_for_a_job_that_is_not_there_is_told_what_is(name, namespace, want):
     async def main() -> None:
-        site = Site()
-        await site.job()
-        await cluster.training_job(site.client, namespace, name)
+        harness = Harness()
+        await harness.job()
+        await cluster.training_job(harness.client, namespace, name)
 
-    with pytest.raises(NotThere) as error:
+    with pytest.raises(ObjectNotFound) as error:
         virtual_time.run(main())
     assert str(error.value) == want
 
 
 def test_a_job_is_told_at_each_change_until_it_has_ended():
     async def main() -> list[str | None]:
-        site = Site()
-        job = await site.job()
+        harness = Harness()
+        job = await harness.job()
 
         async def watch() -> list[str | None]:
-            return [state.status.phase async for state in cluster.until_over(site.client, job)]
+            return [state.status.phase async for state in cluster.until_over(harness.client, job)]
 
         watching = asyncio.create_task(watch())
         for phase in ("Pending", "Running", "Succeeded"):
             await asyncio.sleep(5)
-            await site.ends(job, phase=phase)
+            await harness.ends(job, phase=phase)
         return await watching
 
     assert virtual_time.run(main()) == [None, "Pending", "Running", "Succeeded"]

@@ -12,11 +12,11 @@ import pytest
 
 from skysail.base.names import Label
 from skysail.claims.types import CloudInstanceStatus
-from skysail.core.actions import Apply, Create, Delete, Launch, Owner, Patch, PatchStatus, SetFinalizers
-from skysail.core.drift import Drift
+from skysail.core.actions import Apply, Create, Delete, LaunchInstance, Owner, PatchSpec, PatchStatus, SetFinalizers
+from skysail.core.drift import DriftDetector
 from skysail.core.errors import Stale
-from skysail.core.executor import Caches, CrossNamespace, NameTaken, Performer, finished
-from skysail.core.fence import Fenced, Open
+from skysail.core.executor import CacheRegistry, CrossNamespace, NameConflict, Performer, complete_manifest
+from skysail.core.fence import AlwaysLeader, Fenced
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import CONFIG_MAP, POD, SECRET
 from skysail.kube.cache.cache import Cache
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 ROOT = (CONFIG_MAP, Key("default", "owner"))
 
 
-class Stage:
+class Harness:
     """A performer, and a user who looks at what it does."""
 
     def __init__(self, *caches: Cache[Any]) -> None:
         transport = ApiModel(World())
         self.client = Client(transport)
-        self.performer = Performer(self.client, Caches(*caches), Open())
+        self.performer = Performer(self.client, CacheRegistry(*caches), AlwaysLeader())
         self.api = Api(transport, "default", _nothing)
 
     async def owner(self) -> Owner:
@@ -49,7 +49,7 @@ class Stage:
         return Owner(CONFIG_MAP, await self.client.get(CONFIG_MAP, "default", "owner", Object))
 
     async def apply(self, owner: Owner, value: str, *, only_once: bool) -> None:
-        await self.perform(Apply(CONFIG_MAP, _child(value), owner, only_once=only_once))
+        await self.perform(Apply(CONFIG_MAP, _child(value), owner, only_if_absent=only_once))
 
     async def create(self, owner: Owner, value: str) -> None:
         await self.perform(Create(CONFIG_MAP, _child(value), owner))
@@ -58,7 +58,7 @@ class Stage:
         (await self.api.merge(CONFIG_MAP, "child", {"data": data})).ok  # noqa: B018 (asserts)
 
     async def perform(self, action: Any) -> None:
-        await self.performer.perform(ROOT, action)
+        await self.performer.execute(ROOT, action)
 
 
 def _child(value: str) -> dict[str, Any]:
@@ -66,15 +66,15 @@ def _child(value: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"value": value}}
 
 
-def play(story: Callable[[Stage], Awaitable[None]]) -> None:
+def run_virtual(test: Callable[[Harness], Awaitable[None]]) -> None:
     async def told() -> None:
-        await story(Stage())
+        await test(Harness())
 
     virtual_time.run(told())
 
 
 def test_what_is_applied_only_once_stays_as_it_is():
-    async def story(stage):
+    async def test(stage):
         owner = await stage.owner()
         await stage.apply(owner, "first", only_once=True)
         await stage.apply(owner, "second", only_once=True)
@@ -82,50 +82,50 @@ def test_what_is_applied_only_once_stays_as_it_is():
         await stage.apply(owner, "third", only_once=False)
         assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "third"}
 
-    play(story)
+    run_virtual(test)
 
 
 @pytest.mark.parametrize("whose", ["ours", "another's"])
 def test_what_a_cache_has_not_heard_of_is_made_without_a_look_and_left_alone_where_it_is_there(whose):
-    async def story():
-        stage = Stage(Cache(CONFIG_MAP, Object))
-        owner = await stage.owner()
-        await stage.create(owner, "first")
+    async def test():
+        harness = Harness(Cache(CONFIG_MAP, Object))
+        owner = await harness.owner()
+        await harness.create(owner, "first")
         if whose == "another's":
             unowned = {"metadata": {"ownerReferences": None}}
-            (await stage.api.merge(CONFIG_MAP, "child", unowned)).ok  # noqa: B018 (asserts)
-        late = Performer(stage.client, Caches(Cache(CONFIG_MAP, Object)), Open())
-        stage.performer = late
-        with contextlib.nullcontext() if whose == "ours" else pytest.raises(NameTaken):
-            await stage.create(owner, "second")
-        assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "first"}
+            (await harness.api.merge(CONFIG_MAP, "child", unowned)).ok  # noqa: B018 (asserts)
+        late = Performer(harness.client, CacheRegistry(Cache(CONFIG_MAP, Object)), AlwaysLeader())
+        harness.performer = late
+        with contextlib.nullcontext() if whose == "ours" else pytest.raises(NameConflict):
+            await harness.create(owner, "second")
+        assert (await harness.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "first"}
 
-    virtual_time.run(story())
+    virtual_time.run(test())
 
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_quota_that_is_used_up_by_this_very_child_is_no_refusal(is_there):
     """The API server asks the quota before it looks whether the name is taken."""
 
-    async def story():
-        stage = Stage(Cache(CONFIG_MAP, Object))
-        owner = await stage.owner()
+    async def test():
+        harness = Harness(Cache(CONFIG_MAP, Object))
+        owner = await harness.owner()
         if is_there:
-            await stage.create(owner, "first")
-        stage.performer = Performer(stage.client, Caches(Cache(CONFIG_MAP, Object)), Open())
+            await harness.create(owner, "first")
+        harness.performer = Performer(harness.client, CacheRegistry(Cache(CONFIG_MAP, Object)), AlwaysLeader())
 
         async def create(*_, **__):
             raise Forbidden(403, "Forbidden", "exceeded quota: jobs")
 
-        stage.client.create = create
+        harness.client.create = create
         with contextlib.nullcontext() if is_there else pytest.raises(Forbidden):
-            await stage.create(owner, "first")
+            await harness.create(owner, "first")
 
-    virtual_time.run(story())
+    virtual_time.run(test())
 
 
 def test_labels_that_somebody_took_away_come_back():
-    async def story(stage):
+    async def test(stage):
         owner = await stage.owner()
         await stage.apply(owner, "first", only_once=False)
         made = (await stage.api.get(CONFIG_MAP, "child")).ok
@@ -138,44 +138,44 @@ def test_labels_that_somebody_took_away_come_back():
         await stage.apply(owner, "first", only_once=False)
         assert stage.performer.effects == effects
 
-    play(story)
+    run_virtual(test)
 
 
 def test_what_somebody_changed_of_a_child_is_put_back_and_told():
-    async def story(stage):
+    async def test(stage):
         owner = await stage.owner()
-        kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=True)
+        kept = Apply(CONFIG_MAP, _child("ours"), owner, enforce=True)
         await stage.perform(kept)
-        assert stage.performer.news(ROOT) == []
+        assert stage.performer.pop_events(ROOT) == []
         await stage.edit(value="theirs", more="is theirs")
         await stage.perform(kept)
         # What we do not speak of is not ours.
         assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "ours", "more": "is theirs"}
-        (note,) = stage.performer.news(ROOT)
+        (note,) = stage.performer.pop_events(ROOT)
         assert note.message == "ConfigMap child was modified and has been restored. Edit ConfigMap owner instead."
-        assert stage.performer.news(ROOT) == []
+        assert stage.performer.pop_events(ROOT) == []
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_child_is_left_alone_where_nothing_of_ours_was_changed():
-    async def story(stage):
+    async def test(stage):
         owner = await stage.owner()
         for is_kept, theirs in ((True, {"more": "is theirs"}), (False, {"value": "theirs"})):
-            kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=is_kept)
+            kept = Apply(CONFIG_MAP, _child("ours"), owner, enforce=is_kept)
             await stage.perform(kept)
             await stage.edit(**theirs)
             effects = stage.performer.effects
             await stage.perform(kept)
-            assert (stage.performer.effects, stage.performer.news(ROOT)) == (effects, [])
+            assert (stage.performer.effects, stage.performer.pop_events(ROOT)) == (effects, [])
 
-    play(story)
+    run_virtual(test)
 
 
 def test_whoever_changes_a_child_again_and_again_is_not_fought():
-    async def story(stage):
+    async def test(stage):
         owner = await stage.owner()
-        kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=True)
+        kept = Apply(CONFIG_MAP, _child("ours"), owner, enforce=True)
         await stage.perform(kept)
         for pause, is_back in ((0, True), (60, False), (300, True), (500, False), (200, True), (1000, False)):
             await stage.edit(value="theirs")
@@ -184,28 +184,30 @@ def test_whoever_changes_a_child_again_and_again_is_not_fought():
             found = (await stage.api.get(CONFIG_MAP, "child")).ok["data"]["value"]
             assert (found == "ours") is is_back
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_child_that_is_newer_than_the_cache_is_not_taken_for_changed():
     """Another leader has applied it since: its word is waited for."""
 
-    async def story(stage):
+    async def test(stage):
         owner = await stage.owner()
-        await stage.perform(Apply(CONFIG_MAP, _child("old"), owner, is_kept=True))
+        await stage.perform(Apply(CONFIG_MAP, _child("old"), owner, enforce=True))
         known = await stage.client.get(CONFIG_MAP, "default", "child", Object)
-        await stage.perform(Apply(CONFIG_MAP, _child("new"), owner, is_kept=True))
+        await stage.perform(Apply(CONFIG_MAP, _child("new"), owner, enforce=True))
         with pytest.raises(Stale):
-            await Drift(stage.client).is_there(CONFIG_MAP, known, finished(_child("old"), owner))
+            await DriftDetector(stage.client).needs_correction(
+                CONFIG_MAP, known, complete_manifest(_child("old"), owner)
+            )
 
-    play(story)
+    run_virtual(test)
 
 
 @pytest.mark.parametrize("refusal", [Forbidden, Conflict])
 def test_what_could_not_be_put_back_is_not_said_to_be(refusal):
-    async def story(stage):
+    async def test(stage):
         owner = await stage.owner()
-        kept = Apply(CONFIG_MAP, _child("ours"), owner, is_kept=True)
+        kept = Apply(CONFIG_MAP, _child("ours"), owner, enforce=True)
         await stage.perform(kept)
         await stage.edit(value="theirs")
         apply = stage.client.apply
@@ -218,21 +220,21 @@ def test_what_could_not_be_put_back_is_not_said_to_be(refusal):
         stage.client.apply = refused
         with contextlib.suppress(Conflict):
             await stage.perform(kept)
-        assert stage.performer.news(ROOT) == []
+        assert stage.performer.pop_events(ROOT) == []
         stage.client.apply = apply
         if refusal is Conflict:
             await stage.perform(kept)
             assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "ours"}
 
-    play(story)
+    run_virtual(test)
 
 
 def test_what_the_server_writes_otherwise_is_not_taken_for_a_change(monkeypatch):
     """It is asked what applying would change, where something looks other than it was told."""
 
-    async def story(stage):
+    async def test(stage):
         owner = await stage.owner()
-        kept = Apply(CONFIG_MAP, _child(""), owner, is_kept=True)
+        kept = Apply(CONFIG_MAP, _child(""), owner, enforce=True)
         await stage.perform(kept)
         stored = (await stage.api.get(CONFIG_MAP, "child")).ok
 
@@ -243,29 +245,29 @@ def test_what_the_server_writes_otherwise_is_not_taken_for_a_change(monkeypatch)
         monkeypatch.setattr(stage.client, "get", written_otherwise)
         known = msgspec.convert({"metadata": {"name": "child", "uid": "u", "resourceVersion": "9"}}, Object)
         manifest = {**_child("1000m"), "metadata": stored["metadata"]}
-        assert not await Drift(stage.client).is_there(CONFIG_MAP, known, manifest)
+        assert not await DriftDetector(stage.client).needs_correction(CONFIG_MAP, known, manifest)
 
-    play(story)
+    run_virtual(test)
 
 
 def test_what_is_deleted_after_its_children_is_there_as_long_as_they_are():
-    async def story(stage):
+    async def test(stage):
         owner = await stage.owner()
         references = owned_by((await stage.api.get(CONFIG_MAP, "owner")).ok, blockOwnerDeletion=True)
         metadata = {"name": "child", "ownerReferences": references, "finalizers": ["example.com/wait"]}
         (await stage.api.create(SECRET, {"metadata": metadata})).ok  # noqa: B018 (asserts)
-        await stage.perform(Delete(CONFIG_MAP, owner.object, children_first=True))
+        await stage.perform(Delete(CONFIG_MAP, owner.object, foreground=True))
         await stage.api.until(SECRET, "child", lambda child: "deletionTimestamp" in child["metadata"])
         assert "deletionTimestamp" in (await stage.api.get(CONFIG_MAP, "owner")).ok["metadata"]
         (await stage.api.merge(SECRET, "child", {"metadata": {"finalizers": []}})).ok  # noqa: B018 (asserts)
         await stage.api.until_gone(CONFIG_MAP, "owner")
 
-    play(story)
+    run_virtual(test)
 
 
 @pytest.mark.parametrize("verb", ["apply", "create", "delete", "patch", "patch status", "finalizers"])
 def test_nothing_is_written_in_another_namespace_than_the_one_of_the_root(verb):
-    async def story(stage):
+    async def test(stage):
         owner = await stage.owner()
         metadata = {"name": "child", "namespace": "elsewhere", "uid": "u", "resourceVersion": "1"}
         foreign = msgspec.convert({"metadata": metadata}, Object)
@@ -274,7 +276,7 @@ def test_nothing_is_written_in_another_namespace_than_the_one_of_the_root(verb):
             "apply": Apply(CONFIG_MAP, manifest, owner),
             "create": Create(CONFIG_MAP, manifest, owner),
             "delete": Delete(CONFIG_MAP, foreign),
-            "patch": Patch(CONFIG_MAP, foreign, {}),
+            "patch": PatchSpec(CONFIG_MAP, foreign, {}),
             "patch status": PatchStatus(CONFIG_MAP, foreign, {}),
             "finalizers": SetFinalizers(CONFIG_MAP, foreign, ()),
         }[verb]
@@ -282,11 +284,11 @@ def test_nothing_is_written_in_another_namespace_than_the_one_of_the_root(verb):
             await stage.perform(action)
         assert stage.performer.effects == 0
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_status_is_changed_only_where_it_is_as_it_was_seen():
-    async def story(stage):
+    async def test(stage):
         (await stage.api.create(POD, {"metadata": {"name": "told"}, "spec": {}})).ok  # noqa: B018 (asserts)
         seen = await stage.client.get(POD, "default", "told", Object)
         await stage.perform(PatchStatus(POD, seen, {"reason": "Told", "phase": None}))
@@ -296,26 +298,26 @@ def test_a_status_is_changed_only_where_it_is_as_it_was_seen():
             await stage.perform(PatchStatus(POD, seen, {"reason": "ToldAgain"}))
         assert (await stage.api.get(POD, "told")).ok["status"] == status
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_part_of_a_spec_is_changed_and_nothing_else_of_it():
-    async def story(stage):
+    async def test(stage):
         spec = {"activeDeadlineSeconds": 5, "nodeSelector": {"zone": "a"}}
         (await stage.api.create(POD, {"metadata": {"name": "scaled"}, "spec": spec})).ok  # noqa: B018 (asserts)
         seen = await stage.client.get(POD, "default", "scaled", Object)
-        await stage.perform(Patch(POD, seen, {"activeDeadlineSeconds": 3}))
+        await stage.perform(PatchSpec(POD, seen, {"activeDeadlineSeconds": 3}))
         assert (await stage.api.get(POD, "scaled")).ok["spec"] == {**spec, "activeDeadlineSeconds": 3}
         with pytest.raises(Conflict):
-            await stage.perform(Patch(POD, seen, {"activeDeadlineSeconds": 1}))
+            await stage.perform(PatchSpec(POD, seen, {"activeDeadlineSeconds": 1}))
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_child_of_one_that_had_the_name_before_is_waited_for():
     """Its owner is gone, so it goes by itself: nobody has to rename anything."""
 
-    async def story(stage):
+    async def test(stage):
         before = await stage.owner()
         await stage.apply(before, "first", only_once=False)
         renewed = msgspec.structs.replace(before.object.metadata, uid="another")
@@ -323,7 +325,7 @@ def test_a_child_of_one_that_had_the_name_before_is_waited_for():
         with pytest.raises(Stale):
             await stage.apply(after, "second", only_once=False)
 
-    play(story)
+    run_virtual(test)
 
 
 async def _nothing() -> None: ...
@@ -332,10 +334,10 @@ async def _nothing() -> None: ...
 def test_a_cloud_is_not_called_for_a_claim_that_has_changed_meanwhile():
     """The write went through; then the watch told of its deletion, and only then the answer came."""
 
-    async def story():
+    async def test():
         claims = Cache(CONFIG_MAP, Object)
-        stage = Stage(claims)
-        claim = (await stage.owner()).object
+        harness = Harness(claims)
+        claim = (await harness.owner()).object
         written, newer = (msgspec.structs.replace(claim.metadata, resource_version=each) for each in ("8000", "9000"))
         called = []
 
@@ -343,10 +345,12 @@ def test_a_cloud_is_not_called_for_a_claim_that_has_changed_meanwhile():
             claims.put(msgspec.structs.replace(claim, metadata=newer))
             return msgspec.structs.replace(claim, metadata=written)
 
-        stage.client.replace = late
-        stage.performer.clouds = SimpleNamespace(launch=called.append)
+        harness.client.replace = late
+        harness.performer.clouds = SimpleNamespace(launch=called.append)
         with pytest.raises(Fenced):
-            await stage.perform(Launch("cloud", CONFIG_MAP, claim, order(), CloudInstanceStatus(state="Launching")))
+            await harness.perform(
+                LaunchInstance("cloud", CONFIG_MAP, claim, order(), CloudInstanceStatus(state="Launching"))
+            )
         assert called == []
 
-    virtual_time.run(story())
+    virtual_time.run(test())

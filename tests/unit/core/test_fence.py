@@ -19,7 +19,7 @@ class Deposed:
 
 
 def test_who_does_not_lead_reads_and_does_not_write():
-    async def story() -> None:
+    async def test() -> None:
         world = World()
         client = Client(FencedTransport(ApiModel(world), Deposed()))
         assert (await client.get(NAMESPACE, "", "default", Object)).metadata.name == "default"
@@ -27,4 +27,4 @@ def test_who_does_not_lead_reads_and_does_not_write():
             await client.create(NAMESPACE, {"metadata": {"name": "new"}}, Object)
         assert ("", "new") not in world.objects[NAMESPACE]
 
-    virtual_time.run(story())
+    virtual_time.run(test())

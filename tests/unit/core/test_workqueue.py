@@ -6,12 +6,12 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skysail.core.workqueue import Queue
+from skysail.core.workqueue import WorkQueue
 from tests.support import virtual_time
 
 
-def queue(**options) -> Queue[str]:
-    return Queue(rng=random.Random(7), **options)
+def queue(**options) -> WorkQueue[str]:
+    return WorkQueue(rng=random.Random(7), **options)
 
 
 def test_a_key_that_is_added_twice_is_handed_out_once():
@@ -69,7 +69,7 @@ def test_waiting_time_is_told():
 def test_failures_wait_longer_each_time_up_to_the_limit_and_never_less_than_half_the_first_delay():
     async def main():
         q = queue(first_delay=1.0, longest_delay=60.0)
-        return [q.retry("a") for _ in range(50)]
+        return [q.add_rate_limited("a") for _ in range(50)]
 
     delays = virtual_time.run(main())
     assert all(0.5 <= delay <= 60 for delay in delays)
@@ -81,9 +81,9 @@ def test_a_success_makes_the_next_failure_start_small():
     async def main():
         q = queue(first_delay=1.0, longest_delay=60.0)
         for _ in range(20):
-            q.retry("a")
-        q.forgive("a")
-        return q.retry("a")
+            q.add_rate_limited("a")
+        q.forget("a")
+        return q.add_rate_limited("a")
 
     assert virtual_time.run(main()) <= 1
 
@@ -91,7 +91,7 @@ def test_a_success_makes_the_next_failure_start_small():
 def test_a_server_that_names_a_time_is_given_at_least_that():
     async def main():
         q = queue()
-        return q.retry("a", at_least=17.0)
+        return q.add_rate_limited("a", min_delay=17.0)
 
     assert virtual_time.run(main()) == 17.0
 
@@ -100,7 +100,7 @@ def test_a_forgotten_key_does_not_come_back():
     async def main():
         q = queue()
         q.add_after("a", 5)
-        q.forget("a")
+        q.discard("a")
         q.add_after("b", 10)
         return (await q.get())[0]
 

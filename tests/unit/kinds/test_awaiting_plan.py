@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
-from skysail.base.names import ForeignFinalizer
+from skysail.base.names import LegacyFinalizer
 from skysail.core.actions import SetFinalizers
 from skysail.kinds.serving.api.types import ML_MODEL
 from skysail.kinds.unimplemented.planner import Snapshot, plan
@@ -48,7 +48,7 @@ def test_an_mlmodel_has_a_legal_status_from_the_first_write():
 
 
 def test_finalizers_of_the_operators_before_us_are_removed_when_an_object_is_deleted():
-    finalizers = (*(finalizer.value for finalizer in ForeignFinalizer), "somebody.else/keeps")
+    finalizers = (*(finalizer.value for finalizer in LegacyFinalizer), "somebody.else/keeps")
     object_ = bare(ML_MODEL, finalizers=finalizers, deletion_timestamp="2026-01-01T00:00:00Z")
     assert plan(Snapshot(ML_MODEL, object_, "2026-01-01T00:00:01Z")).actions == (
         SetFinalizers(ML_MODEL.resource, object_, ("somebody.else/keeps",)),

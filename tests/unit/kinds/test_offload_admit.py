@@ -1,7 +1,7 @@
 import pytest
 
-from skysail.kinds.offload.resource_limits_webhook import HOOKS, set_limits
-from skysail.kube.api.resource_validation import is_device
+from skysail.kinds.offload.resource_limits_webhook import HOOKS, default_limits
+from skysail.kube.api.resource_validation import is_extended_resource
 
 
 def pod(*containers: dict, init: tuple[dict, ...] = ()) -> dict:
@@ -12,20 +12,20 @@ GPU = {"name": "gpu", "resources": {"requests": {"nvidia.com/gpu": 1, "cpu": "2"
 
 
 def test_a_requested_gpu_without_a_limit_gets_the_limit():
-    assert set_limits("/spec")(pod(GPU), None).patch == (
+    assert default_limits("/spec")(pod(GPU), None).patch == (
         {"op": "add", "path": "/spec/containers/0/resources/limits", "value": {"nvidia.com/gpu": 1}},
     )
 
 
 def test_limits_that_are_there_are_kept():
     container = {"resources": {"requests": {"nvidia.com/gpu": 2}, "limits": {"memory": "1Gi"}}}
-    (patch,) = set_limits("/spec")(pod(container), None).patch
+    (patch,) = default_limits("/spec")(pod(container), None).patch
     assert patch["value"] == {"memory": "1Gi", "nvidia.com/gpu": 2}
 
 
 def test_init_containers_and_templates_are_seen_too():
     job = {"spec": {"template": pod({"name": "plain"}, GPU, init=(GPU,))}}
-    assert [p["path"] for p in set_limits("/spec/template/spec")(job, None).patch] == [
+    assert [p["path"] for p in default_limits("/spec/template/spec")(job, None).patch] == [
         "/spec/template/spec/containers/1/resources/limits",
         "/spec/template/spec/initContainers/0/resources/limits",
     ]
@@ -44,16 +44,16 @@ def test_init_containers_and_templates_are_seen_too():
     ],
 )
 def test_what_needs_no_limit_is_left_alone(object_):
-    verdict = set_limits("/spec")(object_, None)
-    assert verdict.patch == ()
-    assert verdict.refused is None
+    admission_response = default_limits("/spec")(object_, None)
+    assert admission_response.patch == ()
+    assert admission_response.denied is None
 
 
 def test_admitting_twice_changes_nothing_more():
     first = pod(GPU)
-    (patch,) = set_limits("/spec")(first, None).patch
+    (patch,) = default_limits("/spec")(first, None).patch
     first["spec"]["containers"][0] = {**GPU, "resources": {**GPU["resources"], "limits": patch["value"]}}
-    assert set_limits("/spec")(first, None).patch == ()
+    assert default_limits("/spec")(first, None).patch == ()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_admitting_twice_changes_nothing_more():
     ],
 )
 def test_extended_resources_are_those_with_a_foreign_domain(name, want):
-    assert is_device(name) is want
+    assert is_extended_resource(name) is want
 
 
 def test_every_hook_asks_only_for_objects_that_lack_a_limit():
@@ -81,10 +81,10 @@ def amounts(request: int, limit: int) -> dict:
 
 
 def test_a_limit_that_followed_its_request_goes_on_following_it():
-    (patch,) = set_limits("/spec")(pod(amounts(2, 1)), pod(amounts(1, 1))).patch
+    (patch,) = default_limits("/spec")(pod(amounts(2, 1)), pod(amounts(1, 1))).patch
     assert patch["value"] == {"nvidia.com/gpu": 2}
 
 
 def test_a_limit_that_the_user_changed_is_left_to_the_server():
-    assert set_limits("/spec")(pod(amounts(2, 3)), pod(amounts(1, 1))).patch == ()
-    assert set_limits("/spec")(pod(amounts(2, 1)), None).patch == ()
+    assert default_limits("/spec")(pod(amounts(2, 3)), pod(amounts(1, 1))).patch == ()
+    assert default_limits("/spec")(pod(amounts(2, 1)), None).patch == ()

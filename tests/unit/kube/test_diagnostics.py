@@ -7,7 +7,7 @@ import msgspec
 from skysail.kube.api.objects import Object
 from skysail.kube.client.client import Client
 from skysail.kube.client.transport import Reply, Request
-from skysail.kube.diagnostics import Evidence
+from skysail.kube.diagnostics import PodDiagnostics
 
 
 class Server:
@@ -31,23 +31,23 @@ def about(name: str) -> Object:
 
 async def test_about_many_at_once_few_questions_are_asked() -> None:
     server = Server()
-    evidence = Evidence(Client(server))
-    told = [await evidence.complaint(about(f"job-{number}")) for number in range(100)]
+    diagnostics = PodDiagnostics(Client(server))
+    told = [await diagnostics.last_create_failure(about(f"job-{number}")) for number in range(100)]
     assert told[0] == "no quota"
     assert len(server.asked) == told.count("no quota") < 60
 
 
 async def test_who_is_not_asked_about_again_has_not_changed() -> None:
     server = Server()
-    evidence = Evidence(Client(server))
-    told = {await evidence.complaint(about("job")) for _ in range(100)}
+    diagnostics = PodDiagnostics(Client(server))
+    told = {await diagnostics.last_create_failure(about("job")) for _ in range(100)}
     assert told == {"no quota"}
     assert len(server.asked) < 60
 
 
 async def test_what_is_over_is_forgotten() -> None:
     server = Server()
-    evidence = Evidence(Client(server))
-    await evidence.complaint(about("job"))
+    diagnostics = PodDiagnostics(Client(server))
+    await diagnostics.last_create_failure(about("job"))
     server.notes = []
-    assert {await evidence.complaint(about("job")) for _ in range(100)} == {None}
+    assert {await diagnostics.last_create_failure(about("job")) for _ in range(100)} == {None}

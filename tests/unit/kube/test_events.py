@@ -4,14 +4,14 @@ from datetime import timedelta
 from skysail.kube.api.objects import Meta, Object
 from skysail.kube.api.resources import EVENT, NODE, POD
 from skysail.kube.client.client import Client
-from skysail.kube.events import Broadcaster, Event
+from skysail.kube.events import Broadcaster, ObjectEvent
 from tests.simulation.api import ApiModel
 from tests.simulation.world import EPOCH, World
 from tests.support import virtual_time
 
 
-def event(note: str = "It failed.", uid: str = "u", namespace: str = "default") -> Event:
-    return Event(
+def event(note: str = "It failed.", uid: str = "u", namespace: str = "default") -> ObjectEvent:
+    return ObjectEvent(
         resource=POD if namespace else NODE,
         object=Object(Meta(name="thing", namespace=namespace, uid=uid, resource_version="7")),
         reason="Failed",
@@ -32,7 +32,7 @@ def told(script) -> list[dict]:
         task = asyncio.create_task(broadcaster.run())
         for at, what in script:
             await asyncio.sleep(at - loop.time())
-            broadcaster.tell(what)
+            broadcaster.record(what)
         await asyncio.sleep(1)
         assert not task.done()
         task.cancel()

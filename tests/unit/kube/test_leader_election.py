@@ -9,7 +9,7 @@ from skysail.kube.api.resources import LEASE
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Unreachable
 from skysail.kube.client.transport import Reply
-from skysail.kube.leader_election import Elector, Lease
+from skysail.kube.leader_election import LeaderElector, Lease
 from tests.simulation.api import ApiModel
 from tests.simulation.world import EPOCH, World
 from tests.support import virtual_time
@@ -17,7 +17,7 @@ from tests.support import virtual_time
 KEY = Key("default", "the-lease")
 
 
-class Line:
+class FakeTransport:
     """A transport that can be cut."""
 
     def __init__(self, world: World) -> None:
@@ -32,10 +32,10 @@ class Line:
         return await self._model.send(request)
 
 
-def elector(line: Line, name: str) -> Elector:
+def elector(fake_transport: FakeTransport, name: str) -> LeaderElector:
     loop = asyncio.get_running_loop()
-    return Elector(
-        Client(line),
+    return LeaderElector(
+        Client(fake_transport),
         KEY,
         name,
         now=lambda: EPOCH + timedelta(seconds=loop.time()),
@@ -51,12 +51,12 @@ async def lease(world: World) -> Lease:
 def test_one_of_two_leads_and_the_other_waits():
     async def main():
         world = World()
-        electors = [elector(Line(world), name) for name in "ab"]
-        tasks = [asyncio.create_task(e.campaign()) for e in electors]
+        electors = [elector(FakeTransport(world), name) for name in "ab"]
+        tasks = [asyncio.create_task(e.run()) for e in electors]
         seen = set()
         for _ in range(600):
             await asyncio.sleep(0.1)
-            seen.add(tuple(e.leads for e in electors))
+            seen.add(tuple(e.is_leader for e in electors))
         for task in tasks:
             task.cancel()
         return seen
@@ -69,17 +69,19 @@ def test_one_of_two_leads_and_the_other_waits():
 def test_a_leader_that_is_cut_off_stops_leading_before_anybody_else_starts():
     async def main():
         world = World()
-        lines = [Line(world) for _ in "ab"]
-        first, second = (elector(line, name) for line, name in zip(lines, "ab", strict=True))
-        campaign = asyncio.create_task(first.campaign())
+        fake_transports = [FakeTransport(world) for _ in "ab"]
+        first, second = (
+            elector(fake_transport, name) for fake_transport, name in zip(fake_transports, "ab", strict=True)
+        )
+        campaign = asyncio.create_task(first.run())
         await first.elected.wait()
-        rival = asyncio.create_task(second.campaign())
+        rival = asyncio.create_task(second.run())
         await asyncio.sleep(5)
-        lines[0].is_cut = True
+        fake_transports[0].is_cut = True
         both = False
-        while not second.leads:
+        while not second.is_leader:
             await asyncio.sleep(0.05)
-            both = both or (first.leads and second.leads)
+            both = both or (first.is_leader and second.is_leader)
         await campaign  # returns because the lease was lost
         rival.cancel()
         return both, asyncio.get_running_loop().time(), (await lease(world)).spec
@@ -93,17 +95,17 @@ def test_a_leader_that_is_cut_off_stops_leading_before_anybody_else_starts():
 def test_a_released_lease_is_taken_at_the_next_try():
     async def main():
         world = World()
-        first, second = elector(Line(world), "a"), elector(Line(world), "b")
-        campaign = asyncio.create_task(first.campaign())
+        first, second = elector(FakeTransport(world), "a"), elector(FakeTransport(world), "b")
+        campaign = asyncio.create_task(first.run())
         await first.elected.wait()
-        rival = asyncio.create_task(second.campaign())
+        rival = asyncio.create_task(second.run())
         await asyncio.sleep(5)
         campaign.cancel()
         await first.release()
         released = asyncio.get_running_loop().time()
         await second.elected.wait()
         rival.cancel()
-        return asyncio.get_running_loop().time() - released, first.leads
+        return asyncio.get_running_loop().time() - released, first.is_leader
 
     waited, leads = virtual_time.run(main())
     assert waited < 5
@@ -113,14 +115,14 @@ def test_a_released_lease_is_taken_at_the_next_try():
 def test_who_is_alone_takes_the_lease_of_a_dead_process_at_once():
     async def main():
         world = World()
-        dead = asyncio.create_task(elector(Line(world), "dead").campaign())
+        dead = asyncio.create_task(elector(FakeTransport(world), "dead").run())
         await asyncio.sleep(5)
         dead.cancel()
-        alone = elector(Line(world), "alone")
-        campaign = asyncio.create_task(alone.campaign(sole=True))
+        alone = elector(FakeTransport(world), "alone")
+        campaign = asyncio.create_task(alone.run(force=True))
         await asyncio.sleep(0.1)
         campaign.cancel()
-        return alone.leads, (await lease(world)).spec.holder_identity
+        return alone.is_leader, (await lease(world)).spec.holder_identity
 
     assert virtual_time.run(main()) == (True, "alone")
 
@@ -128,51 +130,51 @@ def test_who_is_alone_takes_the_lease_of_a_dead_process_at_once():
 def test_who_only_thinks_to_be_alone_ends_when_another_takes_the_lease():
     async def main():
         world = World()
-        wrong, other = (elector(Line(world), name) for name in ("wrong", "other"))
-        first = asyncio.create_task(wrong.campaign(sole=True))
+        wrong, other = (elector(FakeTransport(world), name) for name in ("wrong", "other"))
+        first = asyncio.create_task(wrong.run(force=True))
         await wrong.elected.wait()
-        second = asyncio.create_task(other.campaign(sole=True))
+        second = asyncio.create_task(other.run(force=True))
         async with asyncio.timeout(600):
             await first
         second.cancel()
-        return wrong.leads, other.leads, (await lease(world)).spec.holder_identity
+        return wrong.is_leader, other.is_leader, (await lease(world)).spec.holder_identity
 
     assert virtual_time.run(main()) == (False, True, "other")
 
 
 def test_a_paused_process_knows_that_its_lease_ran_out():
     async def main():
-        line = Line(World())
-        e = elector(line, "a")
-        campaign = asyncio.create_task(e.campaign())
+        fake_transport = FakeTransport(World())
+        e = elector(fake_transport, "a")
+        campaign = asyncio.create_task(e.run())
         await e.elected.wait()
         campaign.cancel()
         asyncio.get_running_loop().jump(60)
-        return e.leads
+        return e.is_leader
 
     assert virtual_time.run(main()) is False
 
 
 def test_a_renewal_that_comes_too_late_ends_the_campaign():
     async def main():
-        line = Line(World())
-        e = elector(line, "a")
-        campaign = asyncio.create_task(e.campaign())
+        fake_transport = FakeTransport(World())
+        e = elector(fake_transport, "a")
+        campaign = asyncio.create_task(e.run())
         await e.elected.wait()
-        line.delay = 7.0
+        fake_transport.delay = 7.0
         await campaign
-        return e.leads
+        return e.is_leader
 
     assert virtual_time.run(main()) is False
 
 
 def test_a_reply_that_cannot_be_read_does_not_end_the_campaign():
-    class Page(Line):
+    class Page(FakeTransport):
         async def send(self, request):
             return Reply(status=200, body=b"<html>")
 
     async def main():
-        campaign = asyncio.create_task(elector(Page(World()), "a").campaign())
+        campaign = asyncio.create_task(elector(Page(World()), "a").run())
         await asyncio.sleep(60)
         is_running = not campaign.done()
         campaign.cancel()

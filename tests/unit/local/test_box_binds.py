@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from skysail.cloud.provider import Folder, Mount, Scratch, Volume
+from skysail.cloud.provider import EmptyDir, HostPath, Mount, Volume
 from skysail.local import files
-from skysail.local.bubblewrap.container import Box, Order
-from skysail.local.bubblewrap.host_tools import Tools
-from skysail.local.bubblewrap.rootfs import Bind, Room
-from skysail.local.storage.volumes import Places, Volumes
+from skysail.local.bubblewrap.container import BwrapContainer, ContainerSpec
+from skysail.local.bubblewrap.host_tools import HostTools
+from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot
+from skysail.local.storage.volumes import VolumePaths, Volumes
 
-TOOLS = Tools.find(os.environ["PATH"])
+TOOLS = HostTools.find(os.environ["PATH"])
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def volumes(tmp_path: Path) -> Volumes:
     (tmp_path / "open" / "part").mkdir(parents=True)
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "file").write_text("secret")
-    places = Places(
+    volume_paths = VolumePaths(
         folder=tmp_path / "volumes", memory=tmp_path / "memory", disks=tmp_path / "disks", allowed=(tmp_path / "open",)
     )
-    made = Volumes("uid", places)
-    made.make([Volume("own", Scratch()), Volume("machine", Folder(str(tmp_path / "open" / "part")))])
+    made = Volumes("uid", volume_paths)
+    made.make([Volume("own", EmptyDir()), Volume("machine", HostPath(str(tmp_path / "open" / "part")))])
     return made
 
 
@@ -37,12 +37,12 @@ def descriptors() -> list[str]:
     return os.listdir("/proc/self/fd")  # noqa: PTH208 (names are wanted)
 
 
-async def said(bind: Bind, *argv: str, tools: Tools = TOOLS) -> tuple[int, str]:
+async def said(bind_mount: BindMount, *argv: str, tools: HostTools = TOOLS) -> tuple[int, str]:
     """The exit code, and what the program says or why there is none."""
-    room = Room(hostname="h", env=(("PATH", "/usr/bin:/bin"),), binds=(bind,))
-    box = await Box.start(Order(room=room, argv=argv), tools, time.time)
-    ending = await box.finish()
-    return ending.code, ending.failure or box.tape.last_words()
+    container_root = ContainerRoot(hostname="h", env=(("PATH", "/usr/bin:/bin"),), binds=(bind_mount,))
+    container = await BwrapContainer.start(ContainerSpec(room=container_root, argv=argv), tools, time.time)
+    exit_result = await container.finish()
+    return exit_result.code, exit_result.failure or container.output.last_line()
 
 
 PARTS = [Mount(volume="own", path="/v", sub_path="a/b"), Mount(volume="machine", path="/v")]
@@ -77,7 +77,7 @@ def test_no_folder_is_made_behind_a_link(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "link").symlink_to(tmp_path / "out")
     with pytest.raises(OSError, match=r"link|Not a directory"):
-        files.opened(tmp_path / "in" / "link" / "new", can_make=True)
+        files.open_nofollow(tmp_path / "in" / "link" / "new", can_make=True)
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from skysail.cloud.provider import Limits
+from skysail.cloud.provider import ResourceLimits
 from skysail.local.bubblewrap import cgroups
-from skysail.local.bubblewrap.cgroups import Bounds, Group, Groups
+from skysail.local.bubblewrap.cgroups import Bounds, Cgroup, CgroupManager
 
 FILES = {
     "unified": ("memory.max", "cpu.max", "pids.max"),
@@ -19,7 +19,7 @@ class Trees:
 
     def __init__(self, root, *kinds: str, max_processes: int | None = None) -> None:
         self.root = root
-        self.groups = Groups({kind: root / kind for kind in kinds}, "ours", max_processes=max_processes)
+        self.groups = CgroupManager({kind: root / kind for kind in kinds}, "ours", max_processes=max_processes)
         for kind in kinds:
             for folder in (root / kind / "ours", root / kind / "ours" / "run"):
                 folder.mkdir(parents=True)
@@ -32,54 +32,54 @@ class Trees:
 
 def test_the_first_generation_has_a_tree_for_each_kind(tmp_path):
     trees = Trees(tmp_path, "memory", "cpu")
-    group = trees.groups.make("run", Limits(memory=1000, cpu=1.5))
+    cgroup = trees.groups.make("run", ResourceLimits(memory=1000, cpu=1.5))
     assert trees.content() == {
         "memory.limit_in_bytes": "1000",
         "cpu.cfs_period_us": "100000",
         "cpu.cfs_quota_us": "150000",
     }
-    assert group.joined_by == tuple(
+    assert cgroup.procs_files == tuple(
         str(tmp_path / kind / "ours" / "run" / "cgroup.procs") for kind in ("memory", "cpu")
     )
 
 
 def test_the_second_generation_has_one_tree(tmp_path):
     trees = Trees(tmp_path, "unified")
-    trees.groups.make("run", Limits(memory=1000, cpu=0.001))
+    trees.groups.make("run", ResourceLimits(memory=1000, cpu=0.001))
     assert trees.content() == {"memory.max": "1000", "cpu.max": "1000 100000"}
 
 
 def test_without_limits_there_is_nothing_to_join(tmp_path):
-    assert Trees(tmp_path, "memory", "cpu").groups.make("run", Limits()).joined_by == ()
+    assert Trees(tmp_path, "memory", "cpu").groups.make("run", ResourceLimits()).procs_files == ()
 
 
 def test_without_rights_limits_are_not_enforced():
-    groups = Groups({}, "ours")
-    assert not groups.are_enforced
-    assert groups.make("run", Limits(memory=1000)).joined_by == ()
+    cgroups = CgroupManager({}, "ours")
+    assert not cgroups.are_enforced
+    assert cgroups.make("run", ResourceLimits(memory=1000)).procs_files == ()
 
 
 @pytest.mark.parametrize("file", ["memory.events", "memory.oom_control"])
 def test_a_kill_for_memory_is_told_by_either_generation(tmp_path, file):
-    group = Group((tmp_path,))
-    assert not group.ran_out_of_memory()
+    cgroup = Cgroup((tmp_path,))
+    assert not cgroup.ran_out_of_memory()
     (tmp_path / file).write_text("under_oom 0\noom_kill 0\n")
-    assert not group.ran_out_of_memory()
+    assert not cgroup.ran_out_of_memory()
     (tmp_path / file).write_text("under_oom 0\noom_kill 1\n")
-    assert group.ran_out_of_memory()
+    assert cgroup.ran_out_of_memory()
 
 
 def test_a_group_that_is_gone_can_be_removed(tmp_path):
-    Group((tmp_path / "gone",)).remove()
+    Cgroup((tmp_path / "gone",)).remove()
 
 
 @pytest.mark.parametrize("kinds", [("unified",), ("memory", "cpu", "pids")])
 def test_processes_are_limited_where_a_container_joins_groups_anyway(tmp_path, kinds):
     trees = Trees(tmp_path, *kinds, max_processes=77)
-    assert trees.groups.make("run", Limits()).joined_by == ()
-    group = trees.groups.make("run", Limits(memory=1000))
+    assert trees.groups.make("run", ResourceLimits()).procs_files == ()
+    cgroup = trees.groups.make("run", ResourceLimits(memory=1000))
     assert trees.content()["pids.max"] == "77"
-    assert len(group.folders) == len({"unified", "memory", "pids"} & set(kinds))
+    assert len(cgroup.folders) == len({"unified", "memory", "pids"} & set(kinds))
 
 
 @pytest.mark.parametrize("kinds", [("unified",), ("memory", "cpu", "pids")])
@@ -106,10 +106,10 @@ def test_all_pods_together_are_bounded_and_the_agent_leaves_in_the_end(tmp_path,
 
 
 def test_a_kernel_that_does_not_allow_a_bound_is_told(tmp_path):
-    groups = Groups({"memory": tmp_path / "none"}, "ours")
-    groups.bound_all(Bounds(memory=1, processes=1))
-    assert not groups.are_bounded
-    Groups({}, "ours").bound_all(Bounds(memory=1, processes=1))
+    cgroups = CgroupManager({"memory": tmp_path / "none"}, "ours")
+    cgroups.bound_all(Bounds(memory=1, processes=1))
+    assert not cgroups.are_bounded
+    CgroupManager({}, "ours").bound_all(Bounds(memory=1, processes=1))
 
 
 def test_kills_of_pods_without_a_limit_are_counted(tmp_path):

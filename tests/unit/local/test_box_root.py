@@ -5,9 +5,9 @@ from pathlib import PurePosixPath
 import msgspec
 import pytest
 
-from skysail.cloud.provider import Rights
+from skysail.cloud.provider import SecurityContext
 from skysail.local.bubblewrap import rootfs
-from skysail.local.bubblewrap.rootfs import Bind, Room
+from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot
 
 
 class Disk:
@@ -49,14 +49,14 @@ ROOT = " --size 268435456 --tmpfs / "
 SHARED_MEMORY = " --perms 1777 --size 1073741824 --tmpfs /dev/shm "
 
 
-def words(room: Room, machine: Disk = MACHINE) -> str:
+def words(container_root: ContainerRoot, machine: Disk = MACHINE) -> str:
     """Return the arguments after those that every container has for its root, /proc and /dev."""
-    found = " " + " ".join(rootfs.arguments(room, machine)) + " "
+    found = " " + " ".join(rootfs.arguments(container_root, machine)) + " "
     return found.replace(ROOT, " ").replace(SHARED_MEMORY, " ").replace(" --remount-ro /dev ", " ")
 
 
-def room(**wishes) -> Room:
-    return Room(hostname="pod-1", env=(("A", "b c"),), **wishes)
+def room(**wishes) -> ContainerRoot:
+    return ContainerRoot(hostname="pod-1", env=(("A", "b c"),), **wishes)
 
 
 def test_only_what_programs_need_is_shown_and_read_only():
@@ -74,13 +74,15 @@ def test_env_is_cleared_before_it_is_set():
 
 
 def test_a_mount_path_that_the_machine_does_not_have_needs_nothing_of_it():
-    bound = words(room(binds=(Bind("/vol", "/mnt/models/"),)))
+    bound = words(room(binds=(BindMount("/vol", "/mnt/models/"),)))
     assert " --bind /vol /mnt/models " in bound
     assert "--tmpfs" not in bound
 
 
 def test_a_new_path_below_a_shown_folder_opens_that_folder():
-    bound = words(room(binds=(Bind("/vol", "/usr/share/new/deep", read_only=True), Bind("/w", "/usr/share/other"))))
+    bound = words(
+        room(binds=(BindMount("/vol", "/usr/share/new/deep", read_only=True), BindMount("/w", "/usr/share/other")))
+    )
     opened = (
         " --tmpfs /usr/share --ro-bind /usr/share/doc /usr/share/doc --ro-bind /usr/share/zoneinfo /usr/share/zoneinfo "
     )
@@ -90,42 +92,48 @@ def test_a_new_path_below_a_shown_folder_opens_that_folder():
 
 
 def test_a_path_that_is_there_is_covered():
-    bound = words(room(binds=(Bind("/vol", "/usr/share/doc"),)))
+    bound = words(room(binds=(BindMount("/vol", "/usr/share/doc"),)))
     assert " --bind /vol /usr/share/doc " in bound
     assert "--tmpfs" not in bound
 
 
 def test_a_mount_path_behind_a_link_is_named_by_where_it_is():
-    assert " --bind /vol /usr/bin/tool " in words(room(binds=(Bind("/vol", "/bin/tool"),)))
+    assert " --bind /vol /usr/bin/tool " in words(room(binds=(BindMount("/vol", "/bin/tool"),)))
 
 
 def test_a_folder_with_too_many_entries_is_not_opened():
     crowded = Disk(*(f"/usr/share/{number}" for number in range(401)))
-    with pytest.raises(rootfs.TooCrowded, match="choose another path"):
-        rootfs.arguments(room(binds=(Bind("/vol", "/usr/share/new"),)), crowded)
+    with pytest.raises(rootfs.TooManyEntries, match="choose another path"):
+        rootfs.arguments(room(binds=(BindMount("/vol", "/usr/share/new"),)), crowded)
 
 
 def test_deeper_mounts_come_after_those_that_they_lie_in():
-    bound = words(room(binds=(Bind("/2", "/a/b/c"), Bind("/1", "/a"), Bind("/3", "/a/b"))))
+    bound = words(room(binds=(BindMount("/2", "/a/b/c"), BindMount("/1", "/a"), BindMount("/3", "/a/b"))))
     assert " --bind /1 /a --bind /3 /a/b --bind /2 /a/b/c " in bound
 
 
 def test_the_environment_comes_last_and_only_if_it_is_not_shown_already():
     bound = words(
-        room(binds=(Bind("/vol", "/root"),), environment=tuple(Bind(f, f) for f in ("/root/env", "/usr/lib/python")))
+        room(
+            binds=(BindMount("/vol", "/root"),),
+            environment=tuple(BindMount(f, f) for f in ("/root/env", "/usr/lib/python")),
+        )
     )
     assert bound.index(" --bind /vol /root ") < bound.index(" --ro-bind /root/env /root/env ")
     assert "/usr/lib/python" not in bound
 
 
 def test_what_is_held_open_is_bound_by_its_descriptor():
-    held = (Bind("/vol", "/a", is_shared=True, descriptor=7), Bind("/vol", "/b", read_only=True, descriptor=8))
+    held = (
+        BindMount("/vol", "/a", is_shared=True, descriptor=7),
+        BindMount("/vol", "/b", read_only=True, descriptor=8),
+    )
     assert " --bind-fd 7 /a --ro-bind-fd 8 /b " in words(room(binds=held))
 
 
 @pytest.mark.parametrize("user", [None, 0])
 def test_root_has_the_usual_rights_of_a_container_only(user):
-    rights = words(room(rights=Rights(user=user)))
+    rights = words(room(rights=SecurityContext(user=user)))
     assert " --cap-drop ALL --cap-add CAP_CHOWN " in rights
     assert " --unshare-user --uid 0 --gid 0 " in rights
     assert not any(f"CAP_{name} " in rights for name in ("SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "MKNOD", "NET_RAW"))
@@ -134,10 +142,10 @@ def test_root_has_the_usual_rights_of_a_container_only(user):
 @pytest.mark.parametrize(
     ("rights", "ids"),
     [
-        (Rights(user=1000), "--uid 1000 --gid 0"),
-        (Rights(user=1000, group=2000), "--uid 1000 --gid 2000"),
-        (Rights(must_not_be_root=True), "--uid 65532 --gid 0"),
-        (Rights(user=7, must_not_be_root=True), "--uid 7 --gid 0"),
+        (SecurityContext(user=1000), "--uid 1000 --gid 0"),
+        (SecurityContext(user=1000, group=2000), "--uid 1000 --gid 2000"),
+        (SecurityContext(run_as_non_root=True), "--uid 65532 --gid 0"),
+        (SecurityContext(user=7, run_as_non_root=True), "--uid 7 --gid 0"),
     ],
 )
 def test_another_user_has_no_capabilities(rights, ids):
@@ -147,7 +155,9 @@ def test_another_user_has_no_capabilities(rights, ids):
 
 
 def test_root_may_be_in_another_group():
-    assert " --unshare-user --uid 0 --gid 5 --cap-drop ALL --cap-add CAP_CHOWN " in words(room(rights=Rights(group=5)))
+    assert " --unshare-user --uid 0 --gid 5 --cap-drop ALL --cap-add CAP_CHOWN " in words(
+        room(rights=SecurityContext(group=5))
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,25 +169,25 @@ def test_root_may_be_in_another_group():
     ],
 )
 def test_capabilities_are_dropped_and_kept_by_name(dropped, added, left):
-    rights = Rights(dropped=frozenset(dropped), added=frozenset(added))
-    assert set(rootfs.capabilities(rights)) == left
+    security = SecurityContext(drop=frozenset(dropped), add=frozenset(added))
+    assert set(rootfs.capabilities(security)) == left
 
 
 def test_a_root_that_may_only_be_read_is_closed_when_it_is_furnished():
-    closed = words(room(rights=Rights(has_read_only_root=True), binds=(Bind("/vol", "/data"),)))
+    closed = words(room(rights=SecurityContext(read_only_root=True), binds=(BindMount("/vol", "/data"),)))
     assert closed.index(" --bind /vol /data ") < closed.index(" --remount-ro / ")
     assert "--remount-ro" not in words(room())
 
 
 def test_the_memory_of_the_root_and_of_dev_is_bounded_and_dev_is_closed_after_the_mounts():
-    found = " ".join(rootfs.arguments(room(binds=(Bind("/vol", "/dev/shm"),)), MACHINE))
+    found = " ".join(rootfs.arguments(room(binds=(BindMount("/vol", "/dev/shm"),)), MACHINE))
     assert f" {found}".startswith(ROOT)
     assert found.index("--dev /dev") < found.index(SHARED_MEMORY) < found.index("--bind /vol /dev/shm")
     assert found.index("--bind /vol /dev/shm") < found.index("--remount-ro /dev")
 
 
 def test_a_user_namespace_and_a_filter_that_are_handed_over_are_used():
-    handed = words(msgspec.structs.replace(room(rights=Rights(user=5)), user_namespace=7, seccomp_filter=8))
+    handed = words(msgspec.structs.replace(room(rights=SecurityContext(user=5)), user_namespace=7, seccomp_filter=8))
     assert " --userns 7 --uid 5 --gid 0 --cap-drop ALL --seccomp 8 " in handed
     assert "--unshare-user" not in handed
 

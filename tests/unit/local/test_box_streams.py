@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from skysail.cloud.output_buffer import Tape
+from skysail.cloud.output_buffer import OutputBuffer
 from skysail.cloud.provider import Output
 from skysail.local.bubblewrap.fd_streams import Sink, Source
 
@@ -25,63 +25,63 @@ async def settle() -> None:
 
 
 async def test_without_a_reader_only_the_end_is_kept_and_nothing_waits():
-    tape = Tape(kept=4)
+    output_buffer = OutputBuffer(kept=4)
     for letter in "abcdefgh":
-        await tape.put(piece(letter))
-    tape.end()
-    assert await text(tape.all()) == "efgh"
+        await output_buffer.put(piece(letter))
+    output_buffer.end()
+    assert await text(output_buffer.replay()) == "efgh"
 
 
 async def test_a_reader_who_needs_all_slows_the_program_down():
-    tape = Tape(kept=2)
-    output = tape.all()
+    output_buffer = OutputBuffer(kept=2)
+    output = output_buffer.replay()
     for letter in "abc":
-        await tape.put(piece(letter))
-    more = asyncio.create_task(tape.put(piece("d")))
+        await output_buffer.put(piece(letter))
+    more = asyncio.create_task(output_buffer.put(piece("d")))
     await settle()
     assert not more.done()
     assert (await anext(output)).data == b"a"
     await more
-    tape.end()
+    output_buffer.end()
     assert await text(output) == "bcd"
 
 
 async def test_a_reader_whom_nobody_iterates_is_forgotten():
-    tape = Tape(kept=2)
-    output = tape.all()
+    output_buffer = OutputBuffer(kept=2)
+    output = output_buffer.replay()
     del output
     gc.collect()
     for letter in "abcdef":
-        await asyncio.wait_for(tape.put(piece(letter)), 600)
+        await asyncio.wait_for(output_buffer.put(piece(letter)), 600)
 
 
 async def test_a_visitor_sees_what_comes_and_may_miss_some():
-    tape = Tape(kept=2)
-    await tape.put(piece("a"))
-    output = tape.from_now()
+    output_buffer = OutputBuffer(kept=2)
+    await output_buffer.put(piece("a"))
+    output = output_buffer.tail()
     for letter in "bcdef":
-        await tape.put(piece(letter))
-    tape.end()
+        await output_buffer.put(piece(letter))
+    output_buffer.end()
     assert await text(output) == "ef"
 
 
 async def test_a_reader_waits_for_the_next_piece_and_for_the_end():
-    tape = Tape()
-    reading = asyncio.create_task(text(tape.all()))
+    output_buffer = OutputBuffer()
+    reading = asyncio.create_task(text(output_buffer.replay()))
     for letter in "abc":
-        await tape.put(piece(letter))
+        await output_buffer.put(piece(letter))
         await settle()
     assert not reading.done()
-    tape.end()
+    output_buffer.end()
     assert await reading == "abc"
 
 
 async def test_the_last_words_are_the_last_line():
-    tape = Tape()
-    assert tape.last_words() == ""
-    await tape.put(piece("one\ntw"))
-    await tape.put(piece("o\n"))
-    assert tape.last_words() == "two"
+    output_buffer = OutputBuffer()
+    assert output_buffer.last_line() == ""
+    await output_buffer.put(piece("one\ntw"))
+    await output_buffer.put(piece("o\n"))
+    assert output_buffer.last_line() == "two"
 
 
 async def test_more_than_a_pipe_holds_goes_through_it():

@@ -12,10 +12,10 @@ from skysail.local import launcher
 from skysail.local.cluster.home import Home
 from skysail.local.control_plane.binaries import Binaries
 from skysail.local.errors import MachineUnfit, StartFailed
-from skysail.local.launcher import HullSettings
+from skysail.local.launcher import LocalClusterSettings
 
 
-class Stage:
+class Harness:
     """A home, and what the next hull will do."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,17 +30,17 @@ class Stage:
         (self._modules / "stand_in.py").write_text(opening + textwrap.dedent(text))
 
     def start(self) -> None:
-        launcher.start(HullSettings(home=str(self.home.root), binaries=Binaries({})), say=lambda _: None)
+        launcher.start(LocalClusterSettings(home=str(self.home.root), binaries=Binaries({})), say=lambda _: None)
 
 
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
-    return Stage(tmp_path, monkeypatch)
+    return Harness(tmp_path, monkeypatch)
 
 
 def test_a_hull_that_fails_is_told_with_its_last_words_and_where_to_look(stage):
     stage.program("(home / 'failure').write_text('etcd is ill.'); sys.exit(1)")
-    with pytest.raises(StartFailed, match=r"(?s)^etcd is ill\..*/home/logs/hull\.log"):
+    with pytest.raises(StartFailed, match=r"(?s)^etcd is ill\..*/home/logs/cluster\.log"):
         stage.start()
     assert not stage.home.failure.exists()
 
@@ -53,9 +53,9 @@ def test_a_machine_that_is_not_fit_is_told_in_one_sentence(stage):
 
 def test_a_hull_that_ends_without_a_word_leaves_its_log(stage):
     stage.program("sys.exit('Traceback')")
-    with pytest.raises(StartFailed, match=r"exit code 1.*hull\.log"):
+    with pytest.raises(StartFailed, match=r"exit code 1.*cluster\.log"):
         stage.start()
-    assert stage.home.hull_log.read_text() == "Traceback\n"
+    assert stage.home.cluster_log.read_text() == "Traceback\n"
 
 
 def test_when_the_hull_of_somebody_else_goes_away_an_own_one_is_started(stage, monkeypatch):
@@ -67,7 +67,7 @@ def test_when_the_hull_of_somebody_else_goes_away_an_own_one_is_started(stage, m
     monkeypatch.setattr(launcher.time, "sleep", lambda _: next(at_the_first_pause, lambda: None)())
     with pytest.raises(StartFailed):
         stage.start()
-    assert stage.home.hull_log.read_text() == "ours\n"
+    assert stage.home.cluster_log.read_text() == "ours\n"
 
 
 def test_who_was_second_starts_again_when_the_first_one_is_gone(stage):
@@ -80,7 +80,7 @@ def test_who_was_second_starts_again_when_the_first_one_is_gone(stage):
     """)
     with pytest.raises(StartFailed):
         stage.start()
-    assert stage.home.hull_log.read_text() == "second\n"
+    assert stage.home.cluster_log.read_text() == "second\n"
 
 
 def test_the_folder_in_which_the_user_stands_holds_none_of_our_modules(stage, tmp_path, monkeypatch):
@@ -89,7 +89,7 @@ def test_the_folder_in_which_the_user_stands_holds_none_of_our_modules(stage, tm
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StartFailed):
         stage.start()
-    assert stage.home.hull_log.read_text() == "ours\n"
+    assert stage.home.cluster_log.read_text() == "ours\n"
 
 
 def test_a_hull_that_this_process_started_is_collected_when_it_was_stopped(stage, monkeypatch):

@@ -13,21 +13,32 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from skysail.cloud.change_feed import Changes
-from skysail.cloud.errors import Gone, ProviderError, Refused
-from skysail.cloud.provider import Container, File, Files, Folder, Limits, Mount, Pod, Rights, RunId, Volume
-from skysail.local.bubblewrap.cgroups import Groups
-from skysail.local.images.rules import Copied, Rule, Rules
+from skysail.cloud.change_feed import ChangeFeed
+from skysail.cloud.errors import Gone, ProviderError, Rejected
+from skysail.cloud.provider import (
+    Container,
+    File,
+    HostPath,
+    Mount,
+    Pod,
+    ProjectedFiles,
+    ResourceLimits,
+    RunId,
+    SecurityContext,
+    Volume,
+)
+from skysail.local.bubblewrap.cgroups import CgroupManager
+from skysail.local.images.rules import CopiedDir, Rule, Rules
 from skysail.local.provider.process_usage import by_namespace
 from tests.conformance.local import local_provider
-from tests.conformance.provider_harness import Talk, hear, outcome
+from tests.conformance.provider_harness import ProviderHarness, hear, outcome
 from tests.conformance.test_local import settle
 
 
 @pytest.fixture
 async def talk(tmp_path):
     async with local_provider(tmp_path) as provider:
-        yield Talk(provider, image="busybox", python_image="python:3")
+        yield ProviderHarness(provider, image="busybox", python_image="python:3")
 
 
 async def test_a_box_does_not_show_the_machine(talk, tmp_path):
@@ -48,9 +59,11 @@ async def test_a_box_has_no_right_over_the_machine(talk):
 
 
 async def test_another_user_is_shown_and_can_write(talk):
-    code, said = await talk.result("id -u; touch /tmp/x /x && grep CapEff /proc/self/status", rights=Rights(user=1234))
+    code, said = await talk.result(
+        "id -u; touch /tmp/x /x && grep CapEff /proc/self/status", rights=SecurityContext(user=1234)
+    )
     assert (code, said.split()) == (0, ["1234", "CapEff:", "0000000000000000"])
-    run = await talk.start("sleep 1000", rights=Rights(user=1234))
+    run = await talk.start("sleep 1000", rights=SecurityContext(user=1234))
     assert await outcome(await talk.provider.exec(run, ("id", "-u"), stdin=False, tty=False)) == (0, "1234\n", "")
 
 
@@ -64,7 +77,7 @@ async def test_a_pod_has_the_files_of_names(talk, tmp_path):
         subdomain="job",
         hosts=(("10.0.0.9", ("nine", "neuf")),),
     )
-    await talk.provider.prepare(pod)
+    await talk.provider.create_sandbox(pod)
     code, said = await talk.result("cat /etc/hosts /etc/resolv.conf", pod=uid)
     assert code == 0
     assert said.splitlines() == [
@@ -81,13 +94,13 @@ async def test_a_pod_has_the_files_of_names(talk, tmp_path):
 async def test_a_folder_of_the_machine_is_seen_where_it_is_open(talk, tmp_path):
     (tmp_path / "allowed").mkdir()
     (tmp_path / "allowed" / "x").write_text("from outside\n")
-    uid = await talk.pod(Volume("f", Folder(str(tmp_path / "allowed"))))
+    uid = await talk.pod(Volume("f", HostPath(str(tmp_path / "allowed"))))
     assert await talk.result("cat /f/x", pod=uid, mounts=(Mount(volume="f", path="/f"),)) == (0, "from outside\n")
 
 
 async def test_a_pod_whose_volume_cannot_be_leaves_nothing(talk, tmp_path):
-    with pytest.raises(Refused):
-        await talk.pod(Volume("f", Folder("/etc")))
+    with pytest.raises(Rejected):
+        await talk.pod(Volume("f", HostPath("/etc")))
     assert (await talk.provider.list()).pods == {}
     assert list((tmp_path / "runs").iterdir()) == []
 
@@ -95,8 +108,8 @@ async def test_a_pod_whose_volume_cannot_be_leaves_nothing(talk, tmp_path):
 async def test_files_that_exclude_each_other_are_told_and_the_old_ones_stay(talk):
     clash = (File("a/b", b"1"), File("a", b"2"))
     with pytest.raises(ProviderError, match="The place of the pod cannot be made: Is a directory"):
-        await talk.pod(Volume("v", Files(clash)))
-    uid = await talk.pod(Volume("v", Files((File("a/b", b"old"),))))
+        await talk.pod(Volume("v", ProjectedFiles(clash)))
+    uid = await talk.pod(Volume("v", ProjectedFiles((File("a/b", b"old"),))))
     with pytest.raises(ProviderError, match="The files of volume v cannot be written: Is a directory"):
         await talk.provider.update(uid, "v", clash)
     assert await talk.result("cat /v/a/b", pod=uid, mounts=(Mount(volume="v", path="/v"),)) == (0, "old")
@@ -137,16 +150,16 @@ async def test_a_start_that_failed_by_mistake_can_be_tried_again(talk, tmp_path)
 async def test_an_image_without_command_or_entry_point_is_refused(talk, tmp_path):
     Rules(tmp_path / "home" / "images.json").add(Rule(pattern="bare", packages=None))
     run = RunId(await talk.pod(), "main", 0)
-    with pytest.raises(Refused, match="skysail image add bare --entrypoint") as refused:
+    with pytest.raises(Rejected, match="skysail image add bare --entrypoint") as rejected:
         await talk.provider.start(run, Container(name="main", image="bare", args=("x",)))
-    assert refused.value.reason == "EntrypointUnknown"
+    assert rejected.value.reason == "EntrypointUnknown"
 
 
 async def test_the_command_to_make_an_image_known_can_be_pasted_whatever_its_name_is(talk):
     image = "x'; touch /tmp/mine; 'y"
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as rejected:
         await talk.provider.start(RunId(await talk.pod(), "main", 0), Container(name="main", image=image))
-    command = str(refused.value).rpartition(": ")[2].split("`")[1]
+    command = str(rejected.value).rpartition(": ")[2].split("`")[1]
     assert shlex.split(command) == ["skysail", "image", "add", image, "--with", "PACKAGE,PACKAGE"]
 
 
@@ -154,7 +167,7 @@ async def test_an_entry_point_runs_with_the_containers_arguments_in_a_copy_of_it
     code = tmp_path / "code"
     code.mkdir()
     (code / "x").write_text("copied\n")
-    rule = Rule(pattern="app", packages=None, entrypoint=("sh", "-c"), copied=Copied(str(code), "/workspace"))
+    rule = Rule(pattern="app", packages=None, entrypoint=("sh", "-c"), copied=CopiedDir(str(code), "/workspace"))
     Rules(tmp_path / "home" / "images.json").add(rule)
     run = RunId(await talk.pod(), "main", 0)
     await talk.provider.start(run, Container(name="main", image="app", args=("pwd; cat x; echo changed > x",)))
@@ -186,32 +199,32 @@ async def test_steps_of_an_image_are_told(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     told: list[tuple[RunId, str, str]] = []
     async with local_provider(tmp_path, tell=lambda *event: told.append(event)) as provider:
-        talk = Talk(provider, image="busybox", python_image="python:3")
-        run = RunId(await talk.pod(), "main", 0)
+        provider_harness = ProviderHarness(provider, image="busybox", python_image="python:3")
+        run = RunId(await provider_harness.pod(), "main", 0)
         await provider.start(run, Container(name="main", image="python:3", command=("python3", "-V")))
-        assert (await talk.end(run)).code == 0
+        assert (await provider_harness.end(run)).code == 0
     assert [(of, reason) for of, reason, _ in told] == [(run, "Pulling"), (run, "Pulled")]
     assert "making the environment for python:*" in told[0][2]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="control groups belong to root")
 async def test_who_takes_more_memory_than_allowed_is_killed_and_it_is_said(tmp_path):
-    groups = Groups.mount(tmp_path / "groups", f"skysail-test-{os.getpid()}")
+    cgroups = CgroupManager.mount(tmp_path / "groups", f"skysail-test-{os.getpid()}")
     try:
-        async with local_provider(tmp_path, groups) as provider:
-            talk = Talk(provider, image="busybox", python_image="python:3")
-            limits = Limits(memory=30_000_000, cpu=1.0)
-            end = await talk.end(await talk.start("exec tail /dev/zero", limits=limits))
+        async with local_provider(tmp_path, cgroups) as provider:
+            provider_harness = ProviderHarness(provider, image="busybox", python_image="python:3")
+            limits = ResourceLimits(memory=30_000_000, cpu=1.0)
+            end = await provider_harness.end(await provider_harness.start("exec tail /dev/zero", limits=limits))
             assert (end.code, end.reason) == (137, "OOMKilled")
-            run = await talk.start("kill -KILL $$", limits=limits)
-            assert (await talk.end(run)).reason == "Error"
-            beside = await talk.start("sleep 1000", limits=limits)
-            session = await talk.provider.exec(beside, ("cat", "/proc/self/cgroup"), stdin=False, tty=False)
+            run = await provider_harness.start("kill -KILL $$", limits=limits)
+            assert (await provider_harness.end(run)).reason == "Error"
+            beside = await provider_harness.start("sleep 1000", limits=limits)
+            session = await provider_harness.provider.exec(beside, ("cat", "/proc/self/cgroup"), stdin=False, tty=False)
             assert f"{beside.pod}.main.0" in (await outcome(session))[1]
         assert _groups(tmp_path / "groups") == []
     finally:
         await asyncio.to_thread(_unmount, tmp_path / "groups")
-    assert groups.are_enforced
+    assert cgroups.are_enforced
 
 
 def _groups(folder: Path) -> list[Path]:
@@ -259,22 +272,22 @@ def test_programs_die_with_the_process_that_started_them(tmp_path):
 
 async def test_the_next_process_knows_what_was_run_and_does_not_run_it_again(tmp_path):
     async with local_provider(tmp_path) as provider:
-        talk = Talk(provider, image="busybox", python_image="python:3")
-        pod = await talk.pod()
+        provider_harness = ProviderHarness(provider, image="busybox", python_image="python:3")
+        pod = await provider_harness.pod()
         over, cut = RunId(pod, "over", 0), RunId(pod, "cut", 0)
         await provider.start(over, Container(name="over", image="busybox", command=("sh", "-c", "exit 37")))
-        assert (await talk.end(over)).code == 37
+        assert (await provider_harness.end(over)).code == 37
         await provider.start(cut, Container(name="cut", image="busybox", command=("sleep", "1000")))
-        with pytest.raises(Refused):
+        with pytest.raises(Rejected):
             await provider.start(RunId(pod, "none", 0), Container(name="none", image="nobody/knows:this"))
     async with local_provider(tmp_path) as provider:
-        listing = await provider.list()
-        assert {run: state.reason for run, state in listing.runs.items()} == {over: "Error", cut: "Lost"}
-        await provider.prepare(Pod(uid=pod, namespace="n", name="p", hostname="p"))
+        runtime_listing = await provider.list()
+        assert {run: state.reason for run, state in runtime_listing.runs.items()} == {over: "Error", cut: "Lost"}
+        await provider.create_sandbox(Pod(uid=pod, namespace="n", name="p", hostname="p"))
         for run in (over, cut):
             await provider.start(run, Container(name=run.container, image="busybox", command=("true",)))
         assert [(await provider.state(run)).code for run in (over, cut)] == [37, 137]
-        await provider.release(pod)
+        await provider.remove_sandbox(pod)
         assert (await provider.list()).runs == {}
     assert list((tmp_path / "journal").iterdir()) == []
 
@@ -291,15 +304,15 @@ def _sleepers(seconds: str) -> list[int]:
 
 
 async def test_a_follower_is_told_each_run_once_however_late_it_looks():
-    changes = Changes()
-    follower = changes.follow()
+    change_feed = ChangeFeed()
+    follower = change_feed.subscribe()
     one, two = RunId("p", "c", 1), RunId("p", "c", 2)
     for run in (one, two, one):
-        changes.tell(run)
+        change_feed.publish(run)
     assert [await anext(follower), await anext(follower)] == [one, two]
     waiting = asyncio.create_task(anext(follower))
     await asyncio.sleep(0)
-    changes.tell(two)
+    change_feed.publish(two)
     assert await waiting == two
 
 
@@ -332,11 +345,11 @@ async def test_a_session_of_a_slow_reader_does_not_lose_anything(talk):
 async def test_that_limits_are_not_enforced_is_said_once(tmp_path):
     told: list[str] = []
     async with local_provider(tmp_path, tell=lambda run, reason, note: told.append(f"{reason}: {note}")) as provider:
-        talk = Talk(provider, image="busybox", python_image="python:3")
-        await talk.end(await talk.start("true"))
+        provider_harness = ProviderHarness(provider, image="busybox", python_image="python:3")
+        await provider_harness.end(await provider_harness.start("true"))
         assert told == []
         for _ in range(2):
-            await talk.end(await talk.start("true", limits=Limits(memory=30_000_000)))
+            await provider_harness.end(await provider_harness.start("true", limits=ResourceLimits(memory=30_000_000)))
     why = "Limits of memory and CPU are not enforced on this node: start Skysail as root if they must be."
     assert told == [f"LimitsIgnored: {why}"]
 
@@ -362,8 +375,8 @@ async def test_a_command_too_long_for_the_kernel_has_ended_and_is_not_tried_agai
 async def test_which_python_runs_is_said_where_the_image_names_another(tmp_path, image, is_told):
     told = []
     async with local_provider(tmp_path, tell=lambda _, reason, note: told.append((str(reason), note))) as provider:
-        pod = await Talk(provider, image=image, python_image=image).pod()
+        pod = await ProviderHarness(provider, image=image, python_image=image).pod()
         await provider.start(RunId(pod, "main", 0), Container(name="main", image=image, command=("true",)))
     ours = ".".join(map(str, sys.version_info[:3]))
-    words = [note for reason, note in told if reason == "OtherPython"]
+    words = [note for reason, note in told if reason == "PythonVersionMismatch"]
     assert [f"Image {image} runs in Python {ours} here" in note for note in words] == [True] * is_told

@@ -2,27 +2,27 @@ from __future__ import annotations
 
 import asyncio
 
-from skysail.local.provider.image_pull_events import Pull
+from skysail.local.provider.image_pull_events import PullReporter
 from tests.support import virtual_time
 
 
 def test_steps_are_told_at_a_bounded_rate_and_the_newest_is_not_lost():
     told: list[tuple[float, str, str]] = []
 
-    async def story() -> None:
+    async def test() -> None:
         time = asyncio.get_running_loop().time
-        pull = Pull("a:1", lambda reason, note: told.append((time(), reason, note)))
+        pull_reporter = PullReporter("a:1", lambda reason, note: told.append((time(), reason, note)))
         for step in range(40):
-            pull.say(f"step {step}")
+            pull_reporter.say(f"step {step}")
             await asyncio.sleep(0.25)
         await asyncio.sleep(20)
-        pull.say("late")
+        pull_reporter.say("late")
         await asyncio.sleep(6)
-        pull.over(is_here=True)
-        pull.say("after the end")
+        pull_reporter.over(is_here=True)
+        pull_reporter.say("after the end")
         await asyncio.sleep(60)
 
-    virtual_time.run(story())
+    virtual_time.run(test())
     assert told == [
         (0.0, "Pulling", "Image a:1 is not here yet: step 0"),
         (5.0, "Pulling", "step 19"),
@@ -35,11 +35,11 @@ def test_steps_are_told_at_a_bounded_rate_and_the_newest_is_not_lost():
 def test_nothing_is_told_of_an_image_that_is_here_already_or_never_comes():
     told: list[str] = []
 
-    async def story() -> None:
-        Pull("a:1", lambda _, note: told.append(note)).over(is_here=True)
-        failed = Pull("b:1", lambda _, note: told.append(note))
+    async def test() -> None:
+        PullReporter("a:1", lambda _, note: told.append(note)).over(is_here=True)
+        failed = PullReporter("b:1", lambda _, note: told.append(note))
         failed.say("begins")
         failed.over(is_here=False)
 
-    virtual_time.run(story())
+    virtual_time.run(test())
     assert told == ["Image b:1 is not here yet: begins"]

@@ -44,7 +44,7 @@ def ended(code: int = 0, *, ago: float = 0.0, lasted: float = 1.0, **fields: str
 
 def snapshot(of: Pod, runs: dict[RunId, State] | None = None, **fields: Any) -> Snapshot:
     known = {"now": NOW, "host_ip": "10.244.0.1", "address": "10.244.0.2", **fields}
-    return Snapshot(pod=of, runs=runs or {}, **{"active": age(of, known["now"]), **known})
+    return Snapshot(pod=of, runs=runs or {}, **{"active_seconds": age(of, known["now"]), **known})
 
 
 def written(of: Pod, status: dict) -> Pod:

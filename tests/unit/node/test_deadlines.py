@@ -11,7 +11,7 @@ from skysail.kube.api.resources import POD
 from skysail.node.sync.planner import Stop, plan
 from tests.support import virtual_time
 from tests.unit.node.pods import NOW, ended, pod, run, running, snapshot
-from tests.unit.node.test_kubelet import Site
+from tests.unit.node.test_kubelet import Harness
 
 HOUR = 3600.0
 JUMPS = [25 * HOUR, -HOUR]
@@ -22,16 +22,16 @@ DELETED = {"deletionTimestamp": "2026-11-15T12:00:05Z", "deletionGracePeriodSeco
 @pytest.mark.parametrize("jump", JUMPS)
 def test_a_clock_that_is_set_neither_ends_a_pod_nor_spares_it(jump):
     of = pod(activeDeadlineSeconds=10, restartPolicy="Never", status=STARTED)
-    early = plan(snapshot(of, {run(): running()}, now=NOW + jump, active=4.0))
-    assert (early.steps, early.look_again) == ((), 6.0)
-    late = plan(snapshot(of, {run(): running()}, now=NOW + jump, active=10.0))
+    early = plan(snapshot(of, {run(): running()}, now=NOW + jump, active_seconds=4.0))
+    assert (early.steps, early.requeue_after) == ((), 6.0)
+    late = plan(snapshot(of, {run(): running()}, now=NOW + jump, active_seconds=10.0))
     assert [type(step) for step in late.steps] == [Stop]
 
 
 @pytest.mark.parametrize("policy", ["OnFailure", "Always"])
 def test_what_was_ended_for_its_deadline_does_not_run_again_because_a_cloud_has_another_clock(policy):
     of = pod(activeDeadlineSeconds=10, restartPolicy=policy, status=STARTED)
-    made = plan(snapshot(of, {run(): ended(137, ago=HOUR)}, active=12.0))
+    made = plan(snapshot(of, {run(): ended(137, ago=HOUR)}, active_seconds=12.0))
     assert (made.status["phase"], made.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
@@ -44,34 +44,34 @@ def test_a_pod_that_was_deleted_in_time_is_not_late_because_somebody_looked_late
 @pytest.mark.parametrize("jump", JUMPS)
 def test_a_node_counts_the_time_of_a_pod_by_the_clock_that_nobody_can_set(tmp_path, jump):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper():
-            await _create(site, seconds=4 * HOUR)
-            site.jump = jump
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            await _create(harness, seconds=4 * HOUR)
+            harness.jump = jump
             await asyncio.sleep(4 * HOUR - 60)
-            assert site.status["phase"] == "Running"
+            assert harness.status["phase"] == "Running"
             await asyncio.sleep(120)
-            assert (site.status["phase"], site.status["reason"]) == ("Failed", "DeadlineExceeded")
+            assert (harness.status["phase"], harness.status["reason"]) == ("Failed", "DeadlineExceeded")
 
     virtual_time.run(play())
 
 
 def test_a_node_that_begins_anew_does_not_give_a_pod_its_time_again(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper():
-            await _create(site, seconds=HOUR)
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            await _create(harness, seconds=HOUR)
             await asyncio.sleep(HOUR / 2)
-        async with site.keeper():
+        async with harness.keeper():
             await asyncio.sleep(HOUR / 2 - 60)
-            assert site.status["phase"] == "Running"
+            assert harness.status["phase"] == "Running"
             await asyncio.sleep(120)
-            assert (site.status["phase"], site.status["reason"]) == ("Failed", "DeadlineExceeded")
+            assert (harness.status["phase"], harness.status["reason"]) == ("Failed", "DeadlineExceeded")
 
     virtual_time.run(play())
 
 
-async def _create(site: Site, *, seconds: float) -> None:
-    await site.create()
+async def _create(harness: Harness, *, seconds: float) -> None:
+    await harness.create()
     deadline = {"spec": {"activeDeadlineSeconds": int(seconds)}}
-    await site.user.merge_patch(POD, "default", "a", deadline, Object)
+    await harness.user.merge_patch(POD, "default", "a", deadline, Object)

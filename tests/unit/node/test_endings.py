@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from skysail.cloud.errors import Gone
-from skysail.cloud.provider import Abilities, Container, Output, RunId
-from skysail.cloud.provider import Pod as Place
+from skysail.cloud.provider import Container, Features, Output, RunId
+from skysail.cloud.provider import Pod as SandboxPod
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import CONFIG_MAP, EVENT, POD
 from skysail.kube.client.transport import Reply, Request
-from skysail.node.sync.unsupported_fields import NOT_ADDED
+from skysail.node.sync.unsupported_fields import NO_EPHEMERAL_CONTAINERS
 from tests.support import virtual_time
-from tests.unit.node.test_kubelet import Counting, Scripted, Site
+from tests.unit.node.test_kubelet import Counting, FakeProvider, Harness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ FAILS = {"exec": {"command": ["fail"]}}
 class Talk:
     """A command that ends at once, or waits until it is killed."""
 
-    def __init__(self, provider: Attentive, word: str) -> None:
+    def __init__(self, provider: RecordingProvider, word: str) -> None:
         self._provider = provider
         self._word = word
 
@@ -49,10 +49,10 @@ class Talk:
         return
 
 
-class Attentive(Scripted):
+class RecordingProvider(FakeProvider):
     """Writes down what is asked of it. `troubles` are raised by what the machine itself may fail at, one by one."""
 
-    abilities = Abilities(exec=True, volumes=True, several_containers=True)
+    features = Features(exec=True, volumes=True, multi_container=True)
 
     def __init__(self, *troubles: Exception) -> None:
         super().__init__()
@@ -71,10 +71,10 @@ class Attentive(Scripted):
         self.calls.append(f"stop {grace:g}")
         await super().stop(run, grace)
 
-    async def release(self, pod: str) -> None:
+    async def remove_sandbox(self, pod: str) -> None:
         self._meet_trouble()
         self.calls.append("release")
-        await super().release(pod)
+        await super().remove_sandbox(pod)
 
     async def update(self, pod: str, volume: str, files) -> None:
         self._meet_trouble()
@@ -104,10 +104,10 @@ class Remembering(Counting):
         return await super().send(request)
 
 
-class Shore(Site):
+class Shore(Harness):
     def __init__(self, folder: Path, *troubles: Exception) -> None:
         super().__init__(folder)
-        self.provider = Attentive(*troubles)
+        self.provider = RecordingProvider(*troubles)
         self.server = Remembering(self.world)
 
     async def run(self, restart: str = "Always", grace: int = 30, **fields) -> RunId:
@@ -152,7 +152,7 @@ def test_files_that_cannot_be_written_end_no_other_pod(tmp_path, caplog):
 def test_a_place_that_cannot_be_taken_away_ends_no_other_pod(tmp_path, caplog):
     async def play() -> None:
         site = Shore(tmp_path, OSError("The link is busy."))
-        site.provider.places["stranger"] = Place(uid="stranger", namespace="n", name="x", hostname="x")
+        site.provider.places["stranger"] = SandboxPod(uid="stranger", namespace="n", name="x", hostname="x")
         async with site.keeper():
             await asyncio.sleep(70)
             assert (site.provider.places, site.provider.troubles) == ({}, [])
@@ -167,12 +167,12 @@ def test_the_last_word_is_written_before_a_pod_goes_that_was_still_starting(tmp_
         site.provider.is_stuck = True
         async with site.keeper() as keeper:
             run = await site.run()
-            book = keeper.books[run.pod]
+            book = keeper.pod_states[run.pod]
             site.server.words.clear()
             await site.delete()
             await asyncio.sleep(1)
             assert site.server.words == ["Failed", "removed"]
-            assert (book.stops, book.starting, keeper.books) == ({}, {}, {})
+            assert (book.stops, book.starting, keeper.pod_states) == ({}, {}, {})
 
     virtual_time.run(play())
 
@@ -255,13 +255,13 @@ def test_a_container_that_is_added_later_is_told_at_once_to_be_left_out(tmp_path
         site = Shore(tmp_path)
         async with site.keeper():
             await site.run()
-            assert site.told("LeftOut") == []
+            assert site.told("FieldsIgnored") == []
             added = {"name": "debugger", "image": "busybox", "stdin": True, "tty": True}
             await site.user.merge_patch(POD, "default", "a", {"spec": {"ephemeralContainers": [added]}}, Object)
             await asyncio.sleep(5)
-            assert site.told("LeftOut") == [f"spec.ephemeralContainers: {NOT_ADDED}."]
+            assert site.told("FieldsIgnored") == [f"spec.ephemeralContainers: {NO_EPHEMERAL_CONTAINERS}."]
             (shown,) = site.status["ephemeralContainerStatuses"]
-            end = {"exitCode": 128, "reason": "Unsupported", "message": f"{NOT_ADDED}."}
+            end = {"exitCode": 128, "reason": "Unsupported", "message": f"{NO_EPHEMERAL_CONTAINERS}."}
             assert (shown["name"], shown["state"]) == ("debugger", {"terminated": end})
             writes = site.server.writes
             await asyncio.sleep(60)

@@ -12,16 +12,27 @@ import pytest
 
 from skysail.base import clock
 from skysail.cloud.errors import Gone, ProviderError
-from skysail.cloud.provider import Abilities, Container, Ended, Files, Listing, Output, Pending, RunId, Running, State
-from skysail.cloud.provider import Pod as Place
+from skysail.cloud.provider import (
+    Container,
+    Ended,
+    Features,
+    Output,
+    Pending,
+    ProjectedFiles,
+    RunId,
+    Running,
+    RuntimeListing,
+    State,
+)
+from skysail.cloud.provider import Pod as SandboxPod
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import CONFIG_MAP, POD
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Unreachable
 from skysail.kube.client.transport import Reply, Request
 from skysail.kube.events import Broadcaster
-from skysail.node.config.references import Node
-from skysail.node.kubelet import Keeper, Surroundings
+from skysail.node.config.references import NodeInfo
+from skysail.node.kubelet import Kubelet, KubeletDependencies
 from skysail.node.log_store import LogStore
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
@@ -32,15 +43,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Scripted:
+class FakeProvider:
     """Keeps the contract; runs end when the test says so."""
 
     name = "scripted"
-    abilities = Abilities(volumes=True, several_containers=True)
+    features = Features(volumes=True, multi_container=True)
 
     def __init__(self) -> None:
         self.runs: dict[RunId, State] = {}
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, SandboxPod] = {}
         self.files: dict[str, bytes] = {}
         self.is_complete = True
         self.ends_at_once = False
@@ -51,10 +62,10 @@ class Scripted:
         self.begins_later = False
         self._changed: asyncio.Queue[RunId] = asyncio.Queue()
 
-    async def prepare(self, pod: Place) -> str:
+    async def create_sandbox(self, pod: SandboxPod) -> str:
         self.places[pod.uid] = pod
         for volume in pod.volumes:
-            if isinstance(volume.source, Files):
+            if isinstance(volume.source, ProjectedFiles):
                 self.files |= {file.path: file.content for file in volume.source.files}
         return "10.244.0.2"
 
@@ -75,12 +86,14 @@ class Scripted:
     async def stop(self, run: RunId, grace: float) -> None:
         self.end(run, 143)
 
-    async def release(self, pod: str) -> None:
+    async def remove_sandbox(self, pod: str) -> None:
         self.places.pop(pod, None)
         self.runs = {run: state for run, state in self.runs.items() if run.pod != pod}
 
-    async def list(self) -> Listing:
-        return Listing(runs=dict(self.runs), pods=dict.fromkeys(self.places, "10.244.0.2"), complete=self.is_complete)
+    async def list(self) -> RuntimeListing:
+        return RuntimeListing(
+            runs=dict(self.runs), pods=dict.fromkeys(self.places, "10.244.0.2"), complete=self.is_complete
+        )
 
     async def changes(self) -> AsyncIterator[RunId]:
         while True:
@@ -123,12 +136,12 @@ class Counting(ApiModel):
         return await super().send(request)
 
 
-class Site:
+class Harness:
     def __init__(self, folder: Path) -> None:
         self.world = World()
         self.user = Client(ApiModel(self.world))
         self.server = Counting(self.world)
-        self.provider = Scripted()
+        self.provider = FakeProvider()
         self.logs = LogStore(folder)
         # By how much the wall clock of the node is wrong.
         self.jump = 0.0
@@ -137,13 +150,13 @@ class Site:
     async def keeper(self, *, is_virtual: bool = False):
         client = Client(self.server)
         broadcaster = Broadcaster(client, instance="test", now=clock.now)
-        node = Node(name="local", address="10.244.0.1", allocatable={}, is_virtual=is_virtual)
+        node_info = NodeInfo(name="local", address="10.244.0.1", allocatable={}, is_virtual=is_virtual)
         steady = asyncio.get_running_loop().time
-        around = Surroundings(broadcaster, lambda: _now() + self.jump, steady, random.Random(1))
-        keeper = Keeper(client, self.provider, node, self.logs, around=around)
-        tasks = [asyncio.create_task(work.run()) for work in (keeper, broadcaster)]
+        around = KubeletDependencies(broadcaster, lambda: _now() + self.jump, steady, random.Random(1))
+        kubelet = Kubelet(client, self.provider, node_info, self.logs, deps=around)
+        tasks = [asyncio.create_task(work.run()) for work in (kubelet, broadcaster)]
         await asyncio.sleep(1)
-        yield keeper
+        yield kubelet
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -178,60 +191,60 @@ class Site:
 
 def test_a_pod_runs_to_its_end_in_two_writes(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper():
-            run = await site.create()
-            assert site.status["phase"] == "Running"
-            site.provider.end(run, 0)
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            run = await harness.create()
+            assert harness.status["phase"] == "Running"
+            harness.provider.end(run, 0)
             await asyncio.sleep(1)
-            assert site.status["phase"] == "Succeeded"
-            assert site.provider.starts == [run]
-            assert site.provider.places == {}
-            assert site.logs.end(run, 10, 100) == b"said\n"
-            assert site.server.writes == 2
+            assert harness.status["phase"] == "Succeeded"
+            assert harness.provider.starts == [run]
+            assert harness.provider.places == {}
+            assert harness.logs.end(run, 10, 100) == b"said\n"
+            assert harness.server.writes == 2
 
     virtual_time.run(play())
 
 
 def test_what_a_pod_printed_goes_also_where_nobody_saw_the_pod_go(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper():
-            run = await site.create()
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            run = await harness.create()
         before = RunId("gone-before", "main", 0)
-        writer = site.logs.writer(before)
+        writer = harness.logs.writer(before)
         writer.write(Output("stdout", 0.0, b"said\n"))
         writer.close()
-        async with site.keeper():
-            assert [site.logs.numbers(each.pod, "main") for each in (run, before)] == [[0], []]
+        async with harness.keeper():
+            assert [harness.logs.numbers(each.pod, "main") for each in (run, before)] == [[0], []]
 
     virtual_time.run(play())
 
 
 def test_a_start_without_an_answer_is_followed_all_the_same(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        site.provider.loses_answer = True
-        async with site.keeper() as keeper:
-            run = await site.create()
+        harness = Harness(tmp_path)
+        harness.provider.loses_answer = True
+        async with harness.keeper() as keeper:
+            run = await harness.create()
             await asyncio.sleep(60)
-            assert (site.provider.starts, site.logs.end(run, 10, 100)) == ([run], b"said\n")
-            assert (site.status["phase"], keeper.books[run.pod].waiting) == ("Running", {})
+            assert (harness.provider.starts, harness.logs.end(run, 10, 100)) == ([run], b"said\n")
+            assert (harness.status["phase"], keeper.pod_states[run.pod].waiting) == ("Running", {})
 
     virtual_time.run(play())
 
 
 def test_that_a_cloud_is_about_to_begin_a_run_is_not_worth_a_write_and_told_where_it_lasts(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        site.provider.begins_later = True
-        async with site.keeper():
-            run = await site.create()
-            assert site.server.writes == 0
-            site.provider.begin(run)
+        harness = Harness(tmp_path)
+        harness.provider.begins_later = True
+        async with harness.keeper():
+            run = await harness.create()
+            assert harness.server.writes == 0
+            harness.provider.begin(run)
             await asyncio.sleep(0.1)
-            assert (site.server.writes, site.status["phase"]) == (1, "Running")
-        slow = Site(tmp_path / "slow")
+            assert (harness.server.writes, harness.status["phase"]) == (1, "Running")
+        slow = Harness(tmp_path / "slow")
         slow.provider.begins_later = True
         async with slow.keeper():
             await slow.create()
@@ -243,12 +256,12 @@ def test_that_a_cloud_is_about_to_begin_a_run_is_not_worth_a_write_and_told_wher
 
 def test_a_crash_loop_is_paced_by_the_clock(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper():
-            site.provider.ends_at_once = True
-            await site.create(restart="Always")
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            harness.provider.ends_at_once = True
+            await harness.create(restart="Always")
             await asyncio.sleep(120)
-            waits = [round(later - earlier) for earlier, later in itertools.pairwise(site.provider.started_at)]
+            waits = [round(later - earlier) for earlier, later in itertools.pairwise(harness.provider.started_at)]
             assert waits == [0, 10, 20, 40]
 
     virtual_time.run(play())
@@ -256,74 +269,74 @@ def test_a_crash_loop_is_paced_by_the_clock(tmp_path):
 
 def test_a_run_that_vanishes_is_told_lost_and_started_again(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper():
-            run = await site.create(restart="Always")
-            del site.provider.runs[run]
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            run = await harness.create(restart="Always")
+            del harness.provider.runs[run]
             await asyncio.sleep(60)
-            assert site.container["restartCount"] == 1
-            assert site.container["lastState"]["terminated"]["reason"] == "Lost"
+            assert harness.container["restartCount"] == 1
+            assert harness.container["lastState"]["terminated"]["reason"] == "Lost"
 
     virtual_time.run(play())
 
 
 def test_an_incomplete_listing_never_means_that_something_is_gone(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper():
-            run = await site.create(restart="Always")
-            site.provider.is_complete = False
-            del site.provider.runs[run]
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            run = await harness.create(restart="Always")
+            harness.provider.is_complete = False
+            del harness.provider.runs[run]
             await asyncio.sleep(300)
-            assert "running" in site.container["state"]
-            assert site.container["restartCount"] == 0
+            assert "running" in harness.container["state"]
+            assert harness.container["restartCount"] == 0
 
     virtual_time.run(play())
 
 
 def test_a_keeper_that_starts_anew_takes_over_what_runs(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper():
-            run = await site.create(restart="Always")
-        async with site.keeper():
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            run = await harness.create(restart="Always")
+        async with harness.keeper():
             await asyncio.sleep(60)
-            assert site.provider.starts == [run]
-            assert site.container["restartCount"] == 0
-            site.provider.end(run, 3)
+            assert harness.provider.starts == [run]
+            assert harness.container["restartCount"] == 0
+            harness.provider.end(run, 3)
             await asyncio.sleep(1)
-            assert site.container["lastState"]["terminated"]["exitCode"] == 3
+            assert harness.container["lastState"]["terminated"]["exitCode"] == 3
 
     virtual_time.run(play())
 
 
 def test_a_keeper_that_finds_nothing_left_tells_the_loss(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper():
-            await site.create(restart="Never")
-        site.provider = Scripted()
-        async with site.keeper():
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            await harness.create(restart="Never")
+        harness.provider = FakeProvider()
+        async with harness.keeper():
             await asyncio.sleep(1)
-            assert site.status["phase"] == "Failed"
-            assert site.container["state"]["terminated"]["reason"] == "Lost"
-            assert site.provider.starts == []
+            assert harness.status["phase"] == "Failed"
+            assert harness.container["state"]["terminated"]["reason"] == "Lost"
+            assert harness.provider.starts == []
 
     virtual_time.run(play())
 
 
 def test_nothing_is_forgotten_before_the_end_was_told(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper():
-            run = await site.create()
-            site.server.is_away = True
-            site.provider.end(run, 0)
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            run = await harness.create()
+            harness.server.is_away = True
+            harness.provider.end(run, 0)
             await asyncio.sleep(30)
-            assert (site.status["phase"], list(site.provider.runs)) == ("Running", [run])
-            site.server.is_away = False
+            assert (harness.status["phase"], list(harness.provider.runs)) == ("Running", [run])
+            harness.server.is_away = False
             await asyncio.sleep(300)
-            assert (site.status["phase"], site.provider.runs, site.provider.places) == ("Succeeded", {}, {})
+            assert (harness.status["phase"], harness.provider.runs, harness.provider.places) == ("Succeeded", {}, {})
 
     virtual_time.run(play())
 
@@ -332,71 +345,71 @@ def test_a_run_that_a_lost_node_began_and_did_not_tell_is_lost_too(tmp_path):
     """Its provider remembers; the status does not, and its number is not given again."""
 
     async def play() -> None:
-        site = Site(tmp_path)
-        run = await site.create(restart="Always")
-        site.provider.runs[run] = Ended(code=137, reason="Lost", started=_now(), ended=_now())
-        async with site.keeper():
+        harness = Harness(tmp_path)
+        run = await harness.create(restart="Always")
+        harness.provider.runs[run] = Ended(code=137, reason="Lost", started=_now(), ended=_now())
+        async with harness.keeper():
             await asyncio.sleep(1)
-            assert site.provider.starts == [RunId(run.pod, "main", 1)]
-            assert site.container["lastState"]["terminated"]["reason"] == "Lost"
+            assert harness.provider.starts == [RunId(run.pod, "main", 1)]
+            assert harness.container["lastState"]["terminated"]["reason"] == "Lost"
 
     virtual_time.run(play())
 
 
 def test_places_and_runs_that_nobody_wants_are_released(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        site.provider.places["stranger"] = Place(uid="stranger", namespace="n", name="x", hostname="x")
-        site.provider.runs[RunId("another", "main", 0)] = Ended(code=0, reason="Completed", ended=_now())
-        async with site.keeper():
+        harness = Harness(tmp_path)
+        harness.provider.places["stranger"] = SandboxPod(uid="stranger", namespace="n", name="x", hostname="x")
+        harness.provider.runs[RunId("another", "main", 0)] = Ended(code=0, reason="Completed", ended=_now())
+        async with harness.keeper():
             await asyncio.sleep(60)
-            assert (site.provider.places, site.provider.runs) == ({}, {})
+            assert (harness.provider.places, harness.provider.runs) == ({}, {})
 
     virtual_time.run(play())
 
 
 def test_files_follow_their_config_map(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
+        harness = Harness(tmp_path)
         manifest = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": "c", "namespace": "default"},
             "data": {"key": "old"},
         }
-        await site.user.create(CONFIG_MAP, manifest, Object)
-        async with site.keeper():
-            await site.create(volumes=[{"name": "v", "configMap": {"name": "c"}}])
-            assert site.provider.files == {"key": b"old"}
-            await site.user.merge_patch(CONFIG_MAP, "default", "c", {"data": {"key": "new"}}, Object)
+        await harness.user.create(CONFIG_MAP, manifest, Object)
+        async with harness.keeper():
+            await harness.create(volumes=[{"name": "v", "configMap": {"name": "c"}}])
+            assert harness.provider.files == {"key": b"old"}
+            await harness.user.merge_patch(CONFIG_MAP, "default", "c", {"data": {"key": "new"}}, Object)
             await asyncio.sleep(70)
-            assert site.provider.files == {"key": b"new"}
+            assert harness.provider.files == {"key": b"new"}
 
     virtual_time.run(play())
 
 
 def test_a_provider_that_fails_is_asked_again(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        site.provider.refusals = [ProviderError("The provider has a bad day.")]
-        async with site.keeper():
-            await site.create()
-            assert site.container["state"]["waiting"]["message"] == "The provider has a bad day."
+        harness = Harness(tmp_path)
+        harness.provider.refusals = [ProviderError("The provider has a bad day.")]
+        async with harness.keeper():
+            await harness.create()
+            assert harness.container["state"]["waiting"]["message"] == "The provider has a bad day."
             await asyncio.sleep(10)
-            assert site.status["phase"] == "Running"
+            assert harness.status["phase"] == "Running"
 
     virtual_time.run(play())
 
 
 def test_a_mistake_of_ours_holds_one_container_and_ends_nothing(tmp_path, caplog):
     async def play() -> None:
-        site = Site(tmp_path)
-        site.provider.refusals = [ZeroDivisionError()]
-        async with site.keeper():
-            await site.create()
-            assert site.container["state"]["waiting"]["reason"] == "CreateContainerError"
+        harness = Harness(tmp_path)
+        harness.provider.refusals = [ZeroDivisionError()]
+        async with harness.keeper():
+            await harness.create()
+            assert harness.container["state"]["waiting"]["reason"] == "CreateContainerError"
             await asyncio.sleep(10)
-            assert site.status["phase"] == "Running"
+            assert harness.status["phase"] == "Running"
 
     virtual_time.run(play())
     assert "failed" in caplog.text
@@ -404,49 +417,49 @@ def test_a_mistake_of_ours_holds_one_container_and_ends_nothing(tmp_path, caplog
 
 def test_a_pod_that_was_removed_by_force_leaves_nothing(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper() as keeper:
-            run = await site.create()
-            pod = await site.user.get(POD, "default", "a", Object)
-            await site.user.delete(POD, pod, Object, {"gracePeriodSeconds": 0})
+        harness = Harness(tmp_path)
+        async with harness.keeper() as keeper:
+            run = await harness.create()
+            pod = await harness.user.get(POD, "default", "a", Object)
+            await harness.user.delete(POD, pod, Object, {"gracePeriodSeconds": 0})
             await asyncio.sleep(1)
-            assert (site.provider.places, site.provider.runs, keeper.books) == ({}, {}, {})
-            assert site.logs.numbers(run.pod, "main") == []
+            assert (harness.provider.places, harness.provider.runs, keeper.pod_states) == ({}, {}, {})
+            assert harness.logs.numbers(run.pod, "main") == []
 
     virtual_time.run(play())
 
 
 def test_a_daemon_on_a_virtual_node_is_shown_and_not_run(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper(is_virtual=True) as keeper:
-            await site.create(restart="Always", volumes=[{"name": "v", "nfs": {}}], owner="DaemonSet")
-            pod = site.world.objects[POD][("default", "a")]
-            assert pod["metadata"]["annotations"] == {"skysail.dev/not-run": "true"}
-            assert (site.status["phase"], site.container["ready"]) == ("Running", True)
-            assert site.status.get("podIP") is None
-            assert (site.provider.starts, site.provider.places) == ([], {})
-            writes = site.server.writes
+        harness = Harness(tmp_path)
+        async with harness.keeper(is_virtual=True) as keeper:
+            await harness.create(restart="Always", volumes=[{"name": "v", "nfs": {}}], owner="DaemonSet")
+            pod = harness.world.objects[POD][("default", "a")]
+            assert pod["metadata"]["annotations"] == {"skysail.dev/placeholder": "true"}
+            assert (harness.status["phase"], harness.container["ready"]) == ("Running", True)
+            assert harness.status.get("podIP") is None
+            assert (harness.provider.starts, harness.provider.places) == ([], {})
+            writes = harness.server.writes
             await asyncio.sleep(300)
-            assert site.server.writes == writes == 2
-            await site.user.delete(POD, await site.user.get(POD, "default", "a", Object), Object)
+            assert harness.server.writes == writes == 2
+            await harness.user.delete(POD, await harness.user.get(POD, "default", "a", Object), Object)
             await asyncio.sleep(1)
-            assert (("default", "a") in site.world.objects[POD], keeper.books) == (False, {})
+            assert (("default", "a") in harness.world.objects[POD], keeper.pod_states) == (False, {})
 
     virtual_time.run(play())
 
 
 def test_a_daemon_that_is_shown_stays_so_over_a_restart(tmp_path):
     async def play() -> None:
-        site = Site(tmp_path)
+        harness = Harness(tmp_path)
         for _ in range(2):
-            async with site.keeper(is_virtual=True):
-                if not site.world.objects.get(POD):
-                    await site.create(restart="Always", owner="DaemonSet")
+            async with harness.keeper(is_virtual=True):
+                if not harness.world.objects.get(POD):
+                    await harness.create(restart="Always", owner="DaemonSet")
                 await asyncio.sleep(60)
-                assert (site.status["phase"], site.container["restartCount"]) == ("Running", 0)
-                assert "running" in site.container["state"]
-        assert site.server.writes == 2
+                assert (harness.status["phase"], harness.container["restartCount"]) == ("Running", 0)
+                assert "running" in harness.container["state"]
+        assert harness.server.writes == 2
 
     virtual_time.run(play())
 
@@ -454,10 +467,10 @@ def test_a_daemon_that_is_shown_stays_so_over_a_restart(tmp_path):
 @pytest.mark.parametrize(("owner", "is_virtual"), [("DaemonSet", False), ("ReplicaSet", True), ("", True)])
 def test_everything_else_is_run(tmp_path, owner, is_virtual):
     async def play() -> None:
-        site = Site(tmp_path)
-        async with site.keeper(is_virtual=is_virtual):
-            run = await site.create(owner=owner)
-            assert site.provider.starts == [run]
+        harness = Harness(tmp_path)
+        async with harness.keeper(is_virtual=is_virtual):
+            run = await harness.create(owner=owner)
+            assert harness.provider.starts == [run]
 
     virtual_time.run(play())
 
@@ -465,12 +478,12 @@ def test_everything_else_is_run(tmp_path, owner, is_virtual):
 @pytest.mark.parametrize("is_virtual", [True, False])
 def test_a_pod_at_a_cloud_stays_while_nobody_hears_of_its_node(tmp_path, is_virtual):
     async def play() -> None:
-        site = Site(tmp_path)
+        harness = Harness(tmp_path)
         unheard = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
-        async with site.keeper(is_virtual=is_virtual):
-            run = await site.create(tolerations=({**unheard, "tolerationSeconds": 300},))
-            (kept,) = site.world.objects[POD][("default", "a")]["spec"]["tolerations"]
+        async with harness.keeper(is_virtual=is_virtual):
+            run = await harness.create(tolerations=({**unheard, "tolerationSeconds": 300},))
+            (kept,) = harness.world.objects[POD][("default", "a")]["spec"]["tolerations"]
             assert kept == (unheard if is_virtual else {**unheard, "tolerationSeconds": 300})
-            assert site.provider.starts == [run]
+            assert harness.provider.starts == [run]
 
     virtual_time.run(play())

@@ -7,7 +7,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from skysail.cloud.provider import Usage
 from skysail.node.metrics_api import BadSelector, MetricsApi, registration, selects
-from skysail.node.usage_sampler import Sampler
+from skysail.node.usage_sampler import UsageSampler
 from tests.unit.node.test_usage_sampler import OLD, Measured
 
 
@@ -45,13 +45,13 @@ def test_the_registration_names_its_version():
 
 async def test_a_node_that_was_just_started_says_nothing_rather_than_zero():
     provider = Measured()
-    sampler = Sampler(provider, lambda: provider.now)
-    async with TestClient(TestServer(MetricsApi("n", None, sampler).application())) as client:
+    usage_sampler = UsageSampler(provider, lambda: provider.now)
+    async with TestClient(TestServer(MetricsApi("n", None, usage_sampler).application())) as client:
         nodes = "/apis/metrics.k8s.io/v1beta1/nodes"
         for seconds in (1.0, 3.0):
             assert (await (await client.get(nodes)).json())["items"] == []
             assert (await client.get(f"{nodes}/n")).status == 404
             provider.used, provider.now = {OLD: Usage(cpu_seconds=seconds, memory=2048)}, seconds
-            await sampler._sample()
+            await usage_sampler._sample()
         found = await (await client.get(f"{nodes}/n")).json()
         assert (found["usage"], found["window"]) == ({"cpu": "1000000000n", "memory": "2Ki"}, "2s")

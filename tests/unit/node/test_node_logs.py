@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skysail.cloud.provider import Output, RunId
-from skysail.node.log_store import Bounds, Excerpt, LogStore
+from skysail.node.log_store import LogQuery, LogStore, RotationPolicy
 
 RUN = RunId("uid", "main", 0)
 
@@ -27,7 +27,7 @@ def write(store, *texts, run=RUN, start=0.0, stream="stdout"):
 
 
 async def read(store, run=RUN, **options):
-    return b"".join([piece async for piece in store.read(run, Excerpt(**options))])
+    return b"".join([piece async for piece in store.read(run, LogQuery(**options))])
 
 
 OPTIONS = [
@@ -84,7 +84,7 @@ async def test_a_line_without_end_is_one_line_with_one_timestamp(store):
     st.integers(40, 400),
 )
 def test_tail_is_exact_over_files_and_pieces(tmp_path_factory, pieces, tail, file_bytes):
-    store = LogStore(tmp_path_factory.mktemp("logs"), Bounds(file_bytes, files=1000))
+    store = LogStore(tmp_path_factory.mktemp("logs"), RotationPolicy(file_bytes, files=1000))
     text = b"".join(pieces)
     write(store, *pieces)
     lines = text.split(b"\n")
@@ -95,7 +95,7 @@ def test_tail_is_exact_over_files_and_pieces(tmp_path_factory, pieces, tail, fil
 
 
 async def test_what_is_kept_is_bounded_and_the_oldest_goes(tmp_path):
-    store = LogStore(tmp_path, Bounds(file_bytes=1000, files=3))
+    store = LogStore(tmp_path, RotationPolicy(file_bytes=1000, files=3))
     write(store, *[b"%d\n" % n for n in range(1000)])
     kept = (await read(store)).splitlines()
     assert kept == [b"%d" % n for n in range(1000 - len(kept), 1000)]
@@ -103,7 +103,7 @@ async def test_what_is_kept_is_bounded_and_the_oldest_goes(tmp_path):
 
 
 async def test_a_follower_hears_everything_until_the_run_has_ended(tmp_path):
-    store = LogStore(tmp_path, Bounds(file_bytes=100, files=1000))
+    store = LogStore(tmp_path, RotationPolicy(file_bytes=100, files=1000))
     writer = store.writer(RUN)
     writer.write(Output("stdout", 0.0, b"before\n"))
     following = asyncio.create_task(read(store, follow=True))
@@ -119,10 +119,10 @@ async def test_a_follower_hears_everything_until_the_run_has_ended(tmp_path):
 
 
 async def test_a_follower_that_is_too_slow_goes_on_with_what_is_left(tmp_path):
-    store = LogStore(tmp_path, Bounds(file_bytes=60, files=2))
+    store = LogStore(tmp_path, RotationPolicy(file_bytes=60, files=2))
     writer = store.writer(RUN)
     writer.write(Output("stdout", 0.0, b"first\n"))
-    pieces = store.read(RUN, Excerpt(follow=True))
+    pieces = store.read(RUN, LogQuery(follow=True))
     assert await anext(pieces) == b"first\n"
     for n in range(20):
         writer.write(Output("stdout", 1.0 + n, b"%d\n" % n))
@@ -163,7 +163,7 @@ async def test_a_line_torn_by_a_crash_is_cut_off(store, tmp_path):
 async def test_a_forgotten_pod_leaves_nothing_and_ends_its_followers(store, tmp_path):
     writer = store.writer(RUN)
     writer.write(Output("stdout", 0.0, b"a\n"))
-    pieces = store.read(RUN, Excerpt(follow=True))
+    pieces = store.read(RUN, LogQuery(follow=True))
     assert await anext(pieces) == b"a\n"
     store.forget("uid")
     store.forget("uid")

@@ -15,9 +15,9 @@ from skysail.base import clock
 from skysail.base.names import Condition as Conditions
 from skysail.base.names import Finalizer
 from skysail.base.timestamps import timestamp
-from skysail.claims.provider import ClaimedProvider
+from skysail.claims.provider import ClaimProvider
 from skysail.claims.reconciler import INDEXES
-from skysail.claims.tracking.launch_specs import Orders
+from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceStatus, Exit
 from skysail.cloud.provider import Pending
 from skysail.kube.api.fields import Condition
@@ -27,8 +27,8 @@ from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client.client import Client
 from skysail.kube.events import Broadcaster
-from skysail.node.config.references import Node
-from skysail.node.kubelet import Keeper, Surroundings
+from skysail.node.config.references import NodeInfo
+from skysail.node.kubelet import Kubelet, KubeletDependencies
 from skysail.node.log_store import LogStore
 from skysail.node.sync.planner import Start, Stop, plan
 from tests.simulation.api import ApiModel
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WAITING = Pending("NoCapacity", "None left.")
-FORGOTTEN = Pending("ContainerCreating", is_forgotten=True)
+FORGOTTEN = Pending("ContainerCreating", needs_restart_spec=True)
 DELETED = {"deletionTimestamp": "2026-11-15T12:00:05Z", "deletionGracePeriodSeconds": 5}
 
 
@@ -100,7 +100,7 @@ def test_a_deadline_ends_what_waits_too():
 # A node over claims; the test itself is the launch protocol.
 
 
-class Harbour:
+class Harness:
     def __init__(self, folder: Path) -> None:
         self.world = World([CLOUD_INSTANCE.resource])
         self.client = Client(ApiModel(self.world))
@@ -111,20 +111,20 @@ class Harbour:
     async def keeper(self):
         """A process: its caches, orders and books go with it."""
         claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
-        self.orders = Orders(lambda _: None)
-        provider = ClaimedProvider(self.client, self.cloud, claims, self.orders, cluster="c", wake=lambda _: None)
+        self.orders = LaunchSpecs(lambda _: None)
+        provider = ClaimProvider(self.client, self.cloud, claims, self.orders, cluster="c", wake=lambda _: None)
         rng = random.Random(1)
         broadcaster = Broadcaster(self.client, instance="test", now=clock.now)
-        around = Surroundings(broadcaster, _now, asyncio.get_running_loop().time, rng)
-        keeper = Keeper(
-            self.client, provider, Node(name="cloud", address="10.0.0.1", allocatable={}), self.logs, around=around
+        around = KubeletDependencies(broadcaster, _now, asyncio.get_running_loop().time, rng)
+        kubelet = Kubelet(
+            self.client, provider, NodeInfo(name="cloud", address="10.0.0.1", allocatable={}), self.logs, deps=around
         )
         tasks = [
             asyncio.create_task(Reflector(self.client, claims, rng=rng).run()),
-            asyncio.create_task(keeper.run()),
+            asyncio.create_task(kubelet.run()),
         ]
         await asyncio.sleep(2)
-        yield keeper
+        yield kubelet
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -182,7 +182,7 @@ def told(reason: str, message: str) -> tuple[Condition, ...]:
 
 def test_the_reason_reaches_the_pod_and_goes_when_it_runs(tmp_path):
     async def play() -> None:
-        site = Harbour(tmp_path)
+        site = Harness(tmp_path)
         async with site.keeper():
             uid = await site.create()
             await site.say(f"{uid}-0", "Claimed", instance_id="", conditions=told("NoCapacity", "None left."))
@@ -197,7 +197,7 @@ def test_the_reason_reaches_the_pod_and_goes_when_it_runs(tmp_path):
 
 def test_a_deleted_pod_stays_until_the_end_of_its_waiting_claim_is_confirmed(tmp_path):
     async def play() -> None:
-        site = Harbour(tmp_path)
+        site = Harness(tmp_path)
         async with site.keeper():
             uid = await site.create(lifecycle={"preStop": {"sleep": {"seconds": 20}}})
             await site.delete_pod()
@@ -212,7 +212,7 @@ def test_a_deleted_pod_stays_until_the_end_of_its_waiting_claim_is_confirmed(tmp
 
 def test_hooks_and_probes_begin_with_the_run_and_once(tmp_path):
     async def play() -> None:
-        site = Harbour(tmp_path)
+        site = Harness(tmp_path)
         async with site.keeper():
             uid = await site.create(
                 lifecycle={"postStart": {"exec": {"command": ["hello"]}}},
@@ -231,7 +231,7 @@ def test_hooks_and_probes_begin_with_the_run_and_once(tmp_path):
 
 def test_a_process_that_starts_anew_orders_again_what_was_not_launched(tmp_path):
     async def play() -> None:
-        site = Harbour(tmp_path)
+        site = Harness(tmp_path)
         async with site.keeper():
             uid = await site.create()
         async with site.keeper():
@@ -252,7 +252,7 @@ def _run(uid: str, number: int = 0):
 @pytest.mark.parametrize("has_begun", [True, False])
 def test_a_claim_that_was_deleted_by_hand_ends_the_run_and_the_restart_has_a_new_one(tmp_path, has_begun):
     async def play() -> None:
-        site = Harbour(tmp_path)
+        site = Harness(tmp_path)
         async with site.keeper():
             uid = await site.create(restart="Always")
             if has_begun:
@@ -268,7 +268,7 @@ def test_a_claim_that_was_deleted_by_hand_ends_the_run_and_the_restart_has_a_new
 @pytest.mark.parametrize("has_begun", [True, False])
 def test_a_claim_that_vanished_with_its_finalizer_is_a_lost_run(tmp_path, has_begun):
     async def play() -> None:
-        site = Harbour(tmp_path)
+        site = Harness(tmp_path)
         async with site.keeper():
             uid = await site.create(restart="Always")
             if has_begun:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from skysail.cloud.errors import Refused
+from skysail.cloud.errors import Rejected
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import POD
 from skysail.kube.client.transport import Reply
 from skysail.node.sync.unsupported_fields import MAX_CONTAINERS
 from tests.support import virtual_time
-from tests.unit.node.test_kubelet import Counting, Site
+from tests.unit.node.test_kubelet import Counting, Harness
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ class Small(Counting):
         return await super().send(request)
 
 
-class Crowded(Site):
+class Crowded(Harness):
     def __init__(self, folder: Path, *, most: int, rejection: dict[str, Any] = _ETCD) -> None:
         super().__init__(folder)
         self.server = Small(self.world)
@@ -98,7 +98,7 @@ def test_as_many_containers_as_are_allowed_run(tmp_path):
 def test_a_status_that_does_not_fit_is_shortened_until_it_does(tmp_path, most, rows, longest):
     async def play() -> None:
         site = Crowded(tmp_path, most=most)
-        site.provider.refusals = [Refused("ErrImagePull", "x" * 2000) for _ in range(20)]
+        site.provider.refusals = [Rejected("ErrImagePull", "x" * 2000) for _ in range(20)]
         async with site.keeper():
             await site.create_many(20)
             shown = site.status.get("containerStatuses", [])

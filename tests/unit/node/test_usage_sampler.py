@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from skysail.cloud.errors import Unknown, Unsupported
-from skysail.cloud.provider import Abilities, RunId, Usage
-from skysail.node.usage_sampler import Rate, Sample, Sampler, rates
+from skysail.cloud.errors import OutcomeUnknown, Unsupported
+from skysail.cloud.provider import Features, RunId, Usage
+from skysail.node.usage_sampler import Rate, Sample, UsageSampler, rates
 from tests.support import virtual_time
 
 OLD, NEW = RunId("u", "old", 0), RunId("u", "new", 0)
@@ -20,7 +20,7 @@ class Measured:
     name = "measured"
 
     def __init__(self, *, stats: bool = True) -> None:
-        self.abilities = Abilities(stats=stats)
+        self.features = Features(stats=stats)
         self.used: dict[RunId, Usage] = {}
         self.now = 0.0
         self.faults: list[Exception] = []
@@ -49,17 +49,17 @@ def test_rates_are_known_two_seconds_after_a_restart():
     async def play() -> None:
         provider = Measured()
         clock = asyncio.get_running_loop().time
-        sampler = Sampler(provider, clock)
+        usage_sampler = UsageSampler(provider, clock)
         provider.used = {OLD: used(100.0)}
-        task = asyncio.create_task(sampler.run())
+        task = asyncio.create_task(usage_sampler.run())
         await asyncio.sleep(0.5)
-        assert (sampler.window, sampler.rates()) == (None, {})
+        assert (usage_sampler.window, usage_sampler.rates()) == (None, {})
         provider.used = {OLD: used(100.25)}
         await asyncio.sleep(1.5)
-        assert (sampler.window, sampler.rates()) == (1.0, {OLD: Rate(0.25, 1024)})
-        provider.faults = [Unknown("no answer")]
+        assert (usage_sampler.window, usage_sampler.rates()) == (1.0, {OLD: Rate(0.25, 1024)})
+        provider.faults = [OutcomeUnknown("no answer")]
         await asyncio.sleep(5)
-        assert sampler.rates() == {OLD: Rate(0.25, 1024)}
+        assert usage_sampler.rates() == {OLD: Rate(0.25, 1024)}
         task.cancel()
         await asyncio.wait([task])
 
@@ -68,17 +68,17 @@ def test_rates_are_known_two_seconds_after_a_restart():
 
 async def test_the_nodes_counter_does_not_fall_when_a_run_ends():
     provider = Measured()
-    sampler = Sampler(provider, lambda: 1.0)
+    usage_sampler = UsageSampler(provider, lambda: 1.0)
     totals = []
     for usage in ({OLD: used(5)}, {OLD: used(6), NEW: used(1)}, {NEW: used(2)}, {}):
         provider.used = usage
-        await sampler._sample()
-        totals.append(sampler.latest.total.cpu_seconds)
+        await usage_sampler._sample()
+        totals.append(usage_sampler.latest.total.cpu_seconds)
     assert totals == [5, 7, 8, 8]
 
 
 async def test_where_nothing_is_measured_that_is_said():
-    sampler = Sampler(Measured(stats=False), lambda: 1.0)
-    await sampler.run()
+    usage_sampler = UsageSampler(Measured(stats=False), lambda: 1.0)
+    await usage_sampler.run()
     with pytest.raises(Unsupported, match="not measured"):
-        _ = sampler.latest
+        _ = usage_sampler.latest

@@ -141,6 +141,6 @@ def test_of_safetensors_the_header_must_be_there(tmp_path, content):
     [(["m.safetensors"], True), (["m.safetensors", "model.py"], False), (["m.onnx"], False)],
 )
 def test_weights_need_the_code_that_they_belong_to(tmp_path, names, lacks):
-    lack = model_formats.find(put(tmp_path, *names)).lack
+    lack = model_formats.find(put(tmp_path, *names)).missing_file
     assert bool(lack) is lacks
     assert not lacks or "add model.py" in lack

@@ -15,23 +15,23 @@ import msgspec
 
 from skysail.claims.types import CloudInstance, CloudInstanceSpec
 from skysail.kube.api.objects import Object
-from skysail.kube.api.rbac import Right
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import CONFIG_MAP
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError, NotFound
 
 NAME = "skysail-launches"
-OWN_NAMESPACE_RIGHTS = (
-    Right(CONFIG_MAP, ("create",)),
-    Right(CONFIG_MAP, ("get", "patch"), names=(NAME,)),
+NAMESPACE_POLICY_RULES = (
+    PolicyRule(CONFIG_MAP, ("create",)),
+    PolicyRule(CONFIG_MAP, ("get", "patch"), names=(NAME,)),
 )
 _KEPT = timedelta(hours=1)
-_PAUSE_SECONDS = 10.0
+_RETRY_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
 
 
-class Launch(msgspec.Struct, frozen=True):
+class LaunchRecord(msgspec.Struct, frozen=True):
     at: datetime
     spec: CloudInstanceSpec
 
@@ -40,21 +40,21 @@ class _Page(Object, frozen=True, gc=False):
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Diary:
+class LaunchHistory:
     """Launch history of the leader, in a ConfigMap in the operator's namespace."""
 
     def __init__(self, client: Client, namespace: str, now: Callable[[], datetime]) -> None:
         self._client = client
         self._namespace = namespace
         self._now = now
-        self._launches: list[Launch] = []
+        self._launches: list[LaunchRecord] = []
         self._news = asyncio.Event()
 
-    async def read(self) -> list[Launch]:
+    async def read(self) -> list[LaunchRecord]:
         """Read the launches that earlier processes wrote. An unreadable history counts as empty and stops nothing."""
         try:
             page = await self._client.get(CONFIG_MAP, self._namespace, NAME, _Page)
-            written = msgspec.json.decode(page.data.get("launches", "[]"), type=list[Launch])
+            written = msgspec.json.decode(page.data.get("launches", "[]"), type=list[LaunchRecord])
         except NotFound:
             written = []
         except (KubeError, msgspec.MsgspecError) as error:
@@ -64,8 +64,8 @@ class Diary:
         return self._launches
 
     def claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
-        if old is not None and new is None and (at := launched_at(old)):
-            self._launches = self._recent([*self._launches, Launch(at, old.spec)])
+        if old is not None and new is None and (at := launch_time(old)):
+            self._launches = self._recent([*self._launches, LaunchRecord(at, old.spec)])
             self._news.set()
 
     async def run(self) -> None:
@@ -73,7 +73,7 @@ class Diary:
         while True:
             await self._news.wait()
             self._news.clear()
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
             self._launches = self._recent(self._launches)
             try:
                 await self._write({"launches": msgspec.json.encode(self._launches).decode()})
@@ -89,14 +89,17 @@ class Diary:
             manifest = {"apiVersion": CONFIG_MAP.api_version, "kind": CONFIG_MAP.kind, "metadata": metadata}
             await self._client.create(CONFIG_MAP, {**manifest, "data": data}, _Page)
 
-    def _recent(self, launches: Iterable[Launch]) -> list[Launch]:
+    def _recent(self, launches: Iterable[LaunchRecord]) -> list[LaunchRecord]:
         """Return recent launches without duplicates: a standby sees the same deletions that the leader writes down."""
         since = self._now() - _KEPT
-        launched = {(launch.spec.for_.uid, launch.spec.launch, launch.at): launch for launch in launches}
-        return [launch for launch in launched.values() if launch.at > since]
+        launched = {
+            (launch_record.spec.owner.uid, launch_record.spec.launch, launch_record.at): launch_record
+            for launch_record in launches
+        }
+        return [launch_record for launch_record in launched.values() if launch_record.at > since]
 
 
-def launched_at(claim: CloudInstance) -> datetime | None:
+def launch_time(claim: CloudInstance) -> datetime | None:
     status = claim.status
     at = status.launching.at if status.launching else status.start_time
     return datetime.fromisoformat(at) if at else None

@@ -12,70 +12,70 @@ from skysail.base.settings import Settings
 from skysail.claims.types import CloudInstanceSpec
 
 
-class Limit(msgspec.Struct, frozen=True):
+class RateLimit(msgspec.Struct, frozen=True):
     launches: int
     within: timedelta
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits per object (a pod, or all pods of one Job index), per namespace and per cloud."""
 
-    object: Limit = Limit(5, timedelta(minutes=10))
-    namespace: Limit = Limit(60, timedelta(hours=1))
-    cloud: Limit = Limit(300, timedelta(hours=1))
+    object: RateLimit = RateLimit(5, timedelta(minutes=10))
+    namespace: RateLimit = RateLimit(60, timedelta(hours=1))
+    cloud: RateLimit = RateLimit(300, timedelta(hours=1))
 
     @classmethod
-    def of(cls, settings: Settings) -> Limits:
+    def of(cls, settings: Settings) -> LaunchLimits:
         return cls(
-            object=Limit(settings.launches_per_object, timedelta(minutes=10)),
-            namespace=Limit(settings.launches_per_namespace, timedelta(hours=1)),
-            cloud=Limit(settings.launches_per_cloud, timedelta(hours=1)),
+            object=RateLimit(settings.launches_per_object, timedelta(minutes=10)),
+            namespace=RateLimit(settings.launches_per_namespace, timedelta(hours=1)),
+            cloud=RateLimit(settings.launches_per_cloud, timedelta(hours=1)),
         )
 
 
-class Launched(NamedTuple):
-    """Time of a launch by the monotonic clock (`at`) and by the wall clock (`shown`)."""
+class LaunchTime(NamedTuple):
+    """Time of a launch by the monotonic clock (`at`) and by the wall clock (`to_json`)."""
 
     at: float
-    shown: datetime
+    to_json: datetime
 
 
-class Brake:
+class LaunchLimiter:
     """Counts the launches of this process and those recorded in claims when the process starts.
 
     `clock` is monotonic and decides; `now` is the wall clock, for messages only.
     """
 
-    def __init__(self, limits: Limits, *, clock: Callable[[], float], now: Callable[[], datetime]) -> None:
+    def __init__(self, limits: LaunchLimits, *, clock: Callable[[], float], now: Callable[[], datetime]) -> None:
         self._limits = limits
         self._clock = clock
         self._now = now
         longest = max(limits.object.within, limits.namespace.within, limits.cloud.within)
         self._longest = longest.total_seconds()
-        self._launches: dict[str, list[Launched]] = {}
+        self._launches: dict[str, list[LaunchTime]] = {}
 
-    def count(self, spec: CloudInstanceSpec, age: timedelta = timedelta()) -> Launched:
+    def record(self, spec: CloudInstanceSpec, age: timedelta = timedelta()) -> LaunchTime:
         self._forget()
-        launched = Launched(self._clock() - age.total_seconds(), self._now() - age)
+        launch_time = LaunchTime(self._clock() - age.total_seconds(), self._now() - age)
         for subject, _, _ in self._subjects(spec):
-            self._launches.setdefault(subject, []).append(launched)
-        return launched
+            self._launches.setdefault(subject, []).append(launch_time)
+        return launch_time
 
-    def take_back(self, spec: CloudInstanceSpec, launched: Launched) -> None:
+    def undo(self, spec: CloudInstanceSpec, launch_time: LaunchTime) -> None:
         """Undo a count, because the cloud created no instance."""
         for subject, _, _ in self._subjects(spec):
             launches = self._launches.get(subject, [])
-            if launched in launches:
-                launches.remove(launched)
+            if launch_time in launches:
+                launches.remove(launch_time)
 
-    def verdict(self, spec: CloudInstanceSpec) -> str:
+    def check(self, spec: CloudInstanceSpec) -> str:
         """Return why this launch has to wait, as a sentence, or an empty string."""
-        for subject, limit, tell in self._subjects(spec):
-            since = self._clock() - limit.within.total_seconds()
-            recent = sorted(launched for launched in self._launches.get(subject, ()) if launched.at > since)
-            if len(recent) >= limit.launches:
-                free = recent[-limit.launches].shown + limit.within
-                many = f"{len(recent)} launches in {_spoken(limit.within)}"
+        for subject, rate_limit, tell in self._subjects(spec):
+            since = self._clock() - rate_limit.within.total_seconds()
+            recent = sorted(launch_time for launch_time in self._launches.get(subject, ()) if launch_time.at > since)
+            if len(recent) >= rate_limit.launches:
+                free = recent[-rate_limit.launches].to_json + rate_limit.within
+                many = f"{len(recent)} launches in {_spoken(rate_limit.within)}"
                 return f"{tell(many)} The next launch is possible at {free:%H:%M:%S} UTC."
         return ""
 
@@ -85,12 +85,12 @@ class Brake:
         recent = {subject: [one for one in launches if one.at > since] for subject, launches in self._launches.items()}
         self._launches = {subject: launches for subject, launches in recent.items() if launches}
 
-    def _subjects(self, spec: CloudInstanceSpec) -> list[tuple[str, Limit, Callable[[str], str]]]:
-        for_, limits = spec.for_, self._limits
+    def _subjects(self, spec: CloudInstanceSpec) -> list[tuple[str, RateLimit, Callable[[str], str]]]:
+        for_, limits = spec.owner, self._limits
         what = f"{for_.kind} {for_.namespace}/{for_.name}"
         return [
             (
-                f"object {for_.namespace}/{for_.work or for_.uid}",
+                f"object {for_.namespace}/{for_.work_key or for_.uid}",
                 limits.object,
                 lambda many: f"{what} had {many}: find out why it ends so soon.",
             ),

@@ -16,14 +16,14 @@ import msgspec
 from skysail.base.names import Condition as Conditions
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
-from skysail.claims.plan import status as render
+from skysail.claims.plan import status as claim_status
 from skysail.claims.plan import termination
-from skysail.claims.plan.termination import Verdict, verdict
-from skysail.claims.snapshot import Call, Seen, Snapshot, Unseen
+from skysail.claims.plan.termination import TerminationReason, termination_reason
+from skysail.claims.snapshot import CallResult, NotObserved, Observed, Snapshot
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceStatus, Launching
 from skysail.cloud.account import Instance, oldest_first
-from skysail.cloud.errors import NoCapacity, ProviderError, Refused, Throttled, Unsupported
-from skysail.core.actions import Launch, Note, Plan
+from skysail.cloud.errors import NoCapacity, ProviderError, Rejected, Throttled, Unsupported
+from skysail.core.actions import Event, LaunchInstance, Plan
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -39,23 +39,27 @@ def plan(snapshot: Snapshot) -> Plan:
         case "Unknown":
             return _unknown(snapshot)
         case "Terminated":
-            return termination.terminated(snapshot)
+            return termination.on_terminated(snapshot)
         case _:
-            return _alive(snapshot)
+            return _has_instance(snapshot)
 
 
-def refused(snapshot: Snapshot, why: Note) -> Plan:
+def refused(snapshot: Snapshot, event: Event) -> Plan:
     """Report a rejected write in a condition. The state of the claim stays."""
-    shown = render.told(snapshot, Conditions.LAUNCHED, "Unknown", why.reason, why.message)
-    return Plan(status=shown, notes=(why,))
+    status = claim_status.set_condition(snapshot, Conditions.LAUNCHED, "Unknown", event.reason, event.message)
+    return Plan(status=status, events=(event,))
 
 
 def _without_strangers(snapshot: Snapshot) -> Snapshot:
     """Move duplicates out of the observation if the known instance is missing: it may still be billed."""
-    known, sight = snapshot.object.status.instance_id, snapshot.sight
-    if not known or not isinstance(sight, Seen) or any(instance.id == known for instance in sight.instances):
+    known, observation = snapshot.object.status.instance_id, snapshot.observation
+    if (
+        not known
+        or not isinstance(observation, Observed)
+        or any(instance.id == known for instance in observation.instances)
+    ):
         return snapshot
-    return msgspec.structs.replace(snapshot, sight=Unseen(others=sight.instances))
+    return msgspec.structs.replace(snapshot, observation=NotObserved(others=observation.instances))
 
 
 def _without_account(snapshot: Snapshot) -> Plan:
@@ -63,56 +67,56 @@ def _without_account(snapshot: Snapshot) -> Plan:
     claim = snapshot.object
     instance = f"instance {claim.status.instance_id}" if claim.status.instance_id else "an instance that may exist"
     message = f"{snapshot.outage} Until then, {instance} can only be terminated at the cloud itself."
-    status = render.told(snapshot, Conditions.ENDED, "Unknown", Reason.NO_ACCOUNT, message)
+    status = claim_status.set_condition(snapshot, Conditions.TERMINATED, "Unknown", Reason.NO_ACCOUNT, message)
     return Plan(status=status)
 
 
 def _claimed(snapshot: Snapshot) -> Plan:
     """Plan a claim for which the cloud was never called, or certainly created nothing."""
-    if isinstance(snapshot.sight, Seen):
-        return _mirror(snapshot, snapshot.sight.instances)
+    if isinstance(snapshot.observation, Observed):
+        return _sync_status(snapshot, snapshot.observation.instances)
     if _is_calling(snapshot):
-        return Plan(look_again=snapshot.terms.tick)  # the call is being cancelled and may still succeed
-    return _unlaunched(snapshot)
+        return Plan(requeue_after=snapshot.timings.poll_interval)  # the call is being cancelled and may still succeed
+    return _launch(snapshot)
 
 
-def _unlaunched(snapshot: Snapshot) -> Plan:
+def _launch(snapshot: Snapshot) -> Plan:
     """Write the nonce at the current resourceVersion of the claim, then call. Rewrites a nonce that was not used."""
-    end = verdict(snapshot)
+    end = termination_reason(snapshot)
     if end is not None:
-        told = Verdict(end.reason, f"{end.message} Nothing was launched.")
-        return termination.over(snapshot, told, usd=render.NEVER_PAID)
-    wait = _obstacle(snapshot)
+        reason = TerminationReason(end.reason, f"{end.message} Nothing was launched.")
+        return termination.finalize(snapshot, reason, usd=claim_status.NEVER_PAID)
+    wait = _launch_blocker(snapshot)
     if wait is not None:
         return _waiting(snapshot, *wait)
-    claim, order = snapshot.object, snapshot.order
-    assert order is not None, "a missing launch spec is a reason to wait"
-    launching = Launching(by=snapshot.identity, nonce=snapshot.ticket, at=timestamp(snapshot.now))
-    status = render.told(
+    claim, spec = snapshot.object, snapshot.order
+    assert spec is not None, "a missing launch spec is a reason to wait"
+    launching = Launching(by=snapshot.identity, nonce=snapshot.nonce, at=timestamp(snapshot.now))
+    status = claim_status.set_condition(
         snapshot, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, "The operator is calling the cloud."
     )
     # Start the lifetime at the call, as the cloud does: time spent waiting for capacity does not count.
-    deadline = timestamp(snapshot.now + timedelta(seconds=order.seconds))
+    deadline = timestamp(snapshot.now + timedelta(seconds=spec.max_lifetime))
     status = msgspec.structs.replace(status, state="Launching", launching=launching, deadline_time=deadline)
-    launch = Launch(claim.spec.provider, CLOUD_INSTANCE.resource, claim, order, status)
-    return Plan(actions=(launch,), look_again=snapshot.terms.tick)
+    launch_instance = LaunchInstance(claim.spec.provider, CLOUD_INSTANCE.resource, claim, spec, status)
+    return Plan(actions=(launch_instance,), requeue_after=snapshot.timings.poll_interval)
 
 
-def _obstacle(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
+def _launch_blocker(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
     """Return why the launch has to wait, and after how many seconds to check again."""
-    tick = snapshot.terms.tick
+    tick = snapshot.timings.poll_interval
     if snapshot.outage:
         reason = Reason.CLOUD_UNREACHABLE if snapshot.has_account else Reason.NO_ACCOUNT
         return reason, f"{snapshot.outage} The launch waits until the cloud answers.", tick
     if snapshot.order is None:
-        return Reason.ORDER_AWAITED, "The node has not provided the launch spec yet.", tick
-    if snapshot.rival:
-        return Reason.OLDER_STILL_RUNNING, snapshot.rival, tick
+        return Reason.WAITING_FOR_NODE, "The node has not provided the launch spec yet.", tick
+    if snapshot.blocked_by:
+        return Reason.PREVIOUS_INSTANCE_RUNNING, snapshot.blocked_by, tick
     pause = _pause(snapshot)
     if pause is not None:
         return pause
-    if snapshot.brake:
-        return Reason.LAUNCHES_BRAKED, snapshot.brake, tick
+    if snapshot.limited_by:
+        return Reason.LAUNCH_RATE_LIMITED, snapshot.limited_by, tick
     return None
 
 
@@ -125,8 +129,8 @@ def _pause(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
             and termination.is_within(call.pause, call.failed, snapshot.now)
         ):
             reason = Reason.THROTTLED if isinstance(call.error, Throttled) else Reason.NO_CAPACITY
-            left = call.failed + call.pause - snapshot.now
-            return reason, f"{call.error} The launch is retried later.", left.total_seconds()
+            remaining = call.failed + call.pause - snapshot.now
+            return reason, f"{call.error} The launch is retried later.", remaining.total_seconds()
     return None
 
 
@@ -134,23 +138,23 @@ def _launching(snapshot: Snapshot) -> Plan:
     """Plan a claim whose call may have been made. Only inventories show the outcome of another process's call."""
     mine = _own_call(snapshot)
     if _found(snapshot) and not (mine and mine.is_under_way):
-        return _mirror(snapshot, _found(snapshot))
+        return _sync_status(snapshot, _found(snapshot))
     if mine is not None:
         return _called(snapshot, mine)
     launching = snapshot.object.status.launching
-    if launching is not None and launching.nonce == snapshot.ticket:
-        return _unlaunched(snapshot)  # the nonce is ours and unused
-    tick = timedelta(seconds=snapshot.terms.tick)
+    if launching is not None and launching.nonce == snapshot.nonce:
+        return _launch(snapshot)  # the nonce is ours and unused
+    tick = timedelta(seconds=snapshot.timings.poll_interval)
     if launching is not None and termination.is_within(tick, datetime.fromisoformat(launching.at), snapshot.now):
-        return Plan(look_again=snapshot.terms.tick)  # the process that wrote it may be calling now
-    return _in_doubt(snapshot, "The operator that called the cloud stopped before it recorded the answer.")
+        return Plan(requeue_after=snapshot.timings.poll_interval)  # the process that wrote it may be calling now
+    return _outcome_unknown(snapshot, "The operator that called the cloud stopped before it recorded the answer.")
 
 
-def _called(snapshot: Snapshot, call: Call) -> Plan:
+def _called(snapshot: Snapshot, call: CallResult) -> Plan:
     if call.error is None:
-        if verdict(snapshot) is None:
-            return Plan(look_again=snapshot.terms.tick)
-        return _in_doubt(snapshot, "The launch was cancelled because the instance is no longer needed.")
+        if termination_reason(snapshot) is None:
+            return Plan(requeue_after=snapshot.timings.poll_interval)
+        return _outcome_unknown(snapshot, "The launch was cancelled because the instance is no longer needed.")
     return _failed(snapshot, call.error)
 
 
@@ -159,82 +163,87 @@ def _failed(snapshot: Snapshot, error: ProviderError) -> Plan:
     match error:
         case NoCapacity() | Throttled():
             reason = Reason.THROTTLED if isinstance(error, Throttled) else Reason.NO_CAPACITY
-            return Plan(status=_back(snapshot, reason, f"{error} The launch is retried later."), look_again=0.0)
-        case Refused():
+            return Plan(
+                status=_reset_to_claimed(snapshot, reason, f"{error} The launch is retried later."), requeue_after=0.0
+            )
+        case Rejected():
             return _refused(
                 snapshot, error.reason if termination.REASON.fullmatch(error.reason) else Reason.REFUSED, error
             )
         case Unsupported():
             return _refused(snapshot, Reason.REFUSED, error)
         case _:
-            return _in_doubt(snapshot, str(error))
+            return _outcome_unknown(snapshot, str(error))
 
 
 def _refused(snapshot: Snapshot, reason: str, error: ProviderError) -> Plan:
-    over = termination.over(snapshot, Verdict(reason, str(error)), usd=render.NEVER_PAID)
-    return msgspec.structs.replace(over, notes=(Note(reason, str(error), warning=True),))
+    over = termination.finalize(snapshot, TerminationReason(reason, str(error)), usd=claim_status.NEVER_PAID)
+    return msgspec.structs.replace(over, events=(Event(reason, str(error), warning=True),))
 
 
-def _in_doubt(snapshot: Snapshot, why: str) -> Plan:
-    message = f"{why} Nothing is launched until the cloud's inventory shows whether an instance exists."
-    status = render.told(snapshot, Conditions.LAUNCHED, "Unknown", Reason.REPLY_LOST, message)
+def _outcome_unknown(snapshot: Snapshot, reason: str) -> Plan:
+    message = f"{reason} Nothing is launched until the cloud's inventory shows whether an instance exists."
+    status = claim_status.set_condition(snapshot, Conditions.LAUNCHED, "Unknown", Reason.REPLY_LOST, message)
     return Plan(
         status=msgspec.structs.replace(status, state="Unknown"),
-        notes=(Note(Reason.REPLY_LOST, message, warning=True),),
-        look_again=snapshot.terms.tick,
+        events=(Event(Reason.REPLY_LOST, message, warning=True),),
+        requeue_after=snapshot.timings.poll_interval,
     )
 
 
 def _unknown(snapshot: Snapshot) -> Plan:
     if _found(snapshot):
-        return _mirror(snapshot, _found(snapshot))
+        return _sync_status(snapshot, _found(snapshot))
     if _is_calling(snapshot) or not _is_surely_absent(snapshot):
-        return Plan(look_again=snapshot.terms.tick)
-    end = verdict(snapshot)
+        return Plan(requeue_after=snapshot.timings.poll_interval)
+    end = termination_reason(snapshot)
     if end is not None:
-        told = Verdict(end.reason, f"{end.message} No instance was found.")
-        return termination.over(snapshot, told, usd=render.NEVER_PAID)
+        reason = TerminationReason(end.reason, f"{end.message} No instance was found.")
+        return termination.finalize(snapshot, reason, usd=claim_status.NEVER_PAID)
     message = "The cloud has listed no instance for longer than a launch takes, so the launch is repeated."
-    return Plan(status=_back(snapshot, Reason.NEVER_APPEARED, message), look_again=0.0)
+    return Plan(status=_reset_to_claimed(snapshot, Reason.INSTANCE_NOT_FOUND, message), requeue_after=0.0)
 
 
-def _alive(snapshot: Snapshot) -> Plan:
+def _has_instance(snapshot: Snapshot) -> Plan:
     """Plan a claim whose instance id is known."""
-    if isinstance(snapshot.sight, Seen):
-        return _mirror(snapshot, snapshot.sight.instances)
-    if not _is_surely_absent(snapshot) or not snapshot.sight.is_gone:
+    if isinstance(snapshot.observation, Observed):
+        return _sync_status(snapshot, snapshot.observation.instances)
+    if not _is_surely_absent(snapshot) or not snapshot.observation.is_gone:
         return _unseen(snapshot)
-    if termination.living(snapshot.sight.others):
-        return _mirror(snapshot, snapshot.sight.others)
-    return termination.vanished(snapshot)
+    if termination.running_ids(snapshot.observation.others):
+        return _sync_status(snapshot, snapshot.observation.others)
+    return termination.on_vanished(snapshot)
 
 
 def _unseen(snapshot: Snapshot) -> Plan:
     """Plan while neither presence nor absence is proven. The instance can still be terminated by its id."""
-    end = termination.underway(snapshot) or verdict(snapshot)
+    end = termination.pending_termination(snapshot) or termination_reason(snapshot)
     if end is None:
-        return Plan(look_again=snapshot.terms.tick)
+        return Plan(requeue_after=snapshot.timings.poll_interval)
     status = snapshot.object.status
-    others = termination.living(() if isinstance(snapshot.sight, Seen) else snapshot.sight.others)
-    return termination.ending(snapshot, end, (status.instance_id, *others), status)
+    others = termination.running_ids(() if isinstance(snapshot.observation, Observed) else snapshot.observation.others)
+    return termination.request_termination(snapshot, end, (status.instance_id, *others), status)
 
 
-def _mirror(snapshot: Snapshot, instances: tuple[Instance, ...]) -> Plan:
+def _sync_status(snapshot: Snapshot, instances: tuple[Instance, ...]) -> Plan:
     """Copy the oldest running instance into the status and terminate duplicates: a claim pays for one instance."""
     kept = _kept(snapshot.object.status.instance_id, instances)
-    spare = tuple(id_ for id_ in termination.living(instances) if id_ != kept.id)
-    status = render.as_seen(snapshot, kept)
+    spare = tuple(id_ for id_ in termination.running_ids(instances) if id_ != kept.id)
+    status = claim_status.mirror_instance(snapshot, kept)
     if kept.state == "ended":
-        return termination.ended(snapshot, kept, status)
-    end = termination.underway(snapshot) or verdict(snapshot)
+        return termination.on_ended(snapshot, kept, status)
+    end = termination.pending_termination(snapshot) or termination_reason(snapshot)
     if end is None and termination.has_just_finished(snapshot, kept):
         # Do not write Terminating yet: most clouds confirm at once, which saves a status write.
-        return Plan(actions=termination.ends(snapshot, (kept.id, *spare)), look_again=snapshot.terms.tick)
-    end = end or termination.work_done(kept)
+        return Plan(
+            actions=termination.terminate_actions(snapshot, (kept.id, *spare)),
+            requeue_after=snapshot.timings.poll_interval,
+        )
+    end = end or termination.program_finished(kept)
     if end is not None:
-        return termination.ending(snapshot, end, (kept.id, *spare), status)
-    actions, notes = termination.ends(snapshot, spare), termination.spare_notes(snapshot, spare)
-    return Plan(actions=actions, status=status, notes=notes, look_again=_next_look(snapshot))
+        return termination.request_termination(snapshot, end, (kept.id, *spare), status)
+    actions, events = termination.terminate_actions(snapshot, spare), termination.duplicate_events(snapshot, spare)
+    return Plan(actions=actions, status=status, events=events, requeue_after=_next_look(snapshot))
 
 
 def _kept(known: str, instances: tuple[Instance, ...]) -> Instance:
@@ -245,18 +254,18 @@ def _kept(known: str, instances: tuple[Instance, ...]) -> Instance:
 
 
 def _waiting(snapshot: Snapshot, reason: Reason, message: str, seconds: float) -> Plan:
-    return Plan(status=_back(snapshot, reason, message), look_again=max(seconds, 1.0))
+    return Plan(status=_reset_to_claimed(snapshot, reason, message), requeue_after=max(seconds, 1.0))
 
 
-def _back(snapshot: Snapshot, reason: Reason, message: str) -> CloudInstanceStatus:
+def _reset_to_claimed(snapshot: Snapshot, reason: Reason, message: str) -> CloudInstanceStatus:
     """Reset the status to Claimed, because the cloud certainly has no instance of this claim."""
-    status = render.told(snapshot, Conditions.LAUNCHED, "False", reason, message)
+    status = claim_status.set_condition(snapshot, Conditions.LAUNCHED, "False", reason, message)
     return msgspec.structs.replace(status, state="Claimed", launching=None, deadline_time=None)
 
 
 def _found(snapshot: Snapshot) -> tuple[Instance, ...]:
     """Return the observed instances and the one our call created, which inventories may not show yet."""
-    seen = snapshot.sight.instances if isinstance(snapshot.sight, Seen) else ()
+    seen = snapshot.observation.instances if isinstance(snapshot.observation, Observed) else ()
     call = _own_call(snapshot)
     answered = call.instance if call else None
     if answered is None or any(instance.id == answered.id for instance in seen):
@@ -264,7 +273,7 @@ def _found(snapshot: Snapshot) -> tuple[Instance, ...]:
     return oldest_first((*seen, answered))
 
 
-def _own_call(snapshot: Snapshot) -> Call | None:
+def _own_call(snapshot: Snapshot) -> CallResult | None:
     """Return the call of this process whose nonce is in the claim."""
     call, launching = snapshot.call, snapshot.object.status.launching
     return call if call is not None and launching is not None and call.nonce == launching.nonce else None
@@ -275,10 +284,12 @@ def _is_surely_absent(snapshot: Snapshot) -> bool:
 
     Without an instance id this takes longer: the cloud may still be creating the instance.
     """
-    sight, terms = snapshot.sight, snapshot.terms
-    if isinstance(sight, Seen) or sight.listings < terms.absences:
+    observation, timings = snapshot.observation, snapshot.timings
+    if isinstance(observation, Observed) or observation.listings < timings.absence_threshold:
         return False
-    return sight.seconds > terms.visibility + (0.0 if snapshot.object.status.instance_id else terms.creating)
+    return observation.seconds > timings.visibility_delay + (
+        0.0 if snapshot.object.status.instance_id else timings.create_timeout
+    )
 
 
 def _is_calling(snapshot: Snapshot) -> bool:
@@ -288,4 +299,4 @@ def _is_calling(snapshot: Snapshot) -> bool:
 def _next_look(snapshot: Snapshot) -> float | None:
     """Return the seconds until the lifetime ends. All other changes come with the next inventory."""
     span = termination.lifetime(snapshot.object.status)
-    return None if span is None else max(1.0, span - snapshot.lived)
+    return None if span is None else max(1.0, span - snapshot.uptime)

@@ -20,8 +20,8 @@ from skysail.kube.api.fields import Condition
 NEVER_PAID = 0.0
 # Truncate or drop values that the API server would reject, such as long texts or milliseconds instead of seconds: a
 # claim whose status cannot be written would never be terminated.
-_LONGEST_MESSAGE = 4096
-_LONGEST_WORD = 256
+_MAX_MESSAGE_LENGTH = 4096
+_MAX_WORD_LENGTH = 256
 _DEAREST = 1e9
 _FIRST_MOMENT = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
 _LAST_MOMENT = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
@@ -29,9 +29,11 @@ _CODES = range(-(2**31), 2**31)
 _NO_CODE = 255
 
 
-def as_seen(snapshot: Snapshot, instance: Instance) -> CloudInstanceStatus:
+def mirror_instance(snapshot: Snapshot, instance: Instance) -> CloudInstanceStatus:
     """Copy the instance into the status. Values that are already set, such as times and prices, are kept."""
-    status = told(snapshot, Conditions.LAUNCHED, "True", Reason.LAUNCHED, "The cloud has created the instance.")
+    status = set_condition(
+        snapshot, Conditions.LAUNCHED, "True", Reason.LAUNCHED, "The cloud has created the instance."
+    )
     runs = instance.state == "running" or instance.started is not None
     exit_ = instance.exit
     start = status.start_time or time(instance.created) or _called(snapshot)
@@ -40,7 +42,7 @@ def as_seen(snapshot: Snapshot, instance: Instance) -> CloudInstanceStatus:
         state=status.state if status.state in {"Running", "Terminating"} else ("Running" if runs else "Starting"),
         instance_id=instance.id,
         usd_per_hour=status.usd_per_hour if status.usd_per_hour is not None else usd(instance.usd_per_hour),
-        region=instance.region[:_LONGEST_WORD],
+        region=instance.region[:_MAX_WORD_LENGTH],
         deadline_time=status.deadline_time or _deadline(snapshot, start),
         start_time=start,
         ready_time=status.ready_time or _ready(instance, snapshot.now),
@@ -49,7 +51,7 @@ def as_seen(snapshot: Snapshot, instance: Instance) -> CloudInstanceStatus:
     )
 
 
-def told(
+def set_condition(
     snapshot: Snapshot,
     type_: Conditions,
     value: Literal["True", "False", "Unknown"],
@@ -65,17 +67,17 @@ def told(
         status=value,
         last_transition_time=timestamp(snapshot.now),
         reason=reason,
-        message=message[:_LONGEST_MESSAGE],
+        message=message[:_MAX_MESSAGE_LENGTH],
         observed_generation=claim.metadata.generation,
     )
     return msgspec.structs.replace(
         old,
-        conditions=conditions.with_condition(old.conditions, new),
+        conditions=conditions.set_condition(old.conditions, new),
         observed_generation=claim.metadata.generation,
     )
 
 
-def cost(status: CloudInstanceStatus, end: float) -> float:
+def accrued_cost(status: CloudInstanceStatus, end: float) -> float:
     """Return the cost of an instance at its price since billing started."""
     if status.start_time is None or status.usd_per_hour is None:
         return NEVER_PAID
@@ -90,9 +92,9 @@ def time(seconds: float | None) -> str | None:
     return timestamp(from_seconds(seconds))
 
 
-def usd(told: float | None) -> float | None:
+def usd(amount: float | None) -> float | None:
     """Return the price. Returns None if the value is missing or implausible."""
-    return told if told is not None and 0 <= told <= _DEAREST else None
+    return amount if amount is not None and 0 <= amount <= _DEAREST else None
 
 
 def _called(snapshot: Snapshot) -> str:
@@ -102,7 +104,7 @@ def _called(snapshot: Snapshot) -> str:
 
 def _deadline(snapshot: Snapshot, start: str) -> str:
     """Compute the deadline from the creation time, for an instance found after its launch was reset."""
-    seconds = snapshot.order.seconds if snapshot.order else snapshot.terms.longest
+    seconds = snapshot.order.max_lifetime if snapshot.order else snapshot.timings.max_lifetime
     return timestamp(datetime.fromisoformat(start) + timedelta(seconds=seconds))
 
 
@@ -113,4 +115,4 @@ def _ready(instance: Instance, now: datetime) -> str | None:
 
 def _exit(end: Ended) -> Exit:
     code = end.code if end.code in _CODES else _NO_CODE
-    return Exit(code=code, reason=end.reason[:_LONGEST_WORD], message=end.message[-_LONGEST_MESSAGE:])
+    return Exit(code=code, reason=end.reason[:_MAX_WORD_LENGTH], message=end.message[-_MAX_MESSAGE_LENGTH:])

@@ -14,20 +14,20 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
-from skysail.base import tasks as guard
-from skysail.base.backoff import delay_after
-from skysail.claims.limits.launch_history import launched_at
-from skysail.claims.limits.launch_limiter import Brake, Launched
-from skysail.claims.snapshot import Call
+from skysail.base import tasks as base_tasks
+from skysail.base.backoff import delay_bound
+from skysail.claims.limits.launch_history import launch_time
+from skysail.claims.limits.launch_limiter import LaunchLimiter, LaunchTime
+from skysail.claims.snapshot import CallResult
 from skysail.claims.types import CloudInstance
-from skysail.cloud.account import Cloud, Instance, Order
-from skysail.cloud.errors import Gone, NoCapacity, ProviderError, Refused, Throttled, Unknown, Unsupported
-from skysail.core.actions import End, Launch
+from skysail.cloud.account import CloudAccount, Instance, LaunchSpec
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
+from skysail.core.actions import LaunchInstance, TerminateInstance
 
-_FIRST_PAUSE = 10.0
-_LONGEST_PAUSE = 300.0
+_INITIAL_BACKOFF = 10.0
+_MAX_BACKOFF = 300.0
 # Maximum for a cloud's Retry-After: retry after this time even if the cloud asks for more.
-_LONGEST_REQUEST = 3600.0
+_MAX_RETRY_AFTER = 3600.0
 # Forget termination requests after this time: they are repeated long before.
 _ASKED_FOR = timedelta(hours=1)
 
@@ -38,93 +38,93 @@ class _Begun(NamedTuple):
     """A launch call that was started."""
 
     claim: CloudInstance
-    order: Order
+    order: LaunchSpec
     nonce: str
-    launched: Launched
+    launched: LaunchTime
 
     @property
     def name(self) -> str:
         return self.claim.metadata.name
 
 
-class Calls:
+class CloudCalls:
     """Cloud calls of one process. `changed` gets the name of each claim whose call has finished."""
 
     def __init__(
         self,
-        clouds: Mapping[str, Cloud],
-        brake: Brake,
+        accounts: Mapping[str, CloudAccount],
+        limiter: LaunchLimiter,
         *,
         now: Callable[[], datetime],
         rng: random.Random,
         changed: Callable[[str], None],
     ) -> None:
-        self._clouds = clouds
-        self._brake = brake
+        self._accounts = accounts
+        self._limiter = limiter
         self._now = now
         self._rng = rng
         self._changed = changed
         self._tickets: dict[str, str] = {}
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, CallResult] = {}
         self._tasks: dict[str, asyncio.Task[Instance]] = {}
         self._failures: dict[str, int] = {}
-        self._throttled: dict[str, Call] = {}
+        self._throttled: dict[str, CallResult] = {}
         # Time of the last termination request, by cloud and instance id. Replace the inner mapping, never change it:
         # snapshots hold references to it.
         self._asked: dict[str, Mapping[str, datetime]] = {}
         self._ends: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self.made: Callable[[Instance], None] = lambda _: None
+        self.on_created: Callable[[Instance], None] = lambda _: None
 
-    def ticket(self, claim: str) -> str:
+    def nonce_for(self, claim: str) -> str:
         """Return a nonce of this process that no call has used."""
         return self._tickets.setdefault(claim, f"{self._rng.getrandbits(64):016x}")
 
-    def last(self, claim: str) -> Call | None:
+    def last(self, claim: str) -> CallResult | None:
         """Return the last call for this claim."""
         return self._calls.get(claim)
 
-    def throttled(self, cloud: str) -> Call | None:
+    def throttled_call(self, cloud: str) -> CallResult | None:
         """Return the last call that this cloud throttled."""
         return self._throttled.get(cloud)
 
-    def asked(self, cloud: str) -> Mapping[str, datetime]:
+    def termination_requests(self, cloud: str) -> Mapping[str, datetime]:
         """Return the time of the last termination request, by instance id."""
         return self._asked.get(cloud, {})
 
-    def heed(self, claim: CloudInstance) -> None:
+    def cancel_stale(self, claim: CloudInstance) -> None:
         """Cancel the running call if the claim no longer waits for it."""
         call, task = self._calls.get(claim.metadata.name), self._tasks.get(claim.metadata.name)
         if call is not None and task is not None and call.nonce != _awaited(claim) and not task.cancelling():
             task.cancel()
 
-    def forget(self, claim: str) -> None:
+    def discard(self, claim: str) -> None:
         self._tickets.pop(claim, None)
         self._calls.pop(claim, None)
         self._failures.pop(claim, None)
         if task := self._tasks.pop(claim, None):
             task.cancel()
 
-    def launch(self, action: Launch) -> None:
-        claim, order = action.object, action.order
+    def launch(self, action: LaunchInstance) -> None:
+        claim, spec = action.object, action.order
         assert isinstance(claim, CloudInstance), "only claims are launched"
         name = claim.metadata.name
-        if self._brake.verdict(claim.spec):
+        if self._limiter.check(claim.spec):
             self._changed(name)  # launches since the plan used up the limit: plan again
             return
         nonce = self._tickets.pop(name)
         assert nonce == _awaited(claim), "the claim contains the nonce"
-        launched = self._brake.count(claim.spec)
-        self._calls[name] = Call(nonce=nonce)
-        create = self._clouds[claim.spec.provider].create(order)
+        launch_time = self._limiter.record(claim.spec)
+        self._calls[name] = CallResult(nonce=nonce)
+        create = self._accounts[claim.spec.provider].create(spec)
         task = self._tasks[name] = asyncio.get_running_loop().create_task(create, name=f"launch {name}")
-        task.add_done_callback(partial(self._answered, _Begun(claim, order, nonce, launched)))
+        task.add_done_callback(partial(self._answered, _Begun(claim, spec, nonce, launch_time)))
 
-    def end(self, action: End) -> None:
+    def terminate(self, action: TerminateInstance) -> None:
         """Request a termination, unless a request for this instance is in progress."""
         key, now = (action.cloud, action.instance), self._now()
         if key in self._ends:
             return
-        recent = {id_: at for id_, at in self.asked(action.cloud).items() if abs(now - at) < _ASKED_FOR}
+        recent = {id_: at for id_, at in self.termination_requests(action.cloud).items() if abs(now - at) < _ASKED_FOR}
         self._asked[action.cloud] = recent | {action.instance: now}
         task = self._ends[key] = asyncio.get_running_loop().create_task(self._end(action), name=f"end {key[1]}")
         task.add_done_callback(lambda _: self._ends.pop(key))
@@ -136,22 +136,24 @@ class Calls:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _end(self, action: End) -> None:
+    async def _end(self, action: TerminateInstance) -> None:
         extra = {"cloud": action.cloud, "instance": action.instance}
-        if not await guard.survive(self._try_end(action, extra), f"termination of {action.instance} at {action.cloud}"):
+        if not await base_tasks.run_logged(
+            self._try_end(action, extra), f"termination of {action.instance} at {action.cloud}"
+        ):
             self._unask(action)
 
-    async def _try_end(self, action: End, extra: dict[str, str]) -> None:
+    async def _try_end(self, action: TerminateInstance, extra: dict[str, str]) -> None:
         try:
-            await self._clouds[action.cloud].end(action.instance, action.grace)
+            await self._accounts[action.cloud].terminate(action.instance, action.grace)
         except Gone:
             log.debug("terminate: instance not found", extra=extra)
         except ProviderError as error:
             log.warning("terminate failed, retried", extra={**extra, "why": str(error)})
             self._unask(action)
 
-    def _unask(self, action: End) -> None:
-        asked = self.asked(action.cloud)
+    def _unask(self, action: TerminateInstance) -> None:
+        asked = self.termination_requests(action.cloud)
         self._asked[action.cloud] = {id_: at for id_, at in asked.items() if id_ != action.instance}
 
     def _answered(self, begun: _Begun, task: asyncio.Task[Instance]) -> None:
@@ -162,35 +164,37 @@ class Calls:
         if name in self._calls and self._calls[name].nonce == begun.nonce:
             self._calls[name] = outcome
         if outcome.instance is not None:
-            self.made(outcome.instance)
+            self.on_created(outcome.instance)
         self._changed(name)
 
-    def _outcome(self, begun: _Begun, task: asyncio.Task[Instance]) -> Call:
+    def _outcome(self, begun: _Begun, task: asyncio.Task[Instance]) -> CallResult:
         nonce = begun.nonce
         if task.cancelled():
-            return Call(nonce=nonce, error=Unknown("The call to the cloud was cancelled."))
+            return CallResult(nonce=nonce, error=OutcomeUnknown("The call to the cloud was cancelled."))
         error = task.exception()
         if isinstance(error, ProviderError):
             return self._failed(begun, error)
         if error is not None:
             log.error("launch call failed", exc_info=error, extra={"claim": begun.name})
-            return Call(nonce=nonce, error=Unknown("The call to the cloud failed: see the operator log."))
-        instance, order = task.result(), begun.order
+            return CallResult(nonce=nonce, error=OutcomeUnknown("The call to the cloud failed: see the operator log."))
+        instance, spec = task.result(), begun.order
         if not instance.has_usable_id:
-            return Call(nonce=nonce, error=Unknown("The cloud returned an empty or too long instance ID."))
-        if (instance.claim, instance.cluster) != (order.claim, order.cluster):
-            return Call(nonce=nonce, error=Unknown(f"The cloud returned instance {instance.id} of another claim."))
+            return CallResult(nonce=nonce, error=OutcomeUnknown("The cloud returned an empty or too long instance ID."))
+        if (instance.claim, instance.cluster) != (spec.claim, spec.cluster):
+            return CallResult(
+                nonce=nonce, error=OutcomeUnknown(f"The cloud returned instance {instance.id} of another claim.")
+            )
         self._failures.pop(begun.name, None)
-        return Call(nonce=nonce, instance=instance)
+        return CallResult(nonce=nonce, instance=instance)
 
-    def _failed(self, begun: _Begun, error: ProviderError) -> Call:
-        if isinstance(error, (NoCapacity, Throttled, Refused, Unsupported)):
-            self._brake.take_back(begun.claim.spec, begun.launched)
+    def _failed(self, begun: _Begun, error: ProviderError) -> CallResult:
+        if isinstance(error, (NoCapacity, Throttled, Rejected, Unsupported)):
+            self._limiter.undo(begun.claim.spec, begun.launched)
         if not isinstance(error, (NoCapacity, Throttled)):
-            return Call(nonce=begun.nonce, error=error)
-        asked_for = min(error.retry_after, _LONGEST_REQUEST) if isinstance(error, Throttled) else 0.0
+            return CallResult(nonce=begun.nonce, error=error)
+        asked_for = min(error.retry_after, _MAX_RETRY_AFTER) if isinstance(error, Throttled) else 0.0
         pause = timedelta(seconds=max(self._pause(begun.name), asked_for))
-        call = Call(nonce=begun.nonce, error=error, failed=self._now(), pause=pause)
+        call = CallResult(nonce=begun.nonce, error=error, failed=self._now(), pause=pause)
         if isinstance(error, Throttled):
             self._throttled[begun.claim.spec.provider] = call
         return call
@@ -198,8 +202,8 @@ class Calls:
     def _pause(self, claim: str) -> float:
         failures = self._failures.get(claim, 0)
         self._failures[claim] = failures + 1
-        longest = delay_after(failures, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
-        return self._rng.uniform(_FIRST_PAUSE / 2, longest)
+        longest = delay_bound(failures, first=_INITIAL_BACKOFF, longest=_MAX_BACKOFF)
+        return self._rng.uniform(_INITIAL_BACKOFF / 2, longest)
 
 
 def _awaited(claim: CloudInstance) -> str:
@@ -208,8 +212,8 @@ def _awaited(claim: CloudInstance) -> str:
     return launching.nonce if launching is not None and claim.status.state == "Launching" else ""
 
 
-def seed(brake: Brake, claims: Iterable[CloudInstance], now: datetime) -> None:
+def seed_limiter(limiter: LaunchLimiter, claims: Iterable[CloudInstance], now: datetime) -> None:
     """Count the launches of existing claims, also of terminated ones, when a process starts."""
     for claim in claims:
-        if at := launched_at(claim):
-            brake.count(claim.spec, max(now - at, timedelta()))
+        if at := launch_time(claim):
+            limiter.record(claim.spec, max(now - at, timedelta()))

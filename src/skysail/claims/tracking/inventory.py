@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from skysail.base import tasks as guard
-from skysail.claims.snapshot import Seen, Sight, Unseen
+from skysail.base import tasks as base_tasks
+from skysail.claims.snapshot import NotObserved, Observation, Observed
 from skysail.claims.types import CloudInstance
-from skysail.cloud.account import Cloud, Instance, Inventory, oldest_first
+from skysail.cloud.account import CloudAccount, Instance, Inventory, oldest_first
 from skysail.cloud.errors import ProviderError
 
 # Maximum number of lookups by id that cross-check an inventory without any known instance.
@@ -30,7 +30,7 @@ _ALIVE = {"Starting", "Running", "Terminating"}
 log = logging.getLogger(__name__)
 
 
-class _Absence(NamedTuple):
+class _AbsenceCount(NamedTuple):
     """Number and request times of complete inventories in a row without the instance, and the result of its lookup."""
 
     times: int
@@ -39,41 +39,41 @@ class _Absence(NamedTuple):
     is_gone: bool = False
 
 
-class _Sighting(NamedTuple):
+class _LastSeen(NamedTuple):
     at: float
     instances: tuple[Instance, ...]
 
 
-class Listings:
+class InventoryTracker:
     """Inventory tracker of one cloud. `changed` gets the name of each claim whose observation changed."""
 
     def __init__(
-        self, cloud: Cloud, cluster: str, *, clock: Callable[[], float], changed: Callable[[str], None]
+        self, account: CloudAccount, cluster: str, *, clock: Callable[[], float], changed: Callable[[str], None]
     ) -> None:
-        self.cloud = cloud
+        self.cloud = account
         self.latest: Inventory | None = None
-        self.outage = self._unlisted = f"{cloud.name} has not listed its instances yet."
+        self.outage = self._unlisted = f"{account.name} has not listed its instances yet."
         self.cluster = cluster
         self._clock = clock
         self._changed = changed
         self._claims: dict[str, CloudInstance] = {}
         self._written: dict[str, float] = {}
-        self._sightings: dict[str, _Sighting] = {}
+        self._last_seens: dict[str, _LastSeen] = {}
         self._before: dict[str, tuple[Instance, ...]] = {}
-        self._absences: dict[str, _Absence] = {}
+        self._absence_counts: dict[str, _AbsenceCount] = {}
 
     def claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
         """Update the tracked claims. Listener of the claim cache."""
         claim = new or old
         assert claim is not None, "old or new is set"
-        if not self.is_about(claim):
+        if not self.covers(claim):
             return
         name = claim.metadata.name
-        self._absences.pop(name, None)
+        self._absence_counts.pop(name, None)
         if new is None:
             self._claims.pop(name, None)
             self._written.pop(name, None)
-            self._sightings.pop(name, None)
+            self._last_seens.pop(name, None)
             self._before.pop(name, None)
             return
         self._claims[name] = new
@@ -84,9 +84,9 @@ class Listings:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             while True:
-                if not await guard.survive(self.poll(), f"inventory poll of {self.cloud.name}"):
+                if not await base_tasks.run_logged(self.poll(), f"inventory poll of {self.cloud.name}"):
                     self._fail(f"{self.cloud.name} cannot be listed: see the operator log.")
-                await asyncio.sleep(self.cloud.terms.tick)
+                await asyncio.sleep(self.cloud.terms.poll_interval)
 
     @property
     def is_polled(self) -> bool:
@@ -96,39 +96,47 @@ class Listings:
     async def poll(self) -> None:
         begun = self._clock()
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._silence_limit):
                 inventory = await self.cloud.list()
-                contradiction = await self._contradiction(inventory)
+                contradiction = await self._cross_check(inventory)
         except ProviderError as error:
             self._fail(f"{self.cloud.name} does not list its instances: {error}")
             return
         except TimeoutError:
-            self._fail(f"{self.cloud.name} does not list its instances: no answer in {self._patience:.0f} seconds.")
+            self._fail(
+                f"{self.cloud.name} does not list its instances: no answer in {self._silence_limit:.0f} seconds."
+            )
             return
         self._take(inventory, begun, is_evidence=inventory.complete and not contradiction)
-        await self._inquire()
+        await self._confirm_missing()
         if contradiction or not inventory.complete:
             self._fail(contradiction or f"{self.cloud.name} lists only a part of its instances.")
             return
         self.latest = inventory
         self._recover()
 
-    def sight(self, name: str) -> Sight:
+    def observation(self, name: str) -> Observation:
         instances = self._seen(name)
         if name in self._claims and _shows(instances, self._known(name)):
-            return Seen(instances)
-        before, absence = self._before.get(name, ()), self._absences.get(name)
-        if absence is None:
-            return Unseen(before=before, others=instances)
-        seconds = absence.last - absence.first
-        return Unseen(listings=absence.times, seconds=seconds, is_gone=absence.is_gone, before=before, others=instances)
+            return Observed(instances)
+        previous, absence_count = self._before.get(name, ()), self._absence_counts.get(name)
+        if absence_count is None:
+            return NotObserved(before=previous, others=instances)
+        seconds = absence_count.last - absence_count.first
+        return NotObserved(
+            listings=absence_count.times,
+            seconds=seconds,
+            is_gone=absence_count.is_gone,
+            before=previous,
+            others=instances,
+        )
 
-    def is_about(self, claim: CloudInstance) -> bool:
+    def covers(self, claim: CloudInstance) -> bool:
         """Return whether this account may have the instance. Claims without an account match every account."""
         spec = claim.spec
         return spec.provider == self.cloud.name and spec.account in {"", self.cloud.account}
 
-    def saw(self, instance: Instance) -> None:
+    def record_instance(self, instance: Instance) -> None:
         """Record a direct answer about one instance, which is newer than any inventory."""
         name = instance.claim
         if instance.cluster != self.cluster or name not in self._claims:
@@ -137,67 +145,67 @@ class Listings:
         self._note(name, oldest_first([*others, instance]), self._clock())
 
     @property
-    def _patience(self) -> float:
-        return max(_SILENT_SECONDS, _SILENT_TICKS * self.cloud.terms.tick)
+    def _silence_limit(self) -> float:
+        return max(_SILENT_SECONDS, _SILENT_TICKS * self.cloud.terms.poll_interval)
 
     async def _follow(self) -> None:
         """Reopen the change stream for ever. The next inventory contains the changes that were missed."""
         while True:
-            await guard.survive(self._listen(), f"change stream of {self.cloud.name}")
-            await asyncio.sleep(self.cloud.terms.tick)
+            await base_tasks.run_logged(self._listen(), f"change stream of {self.cloud.name}")
+            await asyncio.sleep(self.cloud.terms.poll_interval)
 
     async def _listen(self) -> None:
         try:
-            async for name in self.cloud.changes():
-                await self._look(name)
+            async for name in self.cloud.watch():
+                await self._get_instance(name)
         except ProviderError as error:
             log.info("cloud change stream failed, reopened", extra={"cloud": self.cloud.name, "why": str(error)})
 
-    async def _inquire(self) -> None:
+    async def _confirm_missing(self) -> None:
         """Look up instances by id that have been missing for long.
 
         The poll does this, and not the reconcile, so that a slow cloud delays only itself.
         """
-        terms, turns = self.cloud.terms, asyncio.Semaphore(_INQUIRIES)
+        timings, turns = self.cloud.terms, asyncio.Semaphore(_INQUIRIES)
         missing = [
             name
-            for name, absence in self._absences.items()
+            for name, absence_count in self._absence_counts.items()
             if self._claims[name].status.state in _ALIVE
             and self._known(name)
-            and absence.times >= terms.absences
-            and absence.last - absence.first > terms.visibility
+            and absence_count.times >= timings.absence_threshold
+            and absence_count.last - absence_count.first > timings.visibility_delay
         ]
 
         async def ask(name: str) -> None:
             async with turns:
-                await self._look(name)
+                await self._get_instance(name)
 
         await asyncio.gather(*map(ask, missing))
 
-    async def _look(self, name: str) -> None:
+    async def _get_instance(self, name: str) -> None:
         known = self._known(name)
         if not known:
             return  # the reconcile of the launch records the id first
         try:
-            async with asyncio.timeout(self._patience):
-                instance = await self.cloud.look(known)
+            async with asyncio.timeout(self._silence_limit):
+                instance = await self.cloud.get(known)
         except (ProviderError, TimeoutError) as error:
             log.debug("instance lookup failed", extra={"claim": name, "why": str(error)})
-            self._doubt(name, is_gone=False)
+            self._set_gone(name, is_gone=False)
             return
-        self._doubt(name, is_gone=instance is None)
+        self._set_gone(name, is_gone=instance is None)
         # Ignore a reused id or a mismatched answer: neither proves anything about our instance.
         if instance is not None and (instance.id, instance.claim) == (known, name):
-            self.saw(instance)
+            self.record_instance(instance)
 
-    def _doubt(self, name: str, *, is_gone: bool) -> None:
+    def _set_gone(self, name: str, *, is_gone: bool) -> None:
         """Record whether the last lookup found a missing instance. The result holds until the next lookup."""
-        absence = self._absences.get(name)
-        if absence is not None and absence.is_gone != is_gone:
-            self._absences[name] = absence._replace(is_gone=is_gone)
+        absence_count = self._absence_counts.get(name)
+        if absence_count is not None and absence_count.is_gone != is_gone:
+            self._absence_counts[name] = absence_count._replace(is_gone=is_gone)
             self._changed(name)
 
-    async def _contradiction(self, inventory: Inventory) -> str:
+    async def _cross_check(self, inventory: Inventory) -> str:
         """Cross-check an inventory that shows none of the known instances: look up some of them by id.
 
         Returns the contradiction as a sentence, or an empty string.
@@ -211,7 +219,7 @@ class Listings:
         if any(claim.status.instance_id in there for claim in expected):
             return ""
         for claim in expected[:_WITNESSES]:
-            instance = await self.cloud.look(claim.status.instance_id)
+            instance = await self.cloud.get(claim.status.instance_id)
             if instance is None or (instance.cluster, instance.claim) != (self.cluster, claim.metadata.name):
                 continue
             if instance.state != "ended":
@@ -226,29 +234,29 @@ class Listings:
         for name in self._claims:
             instances = oldest_first(found[name])
             if _shows(instances, self._known(name)):
-                self._absences.pop(name, None)
+                self._absence_counts.pop(name, None)
                 self._note(name, instances, begun)
             elif is_evidence:
-                self._miss(name, instances, begun)
+                self._count_absence(name, instances, begun)
             elif instances:
                 ids = {instance.id for instance in instances}
-                before = [instance for instance in self._seen(name) if instance.id not in ids]
-                self._note(name, oldest_first([*before, *instances]), begun)
+                previous = [instance for instance in self._seen(name) if instance.id not in ids]
+                self._note(name, oldest_first([*previous, *instances]), begun)
 
     def _note(self, name: str, instances: tuple[Instance, ...], at: float) -> None:
-        before = self._sightings.get(name)
-        if before is not None and before.at > at:
+        previous = self._last_seens.get(name)
+        if previous is not None and previous.at > at:
             return
-        self._sightings[name] = _Sighting(at, instances)
-        if before is None or before.instances != instances:
+        self._last_seens[name] = _LastSeen(at, instances)
+        if previous is None or previous.instances != instances:
             self._changed(name)
 
-    def _miss(self, name: str, others: tuple[Instance, ...], begun: float) -> None:
+    def _count_absence(self, name: str, others: tuple[Instance, ...], begun: float) -> None:
         """Count one more complete inventory without the instance.
 
         Does nothing if the claim was written or its instance was seen after the inventory was requested.
         """
-        seen = self._sightings.get(name)
+        seen = self._last_seens.get(name)
         if begun <= self._written[name] or (seen is not None and seen.at >= begun):
             return
         if seen is not None and _shows(seen.instances, self._known(name)):
@@ -256,9 +264,9 @@ class Listings:
         if others:
             self._note(name, others, begun)
         else:
-            self._sightings.pop(name, None)
-        before = self._absences.get(name, _Absence(0, begun, begun))
-        self._absences[name] = before._replace(times=before.times + 1, last=begun)
+            self._last_seens.pop(name, None)
+        previous = self._absence_counts.get(name, _AbsenceCount(0, begun, begun))
+        self._absence_counts[name] = previous._replace(times=previous.times + 1, last=begun)
         if self._claims[name].status.state not in {None, "Claimed", "Terminated"}:
             self._changed(name)
 
@@ -268,14 +276,14 @@ class Listings:
         return claim.status.instance_id if claim else ""
 
     def _seen(self, name: str) -> tuple[Instance, ...]:
-        sighting = self._sightings.get(name)
-        return sighting.instances if sighting else ()
+        last_seen = self._last_seens.get(name)
+        return last_seen.instances if last_seen else ()
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, message: str) -> None:
         """Set the outage. Keep the first message until the cloud works again: each change rewrites every claim."""
         if self.outage in {"", self._unlisted}:
-            log.warning("cloud inventory unavailable", extra={"cloud": self.cloud.name, "why": why})
-            self.outage = why
+            log.warning("cloud inventory unavailable", extra={"cloud": self.cloud.name, "why": message})
+            self.outage = message
 
     def _recover(self) -> None:
         if self.outage:

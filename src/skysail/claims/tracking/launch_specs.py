@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from skysail.cloud.account import Order
+from skysail.cloud.account import LaunchSpec
 
 
-class Orders:
+class LaunchSpecs:
     """Launch specs by claim. `changed` gets the name of each claim that receives one."""
 
     def __init__(self, changed: Callable[[str], None]) -> None:
-        self._orders: dict[str, Order] = {}
+        self._specs: dict[str, LaunchSpec] = {}
         self._changed = changed
 
-    def get(self, claim: str) -> Order | None:
-        return self._orders.get(claim)
+    def get(self, claim: str) -> LaunchSpec | None:
+        return self._specs.get(claim)
 
-    def put(self, order: Order) -> None:
-        self._orders[order.claim] = order
-        self._changed(order.claim)
+    def put(self, spec: LaunchSpec) -> None:
+        self._specs[spec.claim] = spec
+        self._changed(spec.claim)
 
     def forget(self, claim: str) -> None:
-        self._orders.pop(claim, None)
+        self._specs.pop(claim, None)

@@ -26,7 +26,7 @@ class Ages:
         elif name not in self._since or self._since[name][0] != deadline:
             self._since[name] = (deadline, self._clock())
 
-    def lived(self, claim: str) -> float:
+    def uptime(self, claim: str) -> float:
         """Return the seconds since the claim's deadline was first seen."""
         known = self._since.get(claim)
         return self._clock() - known[1] if known else 0.0

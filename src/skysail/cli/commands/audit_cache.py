@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from skysail.local.cluster.home import Home
 
 DIFFERS = 1
-_PATIENCE_SECONDS = 60
+_TIMEOUT_SECONDS = 60
 
 
 def audit_cache(
@@ -32,7 +32,7 @@ def audit_cache(
 
     import msgspec
 
-    from skysail.kube.cache.audit import Finding
+    from skysail.kube.cache.audit import AuditResult
     from skysail.local.cluster.home import Home
     from skysail.local.errors import Refused
 
@@ -49,12 +49,12 @@ def audit_cache(
         connection.close()
     if reply.status != 200:  # noqa: PLR2004 (HTTP OK)
         raise Refused(f"The operator answered {reply.status}: {body.decode(errors='replace').strip()}.")
-    findings = msgspec.json.decode(body, type=list[Finding])
+    audit_results = msgspec.json.decode(body, type=list[AuditResult])
     typer.echo(f"{'KIND':<48}{'CACHED':>8}{'LIVE':>8}{'MISSING':>9}{'STALE':>7}{'EXTRA':>7}")
-    for row in findings:
+    for row in audit_results:
         numbers = f"{row.cached:>8}{row.live:>8}{row.missing:>9}{row.stale:>7}{row.extra:>7}"
         typer.echo(f"{row.kind:<48}{numbers}")
-    if any(finding.differs for finding in findings):
+    if any(audit_result.differs for audit_result in audit_results):
         raise typer.Exit(DIFFERS)
 
 
@@ -74,17 +74,17 @@ def _to(url: str) -> HTTPConnection:
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
-    return HTTPConnection(parts.hostname or url, parts.port or 8080, timeout=_PATIENCE_SECONDS)
+    return HTTPConnection(parts.hostname or url, parts.port or 8080, timeout=_TIMEOUT_SECONDS)
 
 
 def _inside(home: Home) -> HTTPConnection:
     """Connect to the operator of the local cluster, which listens inside the cluster's network namespace."""
     from http.client import HTTPConnection
 
-    from skysail.local.addresses import HULL, OPERATOR_HEALTH_PORT
+    from skysail.local.addresses import CLUSTER_IP, OPERATOR_HEALTH_PORT
     from skysail.local.cluster.control_client import Control
 
-    connection = HTTPConnection(HULL, OPERATOR_HEALTH_PORT)
-    connection.sock = Control(home.control).dial(HULL, OPERATOR_HEALTH_PORT)
-    connection.sock.settimeout(_PATIENCE_SECONDS)
+    connection = HTTPConnection(CLUSTER_IP, OPERATOR_HEALTH_PORT)
+    connection.sock = Control(home.control).dial(CLUSTER_IP, OPERATOR_HEALTH_PORT)
+    connection.sock.settimeout(_TIMEOUT_SECONDS)
     return connection

@@ -42,7 +42,7 @@ def get(
         return None
 
     with contextlib.suppress(KeyboardInterrupt):
-        last = cluster.speak(cluster.access(kubeconfig, context), talk)
+        last = cluster.run_client(cluster.access(kubeconfig, context), talk)
         if last is not None and last.status.phase == "Failed":
             raise typer.Exit(_FAILED)
 
@@ -52,9 +52,9 @@ def _show(console: Console, job: TrainingJob) -> None:
     from skysail.cli import job_rows
 
     if console.is_terminal:
-        console.print(job_rows.drawn(job, clock.now()))
+        console.print(job_rows.render(job, clock.now()))
     else:
-        console.print(job_rows.HEADER, job_rows.row(job, clock.now()), sep="\n", soft_wrap=True, markup=False)
+        console.print(job_rows.HEADER, job_rows.format_row(job, clock.now()), sep="\n", soft_wrap=True, markup=False)
 
 
 async def _rows(console: Console, client: Client, job: TrainingJob) -> TrainingJob | None:
@@ -65,10 +65,10 @@ async def _rows(console: Console, client: Client, job: TrainingJob) -> TrainingJ
     console.print(job_rows.HEADER, soft_wrap=True, markup=False)
     last = ""
     async for seen in cluster.until_over(client, job):
-        line = job_rows.row(seen, clock.now())
-        if job_rows.without_age(line) != last:
+        line = job_rows.format_row(seen, clock.now())
+        if job_rows.strip_age(line) != last:
             console.print(line, soft_wrap=True, markup=False)
-        last, job = job_rows.without_age(line), seen
+        last, job = job_rows.strip_age(line), seen
     return job
 
 
@@ -80,7 +80,7 @@ async def _live(console: Console, client: Client, job: TrainingJob) -> TrainingJ
     from skysail.cli import cluster, job_rows
 
     with Live(
-        console=console, refresh_per_second=_PER_SECOND, get_renderable=lambda: job_rows.drawn(job, clock.now())
+        console=console, refresh_per_second=_PER_SECOND, get_renderable=lambda: job_rows.render(job, clock.now())
     ) as live:
         async for seen in cluster.until_over(client, job):
             job = seen

@@ -13,7 +13,7 @@ from skysail.cli.commands.up import HomeOption
 
 if TYPE_CHECKING:
     from skysail.local.images.environments import Environments
-    from skysail.local.images.rules import Copied, Rules
+    from skysail.local.images.rules import CopiedDir, Rules
 
 
 def application() -> typer.Typer:
@@ -118,17 +118,17 @@ def _entrypoint(text: str) -> tuple[str, ...]:
         raise Misused(f"--entrypoint {text} is not a valid shell command: {error}.") from error
 
 
-def _copied(spec: str) -> Copied | None:
+def _copied(spec: str) -> CopiedDir | None:
     from skysail.local.bubblewrap import rootfs
-    from skysail.local.bubblewrap.host_files import Machine
+    from skysail.local.bubblewrap.host_files import HostFiles
     from skysail.local.errors import Misused
-    from skysail.local.images.rules import Copied
+    from skysail.local.images.rules import CopiedDir
 
     if not spec:
         return None
     source, _, target = spec.rpartition(":")
     if not source or not target.startswith("/") or not Path(source).is_dir():
         raise Misused(f"--copy {spec} must be FOLDER:/path with an existing folder.")
-    if rootfs.hides_the_system(target, Machine()):
+    if rootfs.hides_the_system(target, HostFiles()):
         raise Misused(f"--copy {spec} would hide system files at {target}: choose another path.")
-    return Copied(str(Path(source).absolute()), target)
+    return CopiedDir(str(Path(source).absolute()), target)

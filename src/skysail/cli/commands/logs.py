@@ -9,7 +9,7 @@ import typer
 from skysail.cli.options import ContextOption, JobArgument, KubeconfigOption, NamespaceOption
 
 if TYPE_CHECKING:
-    from skysail.cli.pod_logs import Say, Wanted
+    from skysail.cli.pod_logs import LogSelection, Say
     from skysail.kinds.training.api.training_job import TrainingJob
     from skysail.kinds.training.objects import Pod
     from skysail.kube.client.client import Client
@@ -38,17 +38,17 @@ def logs(
 
     from skysail.cli import cluster, pod_logs
 
-    wanted = pod_logs.Wanted(_rank(rank), attempt)
+    selection = pod_logs.LogSelection(_rank(rank), attempt)
 
     async def talk(client: Client) -> None:
         job = await cluster.training_job(client, namespace, name)
         if follow:
-            await _until_the_end(client, job, wanted, tail)
+            await _until_the_end(client, job, selection, tail)
         else:
-            await _until_now(client, job, wanted, tail)
+            await _until_now(client, job, selection, tail)
 
     with contextlib.suppress(KeyboardInterrupt):
-        cluster.speak(cluster.access(kubeconfig, context), talk)
+        cluster.run_client(cluster.access(kubeconfig, context), talk)
 
 
 def _rank(text: str | None) -> tuple[str, int] | None:
@@ -68,15 +68,15 @@ def _rank(text: str | None) -> tuple[str, int] | None:
     return role, int(index)
 
 
-async def _until_now(client: Client, job: TrainingJob, wanted: Wanted, tail: int | None) -> None:
+async def _until_now(client: Client, job: TrainingJob, selection: LogSelection, tail: int | None) -> None:
     """Print the logs so far, pod by pod."""
     from skysail.cli import pod_logs
 
-    there = [pod for pod in await pod_logs.pods(client, job) if wanted.takes(pod)]
+    there = [pod for pod in await pod_logs.pods(client, job) if selection.takes(pod)]
     newest = max((pod.attempt for pod in there), default=0)
     found = [pod for pod in there if pod.attempt == newest]
     if not found:
-        raise _nothing(job, wanted)
+        raise _nothing(job, selection)
     say = _teller()
     for pod in found:
         if not pod_logs.has_begun(pod):
@@ -84,16 +84,16 @@ async def _until_now(client: Client, job: TrainingJob, wanted: Wanted, tail: int
                 f"{_who(pod)} has not started: `skysail why {job.metadata.name}` shows the pending reason.", err=True
             )
             continue
-        async for line in pod_logs.written(client, pod, tail):
+        async for line in pod_logs.read(client, pod, tail):
             say(pod, line)
 
 
-async def _until_the_end(client: Client, job: TrainingJob, wanted: Wanted, tail: int | None) -> None:
+async def _until_the_end(client: Client, job: TrainingJob, selection: LogSelection, tail: int | None) -> None:
     from skysail.cli import pod_logs
     from skysail.kube.client.errors import KubeError
 
     try:
-        await pod_logs.follow(client, job, wanted, _teller(), tail=tail)
+        await pod_logs.follow(client, job, selection, _teller(), tail=tail)
     except* (BrokenPipeError, KubeError) as group:  # the reader closed the pipe, or has no right to read logs
         raise group.exceptions[0] from None
 
@@ -122,13 +122,13 @@ def _who(pod: Pod) -> str:
     return f"{pod.role}-{pod.index}"
 
 
-def _nothing(job: TrainingJob, wanted: Wanted) -> Exception:
+def _nothing(job: TrainingJob, selection: LogSelection) -> Exception:
     from skysail.base.errors import UserError
 
     where = f"`skysail why {job.metadata.name} -n {job.metadata.namespace}`"
-    if wanted.attempt is not None:
+    if selection.attempt is not None:
         return UserError(
-            f"Attempt {wanted.attempt} has no such pods. {where} shows the attempts and the last log lines of the "
+            f"Attempt {selection.attempt} has no such pods. {where} shows the attempts and the last log lines of the "
             "failed pod."
         )
     return UserError(f"No such pods exist now. {where} says why.")

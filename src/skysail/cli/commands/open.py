@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import socket
 
     from skysail.local.cluster.home import Home
-    from skysail.local.network.service_lookup import Way
+    from skysail.local.network.service_lookup import ServiceTarget
 
 _FIRST_FREE_FOR_ALL = 1024
 _HTTPS_PORT = 443
@@ -43,17 +43,17 @@ def open_service(
     if not place.is_taken():
         raise NotRunning(f"No cluster runs in {place.root}: `skysail up` starts one.")
     name, _, chosen = service.removeprefix("service/").removeprefix("svc/").partition(":")
-    way = asyncio.run(_find(place, namespace, name, chosen))
-    listener = _listener(port, way)
-    scheme = "https" if way.port == _HTTPS_PORT else "http"
+    service_target = asyncio.run(_find(place, namespace, name, chosen))
+    listener = _listener(port, service_target)
+    scheme = "https" if service_target.port == _HTTPS_PORT else "http"
     typer.echo(f"{namespace}/{name} is at {scheme}://127.0.0.1:{listener.getsockname()[1]}; Ctrl-C closes it.")
-    if not way.is_served:
+    if not service_target.is_served:
         typer.echo("The Service has no ready pod yet: connections fail until one is ready.", err=True)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_carry(place, way, listener))
+        asyncio.run(_carry(place, service_target, listener))
 
 
-async def _find(home: Home, namespace: str, name: str, port: str) -> Way:
+async def _find(home: Home, namespace: str, name: str, port: str) -> ServiceTarget:
     from skysail.kube.client import kubeconfig
     from skysail.kube.client.client import Client
     from skysail.kube.client.http_transport import HttpTransport
@@ -66,13 +66,13 @@ async def _find(home: Home, namespace: str, name: str, port: str) -> Way:
         await transport.close()
 
 
-def _listener(port: int | None, way: Way) -> socket.socket:
+def _listener(port: int | None, service_target: ServiceTarget) -> socket.socket:
     """Open the listener. A port that the user named is used or rejected, never replaced."""
     from skysail.local.cluster import tcp_proxy
     from skysail.local.errors import Refused
 
     if port is None:
-        return tcp_proxy.open_listener(way.port if way.port >= _FIRST_FREE_FOR_ALL else 0)
+        return tcp_proxy.open_listener(service_target.port if service_target.port >= _FIRST_FREE_FOR_ALL else 0)
     listener = tcp_proxy.open_listener(port)
     if listener.getsockname()[1] != port:
         listener.close()
@@ -82,7 +82,7 @@ def _listener(port: int | None, way: Way) -> socket.socket:
     return listener
 
 
-async def _carry(home: Home, way: Way, listener: socket.socket) -> None:
+async def _carry(home: Home, service_target: ServiceTarget, listener: socket.socket) -> None:
     import asyncio
 
     from skysail.local.cluster import tcp_proxy
@@ -92,11 +92,11 @@ async def _carry(home: Home, way: Way, listener: socket.socket) -> None:
     control = Control(home.control)
 
     async def dial() -> socket.socket:
-        for place in way.places:
+        for service_endpoint in service_target.places:
             try:
-                return await asyncio.to_thread(control.dial, place.address, place.port)
+                return await asyncio.to_thread(control.dial, service_endpoint.address, service_endpoint.port)
             except Refused as error:
-                typer.echo(f"{place.address}:{place.port} does not answer: {error}", err=True)
+                typer.echo(f"{service_endpoint.address}:{service_endpoint.port} does not answer: {error}", err=True)
         raise Refused("The Service has no ready pod.")
 
     async with await tcp_proxy.serve(listener, dial) as server:

@@ -38,7 +38,7 @@ def predict(
         model = await cluster.model(client, namespace, name)
         return model, await _asked(client, model, text)
 
-    model, reply = cluster.speak(cluster.access(kubeconfig, context), talk)
+    model, reply = cluster.run_client(cluster.access(kubeconfig, context), talk)
     answer = reply.body.decode(errors="replace").rstrip()
     if reply.status in _OK:
         typer.echo(answer)
@@ -51,7 +51,7 @@ def _read(data: str) -> str:
     import sys
     from pathlib import Path
 
-    from skysail.cli.inference_request import Unanswerable
+    from skysail.cli.inference_request import CannotAsk
 
     if data != "-" and not data.startswith("@"):
         return data
@@ -59,26 +59,27 @@ def _read(data: str) -> str:
         return sys.stdin.read() if data == "-" else Path(data[1:]).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         where = "The standard input" if data == "-" else data[1:]
-        raise Unanswerable(f"{where} cannot be read: {error}.") from error
+        raise CannotAsk(f"{where} cannot be read: {error}.") from error
 
 
 async def _asked(client: Client, model: Model, text: str) -> Reply:
     from skysail.base.settings import Settings
     from skysail.cli import inference_request
-    from skysail.kinds.serving.spec.config import terms
-    from skysail.kinds.serving.spec.desired import serving
-    from skysail.kinds.serving.spec.runtimes import ROWS
+    from skysail.kinds.serving.spec.config import serving_config
+    from skysail.kinds.serving.spec.desired import desired_model
+    from skysail.kinds.serving.spec.runtimes import RUNTIMES
 
-    wanted = serving(model, terms(Settings()))
-    runtime = await _served_by(client, model) or wanted.want.runtime
-    row = ROWS.get(runtime)
+    desired = desired_model(model, serving_config(Settings()))
+    runtime = await _served_by(client, model) or desired.want.runtime
+    row = RUNTIMES.get(runtime)
     if row is None:
-        raise inference_request.Unanswerable(
+        raise inference_request.CannotAsk(
             f"Runtime {runtime} is unknown: see `kubectl describe` of {model.metadata.name}."
         )
-    asked = inference_request.question(row, text)
-    return await client.ask(
-        inference_request.place(wanted, inference_request.path(row, wanted.names.model, asked)), asked
+    asked = inference_request.body(row, text)
+    return await client.proxy(
+        inference_request.service_proxy_path(desired, inference_request.endpoint(row, desired.names.model, asked)),
+        asked,
     )
 
 
@@ -95,7 +96,7 @@ async def _served_by(client: Client, model: Model) -> str:
         entries = await history(client, model) if number else []
     except Forbidden:
         return ""
-    return next((entry.want.runtime for entry in entries if entry.number == number), "")
+    return next((revision.want.runtime for revision in entries if revision.number == number), "")
 
 
 def _refusal(model: Model, status: int, answer: str) -> str:

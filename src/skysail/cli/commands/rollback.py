@@ -30,19 +30,19 @@ def rollback(
     if undo and to is not None:
         raise typer.BadParameter("--undo and --to exclude each other: give one of them.")
     from skysail.cli import cluster
-    from skysail.cli.revision_history import chosen, history, told
+    from skysail.cli.revision_history import choose, history, revision_name
 
     async def talk(client: Client) -> str:
         model = await cluster.model(client, namespace, name)
         if undo:
             await _pin(client, model, None)
             return f"{name} follows its spec again."
-        entry = chosen(model, await history(client, model), to)
-        await _pin(client, model, entry.number)
+        revision = choose(model, await history(client, model), to)
+        await _pin(client, model, revision.number)
         undone = f"skysail rollback {name} -n {namespace} --undo"
-        return f"{name} goes back to revision {told(model, entry)}. `{undone}` reverts this."
+        return f"{name} goes back to revision {revision_name(model, revision)}. `{undone}` reverts this."
 
-    typer.echo(cluster.speak(cluster.access(kubeconfig, context), talk))
+    typer.echo(cluster.run_client(cluster.access(kubeconfig, context), talk))
 
 
 async def _pin(client: Client, model: Model, number: int | None) -> None:

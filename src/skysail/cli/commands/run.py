@@ -19,7 +19,9 @@ def run(
     log_format: Annotated[str | None, typer.Option(help="auto, json or text.")] = None,
     operator_namespace: Annotated[str | None, typer.Option(help="Namespace of the operator's own objects.")] = None,
     identity: Annotated[str | None, typer.Option(help="Name of this replica.")] = None,
-    sole: Annotated[bool | None, typer.Option(help="Only one replica runs: take over the lease at once.")] = None,
+    single_replica: Annotated[
+        bool | None, typer.Option(help="Only one replica runs: take over the lease at once.")
+    ] = None,
     health_port: Annotated[
         list[int] | None, typer.Option(help="Port of /healthz, /readyz and /metrics; may be repeated.")
     ] = None,
@@ -41,11 +43,13 @@ def run(
     ] = None,
     node_certificate: Annotated[str | None, typer.Option(help="Certificate of the node servers.")] = None,
     node_key: Annotated[str | None, typer.Option(help="Private key of the node certificate.")] = None,
-    data_folder: Annotated[str | None, typer.Option(help="Folder for logs of cloud pods.")] = None,
-    simulated_clouds: Annotated[
+    data_dir: Annotated[str | None, typer.Option(help="Folder for logs of cloud pods.")] = None,
+    simulated_cloud_url: Annotated[
         str | None, typer.Option(help="Unix socket of the simulated clouds, which replace all real ones.")
     ] = None,
-    simulated_token: Annotated[str | None, typer.Option(help="File with the token for the simulated clouds.")] = None,
+    simulated_cloud_token_file: Annotated[
+        str | None, typer.Option(help="File with the token for the simulated clouds.")
+    ] = None,
     mock_clouds: Annotated[
         bool | None, typer.Option(help="Pretend to run cloud pods: no cloud is called, nothing is paid.")
     ] = None,
@@ -70,7 +74,7 @@ def run(
         "log_format": log_format,
         "operator_namespace": operator_namespace,
         "identity": identity,
-        "sole": sole,
+        "single_replica": single_replica,
         "health_ports": health_port,
         "webhook_port": webhook_port,
         "webhook_host": webhook_host,
@@ -82,12 +86,12 @@ def run(
         "node_address": node_address,
         "node_certificate": node_certificate,
         "node_key": node_key,
-        "data_folder": data_folder,
-        "simulated_clouds": simulated_clouds,
-        "simulated_token": simulated_token,
+        "data_dir": data_dir,
+        "simulated_cloud_url": simulated_cloud_url,
+        "simulated_cloud_token_file": simulated_cloud_token_file,
         "mock_clouds": mock_clouds,
         "fetch_image": fetch_image,
-        "model_sources": model_source,
+        "allowed_model_hosts": model_source,
     }
     loaded = settings.load(flags, os.environ, config)
     log_setup.configure(loaded.log_level, loaded.log_format)

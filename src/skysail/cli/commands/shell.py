@@ -35,4 +35,4 @@ def shell(
         "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin",
     }
     program = command or [os.environ.get("SHELL", "/bin/sh")]
-    raise typer.Exit(nsenter.run(outer, program, env, resolv_conf=dns_zone.resolv_conf("default")))
+    raise typer.Exit(nsenter.run_inside(outer, program, env, resolv_conf=dns_zone.resolv_conf("default")))

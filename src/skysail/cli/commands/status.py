@@ -10,8 +10,8 @@ from skysail.cli.durations import age
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from skysail.local.cluster.control_client import HullStatus
-    from skysail.local.reports.cloud_costs import Spending
+    from skysail.local.cluster.control_client import LocalClusterStatus
+    from skysail.local.reports.cloud_costs import CloudCosts
 
 
 def status(home: HomeOption = None) -> None:
@@ -30,51 +30,51 @@ def status(home: HomeOption = None) -> None:
     from skysail.local.cluster.home import Home
     from skysail.local.errors import NotRunning
     from skysail.local.reports import cloud_costs, node_limits
-    from skysail.local.reports.object_counts import census
+    from skysail.local.reports.object_counts import count_objects
 
     place = Home.of(home, os.environ)
     if not place.is_taken():
         raise NotRunning(f"No cluster runs in {place.root}: `skysail up` starts one.")
-    shown = Control(place.control).status()
+    cluster_status = Control(place.control).status()
     console = Console()
-    console.print(f"{shown.url} ({_state(shown)}), data in {place.root}", soft_wrap=True)
-    console.print(_units(shown, time.time()))
-    for unit in shown.units:
+    console.print(f"{cluster_status.url} ({_state(cluster_status)}), data in {place.root}", soft_wrap=True)
+    console.print(_units(cluster_status, time.time()))
+    for unit in cluster_status.units:
         if unit.crash is not None:
             console.print(f"{unit.name} ended {age(time.time() - unit.crash.at)} ago ({unit.crash.cause}), with:")
             console.print(unit.crash.log_tail, markup=False, highlight=False)
-    if not shown.is_ready:
+    if not cluster_status.is_ready:
         return
     try:
-        console.print(_objects(asyncio.run(census(place.kubeconfig))))
+        console.print(_objects(asyncio.run(count_objects(place.kubeconfig))))
         if limits := asyncio.run(node_limits.read(place.kubeconfig)):
             console.print(limits, markup=False, highlight=False, soft_wrap=True)
-        shown_models = asyncio.run(connected(kubeconfig.from_file(place.kubeconfig), model_table.read))
-        if shown_models:
-            console.print(model_table.table(shown_models))
+        model_rows = asyncio.run(connected(kubeconfig.from_file(place.kubeconfig), model_table.read))
+        if model_rows:
+            console.print(model_table.table(model_rows))
         clouds = asyncio.run(cloud_costs.read(place.kubeconfig, time.time()))
         if clouds:
             console.print(_clouds(clouds))
-            for sentence in (*_outages(clouds), *_strays(clouds), _bill(clouds)):
+            for sentence in (*_outages(clouds), *_orphans(clouds), _bill(clouds)):
                 console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     except KubeError as error:
         words = f"The request to the API server failed: {error}. See {place.logs}/kube-apiserver.log."
         console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
-def _state(shown: HullStatus) -> str:
+def _state(status: LocalClusterStatus) -> str:
     """Return the overall state of the cluster."""
-    if not shown.is_ready:
+    if not status.is_ready:
         return "starting"
-    away = [unit.name for unit in shown.units if unit.state != "running"]
+    away = [unit.name for unit in status.units if unit.state != "running"]
     return f"not running: {', '.join(away)}" if away else "ready"
 
 
-def _units(shown: HullStatus, now: float) -> Table:
+def _units(status: LocalClusterStatus, now: float) -> Table:
     from rich.table import Table
 
     table = Table("component", "state", "restarts", "age")
-    for unit in shown.units:
+    for unit in status.units:
         lives = age(now - unit.started) if unit.started else ""
         table.add_row(unit.name, unit.state, str(unit.restarts), lives)
     return table
@@ -89,37 +89,39 @@ def _objects(counts: dict[str, int]) -> Table:
     return table
 
 
-def _clouds(clouds: list[Spending]) -> Table:
+def _clouds(clouds: list[CloudCosts]) -> Table:
     from rich.table import Column, Table
 
     node = Column("node", overflow="fold")
     table = Table("cloud", node, "account", "reachable", "instances", "USD/h", "USD so far")
-    for each in clouds:
+    for cloud_costs in clouds:
         table.add_row(
-            each.cloud,
-            each.node,
-            "simulated" if each.is_simulated else "real",
-            "no" if each.outage else "yes",
-            f"{each.live}, {each.unknown} unknown" if each.unknown else str(each.live),
-            f"{each.usd_per_hour:.2f}",
-            f"{each.usd:.4f}",
+            cloud_costs.cloud,
+            cloud_costs.node,
+            "simulated" if cloud_costs.is_simulated else "real",
+            "no" if cloud_costs.outage else "yes",
+            f"{cloud_costs.live}, {cloud_costs.unknown} unknown" if cloud_costs.unknown else str(cloud_costs.live),
+            f"{cloud_costs.usd_per_hour:.2f}",
+            f"{cloud_costs.usd:.4f}",
         )
     return table
 
 
-def _outages(clouds: list[Spending]) -> list[str]:
+def _outages(clouds: list[CloudCosts]) -> list[str]:
     """Return the outages as lines below the table, because a column of sentences is too narrow."""
-    return [f"{each.node} cannot be reached: {each.outage}" for each in clouds if each.outage]
+    return [
+        f"{cloud_costs.node} cannot be reached: {cloud_costs.outage}" for cloud_costs in clouds if cloud_costs.outage
+    ]
 
 
-def _strays(clouds: list[Spending]) -> list[str]:
-    return [f"{each.node}: {each.strays}" for each in clouds if each.strays]
+def _orphans(clouds: list[CloudCosts]) -> list[str]:
+    return [f"{cloud_costs.node}: {cloud_costs.orphans}" for cloud_costs in clouds if cloud_costs.orphans]
 
 
-def _bill(clouds: list[Spending]) -> str:
+def _bill(clouds: list[CloudCosts]) -> str:
     """Say whether the prices are real, so that a simulated price is never taken for a bill."""
-    if all(each.is_simulated for each in clouds):
+    if all(cloud_costs.is_simulated for cloud_costs in clouds):
         return "All clouds are simulated: nothing is paid, whatever the prices say."
-    if any(each.is_simulated for each in clouds):
+    if any(cloud_costs.is_simulated for cloud_costs in clouds):
         return "Simulated clouds cost nothing. Real clouds bill their own prices, also for deleted pods."
     return "These are real accounts. Deleted pods are not in the sums: see the clouds' own bills."

@@ -10,7 +10,7 @@ import typer
 from skysail.cli.commands.build import find_binaries, say
 
 if TYPE_CHECKING:
-    from skysail.local.cluster.control_client import HullStatus
+    from skysail.local.cluster.control_client import LocalClusterStatus
     from skysail.local.cluster.home import Home
 
 HomeOption = Annotated[
@@ -32,19 +32,19 @@ def up(
 
     from skysail.base import settings as operator_settings
     from skysail.local import launcher
-    from skysail.local.bubblewrap.host_tools import Tools
+    from skysail.local.bubblewrap.host_tools import HostTools
     from skysail.local.cluster.home import Home
     from skysail.local.control_plane.flags import PlaneOptions
 
     place = Home.of(home, os.environ)
     if not without_operator:
-        Tools.find(os.environ.get("PATH", ""))  # before the build: pods cannot start without these programs
-    mock_clouds = not without_operator and operator_settings.mocks_clouds(os.environ)
+        HostTools.find(os.environ.get("PATH", ""))  # before the build: pods cannot start without these programs
+    mock_clouds = not without_operator and operator_settings.is_mock_mode(os.environ)
     began = time.monotonic()
     status = launcher.join(place, say)
     if status is None:
         place.prepare()  # before a build that takes minutes
-        settings = launcher.HullSettings(
+        settings = launcher.LocalClusterSettings(
             home=str(place.root),
             binaries=find_binaries(),
             plane=PlaneOptions(audit=audit),
@@ -64,7 +64,7 @@ def up(
         _follow(place)
 
 
-def _otherwise(status: HullStatus) -> str:
+def _otherwise(status: LocalClusterStatus) -> str:
     operator = "with" if status.with_operator else "without"
     log = "with" if status.with_audit else "without"
     pretence = "pretended" if status.mock_clouds else "simulated"

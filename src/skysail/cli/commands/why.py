@@ -19,7 +19,7 @@ def why(
     from skysail.cli.diagnosis import diagnosis
 
     access = cluster.access(kubeconfig, context)
-    job = cluster.speak(access, lambda client: cluster.training_job(client, namespace, name))
+    job = cluster.run_client(access, lambda client: cluster.training_job(client, namespace, name))
     console = Console()
     for part in diagnosis(job, clock.now()):
         console.print(part, soft_wrap=True)

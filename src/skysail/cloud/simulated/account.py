@@ -8,26 +8,26 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from skysail.base.names import MOCK, SIMULATED
-from skysail.cloud.account import Instance, Inventory, Order, Terms
+from skysail.base.names import ACCOUNT_MOCK, ACCOUNT_SIMULATED
+from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
-from skysail.cloud.provider import Abilities, Line, Output, Provider, Session
+from skysail.cloud.provider import Features, Output, PortConnection, Provider, Session
 from skysail.cloud.simulated import launch
-from skysail.cloud.simulated.faults import NOTHING, Fault, Mishap, Script
-from skysail.cloud.simulated.instances import IGNORED, Machines
+from skysail.cloud.simulated.faults import NOTHING, Fault, LostReply, Script
+from skysail.cloud.simulated.instances import IGNORED, InstanceManager
 from skysail.cloud.simulated.ledger import Ledger, Row
 from skysail.cloud.simulated.lifecycle import PREEMPTED
-from skysail.cloud.simulated.options import Wishes
-from skysail.cloud.simulated.programs import Placed
+from skysail.cloud.simulated.options import SimulationOptions
+from skysail.cloud.simulated.programs import ProviderProgram
 from skysail.cloud.simulated.vendors import Vendor
 
 T = TypeVar("T")
 
-PRETENDING = Abilities(volumes=True, gang=True)
-PLACING = Abilities(exec=True, attach=True, port_forward=True, volumes=True)
+PRETENDING = Features(volumes=True, gang=True)
+PLACING = Features(exec=True, attach=True, port_forward=True, volumes=True)
 
 
-class Account:
+class SimulatedAccount:
     """Made inside a running event loop, and belongs to it. Outlives its callers: who stops waiting stops nothing.
 
     Without a provider, programs are pretended, and an account that is opened again goes on where it was. With one they
@@ -47,8 +47,8 @@ class Account:
         self.ledger = ledger
         self.script = Script(script)
         self._now = now
-        self._abilities = PLACING if provider else PRETENDING
-        self._machines = Machines(vendor, ledger, now=now, provider=provider)
+        self._features = PLACING if provider else PRETENDING
+        self._instances = InstanceManager(vendor, ledger, now=now, provider=provider)
         self._calls: set[asyncio.Task[Any]] = set()
 
     @property
@@ -57,14 +57,14 @@ class Account:
 
     @property
     def account(self) -> str:
-        return SIMULATED if self._abilities is PLACING else MOCK
+        return ACCOUNT_SIMULATED if self._features is PLACING else ACCOUNT_MOCK
 
     @property
-    def abilities(self) -> Abilities:
-        return self._abilities
+    def features(self) -> Features:
+        return self._features
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> Timings:
         return self.vendor.terms
 
     async def close(self) -> None:
@@ -72,20 +72,20 @@ class Account:
         for task in self._calls:
             task.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
-        await self._machines.close()
+        await self._instances.close()
         self.ledger.close()
 
-    async def create(self, order: Order) -> Instance:
-        return await self._to_its_end(self._create(order))
+    async def create(self, spec: LaunchSpec) -> Instance:
+        return await self._to_its_end(self._create(spec))
 
-    async def end(self, instance: str, grace: float) -> None:
+    async def terminate(self, instance: str, grace: float) -> None:
         await self._to_its_end(self._end(instance, grace))
 
     async def list(self) -> Inventory:
-        fault = self.script.strike("list", self._now())
+        fault = self.script.next_fault("list", self._now())
         await fault.before()
         fault.after()
-        seen = self._machines.listed()
+        seen = self._instances.listed()
         match fault.what:
             case "empty":
                 return Inventory(())
@@ -94,108 +94,106 @@ class Account:
             case _:
                 return Inventory(seen)
 
-    async def look(self, instance: str) -> Instance | None:
-        fault = self.script.strike("look", self._now())
+    async def get(self, instance: str) -> Instance | None:
+        fault = self.script.next_fault("look", self._now())
         try:
             await fault.before()
         except Gone:
             return None
         fault.after()
-        return self._machines.find(instance)
+        return self._instances.find(instance)
 
-    def changes(self) -> AsyncIterator[str]:
-        return self._machines.changes()
+    def watch(self) -> AsyncIterator[str]:
+        return self._instances.changes()
 
     async def output(self, instance: str) -> AsyncIterator[Output]:
-        life = self._machines.lives.get(instance)
-        if life is None:
+        lifecycle = self._instances.lives.get(instance)
+        if lifecycle is None:
             raise Gone(f"The simulated {self.name} has no output of an instance {instance}.")
-        async for piece in life.program.output():
+        async for piece in lifecycle.program.output():
             yield piece
 
     async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
-        placed = self._placed(instance)
-        return await placed.provider.exec(placed.run, command, stdin=stdin, tty=tty)
+        provider_program = self._placed(instance)
+        return await provider_program.provider.exec(provider_program.run, command, stdin=stdin, tty=tty)
 
     async def attach(self, instance: str, *, stdin: bool) -> Session:
-        placed = self._placed(instance)
-        return await placed.provider.attach(placed.run, stdin=stdin)
+        provider_program = self._placed(instance)
+        return await provider_program.provider.attach(provider_program.run, stdin=stdin)
 
-    async def dial(self, instance: str, port: int) -> Line:
-        placed = self._placed(instance)
-        return await placed.provider.dial(placed.run.pod, port)
+    async def dial(self, instance: str, port: int) -> PortConnection:
+        provider_program = self._placed(instance)
+        return await provider_program.provider.connect(provider_program.run.pod, port)
 
-    def plant(self, *, claim: str = "", cluster: str = "", usd: float = 1.0) -> Instance:
+    def inject_orphan(self, *, claim: str = "", cluster: str = "", usd: float = 1.0) -> Instance:
         """An instance that somebody else made. It runs until it is ended."""
-        wished = Wishes(start=0.0, lag=0.0)
-        return self._machines.make(
-            Row(at=0.0, verb="create", claim=claim, cluster=cluster, usd=usd, wishes=wished), None
+        wished = SimulationOptions(start=0.0, lag=0.0)
+        return self._instances.make(
+            Row(at=0.0, verb="create", claim=claim, cluster=cluster, usd=usd, options=wished), None
         )
 
     async def preempt(self, instance: str) -> None:
         """Take it away, as a cloud does."""
-        await self._machines.lives[instance].end(0.0, reason=PREEMPTED)
+        await self._instances.lives[instance].end(0.0, reason=PREEMPTED)
 
-    async def _create(self, order: Order) -> Instance:
-        fault = self.script.strike("create", self._now())
+    async def _create(self, spec: LaunchSpec) -> Instance:
+        fault = self.script.next_fault("create", self._now())
         try:
-            wished = launch.check(order, self.vendor, self.abilities)
+            wished = launch.validate(spec, self.vendor, self.features)
             if fault is NOTHING:
-                fault = launch.wished_fault(order, wished, self.ledger.rows)
+                fault = launch.requested_fault(spec, wished, self.ledger.rows)
             await fault.before()
         except ProviderError as error:
-            self._refused(
-                error, Row(at=0.0, verb="refused", claim=order.claim, cluster=order.cluster, pod=order.pod.uid)
-            )
+            self._refused(error, Row(at=0.0, verb="refused", claim=spec.claim, cluster=spec.cluster, pod=spec.pod.uid))
             raise
-        begin = launch.beginning(order, self.vendor, wished, fault)
+        begin = launch.first_row(spec, self.vendor, wished, fault)
         if fault.what == "lost-later":
-            self._track(self._make_later(fault.seconds, begin, order))
-            raise Mishap(fault.what)
-        instance = self._machines.make(begin, order)
+            self._track(self._make_later(fault.seconds, begin, spec))
+            raise LostReply(fault.what)
+        instance = self._instances.make(begin, spec)
         if fault.what == "duplicate":
-            self._machines.make(begin, order)
+            self._instances.make(begin, spec)
         fault.after()
         return instance
 
     async def _end(self, instance: str, grace: float) -> None:
-        fault = self.script.strike("end", self._now())
+        fault = self.script.next_fault("end", self._now())
         try:
             await fault.before()
-            known = self._machines.find(instance)
-            if known is None:
+            previous = self._instances.find(instance)
+            if previous is None:
                 raise Gone(f"The simulated {self.name} has no instance {instance}.")
         except ProviderError as error:
             self._refused(error, Row(at=0.0, verb="refused", instance=instance))
             raise
         is_ignored = fault.what == "end-ignored"
-        self._machines.record(instance, "end asked", note=IGNORED if is_ignored else "")
-        if not is_ignored and known.state != "ended":
+        self._instances.record(instance, "end asked", note=IGNORED if is_ignored else "")
+        if not is_ignored and previous.state != "ended":
             delay = fault.seconds if fault.what == "slow-end" else 0.0
-            await self._machines.end(instance, grace, delay=delay)
+            await self._instances.end(instance, grace, delay=delay)
         fault.after()
 
     def _refused(self, error: ProviderError, row: Row) -> None:
         note = f"{type(error).__name__}: {error}"
         self.ledger.write(msgspec.structs.replace(row, at=self._now(), note=note))
 
-    def _placed(self, instance: str) -> Placed:
-        if not self.abilities.exec:
+    def _placed(self, instance: str) -> ProviderProgram:
+        if not self.features.exec:
             raise Unsupported(
                 f"The simulated {self.name} only pretends that something runs: there is nothing to enter."
             )
-        life = self._machines.lives.get(instance)
-        if life is None or not life.is_running or not isinstance(life.program, Placed):
+        lifecycle = self._instances.lives.get(instance)
+        if lifecycle is None or not lifecycle.is_running or not isinstance(lifecycle.program, ProviderProgram):
             raise Gone(f"The instance {instance} of the simulated {self.name} does not run.")
-        return life.program
+        return lifecycle.program
 
     async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Who stops waiting leaves nothing half done."""
         return await asyncio.shield(self._track(work))
 
-    async def _make_later(self, seconds: float, begin: Row, order: Order) -> None:
+    async def _make_later(self, seconds: float, begin: Row, spec: LaunchSpec) -> None:
         await asyncio.sleep(seconds)
-        self._machines.make(begin, order)
+        self._instances.make(begin, spec)
 
     def _track(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)

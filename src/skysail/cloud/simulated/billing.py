@@ -19,7 +19,7 @@ class Charge(msgspec.Struct, kw_only=True):
     usd: float = 0.0
 
 
-def of(rows: Iterable[Row], cluster: str) -> Iterator[Row]:
+def rows_of_cluster(rows: Iterable[Row], cluster: str) -> Iterator[Row]:
     """The rows about instances of this cluster, and about its calls that were not done."""
     mine: set[str] = set()
     for row in rows:
@@ -49,7 +49,7 @@ def charges(rows: Iterable[Row], until: float) -> dict[str, Charge]:
     return dict(found)
 
 
-def most_at_once(rows: Iterable[Row]) -> int:
+def max_concurrent(rows: Iterable[Row]) -> int:
     """The largest number of instances that one claim was billed for at the same time. Must be 1."""
     return max((charge.at_once for claim, charge in charges(rows, 0.0).items() if claim), default=0)
 
@@ -70,7 +70,7 @@ def orphans(rows: Iterable[Row], *, cluster: str, claims: Collection[str]) -> tu
     return tuple(row for row in billable(rows) if row.cluster == cluster and row.claim not in claims)
 
 
-def strangers_touched(rows: Iterable[Row], *, cluster: str) -> tuple[str, ...]:
+def foreign_instances_touched(rows: Iterable[Row], *, cluster: str) -> tuple[str, ...]:
     """Instances of others that somebody asked to end, whether or not the cloud did it. Must be none."""
     strangers: set[str] = set()
     touched: list[str] = []

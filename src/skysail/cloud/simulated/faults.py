@@ -10,10 +10,10 @@ from typing import Literal, get_args
 
 import msgspec
 
-from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
 
-On = Literal["create", "end", "list", "look"]
-What = Literal[
+Operation = Literal["create", "end", "list", "look"]
+FaultKind = Literal[
     "nothing",
     "lost",  # the request never arrived
     "lost-done",  # it was done, and the reply never arrived
@@ -40,9 +40,9 @@ What = Literal[
     "partial",  # a listing that says that it is not complete
     "partial-lie",  # a listing that is not complete, and says that it is
 ]
-_ANSWERS: tuple[What, ...] = ("lost", "500", "malformed", "401", "402", "404", "409", "429", "slow")
-_EFFECTS: tuple[What, ...] = (*_ANSWERS, "lost-done", "500-done")
-WHATS: dict[On, tuple[What, ...]] = {
+_ANSWERS: tuple[FaultKind, ...] = ("lost", "500", "malformed", "401", "402", "404", "409", "429", "slow")
+_EFFECTS: tuple[FaultKind, ...] = (*_ANSWERS, "lost-done", "500-done")
+FAULTS_BY_OPERATION: dict[Operation, tuple[FaultKind, ...]] = {
     "create": (
         *_EFFECTS,
         "lost-later",
@@ -61,10 +61,10 @@ WHATS: dict[On, tuple[What, ...]] = {
 }
 
 
-class Mishap(Unknown):
+class LostReply(OutcomeUnknown):
     """The caller cannot know whether it was done. `what` tells a server how this looks on the wire."""
 
-    def __init__(self, what: What) -> None:
+    def __init__(self, what: FaultKind) -> None:
         super().__init__(f"No answer that can be trusted came from the simulated cloud ({what}).")
         self.what = what
 
@@ -76,20 +76,22 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     call: a cloud that is down for an hour is `Fault(what="lost", since=0, until=3600)`.
     """
 
-    what: What
-    on: On | None = None
+    what: FaultKind
+    on: Operation | None = None
     at: int | None = None
     since: float = -math.inf
     until: float = math.inf
     seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        kinds = (self.on,) if self.on else get_args(On)
+        kinds = (self.on,) if self.on else get_args(Operation)
         for kind in kinds:
-            if self.what not in (*WHATS[kind], "nothing"):
-                raise ValueError(f"{self.what!r} cannot befall {kind}: choose one of {', '.join(WHATS[kind])}")
+            if self.what not in (*FAULTS_BY_OPERATION[kind], "nothing"):
+                raise ValueError(
+                    f"{self.what!r} cannot befall {kind}: choose one of {', '.join(FAULTS_BY_OPERATION[kind])}"
+                )
 
-    def befalls(self, on: On, number: int, now: float) -> bool:
+    def befalls(self, on: Operation, number: int, now: float) -> bool:
         return self.on in {None, on} and self.at in {None, number} and self.since <= now < self.until
 
     async def before(self) -> None:
@@ -98,11 +100,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
             case "slow":
                 await asyncio.sleep(self.seconds)
             case "lost" | "500" | "409":
-                raise Mishap(self.what)
+                raise LostReply(self.what)
             case "401":
-                raise Refused("Unauthorized", "The simulated cloud does not know this token: give it a valid one.")
+                raise Rejected("Unauthorized", "The simulated cloud does not know this token: give it a valid one.")
             case "402":
-                raise Refused("PaymentRequired", "The simulated account has no money left: add some.")
+                raise Rejected("PaymentRequired", "The simulated account has no money left: add some.")
             case "404":
                 raise Gone("The simulated cloud says that there is no such thing.")
             case "429":
@@ -113,7 +115,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     def after(self) -> None:
         """What becomes of the reply to a call that was done."""
         if self.what in {"lost-done", "500-done", "malformed"}:
-            raise Mishap(self.what)
+            raise LostReply(self.what)
 
 
 NOTHING = Fault(what="nothing")
@@ -124,8 +126,8 @@ class Script:
 
     def __init__(self, faults: Sequence[Fault] = ()) -> None:
         self.faults = list(faults)
-        self.calls: Counter[On] = Counter()
+        self.calls: Counter[Operation] = Counter()
 
-    def strike(self, on: On, now: float) -> Fault:
+    def next_fault(self, on: Operation, now: float) -> Fault:
         self.calls[on] += 1
         return next((fault for fault in self.faults if fault.befalls(on, self.calls[on], now)), NOTHING)

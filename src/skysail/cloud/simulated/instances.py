@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from skysail.cloud.account import Instance, Order
-from skysail.cloud.change_feed import Changes
+from skysail.cloud.account import Instance, LaunchSpec
+from skysail.cloud.change_feed import ChangeFeed
 from skysail.cloud.provider import Ended, Provider
 from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.ledger import Ledger, Row, Verb
-from skysail.cloud.simulated.lifecycle import Life, Pace, failed, lost
-from skysail.cloud.simulated.programs import Placed, Pretended, Program
+from skysail.cloud.simulated.lifecycle import InstanceLifecycle, Timing, failed, lost
+from skysail.cloud.simulated.programs import FakeProgram, Program, ProviderProgram
 from skysail.cloud.simulated.vendors import Vendor
 
 IGNORED = "ignored"
@@ -26,28 +26,28 @@ _PODS = uuid.UUID("5b0c4a1e-7d0f-4e0b-9a39-0d6f6b6f2d11")
 log = logging.getLogger(__name__)
 
 
-class Machines:
+class InstanceManager:
     """Made inside a running event loop, and belongs to it."""
 
     def __init__(self, vendor: Vendor, ledger: Ledger, *, now: Callable[[], float], provider: Provider | None) -> None:
-        self.lives: dict[str, Life] = {}
+        self.lives: dict[str, InstanceLifecycle] = {}
         self._vendor = vendor
         self._ledger = ledger
         self._now = now
         self._provider = provider
-        self._changes: Changes[str] = Changes()
+        self._change_feed: ChangeFeed[str] = ChangeFeed()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._take_up()
+        self._resume()
 
-    def make(self, begin: Row, order: Order | None) -> Instance:
+    def make(self, begin: Row, spec: LaunchSpec | None) -> Instance:
         """`begin` has everything but an id and a time. Without an order nothing runs, until it is ended."""
         parts = ("simulated", self._vendor.name, self._ledger.mark, str(len(self._ledger.beginnings) + 1))
         name = "-".join(filter(None, parts))
         begin = msgspec.structs.replace(begin, at=self._now(), instance=name)
         self._ledger.write(begin)
-        self._changes.tell(begin.claim)
-        self._live(begin, self._program(begin, order))
+        self._change_feed.publish(begin.claim)
+        self._start(begin, self._program(begin, spec))
         return self._ledger.instances[name]
 
     def record(self, instance: str, verb: Verb, *, exit_: Ended | None = None, note: str = "") -> None:
@@ -63,27 +63,29 @@ class Machines:
             note=note,
         )
         self._ledger.write(row)
-        self._changes.tell(begin.claim)
+        self._change_feed.publish(begin.claim)
 
     def changes(self) -> AsyncIterator[str]:
         """Claims."""
-        return self._changes.follow()
+        return self._change_feed.subscribe()
 
     def find(self, instance: str) -> Instance | None:
         """None where the cloud does not admit that there is one."""
-        known = self._ledger.instances.get(instance)
-        return known if known and self._is_told(known) else None
+        previous = self._ledger.instances.get(instance)
+        return previous if previous and self._is_visible(previous) else None
 
     def listed(self) -> tuple[Instance, ...]:
-        return tuple(known for known in self._ledger.instances.values() if self._is_told(known, in_listing=True))
+        return tuple(
+            previous for previous in self._ledger.instances.values() if self._is_visible(previous, in_listing=True)
+        )
 
     async def end(self, instance: str, grace: float, *, delay: float = 0.0) -> None:
         """Ask an instance to end. One without a task, which has nothing left to stop, ends at once."""
-        life = self.lives.get(instance)
-        if life is None:
+        lifecycle = self.lives.get(instance)
+        if lifecycle is None:
             self._abandon(instance, "Nothing is left of the instance at the simulated cloud.")
         else:
-            await life.end(grace, delay=delay)
+            await lifecycle.end(grace, delay=delay)
 
     async def close(self) -> None:
         self._is_closing = True
@@ -91,26 +93,26 @@ class Machines:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _take_up(self) -> None:
+    def _resume(self) -> None:
         """Go on with what the process before left: a pretence continues, a real program went away with it."""
         asked = {row.instance for row in self._ledger.rows if row.verb == "end asked" and row.note != IGNORED}
-        for known in [known for known in self._ledger.instances.values() if known.state != "ended"]:
-            begin = self._ledger.beginnings[known.id]
+        for previous in [previous for previous in self._ledger.instances.values() if previous.state != "ended"]:
+            begin = self._ledger.beginnings[previous.id]
             if self._provider and not _is_planted(begin):
-                if known.exit is None:
-                    self.record(known.id, "exited", exit_=lost(self._now()))
-                self.record(known.id, "ended")
+                if previous.exit is None:
+                    self.record(previous.id, "exited", exit_=lost(self._now()))
+                self.record(previous.id, "ended")
                 continue
             program = self._pretended(begin)
-            if known.started is not None:
-                program.resume(known.started)
-            life = self._live(begin, program)
-            if known.id in asked:
-                life.call_off()
+            if previous.started is not None:
+                program.resume(previous.started)
+            lifecycle = self._start(begin, program)
+            if previous.id in asked:
+                lifecycle.request_stop()
 
-    def _live(self, begin: Row, program: Program) -> Life:
-        wished = begin.wishes
-        pace = Pace(
+    def _start(self, begin: Row, program: Program) -> InstanceLifecycle:
+        wished = begin.options
+        timing = Timing(
             start=self._vendor.start if wished.start is None else wished.start,
             end=wished.end,
             deadline=begin.seconds,
@@ -118,12 +120,14 @@ class Machines:
             lingers=self._vendor.lingers,
         )
         record = functools.partial(self.record, begin.instance)
-        life = Life(self._ledger.instances[begin.instance], program, pace, record=record, now=self._now)
-        self.lives[begin.instance] = life
-        task = asyncio.create_task(life.run())
+        lifecycle = InstanceLifecycle(
+            self._ledger.instances[begin.instance], program, timing, record=record, now=self._now
+        )
+        self.lives[begin.instance] = lifecycle
+        task = asyncio.create_task(lifecycle.run())
         self._tasks.add(task)
         task.add_done_callback(functools.partial(self._over, begin.instance))
-        return life
+        return lifecycle
 
     def _over(self, instance: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -133,33 +137,33 @@ class Machines:
         task.get_loop().call_later(self._vendor.remembers, self.lives.pop, instance, None)
         if self._ledger.instances[instance].state != "ended":
             log.error("instance has lost its task, ending it", extra={"instance": instance}, exc_info=error)
-            release = asyncio.create_task(self.lives[instance].program.release())
+            release = asyncio.create_task(self.lives[instance].program.remove_sandbox())
             self._tasks.add(release)
             release.add_done_callback(self._tasks.discard)
             self._abandon(instance, "The simulated cloud lost the instance: delete the pod and create it again.")
 
-    def _abandon(self, instance: str, why: str) -> None:
+    def _abandon(self, instance: str, message: str) -> None:
         """Record the end of an instance that no task ends any more, so that it is not billed on."""
         if self._ledger.instances[instance].exit is None:
-            self.record(instance, "exited", exit_=failed(self._now(), why))
+            self.record(instance, "exited", exit_=failed(self._now(), message))
         self.record(instance, "ended")
 
-    def _program(self, begin: Row, order: Order | None) -> Program:
-        if self._provider is None or order is None:
+    def _program(self, begin: Row, spec: LaunchSpec | None) -> Program:
+        if self._provider is None or spec is None:
             return self._pretended(begin)
-        pod = msgspec.structs.replace(order.pod, uid=str(uuid.uuid5(_PODS, begin.instance)))
-        return Placed(self._provider, pod, order.container, self._now)
+        pod = msgspec.structs.replace(spec.pod, uid=str(uuid.uuid5(_PODS, begin.instance)))
+        return ProviderProgram(self._provider, pod, spec.container, self._now)
 
-    def _pretended(self, begin: Row) -> Pretended:
-        wished = begin.wishes
+    def _pretended(self, begin: Row) -> FakeProgram:
+        wished = begin.options
         seconds = self._vendor.run if wished.run is None else wished.run
-        return Pretended(
+        return FakeProgram(
             begin.instance, seconds=None if _is_planted(begin) else seconds, code=wished.exit, now=self._now
         )
 
-    def _is_told(self, instance: Instance, *, in_listing: bool = False) -> bool:
+    def _is_visible(self, instance: Instance, *, in_listing: bool = False) -> bool:
         """Whether the cloud admits that it exists; a listing comes after everybody else."""
-        now, wished = self._now(), self._ledger.beginnings[instance.id].wishes
+        now, wished = self._now(), self._ledger.beginnings[instance.id].options
         lag = self._vendor.lag if wished.lag is None else wished.lag
         hidden = max(wished.hidden, lag) if in_listing else wished.hidden
         is_forgotten = instance.ended is not None and now >= instance.ended + self._vendor.remembers

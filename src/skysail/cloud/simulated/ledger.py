@@ -14,14 +14,14 @@ import msgspec
 
 from skysail.cloud.account import Instance
 from skysail.cloud.provider import Ended
-from skysail.cloud.simulated.options import Wishes
+from skysail.cloud.simulated.options import SimulationOptions
 
 Verb = Literal["create", "started", "exited", "end asked", "ended", "refused"]
 
 log = logging.getLogger(__name__)
 
 
-class Unreadable(Exception):
+class LedgerCorrupt(Exception):
     """A ledger says what no ledger can say; the message names the line. Nothing is known of the account's instances."""
 
 
@@ -29,7 +29,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something that happened at `at`. `refused` is a create or an end that was not done; `note` says why.
 
     `usd` is the price of an hour on a `create`, and of all hours on an `ended`. `seconds` is how long an instance may
-    live at all. Nothing of the order is kept but `wishes`: environments hold secrets.
+    live at all. Nothing of the order is kept but `options`: environments hold secrets.
     """
 
     at: float
@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     region: str = ""
     usd: float = 0.0
     seconds: float | None = None
-    wishes: Wishes = Wishes()
+    options: SimulationOptions = SimulationOptions()
     exit: Ended | None = None
     note: str = ""
 
@@ -63,12 +63,14 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, *, mark: str) -> Self:
-        """With all that the file tells. A last line that was never finished was never written. Raises `Unreadable`."""
+        """With all that the file tells. A last line that was never finished was never written. Raises
+        `LedgerCorrupt`.
+        """
         ledger = cls(mark)
         ledger._open(path)
         try:
             ledger._read(path)
-        except Unreadable:
+        except LedgerCorrupt:
             ledger.close()
             raise
         return ledger
@@ -76,7 +78,7 @@ class Ledger:
     def write(self, row: Row) -> None:
         if self._path is not None and self._descriptor is not None:
             if not _is_at(self._path, self._descriptor):
-                self._begin_anew(self._path)
+                self._rewrite(self._path)
             _append(self._descriptor, self._encoder.encode(row) + b"\n")
         self._take(row)
 
@@ -98,7 +100,7 @@ class Ledger:
                 raise _unreadable(path, number, f"instance {row.instance or 'without an id'} was never created")
             self._take(row)
 
-    def _begin_anew(self, path: Path) -> None:
+    def _rewrite(self, path: Path) -> None:
         """Somebody took the file away. All that was in it is known here, and is written again."""
         log.warning(
             "The ledger %s was removed or replaced while it was in use, so it is written anew, with all that it said. "
@@ -144,9 +146,9 @@ def _rows(path: Path, lines: bytes) -> Iterator[tuple[int, Row]]:
             raise _unreadable(path, number, str(error)) from error
 
 
-def _unreadable(path: Path, number: int, why: str) -> Unreadable:
-    return Unreadable(
-        f"Line {number} of the ledger {path} cannot be read ({why}): mend or delete it, or move the file away, and "
+def _unreadable(path: Path, number: int, message: str) -> LedgerCorrupt:
+    return LedgerCorrupt(
+        f"Line {number} of the ledger {path} cannot be read ({message}): mend or delete it, or move the file away, and "
         "start again (`skysail down`, `skysail up`)."
     )
 
@@ -158,9 +160,9 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _after(before: Instance | None, row: Row) -> Instance:
+def _after(previous: Instance | None, row: Row) -> Instance:
     """The instance after this row."""
-    if before is None:
+    if previous is None:
         assert row.verb == "create", "an instance begins with its creation"
         return Instance(
             id=row.instance,
@@ -173,10 +175,10 @@ def _after(before: Instance | None, row: Row) -> Instance:
         )
     match row.verb:
         case "started":
-            return msgspec.structs.replace(before, state="running", started=row.at)
+            return msgspec.structs.replace(previous, state="running", started=row.at)
         case "exited":
-            return msgspec.structs.replace(before, exit=row.exit)
+            return msgspec.structs.replace(previous, exit=row.exit)
         case "ended":
-            return msgspec.structs.replace(before, state="ended", ended=row.at, usd_total=row.usd)
+            return msgspec.structs.replace(previous, state="ended", ended=row.at, usd_total=row.usd)
         case _:
-            return before
+            return previous

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from skysail.cloud.account import Instance
-from skysail.cloud.errors import ProviderError, Refused
+from skysail.cloud.errors import ProviderError, Rejected
 from skysail.cloud.provider import Ended
 from skysail.cloud.simulated.ledger import Verb
 from skysail.cloud.simulated.programs import Program
@@ -31,7 +31,7 @@ _MAX_DELAY = 30.0
 log = logging.getLogger(__name__)
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """How long things take, in seconds. `deadline` is counted from the creation, `preempt` from the start."""
 
     start: float
@@ -47,24 +47,24 @@ class Record(Protocol):
     def __call__(self, verb: Verb, *, exit_: Ended | None = None) -> None: ...
 
 
-class Life:
-    """Runs as one task. `known` is how far it has come: an account that is opened again finds instances half way."""
+class InstanceLifecycle:
+    """Runs as one task. `previous` is how far it has come: an account that is opened again finds instances half way."""
 
     def __init__(
-        self, known: Instance, program: Program, pace: Pace, *, record: Record, now: Callable[[], float]
+        self, previous: Instance, program: Program, timing: Timing, *, record: Record, now: Callable[[], float]
     ) -> None:
         self.program = program
         self.is_running = False
-        self._known = known
-        self._pace = pace
+        self._known = previous
+        self._timing = timing
         self._record = record
         self._now = now
         # Known before it is in the ledger, which may take no rows for a while.
-        self._exit = known.exit
+        self._exit = previous.exit
         self._called_off = asyncio.Event()
         self._reason = ""
         self._grace = 0.0
-        self._delay = pace.end
+        self._delay = timing.end
         self._alarms: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
@@ -80,18 +80,18 @@ class Life:
         self._reason = self._reason or reason
         self._grace = grace
         self._delay = max(self._delay, delay)
-        self.call_off()
+        self.request_stop()
         if self.is_running:
             await self._stop_program()
 
-    def call_off(self) -> None:
+    def request_stop(self) -> None:
         """End it at the next occasion, and at once where it runs."""
         self._called_off.set()
 
     async def _live(self) -> None:
         async with asyncio.TaskGroup() as self._tasks:
-            if self._pace.deadline is not None:
-                self._set_alarm(self._known.created + self._pace.deadline, DEADLINE)
+            if self._timing.deadline is not None:
+                self._set_alarm(self._known.created + self._timing.deadline, DEADLINE)
             work = self._tasks.create_task(self._work())
             called_off = self._tasks.create_task(self._called_off.wait())
             await asyncio.wait({work, called_off}, return_when=asyncio.FIRST_COMPLETED)
@@ -111,21 +111,21 @@ class Life:
     async def _work(self) -> None:
         if self._known.exit is None:
             self._exited(await self._outcome())
-        if self._pace.lingers:
+        if self._timing.lingers:
             await self._called_off.wait()
 
     async def _outcome(self) -> Ended:
         if self._known.started is None:
-            await asyncio.sleep(self._known.created + self._pace.start - self._now())
+            await asyncio.sleep(self._known.created + self._timing.start - self._now())
             try:
                 await self.program.start()
             except ProviderError as error:
-                reason = error.reason if isinstance(error, Refused) else "StartError"
+                reason = error.reason if isinstance(error, Rejected) else "StartError"
                 return Ended(code=_START_ERROR, reason=reason, message=str(error), ended=self._now())
             self._record("started")
         self.is_running = True
-        if self._pace.preempt is not None:
-            self._set_alarm((self._known.started or self._now()) + self._pace.preempt, PREEMPTED)
+        if self._timing.preempt is not None:
+            self._set_alarm((self._known.started or self._now()) + self._timing.preempt, PREEMPTED)
         outcome = await self.program.wait()
         self.is_running = False
         return outcome
@@ -147,13 +147,13 @@ class Life:
 
     async def _release(self) -> None:
         async with asyncio.timeout(_RELEASE_SECONDS):
-            await self.program.release()
+            await self.program.remove_sandbox()
 
     def _missing_exit(self) -> str:
         """Return the reason of an exit that the program did not report. Empty if it was called off before its start."""
         return self._reason or (FAILED if self.is_running or not self._called_off.is_set() else "")
 
-    async def _end_failed(self, why: str) -> None:
+    async def _end_failed(self, message: str) -> None:
         """End an instance whose task failed: nothing of it runs on, and billing stops."""
         self.is_running = False
         for _ in range(_MAX_RELEASES):
@@ -161,7 +161,7 @@ class Life:
                 break
             await asyncio.sleep(_FIRST_DELAY)
         if self._known.exit is None:
-            await self._until_recorded("exited", self._exit or failed(self._now(), why, self._reason or FAILED))
+            await self._until_recorded("exited", self._exit or failed(self._now(), message, self._reason or FAILED))
         await self._until_recorded("ended")
 
     async def _until_recorded(self, verb: Verb, outcome: Ended | None = None) -> None:
@@ -198,9 +198,9 @@ def lost(now: float) -> Ended:
     return Ended(code=_KILLED, reason=LOST, message="The machine of the simulated cloud went away.", ended=now)
 
 
-def failed(now: float, why: str, reason: str = FAILED) -> Ended:
+def failed(now: float, message: str, reason: str = FAILED) -> Ended:
     """The exit of an instance that the simulated cloud could not run to its end."""
-    return Ended(code=_START_ERROR, reason=reason, message=why, ended=now)
+    return Ended(code=_START_ERROR, reason=reason, message=message, ended=now)
 
 
 def _describe(failures: BaseExceptionGroup[Exception]) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.errors import Refused
+from skysail.cloud.errors import Rejected
 from skysail.cloud.provider import Container
-from skysail.cloud.simulated.faults import WHATS, What
+from skysail.cloud.simulated.faults import FAULTS_BY_OPERATION, FaultKind
 
 VARIABLE = "SKYSAIL_SIMULATE"
 # So short that neither becomes infinite, which JSON cannot say.
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[0-9]{1,3}")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True):
+class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True):
     """Times in seconds. None: as the vendor does it.
 
     `start`, `lag` and `run` as in `Vendor`; `run` and `exit` count only where programs are pretended. `preempt`: so
@@ -37,19 +37,19 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_def
     end: float = 0.0
     usd: float | None = None
     no_capacity: int = 0
-    create: What = "nothing"
+    create: FaultKind = "nothing"
 
 
-def of(container: Container) -> Wishes:
-    """`Refused` where they cannot be understood."""
+def from_container(container: Container) -> SimulationOptions:
+    """`Rejected` where they cannot be understood."""
     text = dict(container.env).get(VARIABLE, "")
     try:
-        return read(text)
+        return parse(text)
     except ValueError as error:
-        raise Refused("InvalidSimulation", f"{VARIABLE}={text!r} is not understood: {error}.") from error
+        raise Rejected("InvalidSimulation", f"{VARIABLE}={text!r} is not understood: {error}.") from error
 
 
-def read(text: str) -> Wishes:
+def parse(text: str) -> SimulationOptions:
     """Raises ValueError with what is wrong."""
     given: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -57,14 +57,14 @@ def read(text: str) -> Wishes:
         if not equals or name not in _READERS:
             raise ValueError(f"{part!r} is not one of {', '.join(f'{known}=…' for known in _READERS)}")
         given[name] = _READERS[name](name, value)
-    return msgspec.convert(given, Wishes)
+    return msgspec.convert(given, SimulationOptions)
 
 
 def _seconds(name: str, value: str) -> float:
-    found = _SECONDS.fullmatch(value)
-    if not found:
+    match = _SECONDS.fullmatch(value)
+    if not match:
         raise ValueError(f"{name} wants a time such as 500ms, 20s, 5m or 1h, not {value!r}")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def _number(name: str, value: str) -> int:
@@ -80,8 +80,8 @@ def _dollars(name: str, value: str) -> float:
 
 
 def _fault(name: str, value: str) -> str:
-    if value not in WHATS["create"]:
-        raise ValueError(f"{name} wants one of {', '.join(WHATS['create'])}, not {value!r}")
+    if value not in FAULTS_BY_OPERATION["create"]:
+        raise ValueError(f"{name} wants one of {', '.join(FAULTS_BY_OPERATION['create'])}, not {value!r}")
     return value
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from skysail.cloud.errors import Gone, ProviderError
-from skysail.cloud.output_buffer import Tape
+from skysail.cloud.output_buffer import OutputBuffer
 from skysail.cloud.provider import Container, Ended, Output, Pod, Provider, RunId
 
 _ASKED_TO_END = 143
@@ -32,7 +32,7 @@ class Program(Protocol):
         """Ask it to end within so many seconds. May be called again, with a shorter time."""
         ...
 
-    async def release(self) -> None:
+    async def remove_sandbox(self) -> None:
         """Leave nothing behind, whatever became of it."""
         ...
 
@@ -41,7 +41,7 @@ class Program(Protocol):
         ...
 
 
-class Pretended(Program):
+class FakeProgram(Program):
     """Takes its time, for ever where it has no `seconds`; prints a few lines, and returns this code."""
 
     def __init__(self, title: str, *, seconds: float | None, code: int, now: Callable[[], float]) -> None:
@@ -51,7 +51,7 @@ class Pretended(Program):
         self._now = now
         self._started: float | None = None
         self._stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._tape = Tape()
+        self._output = OutputBuffer()
 
     def resume(self, started: float) -> None:
         """It was started before this process knew it."""
@@ -67,7 +67,7 @@ class Pretended(Program):
         await asyncio.wait({self._stopped}, timeout=left)
         code = self._stopped.result() if self._stopped.done() else self._code
         await self._say(f"{self._title} ends with exit code {code}")
-        self._tape.end()
+        self._output.end()
         reason = "Completed" if code == 0 else "Error"
         return Ended(code=code, reason=reason, started=self._started, ended=self._now())
 
@@ -75,17 +75,17 @@ class Pretended(Program):
         if not self._stopped.done():
             self._stopped.set_result(_ASKED_TO_END if grace > 0 else _KILLED)
 
-    async def release(self) -> None:
-        self._tape.end()
+    async def remove_sandbox(self) -> None:
+        self._output.end()
 
     def output(self) -> AsyncIterator[Output]:
-        return self._tape.all()
+        return self._output.replay()
 
     async def _say(self, line: str) -> None:
-        await self._tape.put(Output("stdout", self._now(), f"{line}\n".encode()))
+        await self._output.put(Output("stdout", self._now(), f"{line}\n".encode()))
 
 
-class Placed(Program):
+class ProviderProgram(Program):
     """A container in a pod of its own, at a provider. What it prints is kept here: the pod goes with its end."""
 
     def __init__(self, provider: Provider, pod: Pod, container: Container, now: Callable[[], float]) -> None:
@@ -94,11 +94,11 @@ class Placed(Program):
         self._pod = pod
         self._container = container
         self._now = now
-        self._tape = Tape()
+        self._output = OutputBuffer()
         self._copying: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        await self.provider.prepare(self._pod)
+        await self.provider.create_sandbox(self._pod)
         await self.provider.start(self.run, self._container)
         self._copying = asyncio.create_task(self._copy())
         self._copying.add_done_callback(self._log_failure)
@@ -120,16 +120,16 @@ class Placed(Program):
         except Gone:
             return  # which is what was asked for
 
-    async def release(self) -> None:
+    async def remove_sandbox(self) -> None:
         try:
-            await self.provider.release(self.run.pod)
+            await self.provider.remove_sandbox(self.run.pod)
             if self._copying is not None:
                 await asyncio.wait({self._copying})
         finally:
-            self._tape.end()  # also where it never began: whoever follows the output would wait for ever
+            self._output.end()  # also where it never began: whoever follows the output would wait for ever
 
     def output(self) -> AsyncIterator[Output]:
-        return self._tape.all()
+        return self._output.replay()
 
     def _log_failure(self, copying: asyncio.Task[None]) -> None:
         if not copying.cancelled() and (error := copying.exception()):
@@ -138,9 +138,9 @@ class Placed(Program):
     async def _copy(self) -> None:
         try:
             async for piece in self.provider.output(self.run):
-                await self._tape.put(piece)
+                await self._output.put(piece)
         except ProviderError as error:
             text = f"The rest of the output was lost: {error}\n"
-            await self._tape.put(Output("stderr", self._now(), text.encode()))
+            await self._output.put(Output("stderr", self._now(), text.encode()))
         finally:
-            self._tape.end()
+            self._output.end()

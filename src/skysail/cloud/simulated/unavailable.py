@@ -8,46 +8,46 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import NoReturn
 
-from skysail.cloud.account import Instance, Inventory, Order, Terms
-from skysail.cloud.errors import Unknown
-from skysail.cloud.provider import Abilities, Line, Output, Session
+from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
+from skysail.cloud.errors import OutcomeUnknown
+from skysail.cloud.provider import Features, Output, PortConnection, Session
 from skysail.cloud.simulated.vendors import Vendor
 
 
-class Unusable:
-    """Stands in for the account of this vendor. `why` is a sentence with the fix in it."""
+class UnavailableAccount:
+    """Stands in for the account of this vendor. `message` is a sentence with the fix in it."""
 
-    abilities = Abilities()
+    features = Features()
 
-    def __init__(self, vendor: Vendor, account: str, why: str) -> None:
+    def __init__(self, vendor: Vendor, account: str, message: str) -> None:
         self.vendor = vendor
         self.account = account
-        self._why = why
+        self._why = message
 
     @property
     def name(self) -> str:
         return self.vendor.name
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> Timings:
         return self.vendor.terms
 
     async def close(self) -> None:
         return
 
-    async def create(self, order: Order) -> Instance:  # noqa: ARG002 (the contract's, as are those below)
+    async def create(self, spec: LaunchSpec) -> Instance:  # noqa: ARG002 (the contract's, as are those below)
         self._say()
 
-    async def end(self, instance: str, grace: float) -> None:  # noqa: ARG002
+    async def terminate(self, instance: str, grace: float) -> None:  # noqa: ARG002
         self._say()
 
     async def list(self) -> Inventory:
         self._say()
 
-    async def look(self, instance: str) -> Instance | None:  # noqa: ARG002
+    async def get(self, instance: str) -> Instance | None:  # noqa: ARG002
         self._say()
 
-    async def changes(self) -> AsyncIterator[str]:
+    async def watch(self) -> AsyncIterator[str]:
         changes: tuple[str, ...] = ()
         for change in changes:
             yield change
@@ -61,8 +61,8 @@ class Unusable:
     async def attach(self, instance: str, *, stdin: bool) -> Session:  # noqa: ARG002
         self._say()
 
-    async def dial(self, instance: str, port: int) -> Line:  # noqa: ARG002
+    async def dial(self, instance: str, port: int) -> PortConnection:  # noqa: ARG002
         self._say()
 
     def _say(self) -> NoReturn:
-        raise Unknown(self._why)
+        raise OutcomeUnknown(self._why)

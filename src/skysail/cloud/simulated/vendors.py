@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from skysail.cloud.account import Gpus, Terms
-from skysail.cloud.errors import Refused
+from skysail.cloud.account import GpuRequest, Timings
+from skysail.cloud.errors import Rejected
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,20 +24,20 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     lag: float = 0.0
     lingers: bool = False
     remembers: float = 3600.0
-    terms: Terms = Terms(creating=60.0)
+    terms: Timings = Timings(create_timeout=60.0)
 
-    def price(self, gpus: Gpus | None, members: int = 1) -> float:
-        """US dollars an hour; of the cheapest type where the cloud may choose. `Refused` for one that it has not."""
-        if gpus is None:
+    def price(self, gpu: GpuRequest | None, members: int = 1) -> float:
+        """US dollars an hour; of the cheapest type where the cloud may choose. `Rejected` for one that it has not."""
+        if gpu is None:
             return self.usd_per_hour * members
-        each = self._gpu(gpus.type) if gpus.type else min(self.gpus.values(), default=0.0)
-        return round(each * gpus.count * members, 6)
+        each = self._gpu(gpu.type) if gpu.type else min(self.gpus.values(), default=0.0)
+        return round(each * gpu.count * members, 6)
 
     def _gpu(self, type_: str) -> float:
         """US dollars an hour. Names are the cloud's own, in any case."""
         prices = {name.casefold(): usd for name, usd in self.gpus.items()}
         if type_.casefold() not in prices:
-            raise Refused(
+            raise Rejected(
                 "UnknownGpu",
                 f"The simulated {self.name} has no GPU {type_}: ask for one of {', '.join(self.gpus) or 'none'}.",
             )
@@ -61,6 +61,6 @@ RUNPOD = Vendor(
     start=4.0,
     lag=3.0,
     lingers=True,
-    terms=Terms(tick=10.0, visibility=120.0, creating=60.0),
+    terms=Timings(poll_interval=10.0, visibility_delay=120.0, create_timeout=60.0),
 )
 VENDORS = {vendor.name: vendor for vendor in (MODAL, RUNPOD)}

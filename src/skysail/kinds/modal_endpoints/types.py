@@ -11,18 +11,18 @@ from skysail.kube.api import fields
 from skysail.kube.api.crd import Column, CustomKind
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import Resource
-from skysail.kube.api.schema import Rule, cel
+from skysail.kube.api.schema import Rule, cel_rules
 
 Replicas = Annotated[int, Meta(ge=0, le=10000)]
 
 
-class ConfigMapRef(fields.Part, frozen=True):
+class ConfigMapRef(fields.ApiStruct, frozen=True):
     """ConfigMap in the same namespace."""
 
     name: Annotated[fields.Name, Meta(description="Name of the ConfigMap. Each key is a file.")]
 
 
-class Code(fields.Part, frozen=True):
+class Code(fields.ApiStruct, frozen=True):
     """Source of the handler's code."""
 
     config_map_ref: Annotated[ConfigMapRef | None, Meta(description="ConfigMap whose keys are Python files.")] = None
@@ -31,7 +31,7 @@ class Code(fields.Part, frozen=True):
     ] = None
 
 
-_CODE_RULES = cel(
+_CODE_RULES = cel_rules(
     Rule(
         "has(self.configMapRef) != has(self.inline)",
         "code has exactly one source: set either configMapRef or inline",
@@ -138,13 +138,13 @@ MODAL_ENDPOINT = CustomKind(
             ".min_replicas",
         ),
     ),
-    kept_names=modal_fields.KEPT_NAMES,
+    exempt_names=modal_fields.KEPT_NAMES,
 )
 MODAL_FUNCTION = CustomKind(
     resource=Resource(modal_fields.GROUP, modal_fields.VERSION, "modalfunctions", "ModalFunction"),
     struct=ModalFunction,
     columns=(Column("GPU", ".spec.gpu"), Column("Phase", ".status.phase"), Column("URL", ".status.function_url")),
-    kept_names=modal_fields.KEPT_NAMES,
+    exempt_names=modal_fields.KEPT_NAMES,
 )
 
 KINDS = (MODAL_ENDPOINT, MODAL_FUNCTION)

@@ -11,8 +11,8 @@ from typing import Any
 
 from skysail.base.settings import NodeSettings
 from skysail.kinds.offload import toleration_webhook
-from skysail.kube.admission.hooks import Admit, Hook, Manifest, Verdict
-from skysail.kube.api.resource_validation import is_device
+from skysail.kube.admission.hooks import AdmissionResponse, AdmitFunc, Hook, Manifest
+from skysail.kube.api.resource_validation import is_extended_resource
 
 _CONTAINERS = ("containers", "initContainers")
 
@@ -22,11 +22,13 @@ def hooks(nodes: Mapping[str, NodeSettings]) -> tuple[Hook, ...]:
     return (*HOOKS, toleration_webhook.hook(nodes)) if nodes else HOOKS
 
 
-def set_limits(pod_spec_path: str) -> Admit:
+def default_limits(pod_spec_path: str) -> AdmitFunc:
     """Return an admit function for objects with their pod spec at this path, such as `/spec/template/spec`."""
 
-    def admit(object_: Manifest, old: Manifest | None) -> Verdict:
-        return Verdict(patch=tuple(_patch(_at(object_, pod_spec_path), _at(old or {}, pod_spec_path), pod_spec_path)))
+    def admit(object_: Manifest, old: Manifest | None) -> AdmissionResponse:
+        return AdmissionResponse(
+            patch=tuple(_patch(_at(object_, pod_spec_path), _at(old or {}, pod_spec_path), pod_spec_path))
+        )
 
     return admit
 
@@ -41,14 +43,14 @@ def _at(object_: Manifest, path: str) -> Manifest:
 def _patch(spec: Manifest, old: Manifest, path: str) -> list[Manifest]:
     patch: list[Manifest] = []
     for field in _CONTAINERS:
-        before = {container.get("name"): container for container in old.get(field) or ()}
+        previous = {container.get("name"): container for container in old.get(field) or ()}
         for index, container in enumerate(spec.get(field) or ()):
             requests, limits = _amounts(container)
-            set_by_us = _equal_amounts(before.get(container.get("name"), {}))
+            set_by_us = _equal_amounts(previous.get(container.get("name"), {}))
             missing = {
                 name: amount
                 for name, amount in requests.items()
-                if is_device(name)
+                if is_extended_resource(name)
                 and (name not in limits or (limits[name] != amount and limits[name] == set_by_us.get(name)))
             }
             if missing:
@@ -71,7 +73,7 @@ def _equal_amounts(container: Manifest) -> Manifest:
     return {name: amount for name, amount in limits.items() if requests.get(name) == amount}
 
 
-def _lacks_limit(spec: str) -> str:
+def _missing_limit_cel(spec: str) -> str:
     """Return the CEL condition that selects objects with a missing limit. `spec` is the path of the pod spec."""
     of_container = (
         "has(c.resources) && has(c.resources.requests) && c.resources.requests.exists(r, r.contains('/') && "
@@ -85,7 +87,7 @@ def _hook(name: str, path: str, operations: tuple[str, ...], *rules: tuple[str, 
     cel = "object" + path.replace("/", ".")
     return Hook(
         name=name,
-        admit=set_limits(path),
+        admit=default_limits(path),
         rules=tuple(
             {
                 "apiGroups": [group],
@@ -96,7 +98,7 @@ def _hook(name: str, path: str, operations: tuple[str, ...], *rules: tuple[str, 
             }
             for group, plural in rules
         ),
-        match_conditions=(("requests-without-limit", _lacks_limit(cel)),),
+        match_conditions=(("requests-without-limit", _missing_limit_cel(cel)),),
     )
 
 

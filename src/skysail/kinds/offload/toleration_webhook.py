@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from skysail.base.settings import NodeSettings
-from skysail.kube.admission.hooks import Hook, Manifest, Verdict
+from skysail.kube.admission.hooks import AdmissionResponse, Hook, Manifest
 from skysail.kube.api import tolerations
 
 _HOSTNAME = "kubernetes.io/hostname"
@@ -25,16 +25,16 @@ def hook(nodes: Mapping[str, NodeSettings]) -> Hook:
     )
 
 
-def admit(pod: Manifest, _: Manifest | None) -> Verdict:
-    lasting = tolerations.without_end((pod.get("spec") or {}).get("tolerations") or ())
+def admit(pod: Manifest, _: Manifest | None) -> AdmissionResponse:
+    lasting = tolerations.tolerate_forever((pod.get("spec") or {}).get("tolerations") or ())
     if lasting is None:
-        return Verdict()
-    return Verdict(patch=({"op": "replace", "path": "/spec/tolerations", "value": lasting},))
+        return AdmissionResponse()
+    return AdmissionResponse(patch=({"op": "replace", "path": "/spec/tolerations", "value": lasting},))
 
 
 def _is_sent_to(nodes: Mapping[str, NodeSettings]) -> str:
     """Return the CEL condition that selects pods that can only run on these nodes."""
-    labels = {(_HOSTNAME, name) for name in nodes} | {pair for row in nodes.values() for pair in row.labels.items()}
+    labels = {(_HOSTNAME, name) for name in nodes} | {pair for node in nodes.values() for pair in node.labels.items()}
     chosen = " || ".join(
         f"('{key}' in object.spec.nodeSelector && object.spec.nodeSelector['{key}'] == '{value}')"
         for key, value in sorted(labels)

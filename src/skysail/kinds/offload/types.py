@@ -16,14 +16,14 @@ Provider = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9](
 GpuType = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class Budget(fields.Part, frozen=True):
+class Budget(fields.ApiStruct, frozen=True):
     """Money that one namespace may spend in a period."""
 
     amount: Annotated[fields.Usd, Meta(description="Amount in US dollars.")]
     period: Annotated[Literal["Day", "Week", "Month"], Meta(description="Calendar period, in UTC.")] = "Month"
 
 
-class OffloadPolicySpec(fields.Part, frozen=True):
+class OffloadPolicySpec(fields.ApiStruct, frozen=True):
     """Namespaces, the clouds that they may use, and limits."""
 
     namespace_selector: Annotated[fields.LabelSelector, Meta(description="Namespaces of this policy. Empty: all.")]
@@ -46,7 +46,7 @@ class OffloadPolicySpec(fields.Part, frozen=True):
     budget: Annotated[Budget | None, Meta(description="Budget of each namespace. Absent: no limit.")] = None
 
 
-class OffloadPolicyStatus(fields.Part, frozen=True, kw_only=True):
+class OffloadPolicyStatus(fields.ApiStruct, frozen=True, kw_only=True):
     """Observed state of the policy."""
 
     conditions: fields.Conditions = ()

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from skysail.base.names import Label
-from skysail.core.controller import Loop
+from skysail.core.controller import Controller
 from skysail.kinds.serving.api.types import KINDS
-from skysail.kinds.serving.objects import Claim, Deployment, Job, Pod
+from skysail.kinds.serving.objects import Deployment, Job, PersistentVolumeClaim, Pod
 from skysail.kinds.serving.snapshot import Snapshot
 from skysail.kinds.serving.spec.revisions import ControllerRevision
 from skysail.kube.api.crd import CustomKind
@@ -24,11 +24,11 @@ from skysail.kube.api.resources import (
     POD,
     SERVICE,
 )
-from skysail.kube.cache.cache import Cache, label_values, owner_uids, uids
+from skysail.kube.cache.cache import Cache, index_by_label, index_by_owner, index_by_uid
 
-_OURS = {"labelSelector": Label.MODEL_UID}
+_LABEL_SELECTOR = {"labelSelector": Label.MODEL_UID}
 # Pods are owned by Jobs and ReplicaSets: a label leads to their model.
-model_of = label_values(Label.MODEL_UID)
+model_of = index_by_label(Label.MODEL_UID)
 
 
 class Caches(msgspec.Struct, frozen=True):
@@ -40,21 +40,21 @@ class Caches(msgspec.Struct, frozen=True):
     deployments: Cache[Deployment]
     services: Cache[Object]
     autoscalers: Cache[Object]
-    claims: Cache[Claim]
+    claims: Cache[PersistentVolumeClaim]
     revisions: Cache[ControllerRevision]
 
     @classmethod
     def make(cls) -> Caches:
-        by_owner = {"owner": owner_uids}
+        by_owner = {"owner": index_by_owner}
         return cls(
-            models={kind: Cache(kind.resource, kind.struct, {"uid": uids}) for kind in KINDS},
-            jobs=Cache(JOB, Job, by_owner, _OURS),
-            pods=Cache(POD, Pod, {"model": model_of}, _OURS),
-            deployments=Cache(DEPLOYMENT, Deployment, by_owner, _OURS),
-            services=Cache(SERVICE, Object, by_owner, _OURS),
-            autoscalers=Cache(HORIZONTAL_POD_AUTOSCALER, Object, by_owner, _OURS),
-            claims=Cache(PERSISTENT_VOLUME_CLAIM, Claim, by_owner, _OURS),
-            revisions=Cache(CONTROLLER_REVISION, ControllerRevision, by_owner, _OURS),
+            models={kind: Cache(kind.resource, kind.struct, {"uid": index_by_uid}) for kind in KINDS},
+            jobs=Cache(JOB, Job, by_owner, _LABEL_SELECTOR),
+            pods=Cache(POD, Pod, {"model": model_of}, _LABEL_SELECTOR),
+            deployments=Cache(DEPLOYMENT, Deployment, by_owner, _LABEL_SELECTOR),
+            services=Cache(SERVICE, Object, by_owner, _LABEL_SELECTOR),
+            autoscalers=Cache(HORIZONTAL_POD_AUTOSCALER, Object, by_owner, _LABEL_SELECTOR),
+            claims=Cache(PERSISTENT_VOLUME_CLAIM, PersistentVolumeClaim, by_owner, _LABEL_SELECTOR),
+            revisions=Cache(CONTROLLER_REVISION, ControllerRevision, by_owner, _LABEL_SELECTOR),
         )
 
     @property
@@ -69,18 +69,18 @@ class Caches(msgspec.Struct, frozen=True):
             self.revisions,
         )
 
-    def wake(self, loop: Loop[Snapshot], models: Cache[Any]) -> None:
+    def wake(self, controller: Controller[Snapshot], models: Cache[Any]) -> None:
         """Enqueue a model when one of its children changes.
 
         Pods are owned by a Job or ReplicaSet, so their label names the model.
         """
         for cache in self.children:
             if cache is not self.pods:
-                loop.follow(cache, models)
+                controller.watch_owned(cache, models)
 
         def changed(old: Pod | None, new: Pod | None) -> None:
             owners = {owner for pod in (old, new) if pod for owner in model_of(pod)}
             for root in [root for owner in owners for root in models.by("uid", owner)]:
-                loop.queue.add(root.metadata.key)
+                controller.queue.add(root.metadata.key)
 
         self.pods.subscribe(changed)

@@ -31,11 +31,11 @@ class Counts:
             caches.models[kind].subscribe(partial(self._changed, kind))
 
     def register(self, metrics: Metrics) -> None:
-        metrics.read_by(Metric.MODEL_DEPLOYMENTS, (), lambda: self._created)
-        metrics.read_by(Metric.MODEL_VALIDATIONS, ("status",), lambda: self._validations)
-        metrics.read_by(Metric.MODEL_ROLLOUTS, ("kind", "outcome"), lambda: self._rollouts)
-        metrics.read_by(Metric.MODEL_ROLLBACKS, ("kind",), lambda: self._rollbacks)
-        metrics.read_by(Metric.MODELS_READY, ("kind", "namespace", "name"), self._ready)
+        metrics.add_labelled_callback(Metric.MODEL_DEPLOYMENTS, (), lambda: self._created)
+        metrics.add_labelled_callback(Metric.MODEL_VALIDATIONS, ("status",), lambda: self._validations)
+        metrics.add_labelled_callback(Metric.MODEL_ROLLOUTS, ("kind", "outcome"), lambda: self._rollouts)
+        metrics.add_labelled_callback(Metric.MODEL_ROLLBACKS, ("kind",), lambda: self._rollbacks)
+        metrics.add_labelled_callback(Metric.MODELS_READY, ("kind", "namespace", "name"), self._ready)
 
     def _changed(self, kind: CustomKind, old: Model | None, new: Model | None) -> None:
         if old is None or new is None or not self._leads():
@@ -50,12 +50,15 @@ class Counts:
 
     def _validated(self, old: Model, new: Model) -> None:
         """Count validations. A validation starts with the download of the revision."""
-        before, now = _said(old, Condition.MODEL_VALIDATED), _said(new, Condition.MODEL_VALIDATED)
+        previous, now = (
+            _condition_state(old, Condition.MODEL_VALIDATED),
+            _condition_state(new, Condition.MODEL_VALIDATED),
+        )
         is_on = now == ("Unknown", Reason.VALIDATING)
         is_next = new.status.candidate != old.status.candidate
-        self._validations["started",] += is_on and (before != now or is_next)
+        self._validations["started",] += is_on and (previous != now or is_next)
         result = _VALIDATIONS.get(now[0])
-        if result is not None and before[0] != now[0]:
+        if result is not None and previous[0] != now[0]:
             self._validations[result,] += 1
 
     def _ready(self) -> Figures:
@@ -63,7 +66,7 @@ class Counts:
             return {}
         return {
             (kind.resource.kind, model.metadata.namespace, model.metadata.name): float(
-                _said(model, Condition.READY)[0] == "True"
+                _condition_state(model, Condition.READY)[0] == "True"
             )
             for kind in KINDS
             for model in self._caches.models[kind].all()
@@ -71,13 +74,13 @@ class Counts:
 
 
 def _turned(old: Model, new: Model, type_: Condition) -> bool:
-    return _said(old, type_)[0] != "True" and _said(new, type_)[0] == "True"
+    return _condition_state(old, type_)[0] != "True" and _condition_state(new, type_)[0] == "True"
 
 
 def _is_pinned(model: Model) -> bool:
-    return _said(model, Condition.ROLLED_BACK)[1] == Reason.PINNED
+    return _condition_state(model, Condition.ROLLED_BACK)[1] == Reason.PINNED
 
 
-def _said(model: Model, type_: Condition) -> tuple[str, str]:
-    found = conditions.find(model.status.conditions, type_)
-    return (found.status, found.reason) if found is not None else ("", "")
+def _condition_state(model: Model, type_: Condition) -> tuple[str, str]:
+    condition = conditions.find_condition(model.status.conditions, type_)
+    return (condition.status, condition.reason) if condition is not None else ("", "")

@@ -10,7 +10,7 @@ from skysail.kinds.serving.children import labels
 from skysail.kinds.serving.children.fetch_container import NAME as FETCH
 from skysail.kube.api import resource_validation, workloads
 from skysail.kube.api.objects import Object
-from skysail.kube.api.workloads import Condition, Container, Read, holding, label
+from skysail.kube.api.workloads import Condition, Container, PartialStruct, first_true_condition, label
 
 _DEADLINE = "ProgressDeadlineExceeded"
 _MEMORY = "memory"
@@ -30,25 +30,25 @@ class Job(workloads.Job, frozen=True, gc=False):
     @property
     def circumstances(self) -> str:
         """Hash of the settings and PVC size that the Job was created with."""
-        return (self.metadata.annotations or {}).get(Annotation.CIRCUMSTANCES, "")
+        return (self.metadata.annotations or {}).get(Annotation.PREPARE_CONFIG_HASH, "")
 
 
-class ClaimResources(Read, frozen=True):
+class ClaimResources(PartialStruct, frozen=True):
     requests: dict[str, Any] = {}  # noqa: RUF012 (msgspec copies an empty one)
 
 
-class ClaimSpec(Read, frozen=True):
+class ClaimSpec(PartialStruct, frozen=True):
     access_modes: tuple[str, ...] = ()
     resources: ClaimResources = ClaimResources()
 
 
-class ClaimStatus(Read, frozen=True):
+class ClaimStatus(PartialStruct, frozen=True):
     phase: str = "Pending"
     capacity: dict[str, Any] = {}  # noqa: RUF012 (msgspec copies an empty one)
     conditions: tuple[Condition, ...] = ()
 
 
-class Claim(Object, frozen=True, gc=False):
+class PersistentVolumeClaim(Object, frozen=True, gc=False):
     """PVC that holds the downloaded model, or the PVC that a model is copied from."""
 
     spec: ClaimSpec = ClaimSpec()
@@ -59,7 +59,7 @@ class Claim(Object, frozen=True, gc=False):
         return self.status.phase == "Bound"
 
     @property
-    def is_shared(self) -> bool:
+    def is_multi_node(self) -> bool:
         """Return whether pods on several nodes can mount the PVC."""
         return not _OF_SEVERAL_NODES.isdisjoint(self.spec.access_modes)
 
@@ -68,23 +68,26 @@ class Claim(Object, frozen=True, gc=False):
         """Return the requested size."""
         return str(self.spec.resources.requests.get(_STORAGE, ""))
 
-    def is_below(self, size: str) -> bool:
+    def requests_less_than(self, size: str) -> bool:
         """Return whether the requested size is smaller."""
-        wanted, asked = resource_validation.number(size), resource_validation.number(self.size)
-        return wanted is not None and asked is not None and asked < wanted
+        requested, asked = resource_validation.parse_quantity(size), resource_validation.parse_quantity(self.size)
+        return requested is not None and asked is not None and asked < requested
 
-    def has(self, size: str) -> bool:
+    def has_capacity(self, size: str) -> bool:
         """Return whether the next pod finds at least this size."""
-        wanted, there = resource_validation.number(size), resource_validation.number(self.status.capacity.get(_STORAGE))
-        is_there = wanted is not None and there is not None and there >= wanted
-        return is_there or holding(self.status.conditions, _GROWS_WHEN_MOUNTED) is not None
+        requested, there = (
+            resource_validation.parse_quantity(size),
+            resource_validation.parse_quantity(self.status.capacity.get(_STORAGE)),
+        )
+        is_there = requested is not None and there is not None and there >= requested
+        return is_there or first_true_condition(self.status.conditions, _GROWS_WHEN_MOUNTED) is not None
 
 
-class Resources(Read, frozen=True):
+class Resources(PartialStruct, frozen=True):
     limits: dict[str, Any] = {}  # noqa: RUF012 (msgspec copies an empty one)
 
 
-class ContainerSpec(Read, frozen=True):
+class ContainerSpec(PartialStruct, frozen=True):
     name: str = ""
     resources: Resources = Resources()
 
@@ -111,17 +114,17 @@ class Pod(workloads.Pod, frozen=True, gc=False):
     @property
     def serves(self) -> bool:
         """Return whether the pod serves, ready or not."""
-        return not self.prepares and not self.metadata.is_deleting and not self.is_over
+        return not self.prepares and not self.metadata.is_deleting and not self.is_finished
 
     @property
     def is_ready(self) -> bool:
-        return holding(self.status.conditions, "Ready") is not None
+        return first_true_condition(self.status.conditions, "Ready") is not None
 
     def container(self, name: str) -> Container | None:
-        return next((row for row in self.containers if row.name == name), None)
+        return next((container for container in self.containers if container.name == name), None)
 
     def has_container(self, name: str) -> bool:
-        return any(row.name == name for row in (*self.spec.init_containers, *self.spec.containers))
+        return any(spec.name == name for spec in (*self.spec.init_containers, *self.spec.containers))
 
     @property
     def is_downloading(self) -> bool:
@@ -131,23 +134,23 @@ class Pod(workloads.Pod, frozen=True, gc=False):
     def memory_limit(self, container: str) -> str:
         """Return the memory limit; empty if there is none."""
         rows = (*self.spec.init_containers, *self.spec.containers)
-        return next((str(row.resources.limits.get(_MEMORY, "")) for row in rows if row.name == container), "")
+        return next((str(spec.resources.limits.get(_MEMORY, "")) for spec in rows if spec.name == container), "")
 
 
-class TemplateMeta(Read, frozen=True):
+class TemplateMeta(PartialStruct, frozen=True):
     labels: dict[str, str] = {}  # noqa: RUF012 (msgspec copies an empty one)
 
 
-class Template(Read, frozen=True):
+class Template(PartialStruct, frozen=True):
     metadata: TemplateMeta = TemplateMeta()
 
 
-class DeploymentSpec(Read, frozen=True):
+class DeploymentSpec(PartialStruct, frozen=True):
     replicas: int = 1
     template: Template = Template()
 
 
-class DeploymentStatus(Read, frozen=True):
+class DeploymentStatus(PartialStruct, frozen=True):
     observed_generation: int = 0
     replicas: int = 0
     updated_replicas: int = 0
@@ -180,21 +183,23 @@ class Deployment(Object, frozen=True, gc=False):
         return self.is_current and counts == {self.spec.replicas}
 
     @property
-    def overdue(self) -> str:
+    def deadline_message(self) -> str:
         """Return the message of an exceeded progress deadline, which names the ReplicaSet; empty otherwise."""
-        row = next((row for row in self.status.conditions if row.type == "Progressing"), None)
-        if row is None or not self.is_current or (row.status, row.reason) != ("False", _DEADLINE):
+        condition = next((condition for condition in self.status.conditions if condition.type == "Progressing"), None)
+        if condition is None or not self.is_current or (condition.status, condition.reason) != ("False", _DEADLINE):
             return ""
-        return row.message
+        return condition.message
 
     @property
-    def refusal(self) -> str | None:
+    def replica_failure(self) -> str | None:
         """Return why pods cannot be created, as the ReplicaSet controller reports it, or None."""
-        found = holding(self.status.conditions, "ReplicaFailure")
-        return found.message if found is not None else None
+        condition = first_true_condition(self.status.conditions, "ReplicaFailure")
+        return condition.message if condition is not None else None
 
 
 def newest(pods: Iterable[Pod]) -> Pod | None:
     """Return the newest pod, or None. Timestamps have seconds, so a finished pod counts as older."""
-    in_order = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", not pod.is_over, pod.metadata.name))
+    in_order = sorted(
+        pods, key=lambda pod: (pod.metadata.creation_timestamp or "", not pod.is_finished, pod.metadata.name)
+    )
     return in_order[-1] if in_order else None

@@ -9,7 +9,7 @@ import re
 
 from skysail.kinds.serving.children import manifests, pod_templates
 from skysail.kinds.serving.snapshot import Snapshot
-from skysail.kinds.serving.spec.revisions import Entry
+from skysail.kinds.serving.spec.revisions import Revision
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import DEPLOYMENT
 from skysail.kube.client.client import Client
@@ -23,13 +23,13 @@ _SERVER = "spec.template.spec.containers[0]."
 _VARIABLE = re.compile(rf"{re.escape(_SERVER)}env\[(?P<place>\d+)\]")
 
 
-def is_due(snapshot: Snapshot, entry: Entry) -> bool:
+def is_due(snapshot: Snapshot, revision: Revision) -> bool:
     """Return whether the servers of this revision are about to be created for the first time."""
     deployment = snapshot.deployment
-    return not entry.outcome and (deployment is None or deployment.revision != entry.hash)
+    return not revision.outcome and (deployment is None or deployment.revision != revision.hash)
 
 
-async def refusal(client: Client, snapshot: Snapshot, entry: Entry) -> str | None:
+async def refusal(client: Client, snapshot: Snapshot, revision: Revision) -> str | None:
     """Return why the API server rejects the Deployment, as a sentence with the fix, or None.
 
     Forbidden is not a rejection: a quota or policy may allow the servers later. The actual write reports and retries
@@ -37,27 +37,27 @@ async def refusal(client: Client, snapshot: Snapshot, entry: Entry) -> str | Non
     """
     try:
         await client.apply(
-            DEPLOYMENT, manifests.deployment(snapshot.serving, entry, snapshot.terms), Object, dry_run=True
+            DEPLOYMENT, manifests.deployment(snapshot.serving, revision, snapshot.config), Object, dry_run=True
         )
     except Forbidden:
         return None
     except Invalid as error:
         if snapshot.deployment is None and await _is_taken(client, snapshot):
             return None
-        said = _as_written(_AROUND.sub("", str(error)).strip().removesuffix("."), snapshot, entry)
-        return f"The API server rejects the Deployment of this model: {said}. Fix the named fields."
+        message = _as_written(_AROUND.sub("", str(error)).strip().removesuffix("."), snapshot, revision)
+        return f"The API server rejects the Deployment of this model: {message}. Fix the named fields."
     return None
 
 
-def _as_written(said: str, snapshot: Snapshot, entry: Entry) -> str:
+def _as_written(message: str, snapshot: Snapshot, revision: Revision) -> str:
     """Replace pod template fields by the user's spec fields: our variables precede theirs in the container."""
-    ours = len(pod_templates.environment(snapshot.serving, entry.want))
+    ours = len(pod_templates.environment(snapshot.serving, revision.want))
 
     def variable(found: re.Match[str]) -> str:
         place = int(found["place"]) - ours
         return f"spec.env[{place}]" if place >= 0 else found[0]
 
-    return _VARIABLE.sub(variable, said).replace(f"{_SERVER}resources", "spec.resources")
+    return _VARIABLE.sub(variable, message).replace(f"{_SERVER}resources", "spec.resources")
 
 
 async def _is_taken(client: Client, snapshot: Snapshot) -> bool:

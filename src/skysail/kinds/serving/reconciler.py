@@ -10,27 +10,27 @@ import msgspec
 
 from skysail.base.names import Label
 from skysail.core import pod_pending
-from skysail.core.actions import Note, Plan
+from skysail.core.actions import Event, Plan
 from skysail.core.errors import Stale
-from skysail.core.pod_pending import Obstacle
+from skysail.core.pod_pending import PodEvent
 from skysail.kinds.serving import preflight, takeover
-from skysail.kinds.serving.admission.validation import objections
+from skysail.kinds.serving.admission.validation import validate
 from skysail.kinds.serving.api.types import KINDS, Download, Model
 from skysail.kinds.serving.caches import Caches
 from skysail.kinds.serving.children.fetch_container import NAME as FETCH
-from skysail.kinds.serving.objects import Claim, Deployment, Job, Pod
+from skysail.kinds.serving.objects import Deployment, Job, PersistentVolumeClaim, Pod
 from skysail.kinds.serving.plan import download_progress, failure, planner, target_revision
-from skysail.kinds.serving.plan.failure import Mishap
+from skysail.kinds.serving.plan.failure import RevisionFailure
 from skysail.kinds.serving.plan.target_revision import Target
 from skysail.kinds.serving.snapshot import Snapshot
 from skysail.kinds.serving.spec import model_uri, revisions
-from skysail.kinds.serving.spec.config import Terms
-from skysail.kinds.serving.spec.desired import serving
-from skysail.kinds.serving.spec.revisions import ControllerRevision, Entry
+from skysail.kinds.serving.spec.config import ServingConfig
+from skysail.kinds.serving.spec.desired import desired_model
+from skysail.kinds.serving.spec.revisions import ControllerRevision, Revision
 from skysail.kube import diagnostics
 from skysail.kube.api.crd import CustomKind
-from skysail.kube.api.objects import Key, Object, version
-from skysail.kube.api.rbac import Right, reading
+from skysail.kube.api.objects import Key, Object, resource_version
+from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import (
     CONTROLLER_REVISION,
     DEPLOYMENT,
@@ -41,40 +41,40 @@ from skysail.kube.api.resources import (
     SERVICE,
     Resource,
 )
-from skysail.kube.client.client import Client, decoded
+from skysail.kube.client.client import Client, decode_reply
 from skysail.kube.client.errors import NotFound
-from skysail.kube.diagnostics import Evidence
+from skysail.kube.diagnostics import PodDiagnostics
 
-RIGHTS = (
+POLICY_RULES = (
     *(
         right
         for kind in KINDS
         for right in (
-            reading(kind.resource),
+            read_rule(kind.resource),
             # Removes the finalizers of the previous operator.
-            Right(kind.resource, ("patch",)),
-            Right(kind.resource, ("update",), subresource="status"),
+            PolicyRule(kind.resource, ("patch",)),
+            PolicyRule(kind.resource, ("update",), subresource="status"),
             # Some clusters require this to set blockOwnerDeletion in an owner reference.
-            Right(kind.resource, ("update",), subresource="finalizers"),
+            PolicyRule(kind.resource, ("update",), subresource="finalizers"),
         )
     ),
     *(
         right
         for resource in (JOB, SERVICE, HORIZONTAL_POD_AUTOSCALER, CONTROLLER_REVISION)
-        for right in (reading(resource), Right(resource, ("create", "delete", "patch")))
+        for right in (read_rule(resource), PolicyRule(resource, ("create", "delete", "patch")))
     ),
     *(
         right
         for resource in (DEPLOYMENT, PERSISTENT_VOLUME_CLAIM)
-        for right in (reading(resource), Right(resource, ("create", "patch")))
+        for right in (read_rule(resource), PolicyRule(resource, ("create", "patch")))
     ),
-    *takeover.RIGHTS,
-    reading(POD),
-    *diagnostics.RIGHTS,
+    *takeover.POLICY_RULES,
+    read_rule(POD),
+    *diagnostics.POLICY_RULES,
 )
 
 # The Job controller creates pods at once; a pod missing for this long has a cause to look up.
-_PATIENCE = timedelta(seconds=10)
+_GRACE = timedelta(seconds=10)
 
 T = TypeVar("T", bound=Object)
 
@@ -83,18 +83,18 @@ class _List(msgspec.Struct, Generic[T], frozen=True):
     items: tuple[T, ...]
 
 
-class Models:
+class ModelReconciler:
     """Reconciler of one of the kinds."""
 
     def __init__(
-        self, kind: CustomKind, client: Client, caches: Caches, now: Callable[[], datetime], terms: Terms
+        self, kind: CustomKind, client: Client, caches: Caches, now: Callable[[], datetime], config: ServingConfig
     ) -> None:
         self.kind = kind
         self._client = client
-        self._evidence = Evidence(client)
+        self._diagnostics = PodDiagnostics(client)
         self._caches = caches
         self._now = now
-        self._terms = terms
+        self._config = config
 
     @property
     def resource(self) -> Resource:
@@ -104,35 +104,35 @@ class Models:
         model: Model | None = self._caches.models[self.kind].get(key)
         if model is None:
             return None
-        snapshot = self._cached(model)
-        if model.metadata.is_deleting or objections(model, self._terms):
+        snapshot = self._from_cache(model)
+        if model.metadata.is_deleting or validate(model, self._config):
             return snapshot
-        wanted = target_revision.target(snapshot)
-        if _is_decisive(snapshot, wanted):
-            snapshot = await self._sure(snapshot)
-            wanted = target_revision.target(snapshot)
-        if wanted is None:
+        target = target_revision.target(snapshot)
+        if _needs_live_state(snapshot, target):
+            snapshot = await self._with_live_state(snapshot)
+            target = target_revision.target(snapshot)
+        if target is None:
             return snapshot
-        if wanted.entry is not None or snapshot.job is None or snapshot.job.is_complete:
-            before = await takeover.find(self._client, snapshot)
-            snapshot = msgspec.structs.replace(snapshot, predecessor=before)
-        if wanted.entry is None:
-            return await self._prepared(await self._with_source(snapshot, wanted), wanted)
-        return await self._served(snapshot, wanted, wanted.entry)
+        if target.entry is not None or snapshot.job is None or snapshot.job.is_complete:
+            previous = await takeover.find_legacy_deployment(self._client, snapshot)
+            snapshot = msgspec.structs.replace(snapshot, predecessor=previous)
+        if target.entry is None:
+            return await self._prepared(await self._with_source(snapshot, target), target)
+        return await self._served(snapshot, target, target.entry)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         return planner.plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: Note) -> Plan:
-        return planner.refused(snapshot, why)
+    def on_rejected(self, snapshot: Snapshot, event: Event) -> Plan:
+        return planner.refused(snapshot, event)
 
-    def _cached(self, model: Model) -> Snapshot:
-        identity, caches, wanted = model.metadata.identity, self._caches, serving(model, self._terms)
-        names = wanted.names
+    def _from_cache(self, model: Model) -> Snapshot:
+        identity, caches, desired = model.metadata.identity, self._caches, desired_model(model, self._config)
+        names = desired.names
         return Snapshot(
             object=model,
-            serving=wanted,
-            terms=self._terms,
+            serving=desired,
+            config=self._config,
             now=self._now(),
             job=_named(caches.jobs.by("owner", identity), names.job),
             pods=tuple(caches.pods.by("model", identity)),
@@ -143,7 +143,7 @@ class Models:
             **_known(caches.revisions.by("owner", identity)),
         )
 
-    async def _sure(self, snapshot: Snapshot) -> Snapshot:
+    async def _with_live_state(self, snapshot: Snapshot) -> Snapshot:
         """Read model, history and PVC from the API server before a revision is prepared or servers change.
 
         A stale cache would restore an old revision or download one twice.
@@ -155,16 +155,18 @@ class Models:
         listed = await self._list(CONTROLLER_REVISION, model, _List[ControllerRevision])
         known = _newest((*self._caches.revisions.by("owner", model.metadata.identity), *_owned(listed.items, model)))
         names = snapshot.serving.names
-        claim = snapshot.claim or (await self._find(PERSISTENT_VOLUME_CLAIM, model, names.claim, Claim))
-        snapshot = msgspec.structs.replace(snapshot, claim=claim, **_known(known))
-        wanted = target_revision.target(snapshot)
-        if wanted is None or wanted.entry is not None:
+        pvc = snapshot.claim or (await self._find(PERSISTENT_VOLUME_CLAIM, model, names.claim, PersistentVolumeClaim))
+        snapshot = msgspec.structs.replace(snapshot, claim=pvc, **_known(known))
+        target = target_revision.target(snapshot)
+        if target is None or target.entry is not None:
             return snapshot
         # A get is never stale, while a list may be.
-        found = await self._find(CONTROLLER_REVISION, model, names.revision(wanted.hash), ControllerRevision)
+        controller_revision = await self._find(
+            CONTROLLER_REVISION, model, names.revision(target.hash), ControllerRevision
+        )
         job = snapshot.job or await self._find(JOB, model, names.job, Job)
-        there = known if found is None else _newest((*known, found))
-        return msgspec.structs.replace(snapshot, job=job, **_known(there))
+        controller_revisions = known if controller_revision is None else _newest((*known, controller_revision))
+        return msgspec.structs.replace(snapshot, job=job, **_known(controller_revisions))
 
     async def _find(self, resource: Resource, model: Model, name: str, type_: type[T]) -> T | None:
         """Return an object that the model owns, or None if it does not exist or the kind has no such child."""
@@ -176,124 +178,133 @@ class Models:
             return None
         return next(iter(_owned((found,), model)), None)
 
-    async def _with_source(self, snapshot: Snapshot, wanted: Target) -> Snapshot:
+    async def _with_source(self, snapshot: Snapshot, target: Target) -> Snapshot:
         """Add the user's PVC that the model is copied from, if a pod that mounts it is about to be created."""
-        name, job = model_uri.claim(wanted.want.uri), snapshot.job
+        name, job = model_uri.pvc_name(target.want.uri), snapshot.job
         if not name or (job is not None and not job.is_complete):
             return snapshot
         try:
-            found = await self._client.get(PERSISTENT_VOLUME_CLAIM, snapshot.object.metadata.namespace, name, Claim)
+            pvc = await self._client.get(
+                PERSISTENT_VOLUME_CLAIM, snapshot.object.metadata.namespace, name, PersistentVolumeClaim
+            )
         except NotFound:
             return snapshot
-        return msgspec.structs.replace(snapshot, source=found)
+        return msgspec.structs.replace(snapshot, source=pvc)
 
-    async def _prepared(self, snapshot: Snapshot, wanted: Target) -> Snapshot:
+    async def _prepared(self, snapshot: Snapshot, target: Target) -> Snapshot:
         """Add what the planner needs to know about the prepare Job."""
         job = snapshot.job
-        if job is None or job.revision != wanted.hash or job.metadata.is_deleting:
+        if job is None or job.revision != target.hash or job.metadata.is_deleting:
             return snapshot
         if job.is_over:
-            snapshot = await self._with_pods(snapshot, wanted)
-            known = snapshot.object.status.failure
-            mishap = None if job.is_complete else failure.of_preparation(snapshot, job)
-            is_news = mishap is not None and not failure.is_known(known, mishap.failure)
-            return await self._with_log(snapshot, mishap) if mishap is not None and is_news else snapshot
-        pods = snapshot.preparing(wanted.hash)
+            snapshot = await self._with_pods(snapshot, target)
+            previous = snapshot.object.status.failure
+            failed = None if job.is_complete else failure.prepare_failure(snapshot, job)
+            is_news = failed is not None and not failure.is_recorded(previous, failed.failure)
+            return await self._with_log(snapshot, failed) if failed is not None and is_news else snapshot
+        pods = snapshot.preparing(target.hash)
         if not pods and _has_waited(snapshot, job):
-            return msgspec.structs.replace(snapshot, complaint=await self._evidence.complaint(job))
+            return msgspec.structs.replace(snapshot, create_failure=await self._diagnostics.last_create_failure(job))
         loading = next((pod for pod in pods if pod.is_downloading), None)
-        if loading is not None and download_progress.is_due(snapshot, loading, wanted.hash):
+        if loading is not None and download_progress.is_due(snapshot, loading, target.hash):
             return msgspec.structs.replace(snapshot, download=await self._progress(snapshot, loading))
         return await self._with_obstacle(snapshot, pods)
 
-    async def _served(self, snapshot: Snapshot, wanted: Target, entry: Entry) -> Snapshot:
+    async def _served(self, snapshot: Snapshot, target: Target, revision: Revision) -> Snapshot:
         """Add what the planner needs to know about servers that are not ready."""
-        if target_revision.aim(snapshot, wanted) is not entry:
+        if target_revision.rollout_revision(snapshot, target) is not revision:
             return snapshot
-        if preflight.is_due(snapshot, entry):
-            return msgspec.structs.replace(snapshot, refusal=await preflight.refusal(self._client, snapshot, entry))
-        snapshot = await self._with_obstacle(snapshot, snapshot.serving_pods(entry.hash))
-        if _is_told(snapshot, wanted, failure.of_servers(snapshot, entry)):
+        if preflight.is_due(snapshot, revision):
+            return msgspec.structs.replace(
+                snapshot, preflight_error=await preflight.refusal(self._client, snapshot, revision)
+            )
+        snapshot = await self._with_obstacle(snapshot, snapshot.serving_pods(revision.hash))
+        if _is_already_reported(snapshot, target, failure.rollout_failure(snapshot, revision)):
             return snapshot
         # Read live data: this failure may roll a revision back, and caches may be stale.
-        snapshot = await self._with_servers(snapshot, wanted)
-        mishap = failure.of_servers(snapshot, entry)
-        return snapshot if mishap is None else await self._with_log(snapshot, mishap)
+        snapshot = await self._with_live_deployment(snapshot, target)
+        failed = failure.rollout_failure(snapshot, revision)
+        return snapshot if failed is None else await self._with_log(snapshot, failed)
 
-    async def _with_servers(self, snapshot: Snapshot, wanted: Target) -> Snapshot:
+    async def _with_live_deployment(self, snapshot: Snapshot, target: Target) -> Snapshot:
         model, name = snapshot.object, snapshot.serving.names.deployment
         deployment = await self._find(DEPLOYMENT, model, name, Deployment)
-        if deployment is None or deployment.revision != wanted.hash:
+        if deployment is None or deployment.revision != target.hash:
             raise Stale(f"cached Deployment of {model.metadata.key} is stale")
-        return await self._with_pods(msgspec.structs.replace(snapshot, deployment=deployment), wanted)
+        return await self._with_pods(msgspec.structs.replace(snapshot, deployment=deployment), target)
 
-    async def _with_pods(self, snapshot: Snapshot, wanted: Target) -> Snapshot:
+    async def _with_pods(self, snapshot: Snapshot, target: Target) -> Snapshot:
         """Add the pods from the API server: they hold the result, and caches may lag. Deleted pods stay as evidence."""
-        found = await self._list(POD, snapshot.object, _List[Pod], f",{Label.REVISION}={wanted.hash}")
+        found = await self._list(POD, snapshot.object, _List[Pod], f",{Label.REVISION}={target.hash}")
         return msgspec.structs.replace(snapshot, pods=_newest((*snapshot.pods, *found.items)))
 
-    async def _with_log(self, snapshot: Snapshot, mishap: Mishap) -> Snapshot:
-        crash = mishap.crash
-        if crash is None:
+    async def _with_log(self, snapshot: Snapshot, failed: RevisionFailure) -> Snapshot:
+        container_crash = failed.crash
+        if container_crash is None:
             return snapshot
-        log = await self._evidence.log(crash.pod.metadata.key, crash.container, before=crash.is_running)
+        log = await self._diagnostics.log_tail(
+            container_crash.pod.metadata.key, container_crash.container, previous=container_crash.is_running
+        )
         return msgspec.structs.replace(snapshot, log=log)
 
     async def _with_obstacle(self, snapshot: Snapshot, pods: tuple[Pod, ...]) -> Snapshot:
-        stuck = pod_pending.stuck(pods, snapshot.now)
-        told = None if stuck is None else await self._evidence.newest(stuck)
-        if stuck is None or told is None:
+        stuck = pod_pending.first_stuck_pod(pods, snapshot.now)
+        event = None if stuck is None else await self._diagnostics.latest_event(stuck)
+        if stuck is None or event is None:
             return snapshot
-        return msgspec.structs.replace(snapshot, obstacle=Obstacle(stuck.metadata.name, told.reason, told.note))
+        return msgspec.structs.replace(snapshot, pod_event=PodEvent(stuck.metadata.name, event.reason, event.note))
 
     async def _progress(self, snapshot: Snapshot, pod: Pod) -> Download | None:
-        line = await self._evidence.log(pod.metadata.key, FETCH, lines=1)
-        return None if line is None else download_progress.download(line, snapshot.now)
+        line = await self._diagnostics.log_tail(pod.metadata.key, FETCH, lines=1)
+        return None if line is None else download_progress.parse(line, snapshot.now)
 
     async def _list(self, resource: Resource, model: Model, type_: type[_List[T]], more: str = "") -> _List[T]:
         query = {"labelSelector": f"{Label.MODEL_UID}={model.metadata.uid}{more}"}
-        return decoded(await self._client.list_page(resource, model.metadata.namespace, query), type_)
+        return decode_reply(await self._client.list_page(resource, model.metadata.namespace, query), type_)
 
 
-def _is_decisive(snapshot: Snapshot, wanted: Target | None) -> bool:
+def _needs_live_state(snapshot: Snapshot, target: Target | None) -> bool:
     """Return whether a plan from stale data could do harm."""
-    if wanted is None:
+    if target is None:
         return True
-    if wanted.entry is None:
+    if target.entry is None:
         job, needs_volume = snapshot.job, snapshot.serving.storage is not None
         if job is None or job.is_over or (needs_volume and snapshot.claim is None):
             return True
-        return job.revision != wanted.hash and not job.metadata.is_deleting
-    aim, deployment = target_revision.aim(snapshot, wanted), snapshot.deployment
+        return job.revision != target.hash and not job.metadata.is_deleting
+    aim, deployment = target_revision.rollout_revision(snapshot, target), snapshot.deployment
     return aim is not None and (deployment is None or deployment.revision != aim.hash)
 
 
-def _is_told(snapshot: Snapshot, wanted: Target, mishap: Mishap | None) -> bool:
+def _is_already_reported(snapshot: Snapshot, target: Target, failed: RevisionFailure | None) -> bool:
     """Return whether the failure of the servers is already recorded, or there is none."""
-    known = target_revision.verdict(snapshot, wanted)
-    if mishap is None:
+    previous = target_revision.recorded_failure(snapshot, target)
+    if failed is None:
         return True
-    return known is not None and (known.reason, known.exit_code) == (mishap.failure.reason, mishap.failure.exit_code)
+    return previous is not None and (previous.reason, previous.exit_code) == (
+        failed.failure.reason,
+        failed.failure.exit_code,
+    )
 
 
 def _has_waited(snapshot: Snapshot, job: Job) -> bool:
     made = job.metadata.creation_timestamp
-    return made is not None and snapshot.now - datetime.fromisoformat(made) >= _PATIENCE
+    return made is not None and snapshot.now - datetime.fromisoformat(made) >= _GRACE
 
 
 def _known(stored: Iterable[ControllerRevision]) -> dict[str, Any]:
     """Return the history in the order of its numbers, and the revisions that cannot be read."""
-    read = [(each, revisions.entry(each)) for each in stored]
-    entries = [entry for _, entry in read if entry is not None]
+    read = [(controller_revision, revisions.from_object(controller_revision)) for controller_revision in stored]
+    entries = [revision for _, revision in read if revision is not None]
     return {
-        "history": tuple(sorted(entries, key=lambda entry: (entry.number, entry.hash))),
-        "strays": tuple(each for each, entry in read if entry is None),
+        "history": tuple(sorted(entries, key=lambda revision: (revision.number, revision.hash))),
+        "unlisted_revisions": tuple(controller_revision for controller_revision, revision in read if revision is None),
     }
 
 
 def _newest(objects: tuple[T, ...]) -> tuple[T, ...]:
     """Return each object once, in its newest version: a list may be older than the cache."""
-    return tuple({each.metadata.uid: each for each in sorted(objects, key=version)}.values())
+    return tuple({each.metadata.uid: each for each in sorted(objects, key=resource_version)}.values())
 
 
 def _owned(objects: tuple[T, ...], model: Model) -> tuple[T, ...]:

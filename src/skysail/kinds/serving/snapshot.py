@@ -6,12 +6,12 @@ from datetime import datetime
 
 import msgspec
 
-from skysail.core.pod_pending import Obstacle
+from skysail.core.pod_pending import PodEvent
 from skysail.kinds.serving.api.types import Download, Model
-from skysail.kinds.serving.objects import Claim, Deployment, Job, Pod
-from skysail.kinds.serving.spec.config import Terms
-from skysail.kinds.serving.spec.desired import Serving
-from skysail.kinds.serving.spec.revisions import ControllerRevision, Entry
+from skysail.kinds.serving.objects import Deployment, Job, PersistentVolumeClaim, Pod
+from skysail.kinds.serving.spec.config import ServingConfig
+from skysail.kinds.serving.spec.desired import DesiredModel
+from skysail.kinds.serving.spec.revisions import ControllerRevision, Revision
 from skysail.kube.api.objects import Object
 
 
@@ -19,35 +19,35 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Input of a model's plan.
 
     - `job`: Job that prepares a revision.
-    - `history`: prepared revisions in the order of their numbers; `strays`: revisions that cannot be read.
+    - `history`: prepared revisions in the order of their numbers; `unlisted_revisions`: revisions that cannot be read.
     - `source`: PVC that the target revision is copied from.
     - `predecessor`: Deployment of the previous operator.
     - `log`: last lines of the failed container.
-    - `complaint`: why the Job controller creates no pod.
-    - `obstacle`: why a pod does not start on its node.
+    - `create_failure`: why the Job controller creates no pod.
+    - `pod_event`: why a pod does not start on its node.
     - `download`: progress of the download; None if unknown.
-    - `refusal`: why the API server rejects the servers that are about to be created.
+    - `preflight_error`: why the API server rejects the servers that are about to be created.
     """
 
     object: Model
-    serving: Serving
-    terms: Terms
+    serving: DesiredModel
+    config: ServingConfig
     now: datetime
     job: Job | None = None
     pods: tuple[Pod, ...] = ()
     deployment: Deployment | None = None
     services: tuple[Object, ...] = ()
     autoscaler: Object | None = None
-    claim: Claim | None = None
-    source: Claim | None = None
-    history: tuple[Entry, ...] = ()
-    strays: tuple[ControllerRevision, ...] = ()
+    claim: PersistentVolumeClaim | None = None
+    source: PersistentVolumeClaim | None = None
+    history: tuple[Revision, ...] = ()
+    unlisted_revisions: tuple[ControllerRevision, ...] = ()
     predecessor: Object | None = None
     log: str | None = None
-    complaint: str | None = None
-    obstacle: Obstacle | None = None
+    create_failure: str | None = None
+    pod_event: PodEvent | None = None
     download: Download | None = None
-    refusal: str | None = None
+    preflight_error: str | None = None
 
     def preparing(self, revision: str) -> tuple[Pod, ...]:
         """Return the pods that prepare this revision."""

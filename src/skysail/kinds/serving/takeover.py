@@ -5,40 +5,40 @@ from __future__ import annotations
 from skysail.base.names import Condition, Label, Reason
 from skysail.kinds.serving.snapshot import Snapshot
 from skysail.kube.api.objects import Object
-from skysail.kube.api.rbac import Right
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import DEPLOYMENT
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import NotFound
 
-RIGHTS = (Right(DEPLOYMENT, ("delete",)),)
+POLICY_RULES = (PolicyRule(DEPLOYMENT, ("delete",)),)
 
 _INFERENCE = "inference"
 
 
-async def find(client: Client, snapshot: Snapshot) -> Object | None:
+async def find_legacy_deployment(client: Client, snapshot: Snapshot) -> Object | None:
     """Return the Deployment of the previous operator, or None if there is none or ours has replaced it."""
     name = snapshot.serving.names.predecessor
-    if not name or not _may_be_there(snapshot):
+    if not name or not _may_exist(snapshot):
         return None
     try:
         found = await client.get(DEPLOYMENT, snapshot.object.metadata.namespace, name, Object)
     except NotFound:
         return None
-    return found if _is_of(snapshot.object, found) else None
+    return found if _belongs_to(snapshot.object, found) else None
 
 
-def _may_be_there(snapshot: Snapshot) -> bool:
+def _may_exist(snapshot: Snapshot) -> bool:
     """Look for a legacy Deployment only until the status records that the take-over is complete."""
     status, deployment = snapshot.object.status, snapshot.deployment
     if not status.revision:
         return not snapshot.services or (deployment is not None and deployment.is_rolled_out)
-    said = {row.type: row for row in status.conditions}
-    moving, accepted = said.get(Condition.PROGRESSING), said.get(Condition.ACCEPTED)
+    reported = {condition.type: condition for condition in status.conditions}
+    moving, accepted = reported.get(Condition.PROGRESSING), reported.get(Condition.ACCEPTED)
     is_refused = accepted is not None and accepted.status == "False"
-    return is_refused or (moving is not None and moving.reason == Reason.TAKING_OVER)
+    return is_refused or (moving is not None and moving.reason == Reason.ADOPTING)
 
 
-def _is_of(model: Object, deployment: Object) -> bool:
+def _belongs_to(model: Object, deployment: Object) -> bool:
     """Return whether the Deployment belongs to this model: by owner, or without an owner by its legacy labels."""
     owner, labels = deployment.metadata.controller, deployment.metadata.labels or {}
     if owner is not None:

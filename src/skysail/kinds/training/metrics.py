@@ -9,10 +9,10 @@ from skysail.base.metrics import Metrics
 from skysail.base.names import Condition, Metric
 from skysail.core import conditions
 from skysail.kinds.training.api.training_job import TRAINING_JOB, Attempt, TrainingJob
-from skysail.kinds.training.children.replica_groups import groups
+from skysail.kinds.training.children.replica_groups import replica_groups
 from skysail.kinds.training.objects import WORKER
 from skysail.kinds.training.plan import attempts
-from skysail.kinds.training.progress.report import number
+from skysail.kinds.training.progress.report import parse_number
 from skysail.kinds.training.reconciler import Caches
 
 _LOSS = ("loss", "train_loss")
@@ -22,7 +22,7 @@ _GPU_UTILIZATION = ("gpu_utilization", "gpu_utilization_percent")
 Figures = Mapping[tuple[str, ...], float]
 
 
-class Counts:
+class TrainingMetrics:
     """Counters of status transitions. Each transition is written once, so the replicas together count it once."""
 
     def __init__(self, caches: Caches, leads: Callable[[], bool]) -> None:
@@ -37,21 +37,25 @@ class Counts:
 
     def register(self, metrics: Metrics) -> None:
         named, each = ("namespace",), ("namespace", "name")
-        metrics.read_by(Metric.TRAINING_JOBS_CREATED, named, lambda: self._created)
-        metrics.read_by(Metric.TRAINING_JOBS_COMPLETED, named, lambda: self._completed)
-        metrics.read_by(Metric.TRAINING_JOBS_FAILED, ("namespace", "reason"), lambda: self._failed)
-        metrics.read_by(Metric.TRAINING_JOB_ATTEMPTS, ("namespace", "cause"), lambda: self._attempts)
-        metrics.read_by(Metric.TRAINING_JOB_LOST, named, lambda: self._lost)
-        metrics.read_by(Metric.TRAINING_JOB_STATE, (*each, "state"), self._states)
-        metrics.read_by(Metric.TRAINING_JOB_GPUS, named, lambda: self._allocated(gpus=True))
-        metrics.read_by(Metric.TRAINING_JOB_WORKERS, named, lambda: self._allocated(gpus=False))
-        metrics.read_by(Metric.TRAINING_JOB_PROGRESS, each, lambda: self._each(_percent))
-        metrics.read_by(Metric.TRAINING_JOB_EPOCH, each, lambda: self._each(_epoch))
-        metrics.read_by(Metric.TRAINING_JOB_LOSS, each, lambda: self._each(lambda job: _told(job, _LOSS)))
-        metrics.read_by(Metric.TRAINING_JOB_ACCURACY, each, lambda: self._each(lambda job: _told(job, _ACCURACY)))
-        metrics.read_by(Metric.TRAINING_JOB_GPU_UTILIZATION, each, lambda: self._each(_used))
+        metrics.add_labelled_callback(Metric.TRAINING_JOBS_CREATED, named, lambda: self._created)
+        metrics.add_labelled_callback(Metric.TRAINING_JOBS_COMPLETED, named, lambda: self._completed)
+        metrics.add_labelled_callback(Metric.TRAINING_JOBS_FAILED, ("namespace", "reason"), lambda: self._failed)
+        metrics.add_labelled_callback(Metric.TRAINING_JOB_ATTEMPTS, ("namespace", "cause"), lambda: self._attempts)
+        metrics.add_labelled_callback(Metric.TRAINING_JOB_LOST, named, lambda: self._lost)
+        metrics.add_labelled_callback(Metric.TRAINING_JOB_STATE, (*each, "state"), self._states)
+        metrics.add_labelled_callback(Metric.TRAINING_JOB_GPUS, named, lambda: self._allocated(gpus=True))
+        metrics.add_labelled_callback(Metric.TRAINING_JOB_WORKERS, named, lambda: self._allocated(gpus=False))
+        metrics.add_labelled_callback(Metric.TRAINING_JOB_PROGRESS, each, lambda: self._each(_percent))
+        metrics.add_labelled_callback(Metric.TRAINING_JOB_EPOCH, each, lambda: self._each(_epoch))
+        metrics.add_labelled_callback(
+            Metric.TRAINING_JOB_LOSS, each, lambda: self._each(lambda job: _reported_metric(job, _LOSS))
+        )
+        metrics.add_labelled_callback(
+            Metric.TRAINING_JOB_ACCURACY, each, lambda: self._each(lambda job: _reported_metric(job, _ACCURACY))
+        )
+        metrics.add_labelled_callback(Metric.TRAINING_JOB_GPU_UTILIZATION, each, lambda: self._each(_used))
         kind = TRAINING_JOB.resource.kind
-        metrics.rename(kind, time=Metric.TRAINING_JOB_PASS_TIME, errors=Metric.TRAINING_JOB_PASS_ERRORS)
+        metrics.add_legacy_names(kind, time=Metric.TRAINING_JOB_PASS_TIME, errors=Metric.TRAINING_JOB_PASS_ERRORS)
 
     def _changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
         if old is None or new is None or not self._leads():
@@ -64,7 +68,7 @@ class Counts:
                 self._failed[namespace, _reason(new)] += 1
         for attempt in _ended(old, new):
             self._attempts[namespace, str(attempt.cause)] += 1
-            self._lost[namespace,] += lost_seconds(new, attempt)
+            self._lost[namespace,] += lost_training_seconds(new, attempt)
 
     def _jobs(self) -> list[TrainingJob]:
         return self._caches.training.all() if self._leads() else []
@@ -80,22 +84,23 @@ class Counts:
         found: Counter[tuple[str, ...]] = Counter()
         for job in self._jobs():
             held: dict[str, int] = {
-                group.role: group.gpus if gpus else int(group.role == WORKER) for group in groups(job.spec)
+                replica_group.role: replica_group.gpus if gpus else int(replica_group.role == WORKER)
+                for replica_group in replica_groups(job.spec)
             }
             pods = self._caches.pods.by("training", job.metadata.identity)
             found[job.metadata.namespace,] += sum(
-                held.get(pod.role, 0) for pod in pods if pod.spec.node_name and not pod.is_over
+                held.get(pod.role, 0) for pod in pods if pod.spec.node_name and not pod.is_finished
             )
         return found
 
 
-def lost_seconds(job: TrainingJob, attempt: Attempt) -> float:
+def lost_training_seconds(job: TrainingJob, attempt: Attempt) -> float:
     """Return the seconds that an attempt trained since its last checkpoint: that work is repeated."""
     if attempt.cause == "Succeeded" or attempt.run_time is None or attempt.end_time is None:
         return 0.0
     saved = job.status.checkpoint.save_time if job.status.checkpoint else None
-    since = max(attempts.moment(attempt.run_time), attempts.moment(saved or attempt.run_time))
-    return max(0.0, (attempts.moment(attempt.end_time) - since).total_seconds())
+    since = max(attempts.parse_time(attempt.run_time), attempts.parse_time(saved or attempt.run_time))
+    return max(0.0, (attempts.parse_time(attempt.end_time) - since).total_seconds())
 
 
 def _ended(old: TrainingJob, new: TrainingJob) -> list[Attempt]:
@@ -108,8 +113,8 @@ def _named(job: TrainingJob) -> tuple[str, str]:
 
 
 def _reason(job: TrainingJob) -> str:
-    found = conditions.find(job.status.conditions, Condition.SUCCEEDED)
-    return found.reason if found else ""
+    condition = conditions.find_condition(job.status.conditions, Condition.SUCCEEDED)
+    return condition.reason if condition else ""
 
 
 def _percent(job: TrainingJob) -> float | None:
@@ -121,10 +126,10 @@ def _epoch(job: TrainingJob) -> float | None:
 
 
 def _used(job: TrainingJob) -> float | None:
-    return _told(job, _GPU_UTILIZATION)
+    return _reported_metric(job, _GPU_UTILIZATION)
 
 
-def _told(job: TrainingJob, names: tuple[str, ...]) -> float | None:
+def _reported_metric(job: TrainingJob, names: tuple[str, ...]) -> float | None:
     metrics = job.status.progress.metrics if job.status.progress else ()
-    values = {metric.name: number(metric.value) for metric in metrics}
+    values = {metric.name: parse_number(metric.value) for metric in metrics}
     return next((value for name in names if (value := values.get(name)) is not None), None)

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import msgspec
 
 from skysail.base.names import Annotation, Label
-from skysail.kinds.training.api.training_job import NewestCheckpoint
+from skysail.kinds.training.api.training_job import LatestCheckpoint
 from skysail.kube.api import workloads
 from skysail.kube.api.objects import Object
-from skysail.kube.api.workloads import Read, label
+from skysail.kube.api.workloads import PartialStruct, label
 
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 WORKER = "worker"
@@ -19,7 +19,7 @@ WORKER = "worker"
 EVALUATOR = "evaluator"
 
 
-class JobSpec(Read, frozen=True):
+class JobSpec(PartialStruct, frozen=True):
     parallelism: int = 1
 
 
@@ -45,17 +45,17 @@ class Job(workloads.Job, frozen=True, gc=False):
 
     @property
     def trained_spec(self) -> str:
-        return (self.metadata.annotations or {}).get(Annotation.TRAINED_SPEC, "")
+        return (self.metadata.annotations or {}).get(Annotation.ATTEMPT_SPEC_HASH, "")
 
     @property
-    def resumed_from(self) -> NewestCheckpoint | None:
+    def resumed_from(self) -> LatestCheckpoint | None:
         """Return the checkpoint in the annotation.
 
         Returns None if the annotation is invalid, because users can edit it.
         """
         text = (self.metadata.annotations or {}).get(Annotation.RESUMED_FROM, "null")
         try:
-            return msgspec.json.decode(text, type=NewestCheckpoint | None)
+            return msgspec.json.decode(text, type=LatestCheckpoint | None)
         except msgspec.DecodeError:
             return None
 
@@ -65,7 +65,7 @@ class Job(workloads.Job, frozen=True, gc=False):
         return _indexes(self.status.completed_indexes)
 
     @property
-    def worn_out(self) -> frozenset[int]:
+    def exhausted_indexes(self) -> frozenset[int]:
         """Return the indexes whose retries are exhausted."""
         return _indexes(self.status.failed_indexes)
 
@@ -101,7 +101,7 @@ class Pod(workloads.Pod, frozen=True, gc=False):
         return not self._had_ended(datetime.fromisoformat(due) - grace)
 
     @property
-    def was_cut_off(self) -> bool:
+    def was_interrupted(self) -> bool:
         """Return whether the pod was deleted or disrupted before it finished.
 
         A program that saves on SIGTERM may exit 0.
@@ -119,21 +119,23 @@ class Pod(workloads.Pod, frozen=True, gc=False):
 
         Times have a resolution of one second: an exit in the same second counts as caused by the signal.
         """
-        ends = [end.finished_at for row in self.status.container_statuses if (end := row.state.terminated)]
+        ends = [end.finished_at for container in self.status.container_statuses if (end := container.state.terminated)]
         known = [datetime.fromisoformat(end) for end in ends if end]
-        return self.is_over and bool(known) and max(known) < moment
+        return self.is_finished and bool(known) and max(known) < moment
 
 
-def newest(pods: Iterable[Pod]) -> dict[tuple[str, int], Pod]:
+def latest_by_rank(pods: Iterable[Pod]) -> dict[tuple[str, int], Pod]:
     """Return the newest pod of each rank.
 
     Creation times have a resolution of one second: in the same second, a finished pod is the older one.
     """
-    in_order = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", not pod.is_over, pod.metadata.name))
+    in_order = sorted(
+        pods, key=lambda pod: (pod.metadata.creation_timestamp or "", not pod.is_finished, pod.metadata.name)
+    )
     return {(pod.role, pod.index): pod for pod in in_order}
 
 
-def named(role: str, index: int | None) -> str:
+def display_name(role: str, index: int | None) -> str:
     """Return the display name of a rank, such as `Worker 0`."""
     who = {"ps": "Parameter server"}.get(role, role.capitalize())
     return who if index is None else f"{who} {index}"

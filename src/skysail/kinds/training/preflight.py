@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from skysail.core.actions import Manifest
 from skysail.kinds.training.api.training_job import TrainingJob
-from skysail.kinds.training.children.manifests import children
-from skysail.kinds.training.children.progress_endpoint import Reporting
-from skysail.kinds.training.children.replica_groups import groups
+from skysail.kinds.training.children.manifests import build_children
+from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint
+from skysail.kinds.training.children.replica_groups import replica_groups
 from skysail.kinds.training.plan import api_errors, attempts
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import JOB
@@ -21,27 +21,29 @@ _QUOTA = "exceeded quota"
 _NO_TRIALS = "does not support dry run"
 
 
-def is_due(job: TrainingJob) -> bool:
+def is_needed(job: TrainingJob) -> bool:
     """Return whether a preflight is due before an attempt starts.
 
     A first attempt with a single Job needs none: creating the Job validates it. A podTemplate always needs one, because
     the API server drops misspelt fields silently on create.
     """
     spec = job.spec
-    is_alone = not job.status.attempts and len(groups(spec)) == 1 and spec.pod_template is None
-    return attempts.is_untried(job) and not is_alone
+    is_alone = not job.status.attempts and len(replica_groups(spec)) == 1 and spec.pod_template is None
+    return attempts.is_new_spec(job) and not is_alone
 
 
-async def refusal(client: Client, job: TrainingJob, number: int, reporting: Reporting | None) -> str | None:
+async def check(
+    client: Client, job: TrainingJob, number: int, progress_endpoint: ProgressEndpoint | None
+) -> str | None:
     """Return the error of the API server for the Jobs of attempt `number`, as a sentence with the fix, or None."""
-    for _, manifest in children(job, number, None, reporting).jobs:
+    for _, manifest in build_children(job, number, None, progress_endpoint).jobs:
         try:
             await client.apply(JOB, manifest, Object, dry_run=True)
         except Terminating:
             raise
         except (Invalid, Forbidden) as error:
             if not _says_nothing(error) and not await _is_taken(client, manifest):
-                return api_errors.sentence(error.message, has_template=job.spec.pod_template is not None)
+                return api_errors.user_message(error.message, has_template=job.spec.pod_template is not None)
     return None
 
 

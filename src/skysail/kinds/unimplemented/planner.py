@@ -9,7 +9,7 @@ import msgspec
 from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
 from skysail.core import conditions, finalizers
-from skysail.core.actions import Note, Plan
+from skysail.core.actions import Event, Plan
 from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.fields import Condition
 
@@ -24,12 +24,12 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 def plan(snapshot: Snapshot) -> Plan:
     if snapshot.object.metadata.is_deleting:
-        return Plan(actions=finalizers.let_go(snapshot.kind.resource, snapshot.object))
+        return Plan(actions=finalizers.remove_legacy_finalizers(snapshot.kind.resource, snapshot.object))
     return Plan(status=_status(snapshot))
 
 
-def refused(snapshot: Snapshot, why: Note) -> Plan:
-    return Plan(status=_with(snapshot, why.reason, why.message), notes=(why,))
+def refused(snapshot: Snapshot, event: Event) -> Plan:
+    return Plan(status=_with(snapshot, event.reason, event.message), events=(event,))
 
 
 def _status(snapshot: Snapshot) -> msgspec.Struct:
@@ -52,7 +52,7 @@ def _with(snapshot: Snapshot, reason: str, message: str) -> msgspec.Struct:
     phase = {"phase": object_.status.phase or "Pending"} if hasattr(object_.status, "phase") else {}
     status: msgspec.Struct = msgspec.structs.replace(
         object_.status,
-        conditions=conditions.with_condition(object_.status.conditions, new),
+        conditions=conditions.set_condition(object_.status.conditions, new),
         observed_generation=object_.metadata.generation,
         **phase,
     )

@@ -7,18 +7,18 @@ from datetime import datetime
 from typing import Any
 
 from skysail.base.timestamps import timestamp
-from skysail.core.actions import Note, Plan
+from skysail.core.actions import Event, Plan
 from skysail.kinds.unimplemented.planner import Snapshot, plan, refused
 from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.objects import Key
-from skysail.kube.api.rbac import Right, reading
+from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import Resource
 from skysail.kube.cache.cache import Cache
 
 OWN_GROUP = "skysail.dev"
 
 
-class Awaiting:
+class UnimplementedReconciler:
     """Reconciler of one such kind."""
 
     def __init__(self, kind: CustomKind, cache: Cache[Any], now: Callable[[], datetime]) -> None:
@@ -37,11 +37,11 @@ class Awaiting:
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan(snapshot)
 
-    def refused(self, snapshot: Snapshot, why: Note) -> Plan:
-        return refused(snapshot, why)
+    def on_rejected(self, snapshot: Snapshot, event: Event) -> Plan:
+        return refused(snapshot, event)
 
 
-def rights(kind: CustomKind) -> tuple[Right, ...]:
+def rights(kind: CustomKind) -> tuple[PolicyRule, ...]:
     """Return the policy rules: read, write the status, and remove finalizers of replaced operators from their kinds."""
-    granted = (reading(kind.resource), Right(kind.resource, ("update",), subresource="status"))
-    return granted if kind.resource.group == OWN_GROUP else (*granted, Right(kind.resource, ("patch",)))
+    granted = (read_rule(kind.resource), PolicyRule(kind.resource, ("update",), subresource="status"))
+    return granted if kind.resource.group == OWN_GROUP else (*granted, PolicyRule(kind.resource, ("patch",)))

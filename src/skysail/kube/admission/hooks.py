@@ -10,22 +10,22 @@ import msgspec
 Manifest = dict[str, Any]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Response to one admission review. `refused` is the message that the user sees; `patch` is a JSON Patch."""
+class AdmissionResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Response to one admission review. `denied` is the message that the user sees; `patch` is a JSON Patch."""
 
-    refused: str | None = None
+    denied: str | None = None
     warnings: tuple[str, ...] = ()
     patch: tuple[Manifest, ...] = ()
 
 
-Admit = Callable[[Manifest, Manifest | None], Verdict]
+AdmitFunc = Callable[[Manifest, Manifest | None], AdmissionResponse]
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of a MutatingWebhookConfiguration and its pure function: (object, old object) -> response."""
 
     name: str
-    admit: Admit
+    admit: AdmitFunc
     rules: tuple[Manifest, ...]
     match_conditions: tuple[tuple[str, str], ...] = ()
 

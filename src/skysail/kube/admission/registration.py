@@ -18,11 +18,11 @@ import msgspec
 
 from skysail.kube import certificates
 from skysail.kube.admission.hooks import Hook
-from skysail.kube.admission.server import Address, Scope, configuration
+from skysail.kube.admission.server import NamespaceScope, WebhookAddress, configuration
 from skysail.kube.api.objects import Key, Object
-from skysail.kube.api.rbac import Right
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import CLUSTER_ROLE, MUTATING_WEBHOOK, SECRET
-from skysail.kube.certificates import Pair
+from skysail.kube.certificates import KeyPair
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
 from skysail.kube.client.kubeconfig import load_certificate
@@ -33,15 +33,15 @@ _AUTHORITY_LIFE = timedelta(days=3650)
 _SERVER_LIFE = timedelta(days=365)
 _CHECK_SECONDS = 60.0
 
-RIGHTS = (
-    Right(MUTATING_WEBHOOK, ("create",)),
-    Right(MUTATING_WEBHOOK, ("get", "patch"), names=(NAME,)),
+POLICY_RULES = (
+    PolicyRule(MUTATING_WEBHOOK, ("create",)),
+    PolicyRule(MUTATING_WEBHOOK, ("get", "patch"), names=(NAME,)),
     # Read our ClusterRole: it owns the webhook configuration, so that removing the operator removes both.
-    Right(CLUSTER_ROLE, ("get",), names=(NAME,)),
+    PolicyRule(CLUSTER_ROLE, ("get",), names=(NAME,)),
 )
-OWN_NAMESPACE_RIGHTS = (
-    Right(SECRET, ("create",)),
-    Right(SECRET, ("get", "update"), names=(SECRET_NAME,)),
+NAMESPACE_POLICY_RULES = (
+    PolicyRule(SECRET, ("create",)),
+    PolicyRule(SECRET, ("get", "update"), names=(SECRET_NAME,)),
 )
 
 log = logging.getLogger(__name__)
@@ -54,8 +54,8 @@ class Secret(Object, frozen=True, gc=False):
 class Keys(msgspec.Struct, frozen=True):
     """Content of the Secret: authority, serving certificate, and the previous authority."""
 
-    authority: Pair
-    server: Pair
+    authority: KeyPair
+    server: KeyPair
     previous: bytes = b""
 
     @property
@@ -66,61 +66,67 @@ class Keys(msgspec.Struct, frozen=True):
     def is_signed_by_authority(self) -> bool:
         return self.server.is_signed_by(self.authority)
 
-    def renewed(self, names: tuple[str, ...], now: datetime) -> Keys:
+    def rotated(self, names: tuple[str, ...], now: datetime) -> Keys:
         """Return these keys, or new ones if they are due or the names have changed.
 
-        A new authority does not sign yet: see `signed`.
+        A new authority does not sign yet: see `with_new_leaf`.
         """
         if self.authority.is_due(now):
-            authority = certificates.authority(SECRET_NAME, now=now, valid=_AUTHORITY_LIFE)
+            authority = certificates.certificate_authority(SECRET_NAME, now=now, valid=_AUTHORITY_LIFE)
             return Keys(authority, self.server, self.authority.certificate)
         if self.is_signed_by_authority and (self.server.is_due(now) or not self.server.covers(names)):
-            return self.signed(names, now)
+            return self.with_new_leaf(names, now)
         return self
 
-    def signed(self, names: tuple[str, ...], now: datetime) -> Keys:
+    def with_new_leaf(self, names: tuple[str, ...], now: datetime) -> Keys:
         """Return these keys with a new serving certificate, signed by the current authority."""
         server = certificates.server(self.authority, names, now=now, valid=_SERVER_LIFE)
         return Keys(self.authority, server, self.previous)
 
 
-def made(names: tuple[str, ...], now: datetime) -> Keys:
+def new_keys(names: tuple[str, ...], now: datetime) -> Keys:
     """Create a new authority and a serving certificate."""
-    authority = certificates.authority(SECRET_NAME, now=now, valid=_AUTHORITY_LIFE)
+    authority = certificates.certificate_authority(SECRET_NAME, now=now, valid=_AUTHORITY_LIFE)
     return Keys(authority, certificates.server(authority, names, now=now, valid=_SERVER_LIFE))
 
 
-class Keeper:
+class WebhookRegistrar:
     """Keeps certificate and registration current. One per process; `tls` is updated while the server listens."""
 
     def __init__(
-        self, client: Client, *, secret: Key, address: Address, names: tuple[str, ...], now: Callable[[], datetime]
+        self,
+        client: Client,
+        *,
+        secret: Key,
+        webhook_address: WebhookAddress,
+        names: tuple[str, ...],
+        now: Callable[[], datetime],
     ) -> None:
         self._client = client
         self._secret = secret
-        self._address = address
+        self._webhook_address = webhook_address
         self._names = names
         self._now = now
         self._keys: Keys | None = None
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.tls.minimum_version = ssl.TLSVersion.TLSv1_2
 
-    async def load(self) -> None:
+    async def load_certificate(self) -> None:
         """Load the keys from the Secret, and create or renew them if needed. Safe with several replicas at once."""
         self._serve(await self._current())
 
     @property
-    def authority(self) -> bytes:
-        """Return the CA bundle of this server. Empty before the first `load`."""
+    def ca_bundle(self) -> bytes:
+        """Return the CA bundle of this server. Empty before the first `load_certificate`."""
         return self._keys.bundle if self._keys else b""
 
-    async def announce(self, hooks: tuple[Hook, ...], scope: Scope) -> None:
+    async def register(self, hooks: tuple[Hook, ...], namespace_scope: NamespaceScope) -> None:
         """Register the webhooks at the API server. Writes only if the registration differs."""
         assert self._keys is not None, "load() comes first"
-        await self._configure(configuration(NAME, hooks, self._address, self._keys.bundle, scope))
+        await self._configure(configuration(NAME, hooks, self._webhook_address, self._keys.bundle, namespace_scope))
         if not self._keys.is_signed_by_authority:
             secret = await self._client.get(SECRET, self._secret.namespace, self._secret.name, Secret)
-            signed = self._keys.signed(self._names, self._now())
+            signed = self._keys.with_new_leaf(self._names, self._now())
             self._serve(await self._publish(signed, secret.metadata.resource_version))
 
     def _serve(self, keys: Keys) -> None:
@@ -128,15 +134,15 @@ class Keeper:
             load_certificate(self.tls, keys.server.certificate, keys.server.key)
         self._keys = keys
 
-    async def _configure(self, wanted: dict[str, Any]) -> None:
+    async def _configure(self, desired: dict[str, Any]) -> None:
         try:
             present = await self._client.get(MUTATING_WEBHOOK, "", NAME, _Configuration)
-            if covers(present.webhooks, wanted["webhooks"]):
+            if covers(present.webhooks, desired["webhooks"]):
                 return
         except NotFound:
             log.debug("webhook configuration not found, creating")
         role = await self._client.get(CLUSTER_ROLE, "", NAME, Object)
-        wanted["metadata"]["ownerReferences"] = [
+        desired["metadata"]["ownerReferences"] = [
             {
                 "apiVersion": CLUSTER_ROLE.api_version,
                 "kind": CLUSTER_ROLE.kind,
@@ -144,15 +150,15 @@ class Keeper:
                 "uid": role.metadata.uid,
             }
         ]
-        await self._client.apply(MUTATING_WEBHOOK, wanted, Object)
-        log.info("webhook configuration applied", extra={"hooks": len(wanted["webhooks"])})
+        await self._client.apply(MUTATING_WEBHOOK, desired, Object)
+        log.info("webhook configuration applied", extra={"hooks": len(desired["webhooks"])})
 
     async def run(self, announce: Callable[[], Awaitable[None]]) -> None:
         """Follow the Secret, renew in time, and restore a removed registration, until cancelled."""
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
             try:
-                await self.load()
+                await self.load_certificate()
                 await announce()
             except KubeError as error:
                 log.warning("webhook certificate check failed, retried", extra={"why": str(error)})
@@ -163,12 +169,12 @@ class Keeper:
             secret = await self._client.get(SECRET, self._secret.namespace, self._secret.name, Secret)
         except NotFound:
             # Restore a deleted Secret unchanged: the API server and other replicas still trust its authority.
-            return await self._publish(self._keys or made(self._names, now), "")
+            return await self._publish(self._keys or new_keys(self._names, now), "")
         keys = _read(secret)
         if keys is None:
             log.warning("webhook secret undecodable, keys replaced", extra={"secret": str(self._secret)})
-            return await self._publish(made(self._names, now), secret.metadata.resource_version)
-        renewed = keys.renewed(self._names, now)
+            return await self._publish(new_keys(self._names, now), secret.metadata.resource_version)
+        renewed = keys.rotated(self._names, now)
         return keys if renewed == keys else await self._publish(renewed, secret.metadata.resource_version)
 
     async def _publish(self, keys: Keys, resource_version: str) -> Keys:
@@ -186,17 +192,19 @@ class _Configuration(Object, frozen=True, gc=False):
     webhooks: Any = None
 
 
-def covers(present: Any, wanted: Any) -> bool:
-    """Return whether `present` contains everything in `wanted`. The server adds defaults, so equality is too strict."""
-    if isinstance(wanted, dict):
-        return isinstance(present, dict) and all(covers(present.get(name), value) for name, value in wanted.items())
-    if isinstance(wanted, list):
+def covers(present: Any, desired: Any) -> bool:
+    """Return whether `present` contains everything in `desired`. The server adds defaults, so equality is too
+    strict.
+    """
+    if isinstance(desired, dict):
+        return isinstance(present, dict) and all(covers(present.get(name), value) for name, value in desired.items())
+    if isinstance(desired, list):
         return (
             isinstance(present, list)
-            and len(present) == len(wanted)
-            and all(covers(have, want) for have, want in zip(present, wanted, strict=True))
+            and len(present) == len(desired)
+            and all(covers(have, want) for have, want in zip(present, desired, strict=True))
         )
-    return bool(present == wanted)
+    return bool(present == desired)
 
 
 _FIELDS = ("ca.crt", "ca.key", "tls.crt", "tls.key", "previous-ca.crt")
@@ -222,5 +230,5 @@ def _read(secret: Secret) -> Keys | None:
         values = [base64.b64decode((secret.data or {}).get(field, ""), validate=True) for field in _FIELDS]
     except ValueError:
         return None
-    keys = Keys(Pair(*values[0:2]), Pair(*values[2:4]), values[4])
+    keys = Keys(KeyPair(*values[0:2]), KeyPair(*values[2:4]), values[4])
     return keys if keys.authority.is_sound and keys.server.is_sound else None

@@ -14,10 +14,10 @@ import msgspec
 from aiohttp import web
 
 from skysail.base.disconnects import tolerate_disconnects
-from skysail.kube.admission.hooks import Hook, Verdict
+from skysail.kube.admission.hooks import AdmissionResponse, Hook
 from skysail.kube.api.resources import MUTATING_WEBHOOK
 
-_LARGEST_REVIEW = 8 * 2**20
+_MAX_REVIEW_BYTES = 8 * 2**20
 _TIMEOUT_SECONDS = 5
 
 Manifest = dict[str, Any]
@@ -25,7 +25,7 @@ Manifest = dict[str, Any]
 log = logging.getLogger(__name__)
 
 
-class Address(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where the API server finds us: a Service in a cluster, a URL on one machine."""
 
     service: tuple[str, str] | None = None
@@ -49,7 +49,7 @@ class _Review(msgspec.Struct):
     request: _Request
 
 
-class Scope(msgspec.Struct, frozen=True):
+class NamespaceScope(msgspec.Struct, frozen=True):
     """Which namespaces we are asked about: those that are named, or all but those that are left out."""
 
     only: tuple[str, ...] = ()
@@ -61,7 +61,9 @@ class Scope(msgspec.Struct, frozen=True):
         return {"matchExpressions": [expression]}
 
 
-def configuration(name: str, hooks: Iterable[Hook], address: Address, ca_bundle: bytes, scope: Scope) -> Manifest:
+def configuration(
+    name: str, hooks: Iterable[Hook], webhook_address: WebhookAddress, ca_bundle: bytes, namespace_scope: NamespaceScope
+) -> Manifest:
     """The MutatingWebhookConfiguration for these hooks."""
     return {
         "apiVersion": MUTATING_WEBHOOK.api_version,
@@ -71,11 +73,11 @@ def configuration(name: str, hooks: Iterable[Hook], address: Address, ca_bundle:
             {
                 "name": f"{hook.name}.skysail.dev",
                 "admissionReviewVersions": ["v1"],
-                "clientConfig": address.client_config(hook.path, ca_bundle),
+                "clientConfig": webhook_address.client_config(hook.path, ca_bundle),
                 "failurePolicy": "Ignore",
                 "matchConditions": [{"name": what, "expression": cel} for what, cel in hook.match_conditions],
                 "matchPolicy": "Equivalent",
-                "namespaceSelector": scope.selector(),
+                "namespaceSelector": namespace_scope.selector(),
                 "reinvocationPolicy": "IfNeeded",
                 "rules": list(hook.rules),
                 "sideEffects": "None",
@@ -88,7 +90,7 @@ def configuration(name: str, hooks: Iterable[Hook], address: Address, ca_bundle:
 
 def application(hooks: Iterable[Hook]) -> web.Application:
     """The HTTP side: one route per hook."""
-    app = web.Application(client_max_size=_LARGEST_REVIEW, middlewares=[tolerate_disconnects])
+    app = web.Application(client_max_size=_MAX_REVIEW_BYTES, middlewares=[tolerate_disconnects])
     for hook in hooks:
         app.router.add_post(hook.path, _handler(hook))
     return app
@@ -100,21 +102,21 @@ def _handler(hook: Hook) -> Callable[[web.Request], Any]:
             review = msgspec.json.decode(await request.read(), type=_Review)
         except msgspec.MsgspecError as error:
             return web.json_response({"message": f"This is no AdmissionReview: {error}."}, status=400)
-        verdict = hook.admit(review.request.object or {}, review.request.old_object)
+        admission_response = hook.admit(review.request.object or {}, review.request.old_object)
         return web.Response(
-            body=msgspec.json.encode(_answer(review.request.uid, verdict)), content_type="application/json"
+            body=msgspec.json.encode(_answer(review.request.uid, admission_response)), content_type="application/json"
         )
 
     return handle
 
 
-def _answer(uid: str, verdict: Verdict) -> Manifest:
-    response: Manifest = {"uid": uid, "allowed": verdict.refused is None}
-    if verdict.refused is not None:
-        response["status"] = {"code": 422, "reason": "Invalid", "message": verdict.refused}
-    if verdict.warnings:
-        response["warnings"] = list(verdict.warnings)
-    if verdict.patch:
+def _answer(uid: str, admission_response: AdmissionResponse) -> Manifest:
+    response: Manifest = {"uid": uid, "allowed": admission_response.denied is None}
+    if admission_response.denied is not None:
+        response["status"] = {"code": 422, "reason": "Invalid", "message": admission_response.denied}
+    if admission_response.warnings:
+        response["warnings"] = list(admission_response.warnings)
+    if admission_response.patch:
         response["patchType"] = "JSONPatch"
-        response["patch"] = base64.b64encode(msgspec.json.encode(verdict.patch)).decode()
+        response["patch"] = base64.b64encode(msgspec.json.encode(admission_response.patch)).decode()
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}

@@ -10,13 +10,13 @@ import base64
 import hashlib
 import re
 
-LONGEST_LABEL = 63
+MAX_LABEL_LENGTH = 63
 # A DNS label that is also a valid Service name: it starts with a letter and has no dots.
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _HASH = 6
 
 
-def stem(name: str, longest: int) -> str:
+def child_prefix(name: str, longest: int) -> str:
     """Return the name if it is a valid prefix of children; else a shortened name with a hash of the full name."""
     if len(name) <= longest and _LABEL.fullmatch(name):
         return name
@@ -28,4 +28,4 @@ def stem(name: str, longest: int) -> str:
 
 def label_value(name: str, longest: int) -> str:
     """Return the name as a label value, which allows dots and digits, or its stem if the name is too long."""
-    return name if len(name) <= LONGEST_LABEL else stem(name, longest)
+    return name if len(name) <= MAX_LABEL_LENGTH else child_prefix(name, longest)

@@ -26,7 +26,7 @@ _CAMEL = re.compile(r"[a-z][a-zA-Z0-9]*")
 _DURATION = re.compile(r"(timeout|duration|interval|deadline|period|ttl)", re.IGNORECASE)
 
 
-def breaches(root: Schema, *, kept_names: frozenset[str] = frozenset()) -> list[str]:
+def violations(root: Schema, *, kept_names: frozenset[str] = frozenset()) -> list[str]:
     """Return every violation in the schema of a whole object, as `path: violation`."""
     found = [f"{name}: only spec and status are allowed beside metadata" for name in root["properties"].keys() - _ROOT]
     if not root.get("description"):

@@ -11,7 +11,7 @@ import msgspec
 from skysail.kube.api import conventions
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import CRD, Resource
-from skysail.kube.api.schema import Rule, Schema, cel, structural
+from skysail.kube.api.schema import Rule, Schema, cel_rules, structural_schema
 
 Manifest = dict[str, Any]
 
@@ -31,7 +31,7 @@ class Column(msgspec.Struct, frozen=True):
     name: str
     path: str
     type: str = "string"
-    about: str = ""
+    description: str = ""
     priority: int = 0
 
 
@@ -48,8 +48,8 @@ class CustomKind(msgspec.Struct, frozen=True, kw_only=True):
 
     `struct` has `spec` and `status`; its docstring is the description in `kubectl explain`.
     `rules` are CEL rules of the spec.
-    `kept_names` are field names that break today's conventions but are used in existing manifests.
-    `first_status` is the default status, until a controller writes one.
+    `exempt_names` are field names that break today's conventions but are used in existing manifests.
+    `initial_status` is the default status, until a controller writes one.
     """
 
     resource: Resource
@@ -59,8 +59,8 @@ class CustomKind(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...] = ()
     scale: Scale | None = None
     rules: tuple[Rule, ...] = ()
-    kept_names: frozenset[str] = frozenset()
-    first_status: msgspec.Struct | None = None
+    exempt_names: frozenset[str] = frozenset()
+    initial_status: msgspec.Struct | None = None
 
     @property
     def file_name(self) -> str:
@@ -71,7 +71,7 @@ def manifest(kind: CustomKind) -> Manifest:
     """Generate the CustomResourceDefinition. Raises `TypeError` with every violation of the conventions."""
     resource = kind.resource
     schema = _schema(kind)
-    breaches = conventions.breaches(schema, kept_names=kind.kept_names)
+    breaches = conventions.violations(schema, kept_names=kind.exempt_names)
     if breaches:
         raise TypeError(f"{resource.kind}: " + "; ".join(breaches))
     return {
@@ -116,22 +116,22 @@ def _version(kind: CustomKind, schema: Schema) -> Manifest:
 
 
 def _column(column: Column) -> Manifest:
-    shown: Manifest = {"name": column.name, "type": column.type, "jsonPath": column.path}
-    if column.about:
-        shown["description"] = column.about
+    result: Manifest = {"name": column.name, "type": column.type, "jsonPath": column.path}
+    if column.description:
+        result["description"] = column.description
     if column.priority:
-        shown["priority"] = column.priority
-    return shown
+        result["priority"] = column.priority
+    return result
 
 
 def _schema(kind: CustomKind) -> Schema:
     parts = typing.get_type_hints(kind.struct, include_extras=True)
-    spec = structural(parts["spec"])
+    spec = structural_schema(parts["spec"])
     if kind.rules:
-        spec.update(cel(*kind.rules))
-    status = structural(parts["status"], defaults=False)
-    if kind.first_status is not None:
-        status["default"] = msgspec.to_builtins(kind.first_status)
+        spec.update(cel_rules(*kind.rules))
+    status = structural_schema(parts["status"], defaults=False)
+    if kind.initial_status is not None:
+        status["default"] = msgspec.to_builtins(kind.initial_status)
     return {
         "type": "object",
         "description": inspect.cleandoc(kind.struct.__doc__ or ""),

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from skysail.kube.api.schema import FREE_FORM, keyed
+from skysail.kube.api.schema import FREE_FORM, list_map_keys
 
 
-class Part(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
+class ApiStruct(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
     """Base of all parts of a custom object: camelCase on the wire, default values are omitted."""
 
 
@@ -22,7 +22,7 @@ _QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
 )
-_LARGEST = 2**53 - 1  # the largest integer that every JSON parser represents exactly
+_MAX_SAFE_INTEGER = 2**53 - 1  # the largest integer that every JSON parser represents exactly
 
 Text = Annotated[str, Meta(max_length=4096)]
 ShortText = Annotated[str, Meta(max_length=256)]
@@ -37,7 +37,7 @@ Time = Annotated[str, Meta(max_length=64, extra_json_schema={"format": "date-tim
 QuantityText = Annotated[str, Meta(max_length=64, pattern=_QUANTITY)]
 Quantity = Annotated[str, Meta(max_length=64, pattern=_QUANTITY)] | int
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Generation = Annotated[int, Meta(ge=0, le=_LARGEST, extra_json_schema={"format": "int64"})]
+Generation = Annotated[int, Meta(ge=0, le=_MAX_SAFE_INTEGER, extra_json_schema={"format": "int64"})]
 Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Usd = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 Words = Annotated[tuple[Message, ...], Meta(max_length=1024)]
@@ -46,7 +46,7 @@ FreeForm = Annotated[Any, Meta(extra_json_schema=FREE_FORM)]
 FreeFormObject = Annotated[dict[str, Any], Meta(extra_json_schema=FREE_FORM)]
 
 
-class Condition(Part, frozen=True):
+class Condition(ApiStruct, frozen=True):
     """One aspect of the object's state."""
 
     type: Annotated[
@@ -80,7 +80,7 @@ Conditions = Annotated[
     Meta(
         max_length=32,
         description="The latest observations of the object's state, one per type.",
-        extra_json_schema=keyed("type"),
+        extra_json_schema=list_map_keys("type"),
     ),
 ]
 ObservedGeneration = Annotated[
@@ -88,7 +88,7 @@ ObservedGeneration = Annotated[
 ]
 
 
-class ResourceClaim(Part, frozen=True):
+class ResourceClaim(ApiStruct, frozen=True):
     """A device of Dynamic Resource Allocation."""
 
     name: Annotated[ShortText, Meta(description="Name of an entry in the pod's resourceClaims.")]
@@ -98,25 +98,25 @@ class ResourceClaim(Part, frozen=True):
 Quantities = Annotated[dict[str, Quantity], Meta(max_length=64)]
 
 
-class ResourceRequirements(Part, frozen=True):
+class ResourceRequirements(ApiStruct, frozen=True):
     """Compute resources of a container."""
 
     limits: Annotated[Quantities, Meta(description="Maximum amounts, by resource name.")] = {}
     requests: Annotated[Quantities, Meta(description="Reserved amounts, by resource name.")] = {}
     claims: Annotated[
         tuple[ResourceClaim, ...],
-        Meta(max_length=64, description="Devices that the container uses.", extra_json_schema=keyed("name")),
+        Meta(max_length=64, description="Devices that the container uses.", extra_json_schema=list_map_keys("name")),
     ] = ()
 
 
-class PersistentVolumeClaimVolumeSource(Part, frozen=True):
+class PersistentVolumeClaimVolumeSource(ApiStruct, frozen=True):
     """A PersistentVolumeClaim (PVC) in the same namespace."""
 
     claim_name: Annotated[Name, Meta(description="Name of the PVC.")]
     read_only: Annotated[bool, Meta(description="Whether the PVC is mounted read-only.")] = False
 
 
-class KeyRef(Part, frozen=True):
+class KeyRef(ApiStruct, frozen=True):
     """One key of a ConfigMap or Secret in the same namespace."""
 
     name: Annotated[Name, Meta(description="Name of the ConfigMap or Secret.")]
@@ -124,14 +124,14 @@ class KeyRef(Part, frozen=True):
     optional: Annotated[bool, Meta(description="Whether the ConfigMap, Secret or key may be missing.")] = False
 
 
-class FieldRef(Part, frozen=True):
+class FieldRef(ApiStruct, frozen=True):
     """A field of the pod itself."""
 
     field_path: Annotated[Text, Meta(description="Path of the field, such as metadata.name.")]
     api_version: Annotated[ShortText, Meta(description="API version of the path.")] = ""
 
 
-class ResourceFieldRef(Part, frozen=True):
+class ResourceFieldRef(ApiStruct, frozen=True):
     """A resource of a container."""
 
     resource: Annotated[ShortText, Meta(description="Name of the resource, such as limits.memory.")]
@@ -139,7 +139,7 @@ class ResourceFieldRef(Part, frozen=True):
     divisor: Annotated[Quantity | None, Meta(description="Unit of the value, such as 1Mi.")] = None
 
 
-class EnvVarSource(Part, frozen=True):
+class EnvVarSource(ApiStruct, frozen=True):
     """Source of the value of an environment variable. Set exactly one field."""
 
     config_map_key_ref: Annotated[KeyRef | None, Meta(description="A key of a ConfigMap.")] = None
@@ -148,7 +148,7 @@ class EnvVarSource(Part, frozen=True):
     resource_field_ref: Annotated[ResourceFieldRef | None, Meta(description="A resource of a container.")] = None
 
 
-class EnvVar(Part, frozen=True):
+class EnvVar(ApiStruct, frozen=True):
     """One environment variable."""
 
     name: Annotated[str, Meta(min_length=1, max_length=253, description="Name of the variable.")]
@@ -156,10 +156,10 @@ class EnvVar(Part, frozen=True):
     value_from: Annotated[EnvVarSource | None, Meta(description="Source of the value, instead of `value`.")] = None
 
 
-Env = Annotated[tuple[EnvVar, ...], Meta(max_length=1024, extra_json_schema=keyed("name"))]
+Env = Annotated[tuple[EnvVar, ...], Meta(max_length=1024, extra_json_schema=list_map_keys("name"))]
 
 
-class LabelSelectorRequirement(Part, frozen=True):
+class LabelSelectorRequirement(ApiStruct, frozen=True):
     """One requirement on a label."""
 
     key: Annotated[str, Meta(min_length=1, max_length=317, description="Key of the label.")]
@@ -172,7 +172,7 @@ class LabelSelectorRequirement(Part, frozen=True):
     ] = ()
 
 
-class LabelSelector(Part, frozen=True):
+class LabelSelector(ApiStruct, frozen=True):
     """Selects objects by their labels. An empty selector matches everything."""
 
     match_labels: Annotated[
@@ -185,14 +185,14 @@ class LabelSelector(Part, frozen=True):
     ] = ()
 
 
-class PodTemplateMetadata(Part, frozen=True):
+class PodTemplateMetadata(ApiStruct, frozen=True):
     """Labels and annotations for the pods."""
 
     labels: Annotated[TextMap, Meta(description="Labels to add.")] = {}
     annotations: Annotated[TextMap, Meta(description="Annotations to add.")] = {}
 
 
-class PodTemplate(Part, frozen=True):
+class PodTemplate(ApiStruct, frozen=True):
     """A pod template that is merged over the generated one. The API server validates its spec on pod creation."""
 
     metadata: Annotated[PodTemplateMetadata, Meta(description="Labels and annotations of the pods.")] = (

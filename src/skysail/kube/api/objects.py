@@ -84,6 +84,6 @@ class Object(msgspec.Struct, frozen=True, gc=False):
     metadata: Meta
 
 
-def version(object_: Object) -> int:
+def resource_version(object_: Object) -> int:
     """Return the resourceVersion as a number. Since Kubernetes 1.35 the API guarantees this order."""
     return int(object_.metadata.resource_version or 0)

@@ -16,7 +16,7 @@ from skysail.kube.api.resources import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE,
 Manifest = dict[str, Any]
 
 
-class Right(msgspec.Struct, frozen=True):
+class PolicyRule(msgspec.Struct, frozen=True):
     """Verbs on one resource or subresource; with `names`, on these objects only."""
 
     resource: Resource
@@ -29,16 +29,18 @@ class Right(msgspec.Struct, frozen=True):
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
 
-def reading(resource: Resource) -> Right:
+def read_rule(resource: Resource) -> PolicyRule:
     """Return the policy rule that a cache needs."""
-    return Right(resource, ("get", "list", "watch"))
+    return PolicyRule(resource, ("get", "list", "watch"))
 
 
-def rules(rights: Iterable[Right]) -> list[Manifest]:
+def rules(policy_rules: Iterable[PolicyRule]) -> list[Manifest]:
     """Merge the rules and sort them, so that the generated file changes only when the rules change."""
     verbs: dict[tuple[str, str, tuple[str, ...]], set[str]] = {}
-    for right in rights:
-        verbs.setdefault((right.resource.group, right.plural, right.names), set()).update(right.verbs)
+    for policy_rule in policy_rules:
+        verbs.setdefault((policy_rule.resource.group, policy_rule.plural, policy_rule.names), set()).update(
+            policy_rule.verbs
+        )
     plurals: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for (group, plural, names), granted in verbs.items():
         plurals.setdefault((group, names, tuple(sorted(granted))), []).append(plural)
@@ -53,8 +55,8 @@ def rules(rights: Iterable[Right]) -> list[Manifest]:
     ]
 
 
-def cluster_role(name: str, rights: Iterable[Right], labels: dict[str, str]) -> Manifest:
-    return _role(CLUSTER_ROLE, {"name": name, "labels": labels}, rights)
+def cluster_role(name: str, policy_rules: Iterable[PolicyRule], labels: dict[str, str]) -> Manifest:
+    return _role(CLUSTER_ROLE, {"name": name, "labels": labels}, policy_rules)
 
 
 def aggregated_roles(prefix: str, kinds: Iterable[CustomKind], labels: dict[str, str]) -> list[Manifest]:
@@ -63,29 +65,29 @@ def aggregated_roles(prefix: str, kinds: Iterable[CustomKind], labels: dict[str,
     Nobody may write a status: the operator believes what it has written there itself.
     """
     kinds = tuple(kinds)
-    seen = [right for kind in kinds for right in _viewing(kind)]
-    changed = [right for kind in kinds for right in _editing(kind)]
-    rights = {"view": seen, "edit": [*seen, *changed], "admin": [*seen, *changed]}
+    seen = [policy_rule for kind in kinds for policy_rule in _viewing(kind)]
+    changed = [policy_rule for kind in kinds for policy_rule in _editing(kind)]
+    policy_rules = {"view": seen, "edit": [*seen, *changed], "admin": [*seen, *changed]}
     return [
         cluster_role(
             f"{prefix}-aggregate-to-{to}", granted, {**labels, f"{CLUSTER_ROLE.group}/aggregate-to-{to}": "true"}
         )
-        for to, granted in rights.items()
+        for to, granted in policy_rules.items()
     ]
 
 
-def _viewing(kind: CustomKind) -> list[Right]:
+def _viewing(kind: CustomKind) -> list[PolicyRule]:
     parts = ("status", "scale") if kind.scale else ("status",)
-    return [reading(kind.resource), *(Right(kind.resource, ("get",), subresource=part) for part in parts)]
+    return [read_rule(kind.resource), *(PolicyRule(kind.resource, ("get",), subresource=part) for part in parts)]
 
 
-def _editing(kind: CustomKind) -> list[Right]:
-    scaling = [Right(kind.resource, ("patch", "update"), subresource="scale")] if kind.scale else []
-    return [Right(kind.resource, ("create", "delete", "deletecollection", "patch", "update")), *scaling]
+def _editing(kind: CustomKind) -> list[PolicyRule]:
+    scaling = [PolicyRule(kind.resource, ("patch", "update"), subresource="scale")] if kind.scale else []
+    return [PolicyRule(kind.resource, ("create", "delete", "deletecollection", "patch", "update")), *scaling]
 
 
-def role(namespace: str, name: str, rights: Iterable[Right], labels: dict[str, str]) -> Manifest:
-    return _role(ROLE, {"name": name, "namespace": namespace, "labels": labels}, rights)
+def role(namespace: str, name: str, policy_rules: Iterable[PolicyRule], labels: dict[str, str]) -> Manifest:
+    return _role(ROLE, {"name": name, "namespace": namespace, "labels": labels}, policy_rules)
 
 
 def binding(to: Manifest, account: tuple[str, str]) -> Manifest:
@@ -102,10 +104,10 @@ def binding(to: Manifest, account: tuple[str, str]) -> Manifest:
     }
 
 
-def _role(resource: Resource, metadata: Manifest, rights: Iterable[Right]) -> Manifest:
+def _role(resource: Resource, metadata: Manifest, policy_rules: Iterable[PolicyRule]) -> Manifest:
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
         "metadata": metadata,
-        "rules": rules(rights),
+        "rules": rules(policy_rules),
     }

@@ -29,12 +29,12 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     field_path: str = ""
 
 
-def cel(*rules: Rule) -> Schema:
+def cel_rules(*rules: Rule) -> Schema:
     """Return CEL rules of one field for `Meta(extra_json_schema=...)`."""
     return {RULES: [msgspec.to_builtins(rule) for rule in rules]}
 
 
-def keyed(*keys: str) -> Schema:
+def list_map_keys(*keys: str) -> Schema:
     """Return the schema of a list map with these keys: items are merged by key, duplicates are rejected."""
     return {LIST_TYPE: "map", LIST_KEYS: list(keys)}
 
@@ -44,7 +44,7 @@ NULLABLE: Schema = {"nullable": True}
 FREE_FORM: Schema = {PRESERVE: True}
 
 
-def structural(type_: Any, *, defaults: bool = True) -> Schema:
+def structural_schema(type_: Any, *, defaults: bool = True) -> Schema:
     """Return the schema of a type. Use `defaults=False` for a status: the API server must not fill in its fields."""
     (root,), components = msgspec.json.schema_components((type_,), ref_template="{name}")
     return _Converter(components, defaults=defaults).convert(root)

@@ -15,14 +15,14 @@ _UNHEARD = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", ""
 _EVICTING = {"NoExecute", ""}
 
 
-def without_end(tolerations: Iterable[Toleration]) -> list[Toleration] | None:
+def tolerate_forever(tolerations: Iterable[Toleration]) -> list[Toleration] | None:
     """Remove `tolerationSeconds` from tolerations of unreachable nodes. Returns None if nothing changes.
 
     A toleration without a key matches every taint, so it counts too.
     """
-    before = list(tolerations)
-    after = [_without_end(one) for one in before]
-    return None if after == before else after
+    previous = list(tolerations)
+    after = [_without_end(one) for one in previous]
+    return None if after == previous else after
 
 
 def _without_end(toleration: Toleration) -> Toleration:

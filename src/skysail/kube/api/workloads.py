@@ -15,11 +15,11 @@ _LOST = frozenset({"Lost", "ContainerStatusUnknown"})
 _SCHEDULED = "PodScheduled"
 
 
-class Read(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class PartialStruct(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Base of read-only parts of an object."""
 
 
-class Condition(Read, frozen=True):
+class Condition(PartialStruct, frozen=True):
     type: str
     status: str
     reason: str = ""
@@ -27,7 +27,7 @@ class Condition(Read, frozen=True):
     last_transition_time: str | None = None
 
 
-class JobStatus(Read, frozen=True):
+class JobStatus(PartialStruct, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
@@ -40,28 +40,28 @@ class Job(Object, frozen=True, gc=False):
 
     @property
     def success(self) -> Condition | None:
-        return holding(self.status.conditions, *_COMPLETE)
+        return first_true_condition(self.status.conditions, *_COMPLETE)
 
     @property
     def failed(self) -> Condition | None:
-        return holding(self.status.conditions, *_FAILED)
+        return first_true_condition(self.status.conditions, *_FAILED)
 
     @property
     def is_over(self) -> bool:
         """Return whether the Job is finished, so that none of its pods runs any more."""
-        return holding(self.status.conditions, _COMPLETE[-1], _FAILED[-1]) is not None
+        return first_true_condition(self.status.conditions, _COMPLETE[-1], _FAILED[-1]) is not None
 
 
-class Waiting(Read, frozen=True):
+class Waiting(PartialStruct, frozen=True):
     reason: str = ""
     message: str = ""
 
 
-class Running(Read, frozen=True):
+class Running(PartialStruct, frozen=True):
     started_at: str | None = None
 
 
-class Terminated(Read, frozen=True):
+class Terminated(PartialStruct, frozen=True):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
@@ -74,13 +74,13 @@ class Terminated(Read, frozen=True):
         return self.reason in _LOST
 
 
-class State(Read, frozen=True):
+class State(PartialStruct, frozen=True):
     waiting: Waiting | None = None
     running: Running | None = None
     terminated: Terminated | None = None
 
 
-class Container(Read, frozen=True):
+class Container(PartialStruct, frozen=True):
     """Container status. `last_state` is the termination before the last restart."""
 
     name: str = ""
@@ -96,11 +96,11 @@ class Container(Read, frozen=True):
         return self.state.terminated.started_at if self.state.terminated is not None else None
 
 
-class PodSpec(Read, frozen=True):
+class PodSpec(PartialStruct, frozen=True):
     node_name: str = ""
 
 
-class PodStatus(Read, frozen=True):
+class PodStatus(PartialStruct, frozen=True):
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
@@ -114,20 +114,20 @@ class Pod(Object, frozen=True, gc=False):
     status: PodStatus = PodStatus()
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         return self.status.phase == "Running" and not self.metadata.is_deleting
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         return self.status.phase in {"Succeeded", "Failed"}
 
     @property
     def disruption(self) -> Condition | None:
         """Return the condition of an eviction, preemption or drain, or None."""
-        return holding(self.status.conditions, DISRUPTED)
+        return first_true_condition(self.status.conditions, DISRUPTED)
 
     @property
-    def unscheduled(self) -> Condition | None:
+    def unscheduled_condition(self) -> Condition | None:
         found = next((row for row in self.status.conditions if row.type == _SCHEDULED), None)
         return found if found is not None and found.status == "False" else None
 
@@ -136,10 +136,14 @@ class Pod(Object, frozen=True, gc=False):
         return (*self.status.init_container_statuses, *self.status.container_statuses)
 
     @property
-    def exit(self) -> tuple[str, Terminated] | None:
+    def termination(self) -> tuple[str, Terminated] | None:
         """Return name and termination of the container that failed first, or None."""
-        bad = [(row.name, end) for row in self.containers if (end := row.state.terminated) and end.exit_code != 0]
-        return min(bad, key=lambda row: row[1].finished_at or "", default=None)
+        bad = [
+            (container.name, end)
+            for container in self.containers
+            if (end := container.state.terminated) and end.exit_code != 0
+        ]
+        return min(bad, key=lambda container: container[1].finished_at or "", default=None)
 
     @property
     def started_at(self) -> str | None:
@@ -153,9 +157,9 @@ class Pod(Object, frozen=True, gc=False):
         return sum(container.restart_count for container in self.status.container_statuses)
 
 
-def holding(conditions: tuple[Condition, ...], *types: str) -> Condition | None:
+def first_true_condition(conditions: tuple[Condition, ...], *types: str) -> Condition | None:
     """Return the true condition whose type is last in `types`, or None. Later types are more specific."""
-    found = {row.type: row for row in conditions if row.status == "True"}
+    found = {condition.type: condition for condition in conditions if condition.status == "True"}
     return next((found[type_] for type_ in reversed(types) if type_ in found), None)
 
 

@@ -14,7 +14,7 @@ import msgspec
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import ListMeta
-from skysail.kube.client.client import Client, decoded
+from skysail.kube.client.client import Client, decode_reply
 
 # Report a difference only if it persists for this time: most differences are events still in transit.
 _SETTLE_SECONDS = 2.0
@@ -22,7 +22,7 @@ _CHUNK = "1000"
 _NAMES_ONLY = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the audit of one cache."""
 
     kind: str
@@ -45,7 +45,7 @@ class _Page(msgspec.Struct):
 Difference = tuple[str, Key, str, str]
 
 
-async def audit(client: Client, cache: Cache[Any]) -> Finding:
+async def audit(client: Client, cache: Cache[Any]) -> AuditResult:
     """Compare one cache with the API server. Reads only."""
     live = await _live(client, cache)
     lasting = _differences(live, cache)
@@ -54,12 +54,12 @@ async def audit(client: Client, cache: Cache[Any]) -> Finding:
         live = await _live(client, cache)
         lasting &= _differences(live, cache)
     counts = {what: sum(1 for difference in lasting if difference[0] == what) for what in ("missing", "stale", "extra")}
-    return Finding(kind=cache.resource.crd_name, cached=len(cache), live=len(live), **counts)
+    return AuditResult(kind=cache.resource.crd_name, cached=len(cache), live=len(live), **counts)
 
 
 def _differences(live: dict[Key, tuple[str, str]], cache: Cache[Any]) -> set[Difference]:
     cached = {o.metadata.key: (o.metadata.uid, o.metadata.resource_version) for o in cache.all()}
-    found = {("missing", key, "", live[key][1]) for key in live.keys() - cached.keys() - cache.unreadable}
+    found = {("missing", key, "", live[key][1]) for key in live.keys() - cached.keys() - cache.undecodable}
     found |= {("extra", key, cached[key][1], "") for key in cached.keys() - live.keys()}
     return found | {
         ("stale", key, cached[key][1], live[key][1]) for key in live.keys() & cached.keys() if live[key] != cached[key]
@@ -77,7 +77,7 @@ async def _names(client: Client, cache: Cache[Any], namespace: str) -> dict[Key,
     found: dict[Key, tuple[str, str]] = {}
     query = {"limit": _CHUNK, **cache.selector}
     while True:
-        page = decoded(await client.list_page(cache.resource, namespace, query, _NAMES_ONLY), _Page)
+        page = decode_reply(await client.list_page(cache.resource, namespace, query, _NAMES_ONLY), _Page)
         found.update((o.metadata.key, (o.metadata.uid, o.metadata.resource_version)) for o in page.items or ())
         if not page.metadata.continue_:
             return found

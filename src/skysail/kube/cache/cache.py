@@ -12,19 +12,19 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from skysail.kube.api.objects import IndexKey, Key, Object, version
+from skysail.kube.api.objects import IndexKey, Key, Object, resource_version
 from skysail.kube.api.resources import Resource
 from skysail.kube.client.transport import NO_MAPPING
 
 # Maximum number of tombstones, which keep a late event from restoring a deleted object.
-_MOST_GRAVES = 10_000
+_MAX_TOMBSTONES = 10_000
 
 T = TypeVar("T", bound=Object)
 Index = Callable[[T], Iterable[IndexKey]]
 Listener = Callable[[T | None, T | None], None]
 
 
-def owner_uids(object_: Object) -> Iterable[IndexKey]:
+def index_by_owner(object_: Object) -> Iterable[IndexKey]:
     """Index by namespace and UID of the controlling owner.
 
     Never by its name: a name can be reused by another owner. Never by the UID alone: every tenant can name the UID of
@@ -34,12 +34,12 @@ def owner_uids(object_: Object) -> Iterable[IndexKey]:
     return (IndexKey(object_.metadata.namespace, owner.uid),) if owner else ()
 
 
-def uids(object_: Object) -> Iterable[IndexKey]:
+def index_by_uid(object_: Object) -> Iterable[IndexKey]:
     """Index by the object's own namespace and UID, so that a child finds its owner."""
     return (object_.metadata.identity,)
 
 
-def label_values(label: str) -> Index[Object]:
+def index_by_label(label: str) -> Index[Object]:
     """Index by namespace and the value of one label."""
 
     def values(object_: Object) -> Iterable[IndexKey]:
@@ -49,7 +49,7 @@ def label_values(label: str) -> Index[Object]:
     return values
 
 
-class _Since(NamedTuple):
+class _Watermark(NamedTuple):
     """Watermark of a write or deletion: its version, its namespace, and the number of lists started before it."""
 
     version: float
@@ -81,10 +81,10 @@ class Cache(Generic[T]):
         self._indexes = dict(indexes or {})
         self._entries: dict[str, dict[IndexKey, dict[Key, T]]] = {name: {} for name in self._indexes}
         self._listeners: list[Listener[T]] = []
-        self._own: dict[Key, _Since] = {}
-        self._graves: dict[str, _Since] = {}
+        self._own: dict[Key, _Watermark] = {}
+        self._graves: dict[str, _Watermark] = {}
         self._lists = 0
-        self.unreadable: set[Key] = set()
+        self.undecodable: set[Key] = set()
 
     def get(self, key: Key) -> T | None:
         return self._objects.get(key)
@@ -104,7 +104,7 @@ class Cache(Generic[T]):
         """Call the listener with (old, new) at every change; None means absent. The listener must not block."""
         self._listeners.append(listener)
 
-    def takes(self, object_: Object) -> bool:
+    def accepts(self, object_: Object) -> bool:
         """Return whether the watch covers this object, so that the cache will also see its deletion."""
         return not self.selector and (self.feeds == ("",) or object_.metadata.namespace in self.feeds)
 
@@ -112,25 +112,25 @@ class Cache(Generic[T]):
         """Store an object from a watch event."""
         metadata = new.metadata
         key = metadata.key
-        self.unreadable.discard(key)
+        self.undecodable.discard(key)
         own = self._own.get(key)
-        if own is not None and version(new) >= own.version:
+        if own is not None and resource_version(new) >= own.version:
             del self._own[key]
         old = self._objects.get(key)
-        if not self._is_buried(new) and (old is None or version(old) < version(new)):
+        if not self._is_tombstoned(new) and (old is None or resource_version(old) < resource_version(new)):
             self._store(key, old, new)
 
     def remove(self, last: Object) -> None:
         """Remove an object after a watch event. A newer object of the same name stays."""
-        self._end(last, version(last))
+        self._end(last, resource_version(last))
 
-    def ended(self, last: Object) -> None:
+    def mark_deleted(self, last: Object) -> None:
         """Remove an object that the server confirmed as deleted. All later events of its UID are ignored."""
         self._end(last, math.inf)
 
-    def cannot_read(self, key: Key) -> None:
+    def mark_undecodable(self, key: Key) -> None:
         """Mark an object that our type cannot decode. Its old version is removed, so that no plan uses it."""
-        self.unreadable.add(key)
+        self.undecodable.add(key)
         old = self._objects.get(key)
         if old is not None:
             self._drop(key, old)
@@ -151,7 +151,7 @@ class Cache(Generic[T]):
             key = new.metadata.key
             seen.add(key)
             old = self._objects.get(key)
-            if self._is_buried(new) or self._is_newer(key, resource_version):
+            if self._is_tombstoned(new) or self._is_newer(key, resource_version):
                 continue
             if old is None or old.metadata.resource_version != new.metadata.resource_version:
                 self._store(key, old, new)
@@ -162,35 +162,35 @@ class Cache(Generic[T]):
         if self._listed.issuperset(self.feeds):
             self.synced.set()
 
-    def wrote(self, new: T) -> None:
+    def record_write(self, new: T) -> None:
         """Store the server's reply to our own write, so that the next plan builds on it."""
         key = new.metadata.key
         self.put(new)
         if self._objects.get(key) is new:
-            self._own[key] = _Since(version(new), key.namespace, self._lists)
+            self._own[key] = _Watermark(resource_version(new), key.namespace, self._lists)
 
     def clear(self) -> None:
         """Remove everything, because the kind is no longer served."""
         for key, old in list(self._objects.items()):
             self._drop(key, old)
         self._graves.clear()
-        self.unreadable.clear()
+        self.undecodable.clear()
         self._listed.clear()
         self.synced.clear()
 
     def _end(self, last: Object, at: float) -> None:
         metadata = last.metadata
-        self.unreadable.discard(metadata.key)
-        self._graves[metadata.uid] = _Since(at, metadata.namespace, self._lists)
-        if len(self._graves) > _MOST_GRAVES:
+        self.undecodable.discard(metadata.key)
+        self._graves[metadata.uid] = _Watermark(at, metadata.namespace, self._lists)
+        if len(self._graves) > _MAX_TOMBSTONES:
             del self._graves[next(iter(self._graves))]
         old = self._objects.get(metadata.key)
         if old is not None and old.metadata.uid == metadata.uid:
             self._drop(metadata.key, old)
 
-    def _is_buried(self, object_: Object) -> bool:
+    def _is_tombstoned(self, object_: Object) -> bool:
         grave = self._graves.get(object_.metadata.uid)
-        return grave is not None and version(object_) <= grave.version
+        return grave is not None and resource_version(object_) <= grave.version
 
     def _is_newer(self, key: Key, resource_version: int) -> bool:
         own = self._own.get(key)
@@ -198,9 +198,9 @@ class Cache(Generic[T]):
 
     def _forget_before(self, begun: int, namespace: str) -> None:
         """Drop watermarks older than this list: a list that started after our write already contains it."""
-        stores: tuple[dict[Any, _Since], ...] = (self._own, self._graves)
+        stores: tuple[dict[Any, _Watermark], ...] = (self._own, self._graves)
         for known in stores:
-            for name in [name for name, since in known.items() if since.lists < begun]:
+            for name in [name for name, watermark in known.items() if watermark.lists < begun]:
                 if namespace in {"", known[name].namespace}:
                     del known[name]
 
@@ -222,9 +222,9 @@ class Cache(Generic[T]):
     def _reindex(self, key: Key, old: T | None, new: T | None) -> None:
         for name, function in self._indexes.items():
             entries = self._entries[name]
-            before = tuple(function(old)) if old is not None else ()
+            previous = tuple(function(old)) if old is not None else ()
             after = tuple(function(new)) if new is not None else ()
-            for value in before:
+            for value in previous:
                 if value not in after:
                     entries[value].pop(key, None)
                     if not entries[value]:

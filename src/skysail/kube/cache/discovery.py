@@ -10,11 +10,11 @@ from collections.abc import Callable
 import msgspec
 
 from skysail.kube.api.objects import Key, Object
-from skysail.kube.api.rbac import reading
+from skysail.kube.api.rbac import read_rule
 from skysail.kube.api.resources import CRD, Resource
 from skysail.kube.cache.cache import Cache
 
-RIGHTS = (reading(CRD),)
+POLICY_RULES = (read_rule(CRD),)
 
 
 class _Version(msgspec.Struct, frozen=True, gc=False):
@@ -41,7 +41,7 @@ class _Status(msgspec.Struct, frozen=True, gc=False):
     conditions: tuple[_Condition, ...] | None = None
 
 
-class Definition(Object, frozen=True, gc=False):
+class CrdInfo(Object, frozen=True, gc=False):
     """A CustomResourceDefinition, reduced to the kinds and versions that it serves."""
 
     spec: _Spec
@@ -63,38 +63,38 @@ class Definition(Object, frozen=True, gc=False):
 
 
 Listener = Callable[[bool], None]
-Wanted = Callable[[Definition], bool]
+Wanted = Callable[[CrdInfo], bool]
 
 
 class Discovery:
     """Served kinds, based on a cache of CustomResourceDefinitions."""
 
     def __init__(self) -> None:
-        self.cache = Cache(CRD, Definition)
+        self.cache = Cache(CRD, CrdInfo)
         self._listeners: dict[str, list[tuple[Resource, Listener, Wanted]]] = {}
         self.cache.subscribe(self._changed)
 
-    def follow(self, resource: Resource, listener: Listener, wanted: Wanted = lambda _: True) -> None:
+    def follow(self, resource: Resource, listener: Listener, selection: Wanted = lambda _: True) -> None:
         """Call the listener with True when the resource becomes served, and with False when it is removed.
 
-        The listener is called at once if the resource is already served. `wanted` filters definitions.
+        The listener is called at once if the resource is already served. `selection` filters definitions.
         """
-        self._listeners.setdefault(resource.crd_name, []).append((resource, listener, wanted))
-        definition = self.cache.get(Key("", resource.crd_name))
-        if definition and definition.serves(resource) and wanted(definition):
+        self._listeners.setdefault(resource.crd_name, []).append((resource, listener, selection))
+        crd_info = self.cache.get(Key("", resource.crd_name))
+        if crd_info and crd_info.serves(resource) and selection(crd_info):
             listener(True)
 
     def serves(self, resource: Resource) -> bool | None:
         """Return whether the resource is served, or None until the definitions are listed."""
         if not self.cache.synced.is_set():
             return None
-        definition = self.cache.get(Key("", resource.crd_name))
-        return definition is not None and definition.serves(resource)
+        crd_info = self.cache.get(Key("", resource.crd_name))
+        return crd_info is not None and crd_info.serves(resource)
 
-    def _changed(self, old: Definition | None, new: Definition | None) -> None:
+    def _changed(self, old: CrdInfo | None, new: CrdInfo | None) -> None:
         present = new or old
         assert present is not None, "old or new is set"
-        for resource, listener, wanted in self._listeners.get(present.metadata.name, ()):
-            was, is_ = (state is not None and state.serves(resource) and wanted(state) for state in (old, new))
+        for resource, listener, desired in self._listeners.get(present.metadata.name, ()):
+            was, is_ = (state is not None and state.serves(resource) and desired(state) for state in (old, new))
             if was != is_:
                 listener(is_)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import gc
 
-from skysail.kube.cache.reflector import Gate
+from skysail.kube.cache.reflector import ListObserver
 
 _THRESHOLDS = (50_000, 20, 100)
 # Minimum number of new objects for a collection: below it, the pause costs more than the collection frees.
 _WORTH_FREEZING = 1000
 
 
-class Collector(Gate):
+class GcTuner(ListObserver):
     """Tunes the garbage collector. One per process, like the collector itself."""
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ class _Deleted(msgspec.Struct, tag="DELETED", tag_field="type"):
     object: Object
 
 
-class Gate:
+class ListObserver:
     """Hooks at the start and end of a list, to pause the garbage collector in between."""
 
     def began(self) -> None: ...
@@ -71,13 +71,13 @@ class Reflector(Generic[T]):
         cache: Cache[T],
         *,
         namespace: str = "",
-        gate: Gate | None = None,
+        list_observer: ListObserver | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._client = client
         self._cache = cache
         self._namespace = namespace
-        self._gate = gate or Gate()
+        self._list_observer = list_observer or ListObserver()
         self._rng = rng or random.Random()  # noqa: S311 (jitter, no secret)
         self._backoff = Backoff(first=0.5, longest=30.0, rng=self._rng)
         self._stale = asyncio.Event()
@@ -106,7 +106,7 @@ class Reflector(Generic[T]):
             except (KubeError, TimeoutError, msgspec.MsgspecError) as error:
                 if self._stale.is_set():
                     continue
-                self._complain(error)
+                self._log_error(error)
                 if isinstance(error, (Forbidden, NotFound, NotServed, msgspec.MsgspecError)):
                     resource_version = ""
                 await self._pause(error.retry_after if isinstance(error, Throttled) else None)
@@ -120,7 +120,7 @@ class Reflector(Generic[T]):
     async def _pause(self, at_least: float | None = None) -> None:
         await asyncio.sleep(max(at_least or 0.0, self._backoff.next()))
 
-    def _complain(self, error: Exception) -> None:
+    def _log_error(self, error: Exception) -> None:
         kind = self._cache.resource.crd_name
         level = logging.WARNING if self._backoff.failures else logging.INFO
         log.log(level, "watch failed, retried", extra={"kind": kind, "why": str(error) or type(error).__name__})
@@ -130,7 +130,7 @@ class Reflector(Generic[T]):
         self._stale.clear()
         begun = self._cache.begin_list()
         objects: list[T] = []
-        self._gate.began()
+        self._list_observer.began()
         try:
             query = {"limit": _CHUNK, **self._cache.selector}
             while True:
@@ -143,7 +143,7 @@ class Reflector(Generic[T]):
             version = _number(metadata.resource_version)
             self._cache.replace(objects, version, begun=begun, namespace=self._namespace)
         finally:
-            self._gate.ended(len(objects))
+            self._list_observer.ended(len(objects))
         return metadata.resource_version
 
     def _read_page(self, body: bytes) -> tuple[ListMeta, list[T]]:
@@ -188,19 +188,19 @@ class Reflector(Generic[T]):
             deadline.reschedule(loop.time() + _SILENCE_SECONDS)
             *lines, rest = (rest + chunk).split(b"\n") if rest else chunk.split(b"\n")
             for line in lines:
-                resource_version = self._take(line) or resource_version
+                resource_version = self._handle_event(line) or resource_version
                 if self._is_idle:
                     self._is_idle = False
                     self._backoff.reset()
         return resource_version
 
-    def _take(self, line: bytes) -> str:
+    def _handle_event(self, line: bytes) -> str:
         if not line:
             return ""
         try:
             event = self._event_decoder.decode(line)
         except msgspec.ValidationError as error:
-            return self._skip(line, error)
+            return self._skip_undecodable(line, error)
         if isinstance(event, _Failed):
             raise errors.from_status(event.object)
         if isinstance(event, _Deleted):
@@ -209,13 +209,13 @@ class Reflector(Generic[T]):
             self._cache.put(event.object)
         return str(event.object.metadata.resource_version)
 
-    def _skip(self, line: bytes, error: msgspec.ValidationError) -> str:
+    def _skip_undecodable(self, line: bytes, error: msgspec.ValidationError) -> str:
         metadata = msgspec.json.decode(line, type=_AnyEvent).object.metadata
         self._ignored(metadata.key, error)
         return metadata.resource_version
 
     def _ignored(self, key: Key, error: msgspec.ValidationError) -> None:
-        self._cache.cannot_read(key)
+        self._cache.mark_undecodable(key)
         kind = self._cache.resource.crd_name
         log.warning("object undecodable, ignored", extra={"kind": kind, "object": str(key), "why": str(error)})
 

@@ -20,8 +20,8 @@ from skysail.kube.client.transport import APPLY_PATCH, JSON, MERGE_PATCH, NO_MAP
 
 FIELD_MANAGER = "skysail"
 
-_PATIENCE = 4
-_LONGEST_WAIT = 30.0
+_MAX_THROTTLE_WAIT = 4
+_MAX_RETRY_AFTER = 30.0
 _OK = range(200, 300)
 _READ = 200
 
@@ -43,7 +43,7 @@ class Client:
 
     async def get(self, resource: Resource, namespace: str, name: str, type_: type[T]) -> T:
         reply = await self._read(Request(method="GET", path=resource.path(namespace, name)))
-        return decoded(reply.body, type_)
+        return decode_reply(reply.body, type_)
 
     async def list_page(
         self, resource: Resource, namespace: str, query: Mapping[str, str], headers: Mapping[str, str] = NO_MAPPING
@@ -54,9 +54,9 @@ class Client:
 
     async def watch(self, resource: Resource, namespace: str, query: Mapping[str, str]) -> Stream:
         """Open a stream of watch events. Raises the server's error if the server does not open the stream."""
-        return await self.follow(resource.path(namespace), {**query, "watch": "true"})
+        return await self.stream(resource.path(namespace), {**query, "watch": "true"})
 
-    async def follow(self, path: str, query: Mapping[str, str]) -> Stream:
+    async def stream(self, path: str, query: Mapping[str, str]) -> Stream:
         """Open a stream, such as a log. Raises the server's error if the server does not open the stream."""
         stream = await self._transport.open(Request(method="GET", path=path, query=query))
         if stream.status in _OK:
@@ -127,13 +127,13 @@ class Client:
 
     async def read(self, path: str, type_: type[T]) -> T:
         """Read a path that is not a resource, such as the version."""
-        return decoded((await self._read(Request(method="GET", path=path))).body, type_)
+        return decode_reply((await self._read(Request(method="GET", path=path))).body, type_)
 
     async def read_text(self, path: str, query: Mapping[str, str]) -> str:
         """Read text, such as a log. Bytes that are not UTF-8 are replaced."""
         return (await self._read(Request(method="GET", path=path, query=query))).body.decode(errors="replace")
 
-    async def ask(self, path: str, body: bytes | None = None) -> Reply:
+    async def proxy(self, path: str, body: bytes | None = None) -> Reply:
         """Send a request through the API server's proxy. Returns any reply; without a body the request is a GET."""
         headers = NO_MAPPING if body is None else {"Content-Type": JSON}
         method = "GET" if body is None else "POST"
@@ -152,18 +152,18 @@ class Client:
         headers = {"Content-Type": content_type}
         request = Request(method=method, path=path, query=query, headers=headers, body=msgspec.json.encode(body))
         try:
-            return decoded((await self._send(request)).body, type_)
+            return decode_reply((await self._send(request)).body, type_)
         except ServerFault as error:
             if error.is_timeout or error.status in _OK:
                 raise ReplyLost(f"{method} {path}: {error}") from error
             raise
 
     async def _read(self, request: Request) -> Reply:
-        for attempt in range(1, _PATIENCE):
+        for attempt in range(1, _MAX_THROTTLE_WAIT):
             try:
                 return await self._send(request)
             except Throttled as error:
-                await asyncio.sleep(min(error.retry_after or float(attempt), _LONGEST_WAIT))
+                await asyncio.sleep(min(error.retry_after or float(attempt), _MAX_RETRY_AFTER))
         return await self._send(request)
 
     async def _send(self, request: Request) -> Reply:
@@ -173,7 +173,7 @@ class Client:
         raise errors.from_reply(reply.status, reply.body, _retry_after(reply))
 
 
-def decoded(body: bytes, type_: type[T]) -> T:
+def decode_reply(body: bytes, type_: type[T]) -> T:
     """Decode the body of a reply. Raises ServerFault if it cannot be decoded, such as the page of a proxy."""
     try:
         return msgspec.json.decode(body, type=type_)

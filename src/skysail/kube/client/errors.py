@@ -21,7 +21,7 @@ from __future__ import annotations
 import msgspec
 
 # Truncate messages of the server: they may quote the object, and an object may contain a secret.
-_LONGEST_MESSAGE = 1024
+_MAX_MESSAGE_LENGTH = 1024
 _GATEWAY_TIMEOUT = 504
 # The server answers an apply with an invalid body with 500 and no reason; treat it as Invalid.
 _UNFIT_TO_APPLY = ("failed to create typed patch object", "failed to convert new object")
@@ -150,7 +150,7 @@ def from_status(status: Status, *, http_status: int = 0, retry_after: float | No
         kind = Conflict
     if kind is ServerFault and code == _UNAVAILABLE and retry_after is not None:
         kind = Throttled
-    return kind(code, status.reason, status.message[:_LONGEST_MESSAGE], retry_after)
+    return kind(code, status.reason, status.message[:_MAX_MESSAGE_LENGTH], retry_after)
 
 
 def from_reply(http_status: int, body: bytes, retry_after: float | None = None) -> ApiError:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from skysail.kube.api.rbac import Right
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import Resource
 from skysail.kube.client.client import Client
 
 TOKEN_REVIEW = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
-RIGHTS = (Right(TOKEN_REVIEW, ("create",)),)
+POLICY_RULES = (PolicyRule(TOKEN_REVIEW, ("create",)),)
 
 
 class User(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class _Review(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-async def review(client: Client, token: str, audience: str = "") -> User | None:
+async def review_token(client: Client, token: str, audience: str = "") -> User | None:
     """Return the user of a token, or None if the token is invalid or has another audience.
 
     The default audience is the API server.

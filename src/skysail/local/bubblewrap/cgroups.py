@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from skysail.cloud.provider import Limits
+from skysail.cloud.provider import ResourceLimits
 
 _PERIOD = 100_000  # microseconds; a share of a core is a share of this
 _SHARED = "shared"  # the group of the agent and of pods without limits
@@ -41,13 +41,13 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
         return cls(memory=total - max(_MIN_RESERVE, total // _RESERVED_SHARE), processes=processes // 2)
 
 
-class Group(msgspec.Struct, frozen=True):
-    """The limits of one run. Joined by writing to each of `joined_by`."""
+class Cgroup(msgspec.Struct, frozen=True):
+    """The limits of one run. Joined by writing to each of `procs_files`."""
 
     folders: tuple[Path, ...]
 
     @property
-    def joined_by(self) -> tuple[str, ...]:
+    def procs_files(self) -> tuple[str, ...]:
         return tuple(str(folder / "cgroup.procs") for folder in self.folders)
 
     def ran_out_of_memory(self) -> bool:
@@ -63,10 +63,10 @@ class Group(msgspec.Struct, frozen=True):
         return not any(folder.exists() for folder in self.folders)
 
 
-NO_GROUP = Group(())
+NO_GROUP = Cgroup(())
 
 
-class Groups:
+class CgroupManager:
     """All groups of one cluster, in a folder of its own of each tree that the machine has."""
 
     def __init__(self, trees: dict[str, Path], name: str, *, max_processes: int | None = None) -> None:
@@ -77,16 +77,16 @@ class Groups:
         self.are_bounded = False
 
     @classmethod
-    def mount(cls, folder: Path, name: str, *, max_processes: int | None = None) -> Groups:
+    def mount(cls, folder: Path, name: str, *, max_processes: int | None = None) -> CgroupManager:
         """Mount the trees below `folder`, for a hull has a fresh /sys without any. Not allowed: no limits."""
         for kinds in _TREES:
             trees = {kind: folder / kind for kind in kinds if _mount(kind, folder / kind)}
-            groups = cls(trees, name, max_processes=max_processes)
-            if trees and groups._open():
-                return groups
+            cgroups = cls(trees, name, max_processes=max_processes)
+            if trees and cgroups._open():
+                return cgroups
         return cls({}, name)
 
-    def make(self, name: str, limits: Limits) -> Group:
+    def make(self, name: str, limits: ResourceLimits) -> Cgroup:
         """A group with these limits; nothing to join where there is nothing to limit."""
         made: list[Path] = []
         for kind, parent in self._parents.items():
@@ -97,7 +97,7 @@ class Groups:
             folder.mkdir(exist_ok=True)
             made.append(folder)
             _apply(folder, settings)
-        return Group(tuple(made))
+        return Cgroup(tuple(made))
 
     def bound_all(self, bounds: Bounds) -> None:
         """Bound all pods together, and join the group in which pods without limits are started.
@@ -108,7 +108,7 @@ class Groups:
             return
         try:
             for kind, parent in self._parents.items():
-                settings = _settings(kind, Limits(memory=bounds.memory), bounds.processes)
+                settings = _settings(kind, ResourceLimits(memory=bounds.memory), bounds.processes)
                 if not settings:
                     continue
                 _apply(parent, settings)
@@ -130,8 +130,8 @@ class Groups:
         """Leave nothing on the machine, when no run is left."""
         self._leave_shared()
         for parent in self._parents.values():
-            Group((parent / _SHARED,)).remove()
-            Group((parent,)).remove()
+            Cgroup((parent / _SHARED,)).remove()
+            Cgroup((parent,)).remove()
 
     def _leave_shared(self) -> None:
         for origin in self._origins.values():
@@ -150,7 +150,7 @@ class Groups:
                     _delegate(parent)
                 for left in parent.iterdir():
                     if left.is_dir():
-                        Group((left,)).remove()
+                        Cgroup((left,)).remove()
         except OSError:
             return False
         return True
@@ -172,8 +172,8 @@ def _apply(folder: Path, settings: dict[str, str]) -> None:
 def _own_path(kind: str) -> str:
     """Return the path of this process's group in one tree."""
     rows = (line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines())
-    wanted = "" if kind == "unified" else kind
-    return next((path for _, kinds, path in rows if wanted in kinds.split(",")), "/")
+    desired = "" if kind == "unified" else kind
+    return next((path for _, kinds, path in rows if desired in kinds.split(",")), "/")
 
 
 def _mount(kind: str, target: Path) -> bool:
@@ -184,7 +184,7 @@ def _mount(kind: str, target: Path) -> bool:
     return subprocess.run(["mount", *what, "none", target], capture_output=True, check=False).returncode == 0  # noqa: S603, S607 (the system's own)
 
 
-def _settings(kind: str, limits: Limits, processes: int | None) -> dict[str, str]:
+def _settings(kind: str, limits: ResourceLimits, processes: int | None) -> dict[str, str]:
     """Return files and values, in the order in which they must be written.
 
     A container without limits of memory and CPU joins no group, so it needs no limit of processes in one.

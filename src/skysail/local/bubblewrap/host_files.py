@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-class Machine:
+class HostFiles:
     def link(self, path: str) -> str | None:
         return str(Path(path).readlink()) if Path(path).is_symlink() else None
 

@@ -23,7 +23,7 @@ _PACKAGES = {
 }
 
 
-class Tools(msgspec.Struct, frozen=True):
+class HostTools(msgspec.Struct, frozen=True):
     bwrap: str
     ip: str
     setsid: str

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from skysail.local.bubblewrap import device_nodes, user_namespace
-from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.id_ranges import FIRST, IdRanges, are_mapped, subordinate
 from skysail.local.bubblewrap.staging import Staging
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class PodIds:
     """The host ids of one pod, and its user namespaces: one for each user that starts a container. Blocking."""
 
-    def __init__(self, tools: Tools, first: int, staging: Staging, max_processes: int) -> None:
+    def __init__(self, tools: HostTools, first: int, staging: Staging, max_processes: int) -> None:
         self.first = first
         self.staging = staging
         self._tools = tools
@@ -62,7 +62,7 @@ class Isolation:
 
     def __init__(
         self,
-        tools: Tools,
+        tools: HostTools,
         staging: Staging | None = None,
         ranges: IdRanges | None = None,
         *,
@@ -77,7 +77,7 @@ class Isolation:
 
     @classmethod
     def detect(
-        cls, tools: Tools, folder: Path, disks: Path, *, seed: int = 0, max_processes: int = MAX_PROCESSES
+        cls, tools: HostTools, folder: Path, disks: Path, *, seed: int = 0, max_processes: int = MAX_PROCESSES
     ) -> Isolation:
         """Try what this machine allows: neither the user id nor a sysctl says it. Blocking.
 

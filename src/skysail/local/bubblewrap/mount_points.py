@@ -13,23 +13,26 @@ from pathlib import Path
 from skysail.local import files
 from skysail.local.bubblewrap import rootfs
 from skysail.local.bubblewrap.arguments import InvalidArgument, check_words
-from skysail.local.bubblewrap.host_files import Machine
+from skysail.local.bubblewrap.host_files import HostFiles
 
 
-def prepare(room: rootfs.Room) -> None:
+def prepare(container_root: rootfs.ContainerRoot) -> None:
     """Make the working directory if it lies in a writable volume.
 
     Raises InvalidArgument if a link in a volume leads a mount point out of the volume.
     """
-    check_words((*(bind.target for bind in room.binds), room.working_dir))
-    for bind, rest in rootfs.nested_mount_points(room, Machine()):
-        root = Path(os.path.realpath(bind.source))
+    check_words((*(bind_mount.target for bind_mount in container_root.binds), container_root.working_dir))
+    for bind_mount, rest in rootfs.nested_mount_points(container_root, HostFiles()):
+        root = Path(os.path.realpath(bind_mount.source))
         if not Path(os.path.realpath(root / rest)).is_relative_to(root):
             raise InvalidArgument(
-                f"Nothing can be mounted at {bind.target.rstrip('/')}/{rest}: a link in the volume at {bind.target} "
+                f"Nothing can be mounted at {bind_mount.target.rstrip('/')}/{rest}: a link in the volume at "
+                f"{bind_mount.target} "
                 "leads out of the volume. Remove the link, or choose another path."
             )
-    for bind, rest in rootfs.working_dir_in_bind(room, Machine()):
+    for bind_mount, rest in rootfs.working_dir_in_bind(container_root, HostFiles()):
         # If a link is in the way, the program starts where the link leads to, inside of the container.
         with contextlib.suppress(OSError):
-            os.close(files.opened(Path(os.path.realpath(bind.source)) / rest, can_make=not bind.read_only))
+            os.close(
+                files.open_nofollow(Path(os.path.realpath(bind_mount.source)) / rest, can_make=not bind_mount.read_only)
+            )

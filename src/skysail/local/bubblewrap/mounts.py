@@ -55,10 +55,10 @@ class Tree:
         os.close(self._descriptor)
 
     def _set(self, flags: int, namespace: int) -> None:
-        wanted = _Attributes(attr_set=flags, userns_fd=namespace)
-        size = ctypes.c_size_t(ctypes.sizeof(wanted))
+        desired = _Attributes(attr_set=flags, userns_fd=namespace)
+        size = ctypes.c_size_t(ctypes.sizeof(desired))
         where = _AT_EMPTY_PATH | _AT_RECURSIVE
-        _call("mount_setattr", _MOUNT_SETATTR, self._descriptor, b"", where, ctypes.byref(wanted), size)
+        _call("mount_setattr", _MOUNT_SETATTR, self._descriptor, b"", where, ctypes.byref(desired), size)
 
 
 def cover_read_only(path: str) -> None:

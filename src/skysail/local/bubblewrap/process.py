@@ -21,7 +21,7 @@ Stream = Literal["stdout", "stderr"]
 _OOM_SCORE = "500"
 
 
-class Wires:
+class StdStreams:
     """A program's standard streams: three pipes, or one terminal. Ours on this side, its on the other."""
 
     def __init__(self, *, stdin: bool, terminal: bool, owner: tuple[int, int] | None = None) -> None:
@@ -85,11 +85,11 @@ class Wires:
             self._master = None
 
 
-class Child:
+class ChildProcess:
     """Starts when made, in a session of its own. Make it in the event loop's thread: its life is tied to that one."""
 
-    def __init__(self, argv: Sequence[str], wires: Wires, keep: Sequence[int]) -> None:
-        stdin, stdout, stderr = wires.theirs
+    def __init__(self, argv: Sequence[str], std_streams: StdStreams, keep: Sequence[int]) -> None:
+        stdin, stdout, stderr = std_streams.theirs
         try:
             self._process = subprocess.Popen(  # noqa: S603 (the box starts users' programs)
                 argv,
@@ -102,7 +102,7 @@ class Child:
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
             )
         finally:
-            wires.let_go()
+            std_streams.let_go()
         with contextlib.suppress(OSError):  # the program has ended already
             Path(f"/proc/{self._process.pid}/oom_score_adj").write_text(_OOM_SCORE)
         loop = asyncio.get_running_loop()

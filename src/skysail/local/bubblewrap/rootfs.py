@@ -1,4 +1,4 @@
-"""What a program in a box sees, as bubblewrap's arguments. Pure: the machine's files are looked at through `Host`.
+"""What a program in a box sees, as bubblewrap's arguments. Pure: the machine's files are looked at through `HostFs`.
 
 The root is an empty tmpfs. Into it go, read-only, the parts of the machine that programs need, then the volumes, then
 the environment. So a mount path never has to exist on the machine and is never made there.
@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from skysail.cloud.provider import Rights
+from skysail.cloud.provider import SecurityContext
 from skysail.local.bubblewrap import masked_paths
 from skysail.local.bubblewrap.arguments import environment_options
 
@@ -39,7 +39,7 @@ _NOT_ROOT = 65532
 _ROOT_BYTES = 256 << 20
 _SHARED_MEMORY_BYTES = 1 << 30
 # Not the whole of /etc: a program that is root in its box could read the machine's passwords and keys.
-_SHOWN = (
+_HOST_DIRS = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
     *("/etc/alternatives", "/etc/bash.bashrc", "/etc/ca-certificates", "/etc/crypto-policies", "/etc/debian_version"),
     *("/etc/fonts", "/etc/gai.conf", "/etc/group", "/etc/host.conf", "/etc/inputrc", "/etc/ld.so.cache"),
@@ -49,10 +49,10 @@ _SHOWN = (
 )
 _KERNELS = ("/dev", "/proc", "/sys")
 # To make a mount point below a folder of the machine, its entries are shown one by one over an empty folder.
-_MOST_ENTRIES = 400
+_MAX_ENTRIES = 400
 
 
-class Bind(msgspec.Struct, frozen=True):
+class BindMount(msgspec.Struct, frozen=True):
     """A file or folder of the machine, and where the program finds it.
 
     `is_shared`: others can put a link in the way meanwhile, so who makes the box holds it open by `descriptor`.
@@ -65,20 +65,20 @@ class Bind(msgspec.Struct, frozen=True):
     descriptor: int | None = None
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerRoot(msgspec.Struct, frozen=True, kw_only=True):
     """All that is decided before a program starts."""
 
     hostname: str
     env: tuple[tuple[str, str], ...]
     working_dir: str = "/"
-    binds: tuple[Bind, ...] = ()
-    environment: tuple[Bind, ...] = ()  # folders of an image, mounted over everything else
-    rights: Rights = Rights()
+    binds: tuple[BindMount, ...] = ()
+    environment: tuple[BindMount, ...] = ()  # folders of an image, mounted over everything else
+    rights: SecurityContext = SecurityContext()
     user_namespace: int | None = None  # a descriptor; None: a new one with one id
     seccomp_filter: int | None = None  # a descriptor; None: no filter
 
 
-class Host(Protocol):
+class HostFs(Protocol):
     """The machine's files, as far as a room depends on them."""
 
     def link(self, path: str) -> str | None:
@@ -94,94 +94,108 @@ class Host(Protocol):
     def resolve(self, path: str) -> str: ...
 
 
-class TooCrowded(Exception):
+class TooManyEntries(Exception):
     """A mount path below a folder with more entries than can be shown one by one."""
 
 
-def arguments(room: Room, host: Host) -> list[str]:
+def arguments(container_root: ContainerRoot, host_fs: HostFs) -> list[str]:
     """Everything but the program itself. Later ones lie over earlier ones."""
-    binds = [_canonical(bind, host) for bind in room.binds]
+    bind_mounts = [_canonical(bind_mount, host_fs) for bind_mount in container_root.binds]
     return [
         # First, over bubblewrap's own root, which has no limit.
         *("--size", str(_ROOT_BYTES), "--tmpfs", "/"),
-        *_machine(binds, host),
+        *_machine(bind_mounts, host_fs),
         *("--proc", "/proc", "--dev", "/dev", "--ro-bind-try", "/sys", "/sys"),
-        *masked_paths.options(host),
+        *masked_paths.options(host_fs),
         *("--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"),  # noqa: S108 (in the container)
         *("--dir", "/run", "--dir", "/var/tmp"),  # noqa: S108 (inside the box)
-        *_flat(_bind(bind) for bind in sorted(binds, key=lambda bind: bind.target.rstrip("/").count("/"))),
+        *_flat(
+            _bind(bind_mount)
+            for bind_mount in sorted(bind_mounts, key=lambda bind_mount: bind_mount.target.rstrip("/").count("/"))
+        ),
         # Last, because a volume or the box's own folders may lie over the place where the environment is.
         *_flat(
-            ("--ro-bind", bind.source, bind.target)
-            for bind in sorted(room.environment, key=lambda bind: bind.target)
-            if not _is_shown(bind.target, host)
+            ("--ro-bind", bind_mount.source, bind_mount.target)
+            for bind_mount in sorted(container_root.environment, key=lambda bind_mount: bind_mount.target)
+            if not _is_host_dir(bind_mount.target, host_fs)
         ),
         # The memory of /dev has no limit, so nothing can be written there; device files and /dev/shm are mounts.
         *("--remount-ro", "/dev"),
-        *(() if any(working_dir_in_bind(room, host)) else ("--dir", _from_root(room.working_dir))),
-        *("--chdir", _from_root(room.working_dir)),
-        *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", room.hostname),
+        *(
+            ()
+            if any(working_dir_in_bind(container_root, host_fs))
+            else ("--dir", _from_root(container_root.working_dir))
+        ),
+        *("--chdir", _from_root(container_root.working_dir)),
+        *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", container_root.hostname),
         *("--die-with-parent", "--new-session"),
-        *(("--remount-ro", "/") if room.rights.has_read_only_root else ()),
-        *_rights(room),
-        *environment_options(room.env),
+        *(("--remount-ro", "/") if container_root.rights.read_only_root else ()),
+        *_rights(container_root),
+        *environment_options(container_root.env),
     ]
 
 
-def nested_mount_points(room: Room, host: Host) -> Iterator[tuple[Bind, str]]:
+def nested_mount_points(container_root: ContainerRoot, host_fs: HostFs) -> Iterator[tuple[BindMount, str]]:
     """Yield each mount point that lies in a bind, as that bind and the path inside it."""
-    binds = [_canonical(bind, host) for bind in room.binds]
-    for path in (bind.target for bind in (*binds, *room.environment)):
-        yield from _around(path, binds)
+    bind_mounts = [_canonical(bind_mount, host_fs) for bind_mount in container_root.binds]
+    for path in (bind_mount.target for bind_mount in (*bind_mounts, *container_root.environment)):
+        yield from _deps(path, bind_mounts)
 
 
-def working_dir_in_bind(room: Room, host: Host) -> Iterator[tuple[Bind, str]]:
+def working_dir_in_bind(container_root: ContainerRoot, host_fs: HostFs) -> Iterator[tuple[BindMount, str]]:
     """Yield the bind in which the working directory lies, and the path inside it. Nothing if it lies in none."""
-    return _around(_canonical(Bind("", room.working_dir), host).target, [_canonical(bind, host) for bind in room.binds])
+    return _deps(
+        _canonical(BindMount("", container_root.working_dir), host_fs).target,
+        [_canonical(bind_mount, host_fs) for bind_mount in container_root.binds],
+    )
 
 
-def _around(path: str, binds: list[Bind]) -> Iterator[tuple[Bind, str]]:
+def _deps(path: str, bind_mounts: list[BindMount]) -> Iterator[tuple[BindMount, str]]:
     """Yield the innermost binds around a path: several only if they have the same target."""
-    outer = [bind for bind in binds if path != bind.target and path.startswith(f"{bind.target.rstrip('/')}/")]
-    innermost = max((len(bind.target) for bind in outer), default=0)
-    for bind in outer:
-        if len(bind.target) == innermost:
-            yield bind, path[innermost:].lstrip("/")
+    outer = [
+        bind_mount
+        for bind_mount in bind_mounts
+        if path != bind_mount.target and path.startswith(f"{bind_mount.target.rstrip('/')}/")
+    ]
+    innermost = max((len(bind_mount.target) for bind_mount in outer), default=0)
+    for bind_mount in outer:
+        if len(bind_mount.target) == innermost:
+            yield bind_mount, path[innermost:].lstrip("/")
 
 
-def hides_the_system(target: str, host: Host) -> bool:
+def hides_the_system(target: str, host_fs: HostFs) -> bool:
     """Whether a folder at this path would lie over files that programs need."""
-    path = _canonical(Bind("", posixpath.normpath(f"/{target.strip('/')}")), host).target
-    is_above = any(f"{shown}/".startswith(f"{path.rstrip('/')}/") for shown in (*_SHOWN, *_KERNELS))
+    path = _canonical(BindMount("", posixpath.normpath(f"/{target.strip('/')}")), host_fs).target
+    is_above = any(f"{host_dir}/".startswith(f"{path.rstrip('/')}/") for host_dir in (*_HOST_DIRS, *_KERNELS))
     is_kernels = path.startswith(tuple(f"{top}/" for top in _KERNELS))
-    is_taken = path.startswith(tuple(f"{shown}/" for shown in _SHOWN)) and host.exists(path)
+    is_taken = path.startswith(tuple(f"{host_dir}/" for host_dir in _HOST_DIRS)) and host_fs.exists(path)
     return is_above or is_kernels or is_taken
 
 
-def capabilities(rights: Rights) -> dict[str, int]:
+def capabilities(security: SecurityContext) -> dict[str, int]:
     """By name and number. Who is not root in the box has none, as in any container."""
-    if user(rights):
+    if user(security):
         return {}
-    left = frozenset() if "ALL" in rights.dropped else CAPABILITIES.keys() - rights.dropped
-    return {name: number for name, number in CAPABILITIES.items() if name in left | rights.added}
+    left = frozenset() if "ALL" in security.drop else CAPABILITIES.keys() - security.drop
+    return {name: number for name, number in CAPABILITIES.items() if name in left | security.add}
 
 
-def user(rights: Rights) -> int:
+def user(security: SecurityContext) -> int:
     """Nobody in particular, where it must only not be root: an environment has no user of its own."""
-    return _NOT_ROOT if rights.user is None and rights.must_not_be_root else rights.user or 0
+    return _NOT_ROOT if security.user is None and security.run_as_non_root else security.user or 0
 
 
-def group(rights: Rights) -> int:
-    return rights.group or 0
+def group(security: SecurityContext) -> int:
+    return security.group or 0
 
 
-def _canonical(bind: Bind, host: Host) -> Bind:
+def _canonical(bind_mount: BindMount, host_fs: HostFs) -> BindMount:
     """/bin is a link to /usr/bin on most machines; a mount point must be named by where it really is."""
-    target = _from_root(bind.target)
+    target = _from_root(bind_mount.target)
     top = "/" + target.split("/")[1]
-    if top in _SHOWN and host.link(top) is not None:
-        target = host.resolve(top) + target.removeprefix(top)
-    return msgspec.structs.replace(bind, target=target)
+    if top in _HOST_DIRS and host_fs.link(top) is not None:
+        target = host_fs.resolve(top) + target.removeprefix(top)
+    return msgspec.structs.replace(bind_mount, target=target)
 
 
 def _from_root(path: str) -> str:
@@ -189,61 +203,65 @@ def _from_root(path: str) -> str:
     return posixpath.normpath("/" + path.strip("/"))
 
 
-def _machine(binds: list[Bind], host: Host) -> list[str]:
+def _machine(bind_mounts: list[BindMount], host_fs: HostFs) -> list[str]:
     """The shown parts, opened where a mount point must be made."""
-    shown = [path for path in _SHOWN if host.exists(path) or host.link(path) is not None]
-    found = _flat(_show(path, host) for path in shown)
+    arguments = [path for path in _HOST_DIRS if host_fs.exists(path) or host_fs.link(path) is not None]
+    found = _flat(_show(path, host_fs) for path in arguments)
     opened: set[str] = set()
-    for bind in sorted(binds, key=lambda bind: bind.target):
-        if host.exists(bind.target) or not any(bind.target.startswith(f"{path}/") for path in shown):
+    for bind_mount in sorted(bind_mounts, key=lambda bind_mount: bind_mount.target):
+        if host_fs.exists(bind_mount.target) or not any(bind_mount.target.startswith(f"{path}/") for path in arguments):
             continue
-        folder = _deepest_folder(bind.target, host)
+        folder = _deepest_folder(bind_mount.target, host_fs)
         if folder not in opened:
             opened.add(folder)
-            found += _open(folder, bind.target, host)
+            found += _open(folder, bind_mount.target, host_fs)
     return found
 
 
-def _deepest_folder(path: str, host: Host) -> str:
-    while not host.is_folder(path):
+def _deepest_folder(path: str, host_fs: HostFs) -> str:
+    while not host_fs.is_folder(path):
         path = path.rpartition("/")[0] or "/"
     return path
 
 
-def _open(folder: str, target: str, host: Host) -> list[str]:
-    names = host.names(folder)
-    if len(names) > _MOST_ENTRIES:
-        raise TooCrowded(
+def _open(folder: str, target: str, host_fs: HostFs) -> list[str]:
+    names = host_fs.names(folder)
+    if len(names) > _MAX_ENTRIES:
+        raise TooManyEntries(
             f"{target} cannot be mounted, because {folder} is full of the system's own files: choose another path."
         )
-    return ["--tmpfs", folder, *_flat(_show(f"{folder}/{name}", host) for name in sorted(names))]
+    return ["--tmpfs", folder, *_flat(_show(f"{folder}/{name}", host_fs) for name in sorted(names))]
 
 
-def _show(path: str, host: Host) -> tuple[str, ...]:
-    leads_to = host.link(path)
+def _show(path: str, host_fs: HostFs) -> tuple[str, ...]:
+    leads_to = host_fs.link(path)
     return ("--symlink", leads_to, path) if leads_to is not None else ("--ro-bind", path, path)
 
 
-def _is_shown(path: str, host: Host) -> bool:
-    return any(host.link(top) is None and f"{path}/".startswith(f"{top}/") for top in _SHOWN)
+def _is_host_dir(path: str, host_fs: HostFs) -> bool:
+    return any(host_fs.link(top) is None and f"{path}/".startswith(f"{top}/") for top in _HOST_DIRS)
 
 
-def _bind(bind: Bind) -> tuple[str, ...]:
-    word = "--ro-bind" if bind.read_only else "--bind"
-    if bind.descriptor is None:
-        return word, bind.source, bind.target
-    return f"{word}-fd", str(bind.descriptor), bind.target
+def _bind(bind_mount: BindMount) -> tuple[str, ...]:
+    word = "--ro-bind" if bind_mount.read_only else "--bind"
+    if bind_mount.descriptor is None:
+        return word, bind_mount.source, bind_mount.target
+    return f"{word}-fd", str(bind_mount.descriptor), bind_mount.target
 
 
-def _rights(room: Room) -> list[str]:
+def _rights(container_root: ContainerRoot) -> list[str]:
     """Return user, capabilities and filter. Every container has a user namespace, also where the user is 0."""
-    namespace = ["--unshare-user"] if room.user_namespace is None else ["--userns", str(room.user_namespace)]
+    namespace = (
+        ["--unshare-user"]
+        if container_root.user_namespace is None
+        else ["--userns", str(container_root.user_namespace)]
+    )
     return [
         *namespace,
-        *("--uid", str(user(room.rights)), "--gid", str(group(room.rights))),
+        *("--uid", str(user(container_root.rights)), "--gid", str(group(container_root.rights))),
         *("--cap-drop", "ALL"),
-        *_flat(("--cap-add", f"CAP_{name}") for name in capabilities(room.rights)),
-        *(("--seccomp", str(room.seccomp_filter)) if room.seccomp_filter is not None else ()),
+        *_flat(("--cap-add", f"CAP_{name}") for name in capabilities(container_root.rights)),
+        *(("--seccomp", str(container_root.seccomp_filter)) if container_root.seccomp_filter is not None else ()),
     ]
 
 

@@ -10,12 +10,12 @@ import asyncio
 import platform
 import time
 
-from skysail.cloud.provider import Rights
+from skysail.cloud.provider import SecurityContext
 from skysail.local.bubblewrap import device_nodes, masked_paths, seccomp_filter
-from skysail.local.bubblewrap.container import Box, Identity, Order
-from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.container import BwrapContainer, ContainerSpec, Identity
+from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.isolation import Isolation
-from skysail.local.bubblewrap.rootfs import Room
+from skysail.local.bubblewrap.rootfs import ContainerRoot
 from skysail.local.errors import StartFailed
 
 # Opens files for appending and writes nothing: on a machine without protection the check must not do damage.
@@ -42,7 +42,7 @@ exit 0
 """
 
 
-async def verify(isolation: Isolation, tools: Tools) -> None:
+async def verify(isolation: Isolation, tools: HostTools) -> None:
     """Raises StartFailed with each protection that is missing."""
     ids = isolation.allocate()
     try:
@@ -50,18 +50,20 @@ async def verify(isolation: Isolation, tools: Tools) -> None:
         if ids is not None:
             namespace = await asyncio.to_thread(ids.namespace, 0)
             identity = Identity(first=ids.first, namespace=namespace, staging=ids.staging)
-        room = Room(hostname="check", env=(("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),), rights=Rights())
+        container_root = ContainerRoot(
+            hostname="check", env=(("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),), rights=SecurityContext()
+        )
         argv = ("sh", "-c", _script("" if ids is None else str(ids.first)))
-        order = Order(room=room, argv=argv, identity=identity, max_processes=isolation.max_processes)
-        box = await Box.start(order, tools, time.time)
-        ending = await box.finish()
+        spec = ContainerSpec(room=container_root, argv=argv, identity=identity, max_processes=isolation.max_processes)
+        container = await BwrapContainer.start(spec, tools, time.time)
+        exit_result = await container.finish()
     finally:
         isolation.release(ids)
-    words = box.tape.last_words()
-    if ending.failure or ending.code or words:
-        why = ending.failure or words or f"exit code {ending.code}"
+    words = container.output.last_line()
+    if exit_result.failure or exit_result.code or words:
+        message = exit_result.failure or words or f"exit code {exit_result.code}"
         raise StartFailed(
-            f"Pods cannot be isolated from this machine: {why}. "
+            f"Pods cannot be isolated from this machine: {message}. "
             f"Update bubblewrap and the kernel (this is Linux {platform.release()}), or report this."
         )
 

@@ -19,7 +19,7 @@ import msgspec
 
 from skysail.local import files
 from skysail.local.bubblewrap import mounts
-from skysail.local.bubblewrap.rootfs import Bind, Room
+from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot
 
 _OPTIONS = "mode=711,size=4m"
 # A file system or a kernel without id-mapped mounts answers with one of these.
@@ -48,7 +48,7 @@ class Staging:
             self._mappable[device] = _is_mappable(path if isinstance(path, int) else str(path), namespace)
         return self._mappable[device]
 
-    def stage(self, room: Room, namespace: int) -> tuple[Room, Path]:
+    def stage(self, container_root: ContainerRoot, namespace: int) -> tuple[ContainerRoot, Path]:
         """Mount every source of the room in a new folder. Return the room with the new sources, and the folder.
 
         Remove the folder with `remove` when bubblewrap has made its own mounts. Raises OSError.
@@ -60,11 +60,11 @@ class Staging:
             mounts.mount_tmpfs(folder, _OPTIONS)
             names = itertools.count()
             staged = {
-                kind: tuple(self._bind(bind, folder / str(next(names)), namespace) for bind in binds)
-                for kind, binds in (("binds", room.binds), ("environment", room.environment))
+                kind: tuple(self._bind(bind_mount, folder / str(next(names)), namespace) for bind_mount in bind_mounts)
+                for kind, bind_mounts in (("binds", container_root.binds), ("environment", container_root.environment))
             }
             undo.pop_all()
-        return msgspec.structs.replace(room, **staged), folder
+        return msgspec.structs.replace(container_root, **staged), folder
 
     def remove(self, folder: Path) -> None:
         """Unmount and remove. Where that fails, the next process that opens the folder does it."""
@@ -73,20 +73,20 @@ class Staging:
         with contextlib.suppress(OSError):
             folder.rmdir()
 
-    def _bind(self, bind: Bind, target: Path, namespace: int) -> Bind:
+    def _bind(self, bind_mount: BindMount, target: Path, namespace: int) -> BindMount:
         with ExitStack() as until:
-            source: str | int = bind.source
-            if bind.is_shared:
+            source: str | int = bind_mount.source
+            if bind_mount.is_shared:
                 # By descriptor: another pod can put a link in the way between the check of the path and this mount.
-                source = files.opened(Path(bind.source))
+                source = files.open_nofollow(Path(bind_mount.source))
                 until.callback(os.close, source)
             _make_mount_point(target, is_folder=stat.S_ISDIR(os.stat(source).st_mode))  # noqa: PTH116 (as above)
             tree = mounts.Tree(source)
             until.callback(tree.close)
             if self.can_map(source, namespace):
                 tree.map_ids(namespace)
-            tree.attach(target, read_only=bind.read_only)
-        return msgspec.structs.replace(bind, source=str(target), is_shared=False)
+            tree.attach(target, read_only=bind_mount.read_only)
+        return msgspec.structs.replace(bind_mount, source=str(target), is_shared=False)
 
 
 def _make_mount_point(path: Path, *, is_folder: bool) -> None:

@@ -7,14 +7,14 @@ import resource
 import subprocess
 from collections.abc import Iterable
 
-from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.host_tools import HostTools
 
 SIZE = 65536  # ids of a pod, as Kubernetes gives them
 MAX_ID = SIZE - 1
 _ENV = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
-def create(tools: Tools, *, owner: int, first: int, max_processes: int) -> int:
+def create(tools: HostTools, *, owner: int, first: int, max_processes: int) -> int:
     """Return a descriptor of a new user namespace, in which the ids from 0 are the host ids from `first`. Blocking.
 
     `owner` must be the host id of the user that starts bubblewrap: only a namespace's owner may enter it without
@@ -46,7 +46,7 @@ def create(tools: Tools, *, owner: int, first: int, max_processes: int) -> int:
         return os.open(f"/proc/{maker.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def become(tools: Tools, user: int, group: int, groups: Iterable[int] = ()) -> tuple[str, ...]:
+def become(tools: HostTools, user: int, group: int, groups: Iterable[int] = ()) -> tuple[str, ...]:
     """Return the words that, before a command, run it with these host ids."""
     listed = ",".join(map(str, groups))
     more = ("--groups", listed) if listed else ("--clear-groups",)

@@ -16,8 +16,8 @@ from skysail.base.unix_sockets import reachable
 from skysail.local.cluster.supervisor import Unit, UnitStatus
 from skysail.local.errors import NotRunning, Refused
 
-LARGEST_MESSAGE = 200_000
-_PATIENCE = 30.0
+MAX_MESSAGE_BYTES = 200_000
+_TIMEOUT_SECONDS = 30.0
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
@@ -25,7 +25,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 class AskStatus(msgspec.Struct, frozen=True, tag="status"): ...
 
 
-class StopHull(msgspec.Struct, frozen=True, tag="stop"):
+class StopCluster(msgspec.Struct, frozen=True, tag="stop"):
     """End everything in order. The answer comes at once; the home's lock tells when it is done."""
 
 
@@ -62,10 +62,10 @@ class Dial(msgspec.Struct, frozen=True, tag="dial"):
     port: Port
 
 
-Request = AskStatus | StopHull | StartUnit | ResumeUnit | StopUnit | SignalUnit | Listen | Dial
+Request = AskStatus | StopCluster | StartUnit | ResumeUnit | StopUnit | SignalUnit | Listen | Dial
 
 
-class HullStatus(msgspec.Struct, frozen=True, kw_only=True):
+class LocalClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a hull says of itself. `steps` are what it has done since it started, for people."""
 
     is_ready: bool
@@ -82,7 +82,7 @@ class HullStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
-    status: HullStatus | None = None
+    status: LocalClusterStatus | None = None
 
 
 class Control:
@@ -91,13 +91,13 @@ class Control:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def status(self) -> HullStatus:
+    def status(self) -> LocalClusterStatus:
         answer, _ = self._ask(AskStatus())
         assert answer.status is not None, "the hull answers a question for its status with its status"
         return answer.status
 
     def stop(self) -> None:
-        self._ask(StopHull())
+        self._ask(StopCluster())
 
     def start_unit(self, unit: Unit) -> None:
         self._ask(StartUnit(unit))
@@ -126,13 +126,13 @@ class Control:
         return handed
 
     def _ask(self, request: Request) -> tuple[Answer, socket.socket | None]:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-            line.settimeout(_PATIENCE)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(_TIMEOUT_SECONDS)
             try:
                 with reachable(self._path) as path:
-                    line.connect(path)
-                line.send(msgspec.json.encode(request))
-                body, descriptors, _, _ = socket.recv_fds(line, LARGEST_MESSAGE, 1)
+                    connection.connect(path)
+                connection.send(msgspec.json.encode(request))
+                body, descriptors, _, _ = socket.recv_fds(connection, MAX_MESSAGE_BYTES, 1)
             except OSError as error:
                 raise self._explained(error) from error
         handed = socket.socket(fileno=descriptors[0]) if descriptors else None
@@ -146,7 +146,8 @@ class Control:
     def _explained(self, error: OSError) -> NotRunning | Refused:
         if isinstance(error, TimeoutError):
             return NotRunning(
-                f"The hull at {self._path} did not answer within {_PATIENCE:.0f} s: wait until the machine has less to "
+                f"The hull at {self._path} did not answer within {_TIMEOUT_SECONDS:.0f} s: wait until the machine "
+                "has less to "
                 "do, or `skysail down` and `skysail up`."
             )
         if isinstance(error, PermissionError):

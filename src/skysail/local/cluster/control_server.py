@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from skysail.base import unix_sockets
-from skysail.local.cluster.control_client import LARGEST_MESSAGE, Answer, Request
+from skysail.local.cluster.control_client import MAX_MESSAGE_BYTES, Answer, Request
 from skysail.local.errors import LocalError
 
 log = logging.getLogger(__name__)
@@ -32,17 +32,17 @@ class ControlServer:
         with self._listener:
             async with asyncio.TaskGroup() as lines:
                 while True:
-                    line, _ = await loop.sock_accept(self._listener)
-                    lines.create_task(self._answer(line))
+                    connection, _ = await loop.sock_accept(self._listener)
+                    lines.create_task(self._answer(connection))
 
-    async def _answer(self, line: socket.socket) -> None:
+    async def _answer(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        with line:
+        with connection:
             try:
-                body = await loop.sock_recv(line, LARGEST_MESSAGE)
+                body = await loop.sock_recv(connection, MAX_MESSAGE_BYTES)
                 answer, handed = await self._ask(body)
                 with handed or socket.socket() as given:
-                    socket.send_fds(line, [msgspec.json.encode(answer)], [given.fileno()] if handed else [])
+                    socket.send_fds(connection, [msgspec.json.encode(answer)], [given.fileno()] if handed else [])
             except OSError:
                 return  # who asked has gone: there is nobody to tell
 

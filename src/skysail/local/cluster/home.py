@@ -70,8 +70,8 @@ class Home(msgspec.Struct, frozen=True):
         return self.root / "logs"
 
     @property
-    def hull_log(self) -> Path:
-        return self.logs / "hull.log"
+    def cluster_log(self) -> Path:
+        return self.logs / "cluster.log"
 
     @property
     def audit_log(self) -> Path:
@@ -101,7 +101,7 @@ class Home(msgspec.Struct, frozen=True):
         return self.root / "clouds.sock"
 
     @property
-    def simulated_token(self) -> Path:
+    def simulated_cloud_token_file(self) -> Path:
         return self.root / "simulated" / "token"
 
     @property
@@ -125,7 +125,7 @@ class Home(msgspec.Struct, frozen=True):
 
     def prepare(self) -> None:
         """Make the folders, readable for their owner only. May be called twice. A folder in other use is `Misused`."""
-        with self._told():
+        with self._translate_errors():
             self.root.resolve().mkdir(mode=0o700, parents=True, exist_ok=True)
             found = {entry.name for entry in self.root.iterdir()}
             if found and self.mark.name not in found:
@@ -143,7 +143,7 @@ class Home(msgspec.Struct, frozen=True):
 
         The mark goes last, so that what was interrupted can be finished by asking again.
         """
-        with self._told():
+        with self._translate_errors():
             root = self.root.resolve()
             if not root.exists():
                 return
@@ -165,7 +165,7 @@ class Home(msgspec.Struct, frozen=True):
 
         Every process of a hull holds a copy, so the lock is free only after the last of them is gone.
         """
-        with self._told():
+        with self._translate_errors():
             file = os.open(self.mark, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE_FILE)
@@ -183,7 +183,7 @@ class Home(msgspec.Struct, frozen=True):
 
     def is_taken(self) -> bool:
         """Whether a hull, or a part of one, still runs here. Looks only: writes nothing, is never in a hull's way."""
-        with self._told():
+        with self._translate_errors():
             try:
                 file = os.open(self.mark, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -201,7 +201,7 @@ class Home(msgspec.Struct, frozen=True):
             if time.monotonic() > deadline:
                 raise Refused(
                     f"The hull in {self.root} did not end within {seconds:.0f} s. `kill -9 {self._pid()}` ends it with "
-                    f"all that runs in it; {self.hull_log} tells what it waits for."
+                    f"all that runs in it; {self.cluster_log} tells what it waits for."
                 )
             nudge()
             time.sleep(0.02)
@@ -213,7 +213,7 @@ class Home(msgspec.Struct, frozen=True):
             return "PID"
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """A folder that cannot be used is the user's to change, not a defect."""
         try:
             yield

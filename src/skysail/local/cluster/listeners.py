@@ -35,9 +35,9 @@ class Listeners:
     def hand_over(self, ports: Iterable[int]) -> tuple[int, ...]:
         """Return the descriptors of these ports. From now on callers wait for the process that inherits them."""
         sockets = [self._by_port[port] for port in ports]
-        for line in sockets:
-            asyncio.get_running_loop().remove_reader(line)
-        return tuple(line.fileno() for line in sockets)
+        for connection in sockets:
+            asyncio.get_running_loop().remove_reader(connection)
+        return tuple(connection.fileno() for connection in sockets)
 
     def turn_away(self, ports: Iterable[int]) -> None:
         """Reset the connections of callers: there is no process that would answer them."""
@@ -47,8 +47,8 @@ class Listeners:
 
     def close(self) -> None:
         self.hand_over(self._by_port)
-        for line in self._by_port.values():
-            line.close()
+        for connection in self._by_port.values():
+            connection.close()
         self._by_port.clear()
 
 
@@ -56,15 +56,15 @@ def _listen(port: int) -> socket.socket:
     has_both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if has_both else socket.AF_INET
     try:
-        line = socket.create_server(("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=has_both)
+        connection = socket.create_server(("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=has_both)
     except OSError as error:
         raise Refused(f"Port {port} of the local cluster cannot be opened: {error.strerror}.") from error
-    line.setblocking(False)
-    return line
+    connection.setblocking(False)
+    return connection
 
 
-def _reset_next(line: socket.socket) -> None:
+def _reset_next(connection: socket.socket) -> None:
     with suppress(OSError):  # the caller has left already
-        caller, _ = line.accept()
+        caller, _ = connection.accept()
         with caller:
             caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

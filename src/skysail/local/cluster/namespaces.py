@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from skysail.local.addresses import BRIDGE, HULL, RUN_FOLDER
+from skysail.local.addresses import BRIDGE, CLUSTER_IP, RUN_FOLDER
 from skysail.local.cluster import syscalls
 from skysail.local.errors import MachineUnfit, NamespacesForbidden
 
@@ -36,27 +36,27 @@ _NO_NETWORK = "network: "
 _ENDINGS = (signal.SIGTERM, signal.SIGINT)
 
 
-def launch(payload: Payload) -> int:
+def fork_isolated(payload: Payload) -> int:
     """Fork the hull and return the pid of its entry process once its namespaces stand.
 
     Call it before the first thread or event loop starts, because it forks. The payload runs inside, in a process of
     its own; its result is the exit code of the entry process, which the caller must wait for.
     """
     ip = ip_program()
-    heard, told = os.pipe()
-    lifeline = _Lifeline()
-    _hold_endings()
+    heard, ready = os.pipe()
+    parent_watch = _ParentWatch()
+    _block_signals()
     entry = os.fork()
     if entry == 0:
         os.close(heard)
-        _run(lambda: _enter(payload, ip, told, lifeline), told)
+        _run(lambda: _enter(payload, ip, ready, parent_watch), ready)
     _take_endings()
-    os.close(told)
+    os.close(ready)
     with os.fdopen(heard, "rb") as report:
-        said = report.read()
-    if said != _READY:
+        message = report.read()
+    if message != _READY:
         os.waitpid(entry, 0)
-        raise _explained(said.decode() or "it ended without a word")
+        raise _explained(message.decode() or "it ended without a word")
     return entry
 
 
@@ -68,16 +68,17 @@ def ip_program() -> str:
     return found
 
 
-def _explained(why: str) -> MachineUnfit:
-    if why.startswith(_NO_NETWORK):
+def _explained(message: str) -> MachineUnfit:
+    if message.startswith(_NO_NETWORK):
         return MachineUnfit(
-            f"The hull's network could not be made ({why.removeprefix(_NO_NETWORK)}): it needs a kernel with bridges; "
+            f"The hull's network could not be made ({message.removeprefix(_NO_NETWORK)}): it needs a kernel with "
+            "bridges; "
             "`sudo modprobe bridge` loads them where they are a module."
         )
-    return NamespacesForbidden(f"This machine did not let Skysail make its namespaces ({why}): {_WAYS_OUT}.")
+    return NamespacesForbidden(f"This machine did not let Skysail make its namespaces ({message}): {_WAYS_OUT}.")
 
 
-class _Lifeline:
+class _ParentWatch:
     """Tells a forked child that its parent died before the child could ask the kernel to be told."""
 
     def __init__(self) -> None:
@@ -91,16 +92,16 @@ class _Lifeline:
             os._exit(1)
 
 
-def _run(body: Payload, told: int | None) -> None:
+def _run(body: Payload, ready: int | None) -> None:
     """Never return into the parent's code: end this process with what the body says."""
     code = 1
     try:
         code = body()
     except BaseException as error:  # noqa: BLE001 (a forked process ends here, nobody above it could say why)
-        if told is None:
+        if ready is None:
             traceback.print_exc()
         else:
-            os.write(told, _reason(error).encode())
+            os.write(ready, _reason(error).encode())
     finally:
         try:
             sys.stdout.flush()
@@ -115,14 +116,14 @@ def _reason(error: BaseException) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
-def _enter(payload: Payload, ip: str, told: int, lifeline: _Lifeline) -> int:
-    lifeline.hold()
+def _enter(payload: Payload, ip: str, ready: int, parent_watch: _ParentWatch) -> int:
+    parent_watch.hold()
     _leave_namespaces()
-    inner = _Lifeline()
+    inner = _ParentWatch()
     init = os.fork()
     if init == 0:
-        _run(lambda: _init(payload, ip, told, inner), told)
-    os.close(told)
+        _run(lambda: _init(payload, ip, ready, inner), ready)
+    os.close(ready)
     return _wait_for(init)
 
 
@@ -143,19 +144,19 @@ def _leave_namespaces() -> None:
     Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
 
 
-def _init(payload: Payload, ip: str, told: int, lifeline: _Lifeline) -> int:
+def _init(payload: Payload, ip: str, ready: int, parent_watch: _ParentWatch) -> int:
     """PID 1 of the hull: make it habitable, start the payload, collect orphans until the payload ends."""
-    lifeline.hold()
+    parent_watch.hold()
     _mount()
     _bring_network_up(ip)
     child = os.fork()
     if child == 0:
-        os.write(told, _READY)
-        os.close(told)
+        os.write(ready, _READY)
+        os.close(ready)
         _take_endings()
-        _heed_terminals()
+        _reset_terminal_signals()
         _run(payload, None)
-    os.close(told)
+    os.close(ready)
     return _wait_for(child)
 
 
@@ -173,7 +174,7 @@ def _bring_network_up(ip: str) -> None:
     steps = f"""
         link set lo up
         link add {BRIDGE} type bridge
-        addr add {HULL}/16 dev {BRIDGE}
+        addr add {CLUSTER_IP}/16 dev {BRIDGE}
         link set {BRIDGE} up
     """
     subprocess.run([ip, "-batch", "-"], input=steps, text=True, check=True, capture_output=True)  # noqa: S603 (ours)
@@ -195,13 +196,13 @@ def _wait_for(child: int) -> int:
             return code if code >= 0 else 128 - code
 
 
-def _heed_terminals() -> None:
+def _reset_terminal_signals() -> None:
     """Who was started by `nohup`, or in the background of a script, ignores these, and so would a pod's shell."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _hold_endings() -> None:
+def _block_signals() -> None:
     """A wish to end waits until there is somebody to pass it on to: PID 1 would lose it. Forks inherit this."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
 

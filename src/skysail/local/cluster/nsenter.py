@@ -15,10 +15,10 @@ from skysail.local.errors import NotRunning
 # started there waits for ever for what it cannot see.
 _KINDS = {"user": syscalls.NEWUSER, "mnt": syscalls.NEWNS, "net": syscalls.NEWNET, "pid": syscalls.NEWPID}
 _RESOLV_CONF = Path("/etc/resolv.conf")
-_OWN_IN_A_HULL = "/run"
+_CLUSTER_RUN_DIR = "/run"
 
 
-def run(outer: int, command: Sequence[str], env: Mapping[str, str], *, resolv_conf: str) -> int:
+def run_inside(outer: int, command: Sequence[str], env: Mapping[str, str], *, resolv_conf: str) -> int:
     """Run a command inside the hull of this outer process, on our terminal, and return its exit code.
 
     The command alone finds `resolv_conf` as /etc/resolv.conf: the machine's own does not know the names inside.
@@ -49,7 +49,7 @@ def _become(command: Sequence[str], env: Mapping[str, str], folder: Path, resolv
 def _resolve_by(resolv_conf: str) -> None:
     """In a mount namespace of our own, so that nobody else in the hull sees it."""
     target = _RESOLV_CONF.resolve()
-    if target.is_relative_to(_OWN_IN_A_HULL):  # where the machine's leads; the hull's own /run has no such file
+    if target.is_relative_to(_CLUSTER_RUN_DIR):  # where the machine's leads; the hull's own /run has no such file
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch()
     if not target.exists():

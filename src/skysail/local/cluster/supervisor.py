@@ -19,12 +19,12 @@ from skysail.base import inherited_listeners
 from skysail.local.cluster.listeners import Listeners
 from skysail.local.errors import Refused
 
-_FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 30.0
+_INITIAL_BACKOFF = 0.5
+_MAX_BACKOFF = 30.0
 _HEALTHY_AFTER = 60.0
 _TAIL_LINES = 20
 _TAIL_BYTES = 4096
-_LARGEST_LOG = 20_000_000
+_MAX_LOG_BYTES = 20_000_000
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class UnitStatus(msgspec.Struct, frozen=True, kw_only=True):
     crash: Crash | None = None
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+class SupervisorDependencies(msgspec.Struct, frozen=True, kw_only=True):
     """What a supervisor needs from outside: time, pauses, and somebody to tell."""
 
     now: Callable[[], float]
@@ -81,9 +81,9 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 class Supervisor:
     """Owns its units' processes. All methods belong to one event loop."""
 
-    def __init__(self, logs: Path, surroundings: Surroundings) -> None:
+    def __init__(self, logs: Path, dependencies: SupervisorDependencies) -> None:
         self._logs = logs
-        self._surroundings = surroundings
+        self._dependencies = dependencies
         self._units: dict[str, _Supervised] = {}
         self._listeners = Listeners()
 
@@ -97,7 +97,7 @@ class Supervisor:
         known = self._units.get(unit.name)
         if known is not None:
             await known.stop()
-        supervised = _Supervised(unit, self._logs / f"{unit.name}.log", self._surroundings, self._listeners)
+        supervised = _Supervised(unit, self._logs / f"{unit.name}.log", self._dependencies, self._listeners)
         self._units[unit.name] = supervised
         await supervised.start()
 
@@ -133,11 +133,11 @@ class Supervisor:
 class _Supervised:
     """One unit: its process, and the task that watches it."""
 
-    def __init__(self, unit: Unit, log: Path, surroundings: Surroundings, listeners: Listeners) -> None:
+    def __init__(self, unit: Unit, log: Path, dependencies: SupervisorDependencies, listeners: Listeners) -> None:
         self._unit = unit
         self._listeners = listeners
         self._log = log
-        self._surroundings = surroundings
+        self._dependencies = dependencies
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._log_start = 0
@@ -185,7 +185,7 @@ class _Supervised:
         )
 
     async def _spawn(self) -> asyncio.subprocess.Process:
-        if self._log.exists() and self._log.stat().st_size > _LARGEST_LOG:
+        if self._log.exists() and self._log.stat().st_size > _MAX_LOG_BYTES:
             self._log.replace(self._log.with_suffix(".log.1"))
         with self._log.open("ab") as log:
             self._log_start = log.tell()
@@ -200,25 +200,25 @@ class _Supervised:
                 stderr=log,
                 start_new_session=True,
             )
-        self._started = self._surroundings.now()
+        self._started = self._dependencies.now()
         return process
 
     async def _watch(self) -> None:
-        pause = _FIRST_PAUSE
+        pause = _INITIAL_BACKOFF
         while self._process is not None:
             code = await self._process.wait()
             self._listeners.turn_away(self._unit.ports)
-            lived = self._surroundings.now() - (self._started or 0.0)
+            lived = self._dependencies.now() - (self._started or 0.0)
             self._report(code)
             if not self._unit.restart:
                 return
-            pause = await self._spawn_again(_FIRST_PAUSE if lived > _HEALTHY_AFTER else pause)
+            pause = await self._spawn_again(_INITIAL_BACKOFF if lived > _HEALTHY_AFTER else pause)
 
     async def _spawn_again(self, pause: float) -> float:
         """Try until there is a process. Returns how long to wait before the next time."""
         while True:
-            await self._surroundings.pause(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            await self._dependencies.pause(pause)
+            pause = min(pause * 2, _MAX_BACKOFF)
             try:
                 self._process = await self._spawn()
             except OSError as error:
@@ -232,10 +232,10 @@ class _Supervised:
     def _tell(self, words: str) -> None:
         """A full disk takes no words, and must not take the unit with them."""
         with contextlib.suppress(OSError):
-            self._surroundings.tell(words)
+            self._dependencies.tell(words)
 
     def _report(self, code: int) -> None:
-        self._crash = Crash(at=self._surroundings.now(), code=code, log_tail=_tail(self._log, self._log_start))
+        self._crash = Crash(at=self._dependencies.now(), code=code, log_tail=_tail(self._log, self._log_start))
         self._tell(f"{self._unit.name} ended ({self._crash.cause}), its last words:\n{self._crash.log_tail}")
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:

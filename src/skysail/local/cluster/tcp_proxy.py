@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from skysail.local.errors import LocalError
 
-Dialler = Callable[[], Awaitable[socket.socket]]
+Dialer = Callable[[], Awaitable[socket.socket]]
 
 _CHUNK = 256 * 1024
 
@@ -31,7 +31,7 @@ def open_listener(preferred: int) -> socket.socket:
     raise AssertionError("port 0 is always tried")
 
 
-async def serve(listener: socket.socket, dial: Dialler) -> asyncio.Server:
+async def serve(listener: socket.socket, dial: Dialer) -> asyncio.Server:
     """Answer every connection with one that is dialled inside. Where nothing answers there, it is closed."""
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,12 +41,12 @@ async def serve(listener: socket.socket, dial: Dialler) -> asyncio.Server:
             except (LocalError, OSError):
                 return
             with contextlib.closing(inner_writer):
-                await carry_both_ways((reader, writer), (inner_reader, inner_writer))
+                await pipe_both((reader, writer), (inner_reader, inner_writer))
 
     return await asyncio.start_server(carry, sock=listener, limit=_CHUNK)
 
 
-async def carry_both_ways(
+async def pipe_both(
     outside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     inside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
 ) -> None:

@@ -21,12 +21,12 @@ class Binaries(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-def locate(around: build.Surroundings) -> Binaries:
+def locate(deps: build.BuildDependencies) -> Binaries:
     """SKYSAIL_KUBE_BIN, else KUBEBUILDER_ASSETS, else our own, which may have to be built first."""
     for variable in ("SKYSAIL_KUBE_BIN", "KUBEBUILDER_ASSETS"):
-        if named := around.env.get(variable):
+        if named := deps.env.get(variable):
             return _named(variable, Path(named).absolute())
-    return _all_in_one(build.ensure(around))
+    return _all_in_one(build.ensure(deps))
 
 
 def _named(variable: str, path: Path) -> Binaries:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from skysail.local.control_plane import go_toolchain
-from skysail.local.control_plane.file_lock import alone
+from skysail.local.control_plane.file_lock import exclusive
 from skysail.local.errors import BuildFailed
 
 SOURCES = Path(__file__).parent / "kubeplane"
@@ -39,9 +39,9 @@ _FORGOTTEN = ("GOOS", "GOARCH", "GOEXPERIMENT")
 
 _PACKAGES = 2700
 _TELL_EVERY = 100
-_TRIES = 8
-_FIRST_PAUSE = 5.0
-_LONGEST_PAUSE = 60.0
+_MAX_ATTEMPTS = 8
+_INITIAL_BACKOFF = 5.0
+_MAX_BACKOFF = 60.0
 # What passes by itself: the module proxy's limit, and the weather on the line. 403 and 404 do not.
 _PASSING = (
     "429 Too Many Requests",
@@ -55,7 +55,7 @@ _PASSING = (
 )
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+class BuildDependencies(msgspec.Struct, frozen=True, kw_only=True):
     """What a build needs from outside."""
 
     env: Mapping[str, str]
@@ -79,56 +79,58 @@ def key(sources: Path = SOURCES) -> str:
     return digest.hexdigest()[:16]
 
 
-def ensure(around: Surroundings) -> Path:
+def ensure(deps: BuildDependencies) -> Path:
     """The finished binary. At once where it is in the cache; about 7 minutes on 2 cores where it is not."""
-    folder = around.cache / "kubeplane" / key()
+    folder = deps.cache / "kubeplane" / key()
     binary = folder / "kubeplane"
     if binary.exists():
         return binary
     folder.mkdir(parents=True, exist_ok=True)
-    with alone(folder / "lock", waiting=lambda: around.say("another process builds the control plane: waiting for it")):
+    with exclusive(
+        folder / "lock", waiting=lambda: deps.say("another process builds the control plane: waiting for it")
+    ):
         if binary.exists():
             return binary
-        go = go_toolchain.find(around.env, around.cache, around.say)
-        around.say(f"building Kubernetes {VERSION} with {go}, once; this takes some minutes")
+        go = go_toolchain.find(deps.env, deps.cache, deps.say)
+        deps.say(f"building Kubernetes {VERSION} with {go}, once; this takes some minutes")
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             half = Path(scratch) / "kubeplane"
-            _build(go, half, around)
+            _build(go, half, deps)
             half.replace(binary)
     return binary
 
 
-def _build(go: Path, output: Path, around: Surroundings) -> None:
+def _build(go: Path, output: Path, deps: BuildDependencies) -> None:
     """Try until it is built, or until it fails for a reason that does not pass. Downloads are kept between tries."""
-    pause = _FIRST_PAUSE
-    for attempt in range(1, _TRIES + 1):
-        last_words = _try(go, output, around)
+    pause = _INITIAL_BACKOFF
+    for attempt in range(1, _MAX_ATTEMPTS + 1):
+        last_words = _try(go, output, deps)
         if last_words is None:
             return
-        if attempt == _TRIES or not any(sign in last_words for sign in _PASSING):
+        if attempt == _MAX_ATTEMPTS or not any(sign in last_words for sign in _PASSING):
             raise BuildFailed(
                 f"The control plane could not be built; `go build` said:\n{last_words}\n"
                 "Check the network and the disk (it needs 5 GB) and try again, or set SKYSAIL_KUBE_BIN to a folder "
                 f"with etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl {VERSION}."
             )
-        around.say(f"the module proxy asks for patience: trying again in {pause:.0f} s")
-        around.pause(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
+        deps.say(f"the module proxy asks for patience: trying again in {pause:.0f} s")
+        deps.pause(pause)
+        pause = min(pause * 2, _MAX_BACKOFF)
 
 
-def _try(go: Path, output: Path, around: Surroundings) -> str | None:
+def _try(go: Path, output: Path, deps: BuildDependencies) -> str | None:
     """One `go build`: None if it worked, else the end of what it said."""
     words: deque[str] = deque(maxlen=20)
     with subprocess.Popen(  # noqa: S603 (the Go that the toolchain chose)
         [go, "build", *_FLAGS, "-o", output, "."],
         cwd=SOURCES,
-        env={name: value for name, value in around.env.items() if name not in _FORGOTTEN} | _ENV,
+        env={name: value for name, value in deps.env.items() if name not in _FORGOTTEN} | _ENV,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         assert process.stderr is not None, "stderr is a pipe"
-        for line in _progress(process.stderr, around.say):
+        for line in _progress(process.stderr, deps.say):
             words.append(line)
     return None if process.returncode == 0 else "\n".join(words)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from skysail.local import private_file
+from skysail.local import files
 from skysail.local.addresses import API_URL
 from skysail.local.cluster.home import Home
 from skysail.local.control_plane import kubeconfig
@@ -50,4 +50,4 @@ def inside_path(home: Home, name: str) -> Path:
 def write(path: Path, pki: Pki, identity: Identity, *, server: str, now: datetime) -> None:
     """A kubeconfig for anybody: RBAC says what they may."""
     login = pki.cluster.client(identity, now)
-    private_file.write(path, kubeconfig.render(server=server, authority=pki.authority, login=login).encode())
+    files.write_private(path, kubeconfig.render(server=server, authority=pki.authority, login=login).encode())

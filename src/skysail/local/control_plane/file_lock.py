@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @contextmanager
-def alone(lock: Path, *, waiting: Callable[[], None]) -> Iterator[None]:
+def exclusive(lock: Path, *, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold the lock inside the block. `waiting` is called once where another process has it. Its folder must exist."""
     with lock.open("w") as file:
         try:

@@ -68,7 +68,7 @@ def _api_server(home: Home, options: PlaneOptions) -> tuple[str, ...]:
     pki = home.pki
     flags = (
         f"--etcd-servers={addresses.ETCD_SOCKET}",
-        f"--advertise-address={addresses.HULL}",
+        f"--advertise-address={addresses.CLUSTER_IP}",
         f"--secure-port={addresses.API_PORT}",
         f"--service-cluster-ip-range={addresses.SERVICE_RANGE}",
         "--authorization-mode=Node,RBAC",

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from skysail.local.control_plane.file_lock import alone
+from skysail.local.control_plane.file_lock import exclusive
 from skysail.local.errors import BuildFailed
 
 OLDEST = (1, 26)
@@ -25,7 +25,7 @@ def find(env: Mapping[str, str], cache: Path, say: Callable[[str], None]) -> Pat
         return Path(on_path)
     fetched = cache / "go" / "go" / "bin" / "go"
     cache.mkdir(parents=True, exist_ok=True)
-    with alone(cache / "go.lock", waiting=lambda: say("another process fetches Go: waiting for it")):
+    with exclusive(cache / "go.lock", waiting=lambda: say("another process fetches Go: waiting for it")):
         if not _is_usable(fetched, env):
             _fetch(cache / "go", env, say)
     return fetched
@@ -47,8 +47,8 @@ def _version(go: Path, env: Mapping[str, str]) -> tuple[int, int]:
         )
     except (OSError, subprocess.CalledProcessError):
         return (0, 0)
-    found = re.match(r"go(\d+)\.(\d+)", asked.stdout)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.match(r"go(\d+)\.(\d+)", asked.stdout)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def _fetch(target: Path, env: Mapping[str, str], say: Callable[[str], None]) -> None:

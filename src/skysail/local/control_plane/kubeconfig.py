@@ -6,10 +6,10 @@ import base64
 
 import yaml
 
-from skysail.kube.certificates import Pair
+from skysail.kube.certificates import KeyPair
 
 
-def render(*, server: str, authority: bytes, login: Pair) -> str:
+def render(*, server: str, authority: bytes, login: KeyPair) -> str:
     """A kubeconfig with one cluster, one user and one context, all named `skysail`."""
     cluster = {"server": server, "certificate-authority-data": _base64(authority)}
     user = {"client-certificate-data": _base64(login.certificate), "client-key-data": _base64(login.key)}

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from skysail.kube import certificates
-from skysail.kube.certificates import Pair
-from skysail.local import private_file
-from skysail.local.addresses import API_SERVICE, HULL, METRICS_SERVICE, NODE
+from skysail.kube.certificates import KeyPair
+from skysail.local import files
+from skysail.local.addresses import API_SERVICE, CLUSTER_IP, METRICS_SERVICE, NODE
 
 _AUTHORITY_LIVES = timedelta(days=3650)
 _LIVES = timedelta(days=730)
@@ -30,12 +30,12 @@ _API_NAMES = (
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
     "127.0.0.1",
-    HULL,
+    CLUSTER_IP,
     API_SERVICE,
 )
 
 
-_NODE_NAMES = (HULL, NODE, f"{METRICS_SERVICE[1]}.{METRICS_SERVICE[0]}.svc")
+_NODE_NAMES = (CLUSTER_IP, NODE, f"{METRICS_SERVICE[1]}.{METRICS_SERVICE[0]}.svc")
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -58,17 +58,17 @@ FRONT_PROXY = Identity("front-proxy-client")
 class Authority(msgspec.Struct, frozen=True):
     """Signs certificates, for as long as a local cluster's live."""
 
-    pair: Pair
+    pair: KeyPair
 
     @classmethod
     def create(cls, name: str, now: datetime) -> Self:
-        return cls(certificates.authority(name, now=now, valid=_AUTHORITY_LIVES))
+        return cls(certificates.certificate_authority(name, now=now, valid=_AUTHORITY_LIVES))
 
-    def client(self, identity: Identity, now: datetime) -> Pair:
+    def client(self, identity: Identity, now: datetime) -> KeyPair:
         """A certificate to log in with."""
         return certificates.client(self.pair, identity.name, identity.groups, now=now, valid=_LIVES)
 
-    def server(self, names: tuple[str, ...], now: datetime) -> Pair:
+    def server(self, names: tuple[str, ...], now: datetime) -> KeyPair:
         """A certificate to be reached with, under these names and addresses."""
         return certificates.server(self.pair, names, now=now, valid=_LIVES)
 
@@ -96,21 +96,21 @@ def ensure(folder: Path, now: datetime) -> Pki:
     return Pki(folder, cluster)
 
 
-def read(folder: Path, name: str) -> Pair | None:
+def read(folder: Path, name: str) -> KeyPair | None:
     """None where there is none, or where a start was interrupted between the certificate and its key."""
     certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
     if not (certificate.exists() and key.exists()):
         return None
-    pair = Pair(certificate.read_bytes(), key.read_bytes())
-    return pair if _belong_together(pair) else None
+    key_pair = KeyPair(certificate.read_bytes(), key.read_bytes())
+    return key_pair if _belong_together(key_pair) else None
 
 
-def write(folder: Path, name: str, pair: Pair) -> None:
-    private_file.write(folder / f"{name}.crt", pair.certificate)
-    private_file.write(folder / f"{name}.key", pair.key)
+def write(folder: Path, name: str, key_pair: KeyPair) -> None:
+    files.write_private(folder / f"{name}.crt", key_pair.certificate)
+    files.write_private(folder / f"{name}.key", key_pair.key)
 
 
-def _keep(folder: Path, name: str, fresh: Pair, now: datetime) -> None:
+def _keep(folder: Path, name: str, fresh: KeyPair, now: datetime) -> None:
     """Leave the pair that is there if it is as good as a fresh one: same signer, same names, and long to live."""
     kept = read(folder, name)
     if kept is None or kept.ends < now + _RENEWED_BEFORE_END or not _is_alike(kept.parsed, fresh.parsed):
@@ -126,10 +126,10 @@ def _authority(folder: Path, file: str, name: str, now: datetime) -> Authority:
     return authority
 
 
-def _belong_together(pair: Pair) -> bool:
+def _belong_together(key_pair: KeyPair) -> bool:
     try:
-        key = serialization.load_pem_private_key(pair.key, password=None)
-        return key.public_key() == pair.parsed.public_key()
+        key = serialization.load_pem_private_key(key_pair.key, password=None)
+        return key.public_key() == key_pair.parsed.public_key()
     except ValueError:
         return False
 
@@ -154,5 +154,5 @@ def _ensure_service_account_key(folder: Path) -> None:
         return
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    private_file.write(folder / "sa.key", certificates.private_bytes(key))
-    private_file.write(folder / "sa.pub", public)
+    files.write_private(folder / "sa.key", certificates.private_bytes(key))
+    files.write_private(folder / "sa.pub", public)

@@ -29,7 +29,7 @@ rules:
 - level: Metadata
 """
 _SECONDS = 120.0
-_PAUSE = 0.05
+_POLL_SECONDS = 0.05
 _CRASHES = 3
 # The API server would wait a minute for its clients to let go of their watches; what it accepted is in etcd already.
 _SHORT_GRACE = {Component.API_SERVER: 2.0}
@@ -102,7 +102,7 @@ async def until(check: Callable[[], Awaitable[bool]], what: str, supervisor: Sup
                 raise StartFailed(f"{ends}, at last with:\n{unit.crash.log_tail}")
         if asyncio.get_running_loop().time() > deadline:
             raise StartFailed(f"Waited {_SECONDS:.0f} s in vain for {what}.")
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _answers(transport: HttpTransport, path: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _STEPS = {"Resolved", "Prepared", "Installed", "Bytecode"}
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 
 
 class Progress:
@@ -29,7 +29,7 @@ class Progress:
 
     def _downloads(self) -> str:
         here = self._seen - len(self._on_their_way)
-        names = [f"{name} {size}" for name, size in list(self._on_their_way.items())[:_MOST_NAMES]]
+        names = [f"{name} {size}" for name, size in list(self._on_their_way.items())[:_MAX_NAMES]]
         more = len(self._on_their_way) - len(names)
         rest = f" and {more} more" if more else ""
         coming = f"; on their way: {', '.join(names)}{rest}" if names else ""

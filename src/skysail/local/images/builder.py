@@ -22,9 +22,9 @@ from skysail.local.images.build_progress import Progress
 from skysail.local.images.rules import Rule
 from skysail.local.images.single_flight import Say
 
-_LONGEST_REASON = 400
-_LONGEST_LINE = 1024 * 1024
-_PAUSE = 0.1
+_MAX_REASON_LENGTH = 400
+_MAX_LINE_BYTES = 1024 * 1024
+_POLL_SECONDS = 0.1
 # A source distribution would run its author's code outside of any box.
 _WHEELS_ONLY = ("--only-binary", ":all:")
 _INFO = "import sys, platform; print(sys.base_prefix); print(platform.python_version())"
@@ -106,14 +106,16 @@ class Builder:
         self, uv: str, interpreter: str, packages: Sequence[str], versions: Path, say: Say, lock: int
     ) -> None:
         """Which version of each package, and of all that these need."""
-        wanted, found = versions.with_suffix(".in"), versions.with_suffix(".new")
-        wanted.write_text(_requirements(packages))
+        desired, found = versions.with_suffix(".in"), versions.with_suffix(".new")
+        desired.write_text(_requirements(packages))
         try:
             options = (*_WHEELS_ONLY, "--generate-hashes", "--no-header", "--no-annotate", "--python", interpreter)
-            await self._run([uv, "pip", "compile", "--no-progress", *options, "-o", str(found), str(wanted)], say, lock)
+            await self._run(
+                [uv, "pip", "compile", "--no-progress", *options, "-o", str(found), str(desired)], say, lock
+            )
             found.replace(versions)
         finally:
-            wanted.unlink()
+            desired.unlink()
             found.unlink(missing_ok=True)
 
     async def _run(self, argv: list[str], say: Say, lock: int) -> str:
@@ -125,7 +127,7 @@ class Builder:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            limit=_LONGEST_LINE,
+            limit=_MAX_LINE_BYTES,
             pass_fds=(lock,),
             umask=0o022,  # programs of pods have other ids than ours, and must be able to read the environment
         )
@@ -140,7 +142,7 @@ class Builder:
                 process.kill()
                 await process.wait()
         if code != 0:
-            raise BuildFailed(f"The environment could not be made: {words[-_LONGEST_REASON:]}.")
+            raise BuildFailed(f"The environment could not be made: {words[-_MAX_REASON_LENGTH:]}.")
         return printed.decode()
 
     def _find_uv(self) -> str:
@@ -173,13 +175,13 @@ async def _listen(stream: asyncio.StreamReader, say: Say) -> str:
 async def _turn(path: Path, say: Say) -> AsyncIterator[int]:
     """One builder at a time, over all processes. Tried again and again: a thread that waits could not be cancelled."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    has_told = False
+    is_reported = False
     try:
         while not _take(descriptor):
-            if not has_told:
+            if not is_reported:
                 say("another process makes this environment; waiting for it")
-            has_told = True
-            await asyncio.sleep(_PAUSE)
+            is_reported = True
+            await asyncio.sleep(_POLL_SECONDS)
         yield descriptor
     finally:
         os.close(descriptor)

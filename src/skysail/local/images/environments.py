@@ -12,7 +12,7 @@ import msgspec
 
 from skysail.local.errors import BuildFailed
 from skysail.local.images.builder import Builder, Made, base_python, made_at, versions_of
-from skysail.local.images.rules import Copied, Rule, Rules, locked
+from skysail.local.images.rules import CopiedDir, Rule, Rules, locked
 from skysail.local.images.single_flight import Say, Shared
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -24,7 +24,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     folders: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     default_args: tuple[str, ...] = ()
-    copied: Copied | None = None
+    copied: CopiedDir | None = None
     python: str = ""  # its version; none where the image is the machine's own programs
 
     @property
@@ -68,7 +68,7 @@ class Environments:
         if rule.packages is None:
             return _furnished(rule)
         path = self.path(rule)
-        made = made_at(path) or await self._builds.join(str(path), partial(self._builder.build, path, rule), say)
+        made = made_at(path) or await self._builds.run(str(path), partial(self._builder.build, path, rule), say)
         return msgspec.structs.replace(_furnished(rule, str(path), made.base), python=made.version)
 
     def is_made(self, rule: Rule) -> bool:

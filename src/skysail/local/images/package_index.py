@@ -18,10 +18,10 @@ _NAME = re.compile(r"^[\w.-]+=(?=https?://)")
 
 def servers(env: Mapping[str, str]) -> frozenset[tuple[str, int]]:
     """Host and port of every index that the user named; none where they use the public one."""
-    told = [word for name in _VARIABLES for word in re.split(r"[\s,]+", env.get(name, ""))]
+    lines = [word for name in _VARIABLES for word in re.split(r"[\s,]+", env.get(name, ""))]
     for file in _files(env):
-        told += _addresses(_read(file))
-    return frozenset(server for address in told if (server := _server(address)) is not None)
+        lines += _addresses(_read(file))
+    return frozenset(server for address in lines if (server := _server(address)) is not None)
 
 
 def _files(env: Mapping[str, str]) -> tuple[Path, ...]:

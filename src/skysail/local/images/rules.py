@@ -17,7 +17,7 @@ from skysail.local.errors import Misused
 _REGISTRY = re.compile(r"^(?:[^/]*[.:][^/]*|localhost)/")
 
 
-class Copied(msgspec.Struct, frozen=True):
+class CopiedDir(msgspec.Struct, frozen=True):
     """A folder of this machine whose content every run gets a copy of."""
 
     source: str
@@ -36,14 +36,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     entrypoint: tuple[str, ...] = ()
     default_args: tuple[str, ...] = ()
-    copied: Copied | None = None
+    copied: CopiedDir | None = None
 
     def matches(self, image: str) -> bool:
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names(image))
 
 
 # As in PyTorch's own image, programs begin here. Ours has one that trains, which the sample of a TrainingJob names.
-_WORKSPACE = Copied(str(Path(__file__).with_name("workspace")), "/workspace")
+_WORKSPACE = CopiedDir(str(Path(__file__).with_name("workspace")), "/workspace")
 
 _RUNTIMES = Path(__file__).parents[2] / "runtimes"
 
@@ -51,14 +51,14 @@ _RUNTIMES = Path(__file__).parents[2] / "runtimes"
 def _runtime(pattern: str, module: str, *packages: str) -> Rule:
     """An image of ours: the packages that its program needs, and the program as this Skysail has it."""
     entrypoint = ("env", "PYTHONPATH=/opt/skysail", "python", "-m", f"skysail.runtimes.{module}")
-    copied = Copied(str(_RUNTIMES), "/opt/skysail/skysail/runtimes")
-    return Rule(pattern=pattern, packages=packages, entrypoint=entrypoint, copied=copied)
+    copied_dir = CopiedDir(str(_RUNTIMES), "/opt/skysail/skysail/runtimes")
+    return Rule(pattern=pattern, packages=packages, entrypoint=entrypoint, copied=copied_dir)
 
 
 # Of uvicorn the versions whose protocol the server is made for.
 _SERVER = ("fastapi", "httptools", "msgspec", "numpy", "onnxruntime", "orjson", "uvicorn>=0.54,<0.55", "uvloop")
 
-STARTING_SET = (
+DEFAULT_RULES = (
     _runtime("*skysail-fetch:*", "fetch", "aiohttp", "huggingface-hub", "msgspec", "obstore"),
     _runtime("*fastapi-onnx:*", "model_server", *_SERVER),
     _runtime("*fastapi-pytorch:*", "model_server", *_SERVER, "safetensors", "torch"),
@@ -99,7 +99,7 @@ class Rules:
 
     def all(self) -> tuple[Rule, ...]:
         own = self.own()
-        return (*own, *(rule for rule in STARTING_SET if rule.pattern not in {mine.pattern for mine in own}))
+        return (*own, *(rule for rule in DEFAULT_RULES if rule.pattern not in {mine.pattern for mine in own}))
 
     def own(self) -> tuple[Rule, ...]:
         try:

@@ -18,7 +18,7 @@ class Shared(Generic[T]):
         self._under_way: dict[str, _Work[T]] = {}
         self._tasks: set[asyncio.Task[T]] = set()
 
-    async def join(self, key: str, begin: Callable[[Say], Coroutine[Any, Any, T]], say: Say) -> T:
+    async def run(self, key: str, begin: Callable[[Say], Coroutine[Any, Any, T]], say: Say) -> T:
         work = self._under_way.get(key)
         if work is None:
             work = self._under_way[key] = self._start(begin)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Protocol
 
-from skysail.local.addresses import HULL
+from skysail.local.addresses import CLUSTER_IP
 from skysail.local.network import dns_wire
-from skysail.local.network.dns_wire import CannotAnswer, NotAQuestion
-from skysail.local.network.task_set import Tasks
+from skysail.local.network.dns_wire import NotAQuery, QueryError
+from skysail.local.network.task_set import TaskSet
 
 PORT = 3053
 _DNS_PORT = 53
-_LARGEST = 65535
+_MAX_MESSAGE_BYTES = 65535
 _SECONDS = 2.0
 _ALL_SECONDS = 4.0  # a resolver in a pod has forgotten its question after 5
 
@@ -35,10 +35,10 @@ def nameservers(resolv_conf: str) -> list[tuple[str, int]]:
     return [(words[1], _DNS_PORT) for words in lines if len(words) > 1 and words[0] == "nameserver"]
 
 
-class Forwarder:
+class ForwarderClient:
     """The inner part: asks whoever listens at that address of the hull."""
 
-    def __init__(self, host: str = HULL, port: int = PORT) -> None:
+    def __init__(self, host: str = CLUSTER_IP, port: int = PORT) -> None:
         self._where = (host, port)
 
     async def ask(self, message: bytes) -> bytes | None:
@@ -49,7 +49,7 @@ class Forwarder:
             return None
 
 
-class MachineResolver:
+class HostResolver:
     """The outer part: asks the machine's name servers, one after the other."""
 
     def __init__(self, servers: Sequence[tuple[str, int]]) -> None:
@@ -69,26 +69,26 @@ class MachineResolver:
         return None
 
 
-class Exchange:
+class ForwarderServer:
     """Serves an upstream on a listener. Only questions pass: nobody shall send anything else to a name server."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._tasks = Tasks()
+        self._task_set = TaskSet()
         self._server: asyncio.Server | None = None
 
     async def serve(self, listener: socket.socket) -> None:
         """Returns when it accepts connections."""
-        self._server = await asyncio.start_server(self._accept, sock=listener, limit=2 * _LARGEST)
+        self._server = await asyncio.start_server(self._accept, sock=listener, limit=2 * _MAX_MESSAGE_BYTES)
 
     async def close(self) -> None:
         """May be called twice."""
         if self._server is not None:
             self._server.close()
-        await self._tasks.close()
+        await self._task_set.close()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._tasks.start(self._exchange(reader, writer))
+        self._task_set.start(self._exchange(reader, writer))
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
@@ -97,28 +97,28 @@ class Exchange:
                     message = await dns_wire.receive(reader)
                     dns_wire.read(message)
                     answer = await self._upstream.ask(message)
-            except (asyncio.IncompleteReadError, NotAQuestion, CannotAnswer, OSError, TimeoutError):
+            except (asyncio.IncompleteReadError, NotAQuery, QueryError, OSError, TimeoutError):
                 return
             if answer is not None:
-                writer.write(dns_wire.framed(answer))
+                writer.write(dns_wire.tcp_frame(answer))
 
 
 async def _by_datagram(server: tuple[str, int], message: bytes) -> bytes:
     loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_INET6 if ":" in server[0] else socket.AF_INET, socket.SOCK_DGRAM) as line:
-        line.setblocking(False)
-        await loop.sock_connect(line, server)
-        await loop.sock_sendall(line, message)
+    with socket.socket(socket.AF_INET6 if ":" in server[0] else socket.AF_INET, socket.SOCK_DGRAM) as connection:
+        connection.setblocking(False)
+        await loop.sock_connect(connection, server)
+        await loop.sock_sendall(connection, message)
         while True:
-            answer = await loop.sock_recv(line, _LARGEST)
+            answer = await loop.sock_recv(connection, _MAX_MESSAGE_BYTES)
             if answer[:2] == message[:2]:  # else it is late, and belongs to another question
                 return answer
 
 
 async def _by_stream(server: tuple[str, int], message: bytes) -> bytes | None:
-    reader, writer = await asyncio.open_connection(*server, limit=2 * _LARGEST)
+    reader, writer = await asyncio.open_connection(*server, limit=2 * _MAX_MESSAGE_BYTES)
     with closing(writer):
-        writer.write(dns_wire.framed(message))
+        writer.write(dns_wire.tcp_frame(message))
         try:
             return await dns_wire.receive(reader)
         except asyncio.IncompleteReadError:

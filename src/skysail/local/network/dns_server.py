@@ -15,16 +15,16 @@ from typing import cast
 
 from skysail.local.network import dns_wire, dns_zone
 from skysail.local.network.dns_forwarder import Upstream
-from skysail.local.network.dns_wire import CannotAnswer, Code, NotAQuestion, Question, Record, Type
+from skysail.local.network.dns_wire import Code, NotAQuery, QueryError, Question, Record, Type
 from skysail.local.network.dns_zone import Zone
-from skysail.local.network.task_set import Tasks
+from skysail.local.network.task_set import TaskSet
 
 HOLD_SECONDS = 3.0
 _IDLE_SECONDS = 10.0
-_MOST_WAITING = 1000
+_MAX_WAITING = 1000
 
 
-class Names:
+class ZoneCache:
     """The zone as it is now. It is computed when somebody asks after a change, not at every change."""
 
     def __init__(self, build: Callable[[], Zone]) -> None:
@@ -49,18 +49,18 @@ class Names:
         await self._changed.wait()
 
 
-class Responder:
+class DnsResponder:
     """Turns a message into its answer. Knows no sockets."""
 
     def __init__(
         self,
-        known: Names,
+        known: ZoneCache,
         *,
         rng: random.Random,
         upstream: Upstream | None = None,
         hold_seconds: float = HOLD_SECONDS,
     ) -> None:
-        self._names = known
+        self._zone_cache = known
         self._rng = rng
         self._upstream = upstream
         self._hold_seconds = hold_seconds
@@ -68,18 +68,18 @@ class Responder:
     def is_quick(self, question: Question) -> bool:
         """Whether the answer is known at once."""
         if dns_zone.is_ours(question.name):
-            return not self._names.zone.expects(question.name)
+            return not self._zone_cache.zone.is_pending(question.name)
         return self._upstream is None
 
     def answer_now(self, question: Question) -> bytes:
-        zone = self._names.zone
+        zone = self._zone_cache.zone
         if question.name not in zone.aliases:
-            code = Code.OK if zone.knows(question.name) else Code.NO_SUCH_NAME
+            code = Code.OK if zone.has(question.name) else Code.NO_SUCH_NAME
             return dns_wire.answer(question, code, *self._records(zone, question))
         real = zone.aliases[question.name]
-        found = [dns_wire.address(real, address) for address in zone.addresses.get(real, ())]
+        records = [dns_wire.address(real, address) for address in zone.addresses.get(real, ())]
         return dns_wire.answer(
-            question, Code.OK, [dns_wire.alias(question.name, real), *(found if question.wants(Type.A) else ())]
+            question, Code.OK, [dns_wire.alias(question.name, real), *(records if question.wants(Type.A) else ())]
         )
 
     async def answer(self, question: Question, message: bytes) -> bytes:
@@ -88,8 +88,8 @@ class Responder:
             return await self._upstream.ask(message) or self.answer_now(question)
         try:
             async with asyncio.timeout(self._hold_seconds):
-                while self._names.zone.expects(question.name):
-                    await self._names.wait()
+                while self._zone_cache.zone.is_pending(question.name):
+                    await self._zone_cache.wait()
         except TimeoutError:
             pass  # it did not come: say so
         return self.answer_now(question)
@@ -109,16 +109,16 @@ class Responder:
 
 
 @asynccontextmanager
-async def serve(responder: Responder, host: str, port: int) -> AsyncIterator[int]:
+async def serve(dns_responder: DnsResponder, host: str, port: int) -> AsyncIterator[int]:
     """Answer on this address meanwhile. Gives the port, which is the same for UDP and TCP."""
-    tasks = Tasks()
+    task_set = TaskSet()
     server = await asyncio.start_server(
-        lambda reader, writer: _start(tasks, responder, reader, writer), host, port, limit=2**17
+        lambda reader, writer: _start(task_set, dns_responder, reader, writer), host, port, limit=2**17
     )
     bound: int = server.sockets[0].getsockname()[1]
     try:
         datagrams, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-            lambda: _Datagrams(responder, tasks), local_addr=(host, bound)
+            lambda: _Datagrams(dns_responder, task_set), local_addr=(host, bound)
         )
         try:
             yield bound
@@ -126,17 +126,19 @@ async def serve(responder: Responder, host: str, port: int) -> AsyncIterator[int
             datagrams.close()
     finally:
         server.close()
-        await tasks.close()
+        await task_set.close()
 
 
-def _start(tasks: Tasks, responder: Responder, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    tasks.start(_converse(responder, reader, writer))
+def _start(
+    task_set: TaskSet, dns_responder: DnsResponder, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    task_set.start(_converse(dns_responder, reader, writer))
 
 
 class _Datagrams(asyncio.DatagramProtocol):
-    def __init__(self, responder: Responder, tasks: Tasks) -> None:
-        self._responder = responder
-        self._tasks = tasks
+    def __init__(self, dns_responder: DnsResponder, task_set: TaskSet) -> None:
+        self._dns_responder = dns_responder
+        self._task_set = task_set
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.DatagramTransport", transport)
@@ -144,37 +146,37 @@ class _Datagrams(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         try:
             question = dns_wire.read(data)
-        except NotAQuestion:
+        except NotAQuery:
             return
-        except CannotAnswer as error:
+        except QueryError as error:
             self._transport.sendto(dns_wire.failure(data, error.code), addr)
             return
         # Where too many wait, nobody more is held: a server that forgets is worse than one that says no.
-        if self._responder.is_quick(question) or len(self._tasks) >= _MOST_WAITING:
-            self._transport.sendto(dns_wire.fit(self._responder.answer_now(question), question), addr)
+        if self._dns_responder.is_quick(question) or len(self._task_set) >= _MAX_WAITING:
+            self._transport.sendto(dns_wire.truncate(self._dns_responder.answer_now(question), question), addr)
         else:
-            self._tasks.start(self._answer_later(question, data, addr))
+            self._task_set.start(self._answer_later(question, data, addr))
 
     async def _answer_later(self, question: Question, message: bytes, asker: tuple[str, int]) -> None:
-        answer = await self._responder.answer(question, message)
-        self._transport.sendto(dns_wire.fit(answer, question), asker)
+        answer = await self._dns_responder.answer(question, message)
+        self._transport.sendto(dns_wire.truncate(answer, question), asker)
 
 
-async def _converse(responder: Responder, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _converse(dns_responder: DnsResponder, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Questions over TCP, until the asker has enough or falls silent."""
     with closing(writer):
         try:
             while True:
                 async with asyncio.timeout(_IDLE_SECONDS):
                     message = await dns_wire.receive(reader)
-                writer.write(dns_wire.framed(await _answer(responder, message)))
+                writer.write(dns_wire.tcp_frame(await _answer(dns_responder, message)))
                 await writer.drain()
-        except (asyncio.IncompleteReadError, NotAQuestion, OSError, TimeoutError):
+        except (asyncio.IncompleteReadError, NotAQuery, OSError, TimeoutError):
             return
 
 
-async def _answer(responder: Responder, message: bytes) -> bytes:
+async def _answer(dns_responder: DnsResponder, message: bytes) -> bytes:
     try:
-        return await responder.answer(dns_wire.read(message), message)
-    except CannotAnswer as error:
+        return await dns_responder.answer(dns_wire.read(message), message)
+    except QueryError as error:
         return dns_wire.failure(message, error.code)

@@ -10,14 +10,14 @@ from ipaddress import IPv4Address
 
 import msgspec
 
-LARGEST_DATAGRAM = 512
+MAX_DATAGRAM_BYTES = 512
 _TTL_SECONDS = 2
 _IN = 1
 _ANY = 255
 _RESPONSE, _OPCODES, _AUTHORITATIVE, _TRUNCATED, _WANTS_RECURSION, _RECURSES = 0x8000, 0x7800, 0x400, 0x200, 0x100, 0x80
 _AS_ASKED = b"\xc0\x0c"  # "the name that stands behind the header": it comes back in the letters of the asker
-_LONGEST_LABEL = 63
-_LONGEST_NAME = 255
+_MAX_LABEL_LENGTH = 63
+_MAX_NAME_LENGTH = 255
 
 _HEADER = struct.Struct("!6H")
 _TAIL = struct.Struct("!2H")
@@ -42,11 +42,11 @@ class Code(IntEnum):
     REFUSED = 5
 
 
-class NotAQuestion(ValueError):
+class NotAQuery(ValueError):
     """Nobody waits for an answer to this."""
 
 
-class CannotAnswer(ValueError):
+class QueryError(ValueError):
     """Somebody asked, in a way that we do not understand. `code` is the answer."""
 
     def __init__(self, code: Code) -> None:
@@ -74,22 +74,22 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def read(message: bytes) -> Question:
-    """Raises `NotAQuestion` or `CannotAnswer`."""
+    """Raises `NotAQuery` or `QueryError`."""
     if len(message) < _HEADER.size:
-        raise NotAQuestion("shorter than a header")
+        raise NotAQuery("shorter than a header")
     id_, flags, questions, *_ = _HEADER.unpack_from(message)
     if flags & _RESPONSE:
-        raise NotAQuestion("an answer")
+        raise NotAQuery("an answer")
     if flags & _OPCODES:
-        raise CannotAnswer(Code.NOT_IMPLEMENTED)
+        raise QueryError(Code.NOT_IMPLEMENTED)
     if questions != 1:
-        raise CannotAnswer(Code.MALFORMED)
+        raise QueryError(Code.MALFORMED)
     name, end = _read_name(message, _HEADER.size)
     if len(message) < end + _TAIL.size:
-        raise CannotAnswer(Code.MALFORMED)
+        raise QueryError(Code.MALFORMED)
     type_, class_ = _TAIL.unpack_from(message, end)
     if class_ not in {_IN, _ANY}:
-        raise CannotAnswer(Code.REFUSED)
+        raise QueryError(Code.REFUSED)
     wire = message[_HEADER.size : end + _TAIL.size]
     return Question(id=id_, flags=flags, name=name, type=type_, wire=wire)
 
@@ -98,16 +98,16 @@ def _read_name(message: bytes, at: int) -> tuple[str, int]:
     """The name and where it ends. A question comes first, so there is nothing that it could point back to."""
     labels: list[str] = []
     start = at
-    while at < len(message) and at - start < _LONGEST_NAME:
+    while at < len(message) and at - start < _MAX_NAME_LENGTH:
         length = message[at]
         at += 1
         if length == 0:
             return ".".join(labels).lower(), at
-        if length > _LONGEST_LABEL:
+        if length > _MAX_LABEL_LENGTH:
             break
         labels.append(message[at : at + length].decode("latin-1"))
         at += length
-    raise CannotAnswer(Code.MALFORMED)
+    raise QueryError(Code.MALFORMED)
 
 
 def answer(question: Question, code: Code, records: Iterable[Record] = (), extra: Iterable[Record] = ()) -> bytes:
@@ -123,9 +123,9 @@ def failure(message: bytes, code: Code) -> bytes:
     return _HEADER.pack(int.from_bytes(message[:2]), _RESPONSE | code, 0, 0, 0, 0)
 
 
-def fit(message: bytes, question: Question) -> bytes:
+def truncate(message: bytes, question: Question) -> bytes:
     """As it may go into a datagram: what is too long is cut down to "ask again by TCP"."""
-    if len(message) <= LARGEST_DATAGRAM:
+    if len(message) <= MAX_DATAGRAM_BYTES:
         return message
     id_, flags, *_ = _HEADER.unpack_from(message)
     return _HEADER.pack(id_, flags | _TRUNCATED, 1, 0, 0, 0) + question.wire
@@ -135,7 +135,7 @@ def is_truncated(message: bytes) -> bool:
     return len(message) >= _HEADER.size and bool(_HEADER.unpack_from(message)[1] & _TRUNCATED)
 
 
-def framed(message: bytes) -> bytes:
+def tcp_frame(message: bytes) -> bytes:
     """As it goes over TCP: after its length."""
     return len(message).to_bytes(2) + message
 

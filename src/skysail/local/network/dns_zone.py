@@ -12,11 +12,11 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Network
 
 import msgspec
 
-from skysail.local.addresses import HULL, POD_RANGE, SERVICE_RANGE
+from skysail.local.addresses import CLUSTER_IP, POD_RANGE, SERVICE_RANGE
 from skysail.local.network.objects import EndpointSlice, Service, by_service
 
 DOMAIN = "cluster.local"
-_LONGEST_PART = 63
+_MAX_PART_LENGTH = 63
 _REVERSE = ".in-addr.arpa"
 _OWN_RANGES = tuple(IPv4Network(range_) for range_ in (POD_RANGE, SERVICE_RANGE))
 
@@ -38,21 +38,26 @@ class Target(msgspec.Struct, frozen=True, order=True):
 
 
 class Zone(msgspec.Struct, frozen=True, kw_only=True):
-    """All names at one moment, in lower case, without the final dot. `folders` only have others below them."""
+    """All names at one moment, in lower case, without the final dot. `empty_nonterminals` only have others below
+    them.
+    """
 
     addresses: dict[str, tuple[str, ...]]
     targets: dict[str, tuple[Target, ...]]
     aliases: dict[str, str]
     pointers: dict[str, str]
     headless: frozenset[str]
-    folders: frozenset[str]
+    empty_nonterminals: frozenset[str]
 
-    def knows(self, name: str) -> bool:
-        return any(name in names for names in (self.addresses, self.targets, self.aliases, self.pointers, self.folders))
+    def has(self, name: str) -> bool:
+        return any(
+            name in names
+            for names in (self.addresses, self.targets, self.aliases, self.pointers, self.empty_nonterminals)
+        )
 
-    def expects(self, name: str) -> bool:
+    def is_pending(self, name: str) -> bool:
         """Whether this may be a pod that has not come yet: unknown, below a headless Service that exists."""
-        return name.partition(".")[2] in self.headless and not self.knows(name)
+        return name.partition(".")[2] in self.headless and not self.has(name)
 
 
 def is_ours(name: str) -> bool:
@@ -65,7 +70,7 @@ def is_ours(name: str) -> bool:
 
 def resolv_conf(namespace: str) -> str:
     """The file /etc/resolv.conf of a pod, as a kubelet writes it."""
-    return f"search {' '.join(_search(namespace))}\nnameserver {HULL}\noptions ndots:5\n"
+    return f"search {' '.join(_search(namespace))}\nnameserver {CLUSTER_IP}\noptions ndots:5\n"
 
 
 def resolve(zone: Zone, host: str, namespace: str) -> list[str]:
@@ -118,7 +123,7 @@ class _Builder:
             aliases=self._aliases,
             pointers=self._pointers,
             headless=frozenset(self._headless),
-            folders=frozenset(self._folders),
+            empty_nonterminals=frozenset(self._folders),
         )
 
     def _add(self, service: Service) -> None:
@@ -140,7 +145,7 @@ class _Builder:
 
     def _add_alias(self, name: str, real: str) -> None:
         """The API server takes parts of any length, and DNS does not."""
-        if all(0 < len(part) <= _LONGEST_PART for part in real.split(".")):
+        if all(0 < len(part) <= _MAX_PART_LENGTH for part in real.split(".")):
             self._aliases[name] = real
 
     def _add_pods(self, name: str, slice_: EndpointSlice) -> None:

@@ -47,24 +47,24 @@ def parse_networks(spelling: str) -> tuple[IPv4Network | IPv6Network, ...]:
         raise Misused(f"SKYSAIL_ALLOWED_NETWORKS is ADDRESS/BITS,ADDRESS/BITS: {error}.") from error
 
 
-class Guard(msgspec.Struct, frozen=True, kw_only=True):
+class EgressPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """`exceptions` and `servers` (host and port) are what the user opened although it would be refused.
 
     An exception that is a network opens what is private in it. This machine, the cluster and a cloud's credentials may
     lie in it as well, and nobody who names a network means them: each of their addresses has to be named alone.
     """
 
-    is_machines: Callable[[Address], bool] = is_of_this_machine
+    is_host_address: Callable[[Address], bool] = is_of_this_machine
     exceptions: tuple[IPv4Network | IPv6Network, ...] = ()
     servers: frozenset[tuple[str, int]] = frozenset()
 
-    def refusal(self, host: str, port: int, addresses: Iterable[str]) -> str | None:
+    def deny_reason(self, host: str, port: int, addresses: Iterable[str]) -> str | None:
         """Why a host with these addresses is closed to pods; one closed address is enough."""
         if (host, port) in self.servers:
             return None
-        return next(filter(None, map(self.objection, addresses)), None)
+        return next(filter(None, map(self.address_deny_reason, addresses)), None)
 
-    def objection(self, spelling: str) -> str | None:
+    def address_deny_reason(self, spelling: str) -> str | None:
         """Why this numeric address is closed to pods, or None where it is open.
 
         Addresses of the sixth version may embed others: each address that a gateway or tunnel would use is judged.
@@ -81,10 +81,10 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
             (address.is_link_local or address in address_policy.CREDENTIAL_ADDRESSES, "clouds keep credentials there"),
             (address.is_multicast or address == _EVERYBODY, "it is no single machine"),
             (any(address in range_ for range_ in _OWN_RANGES), "it is inside the cluster, so add it to NO_PROXY"),
-            (self.is_machines(address), "it is an address of this machine itself"),
+            (self.is_host_address(address), "it is an address of this machine itself"),
             (not opened and not _is_public(address), _IS_PRIVATE),
         )
-        return next((why for is_so, why in closed if is_so), None)
+        return next((message for is_so, message in closed if is_so), None)
 
 
 def _is_public(address: Address) -> bool:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from skysail.local.cluster.control_client import Control
 from skysail.local.network import dns_forwarder, egress_proxy
-from skysail.local.network.dns_forwarder import Exchange, MachineResolver
-from skysail.local.network.egress_policy import Guard
+from skysail.local.network.dns_forwarder import ForwarderServer, HostResolver
+from skysail.local.network.egress_policy import EgressPolicy
 from skysail.local.network.http_proxy import HttpProxy
 
 _RESOLV_CONF = Path("/etc/resolv.conf")
@@ -19,15 +19,15 @@ def machines_name_servers() -> list[tuple[str, int]]:
     return dns_forwarder.nameservers(_RESOLV_CONF.read_text()) if _RESOLV_CONF.exists() else []
 
 
-async def serve(control: Control, servers: Sequence[tuple[str, int]], guard: Guard) -> None:
+async def serve(control: Control, servers: Sequence[tuple[str, int]], policy: EgressPolicy) -> None:
     """Until cancelled: an HTTP proxy behind the guard, and these name servers where there are some."""
-    proxy = HttpProxy(egress_proxy.outer(guard))
-    exchange = Exchange(MachineResolver(servers))
+    proxy = HttpProxy(egress_proxy.host_side(policy))
+    forwarder_server = ForwarderServer(HostResolver(servers))
     try:
         await proxy.serve(await egress_proxy.make_listener(control, egress_proxy.OUTER_PORT))
         if servers:
-            await exchange.serve(await egress_proxy.make_listener(control, dns_forwarder.PORT))
+            await forwarder_server.serve(await egress_proxy.make_listener(control, dns_forwarder.PORT))
         await asyncio.Event().wait()
     finally:
-        await exchange.close()
+        await forwarder_server.close()
         await proxy.close()

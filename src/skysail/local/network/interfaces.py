@@ -14,8 +14,8 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from skysail.cloud.errors import Unknown
-from skysail.local.addresses import BRIDGE, HULL, SERVICE_RANGE
+from skysail.cloud.errors import OutcomeUnknown
+from skysail.local.addresses import BRIDGE, CLUSTER_IP, SERVICE_RANGE
 from skysail.local.network import netns
 from skysail.local.network.neighbours import hardware_address
 
@@ -34,18 +34,18 @@ def prepare() -> None:
         netns.allow_unprivileged()
     # Else a bridge takes the lowest address of its ports, and a pod that comes or goes makes all others' ARP tables
     # wrong.
-    _run(f"link set {BRIDGE} address {hardware_address(HULL)}")
+    _run(f"link set {BRIDGE} address {hardware_address(CLUSTER_IP)}")
     _add(SERVICES, SERVICES_ADDRESS, f"route add local {SERVICE_RANGE} dev lo")
     _run(f"route replace {SERVICE_RANGE} via {SERVICES_ADDRESS}")
 
 
 def add(namespace: str, address: str) -> None:
     """A namespace for a pod. Where a step fails, nothing of it stays."""
-    routes = f"route add {SERVICE_RANGE} via {SERVICES_ADDRESS}\nroute add default via {HULL}"
+    routes = f"route add {SERVICE_RANGE} via {SERVICES_ADDRESS}\nroute add default via {CLUSTER_IP}"
     try:
         _add(namespace, address, routes)
-    except Unknown:
-        with suppress(Unknown):
+    except OutcomeUnknown:
+        with suppress(OutcomeUnknown):
             remove(namespace)
         raise
     with suppress(OSError):  # as above: some containers do not allow it
@@ -74,7 +74,7 @@ def sweep() -> None:
     for link in links:
         if link.startswith(_LINK):
             # The kernel may take it away in this moment: it is the wish itself that it is gone.
-            with suppress(Unknown):
+            with suppress(OutcomeUnknown):
                 _run(f"link del {link}")
 
 
@@ -111,8 +111,8 @@ def _run(steps: str, *options: str) -> None:
 def _ip(*arguments: str, steps: str = "") -> str:
     program = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if program is None:
-        raise Unknown("The program `ip` is missing: install the package iproute2.")
+        raise OutcomeUnknown("The program `ip` is missing: install the package iproute2.")
     done = subprocess.run([program, *arguments], input=steps, text=True, check=False, capture_output=True)  # noqa: S603 (ours)
     if done.returncode != 0:
-        raise Unknown(f"The pod network could not be changed: ip said {done.stderr.strip()!r}.")
+        raise OutcomeUnknown(f"The pod network could not be changed: ip said {done.stderr.strip()!r}.")
     return done.stdout

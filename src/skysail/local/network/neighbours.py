@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import IPv4Address
 
-from skysail.cloud.errors import Unknown
+from skysail.cloud.errors import OutcomeUnknown
 from skysail.local.network import netns
 
 _NEW, _DELETE = 28, 29  # RTM_NEWNEIGH, RTM_DELNEIGH
@@ -79,7 +79,7 @@ class Neighbours:
     def add(self, address: str, interface: str, namespace: str = "", *, port: str = "") -> None:
         """Make this address known to all others, and all others to it. `port` is its end at the bridge.
 
-        Raises Unknown where the kernel does not do it; then nothing of it stays.
+        Raises OutcomeUnknown where the kernel does not do it; then nothing of it stays.
         """
         try:
             link = self._make(interface, namespace)
@@ -87,7 +87,7 @@ class Neighbours:
                 self._introduce(address, link, port)
         except OSError as error:
             self.remove(address)
-            raise Unknown(f"The neighbours of {address} could not be fixed: {error.strerror}.") from error
+            raise OutcomeUnknown(f"The neighbours of {address} could not be fixed: {error.strerror}.") from error
 
     def remove(self, address: str) -> None:
         """Forget the address everywhere. Unknown ones are fine."""
@@ -121,11 +121,11 @@ class Neighbours:
 
 
 def _make_socket(interface: str) -> tuple[socket.socket, int]:
-    line = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+    connection = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
     try:
-        return line, socket.if_nametoindex(interface)
+        return connection, socket.if_nametoindex(interface)
     except OSError:
-        line.close()
+        connection.close()
         raise
 
 

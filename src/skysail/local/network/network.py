@@ -10,14 +10,14 @@ from skysail.kube.api.resources import SERVICE
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client.client import Client
-from skysail.local.addresses import HULL
+from skysail.local.addresses import CLUSTER_IP
 from skysail.local.network import dns_server, dns_zone, egress_proxy, interfaces, netns, service_endpoints
-from skysail.local.network.dns_forwarder import Forwarder
+from skysail.local.network.dns_forwarder import ForwarderClient
 from skysail.local.network.dns_zone import Zone
 from skysail.local.network.http_proxy import HttpProxy
 from skysail.local.network.objects import ENDPOINT_SLICE, EndpointSlice, Service
 from skysail.local.network.pod_network import PodNetwork
-from skysail.local.network.service_endpoints import Place
+from skysail.local.network.service_endpoints import ServiceEndpoint
 from skysail.local.network.service_proxy import ServiceProxy
 
 DNS_PORT = 53
@@ -31,9 +31,9 @@ class Network:
         self.services = Cache(SERVICE, Service)
         self.slices = Cache(ENDPOINT_SLICE, EndpointSlice)
         self.ready = asyncio.Event()
-        self._names = dns_server.Names(self._zone)
-        self.pods = PodNetwork(changed=self._names.touch)
-        self._responder = dns_server.Responder(self._names, rng=rng, upstream=Forwarder())
+        self._zone_cache = dns_server.ZoneCache(self._zone)
+        self.pods = PodNetwork(changed=self._zone_cache.touch)
+        self._dns_responder = dns_server.DnsResponder(self._zone_cache, rng=rng, upstream=ForwarderClient())
         self._reflectors = (
             Reflector(client, self.services, rng=rng),
             Reflector(client, self.slices, rng=rng),
@@ -45,11 +45,11 @@ class Network:
     async def run(self) -> None:
         """Until cancelled. Sweeps first what an earlier process left behind, with everything that runs in it."""
         proxy = ServiceProxy(listen)
-        way_out = HttpProxy(egress_proxy.inner(self._resolve))
+        way_out = HttpProxy(egress_proxy.cluster_side(self._resolve))
         await self.pods.open()
         try:
-            await way_out.serve(_listen_in_the_hull(egress_proxy.INNER_PORT))
-            async with dns_server.serve(self._responder, HULL, DNS_PORT), asyncio.TaskGroup() as tasks:
+            await way_out.serve(_listen_on_cluster_ip(egress_proxy.INNER_PORT))
+            async with dns_server.serve(self._dns_responder, CLUSTER_IP, DNS_PORT), asyncio.TaskGroup() as tasks:
                 for reflector in self._reflectors:
                     tasks.create_task(reflector.run())
                 tasks.create_task(self._follow(proxy))
@@ -70,25 +70,25 @@ class Network:
 
     def _touch(self, _old: object, _new: object) -> None:
         self._changed.set()
-        self._names.touch()
+        self._zone_cache.touch()
 
     def _zone(self) -> Zone:
         return dns_zone.build(self.services.all(), self.slices.all(), self.pods.own_pods)
 
     def _resolve(self, host: str, caller: str) -> list[str]:
-        return dns_zone.resolve(self._names.zone, host, self.pods.namespace_of(caller))
+        return dns_zone.resolve(self._zone_cache.zone, host, self.pods.namespace_of(caller))
 
 
-def _listen_in_the_hull(port: int) -> socket.socket:
-    return socket.create_server((HULL, port), backlog=_BACKLOG)
+def _listen_on_cluster_ip(port: int) -> socket.socket:
+    return socket.create_server((CLUSTER_IP, port), backlog=_BACKLOG)
 
 
-async def listen(place: Place) -> socket.socket:
+async def listen(service_endpoint: ServiceEndpoint) -> socket.socket:
     """A listening socket at a place of the Service range."""
     listener = await asyncio.to_thread(netns.make_socket, interfaces.SERVICES)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((place.address, place.port))
+        listener.bind((service_endpoint.address, service_endpoint.port))
     except OSError:
         listener.close()
         raise

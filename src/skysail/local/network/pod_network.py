@@ -11,13 +11,13 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from skysail.cloud.errors import NoCapacity, Unknown
+from skysail.cloud.errors import NoCapacity, OutcomeUnknown
 from skysail.cloud.provider import Pod
-from skysail.local.addresses import BRIDGE, HULL, POD_RANGE
+from skysail.local.addresses import BRIDGE, CLUSTER_IP, POD_RANGE
 from skysail.local.network import interfaces, netns
 from skysail.local.network.dns_zone import OwnPod
 from skysail.local.network.neighbours import Neighbours
-from skysail.local.network.task_set import Tasks
+from skysail.local.network.task_set import TaskSet
 
 T = TypeVar("T")
 
@@ -29,17 +29,17 @@ class Attachment(msgspec.Struct, frozen=True):
     address: str
 
 
-class Addresses:
+class IpPool:
     """Gives out addresses in turn, not the lowest free one: a name server's answer or a link may outlive its pod."""
 
     def __init__(
-        self, range_: str = POD_RANGE, reserved: tuple[str, ...] = (HULL, interfaces.SERVICES_ADDRESS)
+        self, range_: str = POD_RANGE, reserved: tuple[str, ...] = (CLUSTER_IP, interfaces.SERVICES_ADDRESS)
     ) -> None:
         self._range = IPv4Network(range_)
         self._used = {IPv4Address(address) for address in reserved}
         self._next = 0
 
-    def take(self) -> str:
+    def allocate(self) -> str:
         hosts = self._range.num_addresses - 2
         for _ in range(hosts):
             address = self._range[1 + self._next]
@@ -49,7 +49,7 @@ class Addresses:
                 return str(address)
         raise NoCapacity(f"All {hosts} addresses of {self._range} are in use: delete some pods.")
 
-    def give_back(self, address: str) -> None:
+    def release(self, address: str) -> None:
         self._used.discard(IPv4Address(address))
 
 
@@ -58,11 +58,11 @@ class PodNetwork:
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self._changed = changed
-        self._addresses = Addresses()
+        self._ip_pool = IpPool()
         self._neighbours = Neighbours()
         self._places: dict[str, tuple[Pod, Attachment]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._tasks = Tasks()
+        self._task_set = TaskSet()
         self._is_open = asyncio.Event()
 
     @property
@@ -86,16 +86,16 @@ class PodNetwork:
     async def close(self) -> None:
         """End what still runs in any pod's network, and take all of them away."""
         self._is_open.clear()
-        await self._tasks.finish()
+        await self._task_set.finish()
         self._neighbours.close()
         await asyncio.to_thread(interfaces.sweep)
         self._places.clear()
-        self._addresses = Addresses()
+        self._ip_pool = IpPool()
 
     async def attach(self, pod: Pod) -> Attachment:
         """Give the pod its network. Called again for the same UID: the same place, nothing new. Waits for `open`."""
         if pod.uses_host_network:
-            return Attachment("", HULL)
+            return Attachment("", CLUSTER_IP)
         await self._is_open.wait()
         return await self._to_its_end(self._attach(pod))
 
@@ -120,12 +120,12 @@ class PodNetwork:
         async with self._lock(pod.uid):
             if pod.uid in self._places:
                 return self._places[pod.uid][1]
-            address = self._addresses.take()
+            address = self._ip_pool.allocate()
             place = Attachment(_namespace(address), address)
             try:
                 await asyncio.to_thread(self._connect, place)
             except BaseException:
-                self._addresses.give_back(address)
+                self._ip_pool.release(address)
                 raise
             self._places[pod.uid] = (pod, place)
             self._changed()
@@ -138,13 +138,13 @@ class PodNetwork:
             _, place = self._places[uid]
             await asyncio.to_thread(self._disconnect, place)
             del self._places[uid]
-            self._addresses.give_back(place.address)
+            self._ip_pool.release(place.address)
             self._changed()
 
     def _prepare(self) -> None:
         interfaces.prepare()
         self._neighbours.close()
-        self._neighbours.add(HULL, BRIDGE)
+        self._neighbours.add(CLUSTER_IP, BRIDGE)
         services = interfaces.SERVICES
         self._neighbours.add(interfaces.SERVICES_ADDRESS, "eth0", services, port=interfaces.port(services))
 
@@ -153,7 +153,7 @@ class PodNetwork:
         interfaces.add(place.namespace, place.address)
         try:
             self._neighbours.add(place.address, "eth0", place.namespace, port=interfaces.port(place.namespace))
-        except Unknown:
+        except OutcomeUnknown:
             interfaces.remove(place.namespace)
             raise
 
@@ -166,7 +166,7 @@ class PodNetwork:
 
     async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
         """A caller who stops waiting does not leave half of a network behind."""
-        return await asyncio.shield(self._tasks.start(work))
+        return await asyncio.shield(self._task_set.start(work))
 
 
 def _namespace(address: str) -> str:
@@ -174,11 +174,11 @@ def _namespace(address: str) -> str:
     return f"pod-{third}-{fourth}"
 
 
-async def _connected(line: socket.socket, host: str, port: int) -> socket.socket:
-    line.setblocking(False)
+async def _connected(connection: socket.socket, host: str, port: int) -> socket.socket:
+    connection.setblocking(False)
     try:
-        await asyncio.get_running_loop().sock_connect(line, (host, port))
+        await asyncio.get_running_loop().sock_connect(connection, (host, port))
     except BaseException:
-        line.close()
+        connection.close()
         raise
-    return line
+    return connection

@@ -10,14 +10,14 @@ from skysail.kube.client.errors import NotFound
 from skysail.local.errors import Misused
 from skysail.local.network import service_endpoints
 from skysail.local.network.objects import ENDPOINT_SLICE, SERVICE_NAME, EndpointSlice, Service, ServicePort
-from skysail.local.network.service_endpoints import Place
+from skysail.local.network.service_endpoints import ServiceEndpoint
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceTarget(msgspec.Struct, frozen=True, kw_only=True):
     """`places` are tried in turn; `is_served` is whether anybody stands behind the Service at the moment."""
 
     port: int
-    places: tuple[Place, ...]
+    places: tuple[ServiceEndpoint, ...]
     is_served: bool
 
 
@@ -25,7 +25,7 @@ class _Slices(msgspec.Struct):
     items: list[EndpointSlice]
 
 
-async def find(client: Client, namespace: str, name: str, port: str = "") -> Way:
+async def find(client: Client, namespace: str, name: str, port: str = "") -> ServiceTarget:
     """The way to a port, by name or number, of a Service. Without a port: to the only one that it has."""
     try:
         service = await client.get(SERVICE, namespace, name, Service)
@@ -37,8 +37,8 @@ async def find(client: Client, namespace: str, name: str, port: str = "") -> Way
     selector = {"labelSelector": f"{SERVICE_NAME}={name}"}
     slices = msgspec.json.decode(await client.list_page(ENDPOINT_SLICE, namespace, selector), type=_Slices).items
     endpoints = service_endpoints.endpoints(chosen, slices)
-    places = (Place(service.spec.cluster_ip, chosen.port),) if service.has_address else endpoints
-    return Way(port=chosen.port, places=places, is_served=bool(endpoints))
+    places = (ServiceEndpoint(service.spec.cluster_ip, chosen.port),) if service.has_address else endpoints
+    return ServiceTarget(port=chosen.port, places=places, is_served=bool(endpoints))
 
 
 def choose(service: Service, port: str) -> ServicePort:

@@ -10,8 +10,8 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 
-from skysail.local.network.service_endpoints import Place
-from skysail.local.network.task_set import Tasks
+from skysail.local.network.service_endpoints import ServiceEndpoint
+from skysail.local.network.task_set import TaskSet
 from skysail.local.network.tcp_pipe import Pipe
 
 # A pod that was just deleted does not say no, it says nothing.
@@ -19,7 +19,7 @@ _DIAL_SECONDS = 2.0
 _BACKLOG = 512
 
 log = logging.getLogger(__name__)
-Opener = Callable[[Place], Awaitable[socket.socket]]
+Opener = Callable[[ServiceEndpoint], Awaitable[socket.socket]]
 
 
 class ServiceProxy:
@@ -27,76 +27,77 @@ class ServiceProxy:
 
     def __init__(self, listener: Opener) -> None:
         self._listener = listener
-        self._ports: dict[Place, _Port] = {}
-        self._servers: dict[Place, asyncio.Server] = {}
-        self._tasks = Tasks()
+        self._ports: dict[ServiceEndpoint, _Port] = {}
+        self._servers: dict[ServiceEndpoint, asyncio.Server] = {}
+        self._task_set = TaskSet()
 
-    async def sync(self, routes: Mapping[Place, tuple[Place, ...]]) -> None:
+    async def sync(self, routes: Mapping[ServiceEndpoint, tuple[ServiceEndpoint, ...]]) -> None:
         """Serve exactly these. Connections that stand are left alone. To be called by one task at a time.
 
         Where nobody stands behind a place nobody listens there, so that a caller is refused and not let down.
         """
-        served = {place: endpoints for place, endpoints in routes.items() if endpoints}
-        for place in self._servers.keys() - served.keys():
-            self._servers.pop(place).close()
-            del self._ports[place]
-        for place, endpoints in served.items():
-            if place in self._ports:
-                self._ports[place].endpoints = endpoints
+        served = {service_endpoint: endpoints for service_endpoint, endpoints in routes.items() if endpoints}
+        for service_endpoint in self._servers.keys() - served.keys():
+            self._servers.pop(service_endpoint).close()
+            del self._ports[service_endpoint]
+        for service_endpoint, endpoints in served.items():
+            if service_endpoint in self._ports:
+                self._ports[service_endpoint].endpoints = endpoints
             else:
-                await self._open(place, endpoints)
+                await self._open(service_endpoint, endpoints)
 
     async def close(self) -> None:
         await self.sync({})
-        await self._tasks.close()
+        await self._task_set.close()
 
-    async def _open(self, place: Place, endpoints: tuple[Place, ...]) -> None:
+    async def _open(self, service_endpoint: ServiceEndpoint, endpoints: tuple[ServiceEndpoint, ...]) -> None:
         port = _Port(endpoints)
         try:
-            listener = await self._listener(place)
+            listener = await self._listener(service_endpoint)
         except OSError as error:
             log.warning(
-                "a Service cannot be served", extra={"place": f"{place.address}:{place.port}", "why": str(error)}
+                "a Service cannot be served",
+                extra={"place": f"{service_endpoint.address}:{service_endpoint.port}", "why": str(error)},
             )
             return
         loop = asyncio.get_running_loop()
-        self._servers[place] = await loop.create_server(
-            lambda: _Caller(port, self._tasks), sock=listener, backlog=_BACKLOG
+        self._servers[service_endpoint] = await loop.create_server(
+            lambda: _ClientProtocol(port, self._task_set), sock=listener, backlog=_BACKLOG
         )
-        self._ports[place] = port
+        self._ports[service_endpoint] = port
 
 
 class _Port:
     """One port of one Service: who stands behind it, and whose turn it is."""
 
-    def __init__(self, endpoints: tuple[Place, ...]) -> None:
+    def __init__(self, endpoints: tuple[ServiceEndpoint, ...]) -> None:
         self.endpoints = endpoints
         self._turn = 0
 
-    def in_turn(self) -> tuple[Place, ...]:
+    def in_turn(self) -> tuple[ServiceEndpoint, ...]:
         """All endpoints, another one first each time."""
         first = self._turn = (self._turn + 1) % len(self.endpoints)
         return self.endpoints[first:] + self.endpoints[:first]
 
 
-class _Caller(Pipe):
+class _ClientProtocol(Pipe):
     """A connection to a ClusterIP."""
 
-    def __init__(self, port: _Port, tasks: Tasks) -> None:
+    def __init__(self, port: _Port, task_set: TaskSet) -> None:
         super().__init__()
         self._port = port
-        self._tasks = tasks
+        self._task_set = task_set
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._tasks.start(self._find_endpoint())
+        self._task_set.start(self._find_endpoint())
 
     async def _find_endpoint(self) -> None:
         loop = asyncio.get_running_loop()
-        for place in self._port.in_turn():
+        for service_endpoint in self._port.in_turn():
             try:
                 async with asyncio.timeout(_DIAL_SECONDS):
-                    _, endpoint = await loop.create_connection(Pipe, place.address, place.port)
+                    _, endpoint = await loop.create_connection(Pipe, service_endpoint.address, service_endpoint.port)
             except (OSError, TimeoutError):
                 continue
             self.join(endpoint)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Tasks:
+class TaskSet:
     """Made inside a running event loop."""
 
     def __init__(self) -> None:

@@ -26,8 +26,8 @@ class Pipe(asyncio.Protocol):
     def reset(self) -> None:
         """Break off in a way that the other side takes for "connection reset", not for an end of the data."""
         if not self.transport.is_closing():
-            line: socket.socket = self.transport.get_extra_info("socket")
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            connection: socket.socket = self.transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

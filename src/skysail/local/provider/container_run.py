@@ -12,48 +12,48 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skysail.base.names import Event
-from skysail.cloud.errors import Gone, Refused
+from skysail.base.names import EventReason
+from skysail.cloud.errors import Gone, Rejected
 from skysail.cloud.provider import EVICTED, Container, Ended, RunId, Running, State
 from skysail.local.bubblewrap import mount_points, rootfs
 from skysail.local.bubblewrap.arguments import InvalidArgument
-from skysail.local.bubblewrap.cgroups import NO_GROUP, Group
-from skysail.local.bubblewrap.container import Box, Ending, Identity, Order
-from skysail.local.bubblewrap.rootfs import Bind, Room, TooCrowded
+from skysail.local.bubblewrap.cgroups import NO_GROUP, Cgroup
+from skysail.local.bubblewrap.container import BwrapContainer, ContainerSpec, ExitResult, Identity
+from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot, TooManyEntries
 from skysail.local.bubblewrap.user_namespace import MAX_ID
 from skysail.local.errors import BuildFailed
 from skysail.local.images.environments import Environment
-from skysail.local.provider.dependencies import Surroundings
-from skysail.local.provider.image_pull_events import Pull
-from skysail.local.provider.pod_sandbox import Place
+from skysail.local.provider.dependencies import ProviderDependencies
+from skysail.local.provider.image_pull_events import PullReporter
+from skysail.local.provider.pod_sandbox import PodSandbox
 from skysail.local.provider.storage_limits import ContainerFiles
 
-_LONGEST_MESSAGE = 4096
+_MAX_MESSAGE_LENGTH = 4096
 _KILLED = 137
 _START_ERROR = 128
 _HOME = "/root"
 # Folders that every box has for itself, and where.
 _OWN = {"tmp": "/tmp", "home": _HOME}  # noqa: S108 (inside the box)
 _PYTHON_TAG = re.compile(r"(?:^|/)python:(\d+(?:\.\d+)*)(?![\w.])")
-_TRIES = 50
-_PAUSE = 0.02
+_MAX_ATTEMPTS = 50
+_RETRY_SECONDS = 0.02
 
 
-class Run:
+class ContainerRun:
     """`state` is None while the run is on its way, and where it never came to be."""
 
-    def __init__(self, run: RunId, container: Container, place: Place, around: Surroundings) -> None:
+    def __init__(self, run: RunId, container: Container, pod_sandbox: PodSandbox, deps: ProviderDependencies) -> None:
         self.id = run
         self.container = container
         self.state: State | None = None
-        self._place = place
-        self._around = around
-        self._box: Box | None = None
-        self._group: Group = NO_GROUP
+        self._pod_sandbox = pod_sandbox
+        self._deps = deps
+        self._container: BwrapContainer | None = None
+        self._cgroup: Cgroup = NO_GROUP
         self._began: float | None = None
         self._eviction = ""
         self._kills_before = 0
-        self._folder = place.folder / f"{run.container}.{run.number}"
+        self._folder = pod_sandbox.folder / f"{run.container}.{run.number}"
 
     def begin(self, *, changed: Callable[[], None], failed: Callable[[], None]) -> None:
         """`changed` is called after each change of `state`; `failed` when nothing is left of one that never was."""
@@ -65,7 +65,7 @@ class Run:
         self._life = asyncio.create_task(self._live())
 
     async def started(self) -> None:
-        """Returns when the program runs or is known not to. Raises Refused where it can never start."""
+        """Returns when the program runs or is known not to. Raises Rejected where it can never start."""
         await asyncio.wait([self._start])
         if self._start.cancelled() or self._start.exception() is not None:
             await asyncio.wait([self._life])  # nothing is left of it, and its state says what there is to say
@@ -80,47 +80,47 @@ class Run:
         return self.state
 
     @property
-    def box(self) -> Box:
+    def box(self) -> BwrapContainer:
         """Raises Gone where there is none to talk to."""
-        if self._box is None or not isinstance(self.state, Running):
+        if self._container is None or not isinstance(self.state, Running):
             raise Gone(f"The container {self.id.container} does not run.")
-        return self._box
+        return self._container
 
     @property
-    def written_by(self) -> Box | None:
+    def written_by(self) -> BwrapContainer | None:
         """The box whose tape has the output, also after the end."""
-        return self._box
+        return self._container
 
     @property
     def files(self) -> ContainerFiles:
         """Folders in which the container writes."""
-        logs = self._around.logs
+        logs = self._deps.logs
         log = (logs / self.id.pod / self.id.container,) if logs is not None else ()
         limit = self.container.limits.ephemeral_storage
         return ContainerFiles(name=self.id.container, folders=(self._folder, *log), limit=limit)
 
-    async def evict(self, why: str) -> None:
-        self._eviction = why
+    async def evict(self, message: str) -> None:
+        self._eviction = message
         await self.stop(0)
 
     async def stop(self, grace: float) -> None:
         """Returns when it has ended. Called twice, the shorter grace counts."""
         if not self._start.done():
             self._start.cancel()
-        elif self._box is not None:
-            await self._box.terminate(grace)
+        elif self._container is not None:
+            await self._container.terminate(grace)
         await asyncio.wait([self._life])
 
     async def _live(self) -> None:
         """Follow the run to its end, and clean up whatever became of it."""
         await asyncio.wait([self._start])
         if self._start.cancelled():
-            why = self._eviction or "The container was stopped before it started."
-            self._end(code=_KILLED, reason=EVICTED if self._eviction else "Error", message=why)
-        elif self._box is not None and not isinstance(self.state, Ended):
-            self._conclude(await self._box.finish())
+            message = self._eviction or "The container was stopped before it started."
+            self._end(code=_KILLED, reason=EVICTED if self._eviction else "Error", message=message)
+        elif self._container is not None and not isinstance(self.state, Ended):
+            self._conclude(await self._container.finish())
         if self.state is None:
-            self._around.journal.withdraw(self.id)
+            self._deps.journal.withdraw(self.id)
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
         await self._leave_group()
         if self.state is None:
@@ -128,10 +128,10 @@ class Run:
 
     async def _leave_group(self) -> None:
         """A command beside the run may need a moment longer. What stays after that is swept at the next start."""
-        for _ in range(_TRIES):
-            if self._group.remove():
+        for _ in range(_MAX_ATTEMPTS):
+            if self._cgroup.remove():
                 return
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _started(self) -> None:
         try:
@@ -142,43 +142,43 @@ class Run:
                 return
             self._check_ids()
             await _whole(asyncio.to_thread(self._furnish, environment))
-            self._group = self._around.groups.make(
+            self._cgroup = self._deps.groups.make(
                 f"{self.id.pod}.{self.id.container}.{self.id.number}", self.container.limits
             )
-            self._kills_before = self._around.groups.out_of_memory_kills()
-            self._around.journal.begin(self.id)
-            self._began = self._around.now()
-            self._box = await Box.start(self._order(environment), self._around.tools, self._around.now)
-        except (TooCrowded, InvalidArgument) as error:
-            raise Refused("CreateContainerConfigError", str(error)) from error
+            self._kills_before = self._deps.groups.out_of_memory_kills()
+            self._deps.journal.begin(self.id)
+            self._began = self._deps.now()
+            self._container = await BwrapContainer.start(self._order(environment), self._deps.tools, self._deps.now)
+        except (TooManyEntries, InvalidArgument) as error:
+            raise Rejected("CreateContainerConfigError", str(error)) from error
         except BuildFailed as error:
-            raise Refused("ErrImagePull", str(error)) from error
+            raise Rejected("ErrImagePull", str(error)) from error
         except OSError as error:
             if error.errno == errno.E2BIG:
                 self._end(code=_START_ERROR, reason="StartError", message=_too_long(argv(self.container, environment)))
                 return
-            raise Refused("CreateContainerError", f"The container cannot be made: {error}.") from error
-        if self._box.has_ended:
-            self._conclude(await self._box.finish())
+            raise Rejected("CreateContainerError", f"The container cannot be made: {error}.") from error
+        if self._container.has_ended:
+            self._conclude(await self._container.finish())
         else:
             self.state = Running(self._began)
             self._changed()
 
     async def _environment(self) -> Environment:
         image, found = self.container.image, None
-        pull = Pull(image, partial(self._around.tell, self.id))
+        pull_reporter = PullReporter(image, partial(self._deps.tell, self.id))
         try:
-            found = await self._around.images.find(image, pull.say)
+            found = await self._deps.images.find(image, pull_reporter.say)
         finally:
-            pull.over(is_here=found is not None)
+            pull_reporter.over(is_here=found is not None)
         if found is None:
-            raise Refused(
+            raise Rejected(
                 "ErrImagePull",
                 f"Image {image} is not known on this machine: "
                 f"`skysail image add {shlex.quote(image)} --with PACKAGE,PACKAGE` makes an environment for it.",
             )
-        if objection := _other_python(image, found):
-            self._around.tell(self.id, Event.OTHER_PYTHON, objection)
+        if error := _other_python(image, found):
+            self._deps.tell(self.id, EventReason.PYTHON_VERSION_MISMATCH, error)
         return found
 
     def _not_ours(self, program: str) -> str:
@@ -200,48 +200,48 @@ class Run:
         if environment.copied is not None:
             shutil.copytree(environment.copied.source, self._folder / "copied", symlinks=True)
             own.append("copied")
-        rights = self.container.rights
+        security = self.container.rights
         for name in own:
-            self._place.ownership.give(self._folder / name, rootfs.user(rights), rootfs.group(rights))
-        self._place.ownership.give(self._folder / "tmp", 0, 0)
-        if self._place.ids is not None:
-            self._place.ids.namespace(rootfs.user(rights))  # made here, because it takes a moment
+            self._pod_sandbox.ownership.give(self._folder / name, rootfs.user(security), rootfs.group(security))
+        self._pod_sandbox.ownership.give(self._folder / "tmp", 0, 0)
+        if self._pod_sandbox.ids is not None:
+            self._pod_sandbox.ids.namespace(rootfs.user(security))  # made here, because it takes a moment
 
-    def _order(self, environment: Environment) -> Order:
-        container, copied = self.container, environment.copied
-        room = Room(
-            hostname=self._place.pod.hostname,
+    def _order(self, environment: Environment) -> ContainerSpec:
+        container, copied_dir = self.container, environment.copied
+        container_root = ContainerRoot(
+            hostname=self._pod_sandbox.pod.hostname,
             env=tuple(self._env(environment).items()),
-            working_dir=container.working_dir or (copied.target if copied else "/"),
+            working_dir=container.working_dir or (copied_dir.target if copied_dir else "/"),
             binds=self._binds(environment),
-            environment=tuple(Bind(folder, folder, read_only=True) for folder in environment.folders),
+            environment=tuple(BindMount(folder, folder, read_only=True) for folder in environment.folders),
             rights=container.rights,
         )
-        mount_points.prepare(room)
-        return Order(
-            room=room,
+        mount_points.prepare(container_root)
+        return ContainerSpec(
+            room=container_root,
             argv=argv(self.container, environment),
-            namespace=self._place.namespace,
+            namespace=self._pod_sandbox.namespace,
             stdin=container.stdin,
             terminal=container.tty,
-            groups=self._group.joined_by,
+            groups=self._cgroup.procs_files,
             identity=self._identity(),
-            max_processes=self._around.isolation.max_processes,
+            max_processes=self._deps.isolation.max_processes,
         )
 
     def _identity(self) -> Identity | None:
-        ids = self._place.ids
+        ids = self._pod_sandbox.ids
         if ids is None:
             return None
         namespace = ids.namespace(rootfs.user(self.container.rights))
-        return Identity(first=ids.first, namespace=namespace, staging=ids.staging, groups=self._place.groups)
+        return Identity(first=ids.first, namespace=namespace, staging=ids.staging, groups=self._pod_sandbox.groups)
 
     def _check_ids(self) -> None:
-        """Raises Refused for an id that the pod does not have."""
-        rights = self.container.rights
-        named = (rootfs.user(rights), rootfs.group(rights), *self._place.groups)
-        if self._place.ids is not None and max(named) > MAX_ID:
-            raise Refused(
+        """Raises Rejected for an id that the pod does not have."""
+        security = self.container.rights
+        named = (rootfs.user(security), rootfs.group(security), *self._pod_sandbox.groups)
+        if self._pod_sandbox.ids is not None and max(named) > MAX_ID:
+            raise Rejected(
                 "CreateContainerConfigError",
                 f"The pod has the user and group ids from 0 to {MAX_ID}, and {max(named)} is none of them: "
                 "change runAsUser, runAsGroup, fsGroup or supplementalGroups.",
@@ -249,42 +249,42 @@ class Run:
 
     def _env(self, environment: Environment) -> dict[str, str]:
         terminal = {"TERM": "xterm"} if self.container.tty else {}
-        own = {"HOME": _HOME, "HOSTNAME": self._place.pod.hostname, "LANG": "C.UTF-8"}
+        own = {"HOME": _HOME, "HOSTNAME": self._pod_sandbox.pod.hostname, "LANG": "C.UTF-8"}
         return environment.env | own | terminal | dict(self.container.env)
 
-    def _binds(self, environment: Environment) -> tuple[Bind, ...]:
-        copied, read_only = environment.copied, self.container.rights.has_read_only_root
+    def _binds(self, environment: Environment) -> tuple[BindMount, ...]:
+        copied_dir, read_only = environment.copied, self.container.rights.read_only_root
         return (
-            *(Bind(str(self._folder / name), target, read_only) for name, target in _OWN.items()),
-            *((Bind(str(self._folder / "copied"), copied.target),) if copied else ()),
-            *self._place.binds,
-            *(self._place.volumes.bind(mount) for mount in self.container.mounts),
-            Bind(str(self._folder / "message"), self.container.message_path),
+            *(BindMount(str(self._folder / name), target, read_only) for name, target in _OWN.items()),
+            *((BindMount(str(self._folder / "copied"), copied_dir.target),) if copied_dir else ()),
+            *self._pod_sandbox.binds,
+            *(self._pod_sandbox.volumes.bind(mount) for mount in self.container.mounts),
+            BindMount(str(self._folder / "message"), self.container.message_path),
         )
 
-    def _conclude(self, ending: Ending) -> None:
-        if ending.failure:
-            self._end(code=ending.code, reason="StartError", message=ending.failure)
+    def _conclude(self, exit_result: ExitResult) -> None:
+        if exit_result.failure:
+            self._end(code=exit_result.code, reason="StartError", message=exit_result.failure)
             return
-        reason = "Completed" if ending.code == 0 else "Error"
-        if ending.code == _KILLED and self._ran_out_of_memory():
+        reason = "Completed" if exit_result.code == 0 else "Error"
+        if exit_result.code == _KILLED and self._ran_out_of_memory():
             reason = "OOMKilled"
         with (self._folder / "message").open("rb") as file:
-            message = file.read(_LONGEST_MESSAGE).decode(errors="replace")
+            message = file.read(_MAX_MESSAGE_LENGTH).decode(errors="replace")
         if self._eviction:
             reason, message = EVICTED, self._eviction
-        self._end(code=ending.code, reason=reason, message=message)
+        self._end(code=exit_result.code, reason=reason, message=message)
 
     def _ran_out_of_memory(self) -> bool:
         """Return whether the kernel ended the program, for its own limit or else for the bound of all pods."""
         if self.container.limits.memory is not None:
-            return self._group.ran_out_of_memory()
-        return self._around.groups.out_of_memory_kills() > self._kills_before
+            return self._cgroup.ran_out_of_memory()
+        return self._deps.groups.out_of_memory_kills() > self._kills_before
 
     def _end(self, *, code: int, reason: str, message: str) -> None:
         started = self._began if reason != "StartError" else None
-        self.state = Ended(code=code, reason=reason, message=message, started=started, ended=self._around.now())
-        self._around.journal.end(self.id, self.state)
+        self.state = Ended(code=code, reason=reason, message=message, started=started, ended=self._deps.now())
+        self._deps.journal.end(self.id, self.state)
         self._changed()
 
 
@@ -311,7 +311,7 @@ def argv(container: Container, environment: Environment) -> tuple[str, ...]:
     if container.command:
         return container.command + container.args
     if not environment.entrypoint and not environment.default_args:
-        raise Refused(
+        raise Rejected(
             "EntrypointUnknown",
             f"Container {container.name} names no command, and no entry point of image {container.image} is known "
             f"here: set `command`, or `skysail image add {shlex.quote(container.image)} --entrypoint …`.",

@@ -9,15 +9,15 @@ from typing import Protocol
 
 import msgspec
 
-from skysail.base.names import Event
+from skysail.base.names import EventReason
 from skysail.cloud.provider import Pod, RunId
-from skysail.local.bubblewrap.cgroups import Groups
-from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.cgroups import CgroupManager
+from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.isolation import Isolation
 from skysail.local.images.environments import Environment
 from skysail.local.provider.disk_monitor import DiskMonitor
-from skysail.local.provider.run_journal import Journal
-from skysail.local.storage.volumes import Places
+from skysail.local.provider.run_journal import RunJournal
+from skysail.local.storage.volumes import VolumePaths
 
 
 class Attachment(Protocol):
@@ -52,24 +52,24 @@ class ImageFinder(Protocol):
         ...
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderDependencies(msgspec.Struct, frozen=True, kw_only=True):
     """`tell` makes an event of what the user of a run should know. `name_server` is what pods ask for names.
 
     `logs` has a folder for each pod, which counts as its ephemeral storage. `disk` evicts pods before the disk is full.
     `allows_host_network`: whether the administrator lets pods share the network of the local cluster.
     """
 
-    tools: Tools
-    groups: Groups
+    tools: HostTools
+    groups: CgroupManager
     isolation: Isolation
     network: Network
     images: ImageFinder
-    places: Places
+    places: VolumePaths
     runs: Path
-    journal: Journal
+    journal: RunJournal
     name_server: str
     now: Callable[[], float]
-    tell: Callable[[RunId, Event, str], None]
+    tell: Callable[[RunId, EventReason, str], None]
     logs: Path | None = None
     disk: DiskMonitor | None = None
     allows_host_network: bool = False

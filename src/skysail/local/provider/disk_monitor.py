@@ -50,7 +50,7 @@ class Evictor(Protocol):
         """Return the usage of each pod that can be evicted, by UID."""
         ...
 
-    async def evict(self, pod: str, why: str) -> None:
+    async def evict(self, pod: str, message: str) -> None:
         """End the pod and free its files. Returns when both are done. Unknown pods are fine."""
         ...
 
@@ -63,7 +63,7 @@ class DiskMonitor:
         folder: Path,
         *,
         look: Callable[[Path], Disk] = disk_usage.disk,
-        now: Callable[[], float] = clock.steady,
+        now: Callable[[], float] = clock.boottime,
     ) -> None:
         self._folder = folder
         self._look = look
@@ -81,45 +81,45 @@ class DiskMonitor:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await tasks.survive(self.check(), "check of the disk")
+            await tasks.run_logged(self.check(), "check of the disk")
             await asyncio.sleep(delay(self._look(self._folder)))
 
     async def check(self) -> None:
         """Evict one pod after the other, until enough is free or no pod has much."""
-        while shortage := shortage_of(found := self._look(self._folder)):
+        while shortage := shortage_of(disk := self._look(self._folder)):
             self._pressure_until = self._now() + _CONDITION_SECONDS
             usage = {evictor: await evictor.disk_usage() for evictor in self._evictors}
             largest = choose(
-                [(evictor, pod, used) for evictor, pods in usage.items() for pod, used in pods.items()], found
+                [(evictor, pod, used) for evictor, pods in usage.items() for pod, used in pods.items()], disk
             )
             if largest is None:
-                log.warning("disk nearly full, and no pod uses much of it", extra={"available": found.available})
+                log.warning("disk nearly full, and no pod uses much of it", extra={"available": disk.available})
                 return
             evictor, pod, used = largest
-            log.warning("disk nearly full, pod evicted", extra={"pod": pod, "available": found.available})
+            log.warning("disk nearly full, pod evicted", extra={"pod": pod, "available": disk.available})
             amount = quantities.in_bytes(used.ephemeral.bytes + used.persistent.bytes)
             await evictor.evict(pod, f"{shortage} The pod was using {amount}.")
 
 
-def shortage_of(found: Disk) -> str:
+def shortage_of(disk: Disk) -> str:
     """Return what the disk lacks, in the words of a kubelet; empty if nothing."""
-    if found.available < _reserve(found):
-        threshold, available = quantities.in_bytes(_reserve(found)), quantities.in_bytes(found.available)
+    if disk.available < _reserve(disk):
+        threshold, available = quantities.in_bytes(_reserve(disk)), quantities.in_bytes(disk.available)
         return f"The node was low on resource: {RESOURCE}. Threshold quantity: {threshold}, available: {available}."
-    if _lacks_files(found):
-        left = f"Threshold quantity: {_files_reserve(found)}, available: {found.available_files}."
+    if _lacks_files(disk):
+        left = f"Threshold quantity: {_files_reserve(disk)}, available: {disk.available_files}."
         return f"The node was low on resource: inodes. {left}"
     return ""
 
 
-def delay(found: Disk) -> float:
+def delay(disk: Disk) -> float:
     """Return the time in which even the fastest disk cannot use up what is left above the reserve."""
-    return min(max((found.available - _reserve(found)) / _FASTEST_DISK / 2, _MIN_DELAY), _MAX_DELAY)
+    return min(max((disk.available - _reserve(disk)) / _FASTEST_DISK / 2, _MIN_DELAY), _MAX_DELAY)
 
 
-def choose(candidates: Iterable[tuple[Evictor, str, PodDisk]], found: Disk) -> tuple[Evictor, str, PodDisk] | None:
+def choose(candidates: Iterable[tuple[Evictor, str, PodDisk]], disk: Disk) -> tuple[Evictor, str, PodDisk] | None:
     """Return the pod that frees most; if none frees much, the one with the largest PVC, which may be growing."""
-    lacks_files = _lacks_files(found) and found.available >= _reserve(found)
+    lacks_files = _lacks_files(disk) and disk.available >= _reserve(disk)
 
     def amount(used: DiskUsage) -> int:
         least = _MIN_FILES if lacks_files else _MIN_BYTES
@@ -131,13 +131,13 @@ def choose(candidates: Iterable[tuple[Evictor, str, PodDisk]], found: Disk) -> t
     return row if any(rank) else None
 
 
-def _reserve(found: Disk) -> int:
-    return min(found.size // _RESERVE_PART, _MAX_RESERVE)
+def _reserve(disk: Disk) -> int:
+    return min(disk.size // _RESERVE_PART, _MAX_RESERVE)
 
 
-def _files_reserve(found: Disk) -> int:
-    return min(found.max_files // _FILES_PART, _MAX_FILES_RESERVE)
+def _files_reserve(disk: Disk) -> int:
+    return min(disk.max_files // _FILES_PART, _MAX_FILES_RESERVE)
 
 
-def _lacks_files(found: Disk) -> bool:
-    return found.available_files < _files_reserve(found)
+def _lacks_files(disk: Disk) -> bool:
+    return disk.available_files < _files_reserve(disk)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from skysail.base.names import Event
+from skysail.base.names import EventReason
 
 # Every step is an event that the API server keeps: often enough for who waits, rare enough for who stores.
-_PAUSE = 5.0
+_INTERVAL_SECONDS = 5.0
 
-Tell = Callable[[Event, str], None]
+Tell = Callable[[EventReason, str], None]
 
 
-class Pull:
+class PullReporter:
     """Silent where the image is here already. Steps that come too fast are left out, and the newest is told."""
 
     def __init__(self, image: str, tell: Tell) -> None:
@@ -27,7 +27,7 @@ class Pull:
     def say(self, step: str) -> None:
         if self._began is None:
             self._began = self._loop.time()
-            self._tell(Event.PULLING, f"Image {self._image} is not here yet: {step}")
+            self._tell(EventReason.PULLING, f"Image {self._image} is not here yet: {step}")
             self._wait()
         else:
             self._untold = step
@@ -38,13 +38,13 @@ class Pull:
             self._timer.cancel()
         if is_here and self._began is not None:
             seconds = self._loop.time() - self._began
-            self._tell(Event.PULLED, f"Image {self._image} is here after {seconds:.1f} s")
+            self._tell(EventReason.PULLED, f"Image {self._image} is here after {seconds:.1f} s")
 
     def _wait(self) -> None:
-        self._timer = self._loop.call_later(_PAUSE, self._next)
+        self._timer = self._loop.call_later(_INTERVAL_SECONDS, self._next)
 
     def _next(self) -> None:
         if self._untold:
-            self._tell(Event.PULLING, self._untold)
+            self._tell(EventReason.PULLING, self._untold)
             self._untold = ""
         self._wait()

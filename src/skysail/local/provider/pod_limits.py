@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from skysail.base.names import Condition, Reason
 from skysail.local.bubblewrap import seccomp_filter
-from skysail.local.bubblewrap.cgroups import Groups
+from skysail.local.bubblewrap.cgroups import CgroupManager
 from skysail.local.bubblewrap.isolation import Isolation
 
 _ENFORCED = "The node enforces the limits of memory, CPU, processes and user ids of its pods."
 
 
-def unenforced(groups: Groups, isolation: Isolation) -> list[str]:
+def unenforced(cgroups: CgroupManager, isolation: Isolation) -> list[str]:
     """Return a phrase for each limit that this machine does not let the node enforce."""
     missing = {
-        "limits of memory and CPU": not groups.are_enforced,
-        "the bound of memory and processes for all pods together": not groups.are_bounded,
+        "limits of memory and CPU": not cgroups.are_enforced,
+        "the bound of memory and processes for all pods together": not cgroups.are_bounded,
         "the limit of processes": not isolation.limits_processes,
         "user ids of its own for each pod": not isolation.has_ranges or isolation.shares_ids,
         "the filter of system calls": seccomp_filter.program() is None,

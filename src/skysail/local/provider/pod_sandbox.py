@@ -6,22 +6,22 @@ from pathlib import Path
 
 from skysail.cloud.provider import Pod
 from skysail.local.bubblewrap.isolation import PodIds
-from skysail.local.bubblewrap.rootfs import Bind
+from skysail.local.bubblewrap.rootfs import BindMount
 from skysail.local.provider.dependencies import Attachment
 from skysail.local.storage.ownership import Ownership
-from skysail.local.storage.volumes import Places, Volumes
+from skysail.local.storage.volumes import VolumePaths, Volumes
 
 
-class Place:
+class PodSandbox:
     """`ids` are the pod's host ids; None where the cluster has one id only."""
 
     def __init__(
-        self, pod: Pod, places: Places, folder: Path, *, name_server: str = "", ids: PodIds | None = None
+        self, pod: Pod, volume_paths: VolumePaths, folder: Path, *, name_server: str = "", ids: PodIds | None = None
     ) -> None:
         self.pod = pod
         self.ids = ids
         self.ownership = Ownership(ids, pod.fs_group, only_on_mismatch=pod.keeps_matching_groups)
-        self.volumes = Volumes(pod.uid, places, self.ownership)
+        self.volumes = Volumes(pod.uid, volume_paths, self.ownership)
         self.folder = folder
         self._name_server = name_server
         self.attachment: Attachment | None = None
@@ -58,9 +58,9 @@ class Place:
         (self.folder / "hostname").write_text(f"{self.pod.hostname}\n")
 
     @property
-    def binds(self) -> tuple[Bind, ...]:
+    def binds(self) -> tuple[BindMount, ...]:
         return tuple(
-            Bind(str(self.folder / name), f"/etc/{name}", read_only=True)
+            BindMount(str(self.folder / name), f"/etc/{name}", read_only=True)
             for name in ("hosts", "resolv.conf", "hostname")
         )
 

@@ -15,45 +15,45 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from skysail.base.names import Event
-from skysail.cloud.change_feed import Changes
-from skysail.cloud.errors import Gone, ProviderError, Refused
+from skysail.base.names import EventReason
+from skysail.cloud.change_feed import ChangeFeed
+from skysail.cloud.errors import Gone, ProviderError, Rejected
 from skysail.cloud.provider import (
-    Abilities,
     Container,
     Ended,
+    Features,
     File,
-    Line,
-    Listing,
     Output,
     Pod,
+    PortConnection,
     RunId,
     Running,
+    RuntimeListing,
     Session,
     State,
     Usage,
 )
-from skysail.local.bubblewrap.container import NotStarted
+from skysail.local.bubblewrap.container import ExecFailed
 from skysail.local.bubblewrap.rootfs import CAPABILITIES, IGNORED_CAPABILITIES
 from skysail.local.network import host_network
 from skysail.local.provider import storage_limits
-from skysail.local.provider.container_run import Run
-from skysail.local.provider.dependencies import Surroundings
+from skysail.local.provider.container_run import ContainerRun
+from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.disk_monitor import PodDisk
-from skysail.local.provider.pod_sandbox import Place
+from skysail.local.provider.pod_sandbox import PodSandbox
 from skysail.local.provider.process_usage import by_namespace
-from skysail.local.provider.sessions import Attached, Exec, SocketLine
+from skysail.local.provider.sessions import Attached, Exec, SocketConnection
 from skysail.local.provider.storage_limits import ContainerFiles
 from skysail.local.storage.disk_usage import DiskUsage, deleted_files
 
 T = TypeVar("T")
 
-_ABILITIES = Abilities(
+_ABILITIES = Features(
     exec=True,
     attach=True,
     port_forward=True,
     volumes=True,
-    several_containers=True,
+    multi_container=True,
     host_network_setting=host_network.SETTING,
     capabilities=frozenset(CAPABILITIES),
     ignored_capabilities=IGNORED_CAPABILITIES,
@@ -61,123 +61,137 @@ _ABILITIES = Abilities(
     stats=True,
     billable=False,
 )
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 _NO_LIMITS = "Limits of memory and CPU are not enforced on this node: start Skysail as root if they must be."
 
 
 class LocalProvider:
     """All methods belong to one event loop."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
-        self._pods: dict[str, Place] = {}
-        self._runs: dict[RunId, Run] = {}
-        self._past = around.journal.past(around.now())
-        self._changes: Changes[RunId] = Changes()
+    def __init__(self, deps: ProviderDependencies) -> None:
+        self._deps = deps
+        self._pods: dict[str, PodSandbox] = {}
+        self._container_runs: dict[RunId, ContainerRun] = {}
+        self._past = deps.journal.past(deps.now())
+        self._change_feed: ChangeFeed[RunId] = ChangeFeed()
         self._has_warned = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
-        if around.disk is not None:
-            around.disk.register(self)
+        if deps.disk is not None:
+            deps.disk.register(self)
 
     @property
     def name(self) -> str:
         return "local"
 
     @property
-    def abilities(self) -> Abilities:
+    def features(self) -> Features:
         return replace(
             _ABILITIES,
-            host_network=self._around.allows_host_network,
-            supplemental_groups=self._around.isolation.has_ranges,
+            host_network=self._deps.allows_host_network,
+            supplemental_groups=self._deps.isolation.has_ranges,
         )
 
     async def close(self) -> None:
         """Release every pod: for a process that ends in order."""
-        self._around.journal.close()
-        await asyncio.gather(*(self.release(uid) for uid in list(self._pods)))
-        self._around.groups.close()
+        self._deps.journal.close()
+        await asyncio.gather(*(self.remove_sandbox(uid) for uid in list(self._pods)))
+        self._deps.groups.close()
 
-    async def prepare(self, pod: Pod) -> str:
+    async def create_sandbox(self, pod: Pod) -> str:
         return await self._to_its_end(self._prepare(pod))
 
     async def start(self, run: RunId, container: Container) -> None:
         if run in self._past:
             return
-        known = self._runs.get(run)
-        if known is None:
-            place = self._place(run.pod)
-            known = Run(run, container, place, self._around)
-            self._runs[run] = known
+        attempt = self._container_runs.get(run)
+        if attempt is None:
+            pod_sandbox = self._place(run.pod)
+            attempt = ContainerRun(run, container, pod_sandbox, self._deps)
+            self._container_runs[run] = attempt
             self._drop_before(run)
             self._warn(run, container)
-            known.begin(changed=lambda: self._changes.tell(run), failed=lambda: self._drop(run))
-            if place.eviction:
-                await known.evict(place.eviction)
+            attempt.begin(changed=lambda: self._change_feed.publish(run), failed=lambda: self._drop(run))
+            if pod_sandbox.eviction:
+                await attempt.evict(pod_sandbox.eviction)
                 return
-        await known.started()
+        await attempt.started()
 
     async def stop(self, run: RunId, grace: float) -> None:
-        known = self._runs.get(run)
-        if known is None:
+        attempt = self._container_runs.get(run)
+        if attempt is None:
             raise Gone(f"There is no run {run.number} of container {run.container}.")
-        self._begin(known.stop(grace))
+        self._begin(attempt.stop(grace))
 
-    async def release(self, pod: str) -> None:
+    async def remove_sandbox(self, pod: str) -> None:
         await self._to_its_end(self._release(pod))
 
-    async def list(self) -> Listing:
-        states = {run.id: run.state for run in self._runs.values() if run.state is not None}
-        return Listing(runs={**self._past, **states}, pods={uid: place.address for uid, place in self._pods.items()})
+    async def list(self) -> RuntimeListing:
+        states = {
+            container_run.id: container_run.state
+            for container_run in self._container_runs.values()
+            if container_run.state is not None
+        }
+        return RuntimeListing(
+            runs={**self._past, **states}, pods={uid: pod_sandbox.address for uid, pod_sandbox in self._pods.items()}
+        )
 
     def changes(self) -> AsyncIterator[RunId]:
-        return self._changes.follow()
+        return self._change_feed.subscribe()
 
     async def state(self, run: RunId) -> State | None:
-        known = self._runs.get(run)
-        return known.state if known else self._past.get(run)
+        attempt = self._container_runs.get(run)
+        return attempt.state if attempt else self._past.get(run)
 
     async def output(self, run: RunId) -> AsyncIterator[Output]:
-        known = self._known(run)
-        if known.state is None:
-            await known.started()
-        if known.written_by is None:
+        attempt = self._known(run)
+        if attempt.state is None:
+            await attempt.started()
+        if attempt.written_by is None:
             return
-        async for piece in known.written_by.tape.all():
+        async for piece in attempt.written_by.output.replay():
             yield piece
 
     async def update(self, pod: str, volume: str, files: tuple[File, ...]) -> None:
         async with self._lock(pod):
-            with _told(f"The files of volume {volume} cannot be written"):
+            with _translate_errors(f"The files of volume {volume} cannot be written"):
                 await asyncio.to_thread(self._place(pod).volumes.update, volume, files)
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
         try:
             return Exec(await self._known(run).box.exec(command, stdin=stdin, terminal=tty))
-        except NotStarted as error:
-            raise Refused("ExecFailed", f"{error}.") from error
+        except ExecFailed as error:
+            raise Rejected("ExecFailed", f"{error}.") from error
 
     async def attach(self, run: RunId, *, stdin: bool) -> Session:
         return Attached(self._known(run), stdin=stdin)
 
-    async def dial(self, pod: str, port: int, *, from_outside: bool = False) -> Line:
+    async def connect(self, pod: str, port: int, *, from_outside: bool = False) -> PortConnection:
         address = self._place(pod).address
         try:
             if from_outside:
-                return SocketLine(*await asyncio.open_connection(address, port))
-            line = await self._around.network.dial(address, port)
+                return SocketConnection(*await asyncio.open_connection(address, port))
+            connection = await self._deps.network.dial(address, port)
         except OSError as error:
-            raise Refused("NotListening", f"Nothing in the pod answers on port {port}: {error.strerror}.") from error
-        return SocketLine(*await asyncio.open_connection(sock=line))
+            raise Rejected("NotListening", f"Nothing in the pod answers on port {port}: {error.strerror}.") from error
+        return SocketConnection(*await asyncio.open_connection(sock=connection))
 
     async def usage(self) -> dict[RunId, Usage]:
         used = await asyncio.to_thread(by_namespace)
-        boxes = {run.id: run.written_by for run in self._runs.values() if isinstance(run.state, Running)}
-        return {run: used[box.pid_namespace] for run, box in boxes.items() if box and box.pid_namespace in used}
+        boxes = {
+            container_run.id: container_run.written_by
+            for container_run in self._container_runs.values()
+            if isinstance(container_run.state, Running)
+        }
+        return {
+            container_run: used[container.pid_namespace]
+            for container_run, container in boxes.items()
+            if container and container.pid_namespace in used
+        }
 
     async def _prepare(self, pod: Pod) -> str:
-        if pod.uses_host_network and not self._around.allows_host_network:
-            raise Refused(
+        if pod.uses_host_network and not self._deps.allows_host_network:
+            raise Rejected(
                 "HostNetworkNotAllowed",
                 "Pods do not share the network of this node: drop spec.hostNetwork, or `skysail down` and "
                 f"`{host_network.SETTING}=true skysail up`.",
@@ -185,115 +199,139 @@ class LocalProvider:
         async with self._lock(pod.uid):
             if pod.uid in self._pods:
                 return self._pods[pod.uid].address
-            around = self._around
-            place = Place(
+            deps = self._deps
+            pod_sandbox = PodSandbox(
                 pod,
-                around.places,
-                around.runs / pod.uid,
-                name_server=around.name_server,
-                ids=around.isolation.allocate(),
+                deps.places,
+                deps.runs / pod.uid,
+                name_server=deps.name_server,
+                ids=deps.isolation.allocate(),
             )
             try:
-                with _told("The place of the pod cannot be made"):
-                    await asyncio.to_thread(place.make)
-                    place.connect(await around.network.attach(pod))
+                with _translate_errors("The place of the pod cannot be made"):
+                    await asyncio.to_thread(pod_sandbox.make)
+                    pod_sandbox.connect(await deps.network.attach(pod))
             except BaseException:
-                await self._take_away(place)
+                await self._take_away(pod_sandbox)
                 raise
-            self._pods[pod.uid] = place
-            if place.volumes.have_limits or pod.ephemeral_storage is not None:
-                self._begin(self._watch_storage(place))
-            return place.address
+            self._pods[pod.uid] = pod_sandbox
+            if pod_sandbox.volumes.have_limits or pod.ephemeral_storage is not None:
+                self._begin(self._watch_storage(pod_sandbox))
+            return pod_sandbox.address
 
-    async def _watch_storage(self, place: Place) -> None:
+    async def _watch_storage(self, pod_sandbox: PodSandbox) -> None:
         """Evict the pod when it uses more than one of its limits, as a kubelet does: seen from time to time."""
-        while self._pods.get(place.pod.uid) is place and not place.eviction:
-            files = await self._files(place.pod.uid)
-            why = await asyncio.to_thread(storage_limits.excess, place.pod, place.volumes, files)
-            if why:
-                await self.evict(place.pod.uid, why)
-            await asyncio.sleep(_LOOK_SECONDS)
+        while self._pods.get(pod_sandbox.pod.uid) is pod_sandbox and not pod_sandbox.eviction:
+            files = await self._files(pod_sandbox.pod.uid)
+            message = await asyncio.to_thread(storage_limits.excess, pod_sandbox.pod, pod_sandbox.volumes, files)
+            if message:
+                await self.evict(pod_sandbox.pod.uid, message)
+            await asyncio.sleep(_POLL_SECONDS)
 
-    async def evict(self, pod: str, why: str) -> None:
+    async def evict(self, pod: str, message: str) -> None:
         """End the pod and free its files. Returns when both are done. Unknown pods are fine."""
-        place = self._pods.get(pod)
-        if place is None:
+        pod_sandbox = self._pods.get(pod)
+        if pod_sandbox is None:
             return
-        place.eviction = why
-        await asyncio.gather(*(run.evict(why) for run in self._runs.values() if run.id.pod == pod))
+        pod_sandbox.eviction = message
+        await asyncio.gather(
+            *(
+                container_run.evict(message)
+                for container_run in self._container_runs.values()
+                if container_run.id.pod == pod
+            )
+        )
         # At once: where etcd has no room to store the pod's end, its files would stay for ever.
-        await asyncio.to_thread(place.volumes.discard)
+        await asyncio.to_thread(pod_sandbox.volumes.discard)
 
     async def disk_usage(self) -> dict[str, PodDisk]:
         """Return the usage of each pod that can be evicted, by UID."""
         found = {}
-        for uid, place in list(self._pods.items()):
-            if not place.eviction:
+        for uid, pod_sandbox in list(self._pods.items()):
+            if not pod_sandbox.eviction:
                 files = await self._files(uid)
-                found[uid] = await asyncio.to_thread(_usage, place, files)
+                found[uid] = await asyncio.to_thread(_usage, pod_sandbox, files)
         return found
 
     async def _files(self, uid: str) -> tuple[ContainerFiles, ...]:
         """Return the files of each container of a pod; of its runs, the log is the same for all."""
-        runs = [run for run in self._runs.values() if run.id.pod == uid]
-        latest = {run.id.container: run for run in sorted(runs, key=lambda run: run.id.number)}
-        boxes = {name: run.written_by for name, run in latest.items() if isinstance(run.state, Running)}
-        spaces = {name: box.pid_namespace for name, box in boxes.items() if box and box.pid_namespace is not None}
+        container_runs = [
+            container_run for container_run in self._container_runs.values() if container_run.id.pod == uid
+        ]
+        latest = {
+            container_run.id.container: container_run
+            for container_run in sorted(container_runs, key=lambda container_run: container_run.id.number)
+        }
+        boxes = {
+            name: container_run.written_by
+            for name, container_run in latest.items()
+            if isinstance(container_run.state, Running)
+        }
+        spaces = {
+            name: container.pid_namespace
+            for name, container in boxes.items()
+            if container and container.pid_namespace is not None
+        }
         deleted = await asyncio.to_thread(deleted_files, set(spaces.values())) if spaces else {}
         return tuple(
-            replace(run.files, deleted=deleted.get(spaces.get(name, 0), DiskUsage())) for name, run in latest.items()
+            replace(container_run.files, deleted=deleted.get(spaces.get(name, 0), DiskUsage()))
+            for name, container_run in latest.items()
         )
 
     async def _release(self, uid: str) -> None:
         async with self._lock(uid):
-            place = self._pods.pop(uid, None)  # first, so that nothing more is started in it
-            if place is not None:
-                await self._empty(place)
+            pod_sandbox = self._pods.pop(uid, None)  # first, so that nothing more is started in it
+            if pod_sandbox is not None:
+                await self._empty(pod_sandbox)
             self._past = {run: end for run, end in self._past.items() if run.pod != uid}
-            await asyncio.to_thread(self._around.journal.forget, uid)
+            await asyncio.to_thread(self._deps.journal.forget, uid)
 
-    async def _empty(self, place: Place) -> None:
-        runs = [run for run in self._runs.values() if run.id.pod == place.pod.uid]
-        await asyncio.gather(*(run.stop(0) for run in runs))
-        await self._take_away(place)
-        for run in runs:
-            self._runs.pop(run.id, None)
-            self._changes.tell(run.id)
+    async def _empty(self, pod_sandbox: PodSandbox) -> None:
+        container_runs = [
+            container_run
+            for container_run in self._container_runs.values()
+            if container_run.id.pod == pod_sandbox.pod.uid
+        ]
+        await asyncio.gather(*(container_run.stop(0) for container_run in container_runs))
+        await self._take_away(pod_sandbox)
+        for container_run in container_runs:
+            self._container_runs.pop(container_run.id, None)
+            self._change_feed.publish(container_run.id)
 
-    async def _take_away(self, place: Place) -> None:
-        await self._around.network.detach(place.pod.uid)
-        await asyncio.to_thread(place.volumes.remove)
-        await asyncio.to_thread(shutil.rmtree, place.folder, ignore_errors=True)
-        self._around.isolation.release(place.ids)
+    async def _take_away(self, pod_sandbox: PodSandbox) -> None:
+        await self._deps.network.detach(pod_sandbox.pod.uid)
+        await asyncio.to_thread(pod_sandbox.volumes.remove)
+        await asyncio.to_thread(shutil.rmtree, pod_sandbox.folder, ignore_errors=True)
+        self._deps.isolation.release(pod_sandbox.ids)
 
     def _drop(self, run: RunId) -> None:
         """It never came to be, and may be tried again, for example when the image was added."""
-        self._runs.pop(run, None)
+        self._container_runs.pop(run, None)
 
     def _drop_before(self, run: RunId) -> None:
         """Of the runs before, one is enough to know. Each keeps what it printed."""
-        for earlier in [known for known in self._runs.values() if isinstance(known.state, Ended)]:
+        for earlier in [attempt for attempt in self._container_runs.values() if isinstance(attempt.state, Ended)]:
             was = earlier.id
             if (was.pod, was.container) == (run.pod, run.container) and was.number < run.number - 1:
-                del self._runs[was]
+                del self._container_runs[was]
 
     def _warn(self, run: RunId, container: Container) -> None:
         """Said once: it is the same for every pod."""
         limits = container.limits
-        if self._has_warned or self._around.groups.are_enforced or (limits.memory is None and limits.cpu is None):
+        if self._has_warned or self._deps.groups.are_enforced or (limits.memory is None and limits.cpu is None):
             return
         self._has_warned = True
-        self._around.tell(run, Event.LIMITS_IGNORED, _NO_LIMITS)
+        self._deps.tell(run, EventReason.LIMITS_IGNORED, _NO_LIMITS)
 
-    def _place(self, uid: str) -> Place:
+    def _place(self, uid: str) -> PodSandbox:
         if uid not in self._pods:
             raise Gone(f"There is no pod {uid} here.")
         return self._pods[uid]
 
-    def _known(self, run: RunId) -> Run:
-        if run not in self._runs:
+    def _known(self, run: RunId) -> ContainerRun:
+        if run not in self._container_runs:
             raise Gone(f"There is no run {run.number} of container {run.container}.")
-        return self._runs[run]
+        return self._container_runs[run]
 
     def _lock(self, uid: str) -> asyncio.Lock:
         return self._locks.setdefault(uid, asyncio.Lock())
@@ -309,16 +347,16 @@ class LocalProvider:
         return task
 
 
-def _usage(place: Place, files: tuple[ContainerFiles, ...]) -> PodDisk:
-    ephemeral = sum((container.usage() for container in files), place.volumes.usage())
-    return PodDisk(ephemeral, place.volumes.persistent_usage())
+def _usage(pod_sandbox: PodSandbox, files: tuple[ContainerFiles, ...]) -> PodDisk:
+    ephemeral = sum((container.usage() for container in files), pod_sandbox.volumes.usage())
+    return PodDisk(ephemeral, pod_sandbox.volumes.persistent_usage())
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _translate_errors(what: str) -> Iterator[None]:
     """A machine's own trouble, such as a full disk, as the contract knows it; without the machine's paths."""
     try:
         yield
     except OSError as error:
-        why = "Is the disk full, or is a path of a volume both a file and a folder?"
-        raise ProviderError(f"{what}: {error.strerror}. {why}") from error
+        message = "Is the disk full, or is a path of a volume both a file and a folder?"
+        raise ProviderError(f"{what}: {error.strerror}. {message}") from error

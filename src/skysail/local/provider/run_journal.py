@@ -18,7 +18,7 @@ _LOST_CODE = 137
 _LOST = "The container ended together with the node's agent, which is started again."
 
 
-class Journal:
+class RunJournal:
     """A folder for each pod, a file for each run, and in it the end of the run. Blocking, and quick."""
 
     def __init__(self, folder: Path) -> None:

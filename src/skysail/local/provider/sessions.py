@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from skysail.cloud.provider import Output
-from skysail.local.bubblewrap.container import Command
-from skysail.local.provider.container_run import Run
+from skysail.local.bubblewrap.container import ExecProcess
+from skysail.local.provider.container_run import ContainerRun
 
 _END_OF_INPUT = b"\x04"
 _CHUNK = 64 * 1024
@@ -16,7 +16,7 @@ _CHUNK = 64 * 1024
 class Exec:
     """Owns its command, but does not end it: one without a terminal goes on when the user has gone."""
 
-    def __init__(self, running: Command) -> None:
+    def __init__(self, running: ExecProcess) -> None:
         self._running = running
         self._end = asyncio.create_task(running.wait())
 
@@ -33,7 +33,7 @@ class Exec:
             await self._running.wires.sink.finish()
 
     def output(self) -> AsyncIterator[Output]:
-        return self._running.tape.all()
+        return self._running.output.replay()
 
     async def resize(self, width: int, height: int) -> None:
         self._running.wires.resize(width, height)
@@ -51,11 +51,11 @@ class Exec:
 class Attached:
     """A visitor of a run, which goes on without him."""
 
-    def __init__(self, run: Run, *, stdin: bool) -> None:
-        self._run = run
-        self._wires = run.box.wires
-        self._sink = self._wires.sink if stdin else None
-        self._output = run.box.tape.from_now()
+    def __init__(self, container_run: ContainerRun, *, stdin: bool) -> None:
+        self._container_run = container_run
+        self._std_streams = container_run.box.wires
+        self._sink = self._std_streams.sink if stdin else None
+        self._output = container_run.box.output.tail()
 
     async def write(self, data: bytes) -> None:
         if self._sink is not None:
@@ -63,17 +63,17 @@ class Attached:
 
     async def close_stdin(self) -> None:
         """The run's input stays open for the next visitor, unless it is for one only."""
-        if self._sink is not None and self._run.container.stdin_once:
+        if self._sink is not None and self._container_run.container.stdin_once:
             await self._sink.finish()
 
     def output(self) -> AsyncIterator[Output]:
         return self._output
 
     async def resize(self, width: int, height: int) -> None:
-        self._wires.resize(width, height)
+        self._std_streams.resize(width, height)
 
     async def wait(self) -> int:
-        return (await self._run.ended()).code
+        return (await self._container_run.ended()).code
 
     async def kill(self) -> None:
         """The run is not its visitor's to end."""
@@ -82,7 +82,7 @@ class Attached:
         await self.close_stdin()
 
 
-class SocketLine:
+class SocketConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer

@@ -31,8 +31,8 @@ class ContainerFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 def excess(pod: Pod, volumes: Volumes, containers: Iterable[ContainerFiles]) -> str:
     """Return why the pod must be evicted; empty if it keeps to every limit."""
-    if why := volumes.excess():
-        return why
+    if message := volumes.excess():
+        return message
     used = {container: container.usage() for container in containers}
     for container, usage in used.items():
         if container.limit is not None and usage.bytes > container.limit:

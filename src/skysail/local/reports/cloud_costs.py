@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from skysail.base.names import SIMULATED, Condition, Label
-from skysail.claims.plan.status import cost
+from skysail.base.names import ACCOUNT_SIMULATED, Condition, Label
+from skysail.claims.plan.status import accrued_cost
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import NODE
@@ -34,10 +34,10 @@ class CloudNode(Object, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class Spending(msgspec.Struct, frozen=True, kw_only=True):
+class CloudCosts(msgspec.Struct, frozen=True, kw_only=True):
     """At one cloud, by the claims that are there. `outage` is a sentence, empty where the cloud can be reached.
 
-    `strays` is one, too: what runs there without a claim, and so is in none of the sums.
+    `orphans` is one, too: what runs there without a claim, and so is in none of the sums.
     `unknown` are launches whose answer is awaited or lost: they may run, and cost.
     """
 
@@ -45,7 +45,7 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     is_simulated: bool
     outage: str
-    strays: str
+    orphans: str
     live: int
     unknown: int
     usd_per_hour: float
@@ -60,7 +60,7 @@ class _Claims(msgspec.Struct):
     items: list[CloudInstance]
 
 
-async def read(path: Path, now: float) -> list[Spending]:
+async def read(path: Path, now: float) -> list[CloudCosts]:
     """As the cluster tells it now."""
     transport = HttpTransport(kubeconfig.from_file(path))
     try:
@@ -74,30 +74,30 @@ async def read(path: Path, now: float) -> list[Spending]:
     return [of(node, claims.items, now) for node in nodes.items]
 
 
-def of(node: CloudNode, claims: Iterable[CloudInstance], now: float) -> Spending:
+def of(node: CloudNode, claims: Iterable[CloudInstance], now: float) -> CloudCosts:
     cloud, _, account = node.status.node_info.container_runtime_version.partition("://")
     ours = [claim.status for claim in claims if claim.spec.provider == cloud]
     live = [status for status in ours if status.instance_id and status.state != "Terminated"]
-    return Spending(
+    return CloudCosts(
         cloud=cloud,
         node=node.metadata.name,
-        is_simulated=account == SIMULATED,
+        is_simulated=account == ACCOUNT_SIMULATED,
         outage=_outage(node),
-        strays=_strays(node),
+        orphans=_orphans(node),
         live=len(live),
         unknown=sum(status.state in {"Launching", "Unknown"} for status in ours),
         usd_per_hour=sum(status.usd_per_hour or 0.0 for status in live),
-        usd=sum(cost(status, now) if status.usd_total is None else status.usd_total for status in ours),
+        usd=sum(accrued_cost(status, now) if status.usd_total is None else status.usd_total for status in ours),
     )
 
 
 def _outage(node: CloudNode) -> str:
-    told = next((row for row in node.status.conditions if row["type"] == Condition.CLOUD_REACHABLE), None)
-    if told is None:
+    condition = next((row for row in node.status.conditions if row["type"] == Condition.CLOUD_REACHABLE), None)
+    if condition is None:
         return "Nothing is known of it yet."
-    return "" if told["status"] == "True" else told["message"]
+    return "" if condition["status"] == "True" else condition["message"]
 
 
-def _strays(node: CloudNode) -> str:
-    told = next((row for row in node.status.conditions if row["type"] == Condition.INSTANCES_CLAIMED), None)
-    return told["message"] if told is not None and told["status"] == "False" else ""
+def _orphans(node: CloudNode) -> str:
+    condition = next((row for row in node.status.conditions if row["type"] == Condition.NO_ORPHANED_INSTANCES), None)
+    return condition["message"] if condition is not None and condition["status"] == "False" else ""

@@ -50,7 +50,7 @@ class _Page(msgspec.Struct):
     metadata: _PageMetadata
 
 
-async def census(path: Path) -> dict[str, int]:
+async def count_objects(path: Path) -> dict[str, int]:
     """Objects by kind. One short request for each kind, however many objects there are."""
     transport = HttpTransport(kubeconfig.from_file(path))
     try:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.base.names import DISKS, Annotation
+from skysail.base.names import PROVISIONER_NAME, Annotation
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import (
     CLUSTER_ROLE_BINDING,
@@ -48,7 +48,7 @@ MANIFESTS: tuple[tuple[Resource, Manifest], ...] = (
                 "name": CLASS,
                 "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
             },
-            "provisioner": DISKS,
+            "provisioner": PROVISIONER_NAME,
             "reclaimPolicy": "Delete",
             "volumeBindingMode": "Immediate",
         },
@@ -95,7 +95,7 @@ class Volume(Object, frozen=True, gc=False):
     status: VolumeStatus = VolumeStatus()
 
 
-class DiskMaker:
+class VolumeProvisioner:
     """One per cluster. Every pass looks at everything: a laptop has few disks."""
 
     def __init__(self, client: Client, folder: Path, rng: random.Random) -> None:
@@ -122,9 +122,11 @@ class DiskMaker:
 
     async def _pass(self) -> bool:
         try:
-            for claim in unmet(self._claims.all(), {volume.metadata.name for volume in self._volumes.all()}):
-                self._volumes.wrote(await self._client.create(PERSISTENT_VOLUME, manifest(claim, self._folder), Volume))
-            for volume in unwanted(self._volumes.all()):
+            for claim in unbound_claims(self._claims.all(), {volume.metadata.name for volume in self._volumes.all()}):
+                self._volumes.record_write(
+                    await self._client.create(PERSISTENT_VOLUME, manifest(claim, self._folder), Volume)
+                )
+            for volume in released_volumes(self._volumes.all()):
                 await self._remove(volume)
         except (AlreadyExists, Conflict, NotFound) as error:
             log.debug("changed meanwhile", extra={"why": str(error)})
@@ -142,7 +144,7 @@ class DiskMaker:
         await self._client.delete(PERSISTENT_VOLUME, volume, Volume)
 
 
-def unmet(claims: Iterable[Claim], volumes: set[str]) -> list[Claim]:
+def unbound_claims(claims: Iterable[Claim], volumes: set[str]) -> list[Claim]:
     """Claims of our class that have no disk yet."""
     return [
         claim
@@ -155,12 +157,12 @@ def unmet(claims: Iterable[Claim], volumes: set[str]) -> list[Claim]:
     ]
 
 
-def unwanted(volumes: Iterable[Volume]) -> list[Volume]:
+def released_volumes(volumes: Iterable[Volume]) -> list[Volume]:
     """Disks of ours whose claim is gone and whose data shall go with it."""
     return [
         volume
         for volume in volumes
-        if (volume.metadata.annotations or {}).get(Annotation.PROVISIONED_BY) == DISKS
+        if (volume.metadata.annotations or {}).get(Annotation.PROVISIONED_BY) == PROVISIONER_NAME
         and volume.status.phase == "Released"
         and volume.spec.persistent_volume_reclaim_policy == "Delete"
         and not volume.metadata.is_deleting
@@ -174,7 +176,7 @@ def manifest(claim: Claim, folder: Path) -> Manifest:
     return {
         "apiVersion": PERSISTENT_VOLUME.api_version,
         "kind": PERSISTENT_VOLUME.kind,
-        "metadata": {"name": name, "annotations": {Annotation.PROVISIONED_BY.value: DISKS}},
+        "metadata": {"name": name, "annotations": {Annotation.PROVISIONED_BY.value: PROVISIONER_NAME}},
         "spec": {
             "storageClassName": CLASS,
             "persistentVolumeReclaimPolicy": "Delete",

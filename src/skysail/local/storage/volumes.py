@@ -11,11 +11,11 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from skysail.cloud.errors import Gone, Refused
-from skysail.cloud.provider import Disk, File, Files, Folder, Mount, Scratch, Volume
+from skysail.cloud.errors import Gone, Rejected
+from skysail.cloud.provider import EmptyDir, File, HostPath, Mount, PersistentDisk, ProjectedFiles, Volume
 from skysail.kube.api import quantities
-from skysail.local import files as plain_path
-from skysail.local.bubblewrap.rootfs import Bind
+from skysail.local import files as local_files
+from skysail.local.bubblewrap.rootfs import BindMount
 from skysail.local.storage import disk_usage
 from skysail.local.storage.disk_usage import DiskUsage
 from skysail.local.storage.ownership import Ownership
@@ -25,8 +25,8 @@ _CURRENT = "..data"
 _NEXT = "..data_tmp"
 
 
-class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """Where volumes may be. `memory` is on a tmpfs; a `Folder` must lie in one of `allowed`."""
+class VolumePaths(msgspec.Struct, frozen=True, kw_only=True):
+    """Where volumes may be. `memory` is on a tmpfs; a `HostPath` must lie in one of `allowed`."""
 
     folder: Path
     memory: Path
@@ -37,46 +37,46 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 class Volumes:
     """Made when the pod is prepared, deleted with it. Disks and the machine's folders stay."""
 
-    def __init__(self, uid: str, places: Places, ownership: Ownership = Ownership()) -> None:  # noqa: B008 (immutable)
+    def __init__(self, uid: str, volume_paths: VolumePaths, ownership: Ownership = Ownership()) -> None:  # noqa: B008 (immutable)
         self._uid = uid
-        self._places = places
+        self._volume_paths = volume_paths
         self._ownership = ownership
         self._volumes: dict[str, Volume] = {}
         self._paths: dict[str, Path] = {}
 
     def make(self, volumes: Iterable[Volume]) -> None:
-        """Raises Refused for a volume that can never be."""
+        """Raises Rejected for a volume that can never be."""
         for volume in volumes:
             self._paths[volume.name] = self._make(volume)
             self._volumes[volume.name] = volume
 
-    def bind(self, mount: Mount) -> Bind:
+    def bind(self, mount: Mount) -> BindMount:
         """Where the mount's files are on the machine."""
         volume = self._volumes.get(mount.volume)
         if volume is None:
-            raise Refused(
+            raise Rejected(
                 _REASON, f"The mount at {mount.path} names the volume {mount.volume}, which the pod does not have."
             )
         match volume.source:
-            case Files():
+            case ProjectedFiles():
                 read_only = True
-            case Disk(read_only=True):
+            case PersistentDisk(read_only=True):
                 read_only = True
             case _:
                 read_only = mount.read_only
         path = self._paths[mount.volume]
         source = self._below(path, mount.sub_path, can_make=not read_only) if mount.sub_path else path
         # Programs write beside a part of a volume and beside a folder of the machine, so they can put a link there.
-        is_shared = bool(mount.sub_path) or isinstance(volume.source, Folder)
-        return Bind(str(source), mount.path, read_only, is_shared)
+        is_shared = bool(mount.sub_path) or isinstance(volume.source, HostPath)
+        return BindMount(str(source), mount.path, read_only, is_shared)
 
     def update(self, name: str, files: Iterable[File]) -> None:
-        """Replace the content of a `Files` volume: a reader sees all of the old or all of the new."""
+        """Replace the content of a `ProjectedFiles` volume: a reader sees all of the old or all of the new."""
         volume = self._volumes.get(name)
         if volume is None:
             raise Gone(f"The pod has no volume {name}.")
-        if not isinstance(volume.source, Files):
-            raise Refused(
+        if not isinstance(volume.source, ProjectedFiles):
+            raise Rejected(
                 "VolumeNotReplaceable", f"The content of volume {name} is the pod's own and cannot be replaced."
             )
         self._write(self._paths[name], files)
@@ -102,7 +102,7 @@ class Volumes:
         writable = [
             self._paths[name]
             for name, volume in self._volumes.items()
-            if isinstance(volume.source, Disk) and not volume.source.read_only
+            if isinstance(volume.source, PersistentDisk) and not volume.source.read_only
         ]
         return disk_usage.folders(*writable)
 
@@ -120,28 +120,28 @@ class Volumes:
         return [
             self._paths[name]
             for name, volume in self._volumes.items()
-            if isinstance(volume.source, Scratch) and not volume.source.in_memory
+            if isinstance(volume.source, EmptyDir) and not volume.source.in_memory
         ]
 
     def remove(self) -> None:
         """Nothing there is fine."""
-        for folder in (self._places.folder / self._uid, self._places.memory / self._uid):
+        for folder in (self._volume_paths.folder / self._uid, self._volume_paths.memory / self._uid):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _make(self, volume: Volume) -> Path:
         match volume.source:
-            case Scratch(in_memory=in_memory):
-                folder = self._places.memory if in_memory else self._places.folder
+            case EmptyDir(in_memory=in_memory):
+                folder = self._volume_paths.memory if in_memory else self._volume_paths.folder
                 path = _empty(folder / self._uid / volume.name)
                 self._ownership.adopt(path)
                 return path
-            case Files(files=files):
-                folder = _empty(self._places.folder / self._uid / volume.name)
+            case ProjectedFiles(files=files):
+                folder = _empty(self._volume_paths.folder / self._uid / volume.name)
                 self._write(folder, files)
                 return folder
-            case Folder(path=path, create=create):
+            case HostPath(path=path, create=create):
                 return self._folder(Path(path), create=create)
-            case Disk(id=name, read_only=read_only):
+            case PersistentDisk(id=name, read_only=read_only):
                 path = self._disk(name)
                 self._ownership.adopt(path, is_pvc=True, read_only=read_only)
                 return path
@@ -155,34 +155,34 @@ class Volumes:
         A new folder gets the mode of the volume, as from a kubelet: the program may be any user.
         """
         if "\0" in sub_path:
-            raise Refused(_REASON, "A subPath cannot have a NUL byte: remove it.")
+            raise Rejected(_REASON, "A subPath cannot have a NUL byte: remove it.")
         path = _real(root / sub_path)
         if not path.is_relative_to(root):
-            raise Refused(_REASON, f"The subPath {sub_path} leads out of its volume.")
+            raise Rejected(_REASON, f"The subPath {sub_path} leads out of its volume.")
         try:
-            os.close(plain_path.opened(path, can_make=can_make, made=partial(self._ownership.make_alike, root)))
+            os.close(local_files.open_nofollow(path, can_make=can_make, made=partial(self._ownership.make_alike, root)))
         except FileNotFoundError as error:
-            raise Refused(_REASON, f"The subPath {sub_path} does not exist in its volume.") from error
+            raise Rejected(_REASON, f"The subPath {sub_path} does not exist in its volume.") from error
         return path
 
     def _folder(self, path: Path, *, create: bool) -> Path:
         real = _real(path)
-        if not any(real.is_relative_to(_real(allowed)) for allowed in self._places.allowed):
-            raise Refused(
+        if not any(real.is_relative_to(_real(allowed)) for allowed in self._volume_paths.allowed):
+            raise Rejected(
                 "HostPathNotAllowed",
                 f"The folder {path} of this machine is not open to pods: "
                 f"use an emptyDir or a claim, or `skysail down` and `SKYSAIL_ALLOWED_FOLDERS={path} skysail up`.",
             )
         if create:
-            os.close(plain_path.opened(real, can_make=True))
+            os.close(local_files.open_nofollow(real, can_make=True))
         if not real.exists():
-            raise Refused("HostPathMissing", f"{path} does not exist on this machine: create it first.")
+            raise Rejected("HostPathMissing", f"{path} does not exist on this machine: create it first.")
         return real
 
     def _disk(self, name: str) -> Path:
         if name != PurePosixPath(name).name or name in ("", ".", ".."):
-            raise Refused(_REASON, f"{name!r} is no name of a disk.")
-        path = self._places.disks / name
+            raise Rejected(_REASON, f"{name!r} is no name of a disk.")
+        path = self._volume_paths.disks / name
         if not path.exists():
             _empty(path)
         return _real(path)
@@ -190,7 +190,7 @@ class Volumes:
 
 def _limit(volume: Volume) -> int | None:
     """A limit of nothing is none, as for a kubelet."""
-    return volume.source.size_limit or None if isinstance(volume.source, Scratch) else None
+    return volume.source.size_limit or None if isinstance(volume.source, EmptyDir) else None
 
 
 def _empty(folder: Path) -> Path:
@@ -207,8 +207,8 @@ def _real(path: Path) -> Path:
 def _write(folder: Path, files: Iterable[File], ownership: Ownership) -> None:
     """As a kubelet does: a new hidden folder, and one link that is moved to it; names are links through that one."""
     files = tuple(files)
-    before = _current(folder)
-    content = _fresh(folder, before)
+    previous = _current(folder)
+    content = _fresh(folder, previous)
     for file in files:
         _place(content, file)
     ownership.adopt(content, read_only=True)  # before the link, so that a reader never meets a file it cannot open
@@ -216,8 +216,8 @@ def _write(folder: Path, files: Iterable[File], ownership: Ownership) -> None:
     (folder / _NEXT).symlink_to(content.name)
     (folder / _NEXT).replace(folder / _CURRENT)
     _link_names(folder, {PurePosixPath(file.path).parts[0] for file in files})
-    if before is not None:
-        shutil.rmtree(folder / before, ignore_errors=True)
+    if previous is not None:
+        shutil.rmtree(folder / previous, ignore_errors=True)
 
 
 def _current(folder: Path) -> str | None:
@@ -226,8 +226,8 @@ def _current(folder: Path) -> str | None:
     return None
 
 
-def _fresh(folder: Path, before: str | None) -> Path:
-    number = int(before.removeprefix("..")) + 1 if before else 1
+def _fresh(folder: Path, previous: str | None) -> Path:
+    number = int(previous.removeprefix("..")) + 1 if previous else 1
     path = folder / f"..{number}"
     shutil.rmtree(path, ignore_errors=True)  # left by an update that was broken off
     path.mkdir()
@@ -238,15 +238,15 @@ def _place(content: Path, file: File) -> None:
     path = content / file.path
     parts = PurePosixPath(file.path).parts
     if PurePosixPath(file.path).is_absolute() or ".." in parts or not parts or "\0" in file.path:
-        raise Refused(_REASON, f"{file.path!r} is no path inside a volume.")
+        raise Rejected(_REASON, f"{file.path!r} is no path inside a volume.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(file.content)
     path.chmod(file.mode)
 
 
-def _link_names(folder: Path, wanted: set[str]) -> None:
+def _link_names(folder: Path, desired: set[str]) -> None:
     there = {name for name in os.listdir(folder) if not name.startswith("..")}  # noqa: PTH208 (names are wanted)
-    for name in wanted - there:
+    for name in desired - there:
         (folder / name).symlink_to(f"{_CURRENT}/{name}")
-    for name in there - wanted:
+    for name in there - desired:
         (folder / name).unlink()

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from skysail.cloud import provider
 from skysail.kube.api import quantities
-from skysail.node.config import env as environment
+from skysail.node.config import env as container_env
 from skysail.node.config import field_values
-from skysail.node.config.env import Data, Facts
+from skysail.node.config.env import Data, ResolvedReferences
 from skysail.node.config.errors import Missing
 from skysail.node.config.field_values import Budget
 from skysail.node.pod_types import (
@@ -51,7 +51,7 @@ class Reference(msgspec.Struct, frozen=True):
     optional: bool
 
 
-class Needs(msgspec.Struct, frozen=True):
+class RequiredRefs(msgspec.Struct, frozen=True):
     """What must be looked up before a pod can be translated."""
 
     config_maps: frozenset[str]
@@ -60,9 +60,9 @@ class Needs(msgspec.Struct, frozen=True):
     tokens: frozenset[TokenSource]
 
 
-def needs(pod: Pod) -> Needs:
+def needs(pod: Pod) -> RequiredRefs:
     named = list(references(pod))
-    return Needs(
+    return RequiredRefs(
         config_maps=frozenset(reference.name for reference in named if reference.kind == CONFIG_MAP),
         secrets=frozenset(reference.name for reference in named if reference.kind == SECRET),
         claims=frozenset(v.persistent_volume_claim.claim_name for v in pod.spec.volumes if v.persistent_volume_claim),
@@ -72,7 +72,7 @@ def needs(pod: Pod) -> Needs:
 
 def references(pod: Pod) -> Iterator[Reference]:
     """Every ConfigMap and Secret that the pod names, once for each place that names it."""
-    for container in every_container(pod):
+    for container in all_containers(pod):
         for source in container.env_from:
             yield from _reference(source.config_map_ref, source.secret_ref)
         for variable in container.env:
@@ -93,18 +93,18 @@ def _reference(
             yield Reference(kind, selector.name, selector.optional)
 
 
-def unmet_wishes(pod: Pod, facts: Facts) -> list[Reference]:
+def missing_optional_refs(pod: Pod, resolved: ResolvedReferences) -> list[Reference]:
     """Optional references to what does not exist: the pod runs without them, and its owner should know."""
-    stores = {CONFIG_MAP: facts.config_maps, SECRET: facts.secrets}
+    stores = {CONFIG_MAP: resolved.config_maps, SECRET: resolved.secrets}
     absent = (row for row in references(pod) if row.optional and row.name not in stores[row.kind])
     return sorted(set(absent), key=lambda row: (row.kind, row.name))
 
 
-def every_container(pod: Pod) -> tuple[Container, ...]:
+def all_containers(pod: Pod) -> tuple[Container, ...]:
     return (*pod.spec.init_containers, *pod.spec.containers)
 
 
-def without_login(pod: Pod) -> Pod:
+def without_service_account(pod: Pod) -> Pod:
     """Without the login at the cluster that nearly every pod is given: it stays in the cluster."""
     names = {volume.name for volume in pod.spec.volumes if volume.name.startswith(_LOGIN)}
     if not names:
@@ -123,7 +123,7 @@ def _without(container: Container, volumes: set[str]) -> Container:
     return replace(container, volume_mounts=mounts)
 
 
-def place(pod: Pod, facts: Facts) -> provider.Pod:
+def sandbox(pod: Pod, resolved: ResolvedReferences) -> provider.Pod:
     """The pod without its containers. Raises `Missing`."""
     return provider.Pod(
         uid=pod.metadata.uid,
@@ -131,7 +131,7 @@ def place(pod: Pod, facts: Facts) -> provider.Pod:
         name=pod.metadata.name,
         hostname=field_values.host_name("spec.hostname", pod.hostname),
         subdomain=field_values.host_name("spec.subdomain", pod.spec.subdomain),
-        volumes=tuple(provider.Volume(volume.name, _carried(pod, volume, facts)) for volume in pod.spec.volumes),
+        volumes=tuple(provider.Volume(volume.name, _carried(pod, volume, resolved)) for volume in pod.spec.volumes),
         hosts=tuple(_hosts(pod)),
         uses_host_network=pod.spec.host_network,
         fs_group=pod.spec.security_context.fs_group,
@@ -141,10 +141,10 @@ def place(pod: Pod, facts: Facts) -> provider.Pod:
     )
 
 
-def container(pod: Pod, source: Container, facts: Facts) -> provider.Container:
+def container(pod: Pod, source: Container, resolved: ResolvedReferences) -> provider.Container:
     """One container with everything resolved. Raises `Missing`, and InvalidField with the path of the field."""
     path, budget = field_values.container_path(pod, source), Budget()
-    env = environment.resolve(pod, source, facts, budget)
+    env = container_env.resolve(pod, source, resolved, budget)
     _check_commands(path, source)
     return provider.Container(
         name=source.name,
@@ -211,15 +211,15 @@ def _hosts(pod: Pod) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield field_values.host_name(f"{path}.ip", alias.ip), names
 
 
-def files(pod: Pod, volume: Volume, facts: Facts) -> tuple[provider.File, ...]:
+def files(pod: Pod, volume: Volume, resolved: ResolvedReferences) -> tuple[provider.File, ...]:
     """The content of a volume that is made of Kubernetes objects. Raises `Missing`."""
-    found = tuple(file for part, mode in _with_modes(volume) for file in _files_of(pod, part, facts, mode))
-    for file in found:
+    files = tuple(file for part, mode in _with_modes(volume) for file in _files_of(pod, part, resolved, mode))
+    for file in files:
         field_values.relative_path(f"spec.volumes ({volume.name})", file.path)
-    return found
+    return files
 
 
-def _rights(pod: Pod, source: Container) -> provider.Rights:
+def _rights(pod: Pod, source: Container) -> provider.SecurityContext:
     """What a container says of itself comes before what its pod says for all. Raises `Missing` where both cannot be."""
     own, shared = source.security_context, pod.spec.security_context
     user = shared.run_as_user if own.run_as_user is None else own.run_as_user
@@ -231,20 +231,20 @@ def _rights(pod: Pod, source: Container) -> provider.Rights:
             f"Container {source.name} must not run as root (runAsNonRoot) and asks for it (runAsUser: 0). "
             "Name another user, or drop runAsNonRoot.",
         )
-    return provider.Rights(
+    return provider.SecurityContext(
         user=user,
         group=shared.run_as_group if own.run_as_group is None else own.run_as_group,
-        must_not_be_root=bool(non_root),
-        dropped=own.capabilities.dropped,
-        added=own.capabilities.added,
-        has_read_only_root=own.read_only_root_filesystem,
+        run_as_non_root=bool(non_root),
+        drop=own.capabilities.dropped,
+        add=own.capabilities.added,
+        read_only_root=own.read_only_root_filesystem,
         is_unconfined=profile is not None and profile.type == "Unconfined",
     )
 
 
-def _limits(source: Container) -> provider.Limits:
+def _limits(source: Container) -> provider.ResourceLimits:
     limits = source.resources.limits
-    return provider.Limits(
+    return provider.ResourceLimits(
         cpu=float(quantities.parse(limits["cpu"])) if "cpu" in limits else None,
         memory=int(quantities.parse(limits["memory"])) if "memory" in limits else None,
         ephemeral_storage=_storage_limit(source),
@@ -259,7 +259,7 @@ def _storage_limit(source: Container) -> int | None:
 
 def _ephemeral_storage(pod: Pod) -> int | None:
     """Return the pod's own limit as Kubernetes counts it: init containers run before the others, sidecars beside."""
-    if not any(_STORAGE in container.resources.limits for container in every_container(pod)):
+    if not any(_STORAGE in container.resources.limits for container in all_containers(pod)):
         return None
     first = [c for c in pod.spec.init_containers if c.restart_policy != "Always"]
     sidecars = sum(_storage_limit(c) or 0 for c in pod.spec.init_containers if c not in first)
@@ -268,21 +268,21 @@ def _ephemeral_storage(pod: Pod) -> int | None:
 
 
 def _carried(
-    pod: Pod, volume: Volume, facts: Facts
-) -> provider.Scratch | provider.Files | provider.Folder | provider.Disk:
+    pod: Pod, volume: Volume, resolved: ResolvedReferences
+) -> provider.EmptyDir | provider.ProjectedFiles | provider.HostPath | provider.PersistentDisk:
     if volume.empty_dir is not None:
         limit = volume.empty_dir.size_limit
         size = None if limit is None else int(quantities.parse(limit))
-        return provider.Scratch(in_memory=volume.empty_dir.medium == "Memory", size_limit=size)
+        return provider.EmptyDir(in_memory=volume.empty_dir.medium == "Memory", size_limit=size)
     if volume.host_path is not None:
         path = field_values.host_path(f"spec.volumes ({volume.name}).hostPath.path", volume.host_path.path)
-        return provider.Folder(path, create=volume.host_path.type.endswith("OrCreate"))
+        return provider.HostPath(path, create=volume.host_path.type.endswith("OrCreate"))
     if volume.persistent_volume_claim is not None:
         claim = volume.persistent_volume_claim
-        if claim.claim_name not in facts.disks:
+        if claim.claim_name not in resolved.disks:
             raise Missing("ClaimNotBound", f"PersistentVolumeClaim {claim.claim_name} is not bound yet.")
-        return provider.Disk(facts.disks[claim.claim_name], read_only=claim.read_only)
-    return provider.Files(files(pod, volume, facts))
+        return provider.PersistentDisk(resolved.disks[claim.claim_name], read_only=claim.read_only)
+    return provider.ProjectedFiles(files(pod, volume, resolved))
 
 
 Part = ConfigMapSource | SecretSource | DownwardSource | TokenSource
@@ -309,26 +309,26 @@ def _projected(source: ProjectedSource) -> Iterator[Part]:
                 yield part
 
 
-def _files_of(pod: Pod, part: Part, facts: Facts, mode: int) -> Iterator[provider.File]:
+def _files_of(pod: Pod, part: Part, resolved: ResolvedReferences, mode: int) -> Iterator[provider.File]:
     if isinstance(part, TokenSource):
-        if part not in facts.tokens:
+        if part not in resolved.tokens:
             raise Missing("TokenMissing", f"There is no token for the service account {pod.spec.service_account_name}.")
-        yield provider.File(part.path, facts.tokens[part].encode(), mode)
+        yield provider.File(part.path, resolved.tokens[part].encode(), mode)
     elif isinstance(part, DownwardSource):
         for item in part.items:
-            yield provider.File(item.path, _downward(pod, item, facts).encode(), item.mode or mode)
+            yield provider.File(item.path, _downward(pod, item, resolved).encode(), item.mode or mode)
     elif isinstance(part, SecretSource):
         name = part.secret_name or part.name
-        yield from _selected(part, facts.secrets.get(name), mode, (SECRET, name))
+        yield from _selected(part, resolved.secrets.get(name), mode, (SECRET, name))
     else:
-        yield from _selected(part, facts.config_maps.get(part.name), mode, (CONFIG_MAP, part.name))
+        yield from _selected(part, resolved.config_maps.get(part.name), mode, (CONFIG_MAP, part.name))
 
 
-def _downward(pod: Pod, item: DownwardItem, facts: Facts) -> str:
+def _downward(pod: Pod, item: DownwardItem, resolved: ResolvedReferences) -> str:
     if item.field_ref:
-        return environment.field(pod, item.field_ref.field_path, facts)
+        return container_env.field(pod, item.field_ref.field_path, resolved)
     assert item.resource_field_ref is not None, "the API server lets one of the two pass"
-    return environment.resource(pod, pod.spec.containers[0], item.resource_field_ref, facts)
+    return container_env.resource(pod, pod.spec.containers[0], item.resource_field_ref, resolved)
 
 
 def _selected(

@@ -22,7 +22,7 @@ _KEYED_FIELD = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
 Data = Mapping[str, bytes]
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class ResolvedReferences(msgspec.Struct, frozen=True, kw_only=True):
     """What lies outside the pod's own spec, by name; a name that is not there does not exist.
 
     `disks` has the provider's disk for each bound PersistentVolumeClaim, `tokens` a token for each that is asked for.
@@ -38,23 +38,25 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Mapping[TokenSource, str] = msgspec.field(default_factory=dict)
 
 
-def resolve(pod: Pod, container: Container, facts: Facts, budget: Budget | None = None) -> dict[str, str]:
+def resolve(
+    pod: Pod, container: Container, resolved: ResolvedReferences, budget: Budget | None = None
+) -> dict[str, str]:
     """Raises `Missing`, and InvalidField for a variable that no program can be given."""
     where, budget = field_values.container_path(pod, container), budget or Budget()
     result: dict[str, str] = {}
-    for name, value in facts.services.items():
+    for name, value in resolved.services.items():
         result[name] = field_values.variable(f"{where}.env", name, value, budget)
     for index, source in enumerate(container.env_from):
-        result.update(_from(f"{where}.envFrom[{index}]", source, facts, budget))
+        result.update(_from(f"{where}.envFrom[{index}]", source, resolved, budget))
     for index, variable in enumerate(container.env):
         path = f"{where}.env[{index}].{'valueFrom' if variable.value_from else 'value'}"
-        found = _value(path, pod, container, variable, facts, result)
+        found = _value(path, pod, container, variable, resolved, result)
         if found is not None:
             result[variable.name] = field_values.variable(path, variable.name, found, budget)
     return result
 
 
-def field(pod: Pod, path: str, facts: Facts) -> str:
+def field(pod: Pod, path: str, resolved: ResolvedReferences) -> str:
     """A field of the pod itself, as the downward API tells it. Raises `Missing` for one that it does not have."""
     if keyed := _KEYED_FIELD.match(path):
         entries = pod.metadata.labels if keyed.group(1) == "labels" else pod.metadata.annotations
@@ -67,23 +69,23 @@ def field(pod: Pod, path: str, facts: Facts) -> str:
         "metadata.annotations": lambda: _listed(pod.metadata.annotations),
         "spec.nodeName": lambda: pod.spec.node_name,
         "spec.serviceAccountName": lambda: pod.spec.service_account_name,
-        "status.hostIP": lambda: facts.host_ip,
-        "status.hostIPs": lambda: facts.host_ip,
-        "status.podIP": lambda: facts.pod_ip,
-        "status.podIPs": lambda: facts.pod_ip,
+        "status.hostIP": lambda: resolved.host_ip,
+        "status.hostIPs": lambda: resolved.host_ip,
+        "status.podIP": lambda: resolved.pod_ip,
+        "status.podIPs": lambda: resolved.pod_ip,
     }
     if path not in known:
         raise Missing("InvalidFieldPath", f"The field {path} cannot be given to a container.")
     return known[path]()
 
 
-def resource(pod: Pod, container: Container, selector: ResourceSelector, facts: Facts) -> str:
+def resource(pod: Pod, container: Container, selector: ResourceSelector, resolved: ResolvedReferences) -> str:
     """A limit or request of a container; what has no limit may use the whole node."""
     every = (*pod.spec.containers, *pod.spec.init_containers)
     target = next((c for c in every if c.name == (selector.container_name or container.name)), container)
     which, _, name = selector.resource.partition(".")
     amounts = target.resources.limits if which == "limits" else target.resources.requests
-    amount = amounts.get(name, facts.allocatable.get(name, "0") if which == "limits" else "0")
+    amount = amounts.get(name, resolved.allocatable.get(name, "0") if which == "limits" else "0")
     return str(quantities.in_units(amount, selector.divisor))
 
 
@@ -107,11 +109,11 @@ def service_variables(services: Mapping[str, tuple[str, tuple[tuple[str, int], .
     return result
 
 
-def _from(path: str, source: EnvFrom, facts: Facts, budget: Budget) -> dict[str, str]:
+def _from(path: str, source: EnvFrom, resolved: ResolvedReferences, budget: Budget) -> dict[str, str]:
     result: dict[str, str] = {}
     for reference, store, what in (
-        (source.config_map_ref, facts.config_maps, "ConfigMap"),
-        (source.secret_ref, facts.secrets, "Secret"),
+        (source.config_map_ref, resolved.config_maps, "ConfigMap"),
+        (source.secret_ref, resolved.secrets, "Secret"),
     ):
         if reference is None:
             continue
@@ -125,18 +127,18 @@ def _from(path: str, source: EnvFrom, facts: Facts, budget: Budget) -> dict[str,
 
 
 def _value(
-    path: str, pod: Pod, container: Container, variable: EnvVar, facts: Facts, known: Mapping[str, str]
+    path: str, pod: Pod, container: Container, variable: EnvVar, resolved: ResolvedReferences, known: Mapping[str, str]
 ) -> str | None:
     source = variable.value_from
     if source is None:
         return field_values.expand(path, variable.value, known)
     if source.field_ref:
-        return field(pod, source.field_ref.field_path, facts)
+        return field(pod, source.field_ref.field_path, resolved)
     if source.resource_field_ref:
-        return resource(pod, container, source.resource_field_ref, facts)
+        return resource(pod, container, source.resource_field_ref, resolved)
     for selector, store, what in (
-        (source.config_map_key_ref, facts.config_maps, "ConfigMap"),
-        (source.secret_key_ref, facts.secrets, "Secret"),
+        (source.config_map_key_ref, resolved.config_maps, "ConfigMap"),
+        (source.secret_key_ref, resolved.secrets, "Secret"),
     ):
         if selector is None:
             continue

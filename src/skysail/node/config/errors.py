@@ -6,7 +6,7 @@ Missing
 
 from __future__ import annotations
 
-from skysail.base.names import Event
+from skysail.base.names import EventReason
 
 
 class Missing(Exception):
@@ -19,4 +19,4 @@ class Missing(Exception):
 
 class InvalidField(Missing):
     def __init__(self, path: str, problem: str) -> None:
-        super().__init__(Event.INVALID_FIELD, f"{path}: {problem}")
+        super().__init__(EventReason.INVALID_FIELD, f"{path}: {problem}")

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from skysail.base.names import DISKS, Annotation
+from skysail.base.names import PROVISIONER_NAME, Annotation
 from skysail.kube.api.objects import Object
-from skysail.kube.api.rbac import Right
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import (
     CONFIG_MAP,
     PERSISTENT_VOLUME,
@@ -27,17 +27,21 @@ from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Forbidden, NotFound
 from skysail.node.config import container_config, env
-from skysail.node.config.env import Data, Facts
+from skysail.node.config.env import Data, ResolvedReferences
 from skysail.node.pod_types import Pod, TokenSource
 
 # Pods that start together name the same objects: they are read once.
 _FRESH_SECONDS = 1.0
 # A token is renewed well before its end, so that no program ever holds an old one.
 _SPENT = 0.6
-_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
+_RETRY_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8)
 _HEADLESS = ("", "None")
 
-RIGHTS = (Right(CONFIG_MAP, ("get",)), Right(SECRET, ("get",)), Right(PERSISTENT_VOLUME_CLAIM, ("get",)))
+POLICY_RULES = (
+    PolicyRule(CONFIG_MAP, ("get",)),
+    PolicyRule(SECRET, ("get",)),
+    PolicyRule(PERSISTENT_VOLUME_CLAIM, ("get",)),
+)
 
 T = TypeVar("T")
 
@@ -82,7 +86,7 @@ class _TokenReply(msgspec.Struct):
     status: _TokenStatus
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What pods may know of their node. `environment` is for all of them, unless they say otherwise.
 
     A virtual node stands for a cloud: there is no machine, and so nothing that a DaemonSet could look after.
@@ -95,33 +99,33 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-class References:
+class ReferenceResolver:
     """Raises errors of `kube.errors`; what does not exist is left out of the facts."""
 
-    def __init__(self, client: Client, node: Node, clock: Callable[[], float]) -> None:
+    def __init__(self, client: Client, node_info: NodeInfo, clock: Callable[[], float]) -> None:
         self._client = client
-        self._node = node
+        self._node_info = node_info
         self._clock = clock
         self._read: dict[tuple[Resource, str, str], tuple[float, Data | None]] = {}
         self._tokens: dict[tuple[str, TokenSource], tuple[float, str]] = {}
         self.services: Cache[Service] = Cache(SERVICE, Service)
 
-    async def facts(self, pod: Pod, address: str) -> Facts:
+    async def resolve(self, pod: Pod, address: str) -> ResolvedReferences:
         """Everything that this pod refers to, as it is now."""
-        needs, namespace = container_config.needs(pod), pod.metadata.namespace
+        required_refs, namespace = container_config.needs(pod), pod.metadata.namespace
         config_maps, secrets, disks, tokens = await asyncio.gather(
-            self._all(needs.config_maps, lambda name: self._config_map(namespace, name)),
-            self._all(needs.secrets, lambda name: self._secret(namespace, name)),
-            self._all(needs.claims, lambda name: self._disk(namespace, name)),
-            self._all(needs.tokens, lambda source: self._token(pod, source)),
+            self._all(required_refs.config_maps, lambda name: self._config_map(namespace, name)),
+            self._all(required_refs.secrets, lambda name: self._secret(namespace, name)),
+            self._all(required_refs.claims, lambda name: self._disk(namespace, name)),
+            self._all(required_refs.tokens, lambda source: self._token(pod, source)),
         )
-        return Facts(
+        return ResolvedReferences(
             config_maps=config_maps,
             secrets=secrets,
-            services={**self._node.environment, **env.service_variables(self._services_for(pod))},
+            services={**self._node_info.environment, **env.service_variables(self._services_for(pod))},
             pod_ip=address,
-            host_ip=self._node.address,
-            allocatable=self._node.allocatable,
+            host_ip=self._node_info.address,
+            allocatable=self._node_info.allocatable,
             disks=disks,
             tokens=tokens,
         )
@@ -130,15 +134,15 @@ class References:
         for key in [key for key in self._tokens if key[0] == uid]:
             del self._tokens[key]
 
-    async def _all(self, wanted: Iterable[T], read: Callable[[T], Awaitable[Any]]) -> dict[T, Any]:
-        found = {one: await read(one) for one in wanted}
+    async def _all(self, desired: Iterable[T], read: Callable[[T], Awaitable[Any]]) -> dict[T, Any]:
+        found = {one: await read(one) for one in desired}
         return {one: value for one, value in found.items() if value is not None}
 
     async def _config_map(self, namespace: str, name: str) -> Data | None:
         async def read() -> Data:
-            found = await self._client.get(CONFIG_MAP, namespace, name, _ConfigMap)
-            texts = {key: value.encode() for key, value in (found.data or {}).items()}
-            return {**texts, **(found.binary_data or {})}
+            config_map = await self._client.get(CONFIG_MAP, namespace, name, _ConfigMap)
+            texts = {key: value.encode() for key, value in (config_map.data or {}).items()}
+            return {**texts, **(config_map.binary_data or {})}
 
         return await self._recent(CONFIG_MAP, namespace, name, read)
 
@@ -171,7 +175,7 @@ class References:
             disk = await _patiently(lambda: self._client.get(PERSISTENT_VOLUME, "", volume, Object))
         except NotFound:
             return None
-        is_ours = (disk.metadata.annotations or {}).get(Annotation.PROVISIONED_BY) == DISKS
+        is_ours = (disk.metadata.annotations or {}).get(Annotation.PROVISIONED_BY) == PROVISIONER_NAME
         return disk.metadata.name if is_ours else None
 
     async def _token(self, pod: Pod, source: TokenSource) -> str | None:
@@ -210,7 +214,7 @@ class References:
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
     """The API server lets a node read what its pods name; it may hear of a new pod a moment later than we do."""
-    for pause in _PAUSES:
+    for pause in _RETRY_DELAYS:
         try:
             return await ask()
         except Forbidden:

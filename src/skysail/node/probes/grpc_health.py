@@ -20,14 +20,14 @@ _END_HEADERS = 0x4
 _PADDED = 0x8
 _METHOD_POST, _SCHEME_HTTP = b"\x83", b"\x86"  # rows of the table that every peer knows
 _HEAD = 9
-_LONGEST_FRAME = 2**14
+_MAX_FRAME_BYTES = 2**14
 _SEVEN_BITS = 0x7F
 
 _UNKNOWN, SERVING = 0, 1
 _NAMES = {_UNKNOWN: "UNKNOWN", SERVING: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 
 
-class NoHttp2(Exception):
+class NotHttp2(Exception):
     """The peer speaks something else."""
 
 
@@ -62,7 +62,7 @@ def request(service: str, authority: str) -> bytes:
     )
 
 
-class Answer:
+class HealthResponse:
     """Fed with what the peer sends. `reason` is empty where it serves; it holds when `is_complete`."""
 
     def __init__(self, service: str) -> None:
@@ -73,7 +73,7 @@ class Answer:
         self.is_complete = False
 
     def feed(self, data: bytes) -> bytes:
-        """What to send back. Raises NoHttp2."""
+        """What to send back. Raises NotHttp2."""
         reply = b""
         for frame in self._frames(data):
             reply += self._take(frame)
@@ -96,8 +96,8 @@ class Answer:
         while len(self._unread) >= _HEAD:
             length = int.from_bytes(self._unread[:3], "big")
             kind, flags, stream = struct.unpack(">BBI", self._unread[3:_HEAD])
-            if length > _LONGEST_FRAME or (not self._has_settings and kind != _SETTINGS):
-                raise NoHttp2
+            if length > _MAX_FRAME_BYTES or (not self._has_settings and kind != _SETTINGS):
+                raise NotHttp2
             self._has_settings = True
             if len(self._unread) < _HEAD + length:
                 return

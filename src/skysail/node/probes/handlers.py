@@ -13,19 +13,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from skysail.cloud.errors import ProviderError
-from skysail.cloud.provider import Line, Provider, RunId
+from skysail.cloud.provider import PortConnection, Provider, RunId
 from skysail.node.pod_types import Container, ExecAction, GrpcAction, Handler, HttpAction, Probe, TcpAction
 from skysail.node.probes import grpc_health
-from skysail.node.probes.tls_connection import TlsLine
+from skysail.node.probes.tls_connection import TlsConnection
 
 _GOOD = range(200, 400)
-_LONGEST_REASON = 1024
-_LONGEST_LINE = 8192
-_LONGEST_ANSWER = 10 * 1024
+_MAX_REASON_LENGTH = 1024
+_MAX_LINE_BYTES = 8192
+_MAX_RESPONSE_BYTES = 10 * 1024
 _HOOK_SECONDS = 30.0
 
 
-class Checks:
+class ProbeHandlers:
     """Asks one run. `address` is its pod's, as its servers should see it in a request."""
 
     def __init__(self, provider: Provider, run: RunId, container: Container, address: str) -> None:
@@ -34,21 +34,21 @@ class Checks:
         self._container = container
         self._address = address
 
-    async def check(self, action: Probe | Handler, timeout: float) -> str:  # noqa: ASYNC109 (the probe's own field)
+    async def probe(self, action: Probe | Handler, timeout: float) -> str:  # noqa: ASYNC109 (the probe's own field)
         """Empty where all is well; else why not."""
         try:
             async with asyncio.timeout(timeout):
-                return (await self._ask(action))[-_LONGEST_REASON:]
+                return (await self._ask(action))[-_MAX_REASON_LENGTH:]
         except TimeoutError:
             return f"no answer within {timeout:.0f} s"
         except (ProviderError, OSError) as error:
             return str(error) or type(error).__name__
 
-    async def hook(self, handler: Handler, seconds: float = _HOOK_SECONDS) -> str:
+    async def run_hook(self, handler: Handler, seconds: float = _HOOK_SECONDS) -> str:
         if handler.sleep is not None:
             await asyncio.sleep(min(handler.sleep.seconds, seconds))
             return ""
-        return await self.check(handler, seconds)
+        return await self.probe(handler, seconds)
 
     async def _ask(self, action: Probe | Handler) -> str:
         if action.exec is not None:
@@ -63,24 +63,24 @@ class Checks:
 
     async def _ask_command(self, action: ExecAction) -> str:
         session = await self._provider.exec(self._run, action.command, stdin=False, tty=False)
-        said = b""
+        output = b""
         try:
             async for piece in session.output():
-                said = (said + piece.data)[-_LONGEST_ANSWER:]
+                output = (output + piece.data)[-_MAX_RESPONSE_BYTES:]
             code = await session.wait()
         except asyncio.CancelledError:
             await session.kill()  # its time is over, and the next one must not find it still there
             raise
         finally:
             await session.close()
-        return said.decode(errors="replace") or f"exit code {code}" if code else ""
+        return output.decode(errors="replace") or f"exit code {code}" if code else ""
 
     async def _ask_http(self, action: HttpAction) -> str:
         port = self._port(action.port)
         async with self._line(port) as plain:
-            line = await TlsLine.open(plain, self._trusting) if action.scheme == "HTTPS" else plain
-            await line.write(_request(action, f"{self._address}:{port}"))
-            words = (await _first_line(line)).split(maxsplit=2)
+            connection = await TlsConnection.open(plain, self._trusting) if action.scheme == "HTTPS" else plain
+            await connection.write(_request(action, f"{self._address}:{port}"))
+            words = (await _first_line(connection)).split(maxsplit=2)
         if len(words) < 2 or not words[1].isdigit():  # noqa: PLR2004 (the version and the code)
             return "the answer is no HTTP"
         return "" if int(words[1]) in _GOOD else f"HTTP probe failed with statuscode: {words[1]}"
@@ -90,25 +90,25 @@ class Checks:
             return ""
 
     async def _ask_grpc(self, action: GrpcAction) -> str:
-        answer = grpc_health.Answer(action.service or "")
-        async with self._line(action.port) as line:
-            await line.write(grpc_health.request(action.service or "", f"{self._address}:{action.port}"))
-            while not answer.is_complete and (data := await line.read()):
+        health_response = grpc_health.HealthResponse(action.service or "")
+        async with self._line(action.port) as connection:
+            await connection.write(grpc_health.request(action.service or "", f"{self._address}:{action.port}"))
+            while not health_response.is_complete and (data := await connection.read()):
                 try:
-                    reply = answer.feed(data)
-                except grpc_health.NoHttp2:
+                    reply = health_response.feed(data)
+                except grpc_health.NotHttp2:
                     break
                 if reply:
-                    await line.write(reply)
-        return answer.reason
+                    await connection.write(reply)
+        return health_response.reason
 
     @asynccontextmanager
-    async def _line(self, port: int) -> AsyncIterator[Line]:
-        line = await self._provider.dial(self._run.pod, port, from_outside=True)
+    async def _line(self, port: int) -> AsyncIterator[PortConnection]:
+        connection = await self._provider.connect(self._run.pod, port, from_outside=True)
         try:
-            yield line
+            yield connection
         finally:
-            await line.close()
+            await connection.close()
 
     @functools.cached_property
     def _trusting(self) -> ssl.SSLContext:
@@ -123,9 +123,9 @@ class Checks:
         return port if isinstance(port, int) else named.get(port, 0)
 
 
-async def _first_line(line: Line) -> str:
+async def _first_line(connection: PortConnection) -> str:
     heard = b""
-    while b"\n" not in heard and len(heard) < _LONGEST_LINE and (data := await line.read()):
+    while b"\n" not in heard and len(heard) < _MAX_LINE_BYTES and (data := await connection.read()):
         heard += data
     return heard.partition(b"\n")[0].decode(errors="replace")
 

@@ -11,34 +11,34 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 
 from skysail.node.pod_types import Container, Handler, Probe
-from skysail.node.sync.snapshot import Health
+from skysail.node.sync.snapshot import ProbeState
 
 Check = Callable[[Probe | Handler, float], Awaitable[str]]
 
 
-def initial(container: Container) -> Health:
+def initial_state(container: Container) -> ProbeState:
     """What is known of a run before anything was asked."""
-    return Health(started=container.startup_probe is None, ready=container.readiness_probe is None)
+    return ProbeState(started=container.startup_probe is None, ready=container.readiness_probe is None)
 
 
-async def watch(
-    container: Container, check: Check, tell: Callable[[Health], None], complain: Callable[[str], None]
+async def run_probes(
+    container: Container, check: Check, tell: Callable[[ProbeState], None], report: Callable[[str], None]
 ) -> None:
     """Ask until cancelled, or until the run has to be ended.
 
     Tells the health whenever it changes, and complains of each bad answer, also where it changes nothing yet.
     """
-    health = initial(container)
+    probe_state = initial_state(container)
 
     def changed(**news: bool | str | int | None) -> None:
-        nonlocal health
-        new = msgspec.structs.replace(health, **news)
-        if new != health:
-            health = new
+        nonlocal probe_state
+        new = msgspec.structs.replace(probe_state, **news)
+        if new != probe_state:
+            probe_state = new
             tell(new)
 
     def ask(name: str) -> Check:
-        return _complaining(f"{name} probe failed", check, complain)
+        return _reporting_failures(f"{name} probe failed", check, report)
 
     if container.startup_probe:
         async for passed, reason in _verdicts(container.startup_probe, ask("Startup")):
@@ -57,14 +57,14 @@ async def watch(
             tasks.create_task(_follow_liveness(alive, ask("Liveness"), lambda why: changed(failure=why, grace=grace)))
 
 
-def _complaining(what: str, check: Check, complain: Callable[[str], None]) -> Check:
+def _reporting_failures(what: str, check: Check, report: Callable[[str], None]) -> Check:
     async def ask(probe: Probe | Handler, timeout: float) -> str:  # noqa: ASYNC109 (the probe's own field)
         reason = await check(probe, timeout)
         if not reason:
             return ""
-        complaint = f"{what}: {reason}"
-        complain(complaint)
-        return complaint
+        message = f"{what}: {reason}"
+        report(message)
+        return message
 
     return ask
 

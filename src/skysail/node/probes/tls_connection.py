@@ -6,26 +6,26 @@ import ssl
 from collections.abc import Callable
 from typing import Self, TypeVar
 
-from skysail.cloud.provider import Line
+from skysail.cloud.provider import PortConnection
 
 T = TypeVar("T")
 
 _CHUNK = 64 * 1024
 
 
-class TlsLine:
+class TlsConnection:
     """A line like the one below it. Made by `open`."""
 
-    def __init__(self, line: Line, context: ssl.SSLContext) -> None:
-        self._line = line
-        self._heard = ssl.MemoryBIO()
-        self._said = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._heard, self._said)
+    def __init__(self, connection: PortConnection, context: ssl.SSLContext) -> None:
+        self._port_connection = connection
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing)
 
     @classmethod
-    async def open(cls, line: Line, context: ssl.SSLContext) -> Self:
+    async def open(cls, connection: PortConnection, context: ssl.SSLContext) -> Self:
         """Shake hands. Raises ssl.SSLError."""
-        secured = cls(line, context)
+        secured = cls(connection, context)
         await secured._carry(secured._tls.do_handshake)
         return secured
 
@@ -39,10 +39,10 @@ class TlsLine:
         await self._carry(lambda: self._tls.write(data))
 
     async def write_eof(self) -> None:
-        await self._line.write_eof()
+        await self._port_connection.write_eof()
 
     async def close(self) -> None:
-        await self._line.close()
+        await self._port_connection.close()
 
     async def _carry(self, step: Callable[[], T]) -> T:
         """Do one step, and move bytes below it until it is done."""
@@ -51,14 +51,14 @@ class TlsLine:
                 done = step()
             except ssl.SSLWantReadError:
                 await self._flush()
-                if data := await self._line.read():
-                    self._heard.write(data)
+                if data := await self._port_connection.read():
+                    self._incoming.write(data)
                 else:
-                    self._heard.write_eof()
+                    self._incoming.write_eof()
             else:
                 await self._flush()
                 return done
 
     async def _flush(self) -> None:
-        if data := self._said.read():
-            await self._line.write(data)
+        if data := self._outgoing.read():
+            await self._port_connection.write(data)

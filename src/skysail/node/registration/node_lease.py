@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from skysail.kube.api.objects import Object
-from skysail.kube.api.rbac import Right
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import LEASE, NODE
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import AlreadyExists, KubeError, NotFound
@@ -26,10 +26,10 @@ NAMESPACE = "kube-node-lease"
 _SECONDS = 40
 _RENEW_SECONDS = 10.0
 # Two looks must fit into the Lease's own time, and a busy owner must fit between two looks.
-_LOOK_SECONDS = 15.0
+_POLL_SECONDS = 15.0
 _RETRY_SECONDS = 1.0
 
-LEASE_NAMESPACE_RIGHTS = (Right(LEASE, ("create", "get", "patch")),)
+LEASE_POLICY_RULES = (PolicyRule(LEASE, ("create", "get", "patch")),)
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _Lease(Object, frozen=True):
     spec: _Spec = _Spec()
 
 
-class Heartbeat:
+class NodeLease:
     """Of one node, in one process."""
 
     def __init__(self, client: Client, node: str, now: Callable[[], datetime]) -> None:
@@ -51,13 +51,13 @@ class Heartbeat:
         self._now = now
         self._seen = ""
 
-    async def keep(self) -> None:
+    async def renew_forever(self) -> None:
         """Renew until cancelled, and make the Lease where there is none: for the process that serves the node."""
         await self._for_ever(self._renew, _RENEW_SECONDS)
 
     async def stand_by(self) -> None:
         """Renew what nobody else renews, until cancelled: for a process that could serve the node."""
-        await self._for_ever(self._look, _LOOK_SECONDS)
+        await self._for_ever(self._look, _POLL_SECONDS)
 
     async def _for_ever(self, beat: Callable[[], Awaitable[None]], pause: float) -> None:
         while True:

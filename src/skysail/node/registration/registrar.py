@@ -20,16 +20,16 @@ import msgspec
 from skysail.base.names import Condition, Label, Reason
 from skysail.base.timestamps import timestamp
 from skysail.kube.api.objects import Object
-from skysail.kube.api.rbac import Right, reading
+from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import NODE
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import AlreadyExists, Conflict, KubeError
-from skysail.node.registration.node_lease import Heartbeat
+from skysail.node.registration.node_lease import NodeLease
 
 # A look costs nothing where all is as it should be, and people wait for the news of a cloud.
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _RETRY_SECONDS = 1.0
 # So that the API server hands WebSockets on: there a command that breaks off is an error, and not a success.
 _FEATURES = ("ExtendWebSocketsToKubelet",)
@@ -47,17 +47,21 @@ _DISK_PRESSURE = {
 _REACHED = ("True", Reason.CLOUD_LISTS.value, "The cloud lists what it runs for us.")
 _CLAIMED = ("True", Reason.ALL_CLAIMED.value, "Each instance that runs there in our name has a claim.")
 _UNTOLD = ("Unknown", Reason.CLOUD_UNREACHABLE.value, "The cloud has not been asked yet.")
-_OF_CLOUDS = (Condition.CLOUD_REACHABLE, Condition.INSTANCES_CLAIMED)
+_OF_CLOUDS = (Condition.CLOUD_REACHABLE, Condition.NO_ORPHANED_INSTANCES)
 
 # By type: status, reason, message.
 Conditions = Mapping[str, tuple[str, str, str]]
 
-RIGHTS = (reading(NODE), Right(NODE, ("create", "patch")), Right(NODE, ("patch",), subresource="status"))
+POLICY_RULES = (
+    read_rule(NODE),
+    PolicyRule(NODE, ("create", "patch")),
+    PolicyRule(NODE, ("patch",), subresource="status"),
+)
 
 log = logging.getLogger(__name__)
 
 
-class Description(msgspec.Struct, frozen=True, kw_only=True):
+class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What a node says of itself. A virtual one stands for a cloud: people and load balancers can keep off it.
 
     `runtime` is what runs its pods, as `name://version`. `conditions` are its own, besides those of every node.
@@ -94,17 +98,17 @@ class NodeObject(Object, frozen=True, gc=False):
     status: NodeStatus = NodeStatus()
 
 
-class CloudState(msgspec.Struct, frozen=True):
+class CloudHealth(msgspec.Struct, frozen=True):
     """What a node knows of its cloud, as sentences: why it cannot be asked, and what runs there without a claim.
 
     Empty where all is well.
     """
 
     outage: str = ""
-    strays: str = ""
+    orphans: str = ""
 
 
-class Registrar:
+class NodeRegistrar:
     """One per node. `registered` is set when the node was first seen as it should be.
 
     `cloud` is for the node of one; it tells None before the first answer. Where a cloud cannot be asked the node
@@ -114,11 +118,11 @@ class Registrar:
     def __init__(
         self,
         client: Client,
-        described: Description,
+        described: NodeDescription,
         *,
         now: Callable[[], datetime],
         rng: random.Random,
-        cloud: Callable[[], CloudState | None] | None = None,
+        cloud: Callable[[], CloudHealth | None] | None = None,
         has_disk_pressure: Callable[[], bool] = lambda: False,
     ) -> None:
         self._client = client
@@ -127,7 +131,7 @@ class Registrar:
         self._has_disk_pressure = has_disk_pressure
         self._now = now
         self._rng = rng
-        self._heartbeat = Heartbeat(client, described.name, now)
+        self._node_lease = NodeLease(client, described.name, now)
         self._changed = asyncio.Event()
         self._nodes: Cache[NodeObject] = Cache(
             NODE, NodeObject, selector={"fieldSelector": f"metadata.name={described.name}"}
@@ -145,14 +149,14 @@ class Registrar:
                 self._changed.clear()
                 settled = await self._try(self._settle)
                 try:
-                    async with asyncio.timeout(_LOOK_SECONDS if settled else _RETRY_SECONDS):
+                    async with asyncio.timeout(_POLL_SECONDS if settled else _RETRY_SECONDS):
                         await self._changed.wait()
                 except TimeoutError:
                     continue
 
     async def _beat(self) -> None:
         await self.registered.wait()
-        await self._heartbeat.keep()
+        await self._node_lease.renew_forever()
 
     async def _try(self, do: Callable[[], Any]) -> bool:
         try:
@@ -170,15 +174,15 @@ class Registrar:
         node = self._node()
         if node is None:
             node = await self._client.create(NODE, manifest(self._described), NodeObject)
-            self._nodes.wrote(node)
-        if patch := correction(node, self._described):
+            self._nodes.record_write(node)
+        if patch := label_patch(node, self._described):
             node = await self._client.merge_patch(NODE, "", self._described.name, patch, NodeObject)
-            self._nodes.wrote(node)
+            self._nodes.record_write(node)
         pressure = _DISK_PRESSURE if self._has_disk_pressure() else {}
         conditions = {**_HEALTHY, **self._described.conditions, **pressure, **self._cloud_conditions(node)}
-        if not is_right(node, self._described, conditions):
-            shown = status(self._described, timestamp(self._now()), conditions, node.status.conditions)
-            self._nodes.wrote(await self._client.patch_status(NODE, node, shown, NodeObject))
+        if not is_current(node, self._described, conditions):
+            new_status = status(self._described, timestamp(self._now()), conditions, node.status.conditions)
+            self._nodes.record_write(await self._client.patch_status(NODE, node, new_status, NodeObject))
         self.registered.set()
 
     def _cloud_conditions(self, node: NodeObject) -> Conditions:
@@ -186,20 +190,20 @@ class Registrar:
         if self._cloud is None:
             return {}
         state = self._cloud()
-        told = {row["type"]: (row["status"], row["reason"], row["message"]) for row in node.status.conditions}
-        before = {name.value: told.get(name, _UNTOLD) for name in _OF_CLOUDS}
+        previous = {row["type"]: (row["status"], row["reason"], row["message"]) for row in node.status.conditions}
+        old = {name.value: previous.get(name, _UNTOLD) for name in _OF_CLOUDS}
         if state is None:
-            return before
+            return old
         if state.outage:
-            return {**before, Condition.CLOUD_REACHABLE: ("False", Reason.CLOUD_UNREACHABLE, state.outage)}
-        strays = ("False", Reason.STRAY_INSTANCES, state.strays) if state.strays else _CLAIMED
-        return {Condition.CLOUD_REACHABLE: _REACHED, Condition.INSTANCES_CLAIMED: strays}
+            return {**old, Condition.CLOUD_REACHABLE: ("False", Reason.CLOUD_UNREACHABLE, state.outage)}
+        orphans = ("False", Reason.ORPHANED_INSTANCES, state.orphans) if state.orphans else _CLAIMED
+        return {Condition.CLOUD_REACHABLE: _REACHED, Condition.NO_ORPHANED_INSTANCES: orphans}
 
     def _node(self) -> NodeObject | None:
         return next(iter(self._nodes.all()), None)
 
 
-def manifest(described: Description) -> dict[str, Any]:
+def manifest(described: NodeDescription) -> dict[str, Any]:
     return {
         "apiVersion": NODE.api_version,
         "kind": NODE.kind,
@@ -208,7 +212,7 @@ def manifest(described: Description) -> dict[str, Any]:
     }
 
 
-def correction(node: NodeObject, described: Description) -> dict[str, Any]:
+def label_patch(node: NodeObject, described: NodeDescription) -> dict[str, Any]:
     """What makes labels and taints right again. Without its taint a cloud would be paid for any pod.
 
     What others put there (a cordon, the controller of nodes) stays.
@@ -219,8 +223,8 @@ def correction(node: NodeObject, described: Description) -> dict[str, Any]:
         ours = {(taint["key"], taint["effect"]) for taint in missing}
         others = [taint for taint in node.spec.taints if (taint["key"], taint["effect"]) not in ours]
         patch["spec"] = {"taints": [*others, *missing]}
-    shown = node.metadata.labels or {}
-    labels = {name: value for name, value in _labels(described).items() if shown.get(name) != value}
+    current = node.metadata.labels or {}
+    labels = {name: value for name, value in _labels(described).items() if current.get(name) != value}
     if not patch and not labels:
         return {}
     # Against its version: taints are one list, and others write it too.
@@ -228,15 +232,15 @@ def correction(node: NodeObject, described: Description) -> dict[str, Any]:
     return {**patch, "metadata": {**known, "labels": labels}}
 
 
-def _labels(described: Description) -> dict[str, str]:
+def _labels(described: NodeDescription) -> dict[str, str]:
     own = {"kubernetes.io/hostname": described.name, "kubernetes.io/os": "linux"}
     return {**own, **(_VIRTUAL if described.is_virtual else {}), **described.labels}
 
 
 def status(
-    described: Description, now: str, conditions: Conditions = _HEALTHY, before: Iterable[Mapping[str, Any]] = ()
+    described: NodeDescription, now: str, conditions: Conditions = _HEALTHY, previous: Iterable[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    since = {(row["type"], row["status"]): row.get("lastTransitionTime") for row in before}
+    since = {(row["type"], row["status"]): row.get("lastTransitionTime") for row in previous}
     return {
         "capacity": dict(described.capacity),
         "allocatable": dict(described.capacity),
@@ -258,22 +262,22 @@ def status(
     }
 
 
-def is_right(node: NodeObject, described: Description, conditions: Conditions = _HEALTHY) -> bool:
+def is_current(node: NodeObject, described: NodeDescription, conditions: Conditions = _HEALTHY) -> bool:
     """Whether everybody sees what they should. Times are left out: the Lease tells them."""
     seen = node.status
-    told = {row["type"]: (row["status"], row.get("reason"), row.get("message")) for row in seen.conditions}
-    wanted = status(described, "")
+    reported = {row["type"]: (row["status"], row.get("reason"), row.get("message")) for row in seen.conditions}
+    desired = status(described, "")
     return (
-        told == conditions
-        and list(seen.addresses) == wanted["addresses"]
-        and seen.daemon_endpoints == wanted["daemonEndpoints"]
-        and seen.capacity == wanted["capacity"]
+        reported == conditions
+        and list(seen.addresses) == desired["addresses"]
+        and seen.daemon_endpoints == desired["daemonEndpoints"]
+        and seen.capacity == desired["capacity"]
         and seen.declared_features == _FEATURES
         and seen.node_info.get("containerRuntimeVersion") == described.runtime
     )
 
 
-def _info(described: Description) -> dict[str, str]:
+def _info(described: NodeDescription) -> dict[str, str]:
     unknown = dict.fromkeys(("bootID", "kernelVersion", "machineID", "systemUUID", "kubeProxyVersion"), "")
     return {
         **unknown,

@@ -15,15 +15,15 @@ from skysail.kube.client import token_review
 from skysail.kube.client.client import Client
 from skysail.node.server.errors import Unauthenticated
 
-RIGHTS = token_review.RIGHTS
+POLICY_RULES = token_review.POLICY_RULES
 
 _AUTHENTICATED = "system:authenticated"
-_KNOWN_SECONDS = 120.0
-_UNKNOWN_SECONDS = 30.0
+_POSITIVE_TTL = 120.0
+_NEGATIVE_TTL = 30.0
 _BEARER = "bearer "
 
 
-class Caller(msgspec.Struct, frozen=True):
+class UserInfo(msgspec.Struct, frozen=True):
     """As Kubernetes knows users. Frozen, so that it can be part of a key."""
 
     name: str
@@ -31,44 +31,44 @@ class Caller(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class Callers:
+class Authenticator:
     """`clock` never goes back. Tokens are remembered by their hash only."""
 
     def __init__(self, client: Client, clock: Callable[[], float]) -> None:
         self._client = client
-        self._memory: Memory[bytes, Caller | None] = Memory(clock)
+        self._memory: Memory[bytes, UserInfo | None] = Memory(clock)
 
-    async def identify(self, request: web.Request) -> Caller:
+    async def identify(self, request: web.Request) -> UserInfo:
         """Raises Unauthenticated for everybody who shows nothing, or nothing that is true."""
-        caller = by_certificate(_certificate(request)) or await self._by_token(request)
-        if caller is None:
+        user_info = by_certificate(_certificate(request)) or await self._by_token(request)
+        if user_info is None:
             raise Unauthenticated("Unauthorized")
-        return caller
+        return user_info
 
-    async def _by_token(self, request: web.Request) -> Caller | None:
+    async def _by_token(self, request: web.Request) -> UserInfo | None:
         header = request.headers.get("Authorization", "")
         token = header[len(_BEARER) :].strip()
         if not header.lower().startswith(_BEARER) or not token:
             return None
-        return await self._memory.get(
+        return await self._memory.get_or_fetch(
             hashlib.sha256(token.encode()).digest(),
             lambda: self._review(token),
-            keep=lambda caller: _KNOWN_SECONDS if caller else _UNKNOWN_SECONDS,
+            ttl=lambda caller: _POSITIVE_TTL if caller else _NEGATIVE_TTL,
         )
 
-    async def _review(self, token: str) -> Caller | None:
-        user = await token_review.review(self._client, token)
-        return None if user is None else Caller(user.username, user.groups, user.uid)
+    async def _review(self, token: str) -> UserInfo | None:
+        user = await token_review.review_token(self._client, token)
+        return None if user is None else UserInfo(user.username, user.groups, user.uid)
 
 
-def by_certificate(certificate: dict[str, Any] | None) -> Caller | None:
+def by_certificate(certificate: dict[str, Any] | None) -> UserInfo | None:
     """The caller whom a verified certificate names: common name and organisations, as at the API server."""
     fields = [field for part in (certificate or {}).get("subject", ()) for field in part]
     name = next((value for key, value in fields if key == "commonName"), "")
     if not name:
         return None
     groups = tuple(value for key, value in fields if key == "organizationName")
-    return Caller(name, (*groups, _AUTHENTICATED))
+    return UserInfo(name, (*groups, _AUTHENTICATED))
 
 
 def _certificate(request: web.Request) -> dict[str, Any] | None:

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from skysail.base.ttl_cache import Memory
-from skysail.kube.api.rbac import Right
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import Resource
 from skysail.kube.client.client import Client
-from skysail.node.server.authentication import Caller
+from skysail.node.server.authentication import UserInfo
 from skysail.node.server.errors import Forbidden
 
 ACCESS_REVIEW = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
-RIGHTS = (Right(ACCESS_REVIEW, ("create",)),)
+POLICY_RULES = (PolicyRule(ACCESS_REVIEW, ("create",)),)
 
 # As long as the kubelet believes the same answers.
 _ALLOWED_SECONDS = 300.0
@@ -31,7 +31,7 @@ _FINER = {"pods": "pods", "runningpods": "pods", "healthz": "healthz", "configz"
 _PROXY = "proxy"
 
 
-class Access(msgspec.Struct, frozen=True):
+class ResourceAttributes(msgspec.Struct, frozen=True):
     """One thing that a caller wants to do with a part of the node."""
 
     verb: str
@@ -46,55 +46,59 @@ class _Review(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-class Rights:
+class Authorizer:
     """`clock` never goes back."""
 
     def __init__(self, client: Client, node: str, clock: Callable[[], float]) -> None:
         self._client = client
         self._node = node
-        self._memory: Memory[tuple[Caller, Access], bool] = Memory(clock)
+        self._memory: Memory[tuple[UserInfo, ResourceAttributes], bool] = Memory(clock)
 
-    async def check(self, caller: Caller, method: str, path: str) -> None:
+    async def check(self, user_info: UserInfo, method: str, path: str) -> None:
         """Raises Forbidden unless one of the rights that open this path is the caller's."""
-        ways = accesses(method, path)
-        for access in ways:
-            if await self._is_allowed(caller, access):
+        ways = required_access(method, path)
+        for resource_attributes in ways:
+            if await self._is_allowed(user_info, resource_attributes):
                 return
-        needed = " or ".join(f"{access.verb} nodes/{access.subresource}" for access in ways)
-        raise Forbidden(f'user "{caller.name}" may not do this on node "{self._node}": it takes the right to {needed}')
-
-    async def _is_allowed(self, caller: Caller, access: Access) -> bool:
-        return await self._memory.get(
-            (caller, access),
-            lambda: self._review(caller, access),
-            keep=lambda is_allowed: _ALLOWED_SECONDS if is_allowed else _DENIED_SECONDS,
+        needed = " or ".join(
+            f"{resource_attributes.verb} nodes/{resource_attributes.subresource}" for resource_attributes in ways
+        )
+        raise Forbidden(
+            f'user "{user_info.name}" may not do this on node "{self._node}": it takes the right to {needed}'
         )
 
-    async def _review(self, caller: Caller, access: Access) -> bool:
-        manifest = review(caller, access, self._node)
+    async def _is_allowed(self, user_info: UserInfo, resource_attributes: ResourceAttributes) -> bool:
+        return await self._memory.get_or_fetch(
+            (user_info, resource_attributes),
+            lambda: self._review(user_info, resource_attributes),
+            ttl=lambda is_allowed: _ALLOWED_SECONDS if is_allowed else _DENIED_SECONDS,
+        )
+
+    async def _review(self, user_info: UserInfo, resource_attributes: ResourceAttributes) -> bool:
+        manifest = review(user_info, resource_attributes, self._node)
         return (await self._client.create(ACCESS_REVIEW, manifest, _Review)).status.allowed
 
 
-def accesses(method: str, path: str) -> tuple[Access, ...]:
+def required_access(method: str, path: str) -> tuple[ResourceAttributes, ...]:
     """The rights of which each opens this path, the finest first."""
     verb, first = _VERBS.get(method, method.lower()), path.lstrip("/").split("/")[0]
     subresources = _OWN.get(first) or ((_FINER[first], _PROXY) if first in _FINER else (_PROXY,))
-    return tuple(Access(verb, subresource) for subresource in subresources)
+    return tuple(ResourceAttributes(verb, subresource) for subresource in subresources)
 
 
-def review(caller: Caller, access: Access, node: str) -> dict[str, Any]:
+def review(user_info: UserInfo, resource_attributes: ResourceAttributes, node: str) -> dict[str, Any]:
     return {
         "apiVersion": ACCESS_REVIEW.api_version,
         "kind": ACCESS_REVIEW.kind,
         "spec": {
-            "user": caller.name,
-            "groups": list(caller.groups),
-            "uid": caller.uid,
+            "user": user_info.name,
+            "groups": list(user_info.groups),
+            "uid": user_info.uid,
             "resourceAttributes": {
-                "verb": access.verb,
+                "verb": resource_attributes.verb,
                 "version": "v1",
                 "resource": "nodes",
-                "subresource": access.subresource,
+                "subresource": resource_attributes.subresource,
                 "name": node,
             },
         },

@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from skysail.cloud.provider import Abilities, Line, RunId, Session, Usage
-from skysail.node.log_store import Excerpt
+from skysail.cloud.provider import Features, PortConnection, RunId, Session, Usage
+from skysail.node.log_store import LogQuery
 
 Manifest = dict[str, Any]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class PodRef(msgspec.Struct, frozen=True, kw_only=True):
     """What a path names. An empty `uid` means whichever pod has that name now; no `container` means the pod itself."""
 
     namespace: str
@@ -52,15 +52,15 @@ class Backend(Protocol):
     """Every method may be called at any time and by many tasks at once."""
 
     @property
-    def abilities(self) -> Abilities:
+    def features(self) -> Features:
         """Asked before a connection is upgraded: afterwards there is no way to answer 501."""
         ...
 
-    def pod(self, place: Place) -> str:
+    def pod(self, pod_ref: PodRef) -> str:
         """The UID of the pod there. Raises `NoSuch`."""
         ...
 
-    def run(self, place: Place) -> RunId:
+    def run(self, pod_ref: PodRef) -> RunId:
         """The run of that container that goes on now. Raises `NoSuch`, and `NotRunning` with the reason."""
         ...
 
@@ -72,11 +72,11 @@ class Backend(Protocol):
         """Talk to the run itself. Whether the end of one user's input is the end of the run's is decided here."""
         ...
 
-    async def dial(self, pod: str, port: int) -> Line:
+    async def dial(self, pod: str, port: int) -> PortConnection:
         """Connect to a port in the pod of this UID. Raises the provider's `Gone` only where the pod is gone."""
         ...
 
-    def logs(self, place: Place, *, previous: bool, excerpt: Excerpt) -> AsyncIterator[bytes]:
+    def logs(self, pod_ref: PodRef, *, previous: bool, log_query: LogQuery) -> AsyncIterator[bytes]:
         """What a container has printed. Raises `NoSuch` and `NotRunning` (it has not started yet) at the call."""
         ...
 

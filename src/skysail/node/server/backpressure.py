@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-_MOST = 2**30
+_MAX_WINDOW = 2**30
 # Small, so that a pause is short: a peer that cannot write for a minute gives up.
 _RELIEF = 16 * 2**20
 
 
-class Flow:
+class Backpressure:
     """Counts what waits in all inboxes of one connection."""
 
-    def __init__(self, pause: Callable[[], None], resume: Callable[[], None], *, most: int = _MOST) -> None:
+    def __init__(self, pause: Callable[[], None], resume: Callable[[], None], *, most: int = _MAX_WINDOW) -> None:
         self._pause = pause
         self._resume = resume
         self._most = most

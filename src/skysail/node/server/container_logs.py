@@ -9,11 +9,11 @@ from datetime import datetime
 
 from aiohttp import web
 
-from skysail.node.log_store import Excerpt
-from skysail.node.server.backend import Backend, Place
+from skysail.node.log_store import LogQuery
+from skysail.node.server.backend import Backend, PodRef
 from skysail.node.server.errors import BadRequest
 
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 
 
 class ContainerLogs:
@@ -24,10 +24,10 @@ class ContainerLogs:
         self._stopping = stopping
         self._clock = clock
 
-    async def serve(self, request: web.Request, place: Place) -> web.StreamResponse:
-        excerpt = wanted(request, self._clock())
+    async def serve(self, request: web.Request, pod_ref: PodRef) -> web.StreamResponse:
+        log_query = wanted(request, self._clock())
         previous = _flag(request, "previous")
-        pieces = self._backend.logs(place, previous=previous, excerpt=excerpt)
+        pieces = self._backend.logs(pod_ref, previous=previous, log_query=log_query)
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         response.enable_chunked_encoding()
         # Who reads a log may leave at any time, also within the last write.
@@ -43,7 +43,7 @@ class ContainerLogs:
         coming = asyncio.ensure_future(anext(pieces, None))
         try:
             while not stopping.done() and _is_there(request):
-                await asyncio.wait({coming, stopping}, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({coming, stopping}, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
                     continue
                 piece = await coming
@@ -57,13 +57,13 @@ class ContainerLogs:
             await asyncio.gather(stopping, coming, return_exceptions=True)
 
 
-def wanted(request: web.Request, now: float) -> Excerpt:
+def wanted(request: web.Request, now: float) -> LogQuery:
     """From the query. Raises BadRequest for what the API server would not let pass either."""
     seconds, time = _number(request, "sinceSeconds"), request.query.get("sinceTime")
     if seconds is not None and time:
         raise BadRequest("at most one of sinceTime or sinceSeconds may be specified")
     since = None if seconds is None else now - seconds
-    return Excerpt(
+    return LogQuery(
         follow=_flag(request, "follow"),
         timestamps=_flag(request, "timestamps"),
         tail=_number(request, "tailLines"),

@@ -21,35 +21,35 @@ class ServerError(Exception):
     """Root of this tree."""
 
 
-class Refusal(ServerError):
+class HttpError(ServerError):
     """Its text is a sentence for the user; kubectl prints it."""
 
     status: ClassVar[int] = 500
 
 
-class BadRequest(Refusal):
+class BadRequest(HttpError):
     status = 400
 
 
-class Unauthenticated(Refusal):
+class Unauthenticated(HttpError):
     status = 401
 
 
-class Forbidden(Refusal):
+class Forbidden(HttpError):
     status = 403
 
 
-class NoSuch(Refusal):
+class NotFound(HttpError):
     status = 404
 
 
-class NotRunning(Refusal):
+class NotRunning(HttpError):
     """400, because the API server replaces the text of most other answers by a sentence of its own."""
 
     status = 400
 
 
-class CannotDo(Refusal):
+class NotSupported(HttpError):
     status = 501
 
 

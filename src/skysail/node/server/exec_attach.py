@@ -13,77 +13,79 @@ from aiohttp import web
 
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.provider import Session
-from skysail.node.server.backend import Backend, Place
-from skysail.node.server.errors import BadRequest, CannotDo, PeerGone
-from skysail.node.server.exec_connection import Wish, open_terminal
-from skysail.node.server.exit_status import Verdict
+from skysail.node.server.backend import Backend, PodRef
+from skysail.node.server.errors import BadRequest, NotSupported, PeerGone
+from skysail.node.server.exec_connection import StreamOptions, open_connection
+from skysail.node.server.exit_status import ExitStatus
 from skysail.node.server.streams import ERROR, RESIZE, STDIN, Connection, Stream
 
-_LARGEST_SIZE_MESSAGE = 4096
+_MAX_RESIZE_BYTES = 4096
 _QUIET_SECONDS = 0.1
 _HUSH_SECONDS = 2.0
-_BROKEN = Verdict(fault="the node failed while it served this command; its log says why")
-_STOPPING = Verdict(fault="the node is shutting down; the command may go on without you")
+_BROKEN = ExitStatus(fault="the node failed while it served this command; its log says why")
+_STOPPING = ExitStatus(fault="the node is shutting down; the command may go on without you")
 
 log = logging.getLogger(__name__)
 
 Start = Callable[[], Awaitable[Session]]
 
 
-class Commands:
+class ExecAttachHandler:
     """`stopping` is set when the server ends: then every user is told, instead of being cut off."""
 
     def __init__(self, backend: Backend, stopping: asyncio.Event) -> None:
         self._backend = backend
         self._stopping = stopping
 
-    async def exec(self, request: web.Request, place: Place) -> web.StreamResponse:
-        run = self._backend.run(place)
-        if not self._backend.abilities.exec:
-            raise CannotDo("this provider cannot run a command beside a container; look at the logs instead")
+    async def exec(self, request: web.Request, pod_ref: PodRef) -> web.StreamResponse:
+        run = self._backend.run(pod_ref)
+        if not self._backend.features.exec:
+            raise NotSupported("this provider cannot run a command beside a container; look at the logs instead")
         command = tuple(request.query.getall("command", []))
         if not command:
             raise BadRequest("you must specify at least one command for the container")
-        wish = Wish.of(request)
+        options = StreamOptions.of(request)
         return await self._serve(
-            request, wish, lambda: self._backend.exec(run, command, stdin=wish.stdin, tty=wish.tty)
+            request, options, lambda: self._backend.exec(run, command, stdin=options.stdin, tty=options.tty)
         )
 
-    async def attach(self, request: web.Request, place: Place) -> web.StreamResponse:
+    async def attach(self, request: web.Request, pod_ref: PodRef) -> web.StreamResponse:
         """Ends with success whatever the run's exit code: that one is told by the pod's status."""
-        run = self._backend.run(place)
-        if not self._backend.abilities.attach:
-            raise CannotDo("this provider cannot attach to a container; follow its logs instead")
-        wish = Wish.of(request)
-        return await self._serve(request, wish, lambda: self._backend.attach(run, stdin=wish.stdin), tells_code=False)
+        run = self._backend.run(pod_ref)
+        if not self._backend.features.attach:
+            raise NotSupported("this provider cannot attach to a container; follow its logs instead")
+        options = StreamOptions.of(request)
+        return await self._serve(
+            request, options, lambda: self._backend.attach(run, stdin=options.stdin), tells_code=False
+        )
 
     async def _serve(
-        self, request: web.Request, wish: Wish, start: Start, *, tells_code: bool = True
+        self, request: web.Request, options: StreamOptions, start: Start, *, tells_code: bool = True
     ) -> web.StreamResponse:
-        connection = await open_terminal(request, wish)
-        verdict = _BROKEN
+        connection = await open_connection(request, options)
+        exit_status = _BROKEN
         try:
-            verdict = await self._verdict(connection, start)
+            exit_status = await self._verdict(connection, start)
         except PeerGone:
             log.debug("the user left", extra={"path": request.path})
         finally:
             # Whatever happened: kubectl takes silence on the error stream for success.
-            if not tells_code and not verdict.fault:
-                verdict = Verdict()
-            response = await _conclude(connection, verdict, is_pouring=wish.stdin and not wish.tty)
+            if not tells_code and not exit_status.fault:
+                exit_status = ExitStatus()
+            response = await _conclude(connection, exit_status, is_pouring=options.stdin and not options.tty)
         return response
 
-    async def _verdict(self, connection: Connection, start: Start) -> Verdict:
+    async def _verdict(self, connection: Connection, start: Start) -> ExitStatus:
         try:
             session = await start()
             try:
-                return await self._converse(session, connection)
+                return await self._bridge(session, connection)
             finally:
                 await session.close()
         except (ProviderError, OSError) as error:
-            return Verdict(fault=str(error))
+            return ExitStatus(fault=str(error))
 
-    async def _converse(self, session: Session, connection: Connection) -> Verdict:
+    async def _bridge(self, session: Session, connection: Connection) -> ExitStatus:
         async with (
             _background(*_inputs(session, connection)),
             _background(_show(session, connection), connection.gone(), self._stopping.wait()) as (
@@ -95,7 +97,7 @@ class Commands:
             await asyncio.wait({showing, leaving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if showing.done():
                 await showing
-                return Verdict(await session.wait())
+                return ExitStatus(await session.wait())
             if leaving.done():
                 raise PeerGone("the user left")
             return _STOPPING
@@ -147,17 +149,17 @@ async def _feed(stdin: Stream, session: Session) -> None:
         log.debug("the program takes no more input", extra={"why": str(error)})
 
 
-async def _conclude(connection: Connection, verdict: Verdict, *, is_pouring: bool) -> web.StreamResponse:
+async def _conclude(connection: Connection, exit_status: ExitStatus, *, is_pouring: bool) -> web.StreamResponse:
     try:
         if is_pouring:
-            await _hush(connection.streams[STDIN])
-        await connection.streams[ERROR].write(verdict.encode(plain=connection.has_plain_status))
+            await _drain_stdin(connection.streams[STDIN])
+        await connection.streams[ERROR].write(exit_status.encode(plain=connection.has_plain_status))
     except PeerGone:
-        log.debug("nobody is left to be told", extra={"code": verdict.code, "fault": verdict.fault})
+        log.debug("nobody is left to be told", extra={"code": exit_status.code, "fault": exit_status.fault})
     return await connection.hang_up()
 
 
-async def _hush(stdin: Stream) -> None:
+async def _drain_stdin(stdin: Stream) -> None:
     """Let input that pours in come to its end before the last word is said.
 
     The API server closes on that word. If it has not read all of its client's input by then, the kernel resets the
@@ -191,7 +193,7 @@ async def sizes(stream: Stream) -> AsyncIterator[tuple[int, int]]:
                 break
             text = text[end:]
             yield _size(size)
-        if len(text) > _LARGEST_SIZE_MESSAGE:
+        if len(text) > _MAX_RESIZE_BYTES:
             raise BadRequest("the size of the terminal is not JSON")
 
 

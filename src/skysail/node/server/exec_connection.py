@@ -10,9 +10,9 @@ from aiohttp import web
 
 from skysail.node.server import websocket_channels
 from skysail.node.server.errors import BadRequest, PeerGone
-from skysail.node.server.spdy import upgrade as wire
+from skysail.node.server.spdy import upgrade as spdy_upgrade
 from skysail.node.server.spdy.session import Session, SpdyStream
-from skysail.node.server.streams import ERROR, RESIZE, STDERR, STDIN, STDOUT, Connection, upgrade_wish
+from skysail.node.server.streams import ERROR, RESIZE, STDERR, STDIN, STDOUT, Connection, requested_protocol
 from skysail.node.server.websocket_channels import Channels
 
 # Never v5 on SPDY, though it is offered: there it is not defined, and a stream's end is told by SPDY itself.
@@ -23,7 +23,7 @@ _NUMBERS = {STDIN: 0, STDOUT: 1, STDERR: 2, ERROR: 3, RESIZE: 4}
 _OPENING_SECONDS = 30.0
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Which streams the user wants. With a tty there is no stderr."""
 
     stdin: bool
@@ -32,7 +32,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     tty: bool
 
     @classmethod
-    def of(cls, request: web.Request) -> Wish:
+    def of(cls, request: web.Request) -> StreamOptions:
         """From the query, whose names are not those of the API server's own. Raises BadRequest for no stream at all."""
         on = {name for name in ("input", "output", "error", "tty") if request.query.get(name) in {"1", "true"}}
         if not on & {"input", "output", "error"}:
@@ -42,33 +42,33 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> frozenset[str]:
-        wanted = {STDIN: self.stdin, STDOUT: self.stdout, STDERR: self.stderr, RESIZE: self.tty, ERROR: True}
-        return frozenset(name for name, is_wanted in wanted.items() if is_wanted)
+        desired = {STDIN: self.stdin, STDOUT: self.stdout, STDERR: self.stderr, RESIZE: self.tty, ERROR: True}
+        return frozenset(name for name, is_wanted in desired.items() if is_wanted)
 
 
-async def open_terminal(request: web.Request, wish: Wish) -> Connection:
+async def open_connection(request: web.Request, options: StreamOptions) -> Connection:
     """Upgrade the request. Raises a Refusal while it can still be answered, and PeerGone afterwards."""
-    upgrade = upgrade_wish(request)
+    upgrade = requested_protocol(request)
     if upgrade == websocket_channels.UPGRADE:
-        return await _over_websocket(request, wish)
-    if upgrade == wire.UPGRADE:
-        return await _over_spdy(request, wish)
+        return await _over_websocket(request, options)
+    if upgrade == spdy_upgrade.UPGRADE:
+        return await _over_spdy(request, options)
     raise BadRequest("Upgrade request required")
 
 
-class WebSocketTerminal(Channels):
+class WebSocketConnection(Channels):
     has_plain_status = False
 
 
-async def _over_websocket(request: web.Request, wish: Wish) -> WebSocketTerminal:
+async def _over_websocket(request: web.Request, options: StreamOptions) -> WebSocketConnection:
     socket = await websocket_channels.shake_hands(request, _WEBSOCKET)
-    terminal = WebSocketTerminal(socket, {name: _NUMBERS[name] for name in wish.names})
-    first = min(wish.names & {STDOUT, STDERR, ERROR}, key=_NUMBERS.__getitem__)
+    terminal = WebSocketConnection(socket, {name: _NUMBERS[name] for name in options.names})
+    first = min(options.names & {STDOUT, STDERR, ERROR}, key=_NUMBERS.__getitem__)
     await terminal.streams[first].announce()
     return terminal
 
 
-class SpdyTerminal:
+class SpdyConnection:
     """A `Connection` whose streams are opened by the peer, one by one."""
 
     def __init__(self, expected: frozenset[str], *, has_plain_status: bool) -> None:
@@ -106,13 +106,13 @@ class SpdyTerminal:
             stream.finish()
             stream.discard()
         await self.session.hang_up()
-        return wire.Taken()
+        return spdy_upgrade.Taken()
 
 
-async def _over_spdy(request: web.Request, wish: Wish) -> SpdyTerminal:
-    version = wire.version(request, _SPDY)
-    expected = wish.names - {RESIZE} if version == _WITHOUT_RESIZE else wish.names
-    terminal = SpdyTerminal(expected, has_plain_status=version != websocket_channels.V4)
-    terminal.session = wire.take_over(request, version, terminal.accept)
+async def _over_spdy(request: web.Request, options: StreamOptions) -> SpdyConnection:
+    version = spdy_upgrade.version(request, _SPDY)
+    expected = options.names - {RESIZE} if version == _WITHOUT_RESIZE else options.names
+    terminal = SpdyConnection(expected, has_plain_status=version != websocket_channels.V4)
+    terminal.session = spdy_upgrade.take_over(request, version, terminal.accept)
     await terminal.complete()
     return terminal

@@ -9,7 +9,7 @@ import msgspec
 _SUCCESS = {"metadata": {}, "status": "Success"}
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ExitStatus(msgspec.Struct, frozen=True):
     """An exit code; or, with a `fault`, the reason why there is none."""
 
     code: int = 0

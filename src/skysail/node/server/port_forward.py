@@ -13,35 +13,37 @@ import struct
 from aiohttp import web
 
 from skysail.cloud.errors import ProviderError
-from skysail.cloud.provider import Line
+from skysail.cloud.provider import PortConnection
 from skysail.node.server import websocket_channels
-from skysail.node.server.backend import Backend, Place
-from skysail.node.server.errors import BadRequest, CannotDo, PeerGone
-from skysail.node.server.spdy import upgrade as wire
+from skysail.node.server.backend import Backend, PodRef
+from skysail.node.server.errors import BadRequest, NotSupported, PeerGone
+from skysail.node.server.spdy import upgrade as spdy_upgrade
 from skysail.node.server.spdy.session import Session, SpdyStream
 from skysail.node.server.spdy.tunnel import Tunnel
-from skysail.node.server.streams import Stream, negotiate, upgrade_wish
+from skysail.node.server.streams import Stream, negotiate, requested_protocol
 from skysail.node.server.websocket_channels import Channels
 
 _PROTOCOL = "portforward.k8s.io"
 _TUNNELLED = f"SPDY/3.1+{_PROTOCOL}"
 _PORTS = range(1, 2**16)
-_MOST_PORTS = 100
+_MAX_PORTS = 100
 
 log = logging.getLogger(__name__)
 
 
-class Forwarding:
+class PortForwardHandler:
     def __init__(self, backend: Backend, stopping: asyncio.Event) -> None:
         self._backend = backend
         self._stopping = stopping
 
-    async def serve(self, request: web.Request, place: Place) -> web.StreamResponse:
-        pod = self._backend.pod(place)
-        if not self._backend.abilities.port_forward:
-            raise CannotDo("this provider cannot forward ports; reach the pod through a Service or its public address")
-        upgrade = upgrade_wish(request)
-        if upgrade == wire.UPGRADE:
+    async def serve(self, request: web.Request, pod_ref: PodRef) -> web.StreamResponse:
+        pod = self._backend.pod(pod_ref)
+        if not self._backend.features.port_forward:
+            raise NotSupported(
+                "this provider cannot forward ports; reach the pod through a Service or its public address"
+            )
+        upgrade = requested_protocol(request)
+        if upgrade == spdy_upgrade.UPGRADE:
             return await self._over_spdy(request, pod)
         if upgrade != websocket_channels.UPGRADE:
             raise BadRequest("Upgrade request required")
@@ -50,18 +52,18 @@ class Forwarding:
         return await self._over_channels(request, pod)
 
     async def _over_spdy(self, request: web.Request, pod: str) -> web.StreamResponse:
-        version = wire.version(request, (_PROTOCOL,))
+        version = spdy_upgrade.version(request, (_PROTOCOL,))
         async with asyncio.TaskGroup() as lines:
-            pairs = Pairs(self._backend, pod, lines)
-            session = wire.take_over(request, version, pairs.accept)
+            stream_pairs = StreamPairs(self._backend, pod, lines)
+            session = spdy_upgrade.take_over(request, version, stream_pairs.accept)
             await self._until_lost(session)
             session.carrier.close()
-        return wire.Taken()
+        return spdy_upgrade.Taken()
 
     async def _over_tunnel(self, request: web.Request, pod: str) -> web.StreamResponse:
         socket = await websocket_channels.shake_hands(request, (_TUNNELLED,))
         async with asyncio.TaskGroup() as lines:
-            tunnel = Tunnel(socket, Pairs(self._backend, pod, lines).accept)
+            tunnel = Tunnel(socket, StreamPairs(self._backend, pod, lines).accept)
             carrying = lines.create_task(tunnel.run())
             await self._until_lost(tunnel.session)
             tunnel.close()
@@ -98,7 +100,7 @@ class Forwarding:
         return await user.hang_up()
 
 
-class Pairs:
+class StreamPairs:
     """Puts the two streams of each connection together, whichever comes first, and forwards them."""
 
     def __init__(self, backend: Backend, pod: str, lines: asyncio.TaskGroup) -> None:
@@ -130,11 +132,11 @@ async def forward(backend: Backend, pod: str, port: int, data: Stream, error: St
     where no connection came to be, and none where one broke off.
     """
     try:
-        line = await backend.dial(pod, port)
+        connection = await backend.dial(pod, port)
     except (ProviderError, ConnectionError) as why:
         await _tell(error, f"error forwarding port {port} to pod {pod}: {why}")
     else:
-        await _carry(line, data, port)
+        await _carry(connection, data, port)
     finally:
         data.finish()
         error.finish()
@@ -142,18 +144,18 @@ async def forward(backend: Backend, pod: str, port: int, data: Stream, error: St
         error.discard()
 
 
-async def _carry(line: Line, data: Stream, port: int) -> None:
+async def _carry(connection: PortConnection, data: Stream, port: int) -> None:
     try:
-        await _relay(line, data)
+        await _relay(connection, data)
     except (ProviderError, ConnectionError, PeerGone) as why:
         log.info("a forwarded connection ended", extra={"port": port, "why": str(why)})
     finally:
-        await line.close()
+        await connection.close()
 
 
-async def _relay(line: Line, data: Stream) -> None:
+async def _relay(connection: PortConnection, data: Stream) -> None:
     """Until the pod's side has said all, or the user has left. The user's side may also just end, before that."""
-    down, up = asyncio.create_task(_receive(line, data)), asyncio.create_task(_send(line, data))
+    down, up = asyncio.create_task(_receive(connection, data)), asyncio.create_task(_send(connection, data))
     try:
         await asyncio.wait({down, up}, return_when=asyncio.FIRST_COMPLETED)
         if up.done():
@@ -165,16 +167,16 @@ async def _relay(line: Line, data: Stream) -> None:
         await asyncio.gather(down, up, return_exceptions=True)
 
 
-async def _receive(line: Line, data: Stream) -> None:
-    while piece := await line.read():
+async def _receive(connection: PortConnection, data: Stream) -> None:
+    while piece := await connection.read():
         await data.write(piece)
 
 
-async def _send(line: Line, data: Stream) -> None:
+async def _send(connection: PortConnection, data: Stream) -> None:
     try:
         while piece := await data.read():
-            await line.write(piece)
-        await line.write_eof()
+            await connection.write(piece)
+        await connection.write_eof()
     except (ProviderError, ConnectionError) as error:
         log.debug("the pod takes no more", extra={"why": str(error)})
         data.discard()
@@ -190,6 +192,6 @@ async def _tell(error: Stream, text: str) -> None:
 def _ports(request: web.Request) -> list[int]:
     texts = [text for value in request.query.getall("port", []) for text in value.split(",")]
     ports = [int(text) for text in texts if text.isdigit() and int(text) in _PORTS]
-    if not ports or len(ports) != len(texts) or len(ports) > _MOST_PORTS:
+    if not ports or len(ports) != len(texts) or len(ports) > _MAX_PORTS:
         raise BadRequest('the query parameter "port" must name one or more ports, such as port=80,81')
     return ports

@@ -16,15 +16,15 @@ from skysail.base.disconnects import tolerate_disconnects
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
 from skysail.kube.client.errors import KubeError
 from skysail.node.server import authentication, authorization, node_pages
-from skysail.node.server.authentication import Callers
-from skysail.node.server.authorization import Rights
-from skysail.node.server.backend import Backend, Place
+from skysail.node.server.authentication import Authenticator
+from skysail.node.server.authorization import Authorizer
+from skysail.node.server.backend import Backend, PodRef
 from skysail.node.server.container_logs import ContainerLogs
-from skysail.node.server.errors import PeerGone, Refusal
-from skysail.node.server.exec_attach import Commands
-from skysail.node.server.port_forward import Forwarding
+from skysail.node.server.errors import HttpError, PeerGone
+from skysail.node.server.exec_attach import ExecAttachHandler
+from skysail.node.server.port_forward import PortForwardHandler
 
-RIGHTS = (*authentication.RIGHTS, *authorization.RIGHTS)
+POLICY_RULES = (*authentication.POLICY_RULES, *authorization.POLICY_RULES)
 
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _STOP_SECONDS = 10.0
@@ -32,25 +32,25 @@ _STOP_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-OnPlace = Callable[[web.Request, Place], Awaitable[web.StreamResponse]]
+OnPlace = Callable[[web.Request, PodRef], Awaitable[web.StreamResponse]]
 
 
-class Gate(msgspec.Struct, frozen=True):
+class AccessGate(msgspec.Struct, frozen=True):
     """Who may pass. The same for every route, also for those that do not exist."""
 
-    callers: Callers
-    rights: Rights
+    callers: Authenticator
+    rights: Authorizer
 
     async def check(self, request: web.Request) -> None:
-        caller = await self.callers.identify(request)
-        await self.rights.check(caller, request.method, request.path)
+        user_info = await self.callers.identify(request)
+        await self.rights.check(user_info, request.method, request.path)
 
 
-class NodeApi:
+class KubeletApi:
     """One node's API. `metrics` is this process's own page; `clock` tells seconds since 1970."""
 
     def __init__(
-        self, node: str, backend: Backend, gate: Gate, *, metrics: Callable[[], bytes], clock: Callable[[], float]
+        self, node: str, backend: Backend, gate: AccessGate, *, metrics: Callable[[], bytes], clock: Callable[[], float]
     ) -> None:
         self._node = node
         self._backend = backend
@@ -60,17 +60,17 @@ class NodeApi:
         self._stopping = asyncio.Event()
 
     def application(self) -> web.Application:
-        commands = Commands(self._backend, self._stopping)
-        forwarding = Forwarding(self._backend, self._stopping)
+        exec_attach_handler = ExecAttachHandler(self._backend, self._stopping)
+        port_forward_handler = PortForwardHandler(self._backend, self._stopping)
         logs = ContainerLogs(self._backend, self._stopping, self._clock)
         app = web.Application(middlewares=[tolerate_disconnects, self._pass])
         app.on_shutdown.append(self._stop)
         for method in ("GET", "POST"):
             for with_uid in ("", "/{uid}"):
                 pod = f"/{{namespace}}/{{pod}}{with_uid}"
-                app.router.add_route(method, f"/exec{pod}/{{container}}", _on_place(commands.exec))
-                app.router.add_route(method, f"/attach{pod}/{{container}}", _on_place(commands.attach))
-                app.router.add_route(method, f"/portForward{pod}", _on_place(forwarding.serve))
+                app.router.add_route(method, f"/exec{pod}/{{container}}", _on_place(exec_attach_handler.exec))
+                app.router.add_route(method, f"/attach{pod}/{{container}}", _on_place(exec_attach_handler.attach))
+                app.router.add_route(method, f"/portForward{pod}", _on_place(port_forward_handler.serve))
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", _on_place(logs.serve))
         for path, page in self._pages.items():
             app.router.add_get(path, page)
@@ -94,7 +94,7 @@ class NodeApi:
         try:
             await self._gate.check(request)
             return await handler(request)
-        except (Refusal, PeerGone, ProviderError, KubeError) as error:
+        except (HttpError, PeerGone, ProviderError, KubeError) as error:
             status, text = answer(error)
             log.info("request refused", extra={"path": request.path, "status": status, "why": str(error)})
             return web.Response(status=status, text=text)
@@ -125,7 +125,7 @@ class NodeApi:
 def answer(error: Exception) -> tuple[int, str]:
     """The status and text that an error means to the caller."""
     match error:
-        case Refusal():
+        case HttpError():
             return error.status, str(error)
         case Gone():
             return 404, str(error)
@@ -136,7 +136,7 @@ def answer(error: Exception) -> tuple[int, str]:
     return 500, str(error)
 
 
-async def serve(api: NodeApi, listener: socket, context: ssl.SSLContext) -> web.AppRunner:
+async def serve(api: KubeletApi, listener: socket, context: ssl.SSLContext) -> web.AppRunner:
     """Listen. The runner's `cleanup` tells every user that the node stops, and ends it."""
     runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=_STOP_SECONDS)
     await runner.setup()
@@ -146,7 +146,7 @@ async def serve(api: NodeApi, listener: socket, context: ssl.SSLContext) -> web.
 
 def _on_place(handler: OnPlace) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await handler(request, Place(**request.match_info))
+        return await handler(request, PodRef(**request.match_info))
 
     return handle
 

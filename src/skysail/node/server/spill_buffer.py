@@ -19,7 +19,7 @@ PIECE = 128 * 1024
 _IN_MEMORY = 4 * 2**20
 
 
-class Inbox:
+class SpillBuffer:
     """Filled by a connection, read by one task. `counted` hears by how many bytes it has grown or shrunk."""
 
     def __init__(self, counted: Callable[[int], None], *, in_memory: int = _IN_MEMORY) -> None:

@@ -58,5 +58,5 @@ def negotiate(request: web.Request, header: str, ours: Iterable[str]) -> str | N
     return next((offer for offer in offers if offer in ours), None)
 
 
-def upgrade_wish(request: web.Request) -> str:
+def requested_protocol(request: web.Request) -> str:
     return request.headers.get("Upgrade", "").lower()

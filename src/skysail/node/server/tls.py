@@ -18,7 +18,7 @@ from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import CONFIG_MAP
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
-from skysail.kube.certificates import Pair
+from skysail.kube.certificates import KeyPair
 from skysail.kube.client.client import Client
 from skysail.kube.client.kubeconfig import load_certificate
 
@@ -26,7 +26,7 @@ from skysail.kube.client.kubeconfig import load_certificate
 _NAMESPACE, _NAME = "kube-system", "extension-apiserver-authentication"
 READER = (_NAMESPACE, f"{_NAME}-reader")
 _CALLERS, _FRONT_PROXY = "client-ca-file", "requestheader-client-ca-file"
-_LOOK_SECONDS = 600.0
+_POLL_SECONDS = 600.0
 _RETRY_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
@@ -36,17 +36,17 @@ class _Authentication(Object, frozen=True, gc=False):
     data: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-class Front:
+class ReloadingContext:
     """A context for a server that lasts, in front of ones that are replaced. Nobody gets in before the first."""
 
     def __init__(self, verify: ssl.VerifyMode) -> None:
         self._verify = verify
-        self._used: tuple[Pair, str] | None = None
+        self._used: tuple[KeyPair, str] | None = None
         self._newest: ssl.SSLContext | None = None
         self.context = _bare(verify)
         self.context.sni_callback = self._hand_over
 
-    def use(self, own: Pair, authority: str) -> None:
+    def use(self, own: KeyPair, authority: str) -> None:
         """From now on. Raises ssl.SSLError where one of them cannot be read; then all stays as it was."""
         if (own, authority) == self._used:
             return
@@ -61,14 +61,14 @@ class Front:
         return None
 
 
-class Identity:
+class ServingCertificate:
     """Both servers of a node. `read` gives the pair that should be in use now; it is asked from time to time.
 
     `callers` asks for a certificate and does not require one: who has none may have a token. `front_proxy` lets nobody
     in but the API server's own proxy.
     """
 
-    def __init__(self, client: Client, read: Callable[[], Pair], rng: random.Random) -> None:
+    def __init__(self, client: Client, read: Callable[[], KeyPair], rng: random.Random) -> None:
         self._client = client
         self._read = read
         self._rng = rng
@@ -78,8 +78,8 @@ class Identity:
         )
         self._maps.feeds = (_NAMESPACE,)
         self._maps.subscribe(lambda _old, _new: self._changed.set())
-        self.callers = Front(ssl.CERT_OPTIONAL)
-        self.front_proxy = Front(ssl.CERT_REQUIRED)
+        self.callers = ReloadingContext(ssl.CERT_OPTIONAL)
+        self.front_proxy = ReloadingContext(ssl.CERT_REQUIRED)
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
@@ -92,14 +92,14 @@ class Identity:
                 self._changed.clear()
                 is_renewed = self._renew()
                 try:
-                    async with asyncio.timeout(_LOOK_SECONDS if is_renewed else _RETRY_SECONDS):
+                    async with asyncio.timeout(_POLL_SECONDS if is_renewed else _RETRY_SECONDS):
                         await self._changed.wait()
                 except TimeoutError:
                     continue
 
     def _renew(self) -> bool:
-        found = next(iter(self._maps.all()), None)
-        data = found.data if found else {}
+        authentication = next(iter(self._maps.all()), None)
+        data = authentication.data if authentication else {}
         try:
             own = self._read()
             self.callers.use(own, data.get(_CALLERS, ""))
@@ -111,7 +111,7 @@ class Identity:
         return True
 
 
-def context(own: Pair, authority: str, verify: ssl.VerifyMode) -> ssl.SSLContext:
+def context(own: KeyPair, authority: str, verify: ssl.VerifyMode) -> ssl.SSLContext:
     """A false certificate ends the handshake. Without an authority every certificate is false."""
     made = _bare(verify)
     load_certificate(made, own.certificate, own.key)

@@ -13,22 +13,22 @@ from collections.abc import Mapping
 
 from aiohttp import WSMessage, WSMsgType, web
 
-from skysail.node.server.backpressure import Flow
+from skysail.node.server.backpressure import Backpressure
 from skysail.node.server.errors import Forbidden, PeerGone
-from skysail.node.server.spill_buffer import PIECE, Inbox
+from skysail.node.server.spill_buffer import PIECE, SpillBuffer
 from skysail.node.server.streams import negotiate
 
 V5, V4, V4_BASE64 = "v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io"
 UPGRADE = "websocket"
 _CLOSE = 255
-_LARGEST_MESSAGE = 64 * 2**20
+_MAX_MESSAGE_BYTES = 64 * 2**20
 
 
 async def shake_hands(request: web.Request, ours: tuple[str, ...]) -> web.WebSocketResponse:
     """Open the WebSocket. Raises Forbidden where no protocol is in common."""
     if negotiate(request, "Sec-WebSocket-Protocol", ours) is None:
         raise Forbidden(f"unable to upgrade: this node speaks {', '.join(ours)}")
-    socket = web.WebSocketResponse(protocols=ours, max_msg_size=_LARGEST_MESSAGE, compress=False)
+    socket = web.WebSocketResponse(protocols=ours, max_msg_size=_MAX_MESSAGE_BYTES, compress=False)
     await socket.prepare(request)
     return socket
 
@@ -36,10 +36,10 @@ async def shake_hands(request: web.Request, ours: tuple[str, ...]) -> web.WebSoc
 class Channel:
     """A `Stream` with a number."""
 
-    def __init__(self, channels: Channels, number: int, inbox: Inbox) -> None:
+    def __init__(self, channels: Channels, number: int, spill_buffer: SpillBuffer) -> None:
         self._channels = channels
         self._number = number
-        self.inbox = inbox
+        self.inbox = spill_buffer
 
     async def read(self) -> bytes:
         return await self.inbox.read()
@@ -68,8 +68,10 @@ class Channels:
         self._can_close = socket.ws_protocol == V5
         self._may_read = asyncio.Event()
         self._may_read.set()
-        flow = Flow(self._may_read.clear, self._may_read.set)
-        self.streams = {name: Channel(self, number, Inbox(flow.count)) for name, number in numbers.items()}
+        backpressure = Backpressure(self._may_read.clear, self._may_read.set)
+        self.streams = {
+            name: Channel(self, number, SpillBuffer(backpressure.count)) for name, number in numbers.items()
+        }
         self._by_number = {number: self.streams[name] for name, number in numbers.items()}
         self._reader = asyncio.create_task(self._read())
 

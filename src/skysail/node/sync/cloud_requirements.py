@@ -6,20 +6,20 @@ import re
 from collections.abc import Iterator
 
 from skysail.base.names import Annotation
-from skysail.claims.provider import Wishes
-from skysail.cloud.account import Gpus
+from skysail.claims.provider import CloudRequirements
+from skysail.cloud.account import GpuRequest
 from skysail.kube.api import quantities
 from skysail.kube.api.objects import OwnerReference
 from skysail.node.pod_types import Pod
-from skysail.node.sync.unsupported_fields import Burden
+from skysail.node.sync.unsupported_fields import UnsupportedFields
 
 _GPU = "nvidia.com/gpu"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _DEFAULT_GRACE = 30
-_MOST_GPUS = 1024
+_MAX_GPUS = 1024
 _CLOUDS = ("modal-operator.io/", "runpod.io/")
 # Where to run is said by the node that it was bound to.
-_HEEDED = {
+_SUPPORTED = {
     Annotation.MODAL_GPU,
     Annotation.MODAL_GPU_TYPE,
     Annotation.MODAL_TIMEOUT,
@@ -31,19 +31,19 @@ _HEEDED = {
 }
 
 
-def wishes(pod: Pod) -> Wishes:
+def requirements(pod: Pod) -> CloudRequirements:
     spec = pod.spec
     grace = spec.termination_grace_period_seconds
-    return Wishes(
+    return CloudRequirements(
         gpus=_gpus(pod),
         seconds=_seconds(pod),
         grace=float(_DEFAULT_GRACE if grace is None else grace),
-        work=work(pod),
+        work=work_key(pod),
         job=owner.uid if (owner := _job(pod)) else "",
     )
 
 
-def work(pod: Pod) -> str:
+def work_key(pod: Pod) -> str:
     """One index of an Indexed Job is done by one pod at a time; other pods of a controller stand for themselves."""
     owner = _job(pod)
     index = (pod.metadata.annotations or {}).get(_INDEX)
@@ -55,35 +55,43 @@ def _job(pod: Pod) -> OwnerReference | None:
     return owner if owner and owner.kind == "Job" else None
 
 
-def burden(pod: Pod) -> Burden:
+def unsupported(pod: Pod) -> UnsupportedFields:
     """What is asked by annotation and cannot be understood, or not be had. What would cost more is refused."""
-    told = pod.metadata.annotations or {}
+    annotations = pod.metadata.annotations or {}
     refused = [*_unclear_gpus(pod), *_unclear_timeout(pod)]
-    if Annotation.RUNPOD_MAX_PRICE in told:
-        refused.append(_said(Annotation.RUNPOD_MAX_PRICE, "prices are not compared; drop it to run at any price."))
-    unheeded = sorted(name for name in told if name.startswith(_CLOUDS) and name not in _HEEDED)
+    if Annotation.RUNPOD_MAX_PRICE in annotations:
+        refused.append(
+            _annotation_message(Annotation.RUNPOD_MAX_PRICE, "prices are not compared; drop it to run at any price.")
+        )
+    unheeded = sorted(name for name in annotations if name.startswith(_CLOUDS) and name not in _SUPPORTED)
     left_out = (
-        [_said(", ".join(unheeded), "this node does not heed them; the pod's own fields hold.")] if unheeded else []
+        [_annotation_message(", ".join(unheeded), "this node does not heed them; the pod's own fields hold.")]
+        if unheeded
+        else []
     )
-    return Burden(tuple(refused), tuple(left_out))
+    return UnsupportedFields(tuple(refused), tuple(left_out))
 
 
 def _unclear_gpus(pod: Pod) -> Iterator[str]:
     asked, limit = _annotation(pod, Annotation.MODAL_GPU), _limit(pod)
     kind, colon, number = asked.partition(":")
-    if asked and not (kind and (not colon or (_is_count(number) and int(number) <= _MOST_GPUS))):
-        yield _said(Annotation.MODAL_GPU, f"`{asked}` is no type with a number of GPUs, such as `H100:2`.")
+    if asked and not (kind and (not colon or (_is_count(number) and int(number) <= _MAX_GPUS))):
+        yield _annotation_message(
+            Annotation.MODAL_GPU, f"`{asked}` is no type with a number of GPUs, such as `H100:2`."
+        )
     elif colon and limit and int(number) != limit:
-        yield _said(Annotation.MODAL_GPU, f"`{asked}` contradicts the containers' limits of {limit}: make them equal.")
+        yield _annotation_message(
+            Annotation.MODAL_GPU, f"`{asked}` contradicts the containers' limits of {limit}: make them equal."
+        )
 
 
 def _unclear_timeout(pod: Pod) -> Iterator[str]:
     asked = _annotation(pod, Annotation.MODAL_TIMEOUT)
     if asked and not _is_count(asked):
-        yield _said(Annotation.MODAL_TIMEOUT, f"`{asked}` is no number of seconds.")
+        yield _annotation_message(Annotation.MODAL_TIMEOUT, f"`{asked}` is no number of seconds.")
 
 
-def _said(name: str, what: str) -> str:
+def _annotation_message(name: str, what: str) -> str:
     return f"metadata.annotations[{name}]: {what}"
 
 
@@ -93,15 +101,15 @@ def _seconds(pod: Pod) -> float | None:
     return min((float(limit) for limit in limits if limit is not None), default=None)
 
 
-def _gpus(pod: Pod) -> Gpus | None:
+def _gpus(pod: Pod) -> GpuRequest | None:
     kind, _, number = _annotation(pod, Annotation.MODAL_GPU).partition(":")
     kind = kind or _annotation(pod, Annotation.MODAL_GPU_TYPE)
     count = _limit(pod) or (int(number) if _is_count(number) else 0)
-    return Gpus(kind, count or 1) if kind or count else None
+    return GpuRequest(kind, count or 1) if kind or count else None
 
 
 def _limit(pod: Pod) -> int:
-    return sum(int(quantities.parse(box.resources.limits.get(_GPU, 0))) for box in pod.spec.containers)
+    return sum(int(quantities.parse(container.resources.limits.get(_GPU, 0))) for container in pod.spec.containers)
 
 
 def _annotation(pod: Pod, name: Annotation) -> str:

@@ -14,19 +14,19 @@ import msgspec
 
 from skysail.cloud.provider import LOST, Ended, Pending, RunId, Running, State
 from skysail.node.pod_types import Container, Pod
-from skysail.node.sync.unsupported_fields import Burden
+from skysail.node.sync.unsupported_fields import UnsupportedFields
 
 ALWAYS = "Always"
 LOST_CODE = 137
 # A container that ran for so long was healthy: what happens next is a new story.
 _HEALTHY_SECONDS = 600.0
-_FIRST_PAUSE = 10.0
-_LONGEST_PAUSE = 300.0
+_INITIAL_BACKOFF = 10.0
+_MAX_BACKOFF = 300.0
 # So many short runs in a row have the longest pause: what was before them changes nothing.
 REMEMBERED = 8
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class StartBackoff(msgspec.Struct, frozen=True):
     """Why a start did not succeed, and when it is tried again."""
 
     reason: str
@@ -34,7 +34,7 @@ class Waiting(msgspec.Struct, frozen=True):
     retry_at: float
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
     """What the probes of a run say. `failure` is why it must be ended, within `grace` where the probe names one."""
 
     started: bool = True
@@ -43,43 +43,44 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     grace: int | None = None
 
 
-HEALTHY = Health()
+HEALTHY = ProbeState()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that a plan is made from.
 
-    `active` is for how long the pod has been here: `now` may jump, and that ends nothing. `runs` are the pod's, from a
+    `active_seconds` is for how long the pod has been here: `now` may jump, and that ends nothing. `runs` are the pod's,
+    from a
     complete listing; `stops` tells for each run that was asked to end when it will be ended; `waiting` is by container,
     and under the empty name for the pod itself.
     """
 
     pod: Pod
     now: float
-    active: float
+    active_seconds: float
     host_ip: str
     runs: Mapping[RunId, State]
     # None while there is no place for the pod; empty where its place has no address in the cluster.
     address: str | None = None
     starting: frozenset[RunId] = frozenset()
     stops: Mapping[RunId, float] = msgspec.field(default_factory=dict)
-    health: Mapping[RunId, Health] = msgspec.field(default_factory=dict)
-    waiting: Mapping[str, Waiting] = msgspec.field(default_factory=dict)
-    burden: Burden = Burden()
+    health: Mapping[RunId, ProbeState] = msgspec.field(default_factory=dict)
+    waiting: Mapping[str, StartBackoff] = msgspec.field(default_factory=dict)
+    unsupported: UnsupportedFields = UnsupportedFields()
     # Runs whose place was lost, with all that they left there.
-    bygone: frozenset[RunId] = frozenset()
+    lost_runs: frozenset[RunId] = frozenset()
 
     def run(self, container: str, number: int) -> RunId:
         return RunId(self.pod.metadata.uid, container, number)
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
-    """The latest run of a container: -1 where there was none yet. `streak` counts the short runs up to it."""
+class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The latest run of a container: -1 where there was none yet. `short_run_count` counts the short runs up to it."""
 
     number: int = -1
     state: State | None = None
     previous: Ended | None = None
-    streak: int = 0
+    short_run_count: int = 0
 
     @property
     def ended(self) -> Ended | None:
@@ -100,43 +101,43 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return self.number if is_forgotten(self.state) else self.number + 1
 
     @property
-    def begun(self) -> int:
+    def has_started(self) -> int:
         """The latest run that is more than a wish."""
         return self.number - 1 if isinstance(self.state, Pending) else self.number
 
     @property
-    def pause(self) -> float:
+    def restart_delay(self) -> float:
         """How long to wait after the end before the next start: not at all at first, then longer each time."""
-        if self.streak < 2:  # noqa: PLR2004 (the first restart comes at once)
+        if self.short_run_count < 2:  # noqa: PLR2004 (the first restart comes at once)
             return 0.0
-        return float(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self.streak - 2, 10)))
+        return float(min(_MAX_BACKOFF, _INITIAL_BACKOFF * 2.0 ** min(self.short_run_count - 2, 10)))
 
 
-def history(snapshot: Snapshot, container: str) -> History:
-    told = _written(snapshot.pod, container)
+def history(snapshot: Snapshot, container: str) -> RunHistory:
+    written = _written(snapshot.pod, container)
     known = {run.number: state for run, state in snapshot.runs.items() if run.container == container}
-    number = max((told.number, *known))
+    number = max((written.number, *known))
     if number < 0:
-        return told
-    state = known.get(number, told.state)
-    if number == told.number and told.ended:
-        state = told.state  # told is told: an end is never taken back
+        return written
+    state = known.get(number, written.state)
+    if number == written.number and written.ended:
+        state = written.state  # told is told: an end is never taken back
     previous = known.get(number - 1)
     if not isinstance(previous, Ended):
-        previous = told.ended if told.number == number - 1 else told.previous
+        previous = written.ended if written.number == number - 1 else written.previous
     streak = _streak(number, {**known, number: state})
-    return History(number=number, state=state, previous=previous, streak=streak)
+    return RunHistory(number=number, state=state, previous=previous, short_run_count=streak)
 
 
-def histories(snapshot: Snapshot) -> dict[str, History]:
+def histories(snapshot: Snapshot) -> dict[str, RunHistory]:
     spec = snapshot.pod.spec
     return {c.name: history(snapshot, c.name) for c in (*spec.init_containers, *spec.containers)}
 
 
-def begun(pod: Pod) -> frozenset[RunId]:
+def started_runs(pod: Pod) -> frozenset[RunId]:
     """The latest run of each container, where the status tells of one."""
-    told = {c.name: _written(pod, c.name).number for c in (*pod.spec.init_containers, *pod.spec.containers)}
-    return frozenset(RunId(pod.metadata.uid, name, number) for name, number in told.items() if number >= 0)
+    numbers = {c.name: _written(pod, c.name).number for c in (*pod.spec.init_containers, *pod.spec.containers)}
+    return frozenset(RunId(pod.metadata.uid, name, number) for name, number in numbers.items() if number >= 0)
 
 
 def age(pod: Pod, now: float) -> float:
@@ -144,18 +145,18 @@ def age(pod: Pod, now: float) -> float:
     return max(0.0, now - seconds(pod.status.start_time)) if pod.status.start_time else 0.0
 
 
-def lost(pod: Pod, known: Mapping[RunId, State], now: float) -> dict[RunId, Ended]:
+def lost_runs(pod: Pod, known: Mapping[RunId, State], now: float) -> dict[RunId, Ended]:
     """Runs that were told to be running and that the provider does not know any more. Only after a complete listing."""
     found = {}
     for container in (*pod.spec.init_containers, *pod.spec.containers):
-        told = _written(pod, container.name)
-        run = RunId(pod.metadata.uid, container.name, told.number)
-        if isinstance(told.state, Running) and run not in known:
-            found[run] = loss(told.state, now)
+        written = _written(pod, container.name)
+        run = RunId(pod.metadata.uid, container.name, written.number)
+        if isinstance(written.state, Running) and run not in known:
+            found[run] = lost_state(written.state, now)
     return found
 
 
-def loss(state: Pending | Running, now: float) -> Ended:
+def lost_state(state: Pending | Running, now: float) -> Ended:
     message = "The node lost this container: its process ended together with the node's agent, or unseen by it."
     started, image = (state.started, state.image_id) if isinstance(state, Running) else (None, "")
     return Ended(code=LOST_CODE, reason=LOST, message=message, started=started, ended=now, image_id=image)
@@ -187,22 +188,22 @@ def _streak(number: int, known: Mapping[int, State | None]) -> int:
     return count
 
 
-def _written(pod: Pod, container: str) -> History:
+def _written(pod: Pod, container: str) -> RunHistory:
     """What the status says of a container."""
     entries = (*pod.status.container_statuses, *pod.status.init_container_statuses)
     entry: dict[str, Any] = next((row for row in entries if row["name"] == container), {})
     state, last = entry.get("state") or {}, entry.get("lastState") or {}
     number = entry.get("restartCount", 0)
     image = entry.get("imageID") or ""
-    before = _ended(last["terminated"], image) if "terminated" in last else None
+    previous = _ended(last["terminated"], image) if "terminated" in last else None
     if "running" in state:
         started = seconds(state["running"]["startedAt"])
-        return History(number=number, state=Running(started, image), previous=before)
+        return RunHistory(number=number, state=Running(started, image), previous=previous)
     if "terminated" in state:
-        return History(number=number, state=_ended(state["terminated"], image), previous=before)
-    if before is not None:
-        return History(number=number, state=before)
-    return History()
+        return RunHistory(number=number, state=_ended(state["terminated"], image), previous=previous)
+    if previous is not None:
+        return RunHistory(number=number, state=previous)
+    return RunHistory()
 
 
 def _ended(entry: dict[str, Any], image_id: str) -> Ended:
@@ -220,4 +221,4 @@ def _ended(entry: dict[str, Any], image_id: str) -> Ended:
 
 def is_forgotten(state: State | None) -> bool:
     """Whether the provider has to be told once more what to run."""
-    return isinstance(state, Pending) and state.is_forgotten
+    return isinstance(state, Pending) and state.needs_restart_spec

@@ -10,21 +10,21 @@ import msgspec
 from skysail.base.names import Condition, Reason
 from skysail.cloud.provider import EVICTED, LOST, Ended, Pending, Running
 from skysail.node.pod_types import Container, Pod
-from skysail.node.sync.snapshot import HEALTHY, History, Snapshot, is_sidecar, timestamp
-from skysail.node.sync.unsupported_fields import NOT_ADDED
+from skysail.node.sync.snapshot import HEALTHY, RunHistory, Snapshot, is_sidecar, timestamp
+from skysail.node.sync.unsupported_fields import NO_EPHEMERAL_CONTAINERS
 
 # As a kubelet does: messages of one container, and of all containers of a pod together.
-_LONGEST_MESSAGE = 4096
+_MAX_MESSAGE_LENGTH = 4096
 _MAX_MESSAGES = 12 * 1024
 # By this a Job's podFailurePolicy tells what the node did from what the program did.
 _DISRUPTED = "DisruptionTarget"
-_PAUSED = "CrashLoopBackOff"
+_CRASH_LOOP = "CrashLoopBackOff"
 _NEVER_RAN = 128  # as a runtime says of what could not be started
 
 Json = dict[str, Any]
 
 
-class Final(msgspec.Struct, frozen=True):
+class FinalStatus(msgspec.Struct, frozen=True):
     """How the pod ended."""
 
     phase: str
@@ -32,47 +32,50 @@ class Final(msgspec.Struct, frozen=True):
     message: str | None = None
 
 
-def status(snapshot: Snapshot, known: Mapping[str, History], final: Final | None = None) -> Json:
+def build(snapshot: Snapshot, histories: Mapping[str, RunHistory], final_status: FinalStatus | None = None) -> Json:
     """The whole status that the node answers for. None stands for a field that is not there."""
     pod = snapshot.pod
-    initialised = _is_initialised(pod, known)
-    inits = [_container(snapshot, c, known[c.name], final=final) for c in pod.spec.init_containers]
-    mains = [_container(snapshot, c, known[c.name], final=final, initialised=initialised) for c in pod.spec.containers]
-    address = snapshot.address or (pod.status.pod_ip or "" if final or pod.metadata.is_deleting else "")
+    initialised = _is_initialised(pod, histories)
+    inits = [_container(snapshot, c, histories[c.name], final_status=final_status) for c in pod.spec.init_containers]
+    mains = [
+        _container(snapshot, c, histories[c.name], final_status=final_status, initialised=initialised)
+        for c in pod.spec.containers
+    ]
+    address = snapshot.address or (pod.status.pod_ip or "" if final_status or pod.metadata.is_deleting else "")
     return {
-        "phase": final.phase if final else _phase(pod, known),
-        "reason": final.reason if final else None,
-        "message": final.message if final else None,
+        "phase": final_status.phase if final_status else _phase(pod, histories),
+        "reason": final_status.reason if final_status else None,
+        "message": final_status.message if final_status else None,
         "observedGeneration": pod.metadata.generation or None,
-        "startTime": pod.status.start_time or timestamp(_beginning(snapshot, known)),
+        "startTime": pod.status.start_time or timestamp(_beginning(snapshot, histories)),
         "hostIP": snapshot.host_ip or None,
         "hostIPs": [{"ip": snapshot.host_ip}] if snapshot.host_ip else None,
         "podIP": address or None,
         "podIPs": [{"ip": address}] if address else None,
-        "conditions": _conditions(snapshot, known, final, [*inits, *mains]),
+        "conditions": _conditions(snapshot, histories, final_status, [*inits, *mains]),
         "initContainerStatuses": inits,
         "containerStatuses": mains,
         "ephemeralContainerStatuses": [_never_added(c) for c in pod.spec.ephemeral_containers],
     }
 
 
-def differs(pod: Pod, shown: Json) -> bool:
+def differs(pod: Pod, new_status: Json) -> bool:
     """Whether this status is another than the one that was written."""
     written = msgspec.to_builtins(pod.status)
-    return any(_bare(written.get(name)) != _bare(value) for name, value in shown.items())
+    return any(_bare(written.get(name)) != _bare(value) for name, value in new_status.items())
 
 
-def new_pauses(pod: Pod, shown: Json) -> list[str]:
+def new_backoffs(pod: Pod, new_status: Json) -> list[str]:
     """What this status tells, and the one that was written did not, of containers that end again and again."""
     written = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    before = {(row["name"], row.get("restartCount")) for row in written if _is_paused(row)}
-    rows = [row for row in (*shown["initContainerStatuses"], *shown["containerStatuses"]) if _is_paused(row)]
-    return [row["state"]["waiting"]["message"] for row in rows if (row["name"], row["restartCount"]) not in before]
+    previous = {(row["name"], row.get("restartCount")) for row in written if _is_paused(row)}
+    rows = [row for row in (*new_status["initContainerStatuses"], *new_status["containerStatuses"]) if _is_paused(row)]
+    return [row["state"]["waiting"]["message"] for row in rows if (row["name"], row["restartCount"]) not in previous]
 
 
 def _is_paused(row: Json) -> bool:
     waiting = (row.get("state") or {}).get("waiting") or {}
-    return waiting.get("reason") == _PAUSED
+    return waiting.get("reason") == _CRASH_LOOP
 
 
 def _bare(value: Any) -> Any:
@@ -85,32 +88,32 @@ def _bare(value: Any) -> Any:
     return value
 
 
-def _beginning(snapshot: Snapshot, known: Mapping[str, History]) -> float:
+def _beginning(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> float:
     """The first status is often written when containers run already, and a pod is not younger than they are."""
-    states = [state for past in known.values() for state in (past.state, past.previous)]
+    states = [state for past in histories.values() for state in (past.state, past.previous)]
     begun = [state.started for state in states if isinstance(state, (Running, Ended)) and state.started is not None]
     return min((snapshot.now, *begun))
 
 
-def _phase(pod: Pod, known: Mapping[str, History]) -> str:
+def _phase(pod: Pod, histories: Mapping[str, RunHistory]) -> str:
     """A pod that was running does not go back to pending, whatever it waits for."""
     if pod.status.phase == "Running":
         return "Running"
-    if not _is_initialised(pod, known):
+    if not _is_initialised(pod, histories):
         return "Pending"
-    states = [known[container.name].state for container in pod.spec.containers]
+    states = [histories[container.name].state for container in pod.spec.containers]
     has_begun = all(isinstance(state, (Running, Ended)) for state in states)
     return "Running" if has_begun else "Pending"
 
 
-def _is_initialised(pod: Pod, known: Mapping[str, History]) -> bool:
-    return not _uninitialised(pod, known)
+def _is_initialised(pod: Pod, histories: Mapping[str, RunHistory]) -> bool:
+    return not _uninitialised(pod, histories)
 
 
-def _uninitialised(pod: Pod, known: Mapping[str, History]) -> list[str]:
+def _uninitialised(pod: Pod, histories: Mapping[str, RunHistory]) -> list[str]:
     waiting = []
     for container in pod.spec.init_containers:
-        past = known[container.name]
+        past = histories[container.name]
         done = past.state is not None if is_sidecar(container) else past.ended is not None and past.ended.code == 0
         if not done:
             waiting.append(container.name)
@@ -118,21 +121,28 @@ def _uninitialised(pod: Pod, known: Mapping[str, History]) -> list[str]:
 
 
 def _container(
-    snapshot: Snapshot, container: Container, past: History, *, final: Final | None, initialised: bool = True
+    snapshot: Snapshot,
+    container: Container,
+    past: RunHistory,
+    *,
+    final_status: FinalStatus | None,
+    initialised: bool = True,
 ) -> Json:
-    run = snapshot.run(container.name, max(past.begun, 0))
-    health = snapshot.health.get(run, HEALTHY)
+    run = snapshot.run(container.name, max(past.has_started, 0))
+    probe_state = snapshot.health.get(run, HEALTHY)
     goes_on = past.is_running and run not in snapshot.starting
-    state, last = _states(snapshot, container, past, final=final, initialised=initialised)
+    state, last = _states(snapshot, container, past, final_status=final_status, initialised=initialised)
     is_done = container in snapshot.pod.spec.init_containers and not is_sidecar(container)
     return {
         "name": container.name,
         "image": container.image,
         "imageID": _image_id(container, past),
-        "containerID": f"skysail://{run.pod}.{run.container}.{run.number}" if past.begun >= 0 else None,
-        "restartCount": max(past.begun, 0),
-        "started": goes_on and health.started,
-        "ready": bool(past.ended and past.ended.code == 0) if is_done else goes_on and health.started and health.ready,
+        "containerID": f"skysail://{run.pod}.{run.container}.{run.number}" if past.has_started >= 0 else None,
+        "restartCount": max(past.has_started, 0),
+        "started": goes_on and probe_state.started,
+        "ready": bool(past.ended and past.ended.code == 0)
+        if is_done
+        else goes_on and probe_state.started and probe_state.ready,
         "state": state,
         "lastState": last,
     }
@@ -140,7 +150,7 @@ def _container(
 
 def _never_added(container: Container) -> Json:
     """`kubectl debug` waits until its container has begun or ended."""
-    end = {"exitCode": _NEVER_RAN, "reason": Reason.UNSUPPORTED, "message": f"{NOT_ADDED}."}
+    end = {"exitCode": _NEVER_RAN, "reason": Reason.UNSUPPORTED, "message": f"{NO_EPHEMERAL_CONTAINERS}."}
     return {
         "name": container.name,
         "image": container.image,
@@ -151,49 +161,49 @@ def _never_added(container: Container) -> Json:
     }
 
 
-def _image_id(container: Container, past: History) -> str:
-    if past.begun < 0:
+def _image_id(container: Container, past: RunHistory) -> str:
+    if past.has_started < 0:
         return ""
-    told = past.previous if isinstance(past.state, Pending) else past.state
-    return (told.image_id if isinstance(told, (Running, Ended)) else "") or f"skysail://{container.image}"
+    state = past.previous if isinstance(past.state, Pending) else past.state
+    return (state.image_id if isinstance(state, (Running, Ended)) else "") or f"skysail://{container.image}"
 
 
 def _states(
-    snapshot: Snapshot, container: Container, past: History, *, final: Final | None, initialised: bool
+    snapshot: Snapshot, container: Container, past: RunHistory, *, final_status: FinalStatus | None, initialised: bool
 ) -> tuple[Json, Json]:
     """What it does now, and how the run before ended."""
-    before = {"terminated": _terminated(snapshot, container, past.number - 1, past.previous)} if past.previous else {}
+    previous = {"terminated": _terminated(snapshot, container, past.number - 1, past.previous)} if past.previous else {}
     if isinstance(past.state, Running) and snapshot.run(container.name, past.number) not in snapshot.starting:
-        return {"running": {"startedAt": timestamp(past.state.started)}}, before
+        return {"running": {"startedAt": timestamp(past.state.started)}}, previous
     if past.ended is None:
-        return _unstarted(snapshot, container, past, initialised=initialised), before
+        return _unstarted(snapshot, container, past, initialised=initialised), previous
     end = {"terminated": _terminated(snapshot, container, past.number, past.ended)}
-    pause = None if final or snapshot.pod.metadata.is_deleting else _pause(snapshot, container, past, past.ended)
-    return (pause, end) if pause else (end, before)
+    pause = None if final_status or snapshot.pod.metadata.is_deleting else _pause(snapshot, container, past, past.ended)
+    return (pause, end) if pause else (end, previous)
 
 
-def _unstarted(snapshot: Snapshot, container: Container, past: History, *, initialised: bool) -> Json:
-    if snapshot.burden.refused:
-        return _waiting(Reason.UNSUPPORTED, " ".join(snapshot.burden.refused))
+def _unstarted(snapshot: Snapshot, container: Container, past: RunHistory, *, initialised: bool) -> Json:
+    if snapshot.unsupported.rejected:
+        return _waiting(Reason.UNSUPPORTED, " ".join(snapshot.unsupported.rejected))
     held = snapshot.waiting.get(container.name) or snapshot.waiting.get("")
     if held is not None:
         return _waiting(held.reason, held.message)
     if isinstance(past.state, Pending):
-        return _waiting(past.state.reason, past.state.why)
+        return _waiting(past.state.reason, past.state.message)
     return _waiting("ContainerCreating" if initialised else "PodInitializing")
 
 
-def _pause(snapshot: Snapshot, container: Container, past: History, end: Ended) -> Json | None:
+def _pause(snapshot: Snapshot, container: Container, past: RunHistory, end: Ended) -> Json | None:
     """What a container that will run again waits for."""
     if not _comes_back(snapshot.pod, container, end):
         return None
     held = snapshot.waiting.get(container.name) or snapshot.waiting.get("")
     if held is not None:
         return _waiting(held.reason, held.message)
-    if not past.pause:
+    if not past.restart_delay:
         return None
     where = f"container={container.name} pod={snapshot.pod.metadata.key}"
-    return _waiting(_PAUSED, f"back-off {past.pause:.0f}s restarting failed {where}")
+    return _waiting(_CRASH_LOOP, f"back-off {past.restart_delay:.0f}s restarting failed {where}")
 
 
 def _comes_back(pod: Pod, container: Container, end: Ended) -> bool:
@@ -210,7 +220,7 @@ def _waiting(reason: str, message: str = "") -> Json:
 
 def _terminated(snapshot: Snapshot, container: Container, number: int, end: Ended) -> Json:
     run = snapshot.run(container.name, number)
-    shown: Json = {
+    terminated: Json = {
         "exitCode": end.code,
         "reason": end.reason or ("Error" if end.code else "Completed"),
         "startedAt": timestamp(end.ended if end.started is None else end.started),
@@ -219,47 +229,52 @@ def _terminated(snapshot: Snapshot, container: Container, number: int, end: Ende
     }
     if end.message:
         containers = len(snapshot.pod.spec.init_containers) + len(snapshot.pod.spec.containers)
-        shown["message"] = end.message[-min(_LONGEST_MESSAGE, _MAX_MESSAGES // containers) :]
-    return shown
+        terminated["message"] = end.message[-min(_MAX_MESSAGE_LENGTH, _MAX_MESSAGES // containers) :]
+    return terminated
 
 
 def _conditions(
-    snapshot: Snapshot, known: Mapping[str, History], final: Final | None, containers: Iterable[Json]
+    snapshot: Snapshot,
+    histories: Mapping[str, RunHistory],
+    final_status: FinalStatus | None,
+    containers: Iterable[Json],
 ) -> list[Json]:
     pod = snapshot.pod
     mains = {container.name for container in pod.spec.containers}
     sidecars = {container.name for container in pod.spec.init_containers if is_sidecar(container)}
     unready = [row["name"] for row in containers if row["name"] in mains | sidecars and not row["ready"]]
-    ready = _readiness(final, unready)
+    ready = _readiness(final_status, unready)
     gates = _open_gates(pod)
     rows: dict[str, tuple[str, str | None, str | None]] = {
-        "PodReadyToStartContainers": ("False" if snapshot.address is None or final else "True", None, None),
-        "Initialized": _initialised(pod, known, final),
+        "PodReadyToStartContainers": ("False" if snapshot.address is None or final_status else "True", None, None),
+        "Initialized": _initialised(pod, histories, final_status),
         "ContainersReady": ready,
         "Ready": ready if ready[0] == "False" or not gates else ("False", "ReadinessGatesNotReady", gates),
     }
-    if told := snapshot.burden.refused + snapshot.burden.left_out:
-        reason = Reason.UNSUPPORTED if snapshot.burden.refused else Reason.LEFT_OUT
-        rows[Condition.CARRIED] = ("False", reason, " ".join(told))
-    if final is not None and final.reason in {EVICTED, LOST}:
-        rows[_DISRUPTED] = ("True", "TerminationByKubelet", final.message)
+    if messages := snapshot.unsupported.rejected + snapshot.unsupported.ignored:
+        reason = Reason.UNSUPPORTED if snapshot.unsupported.rejected else Reason.FIELDS_IGNORED
+        rows[Condition.SUPPORTED] = ("False", reason, " ".join(messages))
+    if final_status is not None and final_status.reason in {EVICTED, LOST}:
+        rows[_DISRUPTED] = ("True", "TerminationByKubelet", final_status.message)
     foreign = [row for row in pod.status.conditions if row["type"] not in rows]
     return [*foreign, *(_condition(snapshot, name, *row) for name, row in rows.items())]
 
 
-def _readiness(final: Final | None, unready: list[str]) -> tuple[str, str | None, str | None]:
-    if final is not None:
-        return "False", "PodCompleted" if final.phase == "Succeeded" else "PodFailed", None
+def _readiness(final_status: FinalStatus | None, unready: list[str]) -> tuple[str, str | None, str | None]:
+    if final_status is not None:
+        return "False", "PodCompleted" if final_status.phase == "Succeeded" else "PodFailed", None
     if unready:
         return "False", "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]"
     return "True", None, None
 
 
-def _initialised(pod: Pod, known: Mapping[str, History], final: Final | None) -> tuple[str, str | None, str | None]:
-    waiting = _uninitialised(pod, known)
+def _initialised(
+    pod: Pod, histories: Mapping[str, RunHistory], final_status: FinalStatus | None
+) -> tuple[str, str | None, str | None]:
+    waiting = _uninitialised(pod, histories)
     if waiting:
         return "False", "ContainersNotInitialized", f"containers with incomplete status: [{' '.join(waiting)}]"
-    return "True", "PodCompleted" if final and final.phase == "Succeeded" else None, None
+    return "True", "PodCompleted" if final_status and final_status.phase == "Succeeded" else None, None
 
 
 def _open_gates(pod: Pod) -> str:
@@ -269,14 +284,14 @@ def _open_gates(pod: Pod) -> str:
 
 
 def _condition(snapshot: Snapshot, name: str, value: str, reason: str | None, message: str | None) -> Json:
-    before = next((row for row in snapshot.pod.status.conditions if row["type"] == name), {})
-    unchanged = before.get("status") == value
-    shown: Json = {
+    previous = next((row for row in snapshot.pod.status.conditions if row["type"] == name), {})
+    unchanged = previous.get("status") == value
+    condition: Json = {
         "type": name,
         "status": value,
         "observedGeneration": snapshot.pod.metadata.generation or None,
-        "lastTransitionTime": before["lastTransitionTime"] if unchanged else timestamp(snapshot.now),
+        "lastTransitionTime": previous["lastTransitionTime"] if unchanged else timestamp(snapshot.now),
         "reason": reason,
         "message": message,
     }
-    return {field: content for field, content in shown.items() if content is not None}
+    return {field: content for field, content in condition.items() if content is not None}

@@ -13,27 +13,27 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from skysail.cloud.provider import Abilities
+from skysail.cloud.provider import Features
 from skysail.node.pod_types import Container, Handler, Pod, PodSpec, Probe, SecurityContext, Volume
 
 # A status has a row per container, and must fit into what the API server takes, together with the spec.
 MAX_CONTAINERS = 100
 _MAX_SENTENCES = 20
-NOT_ADDED = "nothing is added to a pod that runs; use exec"
+NO_EPHEMERAL_CONTAINERS = "nothing is added to a pod that runs; use exec"
 _DNS = ("ClusterFirst", "ClusterFirstWithHostNet")
 
 T = TypeVar("T")
 Rule = tuple[str, Callable[[T], object], str]
 
 
-class Burden(msgspec.Struct, frozen=True):
+class UnsupportedFields(msgspec.Struct, frozen=True):
     """Sentences. A pod with a refusal is not run; without what is left out it runs."""
 
-    refused: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
-    def __add__(self, other: Burden) -> Burden:
-        return Burden((*self.refused, *other.refused), (*self.left_out, *other.left_out))
+    def __add__(self, other: UnsupportedFields) -> UnsupportedFields:
+        return UnsupportedFields((*self.rejected, *other.rejected), (*self.ignored, *other.ignored))
 
 
 _POD_REFUSED: tuple[Rule[PodSpec], ...] = (
@@ -54,7 +54,7 @@ _POD_LEFT_OUT: tuple[Rule[PodSpec], ...] = (
     ("dnsConfig", lambda spec: spec.dns_config, "names come from the cluster's name server"),
     ("setHostnameAsFQDN", lambda spec: spec.set_hostname_as_fqdn, "the host name stays the short one"),
     ("resources", lambda spec: spec.resources, "limits hold for each container, not for the pod as a whole"),
-    ("ephemeralContainers", lambda spec: spec.ephemeral_containers, NOT_ADDED),
+    ("ephemeralContainers", lambda spec: spec.ephemeral_containers, NO_EPHEMERAL_CONTAINERS),
 )
 _CONTAINER_REFUSED: tuple[Rule[Container], ...] = (
     ("volumeDevices", lambda box: box.volume_devices, "this node has no block devices"),
@@ -103,33 +103,35 @@ _SECURITY_LEFT_OUT: tuple[Rule[SecurityContext], ...] = (
 )
 
 
-def of(pod: Pod, abilities: Abilities) -> Burden:
+def find(pod: Pod, features: Features) -> UnsupportedFields:
     """What this provider cannot carry of this pod."""
     spec = pod.spec
     if count := _surplus(spec):
-        why = f"this node runs at most {MAX_CONTAINERS} containers per pod, and this pod has {count}: split the pod."
-        return Burden((f"spec.containers: {why}",))
+        message = (
+            f"this node runs at most {MAX_CONTAINERS} containers per pod, and this pod has {count}: split the pod."
+        )
+        return UnsupportedFields((f"spec.containers: {message}",))
     boxes = [*_named("spec.initContainers", spec.init_containers), *_named("spec.containers", spec.containers)]
     refused = [
-        *_told("spec", spec, _POD_REFUSED),
-        *_told("spec.securityContext", spec.security_context, _SECURITY_REFUSED),
-        *_places(spec, abilities),
-        *(told for path, box in boxes for told in _container(path, box, abilities)),
+        *_messages("spec", spec, _POD_REFUSED),
+        *_messages("spec.securityContext", spec.security_context, _SECURITY_REFUSED),
+        *_places(spec, features),
+        *(prefix for path, container in boxes for prefix in _container(path, container, features)),
         *_restarts(spec),
     ]
     left_out = [
-        *_told("spec", spec, _POD_LEFT_OUT),
-        *_ids(spec, abilities),
-        *_told("spec.securityContext", spec.security_context, _SECURITY_LEFT_OUT),
-        *(told for path, box in boxes for told in _told(path, box, _CONTAINER_LEFT_OUT)),
-        *(told for path, box in boxes for told in _ineffective(path, box, abilities)),
+        *_messages("spec", spec, _POD_LEFT_OUT),
+        *_ids(spec, features),
+        *_messages("spec.securityContext", spec.security_context, _SECURITY_LEFT_OUT),
+        *(prefix for path, container in boxes for prefix in _messages(path, container, _CONTAINER_LEFT_OUT)),
+        *(prefix for path, container in boxes for prefix in _ineffective(path, container, features)),
         *(
-            told
-            for path, box in boxes
-            for told in _told(f"{path}.securityContext", box.security_context, _SECURITY_LEFT_OUT)
+            prefix
+            for path, container in boxes
+            for prefix in _messages(f"{path}.securityContext", container.security_context, _SECURITY_LEFT_OUT)
         ),
     ]
-    return Burden(_first(refused), _first(left_out))
+    return UnsupportedFields(_first(refused), _first(left_out))
 
 
 def bounded(pod: Pod) -> Pod:
@@ -155,45 +157,45 @@ def _first(sentences: list[str]) -> tuple[str, ...]:
     return (*sentences[:_MAX_SENTENCES], *((f"And {rest} more fields.",) if rest > 0 else ()))
 
 
-def _told(path: str, thing: T, rules: Iterable[Rule[T]]) -> Iterator[str]:
-    return (f"{path}.{field}: {why}." for field, asks, why in rules if asks(thing))
+def _messages(path: str, thing: T, rules: Iterable[Rule[T]]) -> Iterator[str]:
+    return (f"{path}.{field}: {message}." for field, asks, message in rules if asks(thing))
 
 
-def _places(spec: PodSpec, abilities: Abilities) -> Iterator[str]:
-    if spec.host_network and not abilities.host_network:
-        yield f"spec.hostNetwork: {_no_host_network(abilities)}"
-    if not abilities.several_containers and len(spec.init_containers) + len(spec.containers) > 1:
+def _places(spec: PodSpec, features: Features) -> Iterator[str]:
+    if spec.host_network and not features.host_network:
+        yield f"spec.hostNetwork: {_no_host_network(features)}"
+    if not features.multi_container and len(spec.init_containers) + len(spec.containers) > 1:
         yield "spec.containers: this node runs one container per pod, and no init containers."
     for index, volume in enumerate(spec.volumes):
         path = f"spec.volumes[{index}] ({volume.name})"
-        if not abilities.volumes:
+        if not features.volumes:
             yield f"{path}: this node mounts no volumes."
         elif not _is_known(volume):
             yield f"{path} is of a kind that this node cannot mount."
 
 
-def _ids(spec: PodSpec, abilities: Abilities) -> Iterator[str]:
+def _ids(spec: PodSpec, features: Features) -> Iterator[str]:
     """Yield the fields about users and groups that have no effect at this provider."""
-    if not spec.host_users and not abilities.user_namespaces:
+    if not spec.host_users and not features.user_namespaces:
         yield "spec.hostUsers: the pod gets no users of its own; it has few rights instead."
-    if spec.security_context.supplemental_groups and not abilities.supplemental_groups:
+    if spec.security_context.supplemental_groups and not features.supplemental_groups:
         yield "spec.securityContext.supplementalGroups: a program is in one group only."
 
 
-def _ineffective(path: str, box: Container, abilities: Abilities) -> Iterator[str]:
-    if ignored := sorted(box.security_context.capabilities.added & abilities.ignored_capabilities):
+def _ineffective(path: str, container: Container, features: Features) -> Iterator[str]:
+    if ignored := sorted(container.security_context.capabilities.added & features.ignored_capabilities):
         yield (
             f"{path}.securityContext.capabilities.add: {', '.join(ignored)} has no effect, because the pod's user "
             "namespace does not own its network."
         )
 
 
-def _no_host_network(abilities: Abilities) -> str:
-    if not abilities.host_network_setting:
+def _no_host_network(features: Features) -> str:
+    if not features.host_network_setting:
         return "this node has no network that a pod could share."
     return (
         "pods do not share the network of this node: drop the field, or `skysail down` and "
-        f"`{abilities.host_network_setting}=true skysail up`."
+        f"`{features.host_network_setting}=true skysail up`."
     )
 
 
@@ -205,49 +207,49 @@ def _is_known(volume: Volume) -> bool:
     )
 
 
-def _container(path: str, box: Container, abilities: Abilities) -> Iterator[str]:
-    yield from _told(path, box, _CONTAINER_REFUSED)
-    yield from _told(f"{path}.securityContext", box.security_context, _SECURITY_REFUSED)
-    known = abilities.capabilities | abilities.ignored_capabilities
-    if wanted := sorted(box.security_context.capabilities.added - known):
-        yield f"{path}.securityContext.capabilities.add: no container here may have {', '.join(wanted)}."
-    for index, variable in enumerate(box.env):
+def _container(path: str, container: Container, features: Features) -> Iterator[str]:
+    yield from _messages(path, container, _CONTAINER_REFUSED)
+    yield from _messages(f"{path}.securityContext", container.security_context, _SECURITY_REFUSED)
+    known = features.capabilities | features.ignored_capabilities
+    if desired := sorted(container.security_context.capabilities.added - known):
+        yield f"{path}.securityContext.capabilities.add: no container here may have {', '.join(desired)}."
+    for index, variable in enumerate(container.env):
         if variable.value_from and variable.value_from.file_key_ref:
             yield f"{path}.env[{index}].valueFrom.fileKeyRef: files are not read for variables."
-    for name, action in _actions(box):
-        yield from _action(f"{path}.{name}", action, abilities)
+    for name, action in _actions(container):
+        yield from _action(f"{path}.{name}", action, features)
 
 
-def _actions(box: Container) -> Iterator[tuple[str, Probe | Handler]]:
+def _actions(container: Container) -> Iterator[tuple[str, Probe | Handler]]:
     found = {
-        "startupProbe": box.startup_probe,
-        "readinessProbe": box.readiness_probe,
-        "livenessProbe": box.liveness_probe,
-        "lifecycle.postStart": box.lifecycle.post_start,
-        "lifecycle.preStop": box.lifecycle.pre_stop,
+        "startupProbe": container.startup_probe,
+        "readinessProbe": container.readiness_probe,
+        "livenessProbe": container.liveness_probe,
+        "lifecycle.postStart": container.lifecycle.post_start,
+        "lifecycle.preStop": container.lifecycle.pre_stop,
     }
     return ((name, action) for name, action in found.items() if action is not None)
 
 
-def _action(path: str, action: Probe | Handler, abilities: Abilities) -> Iterator[str]:
+def _action(path: str, action: Probe | Handler, features: Features) -> Iterator[str]:
     asked: dict[str, Any] = {"httpGet": action.http_get, "tcpSocket": action.tcp_socket}
     for name, target in asked.items():
         if target is not None and target.host:
             yield f"{path}.{name}.host: this node asks the pod itself only; name a header Host instead."
     asked["grpc"] = action.grpc if isinstance(action, Probe) else None
     for name, target in asked.items():
-        if target is not None and not abilities.port_forward:
+        if target is not None and not features.port_forward:
             yield f"{path}.{name}: this node does not reach ports of its pods."
-    if action.exec is not None and not abilities.exec:
+    if action.exec is not None and not features.exec:
         yield f"{path}.exec: this node runs no commands beside a container."
 
 
 def _restarts(spec: PodSpec) -> Iterator[str]:
     """Of an init container it makes a sidecar, which is carried."""
-    for path, box in _named("spec.containers", spec.containers):
-        if box.restart_policy is not None:
+    for path, container in _named("spec.containers", spec.containers):
+        if container.restart_policy is not None:
             yield f"{path}.restartPolicy: the pod's own holds for all of its containers."
 
 
 def _named(path: str, boxes: Iterable[Container]) -> Iterator[tuple[str, Container]]:
-    return ((f"{path}[{index}]", box) for index, box in enumerate(boxes))
+    return ((f"{path}[{index}]", container) for index, container in enumerate(boxes))

@@ -23,23 +23,23 @@ from urllib.request import getproxies_environment
 import msgspec
 
 from skysail.runtimes import validate
-from skysail.runtimes.fetch.errors import FetchError, MayPass
+from skysail.runtimes.fetch.errors import FetchError, TransientError
 from skysail.runtimes.fetch.layouts import LAYOUTS
 from skysail.runtimes.fetch.network import credentials, tls
-from skysail.runtimes.fetch.network.egress_proxy import Gate
-from skysail.runtimes.fetch.network.http_client import Web
-from skysail.runtimes.fetch.network.proxy_env import Proxies
-from skysail.runtimes.fetch.network.resolver import Guard
-from skysail.runtimes.fetch.pipeline import Fetching, Order
-from skysail.runtimes.fetch.sources.base import Means
-from skysail.runtimes.fetch.sources.factory import source_of
-from skysail.runtimes.fetch.transfer.model_dir import Outcome
-from skysail.runtimes.fetch.transfer.os_errors import disk
+from skysail.runtimes.fetch.network.egress_proxy import EgressProxy
+from skysail.runtimes.fetch.network.http_client import HttpClient
+from skysail.runtimes.fetch.network.proxy_env import ProxyEnv
+from skysail.runtimes.fetch.network.resolver import AddressGuard
+from skysail.runtimes.fetch.pipeline import FetchPipeline, FetchRequest
+from skysail.runtimes.fetch.sources.base import SourceContext
+from skysail.runtimes.fetch.sources.factory import open_source
+from skysail.runtimes.fetch.transfer.model_dir import FetchResult
+from skysail.runtimes.fetch.transfer.os_errors import translate_os_errors
 from skysail.runtimes.fetch.transfer.progress import Progress
-from skysail.runtimes.fetch.transfer.retry import Patience
+from skysail.runtimes.fetch.transfer.retry import RetryPolicy
 
 _TERMINATION_LOG = "/dev/termination-log"
-_LONGEST_MESSAGE = 3000  # Kubernetes accepts 4096 bytes in total
+_MAX_MESSAGE_LENGTH = 3000  # Kubernetes accepts 4096 bytes in total
 _SECONDS = 20.0  # of consecutive failures: a host that does not exist is reported within a minute
 _LIMIT = 2**40
 _OF_LIBRARIES = ("AWS_", "GOOGLE_", "HF_", "HUGGINGFACE_")
@@ -50,20 +50,20 @@ _IN_IMAGE = "file://"
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the download and return the exit code."""
     os.umask(0o022)  # the server reads the model as another user
-    wishes = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     log = Path(environment.get("TERMINATION_LOG", _TERMINATION_LOG))
-    known = credentials.of(environment)
+    known = credentials.from_env(environment)
     _hide_from_libraries()
     try:
-        outcome = asyncio.run(_interruptible(wishes, known))
+        result = asyncio.run(_interruptible(options, known))
     except FetchError as error:
         # A server's file names may be invalid UTF-8, which JSON cannot encode.
         sentence = str(error).encode(errors="replace").decode()
         sys.stderr.write(f"{error.reason}: {sentence}\n")
-        message = {"step": error.step, "reason": error.reason, "message": sentence[:_LONGEST_MESSAGE]}
+        message = {"step": error.step, "reason": error.reason, "message": sentence[:_MAX_MESSAGE_LENGTH]}
         _leave(message, log)
         return error.exit_code
-    _leave(msgspec.to_builtins(outcome), log)
+    _leave(msgspec.to_builtins(result), log)
     return 0
 
 
@@ -95,46 +95,53 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _interruptible(wishes: argparse.Namespace, known: Mapping[str, str]) -> Outcome:
-    task = asyncio.create_task(_run(wishes, known))
+async def _interruptible(options: argparse.Namespace, known: Mapping[str, str]) -> FetchResult:
+    task = asyncio.create_task(_run(options, known))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
     try:
         return await task
     except asyncio.CancelledError as error:
-        raise MayPass("Interrupted", "The download was interrupted: the next attempt resumes it.") from error
+        raise TransientError("Interrupted", "The download was interrupted: the next attempt resumes it.") from error
 
 
-async def _run(wishes: argparse.Namespace, known: Mapping[str, str]) -> Outcome:
-    guard, proxies = Guard(wishes.allow), Proxies(getproxies_environment())
-    fetching = Fetching(progress=Progress(_print, time.monotonic), patience=_patience)
-    order = Order(
-        uri=wishes.uri,
-        into=wishes.into.absolute(),
-        layout=wishes.layout,
-        name=wishes.name,
-        limit=wishes.limit,
-        sha256=wishes.sha256,
-        keep=frozenset(wishes.keep),
-        on_node=wishes.on_node,
+async def _run(options: argparse.Namespace, known: Mapping[str, str]) -> FetchResult:
+    address_guard, proxy_env = AddressGuard(options.allow), ProxyEnv(getproxies_environment())
+    pipeline = FetchPipeline(progress=Progress(_print, time.monotonic), retry_policy=_retry_policy)
+    request = FetchRequest(
+        uri=options.uri,
+        into=options.into.absolute(),
+        layout=options.layout,
+        name=options.name,
+        limit=options.limit,
+        sha256=options.sha256,
+        keep=frozenset(options.keep),
+        on_node=options.on_node,
     )
-    trust = tls.trust(known)
-    async with Web(guard, proxies, trust) as web, Gate(guard, proxies) as gate:
-        means = Means(web=web, gate=gate, trust=trust, secrets=known, claim=wishes.source)
-        if wishes.script:
-            guard.check(wishes.script)
-            own = means if _origin(wishes.script) == _origin(order.uri) else msgspec.structs.replace(means, secrets={})
-            await fetching.fetch_script(wishes.script, wishes.script_into, source_of(wishes.script, own))
-        if wishes.launcher:
-            with disk(wishes.launcher):
-                wishes.launcher.mkdir(parents=True, exist_ok=True)
-                shutil.copy(validate.__file__, wishes.launcher / "validate.py")
-        if order.uri.startswith(_IN_IMAGE):
-            return Outcome(digest="", bytes=0, files=0)
-        source = source_of(order.uri, means)
-        guard.check(order.uri)
-        return await fetching.fetch(order, source)
+    trust = tls.trust_context(known)
+    async with (
+        HttpClient(address_guard, proxy_env, trust) as http,
+        EgressProxy(address_guard, proxy_env) as egress_proxy,
+    ):
+        context = SourceContext(web=http, gate=egress_proxy, trust=trust, secrets=known, claim=options.source)
+        if options.script:
+            address_guard.check(options.script)
+            own = (
+                context
+                if _origin(options.script) == _origin(request.uri)
+                else msgspec.structs.replace(context, secrets={})
+            )
+            await pipeline.fetch_script(options.script, options.script_into, open_source(options.script, own))
+        if options.launcher:
+            with translate_os_errors(options.launcher):
+                options.launcher.mkdir(parents=True, exist_ok=True)
+                shutil.copy(validate.__file__, options.launcher / "validate.py")
+        if request.uri.startswith(_IN_IMAGE):
+            return FetchResult(digest="", bytes=0, files=0)
+        source = open_source(request.uri, context)
+        address_guard.check(request.uri)
+        return await pipeline.fetch(request, source)
 
 
 def _origin(uri: str) -> tuple[str, str]:
@@ -143,8 +150,8 @@ def _origin(uri: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-_patience = partial(
-    Patience,
+_retry_policy = partial(
+    RetryPolicy,
     seconds=_SECONDS,
     clock=time.monotonic,
     sleep=asyncio.sleep,

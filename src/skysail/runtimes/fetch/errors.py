@@ -29,22 +29,22 @@ class FetchError(Exception):
         self.step = "Download"
 
 
-class WrongContent(FetchError):
+class InvalidContent(FetchError):
     exit_code = 65
 
 
-class MayPass(FetchError):
+class TransientError(FetchError):
     exit_code = 75
 
 
-class Changed(MayPass):
+class ContentChanged(TransientError):
     def __init__(self, path: str) -> None:
         super().__init__("ServerError", f"{path} changed during the download: do not overwrite a model at its address.")
 
 
-class NotAllowed(FetchError):
+class AccessDenied(FetchError):
     exit_code = 77
 
 
-class ToldWrong(FetchError):
+class InvalidArgument(FetchError):
     exit_code = 78

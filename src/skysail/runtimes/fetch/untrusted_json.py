@@ -9,20 +9,20 @@ import msgspec
 T = TypeVar("T")
 
 
-class Unreadable(ValueError):
+class InvalidJson(ValueError):
     """Input that cannot be decoded. The text gives the reason, as part of a sentence."""
 
 
-def read(written: bytes | str, kind: type[T]) -> T:
+def decode(written: bytes | str, kind: type[T]) -> T:
     """Decode untrusted JSON.
 
-    Raises `Unreadable`, and nothing else, for input that is not UTF-8, does not match `kind` or is nested too deeply.
+    Raises `InvalidJson`, and nothing else, for input that is not UTF-8, does not match `kind` or is nested too deeply.
     """
     try:
         return msgspec.json.decode(written, type=kind)
     except RecursionError as error:
-        raise Unreadable("it is nested too deeply") from error
+        raise InvalidJson("it is nested too deeply") from error
     except UnicodeError as error:
-        raise Unreadable("it is not UTF-8") from error
+        raise InvalidJson("it is not UTF-8") from error
     except msgspec.DecodeError as error:
-        raise Unreadable(str(error)) from error
+        raise InvalidJson(str(error)) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvloop
 
-from skysail.runtimes.model_server.errors import CannotServe
+from skysail.runtimes.model_server.errors import StartupError
 from skysail.runtimes.model_server.server import Server
 from skysail.runtimes.model_server.settings import Settings
 
@@ -20,7 +20,7 @@ def main() -> int:
     try:
         settings = Settings.of(os.environ)
         uvloop.run(Server(settings, _VERSION).run())
-    except CannotServe as error:
+    except StartupError as error:
         _last_words(str(error))
         return error.code
     return 0

@@ -9,19 +9,19 @@ class ServingError(Exception):
     """Base class of all errors of this server."""
 
 
-class CannotServe(ServingError):
+class StartupError(ServingError):
     """The server cannot start: the process exits with `code`."""
 
     code = 70
 
 
-class WrongModel(CannotServe):
+class InvalidModel(StartupError):
     """The model's files cannot be served."""
 
     code = 65
 
 
-class WrongSetting(CannotServe):
+class InvalidSetting(StartupError):
     """A setting is invalid."""
 
     code = 78
@@ -31,11 +31,11 @@ class ModelError(ServingError):
     """The model failed with this input."""
 
 
-class Left(ServingError):
+class ClientDisconnected(ServingError):
     """The client has closed its connection."""
 
 
-class Refused(ServingError):
+class RequestError(ServingError):
     """The request is rejected with a status other than 200 and this sentence."""
 
     def __init__(self, sentence: str, status: int = HTTPStatus.BAD_REQUEST, *, retry_after: int | None = None) -> None:

@@ -13,7 +13,7 @@ class Phase(StrEnum):
     DRAINING = "draining"
 
 
-class Life:
+class Lifecycle:
     """Lifecycle of the server.
 
     A batch that runs for `hung` seconds makes the server unready, and one that runs for `dead` seconds makes it not
@@ -39,6 +39,6 @@ class Life:
         return not 0 < self._dead <= self._busy()
 
     @property
-    def counts(self) -> bool:
+    def is_counted(self) -> bool:
         """Return whether requests come from clients and count in the metrics."""
         return self.phase in {Phase.SERVING, Phase.DRAINING}

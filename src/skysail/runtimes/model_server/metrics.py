@@ -85,20 +85,20 @@ class Metrics:
         about = ",".join(f'{key}="{_escaped(value)}"' for key, value in self._about.items())
         errors = [f'{{status="{status}"}} {count}' for status, count in sorted(self._errors.items())]
         lines = [
-            *_told("inference_requests_total", "counter", "Prediction requests.", [f" {self._requests}"]),
-            *_told("inference_errors_total", "counter", "Failed requests, by status.", errors),
-            *_told(
+            *_metric_lines("inference_requests_total", "counter", "Prediction requests.", [f" {self._requests}"]),
+            *_metric_lines("inference_errors_total", "counter", "Failed requests, by status.", errors),
+            *_metric_lines(
                 "inference_left_total",
                 "counter",
                 "Requests dropped because the client disconnected.",
                 [f" {self._left}"],
             ),
-            *_told("inference_queue_requests", "gauge", "Requests in the queue.", [f" {waiting}"]),
-            *_told("inference_ready", "gauge", "Whether the model is ready.", [f" {int(ready)}"]),
-            *_told("inference_model_info", "gauge", "The model.", [f"{{{about}}} 1"]),
-            *_told("inference_request_seconds", "histogram", "Time from a request to its answer.", []),
+            *_metric_lines("inference_queue_requests", "gauge", "Requests in the queue.", [f" {waiting}"]),
+            *_metric_lines("inference_ready", "gauge", "Whether the model is ready.", [f" {int(ready)}"]),
+            *_metric_lines("inference_model_info", "gauge", "The model.", [f"{{{about}}} 1"]),
+            *_metric_lines("inference_request_seconds", "histogram", "Time from a request to its answer.", []),
             *self._seconds.lines("inference_request_seconds"),
-            *_told("inference_batch_rows", "histogram", "Rows of one batch.", []),
+            *_metric_lines("inference_batch_rows", "histogram", "Rows of one batch.", []),
             *self._rows.lines("inference_batch_rows"),
         ]
         return ("\n".join(lines) + "\n").encode()
@@ -116,7 +116,7 @@ class Metrics:
         self._slot = now
 
 
-def _told(name: str, kind: str, meaning: str, values: list[str]) -> list[str]:
+def _metric_lines(name: str, kind: str, meaning: str, values: list[str]) -> list[str]:
     return [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", *(f"{name}{value}" for value in values)]
 
 

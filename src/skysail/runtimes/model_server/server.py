@@ -15,17 +15,17 @@ from contextlib import contextmanager
 import uvicorn
 
 from skysail.runtimes.model_server import tensors
-from skysail.runtimes.model_server.errors import WrongSetting
+from skysail.runtimes.model_server.errors import InvalidSetting
 from skysail.runtimes.model_server.http.app import Application, Asgi, Limits, Place
-from skysail.runtimes.model_server.http.fast_path import Lane
-from skysail.runtimes.model_server.inference.batcher import Batcher, Pace
-from skysail.runtimes.model_server.inference.queue import Bounds
-from skysail.runtimes.model_server.lifecycle import Life, Phase
+from skysail.runtimes.model_server.http.fast_path import FastPathConnection
+from skysail.runtimes.model_server.inference.batcher import Batcher, BatchTiming
+from skysail.runtimes.model_server.inference.queue import QueueLimits
+from skysail.runtimes.model_server.lifecycle import Lifecycle, Phase
 from skysail.runtimes.model_server.metrics import Metrics
 from skysail.runtimes.model_server.models import threads, warmup
-from skysail.runtimes.model_server.models.loader import Loaded, load
-from skysail.runtimes.model_server.protocol.codecs import InferForm, PredictForm
-from skysail.runtimes.model_server.protocol.input_validation import Intake, Work
+from skysail.runtimes.model_server.models.loader import LoadedModel, load
+from skysail.runtimes.model_server.protocol.codecs import InferCodec, PredictCodec
+from skysail.runtimes.model_server.protocol.input_validation import InferenceInput, InputValidator
 from skysail.runtimes.model_server.settings import Settings
 
 _BACKLOG = 2048
@@ -42,12 +42,12 @@ class Server:
     def __init__(self, settings: Settings, version: str) -> None:
         self._settings = settings
         self._version = version
-        self._life = Life(hung=settings.hung_seconds, dead=settings.dead_seconds)
-        self._loaded: Loaded | None = None
+        self._lifecycle = Lifecycle(hung=settings.stuck_unready_seconds, dead=settings.stuck_restart_seconds)
+        self._loaded_model: LoadedModel | None = None
         about = {"name": settings.model_name, "version": settings.model_version}
         self._metrics = Metrics(time.monotonic, about)
         place = Place(settings.model_name, settings.model_version)
-        self._app = Application(place, self._life, self._metrics, limits=_limits(settings), pages=self._pages)
+        self._app = Application(place, self._lifecycle, self._metrics, limits=_limits(settings), pages=self._pages)
 
     async def run(self) -> None:
         """Serve until SIGTERM. Raises CannotServe."""
@@ -56,7 +56,7 @@ class Server:
         # Proxy headers, access log and lifespan are off, because each costs time per request.
         config = uvicorn.Config(
             self._app,
-            http=Lane,
+            http=FastPathConnection,
             ws="none",
             lifespan="off",
             access_log=False,
@@ -78,39 +78,39 @@ class Server:
         begun.cancel()
 
     async def _begin(self, listener: socket.socket) -> None:
-        loaded = await threads.run(load, self._settings)
-        self._take(loaded)
-        await warmup.warm(listener.getsockname()[:2], self._settings, loaded)
-        if self._life.phase is Phase.WARMING:
+        loaded_model = await threads.run(load, self._settings)
+        self._take(loaded_model)
+        await warmup.warm(listener.getsockname()[:2], self._settings, loaded_model)
+        if self._lifecycle.phase is Phase.WARMING:
             _spare_collector()
-            self._life.phase = Phase.SERVING
-            sys.stderr.write(f"{self._told(listener, loaded)}\n")
+            self._lifecycle.phase = Phase.SERVING
+            sys.stderr.write(f"{self._startup_message(listener, loaded_model)}\n")
 
-    def _take(self, loaded: Loaded) -> None:
-        settings, signature = self._settings, loaded.model.signature
-        batcher = Batcher(loaded.model.run, _bounds(settings, loaded), self._metrics, _pace(loaded))
-        intake = Intake(signature, settings.max_rows)
-        infer = InferForm(settings.model_name, settings.model_version, signature, intake)
-        self._app.serve((PredictForm(signature, intake), infer), batcher, _worked(loaded))
-        self._loaded = loaded
-        if self._life.phase is Phase.LOADING:
-            self._life.phase = Phase.WARMING
+    def _take(self, loaded_model: LoadedModel) -> None:
+        settings, signature = self._settings, loaded_model.model.signature
+        batcher = Batcher(loaded_model.model.run, _bounds(settings, loaded_model), self._metrics, _pace(loaded_model))
+        validator = InputValidator(signature, settings.max_rows)
+        infer = InferCodec(settings.model_name, settings.model_version, signature, validator)
+        self._app.serve((PredictCodec(signature, validator), infer), batcher, _worked(loaded_model))
+        self._loaded_model = loaded_model
+        if self._lifecycle.phase is Phase.LOADING:
+            self._lifecycle.phase = Phase.WARMING
 
     def _drain(self, http: _Http) -> None:
         """Become unready. Requests are still answered until the whole cluster knows."""
-        if self._life.phase is Phase.DRAINING:
+        if self._lifecycle.phase is Phase.DRAINING:
             return
-        waits = self._settings.drain_seconds if self._life.is_ready else 0
-        self._life.phase = Phase.DRAINING
+        waits = self._settings.drain_seconds if self._lifecycle.is_ready else 0
+        self._lifecycle.phase = Phase.DRAINING
         asyncio.get_running_loop().call_later(waits, http.stop)
 
     def _pages(self) -> Asgi:
         from skysail.runtimes.model_server.http import docs_pages  # noqa: PLC0415 - only when a page is requested
 
         def about() -> docs_pages.About | None:
-            if self._loaded is None:
+            if self._loaded_model is None:
                 return None
-            model, settings = self._loaded.model, self._settings
+            model, settings = self._loaded_model.model, self._settings
             return docs_pages.About(
                 name=settings.model_name,
                 version=settings.model_version,
@@ -120,11 +120,14 @@ class Server:
 
         return docs_pages.make(self._version, about)
 
-    def _told(self, listener: socket.socket, loaded: Loaded) -> str:
+    def _startup_message(self, listener: socket.socket, loaded_model: LoadedModel) -> str:
         host, port = listener.getsockname()[:2]
-        batching = "on" if loaded.joins else "off"
-        said = f"Serving {self._settings.model_name} ({loaded.model.platform}) at {host}:{port}; batching {batching}."
-        return f"{said} {loaded.remark}".rstrip()
+        batching = "on" if loaded_model.joins else "off"
+        address = (
+            f"Serving {self._settings.model_name} ({loaded_model.model.platform}) at {host}:{port}; batching "
+            f"{batching}."
+        )
+        return f"{address} {loaded_model.remark}".rstrip()
 
 
 def _spare_collector() -> None:
@@ -154,7 +157,7 @@ def _listen(settings: Settings) -> socket.socket:
     try:
         return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise WrongSetting(
+        raise InvalidSetting(
             f"The server cannot listen at {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}."
         ) from error
 
@@ -167,9 +170,9 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _bounds(settings: Settings, loaded: Loaded) -> Bounds:
-    return Bounds(
-        batch_rows=settings.batch_rows if loaded.joins else 0,
+def _bounds(settings: Settings, loaded_model: LoadedModel) -> QueueLimits:
+    return QueueLimits(
+        batch_rows=settings.batch_rows if loaded_model.joins else 0,
         batch_bytes=settings.batch_bytes,
         batch_seconds=settings.batch_seconds,
         queue_rows=settings.queue_rows,
@@ -178,17 +181,17 @@ def _bounds(settings: Settings, loaded: Loaded) -> Bounds:
     )
 
 
-def _pace(loaded: Loaded) -> Pace:
+def _pace(loaded_model: LoadedModel) -> BatchTiming:
     """Return the batching pace. A model whose time depends on the values must never block the event loop."""
-    return Pace(quick=0.0) if loaded.model.traits.branching else Pace()
+    return BatchTiming(quick=0.0) if loaded_model.model.traits.has_branches else BatchTiming()
 
 
-def _worked(loaded: Loaded) -> Callable[[Work], bool]:
+def _worked(loaded_model: LoadedModel) -> Callable[[InferenceInput], bool]:
     """Return whether the model accepted input of such shapes when it was loaded: then a failure is not the client's.
 
     If the model never accepted any input, this cannot be known, and the client is not blamed.
     """
-    if loaded.example is None:
+    if loaded_model.example is None:
         return lambda _: True
-    shapes = [array.shape[1:] for array in loaded.example]
+    shapes = [array.shape[1:] for array in loaded_model.example]
     return lambda work: shapes == [array.shape[1:] for array in work.arrays]

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from skysail.runtimes.model_server.errors import WrongSetting
+from skysail.runtimes.model_server.errors import InvalidSetting
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -61,10 +61,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         False
     )
     allow_untried: Annotated[bool, Meta(description="Serve a model that failed with every tried input.")] = False
-    hung_seconds: Annotated[
+    stuck_unready_seconds: Annotated[
         float, Meta(ge=0, description="Time with one batch until the server is not ready; 0: never.")
     ] = 60.0
-    dead_seconds: Annotated[
+    stuck_restart_seconds: Annotated[
         float, Meta(ge=0, description="Time with one batch until the server is not live and is restarted; 0: never.")
     ] = 300.0
     drain_seconds: Annotated[
@@ -73,7 +73,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Settings:
-        """Read the settings from the environment. Raises WrongSetting, which names the variable."""
+        """Read the settings from the environment. Raises InvalidSetting, which names the variable."""
         found = {
             field.name: _read(field, environment[field.name.upper()])
             for field in msgspec.structs.fields(cls)
@@ -86,4 +86,4 @@ def _read(field: msgspec.structs.FieldInfo, text: str) -> object:
     try:
         return msgspec.convert(text, field.type, strict=False)
     except msgspec.ValidationError as error:
-        raise WrongSetting(f"{field.name.upper()}={text} is invalid: {error}.") from error
+        raise InvalidSetting(f"{field.name.upper()}={text} is invalid: {error}.") from error

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from skysail.runtimes.model_server.errors import Refused
+from skysail.runtimes.model_server.errors import RequestError
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -48,10 +48,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         return TYPES[self.datatype]
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        wanted = self.shape
-        if shape[1:] == wanted[1:]:
-            return wanted[:1] in ((ANY,), shape[:1])
-        return len(shape) == len(wanted) and all(want in (ANY, have) for want, have in zip(wanted, shape, strict=True))
+        desired = self.shape
+        if shape[1:] == desired[1:]:
+            return desired[:1] in ((ANY,), shape[:1])
+        return len(shape) == len(desired) and all(
+            want in (ANY, have) for want, have in zip(desired, shape, strict=True)
+        )
 
 
 def quietly() -> None:
@@ -85,7 +87,7 @@ def of_lists(values: Any, rank: int, dtype: np.dtype[Any]) -> Array:
         values = values if isinstance(values, list) else list(values)
         widths = set(map(len, values))
         if len(widths) > 1:
-            raise Refused(
+            raise RequestError(
                 f"The rows have different lengths ({min(widths)} and {max(widths)}): send rows of equal length."
             )
         shape.append(widths.pop() if widths else 0)
@@ -98,7 +100,7 @@ def of_values(values: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Arra
     try:
         array = np.fromiter(values, dtype, prod(shape)).reshape(shape)
     except OverflowError as error:
-        raise Refused(f"A value is outside the range of {NAMES[dtype]}.") from error
+        raise RequestError(f"A value is outside the range of {NAMES[dtype]}.") from error
     require_finite(array)
     return array
 
@@ -110,4 +112,4 @@ def require_finite(array: Array) -> None:
     flat = array.ravel()
     # The sum of squares is fast and finite only if all values are; if it is not, it may have overflowed itself.
     if not isfinite(flat.dot(flat)) and not np.isfinite(flat).all():
-        raise Refused(f"A value is too large for {NAMES[array.dtype]}, or is not a number.")
+        raise RequestError(f"A value is too large for {NAMES[array.dtype]}, or is not a number.")

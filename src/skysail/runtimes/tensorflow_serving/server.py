@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import monotonic
 from typing import Any, Protocol
 
-_LONGEST_BODY = 64 * 2**20
-_MOST_DIGITS = 18
+_MAX_BODY_BYTES = 64 * 2**20
+_MAX_DIGITS = 18
 # Longer than the 60 s of most proxies.
 _IDLE_SECONDS = 75
 _LINGER_SECONDS = 2
@@ -154,12 +154,12 @@ class _Handler(BaseHTTPRequestHandler):
             raise Page(400, "The headers are invalid: send a name, a colon and a value in each line")
         if "Transfer-Encoding" in self.headers:
             raise Page(411, "Chunked bodies are not supported: send a Content-Length")
-        told = self.headers.get_all("Content-Length", ["0"])
-        text = told[0].strip()
-        if len(told) > 1 or not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-            raise Page(400, f"Content-Length must be one number, not {', '.join(told)[:80]}")
-        if int(text) > _LONGEST_BODY:
-            raise Page(413, f"The body is longer than {_LONGEST_BODY} bytes")
+        lengths = self.headers.get_all("Content-Length", ["0"])
+        text = lengths[0].strip()
+        if len(lengths) > 1 or not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+            raise Page(400, f"Content-Length must be one number, not {', '.join(lengths)[:80]}")
+        if int(text) > _MAX_BODY_BYTES:
+            raise Page(413, f"The body is longer than {_MAX_BODY_BYTES} bytes")
         return int(text)
 
     def _linger(self) -> None:

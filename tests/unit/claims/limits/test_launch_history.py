@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from skysail.claims.limits.launch_history import NAME, Diary
+from skysail.claims.limits.launch_history import NAME, LaunchHistory
 from skysail.kube.api.resources import CONFIG_MAP, NAMESPACE
 from skysail.kube.client.client import Client
 from tests.simulation.api import ApiModel
@@ -31,9 +31,9 @@ class Desk:
 
     @asynccontextmanager
     async def operator(self, later: timedelta = timedelta()):
-        diary = Diary(Client(ApiModel(self.world)), HOME, lambda: NOW + later)
-        task = asyncio.create_task(diary.run())
-        yield diary
+        history = LaunchHistory(Client(ApiModel(self.world)), HOME, lambda: NOW + later)
+        task = asyncio.create_task(history.run())
+        yield history
         await asyncio.sleep(60)
         task.cancel()
 
@@ -42,26 +42,26 @@ class Desk:
         return self.world.objects[CONFIG_MAP].get((HOME, NAME), {})
 
 
-def play(story) -> None:
-    virtual_time.run(story())
+def run_virtual(test) -> None:
+    virtual_time.run(test())
 
 
 def test_who_stood_by_and_saw_it_too_counts_it_once():
-    async def story() -> None:
+    async def test() -> None:
         desk = Desk()
         over = claim("Terminated", of=spec(launch=1), start_time=ago(60))
-        stand_by = Diary(Client(ApiModel(desk.world)), HOME, lambda: NOW)
+        stand_by = LaunchHistory(Client(ApiModel(desk.world)), HOME, lambda: NOW)
         stand_by.claim_changed(claim("Terminated", of=spec(launch=0), start_time=ago(7200)), None)
         async with desk.operator() as leader:
-            for diary in (leader, stand_by):
-                diary.claim_changed(over, None)
+            for history in (leader, stand_by):
+                history.claim_changed(over, None)
         assert [row.spec.launch for row in await stand_by.read()] == [1]
 
-    play(story)
+    run_virtual(test)
 
 
 def test_what_was_launched_and_is_gone_is_read_by_the_next_one():
-    async def story() -> None:
+    async def test() -> None:
         desk = Desk()
         for number in range(2):
             async with desk.operator() as diary:
@@ -73,11 +73,11 @@ def test_what_was_launched_and_is_gone_is_read_by_the_next_one():
                 ("2026-11-15T11:59:00+00:00", 1),
             ]
 
-    play(story)
+    run_virtual(test)
 
 
 def test_it_is_kept_for_an_hour():
-    async def story() -> None:
+    async def test() -> None:
         desk = Desk()
         async with desk.operator() as diary:
             diary.claim_changed(claim("Terminated", start_time=ago(60)), None)
@@ -86,24 +86,24 @@ def test_it_is_kept_for_an_hour():
         async with desk.operator(timedelta(minutes=59)) as diary:
             assert await diary.read() == []
 
-    play(story)
+    run_virtual(test)
 
 
 @pytest.mark.parametrize(
     "change", [(None, claim("Running")), (claim("Running"), claim("Running")), (claim("Claimed"), None)]
 )
 def test_what_is_there_or_was_never_launched_is_not_written(change):
-    async def story() -> None:
+    async def test() -> None:
         desk = Desk()
         async with desk.operator() as diary:
             diary.claim_changed(*change)
         assert desk.page == {}
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_page_that_nobody_can_read_tells_nothing_and_is_written_anew():
-    async def story() -> None:
+    async def test() -> None:
         desk = Desk()
         nonsense = {"metadata": {"name": NAME, "namespace": HOME}, "data": {"launches": "nonsense"}}
         desk.world.create(desk.world.kinds[CONFIG_MAP], nonsense, USER)
@@ -113,15 +113,15 @@ def test_a_page_that_nobody_can_read_tells_nothing_and_is_written_anew():
         async with desk.operator() as diary:
             assert len(await diary.read()) == 1
 
-    play(story)
+    run_virtual(test)
 
 
 def test_many_that_go_at_once_are_one_write():
-    async def story() -> None:
+    async def test() -> None:
         desk = Desk()
         async with desk.operator() as diary:
             for number in range(50):
                 diary.claim_changed(claim("Terminated", of=spec(launch=number), start_time=ago(60)), None)
         assert [change.resource for change in desk.world.history.journal].count(CONFIG_MAP) == 1
 
-    play(story)
+    run_virtual(test)

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from skysail.claims.limits.launch_limiter import Brake, Limit, Limits
-from skysail.claims.tracking.cloud_calls import seed
-from skysail.claims.types import Beneficiary, CloudInstanceSpec
+from skysail.claims.limits.launch_limiter import LaunchLimiter, LaunchLimits, RateLimit
+from skysail.claims.tracking.cloud_calls import seed_limiter
+from skysail.claims.types import CloudInstanceSpec, OwnerRef
 from tests.unit.claims.samples import NOW, ago, claim, spec
 
-LIMITS = Limits(
-    object=Limit(2, timedelta(minutes=10)),
-    namespace=Limit(4, timedelta(hours=1)),
-    cloud=Limit(6, timedelta(hours=1)),
+LIMITS = LaunchLimits(
+    object=RateLimit(2, timedelta(minutes=10)),
+    namespace=RateLimit(4, timedelta(hours=1)),
+    cloud=RateLimit(6, timedelta(hours=1)),
 )
 
 
@@ -29,12 +29,12 @@ class Clock:
         return NOW + timedelta(seconds=self.passed + self.set)
 
 
-def braked(*launches, clock: Clock | None = None) -> Brake:
+def braked(*launches, clock: Clock | None = None) -> LaunchLimiter:
     clock = clock or Clock()
-    brake = Brake(LIMITS, clock=lambda: clock.passed, now=clock.now)
+    limiter = LaunchLimiter(LIMITS, clock=lambda: clock.passed, now=clock.now)
     for of, age in launches:
-        brake.count(of, age)
-    return brake
+        limiter.record(of, age)
+    return limiter
 
 
 def before(seconds: float):
@@ -42,11 +42,11 @@ def before(seconds: float):
 
 
 def other(uid: str, namespace: str = "n", provider: str = "cloud") -> CloudInstanceSpec:
-    return CloudInstanceSpec(provider=provider, for_=Beneficiary(kind="Pod", namespace=namespace, name=uid, uid=uid))
+    return CloudInstanceSpec(provider=provider, owner=OwnerRef(kind="Pod", namespace=namespace, name=uid, uid=uid))
 
 
 def test_the_defaults_are_those_of_the_design():
-    limits = Limits()
+    limits = LaunchLimits()
     assert (limits.object.launches, limits.namespace.launches, limits.cloud.launches) == (5, 60, 300)
     assert (limits.object.within, limits.namespace.within) == (timedelta(minutes=10), timedelta(hours=1))
 
@@ -65,83 +65,87 @@ def test_the_defaults_are_those_of_the_design():
     ],
 )
 def test_each_limit_speaks_for_itself(launches, sentence):
-    told = braked(*launches).verdict(spec())
+    told = braked(*launches).check(spec())
     assert sentence in told
     assert bool(told) == bool(sentence)
 
 
 def test_the_next_one_is_told_and_comes():
     clock = Clock()
-    brake = braked((spec(), before(500)), (spec(), before(100)), clock=clock)
-    assert "at 12:01:40 UTC" in brake.verdict(spec())
+    limiter = braked((spec(), before(500)), (spec(), before(100)), clock=clock)
+    assert "at 12:01:40 UTC" in limiter.check(spec())
     clock.passed = 99
-    assert "at 12:01:40 UTC" in brake.verdict(spec())
+    assert "at 12:01:40 UTC" in limiter.check(spec())
     clock.passed = 100
-    assert brake.verdict(spec()) == ""
+    assert limiter.check(spec()) == ""
 
 
 def test_pods_that_do_the_same_work_are_one_object():
-    brake = braked((spec("u-1", work="job/0"), before(1)), (spec("u-2", work="job/0"), before(1)))
-    assert brake.verdict(spec("u-3", work="job/0"))
-    assert not brake.verdict(spec("u-1"))
+    limiter = braked((spec("u-1", work_key="job/0"), before(1)), (spec("u-2", work_key="job/0"), before(1)))
+    assert limiter.check(spec("u-3", work_key="job/0"))
+    assert not limiter.check(spec("u-1"))
 
 
 def test_what_came_to_nothing_does_not_count():
-    brake = braked((spec(), before(2)))
-    launched = brake.count(spec())
-    brake.take_back(spec(), launched)
-    assert brake.verdict(spec()) == ""
-    brake.take_back(spec(), launched)
-    brake.count(spec())
-    assert brake.verdict(spec())
+    limiter = braked((spec(), before(2)))
+    launch_time = limiter.record(spec())
+    limiter.undo(spec(), launch_time)
+    assert limiter.check(spec()) == ""
+    limiter.undo(spec(), launch_time)
+    limiter.record(spec())
+    assert limiter.check(spec())
 
 
 def test_launches_are_counted_in_whatever_order_they_are_told():
-    brake = braked((spec(), before(1)), (spec(), before(3000)), (spec(), before(2)))
-    assert "2 launches" in brake.verdict(spec())
+    limiter = braked((spec(), before(1)), (spec(), before(3000)), (spec(), before(2)))
+    assert "2 launches" in limiter.check(spec())
 
 
 @pytest.mark.parametrize("jump", [-86400, -60, 60, 86400])
 def test_a_clock_that_is_set_neither_opens_nor_holds_the_brake(jump):
     clock = Clock()
-    brake = braked((spec(), before(0)), (spec(), before(0)), clock=clock)
+    limiter = braked((spec(), before(0)), (spec(), before(0)), clock=clock)
     clock.set = jump
-    assert brake.verdict(spec())
+    assert limiter.check(spec())
     clock.passed = 600
-    assert brake.verdict(spec()) == ""
+    assert limiter.check(spec()) == ""
 
 
 def test_what_is_long_ago_is_forgotten_whoever_it_was_for():
-    brake = braked(*((other(str(n), str(n)), before(4000)) for n in range(50)), (spec(), before(0)))
-    assert len(brake._launches) == 3
+    limiter = braked(*((other(str(n), str(n)), before(4000)) for n in range(50)), (spec(), before(0)))
+    assert len(limiter._launches) == 3
 
 
 def test_a_new_process_knows_of_the_launches_before_it_also_of_those_that_ended():
-    launched = claim("Launching", nonce="theirs", of=spec("u-1", work="w"))
-    ended = claim("Terminated", of=spec("u-2", work="w"), start_time=ago(60))
-    never = claim("Terminated", of=spec("u-3", work="w"))
-    brake = braked()
-    seed(brake, [never, claim("Claimed", of=spec("u-4", work="w")), launched], NOW)
-    assert brake.verdict(spec("u-5", work="w")) == ""
-    brake = braked()
-    seed(brake, [launched, never, ended], NOW)
-    assert "2 launches" in brake.verdict(spec("u-5", work="w"))
+    launched = claim("Launching", nonce="theirs", of=spec("u-1", work_key="w"))
+    ended = claim("Terminated", of=spec("u-2", work_key="w"), start_time=ago(60))
+    never = claim("Terminated", of=spec("u-3", work_key="w"))
+    limiter = braked()
+    seed_limiter(limiter, [never, claim("Claimed", of=spec("u-4", work_key="w")), launched], NOW)
+    assert limiter.check(spec("u-5", work_key="w")) == ""
+    limiter = braked()
+    seed_limiter(limiter, [launched, never, ended], NOW)
+    assert "2 launches" in limiter.check(spec("u-5", work_key="w"))
 
 
 def test_launches_before_a_process_count_by_their_age():
     clock = Clock()
-    brake = braked(clock=clock)
-    seed(brake, [claim("Running", of=spec(f"u-{age}", work="w"), start_time=ago(age)) for age in (100, 300)], NOW)
+    limiter = braked(clock=clock)
+    seed_limiter(
+        limiter, [claim("Running", of=spec(f"u-{age}", work_key="w"), start_time=ago(age)) for age in (100, 300)], NOW
+    )
     clock.passed = 299
-    assert brake.verdict(spec("u-5", work="w"))
+    assert limiter.check(spec("u-5", work_key="w"))
     clock.passed = 301
-    assert brake.verdict(spec("u-5", work="w")) == ""
+    assert limiter.check(spec("u-5", work_key="w")) == ""
 
 
 def test_a_launch_that_is_said_to_be_in_the_future_is_one_of_now():
     clock = Clock()
-    brake = braked(clock=clock)
-    seed(brake, [claim("Running", of=spec(f"u-{n}", work="w"), start_time=ago(-86400)) for n in range(2)], NOW)
-    assert brake.verdict(spec("u-5", work="w"))
+    limiter = braked(clock=clock)
+    seed_limiter(
+        limiter, [claim("Running", of=spec(f"u-{n}", work_key="w"), start_time=ago(-86400)) for n in range(2)], NOW
+    )
+    assert limiter.check(spec("u-5", work_key="w"))
     clock.passed = 601
-    assert brake.verdict(spec("u-5", work="w")) == ""
+    assert limiter.check(spec("u-5", work_key="w")) == ""

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from skysail.cli import main
 from skysail.local.errors import Misused
-from skysail.local.images.rules import Copied, Rules
+from skysail.local.images.rules import CopiedDir, Rules
 from tests.support.index import Index
 
 
@@ -28,7 +28,7 @@ def test_images_are_added_listed_and_removed_by_command(tmp_path, monkeypatch):
     said = command("add", "team/app:*", "--copy", copy, "--entrypoint", "python3 -m 'my app'")
     assert "Images team/app:* run in" in said
     rule = Rules(tmp_path / "home" / "images.json").find("team/app:1")
-    assert (rule.copied, rule.entrypoint) == (Copied(f"{tmp_path}/code", "/workspace"), ("python3", "-m", "my app"))
+    assert (rule.copied, rule.entrypoint) == (CopiedDir(f"{tmp_path}/code", "/workspace"), ("python3", "-m", "my app"))
     assert "team/app:*" in command("list")
     command("rm", "team/app:*")
     assert "team/app:*" not in command("list")

@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from skysail.cli.commands import logs
-from tests.unit.kinds.training import builders as life
+from tests.unit.kinds.training import builders
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def test_what_is_no_rank_is_refused_with_the_roles(text):
 
 def test_each_line_has_its_rank_before_it_and_a_new_attempt_is_announced(capsys):
     say = logs._teller()
-    say(life.pod(0), "one")
-    say(life.pod(1, role="ps"), "two")
-    say(life.pod(0, number=1), "three")
+    say(builders.pod(0), "one")
+    say(builders.pod(1, role="ps"), "two")
+    say(builders.pod(0, number=1), "three")
     shown = capsys.readouterr()
     assert shown.out == "worker-0 | one\nps-1 | two\nworker-0 | three\n"
     assert shown.err == "attempt 1 on node node-0\n"

@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from skysail.cli.commands import status
-from skysail.local.cluster.control_client import HullStatus
+from skysail.local.cluster.control_client import LocalClusterStatus
 from skysail.local.cluster.supervisor import UnitStatus
-from skysail.local.reports.cloud_costs import Spending
+from skysail.local.reports.cloud_costs import CloudCosts
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from skysail.local.reports.cloud_costs import Spending
 )
 def test_the_header_says_whether_one_can_work_with_it(is_ready, states, want):
     units = tuple(UnitStatus(name=name, state=state) for name, state in zip("ab", states, strict=True))
-    shown = HullStatus(
+    shown = LocalClusterStatus(
         is_ready=is_ready,
         pid=1,
         started=0.0,
@@ -42,13 +42,13 @@ def spending(**change):
         "node": "modal.com",
         "is_simulated": True,
         "outage": "",
-        "strays": "",
+        "orphans": "",
         "live": 2,
         "unknown": 0,
         "usd_per_hour": 7.9,
         "usd": 0.123456,
     }
-    return Spending(**{**usual, **change})
+    return CloudCosts(**{**usual, **change})
 
 
 @pytest.mark.parametrize(
@@ -87,5 +87,5 @@ def test_what_a_price_means_is_said(accounts, want):
 
 
 def test_what_runs_without_a_claim_is_told_with_its_node():
-    clouds = [spending(strays="1 instance runs there without a claim."), spending()]
-    assert status._strays(clouds) == ["modal.com: 1 instance runs there without a claim."]
+    clouds = [spending(orphans="1 instance runs there without a claim."), spending()]
+    assert status._orphans(clouds) == ["modal.com: 1 instance runs there without a claim."]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from skysail.cloud.account import Order
+from skysail.cloud.account import LaunchSpec
 from skysail.cloud.provider import Container, Pod
-from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.ledger import Ledger
 from skysail.cloud.simulated.options import VARIABLE
 from skysail.cloud.simulated.vendors import Vendor
@@ -24,17 +24,17 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def account(*faults: Fault, vendor: Vendor = PLAIN, ledger: Ledger | None = None) -> Account:
-    return Account(vendor, Ledger() if ledger is None else ledger, now=now, script=faults)
+def account(*faults: Fault, vendor: Vendor = PLAIN, ledger: Ledger | None = None) -> SimulatedAccount:
+    return SimulatedAccount(vendor, Ledger() if ledger is None else ledger, now=now, script=faults)
 
 
-def order(simulate: str = "", *, claim: str = "claim", uid: str = "uid", **wishes: Any) -> Order:
-    given = {"cluster": "ours", "seconds": 600.0, **wishes}
+def order(simulate: str = "", *, claim: str = "claim", uid: str = "uid", **wishes: Any) -> LaunchSpec:
+    given = {"cluster": "ours", "max_lifetime": 600.0, **wishes}
     pod = Pod(uid=uid, namespace="default", name="pod", hostname="pod")
     container = Container(name="main", image="busybox", env=((VARIABLE, simulate),))
-    return Order(claim=claim, pod=pod, container=container, **given)
+    return LaunchSpec(claim=claim, pod=pod, container=container, **given)
 
 
-def told(account: Account) -> list[tuple[float, str]]:
+def told(account: SimulatedAccount) -> list[tuple[float, str]]:
     """When what happened."""
     return [(row.at, row.verb) for row in account.ledger.rows]

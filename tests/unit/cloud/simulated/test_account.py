@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from skysail.cloud.account import Gpus
-from skysail.cloud.errors import Gone, NoCapacity, Refused, Unsupported
+from skysail.cloud.account import GpuRequest
+from skysail.cloud.errors import Gone, NoCapacity, Rejected, Unsupported
 from skysail.cloud.provider import Ended
 from skysail.cloud.simulated.faults import Fault
 from skysail.cloud.simulated.ledger import Ledger, Row
-from skysail.cloud.simulated.options import Wishes
+from skysail.cloud.simulated.options import SimulationOptions
 from tests.support.virtual_time import run
 from tests.unit.cloud.simulated.shop import PLAIN, account, order, told
 
@@ -26,7 +26,7 @@ def test_an_instance_starts_runs_and_ends_and_is_billed_for_all_of_it():
         assert (made.state, made.created, made.usd_per_hour) == ("starting", 0.0, 3.6)
         await asyncio.sleep(100)
         assert told(cloud) == [(0.0, "create"), (2.0, "started"), (12.0, "exited"), (12.0, "ended")]
-        ended = await cloud.look(made.id)
+        ended = await cloud.get(made.id)
         assert ended == replace(
             made,
             state="ended",
@@ -44,11 +44,11 @@ def test_where_instances_linger_they_are_billed_until_they_are_ended():
         cloud = account(vendor=LINGERING)
         made = await cloud.create(order("run=1s"))
         await asyncio.sleep(50)
-        lingering = await cloud.look(made.id)
+        lingering = await cloud.get(made.id)
         assert (lingering.state, lingering.exit.code, lingering.ended) == ("running", 0, None)
-        await cloud.end(made.id, 0)
+        await cloud.terminate(made.id, 0)
         await asyncio.sleep(0.1)
-        assert (await cloud.look(made.id)).usd_total == pytest.approx(0.05)
+        assert (await cloud.get(made.id)).usd_total == pytest.approx(0.05)
 
     run(main())
 
@@ -65,9 +65,9 @@ def test_where_instances_linger_they_are_billed_until_they_are_ended():
 def test_the_cloud_ends_it_by_itself(vendor, simulate, seconds, want):
     async def main():
         cloud = account(vendor=vendor)
-        made = await cloud.create(order(simulate, seconds=seconds))
+        made = await cloud.create(order(simulate, max_lifetime=seconds))
         await asyncio.sleep(3000)
-        ended = await cloud.look(made.id)
+        ended = await cloud.get(made.id)
         assert (ended.ended, ended.exit.code, ended.exit.reason) == want
 
     run(main())
@@ -80,7 +80,7 @@ def test_a_preempted_instance_says_so_also_before_it_started():
         await asyncio.sleep(1)
         await cloud.preempt(made.id)
         await asyncio.sleep(1)
-        ended = await cloud.look(made.id)
+        ended = await cloud.get(made.id)
         assert (ended.state, ended.exit.reason, ended.exit.started) == ("ended", "Preempted", None)
 
     run(main())
@@ -92,9 +92,9 @@ def test_a_pretended_program_obeys(grace, code):
         cloud = account()
         made = await cloud.create(order("run=1h"))
         await asyncio.sleep(5)
-        await cloud.end(made.id, grace)
+        await cloud.terminate(made.id, grace)
         await asyncio.sleep(0.1)
-        ended = await cloud.look(made.id)
+        ended = await cloud.get(made.id)
         assert (ended.ended, ended.exit.code) == (5.0, code)
 
     run(main())
@@ -104,10 +104,10 @@ def test_what_is_ended_while_it_starts_has_no_exit():
     async def main():
         cloud = account()
         made = await cloud.create(order())
-        await cloud.end(made.id, 30)
+        await cloud.terminate(made.id, 30)
         await asyncio.sleep(0.1)
         assert told(cloud) == [(0.0, "create"), (0.0, "end asked"), (0.0, "ended")]
-        assert (await cloud.look(made.id)).exit is None
+        assert (await cloud.get(made.id)).exit is None
 
     run(main())
 
@@ -117,11 +117,11 @@ def test_an_end_may_take_a_while_and_is_billed_meanwhile():
         cloud = account()
         made = await cloud.create(order("end=90s"))
         await asyncio.sleep(5)
-        await cloud.end(made.id, 0)
+        await cloud.terminate(made.id, 0)
         await asyncio.sleep(80)
-        assert (await cloud.look(made.id)).state == "running"
+        assert (await cloud.get(made.id)).state == "running"
         await asyncio.sleep(20)
-        assert (await cloud.look(made.id)).ended == 95.0
+        assert (await cloud.get(made.id)).ended == 95.0
 
     run(main())
 
@@ -131,13 +131,13 @@ def test_an_ended_instance_is_forgotten_after_a_while():
         cloud = account(vendor=replace(PLAIN, remembers=100.0))
         made = await cloud.create(order())
         await asyncio.sleep(12 + 99)
-        assert (await cloud.list()).instances == (await cloud.look(made.id),)
+        assert (await cloud.list()).instances == (await cloud.get(made.id),)
         assert [piece async for piece in cloud.output(made.id)] != []
         await asyncio.sleep(2)
         assert (await cloud.list()).instances == ()
-        assert await cloud.look(made.id) is None
+        assert await cloud.get(made.id) is None
         with pytest.raises(Gone):
-            await cloud.end(made.id, 0)
+            await cloud.terminate(made.id, 0)
         with pytest.raises(Gone):
             await anext(cloud.output(made.id))
 
@@ -150,7 +150,7 @@ def test_a_new_instance_is_missing_from_listings_for_as_long_as_they_lag():
         made = await cloud.create(order("run=1h"))
         await asyncio.sleep(2.5)
         assert (await cloud.list()).instances == ()
-        assert (await cloud.look(made.id)).id == made.id
+        assert (await cloud.get(made.id)).id == made.id
         await asyncio.sleep(0.5)
         assert [instance.id for instance in (await cloud.list()).instances] == [made.id]
 
@@ -162,12 +162,12 @@ def test_a_hidden_instance_is_denied_to_everybody_and_lives():
         cloud = account()
         made = await cloud.create(order("hidden=10s,run=1h"))
         await asyncio.sleep(9)
-        assert await cloud.look(made.id) is None
+        assert await cloud.get(made.id) is None
         assert (await cloud.list()).instances == ()
         with pytest.raises(Gone):
-            await cloud.end(made.id, 0)
+            await cloud.terminate(made.id, 0)
         await asyncio.sleep(1)
-        assert (await cloud.look(made.id)).state == "running"
+        assert (await cloud.get(made.id)).state == "running"
 
     run(main())
 
@@ -180,22 +180,28 @@ def test_a_caller_who_leaves_does_not_undo_the_call():
         calling.cancel()
         await asyncio.sleep(25)
         (made,) = (await cloud.list()).instances
-        calling = asyncio.create_task(cloud.end(made.id, 0))
+        calling = asyncio.create_task(cloud.terminate(made.id, 0))
         await asyncio.sleep(10)
         calling.cancel()
         await asyncio.sleep(25)
-        assert (await cloud.look(made.id)).ended == 65.0
+        assert (await cloud.get(made.id)).ended == 65.0
 
     run(main())
 
 
 @pytest.mark.parametrize(
     ("gpus", "members", "usd"),
-    [(None, 1, 3.6), (None, 2, 7.2), (Gpus("A"), 1, 7.2), (Gpus("B", 4), 2, 288.0), (Gpus("", 2), 1, 14.4)],
+    [
+        (None, 1, 3.6),
+        (None, 2, 7.2),
+        (GpuRequest("A"), 1, 7.2),
+        (GpuRequest("B", 4), 2, 288.0),
+        (GpuRequest("", 2), 1, 14.4),
+    ],
 )
 def test_the_price_is_of_all_gpus_of_all_members(gpus, members, usd):
     async def main():
-        assert (await account().create(order(gpus=gpus, members=members))).usd_per_hour == usd
+        assert (await account().create(order(gpus=gpus, replicas=members))).usd_per_hour == usd
 
     run(main())
 
@@ -223,9 +229,9 @@ def test_no_capacity_is_wished_for_so_many_times_by_pod_whatever_the_claim():
 def test_a_wish_that_nobody_understands_makes_nothing():
     async def main():
         cloud = account()
-        with pytest.raises(Refused, match="SKYSAIL_SIMULATE") as refused:
+        with pytest.raises(Rejected, match="SKYSAIL_SIMULATE") as rejected:
             await cloud.create(order("start=soon"))
-        assert refused.value.reason == "InvalidSimulation"
+        assert rejected.value.reason == "InvalidSimulation"
         assert [row.verb for row in cloud.ledger.rows] == ["refused"]
 
     run(main())
@@ -234,12 +240,12 @@ def test_a_wish_that_nobody_understands_makes_nothing():
 def test_a_foreign_instance_runs_until_somebody_ends_it():
     async def main():
         cloud = account()
-        made = cloud.plant(claim="theirs", cluster="another")
+        made = cloud.inject_orphan(claim="theirs", cluster="another")
         await asyncio.sleep(1e6)
-        assert (await cloud.look(made.id)).state == "running"
-        await cloud.end(made.id, 0)
+        assert (await cloud.get(made.id)).state == "running"
+        await cloud.terminate(made.id, 0)
         await asyncio.sleep(1)
-        assert (await cloud.look(made.id)).state == "ended"
+        assert (await cloud.get(made.id)).state == "ended"
 
     run(main())
 
@@ -257,7 +263,7 @@ def test_where_nothing_runs_there_is_nothing_to_enter():
 def test_every_change_of_a_claim_is_told():
     async def main():
         cloud = account()
-        changes = cloud.changes()
+        changes = cloud.watch()
         await cloud.create(order(claim="one"))
         heard = [(await anext(changes), asyncio.get_running_loop().time()) for _ in range(2)]
         assert heard == [("one", 0.0), ("one", 2.0)]
@@ -273,17 +279,17 @@ def test_an_account_that_is_opened_again_goes_on(tmp_path, pause):
         path = tmp_path / "ledger.jsonl"
         cloud = account(ledger=Ledger.open(path, mark="m"))
         made = await cloud.create(order("exit=37"))
-        foreign = cloud.plant(cluster="another")
+        foreign = cloud.inject_orphan(cluster="another")
         await asyncio.sleep(min(pause, 5.0))
         await cloud.close()
         await asyncio.sleep(max(pause - 5.0, 0.0))
         again = account(ledger=Ledger.open(path, mark="m"))
-        assert await again.look(made.id) == cloud.ledger.instances[made.id]
+        assert await again.get(made.id) == cloud.ledger.instances[made.id]
         await asyncio.sleep(100)
-        ended = await again.look(made.id)
+        ended = await again.get(made.id)
         assert (ended.state, ended.exit.code) == ("ended", 37)
         assert ended.ended == max(12.0, pause)
-        assert (await again.look(foreign.id)).state == "running"
+        assert (await again.get(foreign.id)).state == "running"
         assert (await again.create(order())).id not in {made.id, foreign.id}
         await again.close()
 
@@ -306,7 +312,7 @@ def test_no_id_comes_back_when_the_ledger_was_lost(tmp_path):
 @pytest.mark.parametrize("came_to", [1, 2, 3], ids=["made", "started", "exited"])
 def test_an_end_that_was_asked_for_is_done_by_who_opens_it_again(vendor, came_to):
     rows = [
-        Row(at=-9.0, verb="create", instance="i", seconds=3600.0, wishes=Wishes(start=20.0, run=1800.0)),
+        Row(at=-9.0, verb="create", instance="i", seconds=3600.0, options=SimulationOptions(start=20.0, run=1800.0)),
         Row(at=-5.0, verb="started", instance="i"),
         Row(at=-2.0, verb="exited", instance="i", exit=Ended(code=0, reason="Completed", ended=-2.0)),
     ]
@@ -317,6 +323,6 @@ def test_an_end_that_was_asked_for_is_done_by_who_opens_it_again(vendor, came_to
             ledger.write(row)
         cloud = account(vendor=vendor, ledger=ledger)
         await asyncio.sleep(1)
-        assert (await cloud.look("i")).ended == 0.0
+        assert (await cloud.get("i")).ended == 0.0
 
     run(main())

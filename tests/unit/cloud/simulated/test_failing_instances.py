@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.provider import Ended, Output, Running
 from skysail.cloud.simulated import billing
-from skysail.cloud.simulated.account import Account
+from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.ledger import Ledger, Row
 from tests.support.virtual_time import run
 from tests.unit.cloud.simulated.shop import PLAIN, account, now, order
@@ -43,7 +43,7 @@ class Broken:
         self._stopped = asyncio.Event()
         self.pods: set[str] = set()
 
-    async def prepare(self, pod: object) -> str:
+    async def create_sandbox(self, pod: object) -> str:
         self.pods.add(pod.uid)
         self._fail("prepare")
         return "10.0.0.1"
@@ -73,7 +73,7 @@ class Broken:
         self._fail("stop")
         self._stopped.set()
 
-    async def release(self, pod: str) -> None:
+    async def remove_sandbox(self, pod: str) -> None:
         self._fail("release")
         self._stopped.set()
         self.pods.discard(pod)
@@ -98,8 +98,8 @@ class FullLedger(Ledger):
         super().write(row)
 
 
-def open_account(provider: Broken, vendor=PLAIN) -> Account:
-    return Account(vendor, Ledger(), now=now, provider=provider)
+def open_account(provider: Broken, vendor=PLAIN) -> SimulatedAccount:
+    return SimulatedAccount(vendor, Ledger(), now=now, provider=provider)
 
 
 @pytest.mark.parametrize("vendor", [PLAIN, LINGERING], ids=["ends", "lingers"])
@@ -111,11 +111,11 @@ def test_an_instance_that_fails_anywhere_can_be_ended_and_is_billed_no_more(step
         cloud = open_account(Broken(step, error, times), vendor)
         made = await cloud.create(order())
         await asyncio.sleep(60)
-        if (await cloud.look(made.id)).state != "ended":
+        if (await cloud.get(made.id)).state != "ended":
             with contextlib.suppress(asyncio.CancelledError):  # injected into the call itself
-                await cloud.end(made.id, 5)
+                await cloud.terminate(made.id, 5)
         await asyncio.sleep(300)
-        ended = await cloud.look(made.id)
+        ended = await cloud.get(made.id)
         assert (ended.state, ended.usd_total is not None) == ("ended", True)
         assert ended.exit is not None
         assert billing.billable(cloud.ledger.rows) == ()
@@ -133,13 +133,13 @@ def test_a_failure_that_nobody_foresaw_is_reported_without_being_asked(step, cap
         cloud = open_account(provider, LINGERING)
         made = await cloud.create(order())
         await asyncio.sleep(60)
-        ended = await cloud.look(made.id)
+        ended = await cloud.get(made.id)
         assert (ended.state, ended.exit.reason) == ("ended", "InstanceFailed")
         assert "TypeError" in ended.exit.message
         assert "lambda" not in ended.exit.message, "an unforeseen text could quote a secret"
         assert provider.pods == set(), "nothing of it runs on"
         assert billing.billable(cloud.ledger.rows) == ()
-        await cloud.end(made.id, 0)
+        await cloud.terminate(made.id, 0)
         await cloud.close()
 
     run(main())
@@ -153,10 +153,10 @@ def test_an_instance_whose_state_cannot_be_recorded_ends_when_the_disk_has_room_
         cloud = account(ledger=ledger)
         made = await cloud.create(order("exit=37"))
         await asyncio.sleep(300)
-        assert (await cloud.look(made.id)).state != "ended" or verb == "started"
+        assert (await cloud.get(made.id)).state != "ended" or verb == "started"
         ledger.is_full = False
         await asyncio.sleep(60)
-        ended = await cloud.look(made.id)
+        ended = await cloud.get(made.id)
         assert ended.state == "ended"
         assert ended.exit.code == (128 if verb == "started" else 37)
         await cloud.close()
@@ -174,9 +174,9 @@ def test_a_program_that_does_not_end_when_it_is_stopped_does_not_keep_the_instan
         cloud = open_account(provider)
         made = await cloud.create(order())
         await asyncio.sleep(10)
-        await cloud.end(made.id, 5)
+        await cloud.terminate(made.id, 5)
         await asyncio.sleep(60)
-        ended = await cloud.look(made.id)
+        ended = await cloud.get(made.id)
         assert (ended.state, ended.exit.reason, ended.exit.code) == ("ended", "InstanceFailed", 137)
         assert provider.pods == set()
         await cloud.close()
@@ -193,9 +193,9 @@ def test_an_instance_that_lost_its_task_is_ended_and_can_be_asked_to_end():
         (task,) = [task for task in asyncio.all_tasks() if "Life.run" in repr(task)]
         task.cancel()
         await asyncio.sleep(1)
-        ended = await cloud.look(made.id)
+        ended = await cloud.get(made.id)
         assert (ended.state, ended.exit.reason) == ("ended", "InstanceFailed")
-        await cloud.end(made.id, 0)
+        await cloud.terminate(made.id, 0)
         assert billing.billable(cloud.ledger.rows) == ()
         assert provider.pods == set()
         await cloud.close()

@@ -8,28 +8,28 @@ import pytest
 from msgspec.structs import replace
 
 from skysail.cloud.account import Inventory
-from skysail.cloud.errors import Gone, NoCapacity, Refused, Throttled, Unknown
-from skysail.cloud.simulated.faults import WHATS, Fault
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
+from skysail.cloud.simulated.faults import FAULTS_BY_OPERATION, Fault
 from tests.support.virtual_time import run
 from tests.unit.cloud.simulated.shop import PLAIN, account, order, told
 
 ERRORS = {
-    "lost": Unknown,
-    "lost-done": Unknown,
-    "500": Unknown,
-    "500-done": Unknown,
-    "malformed": Unknown,
-    "401": Refused,
-    "402": Refused,
+    "lost": OutcomeUnknown,
+    "lost-done": OutcomeUnknown,
+    "500": OutcomeUnknown,
+    "500-done": OutcomeUnknown,
+    "malformed": OutcomeUnknown,
+    "401": Rejected,
+    "402": Rejected,
     "404": Gone,
-    "409": Unknown,
+    "409": OutcomeUnknown,
     "429": Throttled,
     "no-capacity": NoCapacity,
 }
 DONE = {"lost-done", "500-done", "malformed"}
 
 
-@pytest.mark.parametrize("what", [what for what in WHATS["create"] if what in ERRORS])
+@pytest.mark.parametrize("what", [what for what in FAULTS_BY_OPERATION["create"] if what in ERRORS])
 def test_a_create_goes_wrong_once_and_its_effect_is_as_told(what):
     async def main():
         cloud = account(Fault(on="create", at=2, what=what))
@@ -44,24 +44,24 @@ def test_a_create_goes_wrong_once_and_its_effect_is_as_told(what):
     run(main())
 
 
-@pytest.mark.parametrize("what", [what for what in WHATS["end"] if what in ERRORS])
+@pytest.mark.parametrize("what", [what for what in FAULTS_BY_OPERATION["end"] if what in ERRORS])
 def test_an_end_goes_wrong_once_and_its_effect_is_as_told(what):
     async def main():
         cloud = account(Fault(on="end", at=1, what=what))
         made = await cloud.create(order("run=1h"))
         await asyncio.sleep(5)
         with pytest.raises(ERRORS[what]):
-            await cloud.end(made.id, 0)
+            await cloud.terminate(made.id, 0)
         await asyncio.sleep(1)
-        assert (await cloud.look(made.id)).state == ("ended" if what in DONE else "running")
-        await cloud.end(made.id, 0)
+        assert (await cloud.get(made.id)).state == ("ended" if what in DONE else "running")
+        await cloud.terminate(made.id, 0)
         await asyncio.sleep(1)
-        assert (await cloud.look(made.id)).state == "ended"
+        assert (await cloud.get(made.id)).state == "ended"
 
     run(main())
 
 
-@pytest.mark.parametrize("what", [what for what in WHATS["list"] if what in ERRORS])
+@pytest.mark.parametrize("what", [what for what in FAULTS_BY_OPERATION["list"] if what in ERRORS])
 def test_a_listing_may_fail(what):
     async def main():
         cloud = account(Fault(on="list", at=1, what=what))
@@ -93,34 +93,34 @@ def test_a_look_may_deny_what_is_there_and_admit_it_later():
     async def main():
         cloud = account(Fault(on="look", at=1, what="404"))
         made = await cloud.create(order())
-        assert await cloud.look(made.id) is None
-        assert await cloud.look(made.id) == made
+        assert await cloud.get(made.id) is None
+        assert await cloud.get(made.id) == made
 
     run(main())
 
 
-@pytest.mark.parametrize("what", [what for what in WHATS["look"] if what in ERRORS and what != "404"])
+@pytest.mark.parametrize("what", [what for what in FAULTS_BY_OPERATION["look"] if what in ERRORS and what != "404"])
 def test_a_look_may_fail(what):
     async def main():
         cloud = account(Fault(on="look", at=1, what=what))
         made = await cloud.create(order())
         with pytest.raises(ERRORS[what]):
-            await cloud.look(made.id)
-        assert await cloud.look(made.id) == made
+            await cloud.get(made.id)
+        assert await cloud.get(made.id) == made
 
     run(main())
 
 
-@pytest.mark.parametrize("on", list(WHATS))
+@pytest.mark.parametrize("on", list(FAULTS_BY_OPERATION))
 def test_a_slow_answer_takes_its_time(on):
     async def main():
         cloud = account(Fault(on=on, what="slow", seconds=45.0))
-        planted = cloud.plant()
+        planted = cloud.inject_orphan()
         calls = {
             "create": lambda: cloud.create(order()),
-            "end": lambda: cloud.end(planted.id, 0),
+            "end": lambda: cloud.terminate(planted.id, 0),
             "list": cloud.list,
-            "look": lambda: cloud.look(planted.id),
+            "look": lambda: cloud.get(planted.id),
         }
         await calls[on]()
         assert asyncio.get_running_loop().time() == 45.0
@@ -170,7 +170,7 @@ def test_a_preemption_comes_before_a_long_program_ends():
         cloud = account(Fault(on="create", what="preempted", seconds=5.0))
         made = await cloud.create(order("run=1h"))
         await asyncio.sleep(100)
-        ended = await cloud.look(made.id)
+        ended = await cloud.get(made.id)
         assert (ended.ended, ended.exit.reason) == (7.0, "Preempted")
 
     run(main())
@@ -189,9 +189,9 @@ def test_an_instance_may_show_late(what, is_found):
         cloud = account(Fault(on="create", what=what))
         made = await cloud.create(order("run=1h"))
         assert (await cloud.list()).instances == ()
-        assert (await cloud.look(made.id) is not None) == is_found
+        assert (await cloud.get(made.id) is not None) == is_found
         await asyncio.sleep(30)
-        assert (await cloud.list()).instances == (await cloud.look(made.id),)
+        assert (await cloud.list()).instances == (await cloud.get(made.id),)
 
     run(main())
 
@@ -200,12 +200,12 @@ def test_an_end_may_be_accepted_and_forgotten_until_it_is_asked_for_again():
     async def main():
         cloud = account(Fault(on="end", at=1, what="end-ignored"))
         made = await cloud.create(order("run=1h"))
-        await cloud.end(made.id, 0)
+        await cloud.terminate(made.id, 0)
         await asyncio.sleep(100)
-        assert (await cloud.look(made.id)).state == "running"
-        await cloud.end(made.id, 0)
+        assert (await cloud.get(made.id)).state == "running"
+        await cloud.terminate(made.id, 0)
         await asyncio.sleep(1)
-        assert (await cloud.look(made.id)).state == "ended"
+        assert (await cloud.get(made.id)).state == "ended"
 
     run(main())
 
@@ -214,11 +214,11 @@ def test_an_end_may_be_slow():
     async def main():
         cloud = account(Fault(on="end", what="slow-end"))
         made = await cloud.create(order("run=1h"))
-        await cloud.end(made.id, 0)
+        await cloud.terminate(made.id, 0)
         await asyncio.sleep(29)
-        assert (await cloud.look(made.id)).state == "starting"
+        assert (await cloud.get(made.id)).state == "starting"
         await asyncio.sleep(2)
-        assert (await cloud.look(made.id)).ended == 30.0
+        assert (await cloud.get(made.id)).ended == 30.0
 
     run(main())
 
@@ -226,7 +226,7 @@ def test_an_end_may_be_slow():
 def test_a_create_may_be_done_long_after_everybody_stopped_waiting():
     async def main():
         cloud = account(Fault(on="create", at=1, what="lost-later", seconds=150.0))
-        with pytest.raises(Unknown):
+        with pytest.raises(OutcomeUnknown):
             await cloud.create(order())
         await asyncio.sleep(149)
         assert (await cloud.list()).instances == ()
@@ -240,13 +240,13 @@ def test_a_create_may_be_done_long_after_everybody_stopped_waiting():
 def test_a_cloud_that_is_down_answers_nothing_and_what_runs_there_runs_on():
     async def main():
         cloud = account(Fault(what="lost", since=1.0, until=3601.0))
-        made = await cloud.create(order("run=30m", seconds=7200.0))
+        made = await cloud.create(order("run=30m", max_lifetime=7200.0))
         await asyncio.sleep(1)
-        for call in (cloud.list(), cloud.look(made.id), cloud.end(made.id, 0), cloud.create(order())):
-            with pytest.raises(Unknown):
+        for call in (cloud.list(), cloud.get(made.id), cloud.terminate(made.id, 0), cloud.create(order())):
+            with pytest.raises(OutcomeUnknown):
                 await call
         await asyncio.sleep(3600)
-        assert (await cloud.look(made.id)).ended == 1802.0
+        assert (await cloud.get(made.id)).ended == 1802.0
 
     run(main())
 
@@ -254,7 +254,7 @@ def test_a_cloud_that_is_down_answers_nothing_and_what_runs_there_runs_on():
 def test_a_wished_fault_befalls_the_first_create_of_a_pod_only():
     async def main():
         cloud = account()
-        with pytest.raises(Unknown):
+        with pytest.raises(OutcomeUnknown):
             await cloud.create(order("create=lost-done", claim="one"))
         await cloud.create(order("create=lost-done", claim="two"))
         assert [instance.claim for instance in (await cloud.list()).instances] == ["one", "two"]
@@ -265,7 +265,7 @@ def test_a_wished_fault_befalls_the_first_create_of_a_pod_only():
 def test_the_first_fault_that_fits_counts():
     async def main():
         cloud = account(Fault(on="list", at=2, what="empty"), Fault(on="list", what="500"))
-        with pytest.raises(Unknown):
+        with pytest.raises(OutcomeUnknown):
             await cloud.list()
         assert (await cloud.list()).complete
 
@@ -286,7 +286,7 @@ def test_calls_are_counted_by_kind():
         made = await cloud.create(order())
         await cloud.list()
         await cloud.list()
-        await cloud.look(made.id)
+        await cloud.get(made.id)
         assert cloud.script.calls == {"create": 1, "list": 2, "look": 1}
 
     run(main())

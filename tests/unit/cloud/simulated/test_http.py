@@ -14,12 +14,12 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from skysail.base import unix_sockets
-from skysail.cloud.errors import Gone, NoCapacity, ProviderError, Refused, Throttled, Unknown, Unsupported
-from skysail.cloud.provider import File, Files, Volume
-from skysail.cloud.simulated.account import Account
-from skysail.cloud.simulated.faults import WHATS, Fault
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
+from skysail.cloud.provider import File, ProjectedFiles, Volume
+from skysail.cloud.simulated.account import SimulatedAccount
+from skysail.cloud.simulated.faults import FAULTS_BY_OPERATION, Fault
 from skysail.cloud.simulated.http.client import RemoteAccount
-from skysail.cloud.simulated.http.protocol import Problem
+from skysail.cloud.simulated.http.protocol import ErrorMessage
 from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.ledger import Ledger
 from tests.unit.cloud.simulated.shop import PLAIN, order
@@ -34,8 +34,8 @@ QUICK = replace(PLAIN, start=0.0, run=3600.0)
 @asynccontextmanager
 async def shop(
     *faults: Fault, token: str = "right", seconds: float = 20.0
-) -> AsyncIterator[tuple[Account, RemoteAccount]]:
-    account = Account(QUICK, Ledger(), now=time.time, script=faults)
+) -> AsyncIterator[tuple[SimulatedAccount, RemoteAccount]]:
+    account = SimulatedAccount(QUICK, Ledger(), now=time.time, script=faults)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "clouds.sock"
         runner = await serve([account], "right", path)
@@ -54,7 +54,7 @@ async def remote(path: Path, token: str = "right", seconds: float = 20.0) -> Asy
         await client.close()
 
 
-@pytest.mark.parametrize("what", [what for what in WHATS["create"] if what in ERRORS])
+@pytest.mark.parametrize("what", [what for what in FAULTS_BY_OPERATION["create"] if what in ERRORS])
 async def test_a_create_that_goes_wrong_is_told_as_it_is_and_called_once(what):
     async with shop(Fault(on="create", at=1, what=what)) as (account, client):
         with pytest.raises(ERRORS[what]):
@@ -63,32 +63,32 @@ async def test_a_create_that_goes_wrong_is_told_as_it_is_and_called_once(what):
         assert account.script.calls["create"] == 1
 
 
-@pytest.mark.parametrize("what", [what for what in WHATS["list"] if what in ERRORS])
+@pytest.mark.parametrize("what", [what for what in FAULTS_BY_OPERATION["list"] if what in ERRORS])
 async def test_a_listing_that_goes_wrong_is_no_listing(what):
     async with shop(Fault(on="list", what=what)) as (_, client):
         with pytest.raises(ERRORS[what]):
             await client.list()
 
 
-@pytest.mark.parametrize("what", [what for what in WHATS["look"] if what in ERRORS and what != "404"])
+@pytest.mark.parametrize("what", [what for what in FAULTS_BY_OPERATION["look"] if what in ERRORS and what != "404"])
 async def test_a_look_that_goes_wrong_is_no_absence(what):
     async with shop(Fault(on="look", what=what)) as (_, client):
         with pytest.raises(ERRORS[what]):
-            await client.look("simulated-plain-1")
+            await client.get("simulated-plain-1")
 
 
-@pytest.mark.parametrize("what", [what for what in WHATS["end"] if what in ERRORS])
+@pytest.mark.parametrize("what", [what for what in FAULTS_BY_OPERATION["end"] if what in ERRORS])
 async def test_an_end_that_goes_wrong_is_told_as_it_is(what):
     async with shop(Fault(on="end", what=what)) as (_, client):
         made = await client.create(order())
         with pytest.raises(ERRORS[what]):
-            await client.end(made.id, 0)
+            await client.terminate(made.id, 0)
 
 
 async def test_an_answer_that_takes_too_long_is_unknown_and_the_instance_is_made_all_the_same():
     async with shop(Fault(on="create", what="slow", seconds=3.0), seconds=2.0) as (account, client):
-        changes = account.changes()
-        with pytest.raises(Unknown, match="gave no answer"):
+        changes = account.watch()
+        with pytest.raises(OutcomeUnknown, match="gave no answer"):
             await client.create(order(claim="slow"))
         assert await anext(changes) == "slow"
         assert len((await account.list()).instances) == 1
@@ -96,7 +96,7 @@ async def test_an_answer_that_takes_too_long_is_unknown_and_the_instance_is_made
 
 async def test_however_many_are_listened_to_there_is_room_for_a_call():
     async with shop(seconds=60.0) as (account, client):
-        ids = [account.plant().id for _ in range(150)]
+        ids = [account.inject_orphan().id for _ in range(150)]
         listening_to = [asyncio.create_task(anext(client.output(id_), None)) for id_ in ids]
         await asyncio.sleep(0.1)
         assert len((await client.list()).instances) == len(ids)
@@ -108,29 +108,29 @@ async def test_however_many_are_listened_to_there_is_room_for_a_call():
 @pytest.mark.parametrize("token", ["wrong", "", "é", "rightly"])
 async def test_a_wrong_token_is_refused_for_everything(token):
     async with shop(token=token) as (account, client):
-        planted = account.plant()
+        planted = account.inject_orphan()
         for call in (
             client.create(order()),
             client.list(),
-            client.look(planted.id),
-            client.end(planted.id, 0),
+            client.get(planted.id),
+            client.terminate(planted.id, 0),
             anext(client.output(planted.id)),
             client.exec(planted.id, ("true",), stdin=False, tty=False),
             client.dial(planted.id, 80),
         ):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(Rejected) as rejected:
                 await call
-            assert refused.value.reason == "Unauthorized"
+            assert rejected.value.reason == "Unauthorized"
         assert [row.verb for row in account.ledger.rows if row.instance != planted.id] == []
         assert account.script.calls == {}
 
 
 async def test_where_nobody_listens_nothing_is_known(tmp_path):
     async with remote(tmp_path / "nobody.sock") as client:
-        for call in (client.create(order()), client.list(), client.look("i"), client.end("i", 0)):
-            with pytest.raises(Unknown):
+        for call in (client.create(order()), client.list(), client.get("i"), client.terminate("i", 0)):
+            with pytest.raises(OutcomeUnknown):
                 await call
-        with pytest.raises(Unknown):
+        with pytest.raises(OutcomeUnknown):
             await client.dial("i", 80)
 
 
@@ -165,8 +165,8 @@ async def test_a_strange_answer_says_nothing(tmp_path, status, body):
     await runner.setup()
     await web.SockSite(runner, unix_sockets.listen(tmp_path / "strange.sock")).start()
     async with remote(tmp_path / "strange.sock") as client:
-        for call in (client.create(order()), client.list(), client.look("i")):
-            with pytest.raises(Unknown):
+        for call in (client.create(order()), client.list(), client.get("i")):
+            with pytest.raises(OutcomeUnknown):
                 await call
     await runner.cleanup()
 
@@ -175,7 +175,7 @@ async def test_the_socket_is_for_its_owner_only_and_may_lie_deep(tmp_path):
     folder = tmp_path.joinpath(*["deep" * 10] * 5)
     folder.mkdir(parents=True)
     path = folder / "clouds.sock"
-    account = Account(QUICK, Ledger(), now=time.time)
+    account = SimulatedAccount(QUICK, Ledger(), now=time.time)
     runner = await serve([account], "right", path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert {type(address) for address in runner.addresses} == {str}, "paths only, and no port"
@@ -188,23 +188,23 @@ async def test_the_socket_is_for_its_owner_only_and_may_lie_deep(tmp_path):
 @pytest.mark.parametrize("name", ["a/b", "../instances", "a?b=c#d", "é %2F", "."])
 async def test_an_id_is_never_a_path(name):
     async with shop() as (account, client):
-        account.plant()
-        assert await client.look(name) is None
+        account.inject_orphan()
+        assert await client.get(name) is None
         with pytest.raises(Gone):
-            await client.end(name, 0)
+            await client.terminate(name, 0)
 
 
 async def test_an_order_brings_its_files_along():
     async with shop() as (_, client):
         wanted = order()
-        files = Files((File("big", b"\xff" * 3 * 2**20),))
-        pod = replace(wanted.pod, volumes=(Volume("v", files),))
+        projected_files = ProjectedFiles((File("big", b"\xff" * 3 * 2**20),))
+        pod = replace(wanted.pod, volumes=(Volume("v", projected_files),))
         assert (await client.create(replace(wanted, pod=pod))).claim == "claim"
 
 
 async def test_what_is_no_order_is_refused():
     async with shop() as (account, client):
-        with pytest.raises(Refused, match="cannot be read"):
+        with pytest.raises(Rejected, match="cannot be read"):
             await client._call("POST", "/instances", body=b"{}")
         assert account.ledger.rows == []
 
@@ -219,11 +219,11 @@ async def test_a_cloud_that_is_not_there_is_told():
 async def test_changes_are_told_again_after_the_connection_broke(monkeypatch):
     monkeypatch.setattr("skysail.cloud.simulated.http.client._AGAIN_SECONDS", 0.01)
     async with shop() as (account, client):
-        changes = client.changes()
+        changes = client.watch()
         for claim in ("one", "two"):
             hearing = asyncio.create_task(_until(changes, claim))
             while not hearing.done():  # nobody is told what happened before
-                account.plant(claim=claim)
+                account.inject_orphan(claim=claim)
                 await asyncio.wait({hearing}, timeout=0.02)
             await hearing
             for connection in list(client._session.connector._acquired):
@@ -242,7 +242,7 @@ async def test_a_connection_for_changes_that_ends_at_once_is_not_opened_again_at
                 yield nothing
 
         monkeypatch.setattr(client, "_lines", lines)
-        hearing = asyncio.create_task(anext(client.changes()))
+        hearing = asyncio.create_task(anext(client.watch()))
         for _ in range(100):
             await asyncio.sleep(0)
         assert opened == ["/changes"]
@@ -252,10 +252,10 @@ async def test_a_connection_for_changes_that_ends_at_once_is_not_opened_again_at
 
 async def test_who_leaves_is_not_followed_any_more():
     async with shop() as (account, client):
-        planted = account.plant()
+        planted = account.inject_orphan()
         output = client.output(planted.id)
         assert b"simulated" in (await anext(output)).data
-        tape = account._machines.lives[planted.id].program._tape
+        tape = account._instances.lives[planted.id].program._tape
         assert len(tape._readers) == 1
         await output.aclose()
         async with asyncio.timeout(600):
@@ -267,16 +267,16 @@ async def test_who_leaves_is_not_followed_any_more():
     "error",
     [
         Gone("g"),
-        Refused("Reason", "r"),
+        Rejected("Reason", "r"),
         Unsupported("u"),
         NoCapacity("n"),
         Throttled("t", 7.5),
-        Unknown("k"),
+        OutcomeUnknown("k"),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_comes_over_the_wire_as_it_was(error: ProviderError):
-    got = Problem.of(error).error()
+    got = ErrorMessage.of(error).error()
     assert (type(got), str(got), vars(got)) == (type(error), str(error), vars(error))
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from skysail.cloud.provider import Ended
 from skysail.cloud.simulated import billing
-from skysail.cloud.simulated.ledger import Ledger, Row, Unreadable
-from skysail.cloud.simulated.options import Wishes
+from skysail.cloud.simulated.ledger import Ledger, LedgerCorrupt, Row
+from skysail.cloud.simulated.options import SimulationOptions
 
 
 def create(at: float, instance: str, claim: str = "c", cluster: str = "ours", usd: float = 3600.0) -> Row:
@@ -24,7 +24,16 @@ def asked(at: float, instance: str) -> Row:
 
 EXIT = Ended(code=3, reason="Error", message="é", started=1.0, ended=2.0)
 ROWS = [
-    Row(at=0.5, verb="create", instance="i", claim="c", pod="u", usd=1.5, seconds=60.0, wishes=Wishes(no_capacity=2)),
+    Row(
+        at=0.5,
+        verb="create",
+        instance="i",
+        claim="c",
+        pod="u",
+        usd=1.5,
+        seconds=60.0,
+        options=SimulationOptions(no_capacity=2),
+    ),
     Row(at=1.0, verb="started", instance="i"),
     Row(at=2.0, verb="exited", instance="i", exit=EXIT),
     Row(at=3.0, verb="refused", claim="d", note="Unknown: lost"),
@@ -81,7 +90,9 @@ def test_a_line_that_cannot_be_read_is_named_with_its_file_and_the_file_is_left_
     ledger.close()
     broken = path.read_bytes() + line + b"\n"
     path.write_bytes(broken)
-    with pytest.raises(Unreadable, match=rf"^Line 2 of the ledger {path} cannot be read \(.*{why}.*\): mend or delete"):
+    with pytest.raises(
+        LedgerCorrupt, match=rf"^Line 2 of the ledger {path} cannot be read \(.*{why}.*\): mend or delete"
+    ):
         Ledger.open(path, mark="m")
     assert path.read_bytes() == broken
 
@@ -113,18 +124,18 @@ def test_the_bill_of_a_claim_counts_what_ran_at_once():
     charges = billing.charges(rows, 40)
     assert charges["c"] == billing.Charge(instances=3, at_once=2, seconds=10 + 15 + 30, usd=55.0)
     assert charges["other"] == billing.Charge(instances=1, at_once=1, seconds=10, usd=10.0)
-    assert billing.most_at_once(rows) == 2
+    assert billing.max_concurrent(rows) == 2
     assert [row.instance for row in billing.billable(rows)] == ["x", "d"]
 
 
 def test_one_after_the_other_is_one_at_once():
     rows = [create(0, "a"), ended(10, "a"), create(10, "b"), ended(20, "b")]
-    assert billing.most_at_once(rows) == 1
+    assert billing.max_concurrent(rows) == 1
     assert billing.billable(rows) == ()
 
 
 def test_what_others_run_without_a_claim_is_not_our_claim_at_all():
-    assert billing.most_at_once([create(0, "a", ""), create(0, "b", "")]) == 0
+    assert billing.max_concurrent([create(0, "a", ""), create(0, "b", "")]) == 0
 
 
 def test_an_orphan_is_ours_and_billed_and_nobody_claims_it():
@@ -136,11 +147,11 @@ def test_an_orphan_is_ours_and_billed_and_nobody_claims_it():
 
 def test_whoever_asks_a_stranger_to_end_is_found_out():
     rows = [create(0, "a"), create(0, "x", "", ""), create(0, "y", "c", "theirs"), asked(1, "a")]
-    assert billing.strangers_touched(rows, cluster="ours") == ()
-    assert billing.strangers_touched([*rows, asked(2, "x"), asked(3, "y")], cluster="ours") == ("x", "y")
+    assert billing.foreign_instances_touched(rows, cluster="ours") == ()
+    assert billing.foreign_instances_touched([*rows, asked(2, "x"), asked(3, "y")], cluster="ours") == ("x", "y")
 
 
 def test_the_rows_of_one_cluster_are_told_apart():
     rows = [create(0, "a"), create(0, "x", "c", "theirs"), ended(1, "a"), ended(2, "x")]
     rows.append(Row(at=3, verb="refused", claim="d", cluster="ours"))
-    assert list(billing.of(rows, "ours")) == [rows[0], rows[2], rows[4]]
+    assert list(billing.rows_of_cluster(rows, "ours")) == [rows[0], rows[2], rows[4]]

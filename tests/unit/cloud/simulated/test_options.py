@@ -4,21 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.cloud.simulated.options import Wishes, read
+from skysail.cloud.simulated.options import SimulationOptions, parse
 
 
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("", Wishes()),
-        (" start=20s , run=5m,", Wishes(start=20.0, run=300.0)),
-        ("exit=37,preempt=1.5h", Wishes(exit=37, preempt=5400.0)),
-        ("lag=250ms,hidden=1s,end=2s", Wishes(lag=0.25, hidden=1.0, end=2.0)),
-        ("usd=1.25,no-capacity=2,create=lost-done", Wishes(usd=1.25, no_capacity=2, create="lost-done")),
+        ("", SimulationOptions()),
+        (" start=20s , run=5m,", SimulationOptions(start=20.0, run=300.0)),
+        ("exit=37,preempt=1.5h", SimulationOptions(exit=37, preempt=5400.0)),
+        ("lag=250ms,hidden=1s,end=2s", SimulationOptions(lag=0.25, hidden=1.0, end=2.0)),
+        ("usd=1.25,no-capacity=2,create=lost-done", SimulationOptions(usd=1.25, no_capacity=2, create="lost-done")),
     ],
 )
 def test_wishes_are_read(text, want):
-    assert read(text) == want
+    assert parse(text) == want
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_wishes_are_read(text, want):
 )
 def test_what_cannot_be_read_is_told(text, complaint):
     with pytest.raises(ValueError, match=complaint):
-        read(text)
+        parse(text)
 
 
 @given(st.text(alphabet="startunexi=,-0123456789smh. ", max_size=40))
 def test_any_text_is_read_or_complained_about(text):
     try:
-        assert isinstance(read(text), Wishes)
+        assert isinstance(parse(text), SimulationOptions)
     except ValueError as error:
         assert str(error)  # noqa: PT017 (either is fine)

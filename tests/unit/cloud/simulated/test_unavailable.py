@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skysail.app.simulated_clouds import open_account
-from skysail.base.names import MOCK
-from skysail.cloud.errors import Unknown
+from skysail.base.names import ACCOUNT_MOCK
+from skysail.cloud.errors import OutcomeUnknown
 from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.http.server import serve
-from skysail.cloud.simulated.unavailable import Unusable
+from skysail.cloud.simulated.unavailable import UnavailableAccount
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
 from tests.unit.cloud.simulated.shop import order
 
@@ -46,26 +46,26 @@ async def test_whoever_asks_is_told_the_line_and_the_other_clouds_work(folder):
     async with served(folder) as (broken, whole):
         for call in (
             broken.list(),
-            broken.look("i"),
+            broken.get("i"),
             broken.create(order()),
-            broken.end("i", 0.0),
+            broken.terminate("i", 0.0),
             anext(broken.output("i")),
             broken.exec("i", ("true",), stdin=False, tty=False),
             broken.attach("i", stdin=False),
             broken.dial("i", 80),
         ):
-            with pytest.raises(Unknown, match=WORDS):
+            with pytest.raises(OutcomeUnknown, match=WORDS):
                 await call
         assert (await whole.list()).complete
 
 
 async def test_one_inside_the_operator_is_the_same_account_as_before(folder):
     opened = open_account(MODAL, folder)
-    assert isinstance(opened, Unusable)
-    assert (opened.name, opened.account, opened.terms) == ("modal", MOCK, MODAL.terms)
-    with pytest.raises(Unknown, match=WORDS):
+    assert isinstance(opened, UnavailableAccount)
+    assert (opened.name, opened.account, opened.terms) == ("modal", ACCOUNT_MOCK, MODAL.terms)
+    with pytest.raises(OutcomeUnknown, match=WORDS):
         await opened.list()
-    assert [change async for change in opened.changes()] == []
+    assert [change async for change in opened.watch()] == []
 
 
 async def test_two_processes_never_make_the_same_id(tmp_path):

@@ -12,16 +12,16 @@ from skysail.base.names import Annotation, Label
 from skysail.base.timestamps import timestamp
 from skysail.core import conditions
 from skysail.kinds.serving.children import manifests
-from skysail.kinds.serving.objects import Claim, Deployment, Job, Pod
+from skysail.kinds.serving.objects import Deployment, Job, PersistentVolumeClaim, Pod
 from skysail.kinds.serving.snapshot import Snapshot
 from skysail.kinds.serving.spec.revisions import ControllerRevision, hash_of
 from skysail.kube.api.objects import Meta, OwnerReference
-from tests.unit.kinds.serving import samples as stock
+from tests.unit.kinds.serving import samples
 from tests.unit.kinds.serving.samples import DIGEST, TERMS, UID
 
 if TYPE_CHECKING:
     from skysail.kinds.serving.api.types import Model
-    from skysail.kinds.serving.spec.revisions import Entry, Outcome
+    from skysail.kinds.serving.spec.revisions import Outcome, Revision
     from skysail.kube.api.fields import Condition
 
 # What makes the pods, and what is said of those that do not come up in time.
@@ -36,7 +36,7 @@ def ago(seconds: float) -> str:
 
 
 def model(*, ml: bool = False, metadata: dict[str, Any] | None = None, status: Any = None, **spec: Any) -> Model:
-    made = stock.ml_model(**spec) if ml else stock.deployment(**spec)
+    made = samples.ml_model(**spec) if ml else samples.deployment(**spec)
     known = status if status is not None else made.status
     meta = msgspec.structs.replace(made.metadata, **(metadata or {}))
     return msgspec.structs.replace(made, metadata=meta, status=known)
@@ -58,24 +58,24 @@ def changed(of: Model, **spec: Any) -> Model:
 
 
 def revision(of: Model) -> str:
-    return hash_of(stock.serving(of).want)
+    return hash_of(samples.serving(of).want)
 
 
-def entry(of: Model, number: int = 1, outcome: Outcome = "", digest: str = DIGEST) -> Entry:
+def entry(of: Model, number: int = 1, outcome: Outcome = "", digest: str = DIGEST) -> Revision:
     """The revision that this spec asks for, as the history has it."""
-    wanted = stock.serving(of)
-    made = stock.entry(wanted, number, digest)
+    wanted = samples.serving(of)
+    made = samples.entry(wanted, number, digest)
     stored = ControllerRevision(owned(wanted.names.revision(made.hash), f"r{number}", of), number)
     claim_ = "" if wanted.storage is None else claim().metadata.uid
     return msgspec.structs.replace(made, claim=claim_, outcome=outcome, object=stored)
 
 
-def claim(uid: str = "claim", size: str = "5Gi", *, seconds: float = 90, **metadata: Any) -> Claim:
+def claim(uid: str = "claim", size: str = "5Gi", *, seconds: float = 90, **metadata: Any) -> PersistentVolumeClaim:
     """The volume of an MLModel, as large as it was asked to be."""
     known = {"name": "flowers-pvc", "namespace": "shop", "uid": uid, "creationTimestamp": ago(seconds), **metadata}
     asked = {"resources": {"requests": {"storage": size}}}
     status = {"phase": "Bound", "capacity": {"storage": size}}
-    return msgspec.convert({"metadata": known, "spec": asked, "status": status}, Claim)
+    return msgspec.convert({"metadata": known, "spec": asked, "status": status}, PersistentVolumeClaim)
 
 
 def owned(name: str, uid: str, of: Model) -> Meta:
@@ -89,12 +89,14 @@ def job(of: Model, end: str = "", *, of_revision: str = "", seconds: float = 60,
     return msgspec.convert(
         {
             "metadata": {
-                "name": stock.serving(of).names.job,
+                "name": samples.serving(of).names.job,
                 "namespace": "shop",
                 "uid": "job",
                 "creationTimestamp": ago(seconds),
                 "labels": {Label.REVISION: of_revision or revision(of)},
-                "annotations": {Annotation.CIRCUMSTANCES: manifests.circumstances(stock.serving(of), TERMS)},
+                "annotations": {
+                    Annotation.PREPARE_CONFIG_HASH: manifests.prepare_config_hash(samples.serving(of), TERMS)
+                },
                 **metadata,
             },
             "status": {"conditions": [{**told, "lastTransitionTime": ago(10)}] if end else []},
@@ -135,7 +137,7 @@ def server(of: Model, number: int = 0, *, ready: bool = True, of_revision: str =
 
 
 def deployment(
-    of: Entry | str, *, replicas: int = 1, available: int | None = None, late: str = "", **status: Any
+    of: Revision | str, *, replicas: int = 1, available: int | None = None, late: str = "", **status: Any
 ) -> Deployment:
     """The servers of a revision: all of them answer, unless fewer are `available`. `late` is what is said then."""
     up = replicas if available is None else available
@@ -158,20 +160,20 @@ def deployment(
     )
 
 
-def at(of: Model, *children: Job | Pod | Deployment | Entry, **known: Any) -> Snapshot:
+def at(of: Model, *children: Job | Pod | Deployment | Revision, **known: Any) -> Snapshot:
     """All that is known of it. A volume is there if anything is."""
     of_kind: dict[type, list[Any]] = {}
     for child in children:
         of_kind.setdefault(type(child), []).append(child)
     jobs, deployments = of_kind.pop(Job, []), of_kind.pop(Deployment, [])
     pods = of_kind.pop(Pod, [])
-    has_claim = bool(children) and stock.serving(of).storage is not None
+    has_claim = bool(children) and samples.serving(of).storage is not None
     entries = [each for rest in of_kind.values() for each in rest]
     return Snapshot(
         **{
             "object": of,
-            "serving": stock.serving(of),
-            "terms": TERMS,
+            "serving": samples.serving(of),
+            "config": TERMS,
             "now": NOW,
             "job": jobs[0] if jobs else None,
             "pods": tuple(pods),
@@ -184,7 +186,7 @@ def at(of: Model, *children: Job | Pod | Deployment | Entry, **known: Any) -> Sn
 
 
 def condition(of: Any, type_: str) -> Condition | None:
-    return conditions.find(of.conditions, type_)
+    return conditions.find_condition(of.conditions, type_)
 
 
 def said(of: Any, type_: str) -> tuple[str, str] | None:
@@ -193,8 +195,8 @@ def said(of: Any, type_: str) -> tuple[str, str] | None:
     return None if found is None else (found.status, found.reason)
 
 
-def manifest_of(of: Model, entry: Entry) -> dict[str, Any]:
-    return manifests.deployment(stock.serving(of), entry, TERMS)
+def manifest_of(of: Model, revision: Revision) -> dict[str, Any]:
+    return manifests.deployment(samples.serving(of), revision, TERMS)
 
 
 def _pod(of: Model, name: str, owner: str, phase: str, rows: dict[str, Any], **more: Any) -> Pod:

@@ -9,13 +9,13 @@ import msgspec
 from skysail.base.settings import Settings
 from skysail.kinds.serving.api.types import MLModel, ModelDeployment
 from skysail.kinds.serving.spec import desired, revisions
-from skysail.kinds.serving.spec.config import Terms, terms
-from skysail.kinds.serving.spec.desired import Serving
-from skysail.kinds.serving.spec.revisions import Entry
+from skysail.kinds.serving.spec.config import ServingConfig, serving_config
+from skysail.kinds.serving.spec.desired import DesiredModel
+from skysail.kinds.serving.spec.revisions import Revision
 
 UID = "6f0f9a11-6f3c-4a57-9a53-0b8e2a614f1f"
 DIGEST = "sha256:" + "ab" * 32
-TERMS = terms(Settings())
+TERMS = serving_config(Settings())
 
 
 def deployment(name: str = "iris", *, annotations: dict[str, str] | None = None, **spec: Any) -> ModelDeployment:
@@ -48,13 +48,15 @@ def metadata(name: str, annotations: dict[str, str] | None = None) -> dict[str, 
     return {**found, "annotations": annotations} if annotations else found
 
 
-def told(**settings: Any) -> Terms:
-    return terms(Settings(**settings))
+def told(**settings: Any) -> ServingConfig:
+    return serving_config(Settings(**settings))
 
 
-def serving(model: ModelDeployment | MLModel, terms: Terms = TERMS) -> Serving:
-    return desired.serving(model, terms)
+def serving(model: ModelDeployment | MLModel, config: ServingConfig = TERMS) -> DesiredModel:
+    return desired.desired_model(model, config)
 
 
-def entry(serving: Serving, number: int = 1, digest: str = DIGEST) -> Entry:
-    return msgspec.structs.replace(revisions.candidate(serving.want), number=number, digest=digest, bytes=10, files=1)
+def entry(desired: DesiredModel, number: int = 1, digest: str = DIGEST) -> Revision:
+    return msgspec.structs.replace(
+        revisions.new_candidate(desired.want), number=number, digest=digest, bytes=10, files=1
+    )

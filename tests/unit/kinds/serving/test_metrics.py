@@ -27,11 +27,11 @@ class Page:
         rows: tuple[Condition, ...] = ()
         for type_, (value, reason) in (said or {}).items():
             row = Condition(type=type_, status=value, last_transition_time=ago(0), reason=reason, message="")
-            rows = conditions.with_condition(rows, row)
+            rows = conditions.set_condition(rows, row)
         self.caches.models[ML_MODEL if ml else MODEL_DEPLOYMENT].put(shown(of, conditions=rows, **status))
 
     def figures(self, name: str) -> dict[str, float]:
-        lines = self.metrics.page().decode().splitlines()
+        lines = self.metrics.render().decode().splitlines()
         rows = [line.rsplit(" ", 1) for line in lines if line.startswith((name + "{", name + " "))]
         return {labels.removeprefix(name): float(value) for labels, value in rows}
 

@@ -10,14 +10,14 @@ import pytest
 
 from skysail.base.names import Label, Reason
 from skysail.core.errors import Stale
-from skysail.core.pod_pending import Obstacle
+from skysail.core.pod_pending import PodEvent
 from skysail.kinds.serving.api.types import KINDS, ML_MODEL, MODEL_DEPLOYMENT, Download, Failure
 from skysail.kinds.serving.caches import Caches
 from skysail.kinds.serving.children import manifests
 from skysail.kinds.serving.objects import Deployment, Job, Pod
 from skysail.kinds.serving.plan import target_revision
-from skysail.kinds.serving.plan.download_progress import download
-from skysail.kinds.serving.reconciler import Models
+from skysail.kinds.serving.plan.download_progress import parse
+from skysail.kinds.serving.reconciler import ModelReconciler
 from skysail.kinds.serving.spec import revisions
 from skysail.kinds.serving.spec.revisions import ControllerRevision
 from skysail.kube.api.fields import Condition
@@ -94,7 +94,7 @@ def owned(of):
 
 def stored(of, known):
     """A revision of the history, as the API server has it."""
-    manifest = manifests.revision(serving(of), known)
+    manifest = manifests.controller_revision(serving(of), known)
     owner = {"apiVersion": "v1", "kind": "ModelDeployment", "name": "iris", "uid": UID, "controller": True}
     metadata = {**manifest["metadata"], "uid": known.hash, "ownerReferences": [owner]}
     return {**manifest, "metadata": metadata}
@@ -112,13 +112,13 @@ async def observed(of, *children, **answers):
             into[type(each)].put(owned(each))
         else:
             caches.revisions.put(msgspec.convert(stored(of, each), ControllerRevision))
-    found = await Models(MODEL_DEPLOYMENT, Client(server_), caches, lambda: NOW, TERMS).observe(KEY)
+    found = await ModelReconciler(MODEL_DEPLOYMENT, Client(server_), caches, lambda: NOW, TERMS).observe(KEY)
     return found, server_
 
 
 async def test_a_model_that_is_gone_is_no_snapshot():
     for kind in KINDS:
-        assert await Models(kind, Client(Server({})), Caches.make(), lambda: NOW, TERMS).observe(KEY) is None
+        assert await ModelReconciler(kind, Client(Server({})), Caches.make(), lambda: NOW, TERMS).observe(KEY) is None
 
 
 async def test_a_served_model_is_seen_without_a_question():
@@ -171,7 +171,7 @@ async def test_a_revision_that_cannot_be_read_keeps_no_model_from_being_looked_a
     bad = stored(of, entry(of)) | {"data": {"want": {"uri": 3}}}
     path = f"{REVISIONS}/{bad['metadata']['name']}"
     found, _ = await observed(of, **{REVISIONS: {"items": [bad]}, path: bad})
-    assert (found.history, [each.metadata.name for each in found.strays]) == ((), [bad["metadata"]["name"]])
+    assert (found.history, [each.metadata.name for each in found.unlisted_revisions]) == ((), [bad["metadata"]["name"]])
 
 
 async def test_a_claim_is_gone_only_on_the_servers_own_word():
@@ -182,7 +182,9 @@ async def test_a_claim_is_gone_only_on_the_servers_own_word():
     caches.revisions.put(msgspec.convert(stored(of, known), ControllerRevision))
     for answers, is_lost in (({}, True), ({CLAIMS: there}, False)):
         server_ = Server({**paths, **answers})
-        snapshot = await Models(ML_MODEL, Client(server_), caches, lambda: NOW, TERMS).observe(Key("shop", "flowers"))
+        snapshot = await ModelReconciler(ML_MODEL, Client(server_), caches, lambda: NOW, TERMS).observe(
+            Key("shop", "flowers")
+        )
         assert (target_revision.target(snapshot).lost is not None, CLAIMS in server_.paths) == (is_lost, True)
 
 
@@ -211,7 +213,7 @@ async def test_a_predecessor_is_asked_about_until_it_has_been_followed():
     of = model()
     known = entry(of, 1, "served")
     there = {BEFORE: {"metadata": {"name": "inference-iris", "namespace": "shop", "ownerReferences": [OWNER]}}}
-    taking = Condition("Progressing", "True", ago(9), Reason.TAKING_OVER, "It ends.")
+    taking = Condition("Progressing", "True", ago(9), Reason.ADOPTING, "It ends.")
     refused = Condition("Accepted", "False", ago(9), Reason.RECONCILE_FAILED, "Its end was refused.")
     for revision, said, is_asked in ((0, (), True), (1, (), False), (1, (taking,), True), (1, (refused,), True)):
         status = {"revision": revision, "conditions": said}
@@ -227,7 +229,7 @@ async def test_the_claim_that_a_model_is_copied_from_is_asked_for_when_a_pod_is_
     path = "/api/v1/namespaces/shop/persistentvolumeclaims/weights"
     answer = {"metadata": {"name": "weights"}, "spec": {"accessModes": ["ReadWriteMany"]}}
     found, server_ = await observed(of, *([] if end is None else [job(of, end)]), **{path: answer})
-    assert (path in server_.paths, found.source is not None and found.source.is_shared) == (is_asked, is_asked)
+    assert (path in server_.paths, found.source is not None and found.source.is_multi_node) == (is_asked, is_asked)
     missing, _ = await observed(of)
     assert missing.source is None
 
@@ -244,7 +246,7 @@ async def test_servers_are_changed_on_the_servers_own_word():
     taken = {DEPLOYMENT_: {"metadata": {"name": "iris"}}}
     found, server_ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **taken)
     assert (server_.paths[:2], server_.paths[-1]) == ([ITSELF, REVISIONS], DEPLOYMENT_)
-    assert (server_.asked[-1].query["dryRun"], found.refusal) == ("All", None)
+    assert (server_.asked[-1].query["dryRun"], found.preflight_error) == ("All", None)
 
 
 async def test_what_the_api_server_has_against_servers_is_known_before_they_are_made():
@@ -254,9 +256,9 @@ async def test_what_the_api_server_has_against_servers_is_known_before_they_are_
     refusing = {DEPLOYMENT_: Invalid(422, "Invalid", said)}
     found, _ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **refusing)
     said = 'rejects the Deployment of this model: spec.resources: Invalid value: "-1". Fix the named fields.'
-    assert found.refusal == f"The API server {said}"
+    assert found.preflight_error == f"The API server {said}"
     known, server_ = await observed(of, old, deployment(old), server(of))
-    assert (known.refusal, DEPLOYMENT_ in server_.paths) == (None, False)
+    assert (known.preflight_error, DEPLOYMENT_ in server_.paths) == (None, False)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +274,7 @@ async def test_a_variable_is_named_by_its_place_in_the_spec(told, shown):
     old, new = entry(of, 1, "served"), entry(changed(of, version="v2"), 2)
     refusing = {DEPLOYMENT_: Invalid(422, "Invalid", f"spec.template.spec.{told}")}
     found, _ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **refusing)
-    assert shown in found.refusal
+    assert shown in found.preflight_error
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
@@ -291,8 +293,8 @@ async def test_a_name_that_another_deployment_has_is_not_the_fault_of_the_revisi
     caches.revisions.put(msgspec.convert(stored(of, new), ControllerRevision))
     live = {**LIVE, REVISIONS: {"items": [stored(of, new)]}}
     taken = {DEPLOYMENT_: {"metadata": {"name": "iris", "uid": "x"}}} if is_taken else {}
-    controller = Models(MODEL_DEPLOYMENT, Client(Refusing({**live, **taken})), caches, lambda: NOW, TERMS)
-    assert ((await controller.observe(KEY)).refusal is None) is is_taken
+    controller = ModelReconciler(MODEL_DEPLOYMENT, Client(Refusing({**live, **taken})), caches, lambda: NOW, TERMS)
+    assert ((await controller.observe(KEY)).preflight_error is None) is is_taken
 
 
 async def test_who_forbids_servers_does_not_condemn_their_revision():
@@ -301,7 +303,7 @@ async def test_who_forbids_servers_does_not_condemn_their_revision():
     old, new = entry(of, 1, "served"), entry(changed(of, version="v2"), 2)
     forbidding = {DEPLOYMENT_: Forbidden(403, "Forbidden", 'admission webhook "policy" denied the request')}
     found, _ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **forbidding)
-    assert found.refusal is None
+    assert found.preflight_error is None
 
 
 async def test_what_a_download_came_to_is_asked_of_its_pod():
@@ -394,9 +396,9 @@ async def test_who_cannot_make_a_pod_is_asked_why():
     newest = {"reason": "FailedCreate", "note": "exceeded quota", "deprecatedLastTimestamp": ago(1)}
     told = {"items": [newest, {**newest, "note": "no such account", "deprecatedLastTimestamp": ago(9)}]}
     found, _ = await observed(of, job(of), **{EVENTS: told})
-    assert found.complaint == "exceeded quota"
+    assert found.create_failure == "exceeded quota"
     found, server_ = await observed(of, job(of, seconds=5), **{EVENTS: told})
-    assert (found.complaint, server_.asked) == (None, [])
+    assert (found.create_failure, server_.asked) == (None, [])
 
 
 async def test_who_does_not_start_on_its_node_is_asked_about():
@@ -404,11 +406,11 @@ async def test_who_does_not_start_on_its_node_is_asked_about():
     told = {"items": [{"reason": "FailedMount", "note": "no such claim", "eventTime": ago(3)}]}
     stuck = preparer(of, "Pending", waiting="ContainerCreating")
     found, _ = await observed(of, job(of), stuck, **{EVENTS: told})
-    assert found.obstacle == Obstacle("prepare-0", "FailedMount", "no such claim")
+    assert found.pod_event == PodEvent("prepare-0", "FailedMount", "no such claim")
 
 
 def test_progress_without_a_bottom_is_none():
-    assert download('{"bytes": 5, "x": ' + "[" * 3000 + "]" * 3000 + "}", NOW) is None
+    assert parse('{"bytes": 5, "x": ' + "[" * 3000 + "]" * 3000 + "}", NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -422,13 +424,13 @@ def test_progress_without_a_bottom_is_none():
     ],
 )
 def test_progress_is_believed_as_far_as_it_can_be(line, expected):
-    found = download(line, NOW)
+    found = parse(line, NOW)
     assert (found.bytes, found.total, found.percent, found.remaining_seconds) == expected
 
 
 @pytest.mark.parametrize("line", ["", "Traceback", "[]", '{"bytes": "many"}', '{"message": "hello"}'])
 def test_a_line_that_says_something_else_is_no_progress(line):
-    assert download(line, NOW) is None
+    assert parse(line, NOW) is None
 
 
 def test_each_kind_has_its_cache():

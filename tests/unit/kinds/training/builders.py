@@ -11,7 +11,7 @@ from skysail.base.names import Annotation, Label
 from skysail.base.timestamps import timestamp
 from skysail.kinds.training.api.training_job import Attempt, TrainingJob, TrainingJobStatus
 from skysail.kinds.training.children import naming
-from skysail.kinds.training.children.replica_groups import groups
+from skysail.kinds.training.children.replica_groups import replica_groups
 from skysail.kinds.training.objects import INDEX_LABEL, Job, Pod
 from skysail.kinds.training.plan import attempts
 from skysail.kinds.training.snapshot import Snapshot
@@ -57,7 +57,9 @@ def child(
 ) -> Job:
     """A Job of an attempt; `end` is a type of condition that holds, `shows` is what else its status has."""
     conditions = [{"type": end, "status": "True", "reason": reason, "message": "so says the controller"}] if end else []
-    replicas = next((group.replicas for group in groups(of.spec) if group.role == role), 1)
+    replicas = next(
+        (replica_group.replicas for replica_group in replica_groups(of.spec) if replica_group.role == role), 1
+    )
     return msgspec.convert(
         {
             "metadata": {
@@ -66,7 +68,7 @@ def child(
                 "uid": f"{role}-{number}",
                 "creationTimestamp": ago(60),
                 "labels": {Label.ATTEMPT: str(number), Label.WORKER: role},
-                "annotations": {Annotation.TRAINED_SPEC: attempts.trained(of.spec)},
+                "annotations": {Annotation.ATTEMPT_SPEC_HASH: attempts.attempt_spec_hash(of.spec)},
                 **metadata,
             },
             "spec": {"parallelism": replicas},

@@ -9,11 +9,11 @@ import msgspec
 from hypothesis import strategies as st
 
 from skysail.kinds.training.api.training_job import TrainingJob
-from skysail.kinds.training.children.manifests import children
+from skysail.kinds.training.children.manifests import build_children
 from skysail.node.config.field_values import expand
 
 if TYPE_CHECKING:
-    from skysail.kinds.training.api.training_job import NewestCheckpoint
+    from skysail.kinds.training.api.training_job import LatestCheckpoint
 
 UID = "0b8e2a61-6f3c-4a57-9a53-4f1f1a0f9a11"
 OWN_FIELDS = {"metadata.name": "the-pod", "status.podIP": "10.0.0.7"}
@@ -27,9 +27,9 @@ def job(framework: str = "pytorch", *, name: str = "mnist", **spec: Any) -> Trai
     return msgspec.convert({"metadata": metadata, "spec": spec}, TrainingJob)
 
 
-def rendered(job: TrainingJob, role: str = "worker", number: int = 0, resume: NewestCheckpoint | None = None):
+def rendered(job: TrainingJob, role: str = "worker", number: int = 0, resume: LatestCheckpoint | None = None):
     """The Job of one role."""
-    jobs = [manifest for _, manifest in children(job, number, resume).jobs]
+    jobs = [manifest for _, manifest in build_children(job, number, resume).jobs]
     return next(row for row in jobs if row["metadata"]["labels"]["trainingjob.ml.example.com/worker"] == role)
 
 
@@ -42,7 +42,7 @@ def container(job: TrainingJob, role: str = "worker") -> dict[str, Any]:
 
 
 def environment(
-    job: TrainingJob, role: str = "worker", index: int = 0, *, number: int = 0, resume: NewestCheckpoint | None = None
+    job: TrainingJob, role: str = "worker", index: int = 0, *, number: int = 0, resume: LatestCheckpoint | None = None
 ) -> dict[str, str]:
     """What a pod's program finds, after its node has put in what only the node knows."""
     known: dict[str, str] = {}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 
 from skysail.kinds.training.children.frameworks import FRAMEWORKS
-from skysail.kinds.training.children.manifests import children
-from skysail.kinds.training.children.replica_groups import groups
+from skysail.kinds.training.children.manifests import build_children
+from skysail.kinds.training.children.replica_groups import replica_groups
 from tests.unit.kinds.training.samples import environment, job, jobs
 
 # What every container has, whatever its framework.
@@ -143,22 +143,25 @@ SCOPES = [
 @pytest.mark.parametrize(("framework", "spec", "alone"), SCOPES)
 def test_who_begins_anew_alone(framework, spec, alone):
     spec = job(framework, **spec).spec
-    scopes = {group.role: FRAMEWORKS[framework].scope(spec, group.role) for group in groups(spec)}
+    scopes = {
+        replica_group.role: FRAMEWORKS[framework].restart_scope(spec, replica_group.role)
+        for replica_group in replica_groups(spec)
+    }
     assert {role for role, scope in scopes.items() if scope == "index"} == alone
 
 
 @given(jobs())
 def test_every_host_that_a_pod_is_told_is_a_pod_of_its_attempt(job):
     """A pod's host is `<Job>-<index>`, below the Service that it names as its subdomain."""
-    made = children(job, 3, None)
+    made = build_children(job, 3, None)
     service = next((row["metadata"]["name"] for _, row in made.shared if row["kind"] == "Service"), None)
     hosts = {
         f"{row['metadata']['name']}-{index}.{service}"
         for _, row in made.jobs
         for index in range(row["spec"]["completions"])
     }
-    for group in groups(job.spec):
-        found = environment(job, group.role, group.replicas - 1, number=3)
+    for replica_group in replica_groups(job.spec):
+        found = environment(job, replica_group.role, replica_group.replicas - 1, number=3)
         told = [found[name] for name in ("MASTER_ADDR", "PET_MASTER_ADDR", "DMLC_TRACKER_URI") if name in found]
         addresses = [found[name] for name in ("PET_RDZV_ENDPOINT", "JAX_COORDINATOR_ADDRESS") if name in found]
         if "TF_CONFIG" in found:

@@ -9,8 +9,8 @@ import pytest
 
 from skysail.base.metrics import Metrics
 from skysail.core import conditions
-from skysail.kinds.training.api.training_job import Metric, NewestCheckpoint, Progress
-from skysail.kinds.training.metrics import Counts, lost_seconds
+from skysail.kinds.training.api.training_job import LatestCheckpoint, Metric, Progress
+from skysail.kinds.training.metrics import TrainingMetrics, lost_training_seconds
 from skysail.kinds.training.reconciler import Caches
 from skysail.kube.api.fields import Condition
 from tests.unit.kinds.training.builders import ago, attempt, job, pod, status
@@ -19,17 +19,17 @@ from tests.unit.kinds.training.test_reconciler import labelled
 
 class Page:
     def __init__(self, *, leads: bool = True) -> None:
-        self.caches = Caches.make()
+        self.caches = Caches.create()
         self.metrics = Metrics()
         self._version = 0
-        Counts(self.caches, lambda: leads).register(self.metrics)
+        TrainingMetrics(self.caches, lambda: leads).register(self.metrics)
 
     def see(self, shown: Any, **spec: Any) -> None:
         self._version += 1
         self.caches.training.put(job(metadata={"resource_version": str(self._version)}, status=shown, **spec))
 
     def figures(self, name: str) -> dict[str, float]:
-        lines = self.metrics.page().decode().splitlines()
+        lines = self.metrics.render().decode().splitlines()
         rows = [line.rsplit(" ", 1) for line in lines if line.startswith((name + "{", name + " "))]
         return {labels.removeprefix(name): float(value) for labels, value in rows}
 
@@ -45,7 +45,7 @@ def test_a_life_is_counted_once():
     for _ in range(2):
         page.see(status(attempt(0, "Failed", run_time=ago(35))))
     over = status(attempt(0, "Failed", run_time=ago(35)), attempt(1, "Failed"), phase="Failed")
-    page.see(msgspec.structs.replace(over, conditions=conditions.with_condition((), failed)))
+    page.see(msgspec.structs.replace(over, conditions=conditions.set_condition((), failed)))
     assert page.figures("trainingjob_created_total") == {'{namespace="ml-jobs"}': 1}
     assert page.figures("trainingjob_completed_total") == {'{namespace="ml-jobs"}': 0}
     assert page.figures("trainingjob_failed_total") == {'{namespace="ml-jobs",reason="BackoffLimitExceeded"}': 1}
@@ -83,10 +83,10 @@ def test_what_a_job_told_last_is_shown():
 
 def test_passes_are_shown_by_the_labs_names_too():
     page = Page()
-    page.metrics.began("TrainingJob", 0.0)
-    page.metrics.ended("TrainingJob", "error", 0.5)
-    page.metrics.began("Other", 0.0)
-    page.metrics.ended("Other", "error", 0.5)
+    page.metrics.reconcile_started("TrainingJob", 0.0)
+    page.metrics.reconcile_finished("TrainingJob", "error", 0.5)
+    page.metrics.reconcile_started("Other", 0.0)
+    page.metrics.reconcile_finished("Other", "error", 0.5)
     assert page.figures("trainingjob_operator_errors_total") == {"": 1}
     assert page.figures("trainingjob_operator_reconcile_duration_seconds_sum") == {"": 0.5}
 
@@ -123,6 +123,6 @@ def test_what_pods_with_a_node_hold_is_allocated():
     ],
 )
 def test_lost_is_what_was_trained_since_the_last_checkpoint(cause, ran, saved, lost):
-    checkpoint = None if saved is None else NewestCheckpoint(path="/c", save_time=ago(saved))
+    checkpoint = None if saved is None else LatestCheckpoint(path="/c", save_time=ago(saved))
     of = attempt(0, cause, run_time=None if ran is None else ago(ran))
-    assert lost_seconds(job(status=status(of, checkpoint=checkpoint)), of) == lost
+    assert lost_training_seconds(job(status=status(of, checkpoint=checkpoint)), of) == lost

@@ -29,7 +29,7 @@ def test_what_is_left_after_the_end(policy, phase, known, ranks, goes):
     of = job(status=status(attempt(0, phase), phase=phase), runPolicy={"cleanPodPolicy": policy})
     there = child(of, **known)
     result = plan(snapshot(of, there, *(pod(**rank) for rank in ranks)))
-    assert result.actions == ((Delete(JOB, there, children_first=True),) if goes else ())
+    assert result.actions == ((Delete(JOB, there, foreground=True),) if goes else ())
 
 
 @pytest.mark.parametrize(("known", "goes"), [({}, True), ({"end": "Complete"}, False)])
@@ -39,14 +39,14 @@ def test_a_job_that_ran_too_long_is_stopped_under_every_policy(known, goes):
         runPolicy={"cleanPodPolicy": "None", "activeDeadlineSeconds": 60},
     )
     there = child(of, **known)
-    assert plan(snapshot(of, there, pod(0))).actions == ((Delete(JOB, there, children_first=True),) if goes else ())
+    assert plan(snapshot(of, there, pod(0))).actions == ((Delete(JOB, there, foreground=True),) if goes else ())
 
 
 @pytest.mark.parametrize("policy", ["All", "Running", "None"])
 def test_parameter_servers_end_when_the_chief_is_done(policy):
     of = job(status=status(attempt(0, "Succeeded"), phase="Succeeded"), runPolicy={"cleanPodPolicy": policy}, **CHIEF)
     servers = child(of, "ps")
-    assert Delete(JOB, servers, children_first=True) in plan(snapshot(of, servers, pod(0, role="ps"))).actions
+    assert Delete(JOB, servers, foreground=True) in plan(snapshot(of, servers, pod(0, role="ps"))).actions
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,10 @@ def test_a_finished_job_is_forgotten_when_its_time_is_over(ended, deleted, look_
         runPolicy={"ttlSecondsAfterFinished": 300},
     )
     result = plan(snapshot(of))
-    assert (result.actions, result.look_again) == ((Delete(TRAINING_JOB.resource, of),) if deleted else (), look_again)
+    assert (result.actions, result.requeue_after) == (
+        (Delete(TRAINING_JOB.resource, of),) if deleted else (),
+        look_again,
+    )
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

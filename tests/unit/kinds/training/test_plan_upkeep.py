@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from skysail.base.names import Condition, Event, Reason
+from skysail.base.names import Condition, EventReason, Reason
 from skysail.core import conditions
-from skysail.core.actions import Apply, Delete, Patch
-from skysail.kinds.training.children.progress_endpoint import Reporting, Terms
+from skysail.core.actions import Apply, Delete, PatchSpec
+from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint, TrainingConfig
 from skysail.kinds.training.plan.planner import plan
-from skysail.kinds.training.snapshot import Obstacle
+from skysail.kinds.training.snapshot import PodEvent
 from skysail.kube.api.resources import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE
 from tests.unit.kinds.training.builders import CHIEF, ago, attempt, changed, child, deleted, job, pod, snapshot, status
 
@@ -20,7 +20,7 @@ NO_ROOM = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"
 
 
 def told(planned):
-    return conditions.find(planned.status.conditions, Condition.RUNNING)
+    return conditions.find_condition(planned.status.conditions, Condition.RUNNING)
 
 
 @pytest.mark.parametrize(("workers", "policy"), [(4, {}), (1, {}), (3, {"runPolicy": {"backoffLimit": 9}})])
@@ -29,9 +29,9 @@ def test_elastic_workers_come_and_go_without_the_job_being_rendered_anew(workers
     of = job(status=RUNS, **ELASTIC)
     there = child(of)
     wider = changed(job(status=RUNS, **ELASTIC, **policy), workers=workers)
-    renewed = Terms(Reporting("https://skysail-progress", "another authority"))
-    planned = plan(snapshot(wider, there, pod(0), pod(1), terms=renewed))
-    assert Patch(JOB, there, {"parallelism": workers, "completions": workers}) in planned.actions
+    renewed = TrainingConfig(ProgressEndpoint("https://skysail-progress", "another authority"))
+    planned = plan(snapshot(wider, there, pod(0), pod(1), config=renewed))
+    assert PatchSpec(JOB, there, {"parallelism": workers, "completions": workers}) in planned.actions
     assert [action.resource for action in planned.actions if isinstance(action, Apply)] == [SERVICE]
     assert (planned.status.attempts[-1].cause, planned.status.phase) == (None, "Running")
 
@@ -42,7 +42,7 @@ def test_a_pod_that_somebody_deleted_begins_a_new_attempt_at_no_cost():
     last = planned.status.attempts[-1]
     assert (last.cause, last.failure.pod, planned.status.retries) == ("Deleted", "mnist-worker-0-1-0", 0)
     assert planned.status.phase == "Restarting"
-    assert [note.reason for note in planned.notes] == [Event.POD_DELETED]
+    assert [event.reason for event in planned.events] == [EventReason.POD_DELETED]
     who = "Worker 1 (pod mnist-worker-0-1-0 on node node-1) was deleted."
     assert told(planned).message == f"{who} A new attempt starts and costs no retry."
 
@@ -63,7 +63,7 @@ def test_pods_whose_job_was_deleted_without_them_are_ended(phase):
     )
     planned = plan(snapshot(of, orphan, going))
     assert planned.actions == (Delete(POD, orphan),)
-    assert told(planned).reason == Reason.PODS_ENDING
+    assert told(planned).reason == Reason.PODS_TERMINATING
 
 
 def test_a_pod_that_only_looks_like_one_of_ours_is_left_alone():
@@ -94,7 +94,7 @@ def test_a_worker_that_is_done_and_gone_is_not_waited_for():
     first = plan(snapshot(of, child(of), pod(0), pod(1, "Succeeded"))).status
     again = msgspec.structs.replace(of, status=first)
     planned = plan(snapshot(again, child(of, shows={"completedIndexes": "1"}), pod(0)))
-    assert (told(planned).reason, planned.look_again) == (Reason.RUNNING, None)
+    assert (told(planned).reason, planned.requeue_after) == (Reason.RUNNING, None)
     assert [(worker.worker_id, worker.phase) for worker in planned.status.worker_statuses] == [
         (0, "Running"),
         (1, "Succeeded"),
@@ -118,7 +118,7 @@ STUCK = {"phase": "Pending", "waiting": "ContainerCreating"}
         (pod(1, "Pending", conditions=UNBOUND), {}, [PERSISTENT_VOLUME_CLAIM, CONFIG_MAP, SERVICE]),
         (
             pod(1, **STUCK),
-            {"obstacle": Obstacle("mnist-worker-0-1-0", "FailedMount", 'configmap "mnist-hyper" not found')},
+            {"obstacle": PodEvent("mnist-worker-0-1-0", "FailedMount", 'configmap "mnist-hyper" not found')},
             [PERSISTENT_VOLUME_CLAIM, CONFIG_MAP, SERVICE],
         ),
     ],
@@ -132,13 +132,13 @@ def test_what_somebody_deleted_is_made_again_when_a_pod_waits_for_it(late, known
 def test_a_pod_that_does_not_start_on_its_node_is_asked_about_again():
     of = job(status=status(attempt(0)))
     stuck = msgspec.structs.replace(pod(1, **STUCK), spec=type(pod(1).spec)("node-1"))
-    assert plan(snapshot(of, child(of), pod(0), stuck)).look_again == 30.0
+    assert plan(snapshot(of, child(of), pod(0), stuck)).requeue_after == 30.0
 
 
 def test_nothing_is_decided_before_all_is_written_that_ended_pods_have_told():
     of = job(status=RUNS)
-    planned = plan(snapshot(of, child(of, end="Failed"), pod(0, "Failed"), is_settled=False))
-    assert (planned.actions, planned.status, planned.look_again) == ((), None, 1.0)
+    planned = plan(snapshot(of, child(of, end="Failed"), pod(0, "Failed"), progress_flushed=False))
+    assert (planned.actions, planned.status, planned.requeue_after) == ((), None, 1.0)
 
 
 def test_a_corrected_spec_begins_to_count_anew():
@@ -154,11 +154,11 @@ def test_what_happened_before_the_first_word_is_told_with_it():
     pods = [pod(0, "Pending", role="chief"), pod(0, role="ps"), pod(0), pod(1, life=1)]
     fell = pod(1, "Failed", exit=7, said="nan", finished=ago(20))
     told = plan(snapshot(of, *there, *pods, fell))
-    assert ([note.reason for note in told.notes], told.can_wait) == (
-        [Event.WORKERS_CREATED, Event.WORKER_FAILED],
+    assert ([event.reason for event in told.events], told.is_deferrable) == (
+        [EventReason.WORKERS_CREATED, EventReason.WORKER_FAILED],
         False,
     )
-    assert plan(snapshot(of, *there, *pods)).can_wait
+    assert plan(snapshot(of, *there, *pods)).is_deferrable
 
 
 def test_a_bad_edit_before_the_first_word_is_told_with_it():
@@ -166,8 +166,8 @@ def test_a_bad_edit_before_the_first_word_is_told_with_it():
     metadata = msgspec.structs.replace(of.metadata, generation=2)
     bad = msgspec.structs.replace(changed(of, hyperparameters={"layers": None}), metadata=metadata)
     told = plan(snapshot(bad, child(of), pod(0, "Pending"), pod(1, "Pending")))
-    assert ([note.reason for note in told.notes], told.can_wait) == (
-        [Event.WORKERS_CREATED, Reason.INVALID_SPEC],
+    assert ([event.reason for event in told.events], told.is_deferrable) == (
+        [EventReason.WORKERS_CREATED, Reason.INVALID_SPEC],
         False,
     )
     assert told.status.attempts[-1].spec_hash == "", "its Jobs are of another spec"

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from skysail.core.errors import Stale
-from skysail.core.pod_pending import Obstacle
-from skysail.kinds.training.api.training_job import TRAINING_JOB, NewestCheckpoint
+from skysail.core.pod_pending import PodEvent
+from skysail.kinds.training.api.training_job import TRAINING_JOB, LatestCheckpoint
 from skysail.kinds.training.plan import attempts
-from skysail.kinds.training.reconciler import Caches, Training
-from skysail.kinds.training.snapshot import Predecessor
+from skysail.kinds.training.reconciler import Caches, TrainingJobReconciler
+from skysail.kinds.training.snapshot import NameHolder
 from skysail.kube.api.fields import PodTemplate
 from skysail.kube.api.objects import Key, OwnerReference
 from skysail.kube.cache.discovery import Discovery
@@ -95,19 +95,19 @@ def listed(*items):
 
 async def observed(of, *children, **answers):
     server = answers.pop("server", None) or Server(answers.pop("answers", {}))
-    caches = Caches.make()
+    caches = Caches.create()
     caches.training.put(of)
     for each in children:
         if type(each).__name__ == "Job":
             caches.jobs.put(owned(each))
         else:
             caches.pods.put(labelled(each))
-    snapshot = await Training(Client(server), caches, lambda: NOW, **answers).observe(KEY)
+    snapshot = await TrainingJobReconciler(Client(server), caches, lambda: NOW, **answers).observe(KEY)
     return snapshot, server
 
 
 async def test_a_job_that_is_gone_is_no_snapshot():
-    assert await Training(Client(Server({})), Caches.make(), lambda: NOW).observe(KEY) is None
+    assert await TrainingJobReconciler(Client(Server({})), Caches.create(), lambda: NOW).observe(KEY) is None
 
 
 async def test_a_running_job_is_seen_without_a_question():
@@ -152,11 +152,11 @@ async def test_the_jobs_of_a_spec_are_tried_once_before_an_attempt_is_made_from_
     """
     itself = {ITSELF: {"metadata": {"name": "mnist", "resourceVersion": "7"}}, JOBS: listed(), PODS: listed()}
     snapshot, server = await observed(job(metadata={"resource_version": "7"}, **CHIEF), answers=itself)
-    assert (snapshot.refusal, server.asked[-1].query["dryRun"]) == (None, "All")
+    assert (snapshot.preflight_error, server.asked[-1].query["dryRun"]) == (None, "All")
     assert (await observed(job(metadata={"resource_version": "7"}), answers=itself))[1].paths == [ITSELF]
     template = job(metadata={"resource_version": "7"}, podTemplate={"spec": {"nodeSelektor": {"zone": "a"}}})
     assert f"{JOBS}/mnist-worker-0" in (await observed(template, answers=itself))[1].paths
-    known = attempt(0, "Suspended", spec_hash=attempts.asked(job().spec))
+    known = attempt(0, "Suspended", spec_hash=attempts.job_spec_hash(job().spec))
     again = job(metadata={"resource_version": "7"}, status=status(known))
     assert f"{JOBS}/mnist-worker-1" not in (await observed(again, answers=itself))[1].paths
     other = changed(again, image="other:1")
@@ -188,7 +188,7 @@ async def test_what_the_api_server_has_against_a_change_is_known_before_good_wor
     of = job(status=status(attempt(0), phase="Running"))
     wrong = changed(of, pod_template=PodTemplate(spec={"nodeSelektor": {"zone": "a"}}))
     snapshot, _ = await observed(wrong, child(of), pod(0), pod(1), server=Server({}, refused))
-    assert (snapshot.refusal is None) if told is None else (told in snapshot.refusal)
+    assert (snapshot.preflight_error is None) if told is None else (told in snapshot.preflight_error)
 
 
 async def test_a_strangers_job_that_has_the_name_is_no_word_against_the_spec():
@@ -196,7 +196,7 @@ async def test_a_strangers_job_that_has_the_name_is_no_word_against_the_spec():
     of = job(status=status(attempt(0), phase="Running"))
     server = Server({f"{JOBS}/mnist-worker-1": {"metadata": {"name": "mnist-worker-1"}}}, immutable)
     snapshot, _ = await observed(changed(of, image="other:1"), child(of), pod(0), pod(1), server=server)
-    assert snapshot.refusal is None
+    assert snapshot.preflight_error is None
 
 
 async def test_no_attempt_begins_from_what_is_not_so_any_more():
@@ -228,7 +228,7 @@ CLAIM = "/api/v1/namespaces/ml-jobs/persistentvolumeclaims/mnist-checkpoints"
     ids=["the same", "another of its name", "on its way out", "gone"],
 )
 async def test_whether_a_checkpoint_is_gone_with_its_claim_is_asked_before_an_attempt_resumes_from_it(claim, lost):
-    saved = NewestCheckpoint(path="/c/9", save_time=ago(100), claim_name="mnist-checkpoints")
+    saved = LatestCheckpoint(path="/c/9", save_time=ago(100), claim_name="mnist-checkpoints")
     known = status(attempt(0, "Suspended"), checkpoint=saved)
     of = job(metadata={"resource_version": "7"}, status=known, checkpointDir="/c")
     answers = {ITSELF: {"metadata": {"name": "mnist", "resourceVersion": "7"}}, JOBS: listed(), PODS: listed()}
@@ -242,7 +242,7 @@ async def test_what_is_left_of_one_that_had_the_name_is_waited_for_without_a_que
     of = job()
     owner = OwnerReference(TRAINING_JOB.resource.api_version, "TrainingJob", "mnist", "another", controller=True)
     old = child(of)
-    caches = Caches.make()
+    caches = Caches.create()
     caches.training.put(of)
     caches.jobs.put(
         msgspec.structs.replace(old, metadata=msgspec.structs.replace(old.metadata, owner_references=(owner,)))
@@ -251,22 +251,22 @@ async def test_what_is_left_of_one_that_had_the_name_is_waited_for_without_a_que
         labels = {**each.metadata.labels, "trainingjob.ml.example.com/uid": "another"}
         caches.pods.put(msgspec.structs.replace(each, metadata=msgspec.structs.replace(each.metadata, labels=labels)))
     server = Server({})
-    snapshot = await Training(Client(server), caches, lambda: NOW).observe(KEY)
-    assert (snapshot.before, server.asked) == (Predecessor("mnist-worker-0", ("mnist-worker-0-0-0",)), [])
+    snapshot = await TrainingJobReconciler(Client(server), caches, lambda: NOW).observe(KEY)
+    assert (snapshot.name_held_by, server.asked) == (NameHolder("mnist-worker-0", ("mnist-worker-0-0-0",)), [])
 
 
 async def test_a_job_that_the_cache_lacks_is_looked_for():
     of = job(status=status(attempt(0)))
     there, _ = await observed(of, answers={f"{JOBS}/mnist-worker-0": owned(child(of))})
-    assert ([each.metadata.name for each in there.jobs], there.vanished) == (["mnist-worker-0"], frozenset())
+    assert ([each.metadata.name for each in there.jobs], there.missing_jobs) == (["mnist-worker-0"], frozenset())
     gone, _ = await observed(of)
-    assert (gone.jobs, gone.vanished) == ((), {"mnist-worker-0"})
+    assert (gone.jobs, gone.missing_jobs) == ((), {"mnist-worker-0"})
 
 
 async def test_a_strangers_job_of_that_name_is_not_ours():
     of = job(status=status(attempt(0)))
     snapshot, _ = await observed(of, answers={f"{JOBS}/mnist-worker-0": child(of)})
-    assert snapshot.vanished == {"mnist-worker-0"}
+    assert snapshot.missing_jobs == {"mnist-worker-0"}
 
 
 async def test_a_server_that_does_not_answer_ends_no_attempt():
@@ -315,7 +315,7 @@ async def test_what_keeps_the_pods_from_being_made_is_read_from_events():
     of = job(status=status(attempt(0)))
     told = listed({"note": "older"}, {"note": "exceeded quota: gpus"})
     snapshot, server = await observed(of, child(of), pod(0), answers={EVENTS: told})
-    assert snapshot.complaint == "exceeded quota: gpus"
+    assert snapshot.create_failure == "exceeded quota: gpus"
     assert server.asked[-1].query == {"fieldSelector": "regarding.uid=worker-0,reason=FailedCreate"}
 
 
@@ -341,9 +341,9 @@ async def test_what_keeps_a_pod_from_starting_is_its_newest_event():
     made = pod(1, "Pending", waiting="ContainerCreating")
     stuck = msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, node_name="node-1"))
     snapshot, server = await observed(of, child(of), pod(0), stuck, answers={EVENTS: told})
-    assert snapshot.obstacle == Obstacle("mnist-worker-0-1-0", "FailedAttachVolume", "Multi-Attach")
+    assert snapshot.pod_event == PodEvent("mnist-worker-0-1-0", "FailedAttachVolume", "Multi-Attach")
     assert server.asked[-1].query == {"fieldSelector": "regarding.uid=worker-0-1-0"}
-    assert (await observed(of, child(of), pod(0), stuck))[0].obstacle is None
+    assert (await observed(of, child(of), pod(0), stuck))[0].pod_event is None
 
 
 async def test_a_pod_that_is_done_and_gone_is_not_asked_about():
@@ -362,9 +362,9 @@ async def test_no_verdict_is_prepared_before_all_is_written_that_ended_pods_have
     of = job(status=status(attempt(0)))
     seen = (child(of, end="Failed"), pod(0, "Failed"))
     snapshot, server = await observed(of, *seen, is_settled=lambda _: False)
-    assert (snapshot.is_settled, server.asked) == (False, [])
+    assert (snapshot.progress_flushed, server.asked) == (False, [])
     begins, server = await observed(job(), is_settled=lambda _: False)
-    assert (begins.is_settled, server.asked) == (False, [])
+    assert (begins.progress_flushed, server.asked) == (False, [])
 
 
 def test_a_node_that_does_not_answer_for_a_log_keeps_nobody_for_long():
@@ -386,7 +386,7 @@ def test_a_node_that_does_not_answer_for_a_log_keeps_nobody_for_long():
 async def test_events_that_cannot_be_read_say_nothing():
     of = job(status=status(attempt(0)))
     snapshot, _ = await observed(of, child(of), pod(0))
-    assert snapshot.complaint is None
+    assert snapshot.create_failure is None
 
 
 class Loop:
@@ -399,13 +399,13 @@ class Loop:
     def add(self, key: Key) -> None:
         self.woken.append(key)
 
-    def follow(self, children: Any, roots: Any) -> None: ...
+    def watch_owned(self, children: Any, roots: Any) -> None: ...
 
 
 def test_a_pod_wakes_its_training_job_by_the_uid_that_it_carries():
-    caches, loop = Caches.make(), Loop()
+    caches, loop = Caches.create(), Loop()
     caches.training.put(job())
-    caches.wake(loop, Discovery())
+    caches.connect(loop, Discovery())
     caches.pods.put(labelled(pod(0)))
     assert loop.woken == [KEY]
     caches.pods.put(pod(1))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from skysail.kinds.training.api.training_job import NewestCheckpoint
-from skysail.kinds.training.children.manifests import children
+from skysail.kinds.training.api.training_job import LatestCheckpoint
+from skysail.kinds.training.children.manifests import build_children
 from skysail.kinds.training.plan.planner import plan
 from tests.unit.kinds.training.builders import ago, attempt, child, job, pod, snapshot, status
 
-OLD, NEW = (NewestCheckpoint(path=f"/checkpoints/{step}", step=step, save_time=ago(60)) for step in (1, 2))
+OLD, NEW = (LatestCheckpoint(path=f"/checkpoints/{step}", step=step, save_time=ago(60)) for step in (1, 2))
 ANNOTATION = "skysail.dev/resumed-from"
 
 
@@ -23,7 +23,7 @@ def began_at(of, *seen):
 
 
 def rendered(of, resume):
-    [(_, manifest)] = children(of, 1, resume).jobs
+    [(_, manifest)] = build_children(of, 1, resume).jobs
     return manifest["metadata"].get("annotations", {})
 
 

@@ -10,8 +10,8 @@ from cryptography import x509
 from skysail.kinds.offload.resource_limits_webhook import HOOKS
 from skysail.kube import certificates
 from skysail.kube.admission import registration
-from skysail.kube.admission.registration import Keeper, covers
-from skysail.kube.admission.server import Address, Scope
+from skysail.kube.admission.registration import WebhookRegistrar, covers
+from skysail.kube.admission.server import NamespaceScope, WebhookAddress
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import CLUSTER_ROLE, MUTATING_WEBHOOK, SECRET
 from skysail.kube.client.client import Client
@@ -23,7 +23,7 @@ KEY = Key("default", "skysail-webhook")
 NAMES = ("skysail-webhook.default.svc", "10.0.0.1")
 
 
-class Site:
+class Harness:
     """A cluster with any number of replicas in it."""
 
     def __init__(self) -> None:
@@ -31,11 +31,11 @@ class Site:
         self.client = Client(ApiModel(self.world))
         self.now = EPOCH
 
-    def keeper(self) -> Keeper:
-        return Keeper(
+    def keeper(self) -> WebhookRegistrar:
+        return WebhookRegistrar(
             self.client,
             secret=KEY,
-            address=Address(url="https://10.0.0.1:9443"),
+            webhook_address=WebhookAddress(url="https://10.0.0.1:9443"),
             names=NAMES,
             now=lambda: self.now,
         )
@@ -53,25 +53,25 @@ class Site:
 
 def test_replicas_share_one_authority_and_nothing_is_written_twice():
     async def main():
-        site = Site()
-        first, second = site.keeper(), site.keeper()
-        await first.load()
-        version = site.secret()["metadata"]["resourceVersion"]
-        await second.load()
-        await first.load()
-        return first._keys == second._keys, version == site.secret()["metadata"]["resourceVersion"]
+        harness = Harness()
+        first, second = harness.keeper(), harness.keeper()
+        await first.load_certificate()
+        version = harness.secret()["metadata"]["resourceVersion"]
+        await second.load_certificate()
+        await first.load_certificate()
+        return first._keys == second._keys, version == harness.secret()["metadata"]["resourceVersion"]
 
     assert virtual_time.run(main()) == (True, True)
 
 
 def test_the_serving_certificate_is_for_our_names_and_signed_by_the_announced_authority():
     async def main():
-        site = Site()
-        await site.add_role()
-        keeper = site.keeper()
-        await keeper.load()
-        await keeper.announce(HOOKS, Scope(without=("kube-system",)))
-        return keeper._keys, site.configuration()
+        harness = Harness()
+        await harness.add_role()
+        registrar = harness.keeper()
+        await registrar.load_certificate()
+        await registrar.register(HOOKS, NamespaceScope(without=("kube-system",)))
+        return registrar._keys, harness.configuration()
 
     keys, configuration = virtual_time.run(main())
     leaf = x509.load_pem_x509_certificate(keys.server.certificate)
@@ -86,17 +86,17 @@ def test_the_serving_certificate_is_for_our_names_and_signed_by_the_announced_au
 
 def test_announcing_again_writes_nothing_until_somebody_changes_it():
     async def main():
-        site = Site()
-        await site.add_role()
-        keeper = site.keeper()
-        await keeper.load()
-        await keeper.announce(HOOKS, Scope())
-        versions = [site.configuration()["metadata"]["resourceVersion"]]
-        await keeper.announce(HOOKS, Scope())
-        versions.append(site.configuration()["metadata"]["resourceVersion"])
-        await site.client.merge_patch(MUTATING_WEBHOOK, "", "skysail", {"webhooks": []}, Object)
-        await keeper.announce(HOOKS, Scope())
-        return versions, len(site.configuration()["webhooks"])
+        harness = Harness()
+        await harness.add_role()
+        registrar = harness.keeper()
+        await registrar.load_certificate()
+        await registrar.register(HOOKS, NamespaceScope())
+        versions = [harness.configuration()["metadata"]["resourceVersion"]]
+        await registrar.register(HOOKS, NamespaceScope())
+        versions.append(harness.configuration()["metadata"]["resourceVersion"])
+        await harness.client.merge_patch(MUTATING_WEBHOOK, "", "skysail", {"webhooks": []}, Object)
+        await registrar.register(HOOKS, NamespaceScope())
+        return versions, len(harness.configuration()["webhooks"])
 
     versions, hooks = virtual_time.run(main())
     assert versions[0] == versions[1]
@@ -105,13 +105,13 @@ def test_announcing_again_writes_nothing_until_somebody_changes_it():
 
 def test_an_old_serving_certificate_is_renewed_under_the_same_authority():
     async def main():
-        site = Site()
-        keeper = site.keeper()
-        await keeper.load()
-        before = keeper._keys
-        site.now += timedelta(days=300)
-        await keeper.load()
-        return before, keeper._keys
+        harness = Harness()
+        registrar = harness.keeper()
+        await registrar.load_certificate()
+        before = registrar._keys
+        harness.now += timedelta(days=300)
+        await registrar.load_certificate()
+        return before, registrar._keys
 
     before, after = virtual_time.run(main())
     assert after.authority == before.authority
@@ -120,20 +120,20 @@ def test_an_old_serving_certificate_is_renewed_under_the_same_authority():
 
 def test_a_new_authority_signs_only_after_it_was_announced_beside_the_old_one():
     async def main():
-        site = Site()
-        await site.add_role()
-        leader, follower = site.keeper(), site.keeper()
-        await leader.load()
-        await leader.announce(HOOKS, Scope())
-        await follower.load()
+        harness = Harness()
+        await harness.add_role()
+        leader, follower = harness.keeper(), harness.keeper()
+        await leader.load_certificate()
+        await leader.register(HOOKS, NamespaceScope())
+        await follower.load_certificate()
         before = leader._keys
-        site.now += timedelta(days=3000)
-        await follower.load()
+        harness.now += timedelta(days=3000)
+        await follower.load_certificate()
         waiting = follower._keys
-        await leader.load()
-        await leader.announce(HOOKS, Scope())
-        bundle = base64.b64decode(site.configuration()["webhooks"][0]["clientConfig"]["caBundle"])
-        await follower.load()
+        await leader.load_certificate()
+        await leader.register(HOOKS, NamespaceScope())
+        bundle = base64.b64decode(harness.configuration()["webhooks"][0]["clientConfig"]["caBundle"])
+        await follower.load_certificate()
         return before, waiting, bundle, leader._keys, follower._keys
 
     before, waiting, bundle, led, followed = virtual_time.run(main())
@@ -148,18 +148,18 @@ def test_a_new_authority_signs_only_after_it_was_announced_beside_the_old_one():
 
 def test_a_certificate_for_other_names_is_made_anew_under_the_same_authority():
     async def main():
-        site = Site()
-        keeper = site.keeper()
-        await keeper.load()
-        moved = Keeper(
-            site.client,
+        harness = Harness()
+        registrar = harness.keeper()
+        await registrar.load_certificate()
+        moved = WebhookRegistrar(
+            harness.client,
             secret=KEY,
-            address=Address(url="https://10.0.0.2:9443"),
+            webhook_address=WebhookAddress(url="https://10.0.0.2:9443"),
             names=("10.0.0.2",),
-            now=lambda: site.now,
+            now=lambda: harness.now,
         )
-        await moved.load()
-        return keeper._keys, moved._keys
+        await moved.load_certificate()
+        return registrar._keys, moved._keys
 
     before, after = virtual_time.run(main())
     assert after.authority == before.authority
@@ -169,13 +169,13 @@ def test_a_certificate_for_other_names_is_made_anew_under_the_same_authority():
 
 def test_a_deleted_secret_comes_back_as_it_was():
     async def main():
-        site = Site()
-        keeper = site.keeper()
-        await keeper.load()
-        before = site.secret()["data"]
-        await site.client.delete(SECRET, await site.client.get(SECRET, KEY.namespace, KEY.name, Object), Object)
-        await keeper.load()
-        return before, site.secret()["data"]
+        harness = Harness()
+        registrar = harness.keeper()
+        await registrar.load_certificate()
+        before = harness.secret()["data"]
+        await harness.client.delete(SECRET, await harness.client.get(SECRET, KEY.namespace, KEY.name, Object), Object)
+        await registrar.load_certificate()
+        return before, harness.secret()["data"]
 
     before, after = virtual_time.run(main())
     assert before == after
@@ -183,14 +183,14 @@ def test_a_deleted_secret_comes_back_as_it_was():
 
 def test_a_key_that_is_not_the_certificates_is_made_anew():
     async def main():
-        site = Site()
-        await site.keeper().load()
-        other = certificates.authority("other", now=EPOCH, valid=timedelta(days=1))
+        harness = Harness()
+        await harness.keeper().load_certificate()
+        other = certificates.certificate_authority("other", now=EPOCH, valid=timedelta(days=1))
         patch = {"data": {"tls.key": base64.b64encode(other.key).decode()}}
-        await site.client.merge_patch(SECRET, KEY.namespace, KEY.name, patch, Object)
-        keeper = site.keeper()
-        await keeper.load()
-        return keeper._keys
+        await harness.client.merge_patch(SECRET, KEY.namespace, KEY.name, patch, Object)
+        registrar = harness.keeper()
+        await registrar.load_certificate()
+        return registrar._keys
 
     assert virtual_time.run(main()).server.is_sound
 
@@ -198,17 +198,17 @@ def test_a_key_that_is_not_the_certificates_is_made_anew():
 @pytest.mark.parametrize("data", [{}, {"ca.crt": "!!"}, {"ca.crt": "AAAA", "tls.crt": "AAAA"}])
 def test_a_secret_that_cannot_be_read_is_made_anew(data):
     async def main():
-        site = Site()
+        harness = Harness()
         manifest = {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": KEY.name, "namespace": KEY.namespace},
             "data": data,
         }
-        await site.client.create(SECRET, manifest, Object)
-        keeper = site.keeper()
-        await keeper.load()
-        return site.secret()["data"].keys(), keeper.tls
+        await harness.client.create(SECRET, manifest, Object)
+        registrar = harness.keeper()
+        await registrar.load_certificate()
+        return harness.secret()["data"].keys(), registrar.tls
 
     fields, tls = virtual_time.run(main())
     assert fields >= {"ca.crt", "ca.key", "tls.crt", "tls.key"}
@@ -219,10 +219,10 @@ def test_two_replicas_that_start_together_agree():
     import asyncio
 
     async def main():
-        site = Site()
-        keepers = [site.keeper() for _ in range(3)]
-        await asyncio.gather(*(keeper.load() for keeper in keepers))
-        return len({keeper._keys.authority.certificate for keeper in keepers})
+        harness = Harness()
+        registrars = [harness.keeper() for _ in range(3)]
+        await asyncio.gather(*(registrar.load_certificate() for registrar in registrars))
+        return len({registrar._keys.authority.certificate for registrar in registrars})
 
     assert virtual_time.run(main()) == 1
 
@@ -243,4 +243,4 @@ def test_what_the_server_added_is_no_difference(present, wanted, want):
 
 
 def test_the_rights_name_the_objects_that_the_code_uses():
-    assert {right.names for right in registration.OWN_NAMESPACE_RIGHTS} == {(), (KEY.name,)}
+    assert {policy_rule.names for policy_rule in registration.NAMESPACE_POLICY_RULES} == {(), (KEY.name,)}

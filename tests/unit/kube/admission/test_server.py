@@ -8,17 +8,17 @@ import pytest
 from aiohttp import test_utils
 
 from skysail.kube.admission import server as admission
-from skysail.kube.admission.hooks import Hook, Verdict
-from skysail.kube.admission.server import Address, Scope
+from skysail.kube.admission.hooks import AdmissionResponse, Hook
+from skysail.kube.admission.server import NamespaceScope, WebhookAddress
 
 
-def hook(verdict: Verdict) -> Hook:
-    return Hook(name="things", admit=lambda object_, old: verdict, rules=({"resources": ["things"]},))
+def hook(admission_response: AdmissionResponse) -> Hook:
+    return Hook(name="things", admit=lambda object_, old: admission_response, rules=({"resources": ["things"]},))
 
 
-async def ask(verdict: Verdict, body: bytes) -> tuple[int, dict]:
+async def ask(admission_response: AdmissionResponse, body: bytes) -> tuple[int, dict]:
     async with (
-        test_utils.TestServer(admission.application([hook(verdict)])) as server,
+        test_utils.TestServer(admission.application([hook(admission_response)])) as server,
         aiohttp.ClientSession() as session,
         session.post(server.make_url("/admit/things"), data=body) as reply,
     ):
@@ -29,7 +29,7 @@ REVIEW = json.dumps({"request": {"uid": "u1", "object": {"spec": {}}}}).encode()
 
 
 async def test_a_patch_goes_back_in_base64_with_the_uid_of_the_request():
-    code, review = await ask(Verdict(patch=({"op": "add", "path": "/x", "value": 1},)), REVIEW)
+    code, review = await ask(AdmissionResponse(patch=({"op": "add", "path": "/x", "value": 1},)), REVIEW)
     response = review["response"]
     assert code == 200
     assert (response["uid"], response["allowed"], response["patchType"]) == ("u1", True, "JSONPatch")
@@ -37,12 +37,12 @@ async def test_a_patch_goes_back_in_base64_with_the_uid_of_the_request():
 
 
 async def test_nothing_to_say_is_a_plain_yes():
-    _, review = await ask(Verdict(), REVIEW)
+    _, review = await ask(AdmissionResponse(), REVIEW)
     assert review["response"] == {"uid": "u1", "allowed": True}
 
 
 async def test_a_refusal_carries_its_sentence():
-    _, review = await ask(Verdict(refused="Say it otherwise.", warnings=("and soon",)), REVIEW)
+    _, review = await ask(AdmissionResponse(denied="Say it otherwise.", warnings=("and soon",)), REVIEW)
     assert review["response"]["allowed"] is False
     assert review["response"]["status"]["message"] == "Say it otherwise."
     assert review["response"]["warnings"] == ["and soon"]
@@ -50,19 +50,23 @@ async def test_a_refusal_carries_its_sentence():
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"request": 3}', b'{"request": {}}', b"\xff\xfe"])
 async def test_garbage_is_refused_with_400(body):
-    code, answer = await ask(Verdict(), body)
+    code, answer = await ask(AdmissionResponse(), body)
     assert code == 400
     assert "no AdmissionReview" in answer["message"]
 
 
 async def test_a_review_without_an_object_is_answered():
-    code, review = await ask(Verdict(), b'{"request": {"uid": "u2", "object": null}}')
+    code, review = await ask(AdmissionResponse(), b'{"request": {"uid": "u2", "object": null}}')
     assert (code, review["response"]["allowed"]) == (200, True)
 
 
 def test_the_configuration_fails_open_and_leaves_our_namespace_out():
     manifest = admission.configuration(
-        "skysail", [hook(Verdict())], Address(service=("sys", "svc")), b"ca", Scope(without=("sys", "kube-system"))
+        "skysail",
+        [hook(AdmissionResponse())],
+        WebhookAddress(service=("sys", "svc")),
+        b"ca",
+        NamespaceScope(without=("sys", "kube-system")),
     )
     (entry,) = manifest["webhooks"]
     assert entry["failurePolicy"] == "Ignore"
@@ -73,6 +77,6 @@ def test_the_configuration_fails_open_and_leaves_our_namespace_out():
 
 
 def test_an_operator_for_some_namespaces_is_asked_about_those_only():
-    assert Scope(("mine",), ("sys",)).selector()["matchExpressions"] == [
+    assert NamespaceScope(("mine",), ("sys",)).selector()["matchExpressions"] == [
         {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["mine"]}
     ]

@@ -21,7 +21,7 @@ def root(**properties):
 
 
 def test_a_good_schema_has_no_breach():
-    assert conventions.breaches(root()) == []
+    assert conventions.violations(root()) == []
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_good_schema_has_no_breach():
     ],
 )
 def test_a_breach_is_named_with_its_path(node, want):
-    assert f"spec.field: {want}" in conventions.breaches(root(field={"description": "A field.", **node}))
+    assert f"spec.field: {want}" in conventions.violations(root(field={"description": "A field.", **node}))
 
 
 @pytest.mark.parametrize(
@@ -102,21 +102,21 @@ def test_a_breach_is_named_with_its_path(node, want):
     ],
 )
 def test_a_name_that_people_would_not_guess_is_a_breach(name, node, want):
-    assert conventions.breaches(root(**{name: node})) == [f"spec: {want}"]
+    assert conventions.violations(root(**{name: node})) == [f"spec: {want}"]
 
 
 def test_a_name_that_people_already_have_in_their_manifests_is_kept():
-    assert conventions.breaches(root(snake_case=GOOD), kept_names=frozenset({"snake_case"})) == []
+    assert conventions.violations(root(snake_case=GOOD), kept_names=frozenset({"snake_case"})) == []
 
 
 def test_nothing_but_spec_and_status_stands_beside_metadata():
     schema = root()
     schema["properties"]["data"] = GOOD
-    assert conventions.breaches(schema) == ["data: only spec and status are allowed beside metadata"]
+    assert conventions.violations(schema) == ["data: only spec and status are allowed beside metadata"]
 
 
 def test_a_kind_has_a_description():
-    assert conventions.breaches({**root(), "description": ""}) == ["the kind has no description"]
+    assert conventions.violations({**root(), "description": ""}) == ["the kind has no description"]
 
 
 def test_a_breach_is_found_inside_lists_and_maps():
@@ -127,4 +127,4 @@ def test_a_breach_is_found_inside_lists_and_maps():
         "description": "A list of maps.",
         "items": {"type": "object", "maxProperties": 1, "additionalProperties": {"type": "string"}},
     }
-    assert conventions.breaches(root(deep=deep)) == ["spec.deep[].*: a string needs maxLength"]
+    assert conventions.violations(root(deep=deep)) == ["spec.deep[].*: a string needs maxLength"]

@@ -17,13 +17,13 @@ from skysail.kube.api.resources import Resource
 from skysail.kube.api.schema import Rule
 
 
-class FleetSpec(fields.Part, frozen=True):
+class FleetSpec(fields.ApiStruct, frozen=True):
     """What is wanted."""
 
     ships: Annotated[int, Meta(ge=1, le=9, description="How many ships.")] = 1
 
 
-class FleetStatus(fields.Part, frozen=True):
+class FleetStatus(fields.ApiStruct, frozen=True):
     """What is there."""
 
     ready: Annotated[int, Meta(ge=0, le=9, description="How many are ready.")] = 0
@@ -36,7 +36,7 @@ class Fleet(Object, frozen=True):
     status: FleetStatus
 
 
-class BadFleetSpec(fields.Part, frozen=True):
+class BadFleetSpec(fields.ApiStruct, frozen=True):
     """What is wanted."""
 
     flag_ship: str

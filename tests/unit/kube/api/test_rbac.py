@@ -3,25 +3,25 @@ from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.kinds.serving.api.types import ML_MODEL
 from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kube.api import rbac
-from skysail.kube.api.rbac import Right
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import JOB, POD, SECRET
 
 
 def test_rules_are_few_sorted_and_say_exactly_what_was_declared():
-    rights = [
-        rbac.reading(POD),
-        Right(POD, ("get",)),
-        Right(JOB, ("get", "list", "watch")),
-        Right(POD, ("update",), subresource="status"),
-        Right(SECRET, ("get",), names=("one",)),
+    policy_rules = [
+        rbac.read_rule(POD),
+        PolicyRule(POD, ("get",)),
+        PolicyRule(JOB, ("get", "list", "watch")),
+        PolicyRule(POD, ("update",), subresource="status"),
+        PolicyRule(SECRET, ("get",), names=("one",)),
     ]
-    assert rbac.rules(rights) == [
+    assert rbac.rules(policy_rules) == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["update"]},
         {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["one"], "verbs": ["get"]},
         {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]},
     ]
-    assert rbac.rules(reversed(rights)) == rbac.rules(rights)
+    assert rbac.rules(reversed(policy_rules)) == rbac.rules(policy_rules)
 
 
 def test_built_in_roles_contain_kinds_and_nobody_writes_a_status():
@@ -56,7 +56,7 @@ def _verbs(role, plural):
 
 
 def test_a_binding_gives_a_role_to_one_service_account():
-    role = rbac.role("home", "r", [Right(SECRET, ("get",))], {"a": "b"})
+    role = rbac.role("home", "r", [PolicyRule(SECRET, ("get",))], {"a": "b"})
     binding = rbac.binding(role, ("home", "me"))
     assert binding["kind"] == "RoleBinding"
     assert binding["metadata"] == {"name": "r", "namespace": "home", "labels": {"a": "b"}}

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Meta
 
 from skysail.kube.api import schema
-from skysail.kube.api.schema import Rule, cel, keyed
+from skysail.kube.api.schema import Rule, cel_rules, list_map_keys
 
 
 class Inner(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ TABLE = [
     ),
     (tuple[str, ...], {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "atomic"}),
     (
-        Annotated[tuple[Inner, ...], Meta(extra_json_schema=keyed("size"))],
+        Annotated[tuple[Inner, ...], Meta(extra_json_schema=list_map_keys("size"))],
         {
             "type": "array",
             "items": {
@@ -72,7 +72,7 @@ TABLE = [
         {"type": "object", "additionalProperties": {"x-kubernetes-preserve-unknown-fields": True}},
     ),
     (
-        Annotated[str, Meta(extra_json_schema=cel(Rule("self == oldSelf", "make a new one")))],
+        Annotated[str, Meta(extra_json_schema=cel_rules(Rule("self == oldSelf", "make a new one")))],
         {
             "type": "string",
             "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "make a new one"}],
@@ -83,21 +83,21 @@ TABLE = [
 
 @pytest.mark.parametrize(("type_", "want"), TABLE)
 def test_a_type_has_one_schema(type_, want):
-    assert schema.structural(type_) == want
+    assert schema.structural_schema(type_) == want
 
 
 def test_what_stands_beside_a_reference_is_more_specific():
-    assert schema.structural(Outer)["properties"]["inner"]["description"] == "More specific."
+    assert schema.structural_schema(Outer)["properties"]["inner"]["description"] == "More specific."
 
 
 def test_a_type_that_contains_itself_is_refused():
     with pytest.raises(TypeError, match="Chain contains itself"):
-        schema.structural(Chain)
+        schema.structural_schema(Chain)
 
 
 def test_a_union_that_no_structural_schema_can_say_is_refused():
     with pytest.raises(TypeError, match=r"Union of .* is not structural"):
-        schema.structural(str | bool)
+        schema.structural_schema(str | bool)
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_a_union_that_no_structural_schema_can_say_is_refused():
 )
 def test_a_default_is_said_where_it_changes_something(type_, default, want):
     holder = msgspec.defstruct("Holder", [("field", type_, default)])
-    assert schema.structural(holder)["properties"]["field"].get("default") == want
+    assert schema.structural_schema(holder)["properties"]["field"].get("default") == want
 
 
 def test_a_default_of_a_part_that_writes_no_defaults_is_empty_and_filled_in_by_the_server():
     part = msgspec.defstruct("Part", [("size", int, 2)], omit_defaults=True, frozen=True)
     holder = msgspec.defstruct("Holder", [("field", part, part())])
-    assert schema.structural(holder)["properties"]["field"]["default"] == {}
+    assert schema.structural_schema(holder)["properties"]["field"]["default"] == {}
 
 
 def test_a_status_has_no_defaults():
-    assert "default" not in schema.structural(Inner, defaults=False)["properties"]["size"]
+    assert "default" not in schema.structural_schema(Inner, defaults=False)["properties"]["size"]

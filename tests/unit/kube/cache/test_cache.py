@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from skysail.kube.api.objects import IndexKey, Key, Meta, Object, OwnerReference
 from skysail.kube.api.resources import POD
-from skysail.kube.cache.cache import Cache, label_values, owner_uids
+from skysail.kube.cache.cache import Cache, index_by_label, index_by_owner
 
 
 def thing(name: str, version: int, uid: str = "", owner: str = "", label: str = "", namespace: str = "n") -> Object:
@@ -24,7 +24,7 @@ def thing(name: str, version: int, uid: str = "", owner: str = "", label: str = 
 
 
 def cache() -> Cache[Object]:
-    return Cache(POD, Object, {"owner": owner_uids, "app": label_values("app")})
+    return Cache(POD, Object, {"owner": index_by_owner, "app": index_by_label("app")})
 
 
 def listed(c: Cache[Object], objects: list[Object], version: int, namespace: str = "") -> None:
@@ -70,7 +70,7 @@ def test_our_own_write_is_known_at_once_and_its_echo_tells_nothing_new():
     c, told = cache(), []
     listed(c, [thing("a", 1)], 1)
     c.subscribe(lambda old, new: told.append(new))
-    c.wrote(thing("a", 4))
+    c.record_write(thing("a", 4))
     c.put(thing("a", 4))
     assert names(c) == {"a": 4}
     assert len(told) == 1
@@ -80,8 +80,8 @@ def test_a_list_that_was_begun_before_our_own_write_does_not_undo_it():
     c = cache()
     listed(c, [thing("a", 1)], 1)
     begun = c.begin_list()
-    c.wrote(thing("a", 8))
-    c.wrote(thing("new", 9))
+    c.record_write(thing("a", 8))
+    c.record_write(thing("new", 9))
     c.replace([thing("a", 1)], 7, begun=begun)
     assert names(c) == {"a": 8, "new": 9}
     listed(c, [thing("a", 8)], 10)
@@ -92,7 +92,7 @@ def test_a_list_that_was_begun_before_an_end_does_not_bring_the_object_back():
     c = cache()
     c.put(thing("a", 5))
     begun = c.begin_list()
-    c.ended(thing("a", 5))
+    c.mark_deleted(thing("a", 5))
     c.replace([thing("a", 6)], 6, begun=begun)
     assert names(c) == {}
 
@@ -108,7 +108,7 @@ def test_an_object_that_left_our_selector_may_come_back():
 def test_a_restored_server_with_older_versions_is_believed():
     c = cache()
     listed(c, [thing("a", 100), thing("b", 90)], 100)
-    c.wrote(thing("b", 110))
+    c.record_write(thing("b", 110))
     c.put(thing("b", 110))
     listed(c, [thing("a", 5)], 6)
     assert names(c) == {"a": 5}
@@ -117,11 +117,11 @@ def test_a_restored_server_with_older_versions_is_believed():
 def test_an_object_that_cannot_be_read_is_neither_old_nor_gone():
     c = cache()
     c.put(thing("a", 5))
-    c.cannot_read(Key("n", "a"))
+    c.mark_undecodable(Key("n", "a"))
     assert names(c) == {}
-    assert c.unreadable == {Key("n", "a")}
+    assert c.undecodable == {Key("n", "a")}
     c.put(thing("a", 6))
-    assert c.unreadable == set()
+    assert c.undecodable == set()
 
 
 def test_a_list_of_one_namespace_says_nothing_about_the_others():

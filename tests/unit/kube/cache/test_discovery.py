@@ -7,7 +7,7 @@ from skysail.kube.api.resources import CONFIG_MAP, CRD, Resource
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.discovery import Discovery
 from skysail.kube.cache.informers import Informers
-from skysail.kube.cache.reflector import Gate
+from skysail.kube.cache.reflector import ListObserver
 from skysail.kube.client.client import Client
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
@@ -30,11 +30,11 @@ def definition(labels: dict | None = None, version: str = WORKLOAD.version) -> d
     }
 
 
-class Site:
+class Harness:
     def __init__(self, wanted=lambda _: True, namespaces: tuple[str, ...] = ()) -> None:
         self.user = Client(ApiModel(World()))
         self.cache = Cache(WORKLOAD, Object)
-        self.informers = Informers(self.user, namespaces=namespaces, gate=Gate(), rng=random.Random(5))
+        self.informers = Informers(self.user, namespaces=namespaces, list_observer=ListObserver(), rng=random.Random(5))
         self.informers.add(self.cache, wanted)
 
     async def define(self, **options) -> Object:
@@ -48,10 +48,10 @@ class Site:
 
 def run(script, **options):
     async def main():
-        site = Site(**options)
-        task = asyncio.create_task(site.informers.run())
-        await site.informers.discovery.cache.synced.wait()
-        result = await script(site)
+        harness = Harness(**options)
+        task = asyncio.create_task(harness.informers.run())
+        await harness.informers.discovery.cache.synced.wait()
+        result = await script(harness)
         assert not task.done()
         task.cancel()
         return result
@@ -136,10 +136,10 @@ def test_an_audit_finds_what_a_watch_lost_and_has_it_listed_again():
 
 def test_a_kind_that_every_cluster_serves_is_watched_without_a_definition():
     async def main():
-        site = Site(namespaces=("default",))
+        harness = Harness(namespaces=("default",))
         cache = Cache(CONFIG_MAP, Object, selector={"labelSelector": "ours"})
-        site.informers.add_built_in(cache)
-        task = asyncio.create_task(site.informers.run())
+        harness.informers.add_built_in(cache)
+        task = asyncio.create_task(harness.informers.run())
         await cache.synced.wait()
         for name, namespace, labels in (
             ("a", "default", {"ours": "1"}),
@@ -147,10 +147,10 @@ def test_a_kind_that_every_cluster_serves_is_watched_without_a_definition():
             ("c", "kube-system", {}),
         ):
             metadata = {"name": name, "namespace": namespace, "labels": labels}
-            await site.user.create(CONFIG_MAP, {"metadata": metadata}, Object)
+            await harness.user.create(CONFIG_MAP, {"metadata": metadata}, Object)
         await asyncio.sleep(1)
         task.cancel()
-        return [o.metadata.name for o in cache.all()], cache in list(site.informers.caches)
+        return [o.metadata.name for o in cache.all()], cache in list(harness.informers.caches)
 
     assert virtual_time.run(main()) == (["a"], True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import JOB, NAMESPACE
 from skysail.kube.cache.cache import Cache
-from skysail.kube.cache.gc_tuning import Collector
+from skysail.kube.cache.gc_tuning import GcTuner
 from skysail.kube.cache.informers import Informers
 from skysail.kube.client.client import Client
 from tests.simulation.api import ApiModel
@@ -31,7 +31,7 @@ async def _two_of_one_kind() -> None:
     for name, label in (("a", "left"), ("b", "right")):
         await _make(client, JOB, name, {label: "1"})
     left, right = (Cache(JOB, Object, selector={"labelSelector": label}) for label in ("left", "right"))
-    informers = Informers(client, namespaces=(), gate=Collector(), rng=random.Random(0))
+    informers = Informers(client, namespaces=(), list_observer=GcTuner(), rng=random.Random(0))
     for cache in (left, right):
         informers.add_built_in(cache)
     running = asyncio.get_running_loop().create_task(informers.run())
@@ -39,8 +39,11 @@ async def _two_of_one_kind() -> None:
     assert [_names(cache) for cache in (left, right)] == [["a"], ["b"]]
     assert (len(informers.reflectors[JOB.crd_name]), informers.waiting_for) == (2, [])
     # What one of them has wrong is found, and told anew to that one, although both are of one kind.
-    left.ended(left.all()[0])
-    assert [finding.differs for finding in await informers.audit() if finding.kind == JOB.crd_name] == [True, False]
+    left.mark_deleted(left.all()[0])
+    assert [audit_result.differs for audit_result in await informers.audit() if audit_result.kind == JOB.crd_name] == [
+        True,
+        False,
+    ]
     await asyncio.sleep(1)
     assert [_names(cache) for cache in (left, right)] == [["a"], ["b"]]
     running.cancel()

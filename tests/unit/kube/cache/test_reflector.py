@@ -28,7 +28,7 @@ def manifest(name: str, **data: str) -> dict:
     }
 
 
-class Site:
+class Harness:
     """A world, a cache of its ConfigMaps, and a transport between them that can be told to fail."""
 
     def __init__(self) -> None:
@@ -102,21 +102,21 @@ class Stream:
             yield chunk
 
 
-def follow(script, *, expect_lists: int | None = None) -> Site:
+def follow(script, *, expect_lists: int | None = None) -> Harness:
     """Run a reflector beside a script, and end with a cache that must equal the server."""
 
     async def main():
-        site = Site()
-        await site.create("a", "b", "c")
-        task = asyncio.create_task(site.reflector.run())
-        await site.cache.synced.wait()
+        harness = Harness()
+        await harness.create("a", "b", "c")
+        task = asyncio.create_task(harness.reflector.run())
+        await harness.cache.synced.wait()
         await asyncio.sleep(1)
-        await script(site)
+        await script(harness)
         await asyncio.sleep(400)
-        assert site.cached() == site.truth()
+        assert harness.cached() == harness.truth()
         assert not task.done()
         task.cancel()
-        return site
+        return harness
 
     site = virtual_time.run(main())
     if expect_lists is not None:
@@ -198,12 +198,12 @@ def test_streams_that_end_at_once_do_not_make_a_hot_loop():
             return stream
 
     async def main():
-        site = Site()
-        site.reflector = Reflector(Client(Closing(ApiModel(site.world))), site.cache, rng=random.Random(3))
-        task = asyncio.create_task(site.reflector.run())
+        harness = Harness()
+        harness.reflector = Reflector(Client(Closing(ApiModel(harness.world))), harness.cache, rng=random.Random(3))
+        task = asyncio.create_task(harness.reflector.run())
         await asyncio.sleep(60)
         task.cancel()
-        return site.reflector.watches
+        return harness.reflector.watches
 
     assert virtual_time.run(main()) < 30
 
@@ -223,32 +223,32 @@ def test_streams_that_brought_something_are_opened_again_without_growing_pauses(
 def test_a_relist_that_fails_is_made_all_the_same():
     async def script(site):
         lost, *_ = site.cache.all()
-        site.cache.ended(lost)
+        site.cache.mark_deleted(lost)
         site.transport.refuses = 2
         site.reflector.relist()
 
     async def main():
-        site = Site()
-        await site.create("a", "b")
-        task = asyncio.create_task(site.reflector.run())
-        await site.cache.synced.wait()
-        await script(site)
+        harness = Harness()
+        await harness.create("a", "b")
+        task = asyncio.create_task(harness.reflector.run())
+        await harness.cache.synced.wait()
+        await script(harness)
         await asyncio.sleep(100)
         task.cancel()
-        return site.cached() == site.truth()
+        return harness.cached() == harness.truth()
 
     assert virtual_time.run(main())
 
 
 def test_a_list_without_a_version_is_the_servers_fault_and_not_the_end():
     async def main():
-        site = Site()
-        await site.create("a")
-        site.transport.answers = [Reply(status=200, body=b'{"metadata": {}, "items": []}')]
-        task = asyncio.create_task(site.reflector.run())
-        await site.cache.synced.wait()
+        harness = Harness()
+        await harness.create("a")
+        harness.transport.answers = [Reply(status=200, body=b'{"metadata": {}, "items": []}')]
+        task = asyncio.create_task(harness.reflector.run())
+        await harness.cache.synced.wait()
         task.cancel()
-        return site.cached() == site.truth()
+        return harness.cached() == harness.truth()
 
     assert virtual_time.run(main())
 
@@ -256,13 +256,13 @@ def test_a_list_without_a_version_is_the_servers_fault_and_not_the_end():
 @pytest.mark.parametrize("code", [403, 404, 500])
 def test_a_refused_list_is_tried_again(code):
     async def main():
-        site = Site()
-        await site.create("a")
-        site.transport.answers = [Reply(status=code, body=b"{}")] * 3
-        task = asyncio.create_task(site.reflector.run())
-        await site.cache.synced.wait()
+        harness = Harness()
+        await harness.create("a")
+        harness.transport.answers = [Reply(status=code, body=b"{}")] * 3
+        task = asyncio.create_task(harness.reflector.run())
+        await harness.cache.synced.wait()
         task.cancel()
-        return site.cached() == site.truth()
+        return harness.cached() == harness.truth()
 
     assert virtual_time.run(main())
 

@@ -15,7 +15,7 @@ ONE = Object(Meta(name="one", namespace="n", uid="u"))
 FINE = Reply(status=200, body=b'{"metadata": {"name": "one"}}')
 
 
-class Scripted:
+class FakeTransport:
     def __init__(self, *replies: Reply) -> None:
         self._replies = list(replies)
         self.requests = []
@@ -27,7 +27,7 @@ class Scripted:
 
 def ask(call, *replies):
     async def main():
-        transport = Scripted(*replies)
+        transport = FakeTransport(*replies)
         try:
             result = await call(Client(transport))
         except (ReplyLost, ServerFault, Throttled) as error:

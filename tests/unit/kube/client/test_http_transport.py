@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skysail.kube import certificates
-from skysail.kube.certificates import Pair
+from skysail.kube.certificates import KeyPair
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.kube.client.kubeconfig import Access, load_certificate
 from skysail.kube.client.transport import Request
@@ -22,16 +22,16 @@ STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
 
 
 @pytest.fixture(scope="module")
-def authority() -> Pair:
-    return certificates.authority("test", now=datetime.now(UTC), valid=timedelta(days=1))
+def authority() -> KeyPair:
+    return certificates.certificate_authority("test", now=datetime.now(UTC), valid=timedelta(days=1))
 
 
 @pytest.fixture
-def address(authority: Pair) -> Iterator[str]:
+def address(authority: KeyPair) -> Iterator[str]:
     """Of a server that begins a stream and then neither writes nor reads."""
-    pair = certificates.server(authority, ["127.0.0.1"], now=datetime.now(UTC), valid=timedelta(days=1))
+    key_pair = certificates.server(authority, ["127.0.0.1"], now=datetime.now(UTC), valid=timedelta(days=1))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_certificate(tls, pair.certificate, pair.key)
+    load_certificate(tls, key_pair.certificate, key_pair.key)
     done = threading.Event()
 
     def serve(listener: socket.socket) -> None:
@@ -53,7 +53,7 @@ def address(authority: Pair) -> Iterator[str]:
         thread.join()
 
 
-def test_a_watch_that_is_left_leaves_no_connection_behind(address: str, authority: Pair, tmp_path: Path):
+def test_a_watch_that_is_left_leaves_no_connection_behind(address: str, authority: KeyPair, tmp_path: Path):
     (tmp_path / "ca.crt").write_bytes(authority.certificate)
     tls = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
 

@@ -10,7 +10,7 @@ from skysail.kube.client import kubeconfig
 from skysail.kube.client.kubeconfig import ConfigError, TokenFile
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-CA = certificates.authority("test", now=NOW, valid=timedelta(days=1))
+CA = certificates.certificate_authority("test", now=NOW, valid=timedelta(days=1))
 USER = certificates.client(
     CA, "system:serviceaccount:skysail-system:skysail", ["a", "b"], now=NOW, valid=timedelta(days=1)
 )

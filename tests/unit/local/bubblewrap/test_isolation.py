@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skysail.cloud.provider import Disk, File, Files, Mount, Rights, Volume
+from skysail.cloud.provider import File, Mount, PersistentDisk, ProjectedFiles, SecurityContext, Volume
 from skysail.local.bubblewrap import (
     device_nodes,
     isolation,
@@ -21,16 +21,16 @@ from skysail.local.bubblewrap import (
     seccomp_filter,
     user_namespace,
 )
-from skysail.local.bubblewrap.container import Box, Order
-from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.container import BwrapContainer, ContainerSpec
+from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.id_ranges import FIRST
 from skysail.local.bubblewrap.isolation import Isolation
-from skysail.local.bubblewrap.rootfs import Bind, Room
+from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot
 from skysail.local.errors import StartFailed
 from tests.conformance.local import default_isolation, local_provider
-from tests.conformance.provider_harness import Talk, outcome
+from tests.conformance.provider_harness import ProviderHarness, outcome
 
-TOOLS = Tools.find(os.environ["PATH"])
+TOOLS = HostTools.find(os.environ["PATH"])
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives ids to pods")
 
 
@@ -67,15 +67,17 @@ async def test_device_nodes_cannot_be_changed_by_a_pod_that_owns_them(tmp_path, 
     default_isolation()
     os.mknod(tmp_path / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     mine = str(tmp_path / "null")
-    room = Room(hostname="h", env=(("PATH", "/usr/bin:/bin"),))
+    container_root = ContainerRoot(hostname="h", env=(("PATH", "/usr/bin:/bin"),))
     for is_protected in (False, True):
         if is_protected:
             device_nodes.protect([mine])
             device_nodes.protect([mine])
         monkeypatch.setattr(rootfs, "arguments", with_node(mine))
-        order = Order(room=room, argv=("sh", "-c", "echo x > /node && chmod 600 /node"), max_processes=99)
-        box = await Box.start(order, TOOLS, time.time)
-        assert ((await box.finish()).code == 0) is not is_protected
+        spec = ContainerSpec(
+            room=container_root, argv=("sh", "-c", "echo x > /node && chmod 600 /node"), max_processes=99
+        )
+        container = await BwrapContainer.start(spec, TOOLS, time.time)
+        assert ((await container.finish()).code == 0) is not is_protected
         assert ((tmp_path / "null").stat().st_mode & 0o777) == 0o600
     mounts.detach(tmp_path / "null")
 
@@ -126,11 +128,13 @@ async def test_pods_share_one_range_where_the_file_system_of_pvcs_cannot_map_ids
         assert found.has_ranges
         assert found.shares_ids
         async with local_provider(tmp_path / "home", isolation=default_isolation()) as provider:
-            talk = Talk(provider, image="busybox", python_image="python:3")
-            uid = await talk.pod(Volume("data", Disk("pvc")), Volume("s", Files((File("key", b"secret\n", 0o400),))))
+            provider_harness = ProviderHarness(provider, image="busybox", python_image="python:3")
+            uid = await provider_harness.pod(
+                Volume("data", PersistentDisk("pvc")), Volume("s", ProjectedFiles((File("key", b"secret\n", 0o400),)))
+            )
             mounts_of = (Mount(volume="data", path="/data"), Mount(volume="s", path="/s"))
             script = "cat /s/key; touch /data/x ~/x /tmp/x; stat -c %u /data/x"
-            assert await talk.result(script, pod=uid, mounts=mounts_of) == (0, "secret\n0\n")
+            assert await provider_harness.result(script, pod=uid, mounts=mounts_of) == (0, "secret\n0\n")
     finally:
         for folder in ("mounts", "home"):
             mounts.detach(tmp_path / folder)
@@ -162,8 +166,8 @@ def test_mounts_that_a_process_left_behind_are_removed_by_the_next(tmp_path):
     folder = tmp_path / "mounts"
     first = Isolation.detect(TOOLS, folder, tmp_path / "disks")
     ids = first.allocate()
-    room = Room(hostname="h", env=(), binds=(Bind(str(tmp_path / "disks"), "/data"),))
-    _, staged = ids.staging.stage(room, ids.namespace(0))
+    container_root = ContainerRoot(hostname="h", env=(), binds=(BindMount(str(tmp_path / "disks"), "/data"),))
+    _, staged = ids.staging.stage(container_root, ids.namespace(0))
     assert (staged / "0").is_mount()
     first.release(ids)
     Isolation.detect(TOOLS, folder, tmp_path / "disks")
@@ -176,18 +180,20 @@ def test_mounts_that_a_process_left_behind_are_removed_by_the_next(tmp_path):
 @AS_ROOT
 def test_a_start_that_fails_leaves_no_mount(tmp_path):
     ids = default_isolation().allocate()
-    room = Room(hostname="h", env=(), binds=(Bind(str(tmp_path), "/a"), Bind(str(tmp_path / "none"), "/b")))
+    container_root = ContainerRoot(
+        hostname="h", env=(), binds=(BindMount(str(tmp_path), "/a"), BindMount(str(tmp_path / "none"), "/b"))
+    )
     before = Path("/proc/self/mountinfo").read_text()
     with pytest.raises(FileNotFoundError):
-        ids.staging.stage(room, ids.namespace(0))
+        ids.staging.stage(container_root, ids.namespace(0))
     assert Path("/proc/self/mountinfo").read_text() == before
     default_isolation().release(ids)
 
 
 async def test_a_container_that_is_stopped_while_it_starts_ends(tmp_path):
     async with local_provider(tmp_path, isolation=Isolation(TOOLS, max_processes=50)) as provider:
-        talk = Talk(provider, image="busybox", python_image="python:3")
-        starts = [asyncio.create_task(talk.start("sleep 1000")) for _ in range(5)]
+        provider_harness = ProviderHarness(provider, image="busybox", python_image="python:3")
+        starts = [asyncio.create_task(provider_harness.start("sleep 1000")) for _ in range(5)]
         await asyncio.sleep(0)
         await provider.close()
         await asyncio.gather(*starts, return_exceptions=True)
@@ -199,8 +205,8 @@ async def test_files_below_private_folders_are_reached(tmp_path):
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
     async with local_provider(private) as provider:
-        talk = Talk(provider, image="busybox", python_image="python:3")
-        run = await talk.start("sleep 1000", rights=Rights(user=1000))
+        provider_harness = ProviderHarness(provider, image="busybox", python_image="python:3")
+        run = await provider_harness.start("sleep 1000", rights=SecurityContext(user=1000))
         look = ("sh", "-c", "cat /etc/hostname && touch ~/x && echo ok")
         assert (await outcome(await provider.exec(run, look, stdin=False, tty=False)))[:2] == (0, "pod\nok\n")
 
@@ -214,10 +220,12 @@ async def test_a_start_that_is_cancelled_when_the_program_runs_leaves_no_program
 
     monkeypatch.setattr(asyncio, "to_thread", stuck)
     boxes = []
-    init = Box.__init__
-    monkeypatch.setattr(Box, "__init__", lambda box, *args: (init(box, *args), boxes.append(box))[0])
-    room = Room(hostname="h", env=(("PATH", "/usr/bin:/bin"),))
-    start = asyncio.create_task(Box.start(Order(room=room, argv=("sleep", "1000")), TOOLS, time.time))
+    init = BwrapContainer.__init__
+    monkeypatch.setattr(BwrapContainer, "__init__", lambda box, *args: (init(box, *args), boxes.append(box))[0])
+    container_root = ContainerRoot(hostname="h", env=(("PATH", "/usr/bin:/bin"),))
+    start = asyncio.create_task(
+        BwrapContainer.start(ContainerSpec(room=container_root, argv=("sleep", "1000")), TOOLS, time.time)
+    )
     await is_running.wait()
     start.cancel()
     with pytest.raises(asyncio.CancelledError):

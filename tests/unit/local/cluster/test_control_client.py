@@ -6,12 +6,12 @@ import socket
 import pytest
 
 from skysail.local.cluster import control_client
-from skysail.local.cluster.control_client import Answer, Control, HullStatus
+from skysail.local.cluster.control_client import Answer, Control, LocalClusterStatus
 from skysail.local.cluster.control_server import ControlServer
 from skysail.local.cluster.supervisor import Unit
 from skysail.local.errors import NotRunning, Refused
 
-STATUS = HullStatus(
+STATUS = LocalClusterStatus(
     is_ready=True,
     pid=7,
     started=1.0,
@@ -79,7 +79,7 @@ async def test_requests_arrive_whole(served):
         control_client.StartUnit(unit),
         control_client.SignalUnit("operator", 9),
         control_client.ResumeUnit("operator"),
-        control_client.StopHull(),
+        control_client.StopCluster(),
     ]
 
 
@@ -139,7 +139,7 @@ def test_where_no_hull_is_the_fix_is_told(tmp_path):
 
 
 def test_a_hull_that_does_not_answer_is_not_one_that_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(control_client, "_PATIENCE", 0.001)
+    monkeypatch.setattr(control_client, "_TIMEOUT_SECONDS", 0.001)
     path = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
         silent.bind(str(path))

@@ -66,7 +66,7 @@ def test_looking_writes_nothing(tmp_path):
 def test_who_waits_for_a_home_in_vain_is_told_which_process_to_end_and_where_the_logs_are(home):
     home.pid.write_text("4711\n")
     lock = home.lock()
-    with pytest.raises(Refused, match=r"(?s)`kill -9 4711`.*hull\.log"):
+    with pytest.raises(Refused, match=r"(?s)`kill -9 4711`.*cluster\.log"):
         home.wait_until_free(0)
     os.close(lock)
     home.wait_until_free(0)

@@ -9,7 +9,7 @@ from skysail.local.errors import MachineUnfit, NamespacesForbidden
 def test_a_missing_ip_is_told_before_anything_is_forked(monkeypatch):
     monkeypatch.setattr(namespaces.shutil, "which", lambda *_, **__: None)
     with pytest.raises(MachineUnfit, match="install the package iproute2") as raised:
-        namespaces.launch(lambda: 0)
+        namespaces.fork_isolated(lambda: 0)
     assert not isinstance(raised.value, NamespacesForbidden)
 
 

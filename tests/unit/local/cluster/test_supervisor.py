@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from skysail.local.cluster.supervisor import Crash, Supervisor, Surroundings, Unit
+from skysail.local.cluster.supervisor import Crash, Supervisor, SupervisorDependencies, Unit
 from skysail.local.errors import Refused
 
 FOREVER = ("sh", "-c", "echo alive; exec sleep 1000")
 # Long, because a machine may be busy with other things; no test passes by waiting.
-PATIENCE_SECONDS = 600
+TIMEOUT_SECONDS = 600
 
 
 def fifo(folder: Path) -> Path:
@@ -27,7 +27,7 @@ def fifo(folder: Path) -> Path:
     return path
 
 
-class Stage:
+class Harness:
     """A supervisor whose pauses and clock belong to the test."""
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class Stage:
         self.paused: asyncio.Queue[float] = asyncio.Queue()
         self.go_on = asyncio.Semaphore(0)
         self.supervisor = Supervisor(
-            folder, Surroundings(now=lambda: self.now, pause=self.pause, tell=self.told.put_nowait)
+            folder, SupervisorDependencies(now=lambda: self.now, pause=self.pause, tell=self.told.put_nowait)
         )
 
     async def pause(self, seconds: float) -> None:
@@ -45,7 +45,7 @@ class Stage:
 
     async def next_pause(self) -> float:
         """Bounded, so that a unit that was given up fails its test instead of stopping all."""
-        return await asyncio.wait_for(self.paused.get(), PATIENCE_SECONDS)
+        return await asyncio.wait_for(self.paused.get(), TIMEOUT_SECONDS)
 
     async def pauses(self, count: int) -> list[float]:
         """Let that many crashes happen, and stop at the pause after the last of them."""
@@ -63,9 +63,9 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path):
-    stage = Stage(tmp_path)
-    yield stage
-    await stage.supervisor.stop_all()
+    harness = Harness(tmp_path)
+    yield harness
+    await harness.supervisor.stop_all()
 
 
 async def test_a_unit_runs_until_it_is_stopped(stage):
@@ -80,7 +80,7 @@ async def test_a_unit_runs_until_it_is_stopped(stage):
 async def test_a_unit_starts_in_its_folder(stage, tmp_path):
     (tmp_path / "folder").mkdir()
     await stage.supervisor.start(Unit(name="server", argv=("pwd",), folder=str(tmp_path / "folder"), restart=False))
-    await asyncio.wait_for(stage.told.get(), PATIENCE_SECONDS)
+    await asyncio.wait_for(stage.told.get(), TIMEOUT_SECONDS)
     assert stage.only_unit().crash.log_tail == str(tmp_path / "folder")
 
 
@@ -162,7 +162,7 @@ async def test_all_are_stopped_the_last_first(stage, tmp_path):
     ready, order = fifo(tmp_path), tmp_path / "order"
     for name in ("first", "second", "third"):
         script = f"trap 'echo {name} >> {order}; exit' TERM; echo > {ready}; while :; do sleep 0.01; done"
-        await stage.supervisor.start(Unit(name=name, argv=("sh", "-c", script), grace=PATIENCE_SECONDS))
+        await stage.supervisor.start(Unit(name=name, argv=("sh", "-c", script), grace=TIMEOUT_SECONDS))
         await asyncio.to_thread(ready.read_text)
     await stage.supervisor.stop_all()
     assert order.read_text().split() == ["third", "second", "first"]
@@ -208,7 +208,7 @@ async def test_nobody_to_tell_is_no_reason_to_give_up_a_unit(stage, tmp_path):
     def full(_words: str) -> None:
         raise OSError(28, "No space left on device")
 
-    supervisor = Supervisor(tmp_path, Surroundings(now=lambda: 0.0, pause=stage.pause, tell=full))
+    supervisor = Supervisor(tmp_path, SupervisorDependencies(now=lambda: 0.0, pause=stage.pause, tell=full))
     await supervisor.start(Unit(name="server", argv=("false",)))
     assert await stage.pauses(3) == [0.5, 1.0, 2.0]
     await supervisor.stop_all()
@@ -266,7 +266,7 @@ async def ask(port: int) -> int:
     """The process that answers. Raises ConnectionError where there is none."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        return int(await asyncio.wait_for(reader.read(), PATIENCE_SECONDS))
+        return int(await asyncio.wait_for(reader.read(), TIMEOUT_SECONDS))
     finally:
         writer.close()
 

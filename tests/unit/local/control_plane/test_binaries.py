@@ -9,8 +9,8 @@ from skysail.local.control_plane.flags import Component
 from skysail.local.errors import Misused
 
 
-def around(tmp_path: Path, **env: str) -> build.Surroundings:
-    return build.Surroundings(env=env, cache=tmp_path / "cache", say=lambda _: None, pause=lambda _: None)
+def around(tmp_path: Path, **env: str) -> build.BuildDependencies:
+    return build.BuildDependencies(env=env, cache=tmp_path / "cache", say=lambda _: None, pause=lambda _: None)
 
 
 def folder_with(folder: Path, *names: str) -> Path:

@@ -56,8 +56,8 @@ class Bench:
         return len(calls.read_text().splitlines()) if calls.exists() else 0
 
     @property
-    def around(self) -> build.Surroundings:
-        return build.Surroundings(
+    def around(self) -> build.BuildDependencies:
+        return build.BuildDependencies(
             env={"PATH": f"{self.go.parent}:/usr/bin:/bin"},
             cache=self.cache,
             say=self.said.append,

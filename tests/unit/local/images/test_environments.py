@@ -15,7 +15,7 @@ from skysail.cloud import provider
 from skysail.local.errors import BuildFailed
 from skysail.local.images.builder import Builder
 from skysail.local.images.environments import Environment, Environments
-from skysail.local.images.rules import Copied, Rule, Rules
+from skysail.local.images.rules import CopiedDir, Rule, Rules
 from skysail.local.provider.container_run import argv
 from tests.support.index import Index
 
@@ -218,8 +218,10 @@ async def test_what_uv_says_is_in_the_error(rules, tmp_path):
 
 
 async def test_an_image_whose_environment_fails_names_the_command_to_try_at_a_terminal(rules, tmp_path):
-    copied = Copied("/home/me/code", "/workspace")
-    rules.add(Rule(pattern="team/x:*", packages=("a", "b[c]"), python="2.4", entrypoint=("run", "it"), copied=copied))
+    copied_dir = CopiedDir("/home/me/code", "/workspace")
+    rules.add(
+        Rule(pattern="team/x:*", packages=("a", "b[c]"), python="2.4", entrypoint=("run", "it"), copied=copied_dir)
+    )
     command = "skysail image add 'team/x:*' --with 'a,b[c]' --python 2.4 --entrypoint 'run it' --copy "
     with pytest.raises(BuildFailed, match=re.escape(f"`{command}/home/me/code:/workspace`.") + "$"):
         await environments(rules, tmp_path).find("team/x:1", ignore)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from skysail.local.errors import Misused
-from skysail.local.images.rules import STARTING_SET, Rule, Rules, names
+from skysail.local.images.rules import DEFAULT_RULES, Rule, Rules, names
 
 SAMPLE = Path(__file__).parents[4] / "config" / "samples" / "ml_v1alpha1_trainingjob.yaml"
 
@@ -67,7 +67,7 @@ def test_adding_a_pattern_again_replaces_it(rules):
 def test_what_was_added_can_be_removed_and_the_starting_set_returns(rules):
     rules.add(Rule(pattern="python:*", packages=("a",)))
     rules.remove("python:*")
-    assert rules.all() == STARTING_SET
+    assert rules.all() == DEFAULT_RULES
     with pytest.raises(Misused, match="skysail image list"):
         rules.remove("python:*")
 

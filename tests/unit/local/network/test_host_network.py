@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skysail.cloud.errors import Refused
+from skysail.cloud.errors import Rejected
 from skysail.cloud.provider import Pod
 from skysail.local.errors import Misused
 from skysail.local.network import host_network
@@ -27,8 +27,8 @@ def test_another_value_is_told(value):
 
 async def test_the_provider_refuses_a_pod_on_the_host_network(tmp_path):
     async with local_provider(tmp_path) as provider:
-        assert not provider.abilities.host_network
+        assert not provider.features.host_network
         pod = Pod(uid="u", namespace="default", name="p", hostname="p", uses_host_network=True)
-        with pytest.raises(Refused, match=host_network.SETTING):
-            await provider.prepare(pod)
+        with pytest.raises(Rejected, match=host_network.SETTING):
+            await provider.create_sandbox(pod)
         assert (await provider.list()).pods == {}

@@ -36,19 +36,19 @@ class Known:
 
     def __init__(self) -> None:
         self.pods = [OwnPod("shop", "job-0", "job", "10.244.0.5")]
-        self.names = dns_server.Names(lambda: dns_zone.build(SERVICES, [], self.pods))
+        self.names = dns_server.ZoneCache(lambda: dns_zone.build(SERVICES, [], self.pods))
 
     def add(self, hostname: str, address: str) -> None:
         self.pods.append(OwnPod("shop", hostname, "job", address))
         self.names.touch()
 
-    def responder(self, **options) -> dns_server.Responder:
-        return dns_server.Responder(self.names, rng=random.Random(0), **options)
+    def responder(self, **options) -> dns_server.DnsResponder:
+        return dns_server.DnsResponder(self.names, rng=random.Random(0), **options)
 
 
-def ask(responder: dns_server.Responder, name: str, type_: int = A):
+def ask(dns_responder: dns_server.DnsResponder, name: str, type_: int = A):
     message = query(name, type_)
-    return responder.answer(dns_wire.read(message), message)
+    return dns_responder.answer(dns_wire.read(message), message)
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,11 @@ class Outside:
 
 async def test_only_names_of_others_are_asked_for_outside():
     outside = Outside()
-    responder = Known().responder(upstream=outside)
-    assert decode(await ask(responder, "example.com")).records == [("example.com", A, "203.0.113.1")]
-    assert decode(await ask(responder, "unknown.example")).code == Code.NO_SUCH_NAME
-    await ask(responder, f"nobody.{ZONE}")
-    await ask(responder, f"web.{ZONE}")
+    dns_responder = Known().responder(upstream=outside)
+    assert decode(await ask(dns_responder, "example.com")).records == [("example.com", A, "203.0.113.1")]
+    assert decode(await ask(dns_responder, "unknown.example")).code == Code.NO_SUCH_NAME
+    await ask(dns_responder, f"nobody.{ZONE}")
+    await ask(dns_responder, f"web.{ZONE}")
     assert outside.asked == ["example.com", "unknown.example"]
 
 

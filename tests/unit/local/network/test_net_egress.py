@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from skysail.local.cluster import tcp_proxy
 from skysail.local.network import egress_proxy, http_proxy
-from skysail.local.network.egress_policy import Guard
-from skysail.local.network.http_proxy import HttpProxy, Refusal, Wish
+from skysail.local.network.egress_policy import EgressPolicy
+from skysail.local.network.http_proxy import HttpProxy, ProxyError, ProxyRequest
 
-LOOPBACK_TOO = Guard(is_machines=lambda _: False, exceptions=(ip_network("127.0.0.1"), ip_network("127.0.0.9")))
-STRICT = Guard(is_machines=lambda _: False)
+LOOPBACK_TOO = EgressPolicy(
+    is_host_address=lambda _: False, exceptions=(ip_network("127.0.0.1"), ip_network("127.0.0.9"))
+)
+STRICT = EgressPolicy(is_host_address=lambda _: False)
 
 
 @pytest.mark.parametrize(
@@ -38,9 +40,9 @@ STRICT = Guard(is_machines=lambda _: False)
     ],
 )
 def test_what_a_request_wants(head, wanted):
-    wish = http_proxy.parse(head + b"\r\n\r\n")
-    assert (wish.host, wish.port, wish.head) == wanted
-    assert wish.as_it_came == head + b"\r\n\r\n"
+    proxy_request = http_proxy.parse(head + b"\r\n\r\n")
+    assert (proxy_request.host, proxy_request.port, proxy_request.head) == wanted
+    assert proxy_request.as_it_came == head + b"\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -62,19 +64,19 @@ def test_what_a_request_wants(head, wanted):
     ],
 )
 def test_what_is_no_request_for_a_proxy(head):
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(ProxyError) as refused:
         http_proxy.parse(head + b"\r\n\r\n")
     assert refused.value.status == 400
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_wish_or_a_refusal(head):
-    with contextlib.suppress(Refusal):
-        assert isinstance(http_proxy.parse(head + b"\r\n\r\n"), Wish)
+    with contextlib.suppress(ProxyError):
+        assert isinstance(http_proxy.parse(head + b"\r\n\r\n"), ProxyRequest)
 
 
 @contextlib.asynccontextmanager
-async def proxy(guard: Guard, names: dict[str, list[str]] | None = None):
+async def proxy(guard: EgressPolicy, names: dict[str, list[str]] | None = None):
     """A function that sends bytes to the outer part and gives what comes back until the end."""
 
     async def look_up(host: str, port: int) -> list[str]:
@@ -86,7 +88,7 @@ async def proxy(guard: Guard, names: dict[str, list[str]] | None = None):
 
     listener = tcp_proxy.open_listener(0)
     where = listener.getsockname()
-    made = HttpProxy(egress_proxy.outer(guard, look_up))
+    made = HttpProxy(egress_proxy.host_side(guard, look_up))
     await made.serve(listener)
 
     yield functools.partial(send_to, where)
@@ -161,7 +163,7 @@ async def test_a_name_that_nobody_knows_is_told():
 @contextlib.asynccontextmanager
 async def inner_proxy(known: dict[tuple[str, str], list[str]], outer: tuple[str, int]):
     listener = tcp_proxy.open_listener(0)
-    made = HttpProxy(egress_proxy.inner(lambda host, caller: known.get((host, caller), []), outer))
+    made = HttpProxy(egress_proxy.cluster_side(lambda host, caller: known.get((host, caller), []), outer))
     await made.serve(listener)
     yield functools.partial(send_to, listener.getsockname())
     await made.close()
@@ -198,7 +200,7 @@ async def test_the_next_address_is_tried_and_nobody_at_all_is_told():
 
 
 # No byte more than it takes to be too long: what nobody has read breaks a connection off, with the answer on it.
-TOO_LONG = b"x" * (http_proxy._LONGEST_HEAD + len(b"\r\n\r\n"))
+TOO_LONG = b"x" * (http_proxy._MAX_HEAD_BYTES + len(b"\r\n\r\n"))
 
 
 @pytest.mark.parametrize(
@@ -210,8 +212,8 @@ async def test_what_is_no_http_is_told_so(sent):
 
 
 def test_what_is_no_pod_sends_everything_through_the_proxy():
-    assert set(egress_proxy.way_out()) == {"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"}
-    assert egress_proxy.way_out().items() < egress_proxy.environment().items()
+    assert set(egress_proxy.proxy_env()) == {"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"}
+    assert egress_proxy.proxy_env().items() < egress_proxy.environment().items()
 
 
 def test_pods_are_told_to_leave_the_proxy_alone_for_the_cluster():

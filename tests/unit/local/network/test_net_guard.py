@@ -6,9 +6,9 @@ from ipaddress import ip_network
 import pytest
 
 from skysail.local.errors import Misused
-from skysail.local.network.egress_policy import Guard, is_of_this_machine, parse_networks
+from skysail.local.network.egress_policy import EgressPolicy, is_of_this_machine, parse_networks
 
-GUARD = Guard(is_machines=lambda address: str(address) == "9.9.9.9")
+GUARD = EgressPolicy(is_host_address=lambda address: str(address) == "9.9.9.9")
 LOOPBACK, CREDENTIALS, NOBODY = "loopback", "credentials", "no single machine"
 INSIDE, MACHINE, PRIVATE = "NO_PROXY", "this machine itself", "SKYSAIL_ALLOWED_NETWORKS"
 
@@ -90,7 +90,7 @@ INSIDE, MACHINE, PRIVATE = "NO_PROXY", "this machine itself", "SKYSAIL_ALLOWED_N
     ],
 )
 def test_what_is_closed_to_pods(address, why):
-    assert why in (GUARD.objection(address) or "")
+    assert why in (GUARD.address_deny_reason(address) or "")
 
 
 @pytest.mark.parametrize(
@@ -123,14 +123,14 @@ def test_what_is_closed_to_pods(address, why):
     ],
 )
 def test_what_is_open(address):
-    assert GUARD.objection(address) is None
+    assert GUARD.address_deny_reason(address) is None
 
 
 def test_a_user_may_open_what_is_closed():
-    guard = Guard(is_machines=lambda _: True, exceptions=(ip_network("127.0.0.5/32"),))
-    assert guard.objection("127.0.0.5") is None
-    assert guard.objection("::ffff:127.0.0.5") is None
-    assert guard.objection("127.0.0.6") is not None
+    policy = EgressPolicy(is_host_address=lambda _: True, exceptions=(ip_network("127.0.0.5/32"),))
+    assert policy.address_deny_reason("127.0.0.5") is None
+    assert policy.address_deny_reason("::ffff:127.0.0.5") is None
+    assert policy.address_deny_reason("127.0.0.6") is not None
 
 
 @pytest.mark.parametrize(
@@ -147,18 +147,18 @@ def test_a_user_may_open_what_is_closed():
 )
 def test_a_network_that_the_user_opens_does_not_open_the_machine_or_the_cluster_with_it(address, why):
     opened = map(ip_network, ("10.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "10.96.0.2"))
-    guard = Guard(is_machines=lambda address: str(address) == "10.7.0.9", exceptions=tuple(opened))
-    objection = guard.objection(address)
+    policy = EgressPolicy(is_host_address=lambda address: str(address) == "10.7.0.9", exceptions=tuple(opened))
+    objection = policy.address_deny_reason(address)
     assert (objection is None) == (why is None)
     assert (why or "") in (objection or "")
 
 
 def test_a_server_that_the_user_named_is_open_wherever_it_is():
-    guard = Guard(servers=frozenset({("packages.example.test", 8080)}))
+    policy = EgressPolicy(servers=frozenset({("packages.example.test", 8080)}))
     inside = ["192.168.1.7", "127.0.0.1"]
-    assert guard.refusal("packages.example.test", 8080, inside) is None
-    assert "private" in guard.refusal("packages.example.test", 80, inside)
-    assert "private" in guard.refusal("other.example.test", 8080, inside)
+    assert policy.deny_reason("packages.example.test", 8080, inside) is None
+    assert "private" in policy.deny_reason("packages.example.test", 80, inside)
+    assert "private" in policy.deny_reason("other.example.test", 8080, inside)
 
 
 def test_networks_are_read_and_what_is_none_is_told():
@@ -175,7 +175,7 @@ def test_networks_are_read_and_what_is_none_is_told():
 )
 def test_every_spelling_that_the_system_takes_for_loopback_is_closed(spelling):
     found = {where[0] for *_, where in socket.getaddrinfo(spelling, 80, type=socket.SOCK_STREAM)}
-    assert all(GUARD.objection(address) for address in found)
+    assert all(GUARD.address_deny_reason(address) for address in found)
 
 
 def test_the_machine_knows_its_own_addresses():

@@ -106,7 +106,7 @@ def test_another_name_is_an_alias_unless_dns_cannot_say_it():
 )
 def test_only_an_unknown_pod_below_a_headless_service_is_expected(name, is_expected):
     zone = dns_zone.build([JOB, WEB], [], [OwnPod("shop", "job-0", "job", "10.244.0.5")])
-    assert zone.expects(name) is is_expected
+    assert zone.is_pending(name) is is_expected
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_only_an_unknown_pod_below_a_headless_service_is_expected(name, is_expec
     ],
 )
 def test_which_names_exist(name, is_known):
-    assert dns_zone.build([WEB, SET], []).knows(name) is is_known
+    assert dns_zone.build([WEB, SET], []).has(name) is is_known
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skysail.local.network import dns_wire
-from skysail.local.network.dns_wire import CannotAnswer, Code, NotAQuestion
+from skysail.local.network.dns_wire import Code, NotAQuery, QueryError
 from tests.unit.local.network.wire import decode, query
 
 
@@ -39,7 +39,7 @@ def test_an_extension_behind_the_question_does_no_harm():
     ],
 )
 def test_a_question_that_cannot_be_answered_says_which_answer_is_right(message, code):
-    with pytest.raises(CannotAnswer) as refused:
+    with pytest.raises(QueryError) as refused:
         dns_wire.read(message)
     assert refused.value.code is code
     assert dns_wire.failure(message, code)[:4] == message[:2] + bytes([0x80, code])
@@ -47,7 +47,7 @@ def test_a_question_that_cannot_be_answered_says_which_answer_is_right(message, 
 
 @pytest.mark.parametrize("message", [b"", b"\0" * 11, query("web", flags=0x8180)])
 def test_what_is_no_question_gets_no_answer(message):
-    with pytest.raises(NotAQuestion):
+    with pytest.raises(NotAQuery):
         dns_wire.read(message)
 
 
@@ -55,7 +55,7 @@ def test_what_is_no_question_gets_no_answer(message):
 def test_any_bytes_are_a_question_or_one_of_two_errors(message):
     try:
         question = dns_wire.read(message)
-    except (NotAQuestion, CannotAnswer):
+    except (NotAQuery, QueryError):
         return
     assert question.wire in message
 
@@ -64,7 +64,7 @@ def test_any_bytes_are_a_question_or_one_of_two_errors(message):
 def test_any_bytes_behind_a_good_header_are_a_question_or_one_of_two_errors(rest, flags):
     try:
         dns_wire.read(struct.pack("!6H", 1, flags, 1, 0, 0, 0) + rest)
-    except (NotAQuestion, CannotAnswer):
+    except (NotAQuery, QueryError):
         return
 
 
@@ -100,7 +100,7 @@ def test_records_are_written_as_the_standard_says():
 def test_what_does_not_fit_is_asked_again_by_tcp():
     question = dns_wire.read(query("a.b"))
     many = dns_wire.answer(question, Code.OK, [dns_wire.address("a.b", f"10.244.0.{last}") for last in range(100)])
-    cut = decode(dns_wire.fit(many, question))
+    cut = decode(dns_wire.truncate(many, question))
     assert (cut.records, cut.is_truncated, cut.id) == ([], True, question.id)
     few = dns_wire.answer(question, Code.OK, [dns_wire.address("a.b", "10.244.0.1")])
-    assert dns_wire.fit(few, question) == few
+    assert dns_wire.truncate(few, question) == few

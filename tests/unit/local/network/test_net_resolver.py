@@ -7,7 +7,7 @@ import pytest
 
 from skysail.local.cluster import tcp_proxy
 from skysail.local.network import dns_forwarder, dns_wire
-from skysail.local.network.dns_forwarder import Exchange, Forwarder, MachineResolver
+from skysail.local.network.dns_forwarder import ForwarderClient, ForwarderServer, HostResolver
 from skysail.local.network.dns_wire import Code
 from tests.unit.local.network.wire import decode, query
 
@@ -20,7 +20,7 @@ class NameServer(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         self.transport.sendto(b"\xff\xff" + data[2:], addr)
-        self.transport.sendto(dns_wire.fit(answer(data), dns_wire.read(data)), addr)
+        self.transport.sendto(dns_wire.truncate(answer(data), dns_wire.read(data)), addr)
 
 
 def answer(message: bytes) -> bytes:
@@ -34,7 +34,7 @@ def answer(message: bytes) -> bytes:
 @contextlib.asynccontextmanager
 async def name_server():
     async def converse(reader, writer):
-        writer.write(dns_wire.framed(answer(await dns_wire.receive(reader))))
+        writer.write(dns_wire.tcp_frame(answer(await dns_wire.receive(reader))))
         writer.close()
 
     server = await asyncio.start_server(converse, "127.0.0.1", 0)
@@ -50,9 +50,9 @@ async def exchange(servers):
     """The inner part, joined with the outer one."""
     listener = tcp_proxy.open_listener(0)
     where = listener.getsockname()
-    outer = Exchange(MachineResolver(servers))
+    outer = ForwarderServer(HostResolver(servers))
     await outer.serve(listener)
-    yield Forwarder(*where)
+    yield ForwarderClient(*where)
     await outer.close()
 
 
@@ -87,7 +87,7 @@ async def test_the_next_server_is_asked_where_the_first_is_not_there():
 async def test_where_nobody_answers_there_is_no_answer():
     async with exchange([NOBODY]) as forwarder:
         assert await forwarder.ask(query("1-example.com")) is None
-    assert await Forwarder(*NOBODY).ask(query("1-example.com")) is None
+    assert await ForwarderClient(*NOBODY).ask(query("1-example.com")) is None
 
 
 async def test_only_questions_pass():

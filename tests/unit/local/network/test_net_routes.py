@@ -13,7 +13,7 @@ from skysail.local.network.objects import (
     ServicePort,
     ServiceSpec,
 )
-from skysail.local.network.service_endpoints import Place
+from skysail.local.network.service_endpoints import ServiceEndpoint
 
 READY, UNREADY = Conditions(ready=True), Conditions(ready=False)
 LEAVING = Conditions(ready=False, serving=True, terminating=True)
@@ -56,15 +56,15 @@ def endpoint(last, conditions=READY):
 )
 def test_who_stands_behind_a_port(slices, wanted):
     built = service_endpoints.build([service(cluster_ip="10.96.0.7", ports=(ServicePort(80),))], slices)
-    assert built == {Place("10.96.0.7", 80): tuple(Place(address, 8000) for address in wanted)}
+    assert built == {ServiceEndpoint("10.96.0.7", 80): tuple(ServiceEndpoint(address, 8000) for address in wanted)}
 
 
 def test_each_port_leads_to_the_pods_port_of_its_name():
     ports = (ServicePort(80, "http"), ServicePort(81, "health"))
     there = slice_of(endpoint(2), ports=(EndpointPort("health", 9000), EndpointPort("http", 8000)))
     assert service_endpoints.build([service(cluster_ip="10.96.0.7", ports=ports)], [there]) == {
-        Place("10.96.0.7", 80): (Place("10.244.0.2", 8000),),
-        Place("10.96.0.7", 81): (Place("10.244.0.2", 9000),),
+        ServiceEndpoint("10.96.0.7", 80): (ServiceEndpoint("10.244.0.2", 8000),),
+        ServiceEndpoint("10.96.0.7", 81): (ServiceEndpoint("10.244.0.2", 9000),),
     }
 
 

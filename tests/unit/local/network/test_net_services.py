@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from skysail.local.network.service_endpoints import Place
+from skysail.local.network.service_endpoints import ServiceEndpoint
 from skysail.local.network.service_proxy import ServiceProxy
 
 
-async def listener(_place: Place) -> socket.socket:
+async def listener(_service_endpoint: ServiceEndpoint) -> socket.socket:
     """Where the test runs there are no ClusterIPs: any free port stands for one."""
     made = socket.socket()
     made.bind(("127.0.0.1", 0))
@@ -21,7 +21,7 @@ async def listener(_place: Place) -> socket.socket:
 
 
 opened: list[socket.socket] = []
-FRONT = Place("10.96.0.7", 80)
+FRONT = ServiceEndpoint("10.96.0.7", 80)
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ async def endpoint(answer):
 
     server = await asyncio.start_server(treat, "127.0.0.1", 0)
     async with server:
-        yield Place(*server.sockets[0].getsockname())
+        yield ServiceEndpoint(*server.sockets[0].getsockname())
 
 
 def says(word: bytes):
@@ -51,7 +51,7 @@ def says(word: bytes):
 
 
 @contextlib.asynccontextmanager
-async def proxy(*endpoints: Place):
+async def proxy(*endpoints: ServiceEndpoint):
     made = ServiceProxy(listener)
     await made.sync({FRONT: endpoints})
     yield made
@@ -71,7 +71,7 @@ async def ask(sent: bytes = b"") -> bytes:
 
 
 # Ports that nobody is given who asks for any.
-NOBODY, NO_OTHER = Place("127.0.0.1", 1), Place("127.0.0.1", 2)
+NOBODY, NO_OTHER = ServiceEndpoint("127.0.0.1", 1), ServiceEndpoint("127.0.0.1", 2)
 
 
 async def test_endpoints_answer_in_turn():
@@ -131,14 +131,14 @@ async def test_a_service_that_is_gone_is_no_longer_listened_for():
 
 
 async def test_a_place_that_cannot_be_had_does_not_stop_the_others(caplog):
-    async def choosy(place: Place) -> socket.socket:
-        if place == FRONT:
+    async def choosy(service_endpoint: ServiceEndpoint) -> socket.socket:
+        if service_endpoint == FRONT:
             raise OSError(98, "Address in use")
-        return await listener(place)
+        return await listener(service_endpoint)
 
     async with endpoint(says(b"one")) as one:
         made = ServiceProxy(choosy)
-        await made.sync({FRONT: (one,), Place("10.96.0.8", 80): (one,)})
+        await made.sync({FRONT: (one,), ServiceEndpoint("10.96.0.8", 80): (one,)})
         assert await ask() == b"one"
         assert [record.place for record in caplog.records if hasattr(record, "place")] == ["10.96.0.7:80"]
         await made.close()

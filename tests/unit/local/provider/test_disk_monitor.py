@@ -38,8 +38,8 @@ class Pods:
     async def disk_usage(self) -> dict[str, PodDisk]:
         return dict(self.pods)
 
-    async def evict(self, pod: str, why: str) -> None:
-        self.evicted[pod] = why
+    async def evict(self, pod: str, message: str) -> None:
+        self.evicted[pod] = message
         self.kept += self.pods.pop(pod).persistent.bytes
 
 

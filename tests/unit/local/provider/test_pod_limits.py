@@ -3,19 +3,19 @@ from __future__ import annotations
 import os
 
 from skysail.local.bubblewrap import seccomp_filter
-from skysail.local.bubblewrap.cgroups import Groups
-from skysail.local.bubblewrap.host_tools import Tools
+from skysail.local.bubblewrap.cgroups import CgroupManager
+from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.id_ranges import IdRanges
 from skysail.local.bubblewrap.isolation import Isolation
 from skysail.local.provider import pod_limits
 
-TOOLS = Tools.find(os.environ["PATH"])
+TOOLS = HostTools.find(os.environ["PATH"])
 
 
 def test_a_node_that_enforces_all_says_so(tmp_path):
-    groups = Groups({"memory": tmp_path}, "ours")
-    groups.are_bounded = True
-    assert pod_limits.unenforced(groups, Isolation(TOOLS, ranges=IdRanges())) == []
+    cgroups = CgroupManager({"memory": tmp_path}, "ours")
+    cgroups.are_bounded = True
+    assert pod_limits.unenforced(cgroups, Isolation(TOOLS, ranges=IdRanges())) == []
     ((status, reason, _),) = pod_limits.condition([]).values()
     assert (status, reason) == ("True", "AllLimitsEnforced")
 
@@ -23,7 +23,7 @@ def test_a_node_that_enforces_all_says_so(tmp_path):
 def test_a_node_names_each_limit_that_it_does_not_enforce(monkeypatch):
     monkeypatch.setattr(seccomp_filter, "program", lambda: None)
     monkeypatch.setattr(Isolation, "limits_processes", False)
-    missing = pod_limits.unenforced(Groups({}, "ours"), Isolation(TOOLS))
+    missing = pod_limits.unenforced(CgroupManager({}, "ours"), Isolation(TOOLS))
     ((status, reason, message),) = pod_limits.condition(missing).values()
     assert (status, reason) == ("False", "SomeLimitsIgnored")
     assert message == (
@@ -34,6 +34,6 @@ def test_a_node_names_each_limit_that_it_does_not_enforce(monkeypatch):
 
 
 def test_pods_that_share_their_ids_are_named():
-    groups = Groups({}, "ours")
+    cgroups = CgroupManager({}, "ours")
     shared = Isolation(TOOLS, ranges=IdRanges(), shares_ids=True)
-    assert "user ids of its own for each pod" in pod_limits.unenforced(groups, shared)
+    assert "user ids of its own for each pod" in pod_limits.unenforced(cgroups, shared)

@@ -50,5 +50,5 @@ def test_an_outage_is_told_in_the_words_of_the_node(conditions, want):
 
 @pytest.mark.parametrize(("status", "want"), [("True", ""), ("Unknown", ""), ("False", "1 instance.")])
 def test_what_runs_without_a_claim_is_told_in_the_words_of_the_node(status, want):
-    claimed = {"type": "InstancesClaimed", "status": status, "message": "1 instance."}
-    assert cloud_costs.of(node("cloud://account", claimed), [], 0.0).strays == want
+    claimed = {"type": "NoOrphanedInstances", "status": status, "message": "1 instance."}
+    assert cloud_costs.of(node("cloud://account", claimed), [], 0.0).orphans == want

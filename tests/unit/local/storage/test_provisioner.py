@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from skysail.base.names import DISKS
-from skysail.local.storage.provisioner import Claim, Volume, manifest, unmet, unwanted
+from skysail.base.names import PROVISIONER_NAME
+from skysail.local.storage.provisioner import Claim, Volume, manifest, released_volumes, unbound_claims
 
-OURS = {"pv.kubernetes.io/provisioned-by": DISKS}
+OURS = {"pv.kubernetes.io/provisioned-by": PROVISIONER_NAME}
 
 
 def claim(metadata: dict | None = None, **spec) -> Claim:
@@ -26,8 +26,8 @@ def volume(phase: str = "Released", policy: str = "Delete", **metadata) -> Volum
 
 
 def test_a_claim_of_our_class_gets_a_disk_once():
-    assert unmet([claim()], set()) == [claim()]
-    assert unmet([claim()], {"pvc-u1"}) == []
+    assert unbound_claims([claim()], set()) == [claim()]
+    assert unbound_claims([claim()], {"pvc-u1"}) == []
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def test_a_claim_of_our_class_gets_a_disk_once():
     ],
 )
 def test_other_claims_are_left_alone(other):
-    assert unmet([other], set()) == []
+    assert unbound_claims([other], set()) == []
 
 
 def test_a_disk_goes_with_its_claim():
-    assert unwanted([volume()]) == [volume()]
+    assert released_volumes([volume()]) == [volume()]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_disk_goes_with_its_claim():
     ],
 )
 def test_other_disks_stay(kept):
-    assert unwanted([kept]) == []
+    assert released_volumes([kept]) == []
 
 
 def test_a_disk_is_bound_to_its_very_claim_and_to_this_machine():

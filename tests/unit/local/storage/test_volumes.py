@@ -4,21 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from skysail.cloud.errors import Gone, Refused
-from skysail.cloud.provider import Disk, File, Files, Folder, Mount, Scratch, Volume
-from skysail.local.storage.volumes import Places, Volumes
+from skysail.cloud.errors import Gone, Rejected
+from skysail.cloud.provider import EmptyDir, File, HostPath, Mount, PersistentDisk, ProjectedFiles, Volume
+from skysail.local.storage.volumes import VolumePaths, Volumes
 
 
 @pytest.fixture
-def places(tmp_path) -> Places:
+def places(tmp_path) -> VolumePaths:
     (tmp_path / "open").mkdir()
-    return Places(
+    return VolumePaths(
         folder=tmp_path / "volumes", memory=tmp_path / "memory", disks=tmp_path / "disks", allowed=(tmp_path / "open",)
     )
 
 
-def made(places: Places, source: object) -> Volumes:
-    volumes = Volumes("uid", places)
+def made(volume_paths: VolumePaths, source: object) -> Volumes:
+    volumes = Volumes("uid", volume_paths)
     volumes.make([Volume("v", source)])
     return volumes
 
@@ -37,13 +37,13 @@ def mode(path: Path) -> int:
 
 def test_scratch_is_on_disk_or_in_memory_and_anybody_may_write(places):
     for in_memory, folder in ((False, places.folder), (True, places.memory)):
-        path = path_of(made(places, Scratch(in_memory=in_memory)))
+        path = path_of(made(places, EmptyDir(in_memory=in_memory)))
         assert path == folder / "uid" / "v"
         assert mode(path) == 0o777
 
 
 def test_files_are_links_through_one_link(places):
-    path = path_of(made(places, Files((File("a", b"1"), File("deep/b", b"2", 0o600)))))
+    path = path_of(made(places, ProjectedFiles((File("a", b"1"), File("deep/b", b"2", 0o600)))))
     assert names(path) == ["..1", "..data", "a", "deep"]
     assert (path / "..data").readlink() == Path("..1")
     assert (path / "a").readlink() == Path("..data/a")
@@ -52,7 +52,7 @@ def test_files_are_links_through_one_link(places):
 
 
 def test_an_update_moves_the_link_and_follows_the_names(places):
-    volumes = made(places, Files((File("stays", b"1"), File("goes", b"1"))))
+    volumes = made(places, ProjectedFiles((File("stays", b"1"), File("goes", b"1"))))
     path = path_of(volumes)
     volumes.update("v", (File("stays", b"2"), File("comes", b"2")))
     assert names(path) == ["..2", "..data", "comes", "stays"]
@@ -62,7 +62,7 @@ def test_an_update_moves_the_link_and_follows_the_names(places):
 
 
 def test_an_update_that_was_broken_off_does_not_hinder_the_next(places):
-    volumes = made(places, Files((File("a", b"1"),)))
+    volumes = made(places, ProjectedFiles((File("a", b"1"),)))
     path = path_of(volumes)
     (path / "..2").mkdir()
     (path / "..data_tmp").symlink_to("..2")
@@ -72,46 +72,46 @@ def test_an_update_that_was_broken_off_does_not_hinder_the_next(places):
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", ""])
 def test_a_file_stays_in_its_volume(places, path):
-    with pytest.raises(Refused, match="no path inside a volume"):
-        made(places, Files((File(path, b""),)))
+    with pytest.raises(Rejected, match="no path inside a volume"):
+        made(places, ProjectedFiles((File(path, b""),)))
 
 
 def test_files_are_read_only_whatever_the_mount_says(places):
-    assert made(places, Files(())).bind(Mount(volume="v", path="/v", read_only=False)).read_only
+    assert made(places, ProjectedFiles(())).bind(Mount(volume="v", path="/v", read_only=False)).read_only
 
 
 def test_a_folder_of_the_machine_must_be_open_to_pods(places, tmp_path):
     (tmp_path / "closed").mkdir()
     (tmp_path / "open" / "link").symlink_to(tmp_path / "closed")
     for path in (tmp_path / "closed", tmp_path / "open" / ".." / "closed", tmp_path / "open" / "link", "/"):
-        with pytest.raises(Refused, match="not open to pods") as refused:
-            made(places, Folder(str(path)))
-        assert refused.value.reason == "HostPathNotAllowed"
-    assert path_of(made(places, Folder(str(tmp_path / "open")))) == tmp_path / "open"
+        with pytest.raises(Rejected, match="not open to pods") as rejected:
+            made(places, HostPath(str(path)))
+        assert rejected.value.reason == "HostPathNotAllowed"
+    assert path_of(made(places, HostPath(str(tmp_path / "open")))) == tmp_path / "open"
 
 
 def test_a_folder_of_the_machine_is_made_only_on_request(places, tmp_path):
     wanted = tmp_path / "open" / "new"
-    with pytest.raises(Refused, match="does not exist"):
-        made(places, Folder(str(wanted)))
-    assert path_of(made(places, Folder(str(wanted), create=True))) == wanted
+    with pytest.raises(Rejected, match="does not exist"):
+        made(places, HostPath(str(wanted)))
+    assert path_of(made(places, HostPath(str(wanted), create=True))) == wanted
     assert wanted.is_dir()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc"])
 def test_a_disk_has_a_plain_name(places, name):
-    with pytest.raises(Refused, match="no name of a disk"):
-        made(places, Disk(name))
+    with pytest.raises(Rejected, match="no name of a disk"):
+        made(places, PersistentDisk(name))
 
 
 def test_removing_leaves_disks_and_the_machines_folders(places, tmp_path):
     volumes = Volumes("uid", places)
     volumes.make(
         [
-            Volume("s", Scratch()),
-            Volume("m", Scratch(in_memory=True)),
-            Volume("d", Disk("one")),
-            Volume("f", Folder(str(tmp_path / "open"))),
+            Volume("s", EmptyDir()),
+            Volume("m", EmptyDir(in_memory=True)),
+            Volume("d", PersistentDisk("one")),
+            Volume("f", HostPath(str(tmp_path / "open"))),
         ]
     )
     volumes.remove()
@@ -122,26 +122,26 @@ def test_removing_leaves_disks_and_the_machines_folders(places, tmp_path):
 
 
 def test_a_part_is_made_in_a_writable_volume_only(places):
-    with pytest.raises(Refused, match="does not exist in its volume"):
-        path_of(made(places, Files(())), sub_path="a/b")
-    assert path_of(made(places, Scratch()), sub_path="a/b").is_dir()
+    with pytest.raises(Rejected, match="does not exist in its volume"):
+        path_of(made(places, ProjectedFiles(())), sub_path="a/b")
+    assert path_of(made(places, EmptyDir()), sub_path="a/b").is_dir()
 
 
 def test_a_part_stays_in_its_volume(places, tmp_path):
     (tmp_path / "open" / "folder" / "part").mkdir(parents=True)
     (tmp_path / "closed" / "part").mkdir(parents=True)
-    volumes = made(places, Folder(str(tmp_path / "open" / "folder")))
+    volumes = made(places, HostPath(str(tmp_path / "open" / "folder")))
     for part in ("..", "a/../../b", "/etc"):
-        with pytest.raises(Refused, match="leads out of its volume"):
+        with pytest.raises(Rejected, match="leads out of its volume"):
             path_of(volumes, sub_path=part)
     (tmp_path / "open" / "folder").rename(tmp_path / "open" / "away")
     (tmp_path / "open" / "folder").symlink_to(tmp_path / "closed")
-    with pytest.raises(Refused, match="leads out of its volume"):
+    with pytest.raises(Rejected, match="leads out of its volume"):
         path_of(volumes, sub_path="part")
 
 
 def test_a_part_that_is_a_link_to_itself_cannot_be_opened(places):
-    volumes = made(places, Scratch())
+    volumes = made(places, EmptyDir())
     (path_of(volumes) / "a").symlink_to("a")
     with pytest.raises(OSError, match="a link is in the way"):
         path_of(volumes, sub_path="a")
@@ -149,12 +149,12 @@ def test_a_part_that_is_a_link_to_itself_cannot_be_opened(places):
 
 def test_what_is_not_there_cannot_be_replaced(places):
     with pytest.raises(Gone):
-        made(places, Files(())).update("other", ())
+        made(places, ProjectedFiles(())).update("other", ())
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_a_volume_that_outgrew_its_limit_is_named(places, in_memory):
-    volumes = made(places, Scratch(in_memory=in_memory, size_limit=64 * 1024))
+    volumes = made(places, EmptyDir(in_memory=in_memory, size_limit=64 * 1024))
     folder = path_of(volumes) / "deep"
     folder.mkdir()
     (folder / "a").write_bytes(b"x" * 32 * 1024)
@@ -166,6 +166,6 @@ def test_a_volume_that_outgrew_its_limit_is_named(places, in_memory):
 
 @pytest.mark.parametrize("limit", [None, 0])
 def test_a_volume_without_a_limit_may_grow(places, limit):
-    volumes = made(places, Scratch(size_limit=limit))
+    volumes = made(places, EmptyDir(size_limit=limit))
     (path_of(volumes) / "a").write_bytes(b"x" * 64 * 1024)
     assert (volumes.have_limits, volumes.excess()) == (False, "")

@@ -7,24 +7,24 @@ import pytest
 
 from skysail.cloud import provider
 from skysail.node.config import container_config
-from skysail.node.config.env import Facts
+from skysail.node.config.env import ResolvedReferences
 from skysail.node.config.errors import Missing
 from tests.unit.node.pods import container, pod
 
-FACTS = Facts(
+FACTS = ResolvedReferences(
     config_maps={"c": {"one": b"1", "two": b"2"}}, secrets={"s": {"key": b"k"}}, services={}, disks={"claim": "disk-7"}
 )
 
 
-def volume(**source) -> provider.Scratch | provider.Files | provider.Folder | provider.Disk:
+def volume(**source) -> provider.EmptyDir | provider.ProjectedFiles | provider.HostPath | provider.PersistentDisk:
     of = pod(volumes=[{"name": "v", **source}])
-    facts = msgspec.structs.replace(FACTS, tokens=dict.fromkeys(container_config.needs(of).tokens, "token"))
-    return container_config.place(of, facts).volumes[0].source
+    resolved = msgspec.structs.replace(FACTS, tokens=dict.fromkeys(container_config.needs(of).tokens, "token"))
+    return container_config.sandbox(of, resolved).volumes[0].source
 
 
 def files(**source) -> dict[str, tuple[bytes, int]]:
     found = volume(**source)
-    assert isinstance(found, provider.Files)
+    assert isinstance(found, provider.ProjectedFiles)
     return {file.path: (file.content, file.mode) for file in found.files}
 
 
@@ -43,7 +43,7 @@ def test_a_container_with_all_that_it_names():
     of = pod(source, securityContext={"runAsUser": 1000})
     made = container_config.container(of, of.spec.containers[0], FACTS)
     assert (made.command, made.args, made.working_dir) == (("run", "1"), ("1$",), "/w")
-    assert made.limits == provider.Limits(cpu=0.5, memory=2**30, gpus=2)
+    assert made.limits == provider.ResourceLimits(cpu=0.5, memory=2**30, gpus=2)
     assert made.mounts == (provider.Mount(volume="v", path="/v", sub_path="in/1", read_only=True),)
     assert (made.stdin, made.tty, made.rights.user) == (True, True, 1000)
 
@@ -58,11 +58,11 @@ def test_a_sub_path_stays_in_its_volume(path):
 @pytest.mark.parametrize(
     ("source", "made"),
     [
-        ({"emptyDir": {}}, provider.Scratch()),
-        ({"emptyDir": {"medium": "Memory", "sizeLimit": "1Ki"}}, provider.Scratch(in_memory=True, size_limit=1024)),
-        ({"hostPath": {"path": "/data"}}, provider.Folder("/data")),
-        ({"hostPath": {"path": "/d", "type": "DirectoryOrCreate"}}, provider.Folder("/d", create=True)),
-        ({"persistentVolumeClaim": {"claimName": "claim"}}, provider.Disk("disk-7")),
+        ({"emptyDir": {}}, provider.EmptyDir()),
+        ({"emptyDir": {"medium": "Memory", "sizeLimit": "1Ki"}}, provider.EmptyDir(in_memory=True, size_limit=1024)),
+        ({"hostPath": {"path": "/data"}}, provider.HostPath("/data")),
+        ({"hostPath": {"path": "/d", "type": "DirectoryOrCreate"}}, provider.HostPath("/d", create=True)),
+        ({"persistentVolumeClaim": {"claimName": "claim"}}, provider.PersistentDisk("disk-7")),
     ],
 )
 def test_volumes_without_content(source, made):
@@ -113,8 +113,8 @@ def test_a_volume_waits_for_what_it_is_made_of(source, reason):
 
 def test_an_optional_volume_is_empty_and_its_owner_is_told():
     of = pod(volumes=[{"name": "v", "secret": {"secretName": "none", "optional": True}}])
-    assert container_config.place(of, FACTS).volumes[0].source == provider.Files(())
-    assert [(row.kind, row.name) for row in container_config.unmet_wishes(of, FACTS)] == [("Secret", "none")]
+    assert container_config.sandbox(of, FACTS).volumes[0].source == provider.ProjectedFiles(())
+    assert [(row.kind, row.name) for row in container_config.missing_optional_refs(of, FACTS)] == [("Secret", "none")]
 
 
 def test_what_must_be_looked_up():
@@ -129,27 +129,31 @@ def test_what_must_be_looked_up():
 @pytest.mark.parametrize(
     ("own", "shared", "rights"),
     [
-        ({}, {}, provider.Rights()),
-        ({}, {"runAsUser": 5, "runAsGroup": 6}, provider.Rights(user=5, group=6)),
-        ({"runAsUser": 0, "runAsGroup": 7}, {"runAsUser": 5, "runAsGroup": 6}, provider.Rights(user=0, group=7)),
-        ({}, {"runAsNonRoot": True}, provider.Rights(must_not_be_root=True)),
-        ({"runAsNonRoot": False, "runAsUser": 0}, {"runAsNonRoot": True}, provider.Rights(user=0)),
+        ({}, {}, provider.SecurityContext()),
+        ({}, {"runAsUser": 5, "runAsGroup": 6}, provider.SecurityContext(user=5, group=6)),
+        (
+            {"runAsUser": 0, "runAsGroup": 7},
+            {"runAsUser": 5, "runAsGroup": 6},
+            provider.SecurityContext(user=0, group=7),
+        ),
+        ({}, {"runAsNonRoot": True}, provider.SecurityContext(run_as_non_root=True)),
+        ({"runAsNonRoot": False, "runAsUser": 0}, {"runAsNonRoot": True}, provider.SecurityContext(user=0)),
         (
             {"capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}, "readOnlyRootFilesystem": True},
             {},
-            provider.Rights(dropped=frozenset({"ALL"}), added=frozenset({"NET_BIND_SERVICE"}), has_read_only_root=True),
+            provider.SecurityContext(drop=frozenset({"ALL"}), add=frozenset({"NET_BIND_SERVICE"}), read_only_root=True),
         ),
-        ({}, {"seccompProfile": {"type": "RuntimeDefault"}}, provider.Rights()),
-        ({}, {"seccompProfile": {"type": "Unconfined"}}, provider.Rights(is_unconfined=True)),
+        ({}, {"seccompProfile": {"type": "RuntimeDefault"}}, provider.SecurityContext()),
+        ({}, {"seccompProfile": {"type": "Unconfined"}}, provider.SecurityContext(is_unconfined=True)),
         (
             {"seccompProfile": {"type": "RuntimeDefault"}},
             {"seccompProfile": {"type": "Unconfined"}},
-            provider.Rights(),
+            provider.SecurityContext(),
         ),
         (
             {"capabilities": {"drop": ["all", "CAP_NET_RAW"], "add": ["cap_chown"]}},
             {},
-            provider.Rights(dropped=frozenset({"ALL", "NET_RAW"}), added=frozenset({"CHOWN"})),
+            provider.SecurityContext(drop=frozenset({"ALL", "NET_RAW"}), add=frozenset({"CHOWN"})),
         ),
     ],
 )
@@ -160,9 +164,9 @@ def test_what_a_container_says_of_its_rights_comes_before_what_its_pod_says(own,
 
 def test_the_groups_of_a_pod_are_handed_on():
     groups = {"fsGroup": 2000, "supplementalGroups": [3000, 4], "fsGroupChangePolicy": "OnRootMismatch"}
-    found = container_config.place(pod(securityContext=groups), FACTS)
+    found = container_config.sandbox(pod(securityContext=groups), FACTS)
     assert (found.fs_group, found.groups, found.keeps_matching_groups) == (2000, {3000, 4}, True)
-    assert container_config.place(pod(), FACTS).fs_group is None
+    assert container_config.sandbox(pod(), FACTS).fs_group is None
 
 
 def test_a_container_that_must_not_be_root_is_not_started_as_root():
@@ -192,6 +196,6 @@ def test_the_limit_of_a_pod_is_that_of_its_containers_together(mains, inits, lim
         *(one(f"c{place}", amount) for place, amount in enumerate(mains)),
         initContainers=[one(f"i{place}", amount, restart) for place, (amount, restart) in enumerate(inits)],
     )
-    assert container_config.place(of, FACTS).ephemeral_storage == limit
+    assert container_config.sandbox(of, FACTS).ephemeral_storage == limit
     made = container_config.container(of, of.spec.containers[0], FACTS).limits.ephemeral_storage
     assert (made is None) == (mains[0] is None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from skysail.node.config import env as environment
-from skysail.node.config.env import Facts
+from skysail.node.config import env as container_env
+from skysail.node.config.env import ResolvedReferences
 from skysail.node.config.errors import Missing
 from tests.unit.node.pods import container, pod
 
-FACTS = Facts(
+FACTS = ResolvedReferences(
     config_maps={"c": {"A": b"from c", "B": b"b", "1bad": b"x"}},
     secrets={"s": {"A": b"from s", "key": b"secret"}},
     services={"KUBERNETES_SERVICE_HOST": "10.96.0.1"},
@@ -21,7 +21,7 @@ FACTS = Facts(
 
 def resolve(*env: dict, env_from: tuple[dict, ...] = (), **fields) -> dict[str, str]:
     of = pod(container("main", env=list(env), envFrom=list(env_from), **fields), metadata={"labels": {"app": "x"}})
-    found = environment.resolve(of, of.spec.containers[0], FACTS)
+    found = container_env.resolve(of, of.spec.containers[0], FACTS)
     return {name: value for name, value in found.items() if name not in FACTS.services}
 
 
@@ -115,9 +115,9 @@ def test_a_mandatory_reference_must_be_there(variable, reason):
 
 
 def test_services_are_told_by_name():
-    found = environment.service_variables({"my-db": ("10.96.0.7", (("sql", 5432), ("", 80)))})
+    found = container_env.service_variables({"my-db": ("10.96.0.7", (("sql", 5432), ("", 80)))})
     assert found["MY_DB_SERVICE_HOST"] == "10.96.0.7"
     assert found["MY_DB_SERVICE_PORT"] == "5432"
     assert found["MY_DB_SERVICE_PORT_SQL"] == "5432"
     assert found["MY_DB_PORT_80_TCP_ADDR"] == "10.96.0.7"
-    assert environment.service_variables({"none": ("10.96.0.8", ())}) == {}
+    assert container_env.service_variables({"none": ("10.96.0.8", ())}) == {}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skysail.node.config import container_config, field_values
-from skysail.node.config.env import Facts
+from skysail.node.config.env import ResolvedReferences
 from skysail.node.config.errors import InvalidField, Missing
 from skysail.node.config.field_values import Budget
 from tests.unit.node.pods import container, pod
@@ -24,7 +24,7 @@ _ODD = st.one_of(
     st.sampled_from(["x" * 1_000_000, "x" * 131_071, "/" + "y" * 300, "../" * 2000, "/../oldroot/tmp/x"]),
 )
 _NUL = "x\0--ro-bind\0/\0/host"
-FACTS = Facts(
+FACTS = ResolvedReferences(
     config_maps={"c": {"good": b"1", "bad": _NUL.encode()}},
     secrets={"s": {"bad": _NUL.encode()}, "long": {"key": b"x" * 200_000}, "bytes": {"key": b"\xff\xfe"}},
     services={},
@@ -155,7 +155,7 @@ REJECTED = [
 def test_a_bad_value_is_told_by_the_path_of_its_field(fields, path, kind):
     bad = container("bad", **fields)
     of = pod(container("main"), bad, metadata={"annotations": {"a": _NUL}}) if kind == "containers" else _with_init(bad)
-    found = next(c for c in container_config.every_container(of) if c.name == "bad")
+    found = next(c for c in container_config.all_containers(of) if c.name == "bad")
     with pytest.raises(InvalidField) as caught:
         container_config.container(of, found, FACTS)
     index = 1 if kind == "containers" else 0
@@ -188,7 +188,7 @@ def _with_init(source):
 def test_a_bad_path_of_a_volume_is_told(volume, path):
     of = pod(volumes=[{"name": "v", **volume}])
     with pytest.raises(InvalidField) as caught:
-        container_config.place(of, FACTS)
+        container_config.sandbox(of, FACTS)
     assert str(caught.value).startswith(path)
 
 
@@ -205,11 +205,11 @@ def test_a_bad_path_of_a_volume_is_told(volume, path):
 def test_a_bad_name_of_a_host_is_told(spec, path):
     of = pod(**spec)
     with pytest.raises(Missing) as caught:
-        container_config.place(of, FACTS)
+        container_config.sandbox(of, FACTS)
     assert str(caught.value).startswith(path)
 
 
 def test_bytes_of_a_secret_that_are_no_text_stay_a_file():
     of = pod(volumes=[{"name": "v", "secret": {"secretName": "bytes"}}])
-    source = container_config.place(of, FACTS).volumes[0].source
+    source = container_config.sandbox(of, FACTS).volumes[0].source
     assert msgspec.to_builtins(source)["files"][0]["content"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.node.probes.grpc_health import Answer, NoHttp2, request
+from skysail.node.probes.grpc_health import HealthResponse, NotHttp2, request
 
 SETTINGS = (
     b"\x00\x00\x18\x04\x00\x00\x00\x00\x00\x00\x04\x00@\x00\x00\x00\x05\x00@\x00\x00\x00\x06\x00\x00@\x00"
@@ -54,37 +54,37 @@ UNHEALTHY = 'service unhealthy (responded with "{}")'
 )
 @given(cuts=st.lists(st.integers(0, 400), max_size=5))
 def test_an_answer_says_the_same_however_it_arrives(sent, reason, cuts):
-    whole, answer = SETTINGS + sent, Answer("")
+    whole, health_response = SETTINGS + sent, HealthResponse("")
     borders = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     for begin, end in itertools.pairwise(borders):
-        answer.feed(whole[begin:end])
-    assert answer.is_complete
-    assert answer.reason == reason
+        health_response.feed(whole[begin:end])
+    assert health_response.is_complete
+    assert health_response.reason == reason
 
 
 def test_a_service_that_the_server_does_not_know_is_named():
-    answer = Answer("shop")
-    answer.feed(SETTINGS + REFUSED)
-    assert answer.reason.endswith("grpc.health.v1.Health for the service shop")
+    health_response = HealthResponse("shop")
+    health_response.feed(SETTINGS + REFUSED)
+    assert health_response.reason.endswith("grpc.health.v1.Health for the service shop")
 
 
 def test_settings_and_pings_are_acknowledged():
-    assert Answer("").feed(SETTINGS + PING) == (
+    assert HealthResponse("").feed(SETTINGS + PING) == (
         b"\x00\x00\x00\x04\x01\x00\x00\x00\x00" + PING.replace(b"\x06\x00", b"\x06\x01", 1)
     )
 
 
 def test_padding_is_no_part_of_a_message():
     body = b"\x02" + b"\x00\x00\x00\x00\x02\x08\x01" + b"\x00\x00"
-    answer = Answer("")
-    answer.feed(SETTINGS + len(body).to_bytes(3, "big") + b"\x00\x08\x00\x00\x00\x01" + body)
-    assert (answer.is_complete, answer.reason) == (True, "")
+    health_response = HealthResponse("")
+    health_response.feed(SETTINGS + len(body).to_bytes(3, "big") + b"\x00\x08\x00\x00\x00\x01" + body)
+    assert (health_response.is_complete, health_response.reason) == (True, "")
 
 
 @pytest.mark.parametrize("sent", [b"HTTP/1.1 400 Bad Request\r\n", SERVING, b"\xff" * 20])
 def test_a_peer_that_does_not_begin_with_settings_speaks_something_else(sent):
-    with pytest.raises(NoHttp2):
-        Answer("").feed(sent)
+    with pytest.raises(NotHttp2):
+        HealthResponse("").feed(sent)
 
 
 def test_the_request_names_service_and_host_whatever_their_length():

@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from skysail.cloud.errors import Refused
+from skysail.cloud.errors import Rejected
 from skysail.cloud.provider import Output, RunId
 from skysail.kube import certificates
 from skysail.kube.client import kubeconfig
-from skysail.local.provider.sessions import SocketLine
+from skysail.local.provider.sessions import SocketConnection
 from skysail.node.pod_types import Container, Handler, Probe
-from skysail.node.probes.handlers import Checks
+from skysail.node.probes.handlers import ProbeHandlers
 from tests.support import virtual_time
 from tests.unit.node.pods import container
 from tests.unit.node.probes.test_grpc_health import NOT_SERVING, SERVING, SETTINGS
@@ -32,18 +32,18 @@ class Dialer:
     def __init__(self) -> None:
         self.dialled: list[tuple[str, int, bool]] = []
 
-    async def dial(self, pod: str, port: int, *, from_outside: bool) -> SocketLine:
+    async def connect(self, pod: str, port: int, *, from_outside: bool) -> SocketConnection:
         self.dialled.append((pod, port, from_outside))
         try:
-            return SocketLine(*await asyncio.open_connection("127.0.0.1", port))
+            return SocketConnection(*await asyncio.open_connection("127.0.0.1", port))
         except OSError as error:
-            raise Refused("NotListening", f"Nothing in the pod answers on port {port}.") from error
+            raise Rejected("NotListening", f"Nothing in the pod answers on port {port}.") from error
 
 
-def asks(port: int, dialer: Dialer | None = None) -> Checks:
+def asks(port: int, dialer: Dialer | None = None) -> ProbeHandlers:
     ports = [{"name": "http", "containerPort": port}]
     of = msgspec.convert(container("main", ports=ports), Container)
-    return Checks(dialer or Dialer(), RUN, of, "192.0.2.1")
+    return ProbeHandlers(dialer or Dialer(), RUN, of, "192.0.2.1")
 
 
 def probe(**fields) -> Probe:
@@ -89,19 +89,19 @@ async def listen():
 )
 async def test_an_http_probe_looks_at_the_status(listen, path, answer):
     port, dialer = await listen(answer_http), Dialer()
-    assert await asks(port, dialer).check(probe(httpGet={"path": path, "port": "http"}), LONG) == answer
+    assert await asks(port, dialer).probe(probe(httpGet={"path": path, "port": "http"}), LONG) == answer
     assert dialer.dialled == [("u", port, True)]
 
 
 @pytest.mark.parametrize(("path", "answer"), [("/ok", ""), ("/x", "HTTP probe failed with statuscode: 503")])
 async def test_an_https_probe_asks_whether_somebody_answers_and_not_who(listen, path, answer):
-    stranger = certificates.authority("x", now=datetime.now(UTC), valid=timedelta(hours=1))
+    stranger = certificates.certificate_authority("x", now=datetime.now(UTC), valid=timedelta(hours=1))
     own = certificates.server(stranger, ["elsewhere"], now=datetime.now(UTC), valid=timedelta(hours=1))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     kubeconfig.load_certificate(tls, own.certificate, own.key)
     port = await listen(answer_http, tls)
     action = probe(httpGet={"path": path, "port": port, "scheme": "HTTPS"})
-    assert await asks(port).check(action, LONG) == answer
+    assert await asks(port).probe(action, LONG) == answer
 
 
 async def test_an_https_probe_does_not_read_whom_the_machine_trusts(listen, monkeypatch):
@@ -111,24 +111,24 @@ async def test_an_https_probe_does_not_read_whom_the_machine_trusts(listen, monk
     for name in ("load_default_certs", "set_default_verify_paths", "load_verify_locations"):
         monkeypatch.setattr(ssl.SSLContext, name, refuse)
     port = await listen(answer_http)
-    assert "SSL" in await asks(port).check(probe(httpGet={"port": port, "scheme": "HTTPS"}), LONG)
+    assert "SSL" in await asks(port).probe(probe(httpGet={"port": port, "scheme": "HTTPS"}), LONG)
 
 
 async def test_https_to_a_server_without_it_is_a_failure(listen):
     port = await listen(answer_http)
-    assert await asks(port).check(probe(httpGet={"port": port, "scheme": "HTTPS"}), LONG)
+    assert await asks(port).probe(probe(httpGet={"port": port, "scheme": "HTTPS"}), LONG)
 
 
 async def test_what_answers_something_else_is_told(listen):
     port = await listen(says(b"220 mail ready\r\n"))
-    assert await asks(port).check(probe(httpGet={"port": port}), LONG) == "the answer is no HTTP"
-    assert await asks(port).check(probe(grpc={"port": port}), LONG) == "the answer is no HTTP/2"
+    assert await asks(port).probe(probe(httpGet={"port": port}), LONG) == "the answer is no HTTP"
+    assert await asks(port).probe(probe(grpc={"port": port}), LONG) == "the answer is no HTTP/2"
 
 
 async def test_a_tcp_probe_connects(listen):
     port = await listen(answer_http)
-    assert await asks(port).check(probe(tcpSocket={"port": port}), LONG) == ""
-    assert "port 1" in await asks(port).check(probe(tcpSocket={"port": 1}), LONG)
+    assert await asks(port).probe(probe(tcpSocket={"port": port}), LONG) == ""
+    assert "port 1" in await asks(port).probe(probe(tcpSocket={"port": 1}), LONG)
 
 
 @pytest.mark.parametrize(
@@ -141,22 +141,22 @@ async def test_a_tcp_probe_connects(listen):
 )
 async def test_a_grpc_probe_believes_one_message(listen, answer, reason):
     port = await listen(says(answer))
-    assert await asks(port).check(probe(grpc={"port": port}), LONG) == reason
+    assert await asks(port).probe(probe(grpc={"port": port}), LONG) == reason
 
 
 def test_an_answer_that_does_not_come_is_a_failure():
     class Silent(Dialer):
-        async def dial(self, pod: str, port: int, *, from_outside: bool) -> SocketLine:
+        async def connect(self, pod: str, port: int, *, from_outside: bool) -> SocketConnection:
             await asyncio.sleep(3600)
             raise AssertionError
 
-    assert virtual_time.run(asks(1, Silent()).check(probe(tcpSocket={"port": 1}), 2.0)) == "no answer within 2 s"
+    assert virtual_time.run(asks(1, Silent()).probe(probe(tcpSocket={"port": 1}), 2.0)) == "no answer within 2 s"
 
 
 def test_a_hook_may_only_sleep_and_not_longer_than_there_is_time():
     async def play() -> float:
         handler = msgspec.convert({"sleep": {"seconds": 100}}, Handler)
-        assert await asks(1).hook(handler, 5.0) == ""
+        assert await asks(1).run_hook(handler, 5.0) == ""
         return asyncio.get_running_loop().time()
 
     assert virtual_time.run(play()) == 5.0
@@ -197,7 +197,7 @@ def test_a_command_that_prints_without_end_does_not_fill_the_memory():
     talk = Talk([bytes(64 * 1024)] * 1000 + [b"the end"], code=3)
     tracemalloc.start()
     try:
-        said = virtual_time.run(asks(1, talk).check(probe(**COMMAND), 5.0))
+        said = virtual_time.run(asks(1, talk).probe(probe(**COMMAND), 5.0))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -208,6 +208,6 @@ def test_a_command_that_prints_without_end_does_not_fill_the_memory():
 @pytest.mark.parametrize(("code", "was_killed"), [(0, False), (3, False), (None, True)])
 def test_a_command_that_is_not_waited_for_any_longer_is_killed(code, was_killed):
     talk = Talk([b"said"], code)
-    answer = virtual_time.run(asks(1, talk).check(probe(**COMMAND), 5.0))
+    answer = virtual_time.run(asks(1, talk).probe(probe(**COMMAND), 5.0))
     assert answer == {0: "", 3: "said", None: "no answer within 5 s"}[code]
     assert (talk.was_killed, talk.was_closed) == (was_killed, True)

@@ -9,7 +9,7 @@ import pytest
 
 from skysail.node.pod_types import Container
 from skysail.node.probes import prober
-from skysail.node.sync.snapshot import Health
+from skysail.node.sync.snapshot import ProbeState
 from tests.support import virtual_time
 from tests.unit.node.pods import container
 
@@ -33,7 +33,9 @@ class Answers:
         return "no" if self._bad(now) else ""
 
 
-def watched(fields: dict, bad, seconds: float = 60.0, *, complaints: list | None = None) -> list[tuple[float, Health]]:
+def watched(
+    fields: dict, bad, seconds: float = 60.0, *, complaints: list | None = None
+) -> list[tuple[float, ProbeState]]:
     """What was told, and when."""
     told = []
     heard = [] if complaints is None else complaints
@@ -42,7 +44,7 @@ def watched(fields: dict, bad, seconds: float = 60.0, *, complaints: list | None
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
-                await prober.watch(
+                await prober.run_probes(
                     parsed(**fields),
                     Answers(bad),
                     lambda health: told.append((loop.time(), health)),
@@ -56,28 +58,28 @@ def watched(fields: dict, bad, seconds: float = 60.0, *, complaints: list | None
 
 
 def test_a_run_without_probes_is_healthy_from_the_start():
-    assert prober.initial(parsed()) == Health()
+    assert prober.initial_state(parsed()) == ProbeState()
 
 
 def test_a_run_is_unready_until_its_probe_has_passed():
-    assert prober.initial(parsed(readinessProbe=EVERY_SECOND)) == Health(ready=False)
+    assert prober.initial_state(parsed(readinessProbe=EVERY_SECOND)) == ProbeState(ready=False)
     told = watched({"readinessProbe": {**EVERY_SECOND, "initialDelaySeconds": 5}}, lambda _: False)
-    assert told == [(5.0, Health(ready=True))]
+    assert told == [(5.0, ProbeState(ready=True))]
 
 
 def test_readiness_is_lost_after_enough_failures_and_comes_back_at_once():
     told = watched({"readinessProbe": {**EVERY_SECOND, "failureThreshold": 3}}, lambda now: 10 <= now < 20)
-    assert [(at, health.ready) for at, health in told] == [(0.0, True), (12.0, False), (20.0, True)]
+    assert [(at, probe_state.ready) for at, probe_state in told] == [(0.0, True), (12.0, False), (20.0, True)]
 
 
 def test_success_may_have_to_be_repeated():
     told = watched({"readinessProbe": {**EVERY_SECOND, "successThreshold": 3}}, lambda now: now < 4)
-    assert told == [(6.0, Health(ready=True))]
+    assert told == [(6.0, ProbeState(ready=True))]
 
 
 def test_a_dead_run_is_told_once():
     told = watched({"livenessProbe": {**EVERY_SECOND, "failureThreshold": 2}}, lambda now: now >= 7)
-    assert told == [(8.0, Health(failure="Liveness probe failed: no"))]
+    assert told == [(8.0, ProbeState(failure="Liveness probe failed: no"))]
 
 
 def test_a_failure_that_passes_is_forgiven():
@@ -92,18 +94,18 @@ def test_nothing_else_is_asked_before_the_start():
         },
         lambda now: now < 10,
     )
-    assert told == [(10.0, Health(started=True))]
+    assert told == [(10.0, ProbeState(started=True))]
 
 
 def test_a_run_that_does_not_start_is_ended():
     told = watched({"startupProbe": {**EVERY_SECOND, "failureThreshold": 3}}, lambda _: True)
-    assert told == [(2.0, Health(started=False, failure="Startup probe failed: no"))]
+    assert told == [(2.0, ProbeState(started=False, failure="Startup probe failed: no"))]
 
 
 def test_a_probe_may_name_the_time_that_a_run_has_to_end():
     probe = {**EVERY_SECOND, "failureThreshold": 1, "terminationGracePeriodSeconds": 3}
-    assert [health.grace for _, health in watched({"livenessProbe": probe}, lambda _: True)] == [3]
-    assert [health.grace for _, health in watched({"startupProbe": probe}, lambda _: True)] == [3]
+    assert [probe_state.grace for _, probe_state in watched({"livenessProbe": probe}, lambda _: True)] == [3]
+    assert [probe_state.grace for _, probe_state in watched({"startupProbe": probe}, lambda _: True)] == [3]
 
 
 @pytest.mark.parametrize("name", ["startup", "readiness", "liveness"])

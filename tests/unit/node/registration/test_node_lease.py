@@ -12,7 +12,7 @@ from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import LEASE, NAMESPACE, NODE
 from skysail.kube.client.client import Client
 from skysail.kube.client.transport import Reply, Request
-from skysail.node.registration.node_lease import Heartbeat
+from skysail.node.registration.node_lease import NodeLease
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
 from tests.support import virtual_time
@@ -28,7 +28,7 @@ class Counting(ApiModel):
         return await super().send(request)
 
 
-class Site:
+class Harness:
     """An API server with a node on it, and any number of processes that know of the node."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Site:
             return START + timedelta(seconds=asyncio.get_running_loop().time() - behind)
 
         server = Counting(self.world)
-        task = asyncio.create_task(getattr(Heartbeat(Client(server), "n", now), mode)())
+        task = asyncio.create_task(getattr(NodeLease(Client(server), "n", now), mode)())
         yield server
         task.cancel()
         await asyncio.wait([task])
@@ -70,13 +70,13 @@ class Site:
 
 def test_a_lease_is_made_for_a_node_and_belongs_to_it():
     async def play() -> None:
-        site = Site()
-        await site.populate()
-        async with site.process("keep"):
+        harness = Harness()
+        await harness.populate()
+        async with harness.process("renew_forever"):
             await asyncio.sleep(1)
-            node = site.world.objects[NODE][("", "n")]
-            assert site.lease["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
-            assert site.lease["spec"]["leaseDurationSeconds"] == 40
+            node = harness.world.objects[NODE][("", "n")]
+            assert harness.lease["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+            assert harness.lease["spec"]["leaseDurationSeconds"] == 40
 
     virtual_time.run(play())
 
@@ -84,11 +84,11 @@ def test_a_lease_is_made_for_a_node_and_belongs_to_it():
 @pytest.mark.parametrize("behind", [0.0, 3600.0, -3600.0])
 def test_who_stands_by_writes_nothing_while_the_other_lives(behind):
     async def play() -> None:
-        site = Site()
-        await site.populate()
-        async with site.process("keep"):
+        harness = Harness()
+        await harness.populate()
+        async with harness.process("renew_forever"):
             await asyncio.sleep(1)
-            async with site.process("stand_by", behind=behind) as standby:
+            async with harness.process("stand_by", behind=behind) as standby:
                 await asyncio.sleep(600)
                 assert standby.writes == 0
 
@@ -98,12 +98,12 @@ def test_who_stands_by_writes_nothing_while_the_other_lives(behind):
 @pytest.mark.parametrize("behind", [0.0, 3600.0, -3600.0])
 def test_a_node_lives_on_when_the_process_that_served_it_dies(behind):
     async def play() -> None:
-        site = Site()
-        await site.populate()
-        async with site.process("keep"):
+        harness = Harness()
+        await harness.populate()
+        async with harness.process("renew_forever"):
             await asyncio.sleep(25)
-        async with site.process("stand_by", behind=behind) as standby:
-            assert await site.longest_silence(600) < 40
+        async with harness.process("stand_by", behind=behind) as standby:
+            assert await harness.longest_silence(600) < 40
             assert standby.writes > 0
 
     virtual_time.run(play())
@@ -111,10 +111,10 @@ def test_a_node_lives_on_when_the_process_that_served_it_dies(behind):
 
 def test_without_a_node_there_is_no_lease_and_no_noise(caplog):
     async def play() -> None:
-        site = Site()
-        async with site.process("keep") as keeper:
+        harness = Harness()
+        async with harness.process("renew_forever") as keeper:
             await asyncio.sleep(60)
-            assert LEASE not in site.world.objects or not site.world.objects[LEASE]
+            assert LEASE not in harness.world.objects or not harness.world.objects[LEASE]
             assert keeper.writes < 120
 
     virtual_time.run(play())

@@ -13,13 +13,13 @@ import pytest
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import LEASE, NAMESPACE, NODE
 from skysail.kube.client.client import Client
-from skysail.node.registration import registrar as register
-from skysail.node.registration.registrar import CloudState, Description, NodeObject, Registrar
+from skysail.node.registration import registrar as registrar_module
+from skysail.node.registration.registrar import CloudHealth, NodeDescription, NodeObject, NodeRegistrar
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
 from tests.support import virtual_time
 
-ME = Description(
+ME = NodeDescription(
     name="local",
     address="10.244.0.1",
     port=10250,
@@ -30,7 +30,7 @@ ME = Description(
 START = datetime(2026, 11, 15, tzinfo=UTC)
 
 
-class Site:
+class Harness:
     def __init__(self) -> None:
         self.world = World()
         self.user = Client(ApiModel(self.world))
@@ -54,7 +54,7 @@ class Site:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}}
         if is_first:
             await self.user.create(NAMESPACE, namespace, Object)
-        registrar = Registrar(
+        registrar = NodeRegistrar(
             Client(ApiModel(self.world)),
             ME,
             now=self.now,
@@ -70,104 +70,104 @@ class Site:
 
 
 def test_only_an_internal_address_is_ever_published():
-    assert {row["type"] for row in register.status(ME, "")["addresses"]} == {"InternalIP"}
+    assert {row["type"] for row in registrar_module.status(ME, "")["addresses"]} == {"InternalIP"}
 
 
 def test_features_are_sorted_because_the_server_refuses_others():
-    features = register.status(ME, "")["declaredFeatures"]
+    features = registrar_module.status(ME, "")["declaredFeatures"]
     assert features == sorted(features)
 
 
 def test_a_node_that_is_not_there_is_made_with_its_lease():
     async def play() -> None:
-        site = Site()
-        async with site.registered():
+        harness = Harness()
+        async with harness.registered():
             await asyncio.sleep(1)
-            assert site.node["spec"]["providerID"] == "skysail://local/local"
-            assert site.ready == "True"
-            lease = site.world.objects[LEASE][("kube-node-lease", "local")]
-            assert lease["metadata"]["ownerReferences"][0]["uid"] == site.node["metadata"]["uid"]
+            assert harness.node["spec"]["providerID"] == "skysail://local/local"
+            assert harness.ready == "True"
+            lease = harness.world.objects[LEASE][("kube-node-lease", "local")]
+            assert lease["metadata"]["ownerReferences"][0]["uid"] == harness.node["metadata"]["uid"]
 
     virtual_time.run(play())
 
 
 def test_a_node_that_was_given_up_is_ready_again():
     async def play() -> None:
-        site = Site()
-        async with site.registered():
-            seen = await site.user.get(NODE, "", "local", NodeObject)
+        harness = Harness()
+        async with harness.registered():
+            seen = await harness.user.get(NODE, "", "local", NodeObject)
             unknown = [{"type": "Ready", "status": "Unknown"}]
-            await site.user.patch_status(NODE, seen, {"conditions": unknown}, Object)
+            await harness.user.patch_status(NODE, seen, {"conditions": unknown}, Object)
             await asyncio.sleep(1)
-            assert site.ready == "True"
+            assert harness.ready == "True"
 
     virtual_time.run(play())
 
 
 def test_a_node_that_was_deleted_comes_back():
     async def play() -> None:
-        site = Site()
-        async with site.registered():
-            before = await site.user.get(NODE, "", "local", Object)
-            await site.user.delete(NODE, before, Object)
+        harness = Harness()
+        async with harness.registered():
+            before = await harness.user.get(NODE, "", "local", Object)
+            await harness.user.delete(NODE, before, Object)
             await asyncio.sleep(1)
-            assert site.node["metadata"]["uid"] != before.metadata.uid
+            assert harness.node["metadata"]["uid"] != before.metadata.uid
 
     virtual_time.run(play())
 
 
 def test_a_quiet_node_is_not_written():
     async def play() -> None:
-        site = Site()
-        async with site.registered():
+        harness = Harness()
+        async with harness.registered():
             await asyncio.sleep(1)
-            before = site.node["metadata"]["resourceVersion"]
+            before = harness.node["metadata"]["resourceVersion"]
             await asyncio.sleep(300)
-            assert site.node["metadata"]["resourceVersion"] == before
+            assert harness.node["metadata"]["resourceVersion"] == before
 
     virtual_time.run(play())
 
 
 def test_a_cloud_that_is_down_shows_and_the_node_stays_ready():
     async def play() -> None:
-        site, outage = Site(), [""]
-        async with site.registered(lambda: CloudState(outage[0])):
-            assert site.condition("CloudReachable")["status"] == "True"
-            ready_since = site.condition("Ready")["lastTransitionTime"]
+        harness, outage = Harness(), [""]
+        async with harness.registered(lambda: CloudHealth(outage[0])):
+            assert harness.condition("CloudReachable")["status"] == "True"
+            ready_since = harness.condition("Ready")["lastTransitionTime"]
             outage[0] = "modal does not list its instances: it is down."
             await asyncio.sleep(60)
-            told = site.condition("CloudReachable")
+            told = harness.condition("CloudReachable")
             assert (told["status"], told["reason"], told["message"]) == ("False", "CloudUnreachable", outage[0])
             assert told["lastTransitionTime"] > ready_since
-            assert (site.ready, site.condition("Ready")["lastTransitionTime"]) == ("True", ready_since)
-            written = site.node["metadata"]["resourceVersion"]
+            assert (harness.ready, harness.condition("Ready")["lastTransitionTime"]) == ("True", ready_since)
+            written = harness.node["metadata"]["resourceVersion"]
             await asyncio.sleep(300)
-            assert site.node["metadata"]["resourceVersion"] == written
+            assert harness.node["metadata"]["resourceVersion"] == written
             outage[0] = ""
             await asyncio.sleep(60)
-            assert site.condition("CloudReachable")["status"] == "True"
+            assert harness.condition("CloudReachable")["status"] == "True"
 
     virtual_time.run(play())
 
 
 def test_what_runs_at_a_cloud_without_a_claim_shows_also_while_it_cannot_be_asked():
     async def play() -> None:
-        site, reach = Site(), [CloudState()]
-        async with site.registered(lambda: reach[0]):
-            assert site.condition("InstancesClaimed")["status"] == "True"
-            reach[0] = CloudState(strays="1 instance runs there without a claim.")
+        harness, reach = Harness(), [CloudHealth()]
+        async with harness.registered(lambda: reach[0]):
+            assert harness.condition("NoOrphanedInstances")["status"] == "True"
+            reach[0] = CloudHealth(orphans="1 instance runs there without a claim.")
             await asyncio.sleep(60)
-            reach[0] = CloudState(outage="modal is down.")
+            reach[0] = CloudHealth(outage="modal is down.")
             await asyncio.sleep(60)
-            told = site.condition("InstancesClaimed")
+            told = harness.condition("NoOrphanedInstances")
             assert (told["status"], told["reason"], told["message"]) == (
                 "False",
-                "StrayInstances",
+                "OrphanedInstances",
                 "1 instance runs there without a claim.",
             )
-            reach[0] = CloudState()
+            reach[0] = CloudHealth()
             await asyncio.sleep(60)
-            assert site.condition("InstancesClaimed")["status"] == "True"
+            assert harness.condition("NoOrphanedInstances")["status"] == "True"
 
     virtual_time.run(play())
 
@@ -175,31 +175,31 @@ def test_what_runs_at_a_cloud_without_a_claim_shows_also_while_it_cannot_be_aske
 @pytest.mark.parametrize("told", ["", "modal is down."])
 def test_what_was_told_of_a_cloud_stands_until_it_has_answered_a_new_process(told):
     async def play() -> None:
-        site = Site()
-        async with site.registered(lambda: CloudState(told)):
+        harness = Harness()
+        async with harness.registered(lambda: CloudHealth(told)):
             pass
-        before = site.node["metadata"]["resourceVersion"]
-        async with site.registered(lambda: None, is_first=False):
+        before = harness.node["metadata"]["resourceVersion"]
+        async with harness.registered(lambda: None, is_first=False):
             await asyncio.sleep(300)
-            assert site.node["metadata"]["resourceVersion"] == before
+            assert harness.node["metadata"]["resourceVersion"] == before
 
     virtual_time.run(play())
 
 
 def test_a_cloud_that_was_never_asked_is_not_known_to_be_reachable():
     async def play() -> None:
-        site = Site()
-        async with site.registered(lambda: None):
-            assert site.condition("CloudReachable")["status"] == "Unknown"
+        harness = Harness()
+        async with harness.registered(lambda: None):
+            assert harness.condition("CloudReachable")["status"] == "Unknown"
 
     virtual_time.run(play())
 
 
 def test_a_node_that_stands_for_no_cloud_says_nothing_of_one():
     async def play() -> None:
-        site = Site()
-        async with site.registered():
-            assert site.condition("CloudReachable") == {}
+        harness = Harness()
+        async with harness.registered():
+            assert harness.condition("CloudReachable") == {}
 
     virtual_time.run(play())
 
@@ -208,16 +208,16 @@ def test_a_node_that_stands_for_no_cloud_says_nothing_of_one():
     "wrong", [{"address": "10.0.0.9"}, {"port": 10251}, {"capacity": {"cpu": "1"}}, {"runtime": "modal://account"}]
 )
 def test_what_others_rely_on_is_compared(wrong):
-    shown = msgspec.convert({"metadata": {"name": "local"}, "status": register.status(ME, "")}, NodeObject)
-    assert register.is_right(shown, ME)
-    assert not register.is_right(shown, msgspec.structs.replace(ME, **wrong))
+    shown = msgspec.convert({"metadata": {"name": "local"}, "status": registrar_module.status(ME, "")}, NodeObject)
+    assert registrar_module.is_current(shown, ME)
+    assert not registrar_module.is_current(shown, msgspec.structs.replace(ME, **wrong))
 
 
 def test_a_virtual_node_can_be_told_from_a_machine():
-    labels = register.manifest(msgspec.structs.replace(ME, is_virtual=True))["metadata"]["labels"]
+    labels = registrar_module.manifest(msgspec.structs.replace(ME, is_virtual=True))["metadata"]["labels"]
     assert labels["type"] == "virtual-kubelet"
     assert labels["node.kubernetes.io/exclude-from-external-load-balancers"] == "true"
-    assert "type" not in register.manifest(ME)["metadata"]["labels"]
+    assert "type" not in registrar_module.manifest(ME)["metadata"]["labels"]
 
 
 @pytest.mark.parametrize(
@@ -238,10 +238,10 @@ def test_what_somebody_took_from_a_node_is_put_back_and_what_they_added_stays(ta
     described = msgspec.structs.replace(
         ME, is_virtual=True, taints=({"key": "cloud", "value": "x", "effect": "NoSchedule"},)
     )
-    wanted = register.manifest(described)
+    wanted = registrar_module.manifest(described)
     metadata = {**wanted["metadata"], "labels": {**wanted["metadata"]["labels"], **labels}, "uid": "u"}
     node = msgspec.convert({"metadata": metadata, "spec": {"taints": taints}}, NodeObject)
-    patch = register.correction(node, described)
+    patch = registrar_module.label_patch(node, described)
     assert (patch == {}) == is_right
     if "spec" in patch:
         keys = [(taint["key"], taint.get("value")) for taint in patch["spec"]["taints"]]
@@ -251,25 +251,25 @@ def test_what_somebody_took_from_a_node_is_put_back_and_what_they_added_stays(ta
 
 
 def test_a_node_whose_label_was_taken_gets_it_back():
-    async def story() -> None:
-        site = Site()
-        async with site.registered():
+    async def test() -> None:
+        harness = Harness()
+        async with harness.registered():
             patch = {"metadata": {"labels": {"kubernetes.io/hostname": "another"}}}
-            await site.user.merge_patch(NODE, "", "local", patch, NodeObject)
+            await harness.user.merge_patch(NODE, "", "local", patch, NodeObject)
             await asyncio.sleep(5)
-            assert site.node["metadata"]["labels"]["kubernetes.io/hostname"] == "local"
+            assert harness.node["metadata"]["labels"]["kubernetes.io/hostname"] == "local"
 
-    virtual_time.run(story())
+    virtual_time.run(test())
 
 
 def test_disk_pressure_is_a_condition_for_as_long_as_it_lasts():
     async def play() -> None:
-        site, pressed = Site(), True
-        async with site.registered(has_disk_pressure=lambda: pressed):
-            shown = site.condition("DiskPressure")
-            assert (shown["status"], shown["reason"], site.ready) == ("True", "KubeletHasDiskPressure", "True")
+        harness, pressed = Harness(), True
+        async with harness.registered(has_disk_pressure=lambda: pressed):
+            shown = harness.condition("DiskPressure")
+            assert (shown["status"], shown["reason"], harness.ready) == ("True", "KubeletHasDiskPressure", "True")
             pressed = False
             await asyncio.sleep(5)
-            assert site.condition("DiskPressure")["status"] == "False"
+            assert harness.condition("DiskPressure")["status"] == "False"
 
     virtual_time.run(play())

@@ -7,32 +7,32 @@ import pytest
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import ServerFault
 from skysail.kube.client.transport import Reply
-from skysail.node.server.authentication import Caller, Callers, by_certificate
-from skysail.node.server.authorization import Access, Rights, accesses
+from skysail.node.server.authentication import Authenticator, UserInfo, by_certificate
+from skysail.node.server.authorization import Authorizer, ResourceAttributes, required_access
 from skysail.node.server.errors import Forbidden, Unauthenticated
 
-PROXY_READS = (Access("get", "proxy"),)
+PROXY_READS = (ResourceAttributes("get", "proxy"),)
 PATHS = [
     ("GET", "/exec/ns/pod/main", PROXY_READS),
-    ("POST", "/exec/ns/pod/main", (Access("create", "proxy"),)),
-    ("POST", "/portForward/ns/pod", (Access("create", "proxy"),)),
+    ("POST", "/exec/ns/pod/main", (ResourceAttributes("create", "proxy"),)),
+    ("POST", "/portForward/ns/pod", (ResourceAttributes("create", "proxy"),)),
     ("GET", "/containerLogs/ns/pod/main", PROXY_READS),
-    ("GET", "/stats/summary", (Access("get", "stats"),)),
-    ("GET", "/metrics", (Access("get", "metrics"),)),
-    ("GET", "/metrics/resource", (Access("get", "metrics"),)),
-    ("GET", "/logs/", (Access("get", "log"),)),
-    ("GET", "/pods", (Access("get", "pods"), Access("get", "proxy"))),
-    ("GET", "/runningpods/", (Access("get", "pods"), Access("get", "proxy"))),
-    ("GET", "/healthz", (Access("get", "healthz"), Access("get", "proxy"))),
-    ("DELETE", "/anything", (Access("delete", "proxy"),)),
+    ("GET", "/stats/summary", (ResourceAttributes("get", "stats"),)),
+    ("GET", "/metrics", (ResourceAttributes("get", "metrics"),)),
+    ("GET", "/metrics/resource", (ResourceAttributes("get", "metrics"),)),
+    ("GET", "/logs/", (ResourceAttributes("get", "log"),)),
+    ("GET", "/pods", (ResourceAttributes("get", "pods"), ResourceAttributes("get", "proxy"))),
+    ("GET", "/runningpods/", (ResourceAttributes("get", "pods"), ResourceAttributes("get", "proxy"))),
+    ("GET", "/healthz", (ResourceAttributes("get", "healthz"), ResourceAttributes("get", "proxy"))),
+    ("DELETE", "/anything", (ResourceAttributes("delete", "proxy"),)),
     ("GET", "/", PROXY_READS),
-    ("BREW", "//stats", (Access("brew", "stats"),)),
+    ("BREW", "//stats", (ResourceAttributes("brew", "stats"),)),
 ]
 
 
 @pytest.mark.parametrize(("method", "path", "wanted"), PATHS)
 def test_every_path_is_a_part_of_the_node(method, path, wanted):
-    assert accesses(method, path) == wanted
+    assert required_access(method, path) == wanted
 
 
 class Reviewer:
@@ -65,12 +65,12 @@ class Clock:
         return self.now
 
 
-ANN = Caller("ann", ("devs", "system:authenticated"), "1")
+ANN = UserInfo("ann", ("devs", "system:authenticated"), "1")
 
 
 async def test_the_review_names_the_caller_and_the_node():
     reviewer = Reviewer(("ann", "get", "stats"))
-    await Rights(Client(reviewer), "node-1", Clock()).check(ANN, "GET", "/stats/summary")
+    await Authorizer(Client(reviewer), "node-1", Clock()).check(ANN, "GET", "/stats/summary")
     assert reviewer.asked == [
         {
             "user": "ann",
@@ -88,20 +88,20 @@ async def test_the_review_names_the_caller_and_the_node():
 
 
 async def test_the_coarser_right_opens_what_the_finer_does_not():
-    rights = Rights(Client(Reviewer(("ann", "get", "proxy"))), "n", Clock())
-    await rights.check(ANN, "GET", "/pods")
+    authorizer = Authorizer(Client(Reviewer(("ann", "get", "proxy"))), "n", Clock())
+    await authorizer.check(ANN, "GET", "/pods")
     with pytest.raises(Forbidden, match='"ann" may not do this on node "n": it takes the right to get nodes/stats'):
-        await rights.check(ANN, "GET", "/stats/summary")
+        await authorizer.check(ANN, "GET", "/stats/summary")
 
 
 @pytest.mark.parametrize(("is_allowed", "holds"), [(True, 300.0), (False, 30.0)])
 async def test_an_answer_holds_for_a_while(is_allowed, holds):
     reviewer, clock = Reviewer(*([("ann", "get", "stats")] if is_allowed else [])), Clock()
-    rights = Rights(Client(reviewer), "n", clock)
+    authorizer = Authorizer(Client(reviewer), "n", clock)
 
     async def passes():
         try:
-            await rights.check(ANN, "GET", "/stats/summary")
+            await authorizer.check(ANN, "GET", "/stats/summary")
         except Forbidden:
             return False
         return True
@@ -116,30 +116,30 @@ async def test_an_answer_holds_for_a_while(is_allowed, holds):
 
 
 async def test_an_answer_is_for_one_caller_with_these_groups_only():
-    rights = Rights(Client(Reviewer(("ann", "get", "stats"))), "n", Clock())
-    await rights.check(ANN, "GET", "/stats/summary")
+    authorizer = Authorizer(Client(Reviewer(("ann", "get", "stats"))), "n", Clock())
+    await authorizer.check(ANN, "GET", "/stats/summary")
     with pytest.raises(Forbidden):
-        await rights.check(Caller("bob", ANN.groups, ANN.uid), "GET", "/stats/summary")
+        await authorizer.check(UserInfo("bob", ANN.groups, ANN.uid), "GET", "/stats/summary")
 
 
 async def test_a_failed_review_lets_nobody_pass_and_is_not_remembered():
     reviewer = Reviewer(("ann", "get", "stats"))
-    rights = Rights(Client(reviewer), "n", Clock())
+    authorizer = Authorizer(Client(reviewer), "n", Clock())
     reviewer.is_broken = True
     with pytest.raises(ServerFault):
-        await rights.check(ANN, "GET", "/stats/summary")
+        await authorizer.check(ANN, "GET", "/stats/summary")
     reviewer.is_broken = False
-    await rights.check(ANN, "GET", "/stats/summary")
+    await authorizer.check(ANN, "GET", "/stats/summary")
 
 
 CERTIFICATES = [
     (None, None),
     ({}, None),
     ({"subject": ((("organizationName", "devs"),),)}, None),
-    ({"subject": ((("commonName", "ann"),),)}, Caller("ann", ("system:authenticated",))),
+    ({"subject": ((("commonName", "ann"),),)}, UserInfo("ann", ("system:authenticated",))),
     (
         {"subject": ((("organizationName", "a"),), (("organizationName", "b"),), (("commonName", "ann"),))},
-        Caller("ann", ("a", "b", "system:authenticated")),
+        UserInfo("ann", ("a", "b", "system:authenticated")),
     ),
 ]
 
@@ -160,25 +160,25 @@ class Request:
 
 async def test_a_token_is_reviewed_once_for_a_while():
     reviewer, clock = Reviewer(), Clock()
-    callers = Callers(Client(reviewer), clock)
+    authenticator = Authenticator(Client(reviewer), clock)
     for _ in range(3):
-        assert await callers.identify(Request("Bearer good")) == Caller("ann", ("devs",), "1")
+        assert await authenticator.identify(Request("Bearer good")) == UserInfo("ann", ("devs",), "1")
     assert len(reviewer.asked) == 1
     clock.now = 121.0
     reviewer.tokens.clear()
     with pytest.raises(Unauthenticated):
-        await callers.identify(Request("Bearer good"))
+        await authenticator.identify(Request("Bearer good"))
 
 
 @pytest.mark.parametrize("header", [None, "Bearer", "Bearer ", "Basic good", "good", "Bearer bad"])
 async def test_nobody_is_anonymous(header):
     with pytest.raises(Unauthenticated):
-        await Callers(Client(Reviewer()), Clock()).identify(Request(header))
+        await Authenticator(Client(Reviewer()), Clock()).identify(Request(header))
 
 
 async def test_many_strange_tokens_do_not_fill_the_memory():
-    callers = Callers(Client(Reviewer()), Clock())
+    authenticator = Authenticator(Client(Reviewer()), Clock())
     for number in range(5000):
         with pytest.raises(Unauthenticated):
-            await callers.identify(Request(f"Bearer {number}"))
-    assert len(callers._memory._answers) == 4096
+            await authenticator.identify(Request(f"Bearer {number}"))
+    assert len(authenticator._memory._answers) == 4096

@@ -5,7 +5,7 @@ from skysail.cloud.provider import Usage
 from skysail.kube.client.errors import Unreachable
 from skysail.node.server import errors
 from skysail.node.server.backend import ContainerStats, NodeStats
-from skysail.node.server.exit_status import Verdict
+from skysail.node.server.exit_status import ExitStatus
 from skysail.node.server.node_pages import resource_metrics, summary
 from skysail.node.server.routes import answer
 
@@ -79,12 +79,12 @@ ANSWERS = [
     (errors.NotRunning("x"), 400),
     (errors.Unauthenticated("x"), 401),
     (errors.Forbidden("x"), 403),
-    (errors.NoSuch("x"), 404),
-    (errors.CannotDo("x"), 501),
+    (errors.NotFound("x"), 404),
+    (errors.NotSupported("x"), 501),
     (cloud.Gone("x"), 404),
     (cloud.Unsupported("x"), 501),
-    (cloud.Refused("Why", "x"), 500),
-    (cloud.Unknown("x"), 500),
+    (cloud.Rejected("Why", "x"), 500),
+    (cloud.OutcomeUnknown("x"), 500),
 ]
 
 
@@ -101,9 +101,9 @@ def test_a_fault_of_the_api_server_is_told_without_its_words():
 
 
 VERDICTS = [
-    (Verdict(), b'{"metadata":{},"status":"Success"}', b""),
+    (ExitStatus(), b'{"metadata":{},"status":"Success"}', b""),
     (
-        Verdict(37),
+        ExitStatus(37),
         (
             b'{"metadata":{},"status":"Failure","message":"command terminated with non-zero exit code: 37",'
             b'"reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"37"}]}}'
@@ -111,7 +111,7 @@ VERDICTS = [
         b"command terminated with non-zero exit code: 37",
     ),
     (
-        Verdict(fault="no such program"),
+        ExitStatus(fault="no such program"),
         b'{"metadata":{},"status":"Failure","message":"no such program","reason":"InternalError","code":500}',
         b"no such program",
     ),

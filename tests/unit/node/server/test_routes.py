@@ -8,18 +8,18 @@ import pytest
 from aiohttp import ClientSession, WSServerHandshakeError
 from aiohttp.test_utils import make_mocked_request
 
-from skysail.cloud.errors import Gone, Unknown
-from skysail.cloud.provider import Abilities, Output
-from skysail.node.log_store import Excerpt, LogStore
-from skysail.node.server.backend import Place
+from skysail.cloud.errors import Gone, OutcomeUnknown
+from skysail.cloud.provider import Features, Output
+from skysail.node.log_store import LogQuery, LogStore
+from skysail.node.server.backend import PodRef
 from skysail.node.server.container_logs import wanted
 from skysail.node.server.errors import BadRequest, Forbidden
 from skysail.node.server.exec_attach import sizes
-from skysail.node.server.routes import NodeApi
+from skysail.node.server.routes import KubeletApi
 from tests.support.node_backend import ProcessBackend, listening
 
 V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
-PLACE = Place(namespace="ns", pod="pod", uid="uid")
+PLACE = PodRef(namespace="ns", pod="pod", uid="uid")
 
 
 class OpenGate:
@@ -53,7 +53,7 @@ class Node:
 async def node(tmp_path):
     backend, gate = ProcessBackend(LogStore(tmp_path)), OpenGate()
     await backend.start(PLACE, ("cat",))
-    api = NodeApi("node", backend, gate, metrics=lambda: b"own 1\n", clock=lambda: 0.0)
+    api = KubeletApi("node", backend, gate, metrics=lambda: b"own 1\n", clock=lambda: 0.0)
     app = api.application()
     async with ClientSession() as session, listening(app) as url:
         yield Node(backend, gate, app, url, session)
@@ -113,7 +113,7 @@ class Faulty:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (Unknown("the cloud does not answer"), "the cloud does not answer"),
+        (OutcomeUnknown("the cloud does not answer"), "the cloud does not answer"),
         (OSError("broken"), "broken"),
         (RuntimeError("a bug"), "the node failed while it served this command"),
     ],
@@ -230,7 +230,7 @@ async def test_port_forward_of_the_old_form_needs_ports(node, query):
     "path", ["/exec/ns/pod/main?command=true&output=1", "/attach/ns/pod/main?output=1", "/portForward/ns/pod"]
 )
 async def test_what_a_provider_cannot_do_is_answered_before_the_upgrade(node, path):
-    node.backend.abilities = Abilities()
+    node.backend.features = Features()
     status, text = await node.get(path, "POST")
     assert status == 501
     assert text.startswith("this provider cannot")
@@ -278,11 +278,11 @@ async def test_a_size_that_is_none_is_refused(junk):
 
 
 EXCERPTS = [
-    ("", Excerpt()),
-    ("follow=true&timestamps=true", Excerpt(follow=True, timestamps=True)),
-    ("follow=false&tailLines=5&limitBytes=7", Excerpt(tail=5, limit=7)),
-    ("sinceSeconds=10", Excerpt(since=90.0)),
-    ("sinceTime=1970-01-01T00:01:00Z", Excerpt(since=60.0)),
+    ("", LogQuery()),
+    ("follow=true&timestamps=true", LogQuery(follow=True, timestamps=True)),
+    ("follow=false&tailLines=5&limitBytes=7", LogQuery(tail=5, limit=7)),
+    ("sinceSeconds=10", LogQuery(since=90.0)),
+    ("sinceTime=1970-01-01T00:01:00Z", LogQuery(since=60.0)),
 ]
 
 

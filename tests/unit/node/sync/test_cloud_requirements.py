@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from skysail.cloud.account import Gpus
+from skysail.cloud.account import GpuRequest
 from skysail.node.pod_types import Pod
-from skysail.node.sync.cloud_requirements import burden, wishes
+from skysail.node.sync.cloud_requirements import requirements, unsupported
 
 
 def pod(*, annotations: dict | None = None, owner: str = "", gpus: int = 0, **spec: object) -> Pod:
@@ -28,7 +28,7 @@ def pod(*, annotations: dict | None = None, owner: str = "", gpus: int = 0, **sp
 )
 def test_whose_work_it_does(owner, index, work, job):
     annotations = {} if index is None else {"batch.kubernetes.io/job-completion-index": index}
-    found = wishes(pod(owner=owner, annotations=annotations))
+    found = requirements(pod(owner=owner, annotations=annotations))
     assert (found.work, found.job) == (work, job)
 
 
@@ -36,13 +36,13 @@ def test_whose_work_it_does(owner, index, work, job):
     ("annotations", "limit", "gpus"),
     [
         ({}, 0, None),
-        ({}, 2, Gpus("", 2)),
-        ({"modal-operator.io/gpu-type": "T4"}, 0, Gpus("T4", 1)),
-        ({"modal-operator.io/gpu-type": "T4"}, 4, Gpus("T4", 4)),
+        ({}, 2, GpuRequest("", 2)),
+        ({"modal-operator.io/gpu-type": "T4"}, 0, GpuRequest("T4", 1)),
+        ({"modal-operator.io/gpu-type": "T4"}, 4, GpuRequest("T4", 4)),
     ],
 )
 def test_which_gpus(annotations, limit, gpus):
-    assert wishes(pod(annotations=annotations, gpus=limit)).gpus == gpus
+    assert requirements(pod(annotations=annotations, gpus=limit)).gpus == gpus
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_which_gpus(annotations, limit, gpus):
     ],
 )
 def test_gpus_that_nobody_can_understand_are_told(asked, limit, complaint):
-    told = burden(pod(annotations={"modal-operator.io/gpu": asked}, gpus=limit)).refused
+    told = unsupported(pod(annotations={"modal-operator.io/gpu": asked}, gpus=limit)).rejected
     assert [complaint in sentence for sentence in told] == ([True] if complaint else [])
 
 
@@ -73,16 +73,16 @@ def test_what_would_cost_more_than_was_allowed_is_refused_and_the_rest_is_told()
         "modal-operator.io/use-modal": "true",
         "example.com/mine": "x",
     }
-    found = burden(pod(annotations=asked))
-    assert ["timeout" in found.refused[0], "max-price" in found.refused[1], len(found.refused)] == [True, True, 2]
+    found = unsupported(pod(annotations=asked))
+    assert ["timeout" in found.rejected[0], "max-price" in found.rejected[1], len(found.rejected)] == [True, True, 2]
     told = "metadata.annotations[modal-operator.io/env-PYTHONPATH, runpod.io/cloud-type]"
-    assert [sentence.split(":")[0] for sentence in found.left_out] == [told]
+    assert [sentence.split(":")[0] for sentence in found.ignored] == [told]
 
 
 def test_how_long_it_may_live_and_take_to_end():
-    found = wishes(pod(activeDeadlineSeconds=60, terminationGracePeriodSeconds=0))
+    found = requirements(pod(activeDeadlineSeconds=60, terminationGracePeriodSeconds=0))
     assert (found.seconds, found.grace) == (60.0, 0.0)
-    assert (wishes(pod()).seconds, wishes(pod()).grace) == (None, 30.0)
+    assert (requirements(pod()).seconds, requirements(pod()).grace) == (None, 30.0)
     timeout = {"modal-operator.io/timeout": "5"}
-    assert wishes(pod(annotations=timeout)).seconds == 5.0
-    assert wishes(pod(annotations=timeout, activeDeadlineSeconds=3)).seconds == 3.0
+    assert requirements(pod(annotations=timeout)).seconds == 5.0
+    assert requirements(pod(annotations=timeout, activeDeadlineSeconds=3)).seconds == 3.0

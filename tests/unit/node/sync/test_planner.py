@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skysail.cloud.provider import EVICTED, Ended, Running
-from skysail.node.sync import status as render
-from skysail.node.sync.planner import DeletePod, Prepare, Release, Start, Stop, plan
-from skysail.node.sync.snapshot import Health, Waiting
-from skysail.node.sync.unsupported_fields import Burden
+from skysail.node.sync import status as pod_status
+from skysail.node.sync.planner import CreateSandbox, DeletePod, RemoveSandbox, Start, Stop, plan
+from skysail.node.sync.snapshot import ProbeState, StartBackoff
+from skysail.node.sync.unsupported_fields import UnsupportedFields
 from tests.unit.node.pods import NOW, container, ended, pod, run, running, snapshot, written
 
 DELETED = {"deletionTimestamp": "2026-11-15T12:00:05Z", "deletionGracePeriodSeconds": 5}
@@ -30,15 +30,15 @@ def state(status: dict, name: str = "main") -> dict:
 
 def test_the_place_comes_first():
     made = plan(snapshot(pod(), address=None))
-    assert made.steps == (Prepare(),)
+    assert made.steps == (CreateSandbox(),)
     assert made.is_moving
 
 
 def test_a_place_that_could_not_be_made_is_tried_again_when_its_time_has_come():
-    held = {"": Waiting("CreateContainerConfigError", "Secret s does not exist.", NOW + 5)}
+    held = {"": StartBackoff("CreateContainerConfigError", "Secret s does not exist.", NOW + 5)}
     made = plan(snapshot(pod(), address=None, waiting=held))
     assert made.steps == ()
-    assert made.look_again == 5
+    assert made.requeue_after == 5
     assert state(made.status)["waiting"]["reason"] == "CreateContainerConfigError"
 
 
@@ -50,8 +50,8 @@ def test_a_place_that_could_not_be_made_is_tried_again_when_its_time_has_come():
         ("Always", {run(): ended(0)}, (Start("main", 1),)),
         ("Always", {run(): ended(1)}, (Start("main", 1),)),
         ("OnFailure", {run(): ended(1)}, (Start("main", 1),)),
-        ("OnFailure", {run(): ended(0)}, (Release(),)),
-        ("Never", {run(): ended(1)}, (Release(),)),
+        ("OnFailure", {run(): ended(0)}, (RemoveSandbox(),)),
+        ("Never", {run(): ended(1)}, (RemoveSandbox(),)),
     ],
 )
 def test_who_runs_again(policy, runs, steps):
@@ -64,7 +64,7 @@ def test_who_runs_again(policy, runs, steps):
 def test_a_container_that_ends_soon_is_started_later_each_time(short_runs, pause):
     runs = {run("main", number): ended(1) for number in range(short_runs)}
     made = plan(snapshot(pod(restartPolicy="Always"), runs))
-    assert made.look_again == pause
+    assert made.requeue_after == pause
     assert made.steps == (() if pause else (Start("main", short_runs),))
     if pause:
         assert state(made.status)["waiting"]["reason"] == "CrashLoopBackOff"
@@ -82,9 +82,9 @@ def test_a_start_under_way_is_not_asked_for_again():
 
 
 def test_a_refused_start_waits_and_says_why():
-    held = {"main": Waiting("ErrImagePull", "skysail image add x", NOW + 7)}
+    held = {"main": StartBackoff("ErrImagePull", "skysail image add x", NOW + 7)}
     made = plan(snapshot(pod(), waiting=held))
-    assert (made.steps, made.look_again) == ((), 7)
+    assert (made.steps, made.requeue_after) == ((), 7)
     assert state(made.status) == {"waiting": {"reason": "ErrImagePull", "message": "skysail image add x"}}
     assert plan(snapshot(pod(), waiting=held, now=NOW + 7)).steps == (Start("main", 0),)
 
@@ -103,7 +103,7 @@ def test_init_containers_come_first(runs, steps):
     assert conditions(made.status)["Initialized"] == ("True" if steps == (Start("main", 0),) else "False")
 
 
-@pytest.mark.parametrize(("policy", "steps"), [("Never", (Release(),)), ("Always", (Start("init", 1),))])
+@pytest.mark.parametrize(("policy", "steps"), [("Never", (RemoveSandbox(),)), ("Always", (Start("init", 1),))])
 def test_an_init_container_that_failed(policy, steps):
     made = plan(snapshot(pod(initContainers=[INIT], restartPolicy=policy), {run("init"): ended(3)}))
     assert made.steps == steps
@@ -120,7 +120,7 @@ def test_a_pod_is_not_younger_than_its_containers():
 def test_a_sidecar_has_to_start_before_what_follows():
     of = pod(initContainers=[SIDECAR, INIT])
     assert plan(snapshot(of)).steps == (Start("side", 0),)
-    unstarted = {run("side"): Health(started=False)}
+    unstarted = {run("side"): ProbeState(started=False)}
     assert plan(snapshot(of, {run("side"): running()}, health=unstarted)).steps == ()
     assert plan(snapshot(of, {run("side"): running()})).steps == (Start("init", 0),)
 
@@ -147,7 +147,7 @@ def test_the_work_is_over_when_the_sidecars_have_ended_too():
     assert [type(step) for step in made.steps] == [Stop]
     assert made.status["phase"] == "Running"
     done = plan(snapshot(of, {run("side"): ended(143), run(): ended(0)}))
-    assert (done.steps, done.status["phase"]) == ((Release(),), "Succeeded")
+    assert (done.steps, done.status["phase"]) == ((RemoveSandbox(),), "Succeeded")
 
 
 def test_deletion_asks_once_and_again_only_with_less_time():
@@ -163,7 +163,7 @@ def test_deletion_asks_once_and_again_only_with_less_time():
 )
 def test_the_last_word_before_a_pod_is_let_go(runs, phase):
     made = plan(snapshot(pod(metadata=DELETED), runs))
-    assert made.steps == (Release(), DeletePod())
+    assert made.steps == (RemoveSandbox(), DeletePod())
     assert made.status["phase"] == phase
     assert conditions(made.status)["Ready"] == "False"
 
@@ -180,7 +180,7 @@ def test_a_pod_that_only_waits_for_finalizers_is_not_deleted_again():
 
 def test_the_deadline_ends_a_pod_and_is_named_as_the_reason():
     of = pod(activeDeadlineSeconds=10, restartPolicy="Never", status={"startTime": "2026-11-15T12:00:00Z"})
-    assert plan(snapshot(of, {run(): running()})).look_again == 10
+    assert plan(snapshot(of, {run(): running()})).requeue_after == 10
     late = snapshot(of, {run(): running()}, now=NOW + 10)
     assert [type(step) for step in plan(late).steps] == [Stop]
     over = plan(snapshot(of, {run(): ended(143, ago=-11)}, now=NOW + 12))
@@ -194,7 +194,7 @@ def test_work_that_was_done_in_time_is_not_late_because_somebody_looked_late():
 
 def test_an_unhealthy_run_is_ended_and_comes_back():
     of = pod(restartPolicy="Always")
-    sick = {run(): Health(failure="Liveness probe failed: gone")}
+    sick = {run(): ProbeState(failure="Liveness probe failed: gone")}
     made = plan(snapshot(of, {run(): running()}, health=sick))
     assert [(step.run, step.grace) for step in made.steps] == [(run(), 30.0)]
 
@@ -202,9 +202,9 @@ def test_an_unhealthy_run_is_ended_and_comes_back():
 @pytest.mark.parametrize(
     ("health", "started", "ready"),
     [
-        (Health(), True, True),
-        (Health(started=False), False, False),
-        (Health(ready=False), True, False),
+        (ProbeState(), True, True),
+        (ProbeState(started=False), False, False),
+        (ProbeState(ready=False), True, False),
     ],
 )
 def test_probes_decide_what_is_started_and_ready(health, started, ready):
@@ -220,7 +220,11 @@ def test_a_closed_readiness_gate_keeps_the_pod_unready():
 
 def test_what_a_node_cannot_carry_is_said_and_not_run():
     made = plan(
-        snapshot(pod(), address=None, burden=Burden(("spec.volumes[0] (v) is of a kind that this node cannot mount.",)))
+        snapshot(
+            pod(),
+            address=None,
+            unsupported=UnsupportedFields(("spec.volumes[0] (v) is of a kind that this node cannot mount.",)),
+        )
     )
     assert made.steps == ()
     assert "spec.volumes[0]" in state(made.status)["waiting"]["message"]
@@ -238,17 +242,17 @@ def test_init_containers_run_again_where_the_place_was_lost():
     of = pod(initContainers=[INIT], restartPolicy="Always")
     told = written(of, plan(snapshot(of, {run("init"): ended(0), run(): running()})).status)
     lost = {run(): ended(137, reason="Lost")}
-    assert plan(snapshot(told, lost, bygone=frozenset({run("init"), run()}))).steps == (Start("init", 1),)
+    assert plan(snapshot(told, lost, lost_runs=frozenset({run("init"), run()}))).steps == (Start("init", 1),)
     assert plan(snapshot(told, lost)).steps == (Start("main", 1),)
 
 
 def test_where_nothing_may_run_twice_a_lost_place_is_the_end():
     """Also for what was not started yet: it would not find what the others left."""
     of = pod(initContainers=[INIT], restartPolicy="Never")
-    lost = plan(snapshot(of, {run("init"): ended(0)}, address=None, bygone=frozenset({run("init")})))
+    lost = plan(snapshot(of, {run("init"): ended(0)}, address=None, lost_runs=frozenset({run("init")})))
     assert (lost.steps, lost.status["phase"], lost.status["reason"]) == ((), "Failed", "Lost")
     told = {run("init"): ended(0), run(): ended(0)}
-    assert plan(snapshot(of, told, address=None, bygone=frozenset(told))).status["phase"] == "Succeeded"
+    assert plan(snapshot(of, told, address=None, lost_runs=frozenset(told))).status["phase"] == "Succeeded"
 
 
 def disrupted(status):
@@ -283,10 +287,10 @@ def test_a_written_status_is_not_written_again():
     ]
     for moment in moments:
         status = plan(moment).status
-        assert render.differs(of, status)
+        assert pod_status.differs(of, status)
         stored = written(of, status)
         again = msgspec.structs.replace(moment, pod=stored, now=NOW + 1)
-        assert not render.differs(stored, plan(again).status)
+        assert not pod_status.differs(stored, plan(again).status)
 
 
 def test_a_status_read_back_tells_the_same_history():
@@ -294,7 +298,7 @@ def test_a_status_read_back_tells_the_same_history():
     runs = {run("main", 0): ended(1), run("main", 1): ended(2)}
     before = plan(snapshot(of, runs))
     after = plan(snapshot(written(of, before.status)))
-    assert (after.steps, after.look_again) == (before.steps, before.look_again)
+    assert (after.steps, after.requeue_after) == (before.steps, before.requeue_after)
 
 
 states = st.one_of(
@@ -335,7 +339,7 @@ def test_a_plan_is_a_function_of_its_snapshot(moment):
 def test_a_pod_never_goes_back(moment):
     rank = {"Pending": 0, "Running": 1, "Succeeded": 2, "Failed": 2}
     before, status = moment.pod.status.phase, plan(moment).status
-    if moment.pod.is_over:
+    if moment.pod.is_finished:
         assert status is None
     else:
         assert rank[status["phase"]] >= rank[before]
@@ -351,14 +355,14 @@ def test_no_pod_is_over_while_something_runs(moment):
 @given(snapshots)
 def test_no_place_is_taken_away_from_under_a_run(moment):
     steps = plan(moment).steps
-    if Release() in steps or DeletePod() in steps:
+    if RemoveSandbox() in steps or DeletePod() in steps:
         assert not any(isinstance(state, Running) for state in moment.runs.values())
 
 
 @given(snapshots)
 def test_nothing_is_started_in_a_pod_that_has_to_end(moment):
-    starts = [step for step in plan(moment).steps if isinstance(step, (Start, Prepare))]
-    assert not starts or not (moment.pod.is_over or moment.pod.metadata.is_deleting)
+    starts = [step for step in plan(moment).steps if isinstance(step, (Start, CreateSandbox))]
+    assert not starts or not (moment.pod.is_finished or moment.pod.metadata.is_deleting)
 
 
 def test_a_pod_that_was_evicted_has_failed_and_says_why():
@@ -368,7 +372,7 @@ def test_a_pod_that_was_evicted_has_failed_and_says_why():
     first = plan(snapshot(of, {**out, run("side"): running()}))
     assert first.steps == (Stop(run("side"), 0.0, why),)
     last = plan(snapshot(of, {**out, run("side"): ended(137)}))
-    assert last.steps == (Release(),)
+    assert last.steps == (RemoveSandbox(),)
     assert (last.status["phase"], last.status["reason"], last.status["message"]) == ("Failed", "Evicted", why)
     disrupted = [row for row in last.status["conditions"] if row["type"] == "DisruptionTarget"]
     assert [(row["status"], row["reason"], row["message"]) for row in disrupted] == [
@@ -378,18 +382,21 @@ def test_a_pod_that_was_evicted_has_failed_and_says_why():
 
 @pytest.mark.parametrize(
     ("burden", "reason"),
-    [(Burden((), ("spec.dnsConfig: x.",)), "LeftOut"), (Burden(("spec.hostPID: y.",), ("z.",)), "Unsupported")],
+    [
+        (UnsupportedFields((), ("spec.dnsConfig: x.",)), "FieldsIgnored"),
+        (UnsupportedFields(("spec.hostPID: y.",), ("z.",)), "Unsupported"),
+    ],
 )
 def test_what_is_not_carried_is_a_condition(burden, reason):
-    shown = plan(snapshot(pod(), {}, burden=burden)).status
-    (told,) = [row for row in shown["conditions"] if row["type"] == "skysail.dev/Carried"]
+    shown = plan(snapshot(pod(), {}, unsupported=burden)).status
+    (told,) = [row for row in shown["conditions"] if row["type"] == "skysail.dev/Supported"]
     assert (told["status"], told["reason"]) == ("False", reason)
-    assert told["message"] == " ".join(burden.refused + burden.left_out)
+    assert told["message"] == " ".join(burden.rejected + burden.ignored)
     stored = written(pod(), shown)
-    assert not render.differs(stored, plan(snapshot(stored, {}, burden=burden)).status)
+    assert not pod_status.differs(stored, plan(snapshot(stored, {}, unsupported=burden)).status)
 
 
 def test_a_probe_that_names_a_grace_is_obeyed():
     of = pod(terminationGracePeriodSeconds=30)
-    sick = Health(failure="no", grace=3)
+    sick = ProbeState(failure="no", grace=3)
     assert plan(snapshot(of, {run(): running()}, health={run(): sick})).steps == (Stop(run(), 3.0, "no"),)

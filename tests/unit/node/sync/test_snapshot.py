@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from skysail.node.sync.planner import plan
-from skysail.node.sync.snapshot import history, lost
+from skysail.node.sync.snapshot import history, lost_runs
 from tests.unit.node.pods import NOW, ended, pod, run, running, snapshot, written
 
 
@@ -16,17 +16,17 @@ def told(runs, **spec):
 
 
 def test_a_run_that_was_told_and_is_unknown_now_is_lost():
-    found = lost(told({run(): running()}), {}, NOW)
+    found = lost_runs(told({run(): running()}), {}, NOW)
     assert list(found) == [run()]
     assert (found[run()].code, found[run()].reason) == (137, "Lost")
 
 
 def test_a_run_that_the_provider_knows_is_not_lost():
-    assert lost(told({run(): running()}), {run(): running()}, NOW) == {}
+    assert lost_runs(told({run(): running()}), {run(): running()}, NOW) == {}
 
 
 def test_a_run_that_has_ended_cannot_be_lost():
-    assert lost(told({run(): ended(0)}, restartPolicy="Never"), {}, NOW) == {}
+    assert lost_runs(told({run(): ended(0)}, restartPolicy="Never"), {}, NOW) == {}
 
 
 def test_the_latest_run_counts_and_the_one_before_is_its_past():
@@ -43,7 +43,7 @@ def test_a_container_that_never_ran_has_no_history():
 def test_what_was_written_is_remembered_without_the_provider():
     back_off = told({run("main", 0): ended(1), run("main", 1): ended(4)}, restartPolicy="Always")
     past = history(snapshot(back_off), "main")
-    assert (past.number, past.ended and past.ended.code, past.pause) == (1, 4, 10.0)
+    assert (past.number, past.ended and past.ended.code, past.restart_delay) == (1, 4, 10.0)
 
 
 def test_an_end_that_was_told_is_not_taken_back():

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from skysail.cloud.provider import Abilities
+from skysail.cloud.provider import Features
 from skysail.node import pod_types
 from skysail.node.sync import unsupported_fields
-from skysail.node.sync.unsupported_fields import Burden
+from skysail.node.sync.unsupported_fields import UnsupportedFields
 from tests.unit.node.pods import MAIN, container, pod
 
-LOCAL = Abilities(
+LOCAL = Features(
     exec=True,
     port_forward=True,
     volumes=True,
-    several_containers=True,
+    multi_container=True,
     host_network=True,
     capabilities=frozenset({"CHOWN", "NET_BIND_SERVICE"}),
     ignored_capabilities=frozenset({"NET_RAW"}),
@@ -322,10 +322,10 @@ def told_rows():
 @pytest.mark.parametrize(("kind", "field", "fate"), told_rows())
 def test_a_field_that_is_not_carried_is_told_by_its_path(kind, field, fate):
     path, around = PLACES[kind]
-    found = unsupported_fields.of(
+    found = unsupported_fields.find(
         msgspec.convert({"metadata": {}, "spec": {**with_main(), **around({field: fate.value})}}, pod_types.Pod), LOCAL
     )
-    sentences, others = (found.refused, found.left_out) if fate.refused else (found.left_out, found.refused)
+    sentences, others = (found.rejected, found.ignored) if fate.refused else (found.ignored, found.rejected)
     named = path if kind.startswith("Volume") and kind != "VolumeMount" else f"{path}.{field}"
     assert len(sentences) == 1
     assert sentences[0].startswith(f"{named}.{fate.at}" if fate.at else named)
@@ -354,15 +354,15 @@ def test_an_ordinary_pod_is_no_burden():
         volumes=[{"name": "v", "emptyDir": {}}],
         hostNetwork=True,
     )
-    assert unsupported_fields.of(of, LOCAL) == Burden()
+    assert unsupported_fields.find(of, LOCAL) == UnsupportedFields()
 
 
 def test_the_host_network_is_rejected_with_the_setting_that_allows_it():
     of = msgspec.convert({"metadata": {}, "spec": {**with_main(), "hostNetwork": True}}, pod_types.Pod)
-    (refused,) = unsupported_fields.of(of, msgspec.structs.replace(LOCAL, host_network=False)).refused
+    (refused,) = unsupported_fields.find(of, msgspec.structs.replace(LOCAL, host_network=False)).rejected
     assert refused == "spec.hostNetwork: this node has no network that a pod could share."
     without = msgspec.structs.replace(LOCAL, host_network=False, host_network_setting="SETTING")
-    (refused,) = unsupported_fields.of(of, without).refused
+    (refused,) = unsupported_fields.find(of, without).rejected
     assert refused.startswith("spec.hostNetwork: ")
     assert "`SETTING=true skysail up`" in refused
 
@@ -382,7 +382,7 @@ def test_the_host_network_is_rejected_with_the_setting_that_allows_it():
 )
 def test_what_a_provider_has_no_ability_for_is_named_by_its_field(spec, named):
     of = msgspec.convert({"metadata": {}, "spec": {**with_main(), **spec}}, pod_types.Pod)
-    (refused,) = unsupported_fields.of(of, Abilities()).refused
+    (refused,) = unsupported_fields.find(of, Features()).rejected
     assert refused.startswith(named)
 
 
@@ -395,37 +395,37 @@ def test_what_a_provider_has_no_ability_for_is_named_by_its_field(spec, named):
 )
 def test_users_and_groups_that_a_provider_lacks_are_ignored_by_their_field(spec, named):
     of = msgspec.convert({"metadata": {}, "spec": {**with_main(), **spec}}, pod_types.Pod)
-    found = unsupported_fields.of(of, Abilities())
-    assert found.refused == ()
-    assert [sentence.partition(":")[0] for sentence in found.left_out] == [named]
+    found = unsupported_fields.find(of, Features())
+    assert found.rejected == ()
+    assert [sentence.partition(":")[0] for sentence in found.ignored] == [named]
 
 
 @pytest.mark.parametrize("name", ["NET_RAW", "net_raw", "CAP_NET_RAW"])
 def test_a_capability_without_effect_is_ignored_by_its_field(name):
     of = pod(container("main", securityContext={"capabilities": {"add": [name]}}))
-    found = unsupported_fields.of(of, LOCAL)
-    assert found.refused == ()
-    (ignored,) = found.left_out
+    found = unsupported_fields.find(of, LOCAL)
+    assert found.rejected == ()
+    (ignored,) = found.ignored
     assert ignored.startswith(f"{MAIN_CONTAINER}.securityContext.capabilities.add: NET_RAW has no effect")
 
 
 @pytest.mark.parametrize("profile", ["RuntimeDefault", "Unconfined"])
 def test_a_seccomp_profile_that_the_node_has_is_carried(profile):
     shared = {"seccompProfile": {"type": profile}}
-    assert unsupported_fields.of(pod(container("main", securityContext=shared), securityContext=shared), LOCAL) == (
-        Burden()
+    assert unsupported_fields.find(pod(container("main", securityContext=shared), securityContext=shared), LOCAL) == (
+        UnsupportedFields()
     )
 
 
 def test_no_more_sentences_than_a_person_reads():
     of = pod(volumes=[{"name": f"v{number}", "nfs": {}} for number in range(1000)])
-    refused = unsupported_fields.of(of, LOCAL).refused
+    refused = unsupported_fields.find(of, LOCAL).rejected
     assert (len(refused), refused[-1]) == (21, "And 980 more fields.")
 
 
 def test_a_pod_with_too_many_containers_is_looked_at_in_part():
     of = pod(*(container(f"c{number}") for number in range(60)), initContainers=[container(f"i{n}") for n in range(60)])
-    (refused,) = unsupported_fields.of(of, LOCAL).refused
+    (refused,) = unsupported_fields.find(of, LOCAL).rejected
     assert refused == (
         "spec.containers: this node runs at most 100 containers per pod, and this pod has 120: split the pod."
     )
@@ -436,7 +436,7 @@ def test_a_pod_with_too_many_containers_is_looked_at_in_part():
 def test_containers_for_debugging_do_not_end_a_pod():
     debug = [container(f"d{number}") for number in range(500)]
     of = pod(container("main"), ephemeralContainers=debug)
-    assert not unsupported_fields.of(of, LOCAL).refused
+    assert not unsupported_fields.find(of, LOCAL).rejected
     bounded = unsupported_fields.bounded(of).spec
     assert (len(bounded.containers), len(bounded.ephemeral_containers)) == (1, 100)
 

@@ -14,16 +14,16 @@ from functools import cache
 from pathlib import Path
 
 from skysail.runtimes.fetch.network.credentials import PREFIX
-from skysail.runtimes.fetch.network.egress_proxy import Gate
-from skysail.runtimes.fetch.network.http_client import Web
-from skysail.runtimes.fetch.network.proxy_env import Proxies
-from skysail.runtimes.fetch.network.resolver import Guard, look_up
-from skysail.runtimes.fetch.network.tls import trust
-from skysail.runtimes.fetch.pipeline import Fetching, Order
-from skysail.runtimes.fetch.sources.base import Means
-from skysail.runtimes.fetch.sources.factory import source_of
+from skysail.runtimes.fetch.network.egress_proxy import EgressProxy
+from skysail.runtimes.fetch.network.http_client import HttpClient
+from skysail.runtimes.fetch.network.proxy_env import ProxyEnv
+from skysail.runtimes.fetch.network.resolver import AddressGuard, look_up
+from skysail.runtimes.fetch.network.tls import trust_context
+from skysail.runtimes.fetch.pipeline import FetchPipeline, FetchRequest
+from skysail.runtimes.fetch.sources.base import SourceContext
+from skysail.runtimes.fetch.sources.factory import open_source
 from skysail.runtimes.fetch.transfer.progress import Progress
-from skysail.runtimes.fetch.transfer.retry import Patience
+from skysail.runtimes.fetch.transfer.retry import RetryPolicy
 
 LOOPBACK = ("127.0.0.0/8",)
 
@@ -31,15 +31,15 @@ LOOPBACK = ("127.0.0.0/8",)
 @cache
 def _public() -> ssl.SSLContext:
     """Reading all public authorities takes longer than most tests."""
-    return trust({})
+    return trust_context({})
 
 
 @asynccontextmanager
 async def means(*, allowed=LOOPBACK, secrets=None, claim=None, proxies=None, lookup=look_up):
-    guard, ways = Guard(allowed, lookup), Proxies(proxies or {})
-    known = trust(secrets) if secrets else _public()
-    async with Web(guard, ways, known) as web, Gate(guard, ways) as gate:
-        yield guard, Means(web=web, gate=gate, trust=known, secrets=secrets or {}, claim=claim)
+    address_guard, ways = AddressGuard(allowed, lookup), ProxyEnv(proxies or {})
+    known = trust_context(secrets) if secrets else _public()
+    async with HttpClient(address_guard, ways, known) as http, EgressProxy(address_guard, ways) as egress_proxy:
+        yield address_guard, SourceContext(web=http, gate=egress_proxy, trust=known, secrets=secrets or {}, claim=claim)
 
 
 @asynccontextmanager
@@ -60,18 +60,18 @@ async def fetch(uri, into: Path, *, lines=None, **options):
     """As the command does it, but for patience: nobody sleeps here, and it ends after some failures."""
     told = lines if lines is not None else []
     clock = iter(range(0, 10**9, 2))
-    fetching = Fetching(
+    pipeline = FetchPipeline(
         progress=Progress(told.append, time.monotonic),
-        patience=lambda: Patience(
+        retry_policy=lambda: RetryPolicy(
             seconds=20, clock=lambda: next(clock), sleep=lambda _seconds: asyncio.sleep(0), rng=random.Random(7)
         ),
     )
-    wishes = {name: options.pop(name) for name in list(options) if name in Order.__struct_fields__}
-    order = Order(**{"uri": uri, "into": into, "layout": "folder", "name": "iris", "limit": 2**30, **wishes})
+    wishes = {name: options.pop(name) for name in list(options) if name in FetchRequest.__struct_fields__}
+    request = FetchRequest(**{"uri": uri, "into": into, "layout": "folder", "name": "iris", "limit": 2**30, **wishes})
     async with means(**options) as (guard, tools):
-        source = source_of(uri, tools)
+        source = open_source(uri, tools)
         guard.check(uri)
-        return await fetching.fetch(order, source)
+        return await pipeline.fetch(request, source)
 
 
 def names(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skysail.runtimes.fetch.errors import MayPass, NotAllowed, ToldWrong, WrongContent
+from skysail.runtimes.fetch.errors import AccessDenied, InvalidArgument, InvalidContent, TransientError
 from tests.support.model_sources import Bucket, Files, serving
 from tests.unit.runtimes.fetch.harness import content, fetch, names
 
@@ -63,7 +63,7 @@ async def test_google_speaks_alike(tmp_path: Path):
 @pytest.mark.parametrize("uri", ["s3://models/nothing", "s3://models/nothing/", "s3://models"])
 async def test_an_empty_prefix_is_an_error(tmp_path: Path, uri):
     async with serving(Bucket("models")) as url:
-        with pytest.raises(WrongContent) as raised:
+        with pytest.raises(InvalidContent) as raised:
             await fetch(uri, tmp_path / "m", secrets=_keys(url))
 
     assert raised.value.reason == "EmptyModel"
@@ -71,7 +71,7 @@ async def test_an_empty_prefix_is_an_error(tmp_path: Path, uri):
 
 async def test_a_bucket_that_does_not_exist_is_told(tmp_path: Path):
     async with serving(Bucket("models")) as url:
-        with pytest.raises(ToldWrong) as raised:
+        with pytest.raises(InvalidArgument) as raised:
             await fetch("s3://other/iris/", tmp_path / "m", secrets=_keys(url))
 
     assert raised.value.reason == "NotFound"
@@ -82,7 +82,7 @@ async def test_keys_that_may_not_read_are_told(tmp_path: Path, key):
     bucket = Bucket("models", key="AKIA1")
     bucket.files["/models/iris/model.onnx"] = _BODY
     async with serving(bucket) as url:
-        with pytest.raises(NotAllowed) as raised:
+        with pytest.raises(AccessDenied) as raised:
             await fetch("s3://models/iris/model.onnx", tmp_path / "m", secrets=_keys(url, key))
 
     assert raised.value.reason == "AccessDenied"
@@ -105,7 +105,7 @@ async def test_an_object_that_is_replaced_meanwhile_is_not_mixed(tmp_path: Path)
     bucket.cuts["/models/model.onnx"] = [2_000_000, *[0] * 1000]
     new = random.Random(6).randbytes(2_500_000)
     async with serving(bucket) as url:
-        with pytest.raises(MayPass):
+        with pytest.raises(TransientError):
             await fetch("s3://models/model.onnx", tmp_path / "m", secrets=_keys(url))
         bucket.cuts.clear()
         bucket.files["/models/model.onnx"] = new
@@ -121,7 +121,7 @@ async def test_errors_that_pass_are_borne_and_others_told(tmp_path: Path):
     async with serving(bucket) as url:
         await fetch("s3://models/model.onnx", tmp_path / "m", secrets=_keys(url))
         bucket.statuses["/models/model.onnx"] = [503] * 1000
-        with pytest.raises(MayPass) as raised:
+        with pytest.raises(TransientError) as raised:
             await fetch("s3://models/model.onnx", tmp_path / "other", secrets=_keys(url))
 
     assert content(tmp_path / "m") == {"model.onnx": _BODY}
@@ -131,7 +131,7 @@ async def test_errors_that_pass_are_borne_and_others_told(tmp_path: Path):
 async def test_an_endpoint_inside_is_refused_at_the_gate(tmp_path: Path):
     bucket = Bucket("models")
     async with serving(bucket) as url:
-        with pytest.raises(NotAllowed) as raised:
+        with pytest.raises(AccessDenied) as raised:
             await fetch("s3://models/model.onnx", tmp_path / "m", secrets=_keys(url), allowed=())
 
     assert raised.value.reason == "AddressForbidden"
@@ -146,7 +146,7 @@ async def test_an_endpoint_that_is_bound_to_the_inside_is_refused_at_the_gate(tm
 
     async with serving(bucket) as url:
         far = f"http://store.example.com:{url.rpartition(':')[2]}"
-        with pytest.raises(NotAllowed) as raised:
+        with pytest.raises(AccessDenied) as raised:
             await fetch("s3://models/model.onnx", tmp_path / "m", secrets=_keys(far), allowed=(), lookup=lookup)
 
     assert "store.example.com (127.0.0.1)" in str(raised.value)
@@ -159,7 +159,7 @@ async def test_a_place_for_tokens_inside_is_not_asked(tmp_path: Path, service_ac
     async with serving(inside, "127.0.0.3") as tokens, serving(Bucket("models")) as url:
         key = json.dumps({**json.loads(service_account), "token_uri": f"{tokens}/token"})
         secrets = {"GOOGLE_BASE_URL": url, "GOOGLE_SERVICE_ACCOUNT_KEY": key}
-        with pytest.raises(WrongContent):
+        with pytest.raises(InvalidContent):
             await fetch("gs://models/iris", tmp_path / "m", secrets=secrets, allowed=("127.0.0.1",))
 
     assert inside.requests == []
@@ -168,7 +168,7 @@ async def test_a_place_for_tokens_inside_is_not_asked(tmp_path: Path, service_ac
 async def test_an_endpoint_that_nobody_answers_at_is_told_by_name(tmp_path: Path):
     async with serving(Files()) as url:
         pass
-    with pytest.raises(MayPass) as raised:
+    with pytest.raises(TransientError) as raised:
         await fetch("s3://models/model.onnx", tmp_path / "m", secrets=_keys(url))
 
     assert raised.value.reason == "Unreachable"
@@ -180,7 +180,7 @@ async def test_names_that_exclude_each_other_are_refused(tmp_path: Path):
     bucket.files["/models/iris/a"] = b"a"
     bucket.files["/models/iris/a/b"] = b"b"
     async with serving(bucket) as url:
-        with pytest.raises(WrongContent) as raised:
+        with pytest.raises(InvalidContent) as raised:
             await fetch("s3://models/iris/", tmp_path / "m", secrets=_keys(url))
 
     assert raised.value.reason == "UnsupportedFormat"

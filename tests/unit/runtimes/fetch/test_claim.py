@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skysail.runtimes.fetch.errors import NotAllowed, ToldWrong, WrongContent
+from skysail.runtimes.fetch.errors import AccessDenied, InvalidArgument, InvalidContent
 from tests.unit.runtimes.fetch.harness import content, fetch
 
 
@@ -40,7 +40,7 @@ async def test_a_path_is_copied(tmp_path: Path, claim: Path, path, expected):
 async def test_nothing_outside_of_the_volume_is_read(tmp_path: Path, claim: Path, path):
     (claim / "link").symlink_to(tmp_path / "secret")
     (claim / "folder").symlink_to(tmp_path)
-    with pytest.raises(NotAllowed) as raised:
+    with pytest.raises(AccessDenied) as raised:
         await fetch(f"pvc://models/{path}", tmp_path / "m", claim=claim)
 
     assert raised.value.reason == "AddressForbidden"
@@ -55,11 +55,11 @@ async def test_links_inside_of_the_volume_are_followed(tmp_path: Path, claim: Pa
 
 
 async def test_what_is_not_there_or_empty_is_told(tmp_path: Path, claim: Path):
-    with pytest.raises(ToldWrong):
+    with pytest.raises(InvalidArgument):
         await fetch("pvc://models/other", tmp_path / "m", claim=claim)
-    with pytest.raises(WrongContent) as raised:
+    with pytest.raises(InvalidContent) as raised:
         await fetch("pvc://models/empty", tmp_path / "m", claim=claim)
-    with pytest.raises(ToldWrong):
+    with pytest.raises(InvalidArgument):
         await fetch("pvc://models/iris", tmp_path / "m")
 
     assert raised.value.reason == "EmptyModel"

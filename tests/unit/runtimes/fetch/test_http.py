@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skysail.runtimes.fetch.errors import MayPass, NotAllowed, ToldWrong, WrongContent
+from skysail.runtimes.fetch.errors import AccessDenied, InvalidArgument, InvalidContent, TransientError
 from tests.support.model_sources import Files, serving
 from tests.unit.runtimes.fetch.harness import content, fetch, names, saying
 
@@ -110,7 +110,7 @@ async def test_a_file_that_changes_between_two_tries_is_not_mixed(tmp_path: Path
     files.cuts["/iris.onnx"] = [0, 200_000, *[0] * 1000]
     new = random.Random(4).randbytes(500_000)
     async with serving(files) as url:
-        with pytest.raises(MayPass):
+        with pytest.raises(TransientError):
             await fetch(f"{url}/iris.onnx", tmp_path / "m")
         assert (tmp_path / "m.part").is_dir()
         files.cuts.clear()
@@ -126,7 +126,7 @@ async def test_a_server_that_always_cuts_at_the_same_place_is_given_up(tmp_path:
     files.has_ranges = False
     files.cuts["/iris.onnx"] = [0, *[100_000] * 1000]
     async with serving(files) as url:
-        with pytest.raises(MayPass) as raised:
+        with pytest.raises(TransientError) as raised:
             await fetch(f"{url}/iris.onnx", tmp_path / "m")
 
     assert raised.value.reason == "Unreachable"
@@ -146,13 +146,13 @@ async def test_errors_of_a_server_that_pass_are_borne(tmp_path: Path):
 @pytest.mark.parametrize(
     ("status", "kind", "reason"),
     [
-        (401, NotAllowed, "AccessDenied"),
-        (403, NotAllowed, "AccessDenied"),
-        (404, ToldWrong, "NotFound"),
-        (410, ToldWrong, "NotFound"),
-        (400, ToldWrong, "NotFound"),
-        (500, MayPass, "ServerError"),
-        (503, MayPass, "ServerError"),
+        (401, AccessDenied, "AccessDenied"),
+        (403, AccessDenied, "AccessDenied"),
+        (404, InvalidArgument, "NotFound"),
+        (410, InvalidArgument, "NotFound"),
+        (400, InvalidArgument, "NotFound"),
+        (500, TransientError, "ServerError"),
+        (503, TransientError, "ServerError"),
     ],
 )
 async def test_answers_of_servers_are_told_with_a_fix(tmp_path: Path, status, kind, reason):
@@ -170,7 +170,7 @@ async def test_answers_of_servers_are_told_with_a_fix(tmp_path: Path, status, ki
 async def test_a_host_that_refuses_is_told_by_name(tmp_path: Path):
     async with serving(Files()) as url:
         pass
-    with pytest.raises(MayPass) as raised:
+    with pytest.raises(TransientError) as raised:
         await fetch(f"{url}/iris.onnx", tmp_path / "m")
 
     assert raised.value.reason == "Unreachable"
@@ -178,7 +178,7 @@ async def test_a_host_that_refuses_is_told_by_name(tmp_path: Path):
 
 
 async def test_a_host_without_a_name_is_told_by_name(tmp_path: Path):
-    with pytest.raises(MayPass) as raised:
+    with pytest.raises(TransientError) as raised:
         await fetch("https://nowhere.invalid/iris.onnx", tmp_path / "m")
 
     assert raised.value.reason == "Unreachable"
@@ -246,7 +246,7 @@ async def test_a_redirect_that_leads_inside_is_refused(tmp_path: Path, target):
     files = Files()
     files.redirects["/iris.onnx"] = target
     async with serving(files) as url:
-        with pytest.raises(NotAllowed) as raised:
+        with pytest.raises(AccessDenied) as raised:
             await fetch(f"{url}/iris.onnx", tmp_path / "m")
 
     assert raised.value.reason == "AddressForbidden"
@@ -256,7 +256,7 @@ async def test_endless_redirects_end(tmp_path: Path):
     files = Files()
     files.redirects["/iris.onnx"] = "/iris.onnx"
     async with serving(files) as url:
-        with pytest.raises(ToldWrong):
+        with pytest.raises(InvalidArgument):
             await fetch(f"{url}/iris.onnx", tmp_path / "m")
 
 
@@ -272,7 +272,7 @@ async def test_a_name_that_is_bound_anew_gains_nothing(tmp_path: Path):
     async with serving(files) as url:
         port = url.rpartition(":")[2]
         uri = f"http://rebind.example.com:{port}/iris.onnx"
-        with pytest.raises(NotAllowed):
+        with pytest.raises(AccessDenied):
             await fetch(uri, tmp_path / "m", allowed=("127.0.0.9",), lookup=lookup)
 
     assert files.requests == []
@@ -282,7 +282,7 @@ async def test_one_private_address_among_public_ones_is_enough_to_refuse(tmp_pat
     async def lookup(_host, _port):
         return ["93.184.216.34", "10.0.0.1"]
 
-    with pytest.raises(NotAllowed) as raised:
+    with pytest.raises(AccessDenied) as raised:
         await fetch("http://two.example.com/iris.onnx", tmp_path / "m", allowed=(), lookup=lookup)
 
     assert "10.0.0.1" in str(raised.value)
@@ -292,7 +292,7 @@ async def test_too_large_is_told_before_it_comes(tmp_path: Path):
     files = Files()
     files.files["/iris.onnx"] = _BODY
     async with serving(files) as url:
-        with pytest.raises(WrongContent) as raised:
+        with pytest.raises(InvalidContent) as raised:
             await fetch(f"{url}/iris.onnx", tmp_path / "m", limit=len(_BODY) - 1)
 
     assert raised.value.reason == "TooLarge"
@@ -304,7 +304,7 @@ async def test_too_large_is_counted_where_the_server_does_not_tell(tmp_path: Pat
     files.files["/iris.onnx"] = _BODY
     files.tells_length = False
     async with serving(files) as url:
-        with pytest.raises(WrongContent) as raised:
+        with pytest.raises(InvalidContent) as raised:
             await fetch(f"{url}/iris.onnx", tmp_path / "m", limit=len(_BODY) - 1)
 
     assert raised.value.reason == "TooLarge"
@@ -315,7 +315,7 @@ async def test_an_empty_file_is_an_error(tmp_path: Path):
     files = Files()
     files.files["/iris.onnx"] = b""
     async with serving(files) as url:
-        with pytest.raises(WrongContent) as raised:
+        with pytest.raises(InvalidContent) as raised:
             await fetch(f"{url}/iris.onnx", tmp_path / "m")
 
     assert raised.value.reason == "EmptyModel"
@@ -325,7 +325,7 @@ async def test_another_content_than_was_promised_is_refused_and_removed(tmp_path
     files = Files()
     files.files["/iris.onnx"] = _BODY
     async with serving(files) as url:
-        with pytest.raises(WrongContent) as raised:
+        with pytest.raises(InvalidContent) as raised:
             await fetch(f"{url}/iris.onnx", tmp_path / "m", sha256="0" * 64)
         assert names(tmp_path) == []
         digest = f"sha256:{hashlib.sha256(_BODY).hexdigest()}"
@@ -341,7 +341,7 @@ async def test_a_web_page_is_no_model(tmp_path: Path):
     files.files["/blob/main/model.onnx"] = b"<html>"
     files.headers["/blob/main/model.onnx"] = {"Content-Type": "text/html; charset=utf-8"}
     async with serving(files) as url:
-        with pytest.raises(WrongContent) as raised:
+        with pytest.raises(InvalidContent) as raised:
             await fetch(f"{url}/blob/main/model.onnx", tmp_path / "m")
 
     assert "web page" in str(raised.value)
@@ -352,7 +352,7 @@ async def test_a_packed_answer_is_not_taken_for_the_file(tmp_path: Path):
     files.files["/iris.onnx"] = _BODY
     files.headers["/iris.onnx"] = {"Content-Encoding": "gzip"}
     async with serving(files) as url:
-        with pytest.raises(WrongContent):
+        with pytest.raises(InvalidContent):
             await fetch(f"{url}/iris.onnx", tmp_path / "m")
 
     assert files.requests[0][1]["Accept-Encoding"] == "identity"
@@ -395,7 +395,7 @@ async def test_a_host_that_is_known_to_be_inside_is_not_asked_for_at_a_proxy(tmp
         return ["10.0.0.1"]
 
     async with serving(proxy) as url:
-        with pytest.raises(NotAllowed):
+        with pytest.raises(AccessDenied):
             await fetch("http://models.example.com/i.onnx", tmp_path / "m", proxies={"http": url}, lookup=lookup)
 
     assert proxy.requests == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from skysail.runtimes.fetch.errors import MayPass, NotAllowed, ToldWrong
+from skysail.runtimes.fetch.errors import AccessDenied, InvalidArgument, TransientError
 from tests.support.model_sources import Files, Hub, serving
 from tests.unit.runtimes.fetch.harness import content, fetch
 
@@ -59,7 +59,7 @@ async def test_the_token_is_for_the_hub_alone(tmp_path: Path):
 
 async def test_what_is_gated_is_told(tmp_path: Path):
     async with serving(_hub("hunter2")) as url:
-        with pytest.raises(NotAllowed) as raised:
+        with pytest.raises(AccessDenied) as raised:
             await fetch("hf://org/iris", tmp_path / "m", secrets={"HF_ENDPOINT": url, "HF_TOKEN": "wrong"})
 
     assert raised.value.reason == "AccessDenied"
@@ -69,7 +69,7 @@ async def test_what_is_gated_is_told(tmp_path: Path):
 @pytest.mark.parametrize("uri", ["hf://org/other", "hf://org/iris@v2", "hf://org", "hf://org/a--b"])
 async def test_what_does_not_exist_is_told(tmp_path: Path, uri):
     async with serving(_hub()) as url:
-        with pytest.raises(ToldWrong) as raised:
+        with pytest.raises(InvalidArgument) as raised:
             await fetch(uri, tmp_path / "m", secrets={"HF_ENDPOINT": url})
 
     assert raised.value.reason == "NotFound"
@@ -79,7 +79,7 @@ async def test_a_file_that_was_damaged_on_the_way_is_not_taken(tmp_path: Path):
     hub = _hub()
     hub.told_sha256["config.json"] = "0" * 64
     async with serving(hub) as url:
-        with pytest.raises(MayPass) as raised:
+        with pytest.raises(TransientError) as raised:
             await fetch("hf://org/iris", tmp_path / "m", secrets={"HF_ENDPOINT": url})
 
     assert "damaged" in str(raised.value)
@@ -88,7 +88,7 @@ async def test_a_file_that_was_damaged_on_the_way_is_not_taken(tmp_path: Path):
 async def test_a_hub_inside_is_refused_at_the_gate(tmp_path: Path):
     hub = _hub()
     async with serving(hub) as url:
-        with pytest.raises(NotAllowed) as raised:
+        with pytest.raises(AccessDenied) as raised:
             await fetch("hf://org/iris", tmp_path / "m", secrets={"HF_ENDPOINT": url}, allowed=())
 
     assert raised.value.reason == "AddressForbidden"
@@ -98,7 +98,7 @@ async def test_a_hub_inside_is_refused_at_the_gate(tmp_path: Path):
 async def test_a_hub_that_nobody_answers_at_is_told_by_name(tmp_path: Path):
     async with serving(Files()) as url:
         pass
-    with pytest.raises(MayPass) as raised:
+    with pytest.raises(TransientError) as raised:
         await fetch("hf://org/iris", tmp_path / "m", secrets={"HF_ENDPOINT": url})
 
     assert raised.value.reason == "Unreachable"
@@ -131,7 +131,9 @@ class _Odd(Hub):
 )
 async def test_what_no_hub_answers_is_told(tmp_path: Path, answer):
     async with serving(_Odd(answer)) as url:
-        with pytest.raises(MayPass, match="sent an invalid answer: if that persists, check HF_ENDPOINT") as raised:
+        with pytest.raises(
+            TransientError, match="sent an invalid answer: if that persists, check HF_ENDPOINT"
+        ) as raised:
             await fetch("hf://org/iris", tmp_path / "m", secrets={"HF_ENDPOINT": url})
 
     assert raised.value.reason == "ServerError"

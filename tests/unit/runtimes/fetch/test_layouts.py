@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skysail.runtimes.fetch.errors import WrongContent
+from skysail.runtimes.fetch.errors import InvalidContent
 from skysail.runtimes.fetch.layouts import LAYOUTS
 from tests.support.model_sources import Files, serving, tar_of
 from tests.unit.runtimes.fetch.harness import content, fetch, names
@@ -136,7 +136,7 @@ def test_torchserve_finds_the_archive_under_the_name_of_the_model(tmp_path: Path
     ],
 )
 def test_what_a_server_cannot_load_is_told_with_what_is_missing(tmp_path: Path, layout, files, told):
-    with pytest.raises(WrongContent) as raised:
+    with pytest.raises(InvalidContent) as raised:
         _lay_out(tmp_path, layout, files)
 
     assert raised.value.reason == "UnsupportedFormat"
@@ -164,7 +164,7 @@ async def test_a_step_that_fails_after_the_download_is_named(tmp_path: Path):
     files = Files()
     files.files["/tf_model.h5"] = b"weights"
     async with serving(files) as url:
-        with pytest.raises(WrongContent) as raised:
+        with pytest.raises(InvalidContent) as raised:
             await fetch(f"{url}/tf_model.h5", tmp_path / "m", layout="tensorflow")
 
     assert raised.value.step == "Layout"
@@ -176,7 +176,7 @@ async def test_a_page_in_place_of_a_model_is_told_whoever_would_serve_it(tmp_pat
     files = Files()
     files.files[f"/{name}"] = b"<!doctype html><html><title>Log in</title>"
     async with serving(files) as url:
-        with pytest.raises(WrongContent, match=r"begins with <!doctype html>.*, which is a web page") as raised:
+        with pytest.raises(InvalidContent, match=r"begins with <!doctype html>.*, which is a web page") as raised:
             await fetch(f"{url}/{name}", tmp_path / "m", layout=layout)
 
     assert (raised.value.reason, raised.value.step) == ("UnsupportedFormat", "Layout")
@@ -196,7 +196,7 @@ async def test_an_empty_archive_is_an_error(tmp_path: Path):
     files = Files()
     files.files["/iris.tar.gz"] = tar_of({})
     async with serving(files) as url:
-        with pytest.raises(WrongContent) as raised:
+        with pytest.raises(InvalidContent) as raised:
             await fetch(f"{url}/iris.tar.gz", tmp_path / "m")
 
     assert raised.value.reason == "EmptyModel"
@@ -206,7 +206,7 @@ async def test_a_damaged_archive_is_told_and_given_back(tmp_path: Path):
     files = Files()
     files.files["/download"] = tar_of({"model.onnx": _ONNX})[:20]
     async with serving(files) as url:
-        with pytest.raises(WrongContent, match="upload it again") as raised:
+        with pytest.raises(InvalidContent, match="upload it again") as raised:
             await fetch(f"{url}/download", tmp_path / "m", layout="file")
 
     assert (raised.value.reason, raised.value.step) == ("UnsupportedFormat", "Layout")
@@ -217,5 +217,5 @@ async def test_a_damaged_archive_is_told_and_given_back(tmp_path: Path):
 def test_a_model_that_is_a_damaged_zip_file_is_told_with_the_fix(tmp_path: Path, layout, name):
     body = _mar().replace(b"MAR-INF/MANIFEST.json", b"MAR-INF/MANIFEST.js\xc3\x28")
     damaged = body.replace(b"PK\x01\x02", b"PK\x01\x03")
-    with pytest.raises(WrongContent, match="damaged: upload it again"):
+    with pytest.raises(InvalidContent, match="damaged: upload it again"):
         _lay_out(tmp_path, layout, {name: damaged})

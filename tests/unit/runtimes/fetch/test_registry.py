@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skysail.runtimes.fetch.errors import MayPass, NotAllowed, ToldWrong, WrongContent
+from skysail.runtimes.fetch.errors import AccessDenied, InvalidArgument, InvalidContent, TransientError
 from tests.support.model_sources import Files, Registry, serving, tar_of
 from tests.unit.runtimes.fetch.harness import content, fetch
 
@@ -109,7 +109,7 @@ async def test_a_wrong_password_is_told(tmp_path: Path):
     registry = Registry(login="me:hunter2")
     async with serving(registry) as url:
         secrets = {**_PLAIN, "OCI_USERNAME": "me", "OCI_PASSWORD": "wrong"}
-        with pytest.raises(NotAllowed) as raised:
+        with pytest.raises(AccessDenied) as raised:
             await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=secrets)
 
     assert raised.value.reason == "AccessDenied"
@@ -121,7 +121,7 @@ async def test_the_password_is_not_told_to_another_host_in_the_clear(tmp_path: P
     async with serving(thief, "127.0.0.2") as far, serving(registry) as url:
         registry.realm = f"{far}/token"
         secrets = {**_PLAIN, "OCI_USERNAME": "me", "OCI_PASSWORD": "hunter2"}
-        with pytest.raises(NotAllowed):
+        with pytest.raises(AccessDenied):
             await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=secrets)
 
     assert len(thief.requests) == 1
@@ -135,7 +135,7 @@ async def test_a_login_is_asked_for_by_the_registry_and_by_nobody_that_it_leads_
     async with serving(thief, "127.0.0.2") as far, serving(registry) as url:
         registry.redirects[blob] = f"{far}{blob}"
         secrets = {**_PLAIN, "OCI_USERNAME": "me", "OCI_PASSWORD": "hunter2"}
-        with pytest.raises(NotAllowed, match="requires its own login") as raised:
+        with pytest.raises(AccessDenied, match="requires its own login") as raised:
             await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=secrets)
 
     assert raised.value.reason == "AccessDenied"
@@ -147,7 +147,7 @@ async def test_a_place_for_tokens_inside_is_refused(tmp_path: Path):
     registry = Registry(login="me:hunter2")
     registry.realm = "http://169.254.169.254/token"
     async with serving(registry) as url:
-        with pytest.raises(NotAllowed) as raised:
+        with pytest.raises(AccessDenied) as raised:
             await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN)
 
     assert raised.value.reason == "AddressForbidden"
@@ -156,11 +156,11 @@ async def test_a_place_for_tokens_inside_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("answer", "error", "reason"),
     [
-        (json.dumps({"token": "x" * 2**20}).encode(), WrongContent, "TooLarge"),
-        (json.dumps({"token": "x\r\nHost: inner"}).encode(), MayPass, "ServerError"),
-        (b"<html>", MayPass, "ServerError"),
-        (b'{"x": ' + b"[" * 5000, MayPass, "ServerError"),
-        (b'{"token": "\xff"}', MayPass, "ServerError"),
+        (json.dumps({"token": "x" * 2**20}).encode(), InvalidContent, "TooLarge"),
+        (json.dumps({"token": "x\r\nHost: inner"}).encode(), TransientError, "ServerError"),
+        (b"<html>", TransientError, "ServerError"),
+        (b'{"x": ' + b"[" * 5000, TransientError, "ServerError"),
+        (b'{"token": "\xff"}', TransientError, "ServerError"),
     ],
     ids=["too long", "a header in it", "a page", "no bottom", "no text"],
 )
@@ -181,7 +181,7 @@ async def test_a_place_for_tokens_that_leads_inside_is_refused(tmp_path: Path, t
     tokens.redirects["/token"] = there
     async with serving(tokens) as far, serving(registry) as url:
         registry.realm = f"{far}/token"
-        with pytest.raises(NotAllowed) as raised:
+        with pytest.raises(AccessDenied) as raised:
             await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN, allowed=("127.0.0.1",))
 
     assert raised.value.reason == "AddressForbidden"
@@ -194,7 +194,7 @@ async def test_a_place_for_tokens_that_is_no_address_is_refused(tmp_path: Path, 
     registry = Registry(login="me:hunter2")
     async with serving(registry) as url:
         registry.realm = realm or " "
-        with pytest.raises(NotAllowed) as raised:
+        with pytest.raises(AccessDenied) as raised:
             await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN)
 
     assert raised.value.reason == "AddressForbidden"
@@ -216,13 +216,13 @@ async def test_what_is_no_manifest_is_told(tmp_path: Path, body):
     registry = Registry()
     registry.files["/v2/org/iris/manifests/v1"] = body
     async with serving(registry) as url:
-        with pytest.raises(WrongContent, match="an invalid manifest"):
+        with pytest.raises(InvalidContent, match="an invalid manifest"):
             await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN)
 
 
 @pytest.mark.parametrize("config", ["{", '{"x": ' + "[" * 5000, "\udcff"])
 async def test_a_login_that_cannot_be_read_is_told(tmp_path: Path, config):
-    with pytest.raises(NotAllowed, match="create the Secret again"):
+    with pytest.raises(AccessDenied, match="create the Secret again"):
         await fetch("oci://127.0.0.1/org/iris", tmp_path / "m", secrets={".dockerconfigjson": config})
 
 
@@ -232,7 +232,7 @@ async def test_a_blob_that_is_not_its_digest_is_not_taken(tmp_path: Path):
     blob = next(path for path in registry.files if "/blobs/" in path)
     registry.files[blob] = bytes(len(_BODY))
     async with serving(registry) as url:
-        with pytest.raises(MayPass):
+        with pytest.raises(TransientError):
             await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN)
 
     assert not (tmp_path / "m").exists()
@@ -243,7 +243,7 @@ async def test_a_manifest_that_is_not_its_digest_is_not_taken(tmp_path: Path):
     digest = registry.push("org/iris", "v1", [(_BODY, _TAR, {_TITLE: "iris.onnx"})])
     registry.files[f"/v2/org/iris/manifests/{digest}"] = b'{"layers": []}'
     async with serving(registry) as url:
-        with pytest.raises(MayPass):
+        with pytest.raises(TransientError):
             await fetch(_oci(url, f"org/iris@{digest}"), tmp_path / "m", secrets=_PLAIN)
 
 
@@ -265,7 +265,7 @@ async def test_what_does_not_exist_is_told(tmp_path: Path, rest):
     registry = Registry()
     registry.push("org/iris", "v1", [(_BODY, _TAR, {_TITLE: "iris.onnx"})])
     async with serving(registry) as url:
-        with pytest.raises(ToldWrong) as raised:
+        with pytest.raises(InvalidArgument) as raised:
             await fetch(_oci(url, rest), tmp_path / "m", secrets=_PLAIN)
 
     assert raised.value.reason == "NotFound"
@@ -277,7 +277,7 @@ async def test_titles_that_lead_out_of_the_folder_are_refused(tmp_path: Path, ti
     registry.push("org/iris", "v1", [(b"x", "text/plain", {_TITLE: title}), (b"y", "text/plain", {_TITLE: "y"})])
     async with serving(registry) as url:
         if title:
-            with pytest.raises(WrongContent):
+            with pytest.raises(InvalidContent):
                 await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN)
         else:
             await fetch(_oci(url, "org/iris:v1"), tmp_path / "m", secrets=_PLAIN)

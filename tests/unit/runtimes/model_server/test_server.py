@@ -231,8 +231,8 @@ def test_a_version_of_any_name_is_in_the_paths_percent_encoded(tmp_path, version
 
 def test_a_model_with_branches_is_never_run_on_the_event_loop(tmp_path):
     for save, is_ever in [(onnx_models.save_branching, False), (NETWORK.save, True)]:
-        loaded = load(Settings(model_path=str(save(tmp_path / "model.onnx")), threads=1))
-        assert (server_module._pace(loaded).quick > 0) is is_ever
+        loaded_model = load(Settings(model_path=str(save(tmp_path / "model.onnx")), threads=1))
+        assert (server_module._pace(loaded_model).quick > 0) is is_ever
 
 
 def test_a_model_that_never_worked_is_not_the_client_s_mistake(tmp_path):

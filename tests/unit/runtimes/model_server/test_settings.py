@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from skysail.runtimes.model_server import __main__ as program
-from skysail.runtimes.model_server.errors import WrongSetting
+from skysail.runtimes.model_server.errors import InvalidSetting
 from skysail.runtimes.model_server.settings import Settings
 
 ROOT = Path(__file__).parents[4]
@@ -37,7 +37,7 @@ def test_variables_are_read_by_their_types():
     ],
 )
 def test_a_wrong_value_is_named(name, value):
-    with pytest.raises(WrongSetting, match=f"^{name}={value} is invalid: .*\\.$"):
+    with pytest.raises(InvalidSetting, match=f"^{name}={value} is invalid: .*\\.$"):
         Settings.of({name: value})
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from skysail.runtimes.model_server import tensors
-from skysail.runtimes.model_server.errors import Refused
+from skysail.runtimes.model_server.errors import RequestError
 from skysail.runtimes.model_server.tensors import TYPES, Spec
 
 SHAPES = arrays.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=4)
@@ -36,12 +36,12 @@ def test_lists_become_what_numpy_makes_of_them(data, name, shape):
 
 @pytest.mark.parametrize("values", [[[1.0], [1.0, 2.0]], [[], [1.0]], [[1.0, 2.0], [3.0]]])
 def test_rows_of_different_lengths_are_refused(values):
-    with pytest.raises(Refused, match=r"^The rows have different lengths \(\d and \d\)"):
+    with pytest.raises(RequestError, match=r"^The rows have different lengths \(\d and \d\)"):
         tensors.of_lists(values, 2, TYPES["FP32"])
 
 
 def test_a_hole_deep_inside_is_refused():
-    with pytest.raises(Refused, match="different lengths"):
+    with pytest.raises(RequestError, match="different lengths"):
         tensors.of_lists([[[1.0], [2.0]], [[3.0], []]], 3, TYPES["FP32"])
 
 
@@ -50,13 +50,13 @@ def test_a_hole_deep_inside_is_refused():
     [("FP32", 1e39), ("FP32", -1e39), ("FP16", 70000.0), ("FP64", float("inf")), ("FP64", float("nan"))],
 )
 def test_what_is_not_finite_is_refused(name, value):
-    with pytest.raises(Refused, match=f"^A value is too large for {name}, or is not a number"):
+    with pytest.raises(RequestError, match=f"^A value is too large for {name}, or is not a number"):
         tensors.of_lists([[0.0, value]], 2, TYPES[name])
 
 
 @pytest.mark.parametrize(("name", "value"), [("INT8", 128), ("UINT8", -1), ("UINT64", 2**64), ("INT64", -(2**63) - 1)])
 def test_what_is_out_of_range_is_refused(name, value):
-    with pytest.raises(Refused, match=f"^A value is outside the range of {name}"):
+    with pytest.raises(RequestError, match=f"^A value is outside the range of {name}"):
         tensors.of_lists([value], 1, TYPES[name])
 
 

@@ -1,6 +1,7 @@
 """A simulated account in another process: `cloud.instances.Cloud` over HTTP through a Unix socket.
 
-As the client of a real cloud must be: whatever is not a clear answer is `Unknown`, and nothing is ever asked twice.
+As the client of a real cloud must be: whatever is not a clear answer is `OutcomeUnknown`, and nothing is ever asked
+twice.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from skysail.base.names import SIMULATED
-from skysail.cloud.account import Instance, Inventory, Order, Terms
-from skysail.cloud.errors import Gone, ProviderError, Refused, Unknown
-from skysail.cloud.provider import Abilities, Line, Output, Session
+from skysail.base.names import ACCOUNT_SIMULATED
+from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
+from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected
+from skysail.cloud.provider import Features, Output, PortConnection, Session
 from skysail.cloud.simulated.account import PLACING
 from skysail.cloud.simulated.http import protocol
-from skysail.cloud.simulated.http.client_sessions import RemoteLine, RemoteSession, opened
-from skysail.cloud.simulated.http.protocol import Problem
+from skysail.cloud.simulated.http.client_sessions import RemoteConnection, RemoteSession, wait_opened
+from skysail.cloud.simulated.http.protocol import ErrorMessage
 from skysail.cloud.simulated.vendors import Vendor
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ _UNAUTHORIZED = 401
 _SERVER_ERROR = 500
 _CONNECT_SECONDS = 5.0
 _AGAIN_SECONDS = 2.0
-_LONGEST_LINE = 2**20
+_MAX_LINE_BYTES = 2**20
 
 
 class RemoteAccount:
@@ -47,26 +48,26 @@ class RemoteAccount:
     """
 
     def __init__(
-        self, vendor: Vendor, path: Path, token: str, *, abilities: Abilities = PLACING, seconds: float = 20.0
+        self, vendor: Vendor, path: Path, token: str, *, features: Features = PLACING, seconds: float = 20.0
     ) -> None:
         self._vendor = vendor
-        self._abilities = abilities
+        self._features = features
         self._base = f"http://simulated/{vendor.name}/v1"
         # Kept open, so that the name is short enough for the kernel however deep the socket lies.
         self._folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
         name = f"/proc/self/fd/{self._folder}/{path.name}"
-        self._patience = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
+        self._timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         self._endless = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
         headers = {"Authorization": f"Bearer {token}"}
         self._session = aiohttp.ClientSession(
-            headers=headers, timeout=self._patience, connector=aiohttp.UnixConnector(name)
+            headers=headers, timeout=self._timeout, connector=aiohttp.UnixConnector(name)
         )
         # Each running instance has a stream that is open as long as it runs. Where these had the connections of the
         # calls, the hundred and first instance could be neither launched nor ended nor listed.
         self._streams = aiohttp.ClientSession(
             headers=headers,
             timeout=self._endless,
-            read_bufsize=_LONGEST_LINE,
+            read_bufsize=_MAX_LINE_BYTES,
             connector=aiohttp.UnixConnector(name, limit=0),
         )
 
@@ -76,14 +77,14 @@ class RemoteAccount:
 
     @property
     def account(self) -> str:
-        return SIMULATED
+        return ACCOUNT_SIMULATED
 
     @property
-    def abilities(self) -> Abilities:
-        return self._abilities
+    def features(self) -> Features:
+        return self._features
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> Timings:
         return self._vendor.terms
 
     async def close(self) -> None:
@@ -91,24 +92,24 @@ class RemoteAccount:
         await self._streams.close()
         os.close(self._folder)
 
-    async def create(self, order: Order) -> Instance:
-        body = msgspec.json.encode(order)
+    async def create(self, spec: LaunchSpec) -> Instance:
+        body = msgspec.json.encode(spec)
         return _read(await self._call("POST", "/instances", want=_CREATED, body=body), Instance)
 
-    async def end(self, instance: str, grace: float) -> None:
+    async def terminate(self, instance: str, grace: float) -> None:
         path = f"/instances/{_quoted(instance)}"
         await self._call("DELETE", path, want=_ACCEPTED, query={"grace": str(grace)})
 
     async def list(self) -> Inventory:
         return _read(await self._call("GET", "/instances"), Inventory)
 
-    async def look(self, instance: str) -> Instance | None:
+    async def get(self, instance: str) -> Instance | None:
         try:
             return _read(await self._call("GET", f"/instances/{_quoted(instance)}"), Instance)
         except Gone:
             return None
 
-    async def changes(self) -> AsyncIterator[str]:
+    async def watch(self) -> AsyncIterator[str]:
         """Connects again whenever the connection ends. What was missed meanwhile is in `list`."""
         while True:
             with contextlib.suppress(ProviderError):
@@ -128,8 +129,8 @@ class RemoteAccount:
     async def attach(self, instance: str, *, stdin: bool) -> Session:
         return RemoteSession(await self._open(instance, "attach", [("stdin", _flag(stdin))]))
 
-    async def dial(self, instance: str, port: int) -> Line:
-        return RemoteLine(await self._open(instance, "dial", [("port", str(port))]))
+    async def dial(self, instance: str, port: int) -> PortConnection:
+        return RemoteConnection(await self._open(instance, "dial", [("port", str(port))]))
 
     async def _call(
         self,
@@ -168,36 +169,36 @@ class RemoteAccount:
     ) -> aiohttp.ClientWebSocketResponse:
         url = self._url(f"/instances/{_quoted(instance)}/{what}").with_query(query)
         try:
-            socket = await self._streams.ws_connect(url, max_msg_size=protocol.LARGEST_FRAME)
+            socket = await self._streams.ws_connect(url, max_msg_size=protocol.MAX_FRAME_BYTES)
         except aiohttp.WSServerHandshakeError as error:
             raise self._trouble(error.status, b"") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._no_answer(error) from error
-        await opened(socket)
+        await wait_opened(socket)
         return socket
 
     def _url(self, path: str) -> URL:
         return URL(self._base + path, encoded=True)
 
-    def _no_answer(self, error: Exception) -> Unknown:
-        return Unknown(f"The simulated {self.name} gave no answer: {str(error) or type(error).__name__}.")
+    def _no_answer(self, error: Exception) -> OutcomeUnknown:
+        return OutcomeUnknown(f"The simulated {self.name} gave no answer: {str(error) or type(error).__name__}.")
 
     def _trouble(self, status: int, content: bytes) -> ProviderError:
         """Only a refusal in its own words is one: a 5xx, a conflict or a stranger's page settles nothing."""
         if status == _UNAUTHORIZED:
-            return Refused("Unauthorized", f"The simulated {self.name} does not know this token: give it a valid one.")
+            return Rejected("Unauthorized", f"The simulated {self.name} does not know this token: give it a valid one.")
         with contextlib.suppress(msgspec.MsgspecError):
-            problem = msgspec.json.decode(content, type=Problem)
-            if status < _SERVER_ERROR or problem.kind == "Unknown":
-                return problem.error()
-        return Unknown(f"The simulated {self.name} answered {status}, which says nothing.")
+            error_message = msgspec.json.decode(content, type=ErrorMessage)
+            if status < _SERVER_ERROR or error_message.kind == "Unknown":
+                return error_message.error()
+        return OutcomeUnknown(f"The simulated {self.name} answered {status}, which says nothing.")
 
 
 def _read(content: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.MsgspecError as error:
-        raise Unknown(f"The simulated cloud's answer cannot be read: {error}.") from error
+        raise OutcomeUnknown(f"The simulated cloud's answer cannot be read: {error}.") from error
 
 
 def _quoted(instance: str) -> str:

@@ -8,22 +8,32 @@ from collections.abc import AsyncIterator
 import aiohttp
 import msgspec
 
-from skysail.cloud.errors import Unknown
-from skysail.cloud.output_buffer import Tape
+from skysail.cloud.errors import OutcomeUnknown
+from skysail.cloud.output_buffer import OutputBuffer
 from skysail.cloud.provider import Output
 from skysail.cloud.simulated.http import protocol
-from skysail.cloud.simulated.http.protocol import Data, End, Exited, Failed, Frame, Kill, Opened, Printed, Resize
+from skysail.cloud.simulated.http.protocol import (
+    Data,
+    EndOfInput,
+    Exited,
+    Failed,
+    Frame,
+    Kill,
+    Opened,
+    OutputChunk,
+    Resize,
+)
 
 _LOST = "The connection to the simulated cloud was lost."
 
 
-async def opened(socket: aiohttp.ClientWebSocketResponse) -> None:
+async def wait_opened(socket: aiohttp.ClientWebSocketResponse) -> None:
     """Wait for the word that there is somebody to talk to; raises errors of `cloud.errors`."""
     frame = await _receive(socket)
     if isinstance(frame, Opened):
         return
     await socket.close()
-    raise frame.problem.error() if isinstance(frame, Failed) else Unknown(_LOST)
+    raise frame.problem.error() if isinstance(frame, Failed) else OutcomeUnknown(_LOST)
 
 
 class RemoteSession:
@@ -31,7 +41,7 @@ class RemoteSession:
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
-        self._tape = Tape()
+        self._output = OutputBuffer()
         self._code: int | None = None
         self._listening = asyncio.create_task(self._listen())
 
@@ -39,10 +49,10 @@ class RemoteSession:
         await _send(self._socket, Data(data))
 
     async def close_stdin(self) -> None:
-        await _send(self._socket, End())
+        await _send(self._socket, EndOfInput())
 
     def output(self) -> AsyncIterator[Output]:
-        return self._tape.all()
+        return self._output.replay()
 
     async def resize(self, width: int, height: int) -> None:
         await _send(self._socket, Resize(width, height))
@@ -50,7 +60,7 @@ class RemoteSession:
     async def wait(self) -> int:
         await asyncio.wait({self._listening})
         if self._code is None:
-            raise Unknown(_LOST)
+            raise OutcomeUnknown(_LOST)
         return self._code
 
     async def kill(self) -> None:
@@ -65,15 +75,15 @@ class RemoteSession:
         try:
             while frame := await _receive(self._socket):
                 match frame:
-                    case Printed(piece):
-                        await self._tape.put(piece)
+                    case OutputChunk(piece):
+                        await self._output.put(piece)
                     case Exited(code):
                         self._code = code
         finally:
-            self._tape.end()
+            self._output.end()
 
 
-class RemoteLine:
+class RemoteConnection:
     """`cloud.contract.Line`."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -87,7 +97,7 @@ class RemoteLine:
         await _send(self._socket, Data(data))
 
     async def write_eof(self) -> None:
-        await _send(self._socket, End())
+        await _send(self._socket, EndOfInput())
 
     async def close(self) -> None:
         await self._socket.close()

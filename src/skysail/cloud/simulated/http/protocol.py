@@ -6,11 +6,11 @@ from typing import Literal
 
 import msgspec
 
-from skysail.cloud.errors import Gone, NoCapacity, ProviderError, Refused, Throttled, Unknown, Unsupported
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
 from skysail.cloud.provider import Output
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ErrorMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An error of `cloud.errors`."""
 
     kind: Literal["Gone", "Refused", "Unsupported", "NoCapacity", "Throttled", "Unknown"]
@@ -19,9 +19,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     retry_after: float = 0.0
 
     @classmethod
-    def of(cls, error: ProviderError) -> Problem:
+    def of(cls, error: ProviderError) -> ErrorMessage:
         match error:
-            case Refused():
+            case Rejected():
                 return cls(kind="Refused", message=str(error), reason=error.reason)
             case Throttled():
                 return cls(kind="Throttled", message=str(error), retry_after=error.retry_after)
@@ -37,7 +37,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     def error(self) -> ProviderError:
         match self.kind:
             case "Refused":
-                return Refused(self.reason, self.message)
+                return Rejected(self.reason, self.message)
             case "Throttled":
                 return Throttled(self.message, self.retry_after)
             case "Gone":
@@ -47,7 +47,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
             case "NoCapacity":
                 return NoCapacity(self.message)
             case "Unknown":
-                return Unknown(self.message)
+                return OutcomeUnknown(self.message)
 
     @property
     def status(self) -> int:
@@ -64,7 +64,7 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """The first answer instead: there is nothing to talk to."""
 
-    problem: Problem
+    problem: ErrorMessage
 
 
 class Data(msgspec.Struct, frozen=True, tag="data"):
@@ -73,7 +73,7 @@ class Data(msgspec.Struct, frozen=True, tag="data"):
     data: bytes
 
 
-class End(msgspec.Struct, frozen=True, tag="end"):
+class EndOfInput(msgspec.Struct, frozen=True, tag="end"):
     """No more data comes this way."""
 
 
@@ -86,7 +86,7 @@ class Kill(msgspec.Struct, frozen=True, tag="kill"):
     """End the command."""
 
 
-class Printed(msgspec.Struct, frozen=True, tag="printed"):
+class OutputChunk(msgspec.Struct, frozen=True, tag="printed"):
     piece: Output
 
 
@@ -94,8 +94,8 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     code: int
 
 
-Frame = Opened | Failed | Data | End | Resize | Kill | Printed | Exited
-LARGEST_FRAME = 64 * 2**20
+Frame = Opened | Failed | Data | EndOfInput | Resize | Kill | OutputChunk | Exited
+MAX_FRAME_BYTES = 64 * 2**20
 
 
 def encode(frame: Frame) -> bytes:

@@ -16,19 +16,19 @@ from aiohttp import web
 
 from skysail.base import unix_sockets
 from skysail.base.disconnects import tolerate_disconnects
-from skysail.cloud.account import Cloud, Order
-from skysail.cloud.errors import Gone, ProviderError, Refused
-from skysail.cloud.simulated.faults import Mishap
+from skysail.cloud.account import CloudAccount, LaunchSpec
+from skysail.cloud.errors import Gone, ProviderError, Rejected
+from skysail.cloud.simulated.faults import LostReply
 from skysail.cloud.simulated.http import server_sessions
-from skysail.cloud.simulated.http.protocol import Problem
+from skysail.cloud.simulated.http.protocol import ErrorMessage
 
 # An order brings the files of its volumes along.
-_LARGEST_ORDER = 64 * 2**20
+_MAX_REQUEST_BYTES = 64 * 2**20
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-async def serve(accounts: Iterable[Cloud], token: str, path: Path) -> web.AppRunner:
+async def serve(accounts: Iterable[CloudAccount], token: str, path: Path) -> web.AppRunner:
     """Listen on a Unix socket that only its owner may use. The runner's `cleanup` ends it.
 
     Never on a port: whoever shares the network, such as a pod with `hostNetwork`, could read the token and the secrets
@@ -44,9 +44,9 @@ async def serve(accounts: Iterable[Cloud], token: str, path: Path) -> web.AppRun
     return runner
 
 
-def _application(accounts: Iterable[Cloud], token: str) -> web.Application:
+def _application(accounts: Iterable[CloudAccount], token: str) -> web.Application:
     service = _Service({account.name: account for account in accounts}, token)
-    app = web.Application(client_max_size=_LARGEST_ORDER, middlewares=[tolerate_disconnects, service.answer])
+    app = web.Application(client_max_size=_MAX_REQUEST_BYTES, middlewares=[tolerate_disconnects, service.answer])
     base = "/{cloud}/v1"
     app.router.add_post(f"{base}/instances", service.create)
     app.router.add_get(f"{base}/instances", service.list)
@@ -61,7 +61,7 @@ def _application(accounts: Iterable[Cloud], token: str) -> web.Application:
 
 
 class _Service:
-    def __init__(self, accounts: dict[str, Cloud], token: str) -> None:
+    def __init__(self, accounts: dict[str, CloudAccount], token: str) -> None:
         self._accounts = accounts
         self._secret = f"Bearer {token}".encode()
 
@@ -70,33 +70,33 @@ class _Service:
         """Who may ask, and how errors look."""
         try:
             if not hmac.compare_digest(_authorization(request), self._secret):
-                raise Refused("Unauthorized", "The simulated cloud does not know this token: give it a valid one.")
+                raise Rejected("Unauthorized", "The simulated cloud does not know this token: give it a valid one.")
             return await handler(request)
-        except Mishap as mishap:
-            return _mishap(request, mishap)
+        except LostReply as lost_reply:
+            return _lost_reply(request, lost_reply)
         except ProviderError as error:
-            problem = Problem.of(error)
-            return _json(problem, status=problem.status)
+            error_message = ErrorMessage.of(error)
+            return _json(error_message, status=error_message.status)
 
     async def create(self, request: web.Request) -> web.Response:
         account = self._account(request)
         try:
-            order = msgspec.json.decode(await request.read(), type=Order)
+            spec = msgspec.json.decode(await request.read(), type=LaunchSpec)
         except msgspec.MsgspecError as error:
-            raise Refused("InvalidOrder", f"The order cannot be read: {error}.") from error
-        return _json(await account.create(order), status=201)
+            raise Rejected("InvalidOrder", f"The order cannot be read: {error}.") from error
+        return _json(await account.create(spec), status=201)
 
     async def list(self, request: web.Request) -> web.Response:
         return _json(await self._account(request).list())
 
     async def look(self, request: web.Request) -> web.Response:
-        found = await self._account(request).look(_id(request))
-        if found is None:
+        instance = await self._account(request).get(_id(request))
+        if instance is None:
             raise Gone(f"There is no instance {_id(request)}.")
-        return _json(found)
+        return _json(instance)
 
     async def end(self, request: web.Request) -> web.Response:
-        await self._account(request).end(_id(request), _number(request, "grace"))
+        await self._account(request).terminate(_id(request), _number(request, "grace"))
         return web.Response(status=202)
 
     async def output(self, request: web.Request) -> web.StreamResponse:
@@ -104,7 +104,7 @@ class _Service:
 
     async def changes(self, request: web.Request) -> web.StreamResponse:
         """A first empty line says that from now on nothing is missed."""
-        return await _stream(request, _after_a_word(self._account(request).changes()))
+        return await _stream(request, _after_a_word(self._account(request).watch()))
 
     async def exec(self, request: web.Request) -> web.WebSocketResponse:
         account, command = self._account(request), tuple(request.query.getall("command", []))
@@ -119,9 +119,9 @@ class _Service:
 
     async def dial(self, request: web.Request) -> web.WebSocketResponse:
         account, port = self._account(request), int(_number(request, "port"))
-        return await server_sessions.serve_line(request, lambda: account.dial(_id(request), port))
+        return await server_sessions.serve_connection(request, lambda: account.dial(_id(request), port))
 
-    def _account(self, request: web.Request) -> Cloud:
+    def _account(self, request: web.Request) -> CloudAccount:
         name = request.match_info["cloud"]
         if name not in self._accounts:
             raise Gone(f"There is no simulated cloud {name}, only {', '.join(self._accounts)}.")
@@ -150,8 +150,8 @@ async def _after_a_word(things: AsyncIterator[str]) -> AsyncIterator[str]:
         yield thing
 
 
-def _mishap(request: web.Request, mishap: Mishap) -> web.Response:
-    match mishap.what:
+def _lost_reply(request: web.Request, lost_reply: LostReply) -> web.Response:
+    match lost_reply.what:
         case "malformed":
             return web.Response(body=b'{"id": "simul', content_type="application/json")
         case "409":
@@ -181,7 +181,7 @@ def _number(request: web.Request, name: str) -> float:
     try:
         return float(request.query.get(name, "0"))
     except ValueError as error:
-        raise Refused("InvalidNumber", f"{name} must be a number.") from error
+        raise Rejected("InvalidNumber", f"{name} must be a number.") from error
 
 
 def _json(content: object, *, status: int = 200) -> web.Response:

@@ -9,18 +9,18 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from skysail.cloud.errors import ProviderError
-from skysail.cloud.provider import Line, Session
+from skysail.cloud.provider import PortConnection, Session
 from skysail.cloud.simulated.http import protocol
 from skysail.cloud.simulated.http.protocol import (
     Data,
-    End,
+    EndOfInput,
+    ErrorMessage,
     Exited,
     Failed,
     Frame,
     Kill,
     Opened,
-    Printed,
-    Problem,
+    OutputChunk,
     Resize,
 )
 
@@ -41,17 +41,19 @@ async def serve_session(request: web.Request, enter: Callable[[], Awaitable[Sess
     return socket
 
 
-async def serve_line(request: web.Request, dial: Callable[[], Awaitable[Line]]) -> web.WebSocketResponse:
+async def serve_connection(
+    request: web.Request, dial: Callable[[], Awaitable[PortConnection]]
+) -> web.WebSocketResponse:
     socket = await _socket(request)
     try:
-        line = await dial()
+        connection = await dial()
     except ProviderError as error:
         return await _failed(socket, error)
     try:
         await _send(socket, Opened())
-        await _join(_to_line(socket, line), _from_line(socket, line))
+        await _join(_to_line(socket, connection), _from_line(socket, connection))
     finally:
-        await line.close()
+        await connection.close()
     return socket
 
 
@@ -61,7 +63,7 @@ async def _to_session(socket: web.WebSocketResponse, session: Session) -> None:
         match frame:
             case Data(data):
                 await session.write(data)
-            case End():
+            case EndOfInput():
                 await session.close_stdin()
             case Resize(width, height):
                 await session.resize(width, height)
@@ -73,26 +75,26 @@ async def _from_session(socket: web.WebSocketResponse, session: Session) -> None
     """Until the command ends; then there is nothing to stay for."""
     try:
         async for piece in session.output():
-            await _send(socket, Printed(piece))
+            await _send(socket, OutputChunk(piece))
         await _send(socket, Exited(await session.wait()))
     finally:
         await socket.close()
 
 
-async def _to_line(socket: web.WebSocketResponse, line: Line) -> None:
+async def _to_line(socket: web.WebSocketResponse, connection: PortConnection) -> None:
     """Until the user leaves."""
     while frame := await _receive(socket):
         match frame:
             case Data(data):
-                await line.write(data)
-            case End():
-                await line.write_eof()
+                await connection.write(data)
+            case EndOfInput():
+                await connection.write_eof()
 
 
-async def _from_line(socket: web.WebSocketResponse, line: Line) -> None:
-    while data := await line.read():
+async def _from_line(socket: web.WebSocketResponse, connection: PortConnection) -> None:
+    while data := await connection.read():
         await _send(socket, Data(data))
-    await _send(socket, End())
+    await _send(socket, EndOfInput())
 
 
 async def _join(user: Awaitable[None], other: Awaitable[None]) -> None:
@@ -110,13 +112,13 @@ async def _join(user: Awaitable[None], other: Awaitable[None]) -> None:
 
 
 async def _socket(request: web.Request) -> web.WebSocketResponse:
-    socket = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS, max_msg_size=protocol.LARGEST_FRAME)
+    socket = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS, max_msg_size=protocol.MAX_FRAME_BYTES)
     await socket.prepare(request)
     return socket
 
 
 async def _failed(socket: web.WebSocketResponse, error: ProviderError) -> web.WebSocketResponse:
-    await _send(socket, Failed(Problem.of(error)))
+    await _send(socket, Failed(ErrorMessage.of(error)))
     await socket.close()
     return socket
 

@@ -14,102 +14,102 @@ from skysail.base.names import Annotation
 from skysail.kinds.serving.api.types import MLModel, Model, ModelDeployment
 from skysail.kinds.serving.children import pod_templates
 from skysail.kinds.serving.spec import model_uri
-from skysail.kinds.serving.spec.config import Terms
-from skysail.kinds.serving.spec.desired import Auto, Serving, serving
-from skysail.kinds.serving.spec.runtimes import FRAMEWORKS, ROWS
+from skysail.kinds.serving.spec.config import ServingConfig
+from skysail.kinds.serving.spec.desired import Autoscaling, DesiredModel, desired_model
+from skysail.kinds.serving.spec.runtimes import FRAMEWORKS, RUNTIMES
 from skysail.kube.api import resource_validation, text_validation
 from skysail.kube.api.fields import ResourceRequirements
 
 ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany")
 
 
-def objections(model: Model, terms: Terms) -> tuple[str, ...]:
-    wanted = serving(model, terms)
+def validate(model: Model, config: ServingConfig) -> tuple[str, ...]:
+    desired = desired_model(model, config)
     return (
         *text_validation.nul_errors("spec", msgspec.to_builtins(model.spec)),
-        *_source(model, wanted, terms),
-        *_runtime(model, wanted),
-        *_script(wanted, terms),
-        *_environment(model, wanted),
-        *_resources(model.spec.resources or ResourceRequirements(), wanted),
-        *_storage(wanted),
+        *_source(model, desired, config),
+        *_runtime(model, desired),
+        *_script(desired, config),
+        *_environment(model, desired),
+        *_resources(model.spec.resources or ResourceRequirements(), desired),
+        *_storage(desired),
         *_annotations(model),
     )
 
 
-def cautions(model: Model, terms: Terms) -> tuple[str, ...]:
+def warnings_for(model: Model, config: ServingConfig) -> tuple[str, ...]:
     """Return warnings for models that are likely to fail. Only the content shows for sure what a model is."""
-    want = serving(model, terms).want
-    row = ROWS.get(want.runtime)
-    if row is None:
+    spec = desired_model(model, config).want
+    runtime = RUNTIMES.get(spec.runtime)
+    if runtime is None:
         return ()
-    found = [row.warning] if row.warning else []
-    suffix, server = model_uri.suffix(want.uri), terms.known(want.image, want.runtime) or want.runtime
-    if suffix in ROWS[server].unloadable:
-        found.append(f"{_field(model)} ends with {suffix}, which {server} cannot load: {ROWS[server].instead}.")
+    found = [runtime.warning] if runtime.warning else []
+    suffix, server = model_uri.suffix(spec.uri), config.matching_runtime(spec.image, spec.runtime) or spec.runtime
+    if suffix in RUNTIMES[server].unsupported_suffixes:
+        found.append(f"{_field(model)} ends with {suffix}, which {server} cannot load: {RUNTIMES[server].hint}.")
     return tuple(found)
 
 
-def _source(model: Model, wanted: Serving, terms: Terms) -> Iterator[str]:
-    uri = wanted.want.uri
+def _source(model: Model, desired: DesiredModel, config: ServingConfig) -> Iterator[str]:
+    uri = desired.want.uri
     if not uri:
         yield f"{_field(model)} is empty: set the address of the model, such as https://host/model.tar.gz."
         return
-    objection = model_uri.objection(uri, terms.allowed)
-    if objection is not None:
-        yield f"{_field(model)} is invalid. {objection}"
-    elif wanted.want.sha256 and model_uri.in_image(uri):
+    error = model_uri.validate(uri, config.allowed)
+    if error is not None:
+        yield f"{_field(model)} is invalid. {error}"
+    elif desired.want.sha256 and model_uri.image_path(uri):
         yield "spec.sha256 needs a model that is downloaded, but this one is part of the server image: remove it."
 
 
-def _runtime(model: Model, wanted: Serving) -> Iterator[str]:
-    if wanted.want.runtime not in ROWS and isinstance(model, MLModel):
+def _runtime(model: Model, desired: DesiredModel) -> Iterator[str]:
+    if desired.want.runtime not in RUNTIMES and isinstance(model, MLModel):
         yield (
             f"spec.framework is {model.spec.framework}, which no runtime serves: use one of {', '.join(FRAMEWORKS)}."
         )
 
 
-def _script(wanted: Serving, terms: Terms) -> Iterator[str]:
-    script = wanted.want.script
+def _script(desired: DesiredModel, config: ServingConfig) -> Iterator[str]:
+    script = desired.want.script
     if not script.isprintable():
         yield "spec.validateScript contains control characters: remove them."
     elif model_uri.is_downloaded_script(script):
-        objection = model_uri.objection(script, terms.allowed)
-        if objection is not None:
-            yield f"spec.validateScript is invalid. {objection}"
+        error = model_uri.validate(script, config.allowed)
+        if error is not None:
+            yield f"spec.validateScript is invalid. {error}"
     elif "://" in script:
         yield (
             f"spec.validateScript is {script}, but scripts are downloaded by http and https only: set such a URL, a "
-            f"path inside the image, or a key of the ConfigMap {wanted.names.script}."
+            f"path inside the image, or a key of the ConfigMap {desired.names.script}."
         )
 
 
-def _environment(model: Model, wanted: Serving) -> Iterator[str]:
-    if wanted.want.runtime not in ROWS:
+def _environment(model: Model, desired: DesiredModel) -> Iterator[str]:
+    if desired.want.runtime not in RUNTIMES:
         return
-    ours = pod_templates.environment(wanted, wanted.want)
+    ours = pod_templates.environment(desired, desired.want)
     for place, variable in enumerate(model.spec.env):
         if variable.name in ours:
             yield f"spec.env[{place}] sets {variable.name}, which Skysail sets itself: remove it."
 
 
-def _resources(resources: ResourceRequirements, wanted: Serving) -> Iterator[str]:
-    yield from resource_validation.objections("spec.resources", resources)
+def _resources(resources: ResourceRequirements, desired: DesiredModel) -> Iterator[str]:
+    yield from resource_validation.validate("spec.resources", resources)
     if resources.claims:
         yield "spec.resources.claims is not supported for models: request devices in spec.resources.limits."
-    if isinstance(wanted.scale, Auto) and not {"cpu"} & {*resources.requests, *resources.limits}:
+    if isinstance(desired.scale, Autoscaling) and not {"cpu"} & {*resources.requests, *resources.limits}:
         yield (
             "spec.autoscale needs a CPU request: set spec.resources.requests.cpu, such as 500m, or set spec.autoscale "
             "to false."
         )
 
 
-def _storage(wanted: Serving) -> Iterator[str]:
-    if wanted.storage is None:
+def _storage(desired: DesiredModel) -> Iterator[str]:
+    if desired.storage is None:
         return
-    size = resource_validation.number(wanted.storage.size)
+    size = resource_validation.parse_quantity(desired.storage.size)
     if size is None or size <= 0:
-        yield f"spec.storageSize is {wanted.storage.size}, which is not a valid size: set a size such as 5Gi."
+        yield f"spec.storageSize is {desired.storage.size}, which is not a valid size: set a size such as 5Gi."
 
 
 def _annotations(model: Model) -> Iterator[str]:

@@ -36,7 +36,7 @@ RollbackTo = Annotated[
 ]
 
 
-class Download(fields.Part, frozen=True, kw_only=True):
+class Download(fields.ApiStruct, frozen=True, kw_only=True):
     """Progress of the download."""
 
     bytes: Annotated[fields.Generation, Meta(description="Bytes downloaded so far.")] = 0
@@ -46,7 +46,7 @@ class Download(fields.Part, frozen=True, kw_only=True):
     last_updated_time: Annotated[fields.Time | None, Meta(description="Time of this progress.")] = None
 
 
-class Failure(fields.Part, frozen=True, kw_only=True):
+class Failure(fields.ApiStruct, frozen=True, kw_only=True):
     """Last failure of a revision. The served revision is not affected."""
 
     step: Annotated[Step, Meta(description="The step that failed.")]
@@ -61,7 +61,7 @@ class Failure(fields.Part, frozen=True, kw_only=True):
     attempts: Annotated[fields.Count, Meta(description="Number of failed attempts. Interruptions are not counted.")] = 0
 
 
-class ServingStatus(fields.Part, frozen=True, kw_only=True):
+class ServingStatus(fields.ApiStruct, frozen=True, kw_only=True):
     """Status fields that both kinds share."""
 
     conditions: fields.Conditions = ()
@@ -76,7 +76,7 @@ class ServingStatus(fields.Part, frozen=True, kw_only=True):
     failure: Annotated[Failure | None, Meta(description="Last failure.")] = None
 
 
-class ModelDeploymentSpec(fields.Part, frozen=True):
+class ModelDeploymentSpec(fields.ApiStruct, frozen=True):
     """Model to serve, and its servers."""
 
     model_uri: Annotated[ModelUri, Meta(description="Address of the model.")] = field(name="modelURI")
@@ -133,7 +133,7 @@ class ModelDeployment(Object, frozen=True, gc=False, rename="camel"):
 MlPhase = Literal["Pending", "CreatingStorage", "Downloading", "Serving", "Ready", "Failed", "Terminating"]
 
 
-class MLModelSpec(fields.Part, frozen=True, kw_only=True):
+class MLModelSpec(fields.ApiStruct, frozen=True, kw_only=True):
     """Model to serve, and its servers."""
 
     model_url: Annotated[fields.Url, Meta(description="Address of the model.")] = field(default="", name="modelURL")

@@ -9,23 +9,23 @@ from collections.abc import Iterable
 
 from skysail.core.actions import Manifest
 from skysail.kinds.serving.spec import model_uri
-from skysail.kinds.serving.spec.config import Terms
-from skysail.kinds.serving.spec.desired import Serving, Want
-from skysail.kinds.serving.spec.revisions import Entry
-from skysail.kinds.serving.spec.runtimes import MODELS, ROWS
+from skysail.kinds.serving.spec.config import ServingConfig
+from skysail.kinds.serving.spec.desired import DesiredModel, RevisionSpec
+from skysail.kinds.serving.spec.revisions import Revision
+from skysail.kinds.serving.spec.runtimes import MODELS, RUNTIMES
 from skysail.runtimes.fetch.network import credentials
 
 NAME = "fetch"
 USER = 65532
 # For validation: the folder with the launcher program and the downloaded script.
-LAUNCHER = "/mnt/launcher"
+LAUNCHER_PATH = "/mnt/launcher"
 
 # Layouts of our own servers, which reject models that these cannot load.
-_OF_OURS = ("file", "onnx")
+_OWN_FORMATS = ("file", "onnx")
 _MODELS = "models"
 _STORE = "/mnt/store"
 _SOURCE = "/mnt/source"
-_LAUNCHER = "launcher"
+_LAUNCHER_VOLUME = "launcher"
 _SCRATCH = "scratch"
 # These hold little: the model has its own volume, and a script has at most 10 MiB.
 _SCRATCH_SIZE = "256Mi"
@@ -33,22 +33,27 @@ _LAUNCHER_SIZE = "32Mi"
 
 
 def container(
-    serving: Serving, entry: Entry, terms: Terms, *, keep: Iterable[str] = (), validates: bool = False
+    desired: DesiredModel,
+    revision: Revision,
+    config: ServingConfig,
+    *,
+    keep: Iterable[str] = (),
+    validates: bool = False,
 ) -> Manifest:
     """Return the fetch container. `keep` lists revisions whose folders stay; `validates` adds the launcher."""
-    want = entry.want
+    spec = revision.want
     mounts: list[Manifest] = [{"name": _SCRATCH, "mountPath": "/tmp"}]  # noqa: S108 (a volume of its own)
-    if not model_uri.in_image(want.uri):
+    if not model_uri.image_path(spec.uri):
         mounts.append({"name": _MODELS, "mountPath": _STORE})
-    if model_uri.claim(want.uri):
+    if model_uri.pvc_name(spec.uri):
         mounts.append({"name": "source", "mountPath": _SOURCE, "readOnly": True})
     if validates:
-        mounts.append({"name": _LAUNCHER, "mountPath": LAUNCHER})
+        mounts.append({"name": _LAUNCHER_VOLUME, "mountPath": LAUNCHER_PATH})
     found: Manifest = {
         "name": NAME,
-        "image": terms.fetch_image,
+        "image": config.fetch_image,
         "imagePullPolicy": "IfNotPresent",
-        "args": _arguments(serving, entry, terms, keep=keep, validates=validates),
+        "args": _arguments(desired, revision, config, keep=keep, validates=validates),
         "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 (as above)
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}},
         "securityContext": {
@@ -63,35 +68,35 @@ def container(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
-    if want.credentials:
-        found["envFrom"] = [{"prefix": credentials.PREFIX, "secretRef": {"name": want.credentials}}]
+    if spec.credentials:
+        found["envFrom"] = [{"prefix": credentials.PREFIX, "secretRef": {"name": spec.credentials}}]
     return found
 
 
-def volumes(want: Want, *, validates: bool = False) -> list[Manifest]:
+def volumes(spec: RevisionSpec, *, validates: bool = False) -> list[Manifest]:
     """Return the volumes of the container, except the model's own."""
     found: list[Manifest] = [{"name": _SCRATCH, "emptyDir": {"sizeLimit": _SCRATCH_SIZE}}]
-    if claim := model_uri.claim(want.uri):
+    if claim := model_uri.pvc_name(spec.uri):
         found.append({"name": "source", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
     if validates:
-        found.append({"name": _LAUNCHER, "emptyDir": {"sizeLimit": _LAUNCHER_SIZE}})
+        found.append({"name": _LAUNCHER_VOLUME, "emptyDir": {"sizeLimit": _LAUNCHER_SIZE}})
     return found
 
 
-def model_volume(serving: Serving) -> Manifest:
+def model_volume(desired: DesiredModel) -> Manifest:
     """Return the model's own volume: the PVC, or an emptyDir."""
-    if serving.storage is None:
+    if desired.storage is None:
         return {"name": _MODELS, "emptyDir": {}}
-    return {"name": _MODELS, "persistentVolumeClaim": {"claimName": serving.names.claim}}
+    return {"name": _MODELS, "persistentVolumeClaim": {"claimName": desired.names.claim}}
 
 
-def model_mount(entry: Entry) -> Manifest:
+def model_mount(revision: Revision) -> Manifest:
     """Return the read-only mount of one revision's folder, for the server and the validation."""
-    return {"name": _MODELS, "mountPath": MODELS, "subPath": entry.hash, "readOnly": True}
+    return {"name": _MODELS, "mountPath": MODELS, "subPath": revision.hash, "readOnly": True}
 
 
 def launcher_mount() -> Manifest:
-    return {"name": _LAUNCHER, "mountPath": LAUNCHER, "readOnly": True}
+    return {"name": _LAUNCHER_VOLUME, "mountPath": LAUNCHER_PATH, "readOnly": True}
 
 
 def literal(text: str) -> str:
@@ -99,28 +104,30 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _arguments(serving: Serving, entry: Entry, terms: Terms, *, keep: Iterable[str], validates: bool) -> list[str]:
-    want = entry.want
-    found = ["--uri", want.uri, "--into", f"{_STORE}/{entry.hash}"]
-    found += ["--layout", _layout(want, terms), "--name", serving.names.model, "--limit", str(terms.limit_bytes)]
+def _arguments(
+    desired: DesiredModel, revision: Revision, config: ServingConfig, *, keep: Iterable[str], validates: bool
+) -> list[str]:
+    spec = revision.want
+    found = ["--uri", spec.uri, "--into", f"{_STORE}/{revision.hash}"]
+    found += ["--layout", _layout(spec, config), "--name", desired.names.model, "--limit", str(config.limit_bytes)]
     # Serve the content that was validated: other content at the same address is rejected.
-    if sha256 := entry.digest.removeprefix("sha256:") or want.sha256:
+    if sha256 := revision.digest.removeprefix("sha256:") or spec.sha256:
         found += ["--sha256", sha256]
-    if model_uri.claim(want.uri):
+    if model_uri.pvc_name(spec.uri):
         found += ["--source", _SOURCE]
     if validates:
-        found += ["--launcher", LAUNCHER]
-    if validates and model_uri.is_downloaded_script(want.script):
-        found += ["--script", want.script, "--script-into", f"{LAUNCHER}/script"]
-    if serving.storage is None:
+        found += ["--launcher", LAUNCHER_PATH]
+    if validates and model_uri.is_downloaded_script(spec.script):
+        found += ["--script", spec.script, "--script-into", f"{LAUNCHER_PATH}/script"]
+    if desired.storage is None:
         found.append("--on-node")
-    found += [word for place in terms.allowed for word in ("--allow", place)]
+    found += [word for place in config.allowed for word in ("--allow", place)]
     found += [word for hash_ in keep for word in ("--keep", hash_)]
     return [literal(word) for word in found]
 
 
-def _layout(want: Want, terms: Terms) -> str:
+def _layout(spec: RevisionSpec, config: ServingConfig) -> str:
     """Return the layout. Only for our own server is it known which formats load; a custom image may load others."""
-    known = terms.known(want.image, want.runtime)
-    layout = ROWS[known or want.runtime].layout
-    return "folder" if layout in _OF_OURS and not known else layout
+    known = config.matching_runtime(spec.image, spec.runtime)
+    layout = RUNTIMES[known or spec.runtime].layout
+    return "folder" if layout in _OWN_FORMATS and not known else layout

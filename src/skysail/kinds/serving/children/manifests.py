@@ -13,10 +13,10 @@ from skysail.base.names import Annotation, Label
 from skysail.core.actions import Manifest
 from skysail.kinds.serving.children import labels, pod_templates
 from skysail.kinds.serving.spec import revisions
-from skysail.kinds.serving.spec.config import Terms
-from skysail.kinds.serving.spec.desired import Auto, Door, Serving, Want
-from skysail.kinds.serving.spec.revisions import Content, Entry
-from skysail.kinds.serving.spec.runtimes import ROWS
+from skysail.kinds.serving.spec.config import ServingConfig
+from skysail.kinds.serving.spec.desired import Autoscaling, DesiredModel, RevisionSpec, ServiceRef
+from skysail.kinds.serving.spec.revisions import Revision, RevisionData
+from skysail.kinds.serving.spec.runtimes import RUNTIMES
 from skysail.kube.api.resources import (
     CONTROLLER_REVISION,
     DEPLOYMENT,
@@ -32,7 +32,13 @@ _HASH = 10
 
 
 def prepare_job(
-    serving: Serving, want: Want, keep: tuple[str, ...], terms: Terms, *, digest: str = "", is_shared: bool = False
+    desired: DesiredModel,
+    spec: RevisionSpec,
+    keep: tuple[str, ...],
+    config: ServingConfig,
+    *,
+    digest: str = "",
+    is_shared: bool = False,
 ) -> Manifest | None:
     """Return the Job that prepares a revision, or None if there is nothing to prepare.
 
@@ -41,71 +47,73 @@ def prepare_job(
     failures from permanent ones, and would recreate a pod that is evicted for lack of space again and again. The
     planner counts each failure and retries transient ones later.
     """
-    entry = revisions.candidate(want, digest, is_shared=is_shared)
-    template = pod_templates.prepare(serving, entry, keep, terms)
+    revision = revisions.new_candidate(spec, digest, is_shared=is_shared)
+    template = pod_templates.prepare_pod(desired, revision, keep, config)
     if template is None:
         return None
-    job = _child(JOB, serving, serving.names.job, labels.of_prepare(serving, entry))
-    job["metadata"]["annotations"] = {Annotation.CIRCUMSTANCES: circumstances(serving, terms)}
+    job = _child(JOB, desired, desired.names.job, labels.for_job(desired, revision))
+    job["metadata"]["annotations"] = {Annotation.PREPARE_CONFIG_HASH: prepare_config_hash(desired, config)}
     # Replace a pod only after it has failed, because only then does it report how it ended.
     job["spec"] = {"backoffLimit": 0, "podReplacementPolicy": "Failed", "template": template}
     return job
 
 
-def circumstances(serving: Serving, terms: Terms) -> str:
+def prepare_config_hash(desired: DesiredModel, config: ServingConfig) -> str:
     """Hash everything beside the revision that decides whether preparation succeeds: settings and PVC size.
 
     These values are not part of the revision. Otherwise a changed setting would download and validate every model of
     the cluster again. But a failure may be due to them, so a change permits a retry.
     """
-    size = serving.storage.size if serving.storage is not None else ""
-    said = (terms.fetch_image, terms.allowed, terms.limit_bytes, terms.prepare_seconds, size)
-    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:_HASH]
+    size = desired.storage.size if desired.storage is not None else ""
+    values = (config.fetch_image, config.allowed, config.limit_bytes, config.prepare_deadline_seconds, size)
+    return hashlib.sha256(msgspec.json.encode(values)).hexdigest()[:_HASH]
 
 
-def claim(serving: Serving) -> Manifest | None:
+def pvc(desired: DesiredModel) -> Manifest | None:
     """Return the model's PVC, or None if each pod stores the model itself."""
-    storage = serving.storage
-    if storage is None:
+    model_storage = desired.storage
+    if model_storage is None:
         return None
-    child = _child(PERSISTENT_VOLUME_CLAIM, serving, serving.names.claim, labels.of_child(serving))
+    child = _child(PERSISTENT_VOLUME_CLAIM, desired, desired.names.claim, labels.for_child(desired))
     child["spec"] = {
-        "accessModes": ["ReadWriteMany" if storage.is_shared else "ReadWriteOnce"],
-        "resources": {"requests": {"storage": storage.size}},
+        "accessModes": ["ReadWriteMany" if model_storage.is_shared else "ReadWriteOnce"],
+        "resources": {"requests": {"storage": model_storage.size}},
     }
     return child
 
 
-def deployment(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
+def deployment(desired: DesiredModel, revision: Revision, config: ServingConfig) -> Manifest:
     """Return the Deployment of a revision. An old server terminates only after a new one has been ready for a while."""
-    child = _child(DEPLOYMENT, serving, serving.names.deployment, labels.of_child(serving))
+    child = _child(DEPLOYMENT, desired, desired.names.deployment, labels.for_child(desired))
     child["spec"] = {
-        "selector": {"matchLabels": labels.servers(serving)},
+        "selector": {"matchLabels": labels.servers(desired)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-        "minReadySeconds": terms.soak_seconds,
-        "progressDeadlineSeconds": max(pod_templates.patience(serving, entry, terms), terms.soak_seconds + 1),
+        "minReadySeconds": config.min_ready_seconds,
+        "progressDeadlineSeconds": max(
+            pod_templates.startup_timeout(desired, revision, config), config.min_ready_seconds + 1
+        ),
         "revisionHistoryLimit": _OLD_REPLICA_SETS,
-        "template": pod_templates.server(serving, entry, terms),
+        "template": pod_templates.server_pod(desired, revision, config),
     }
     return child
 
 
-def services(serving: Serving, want: Want, before: Want | None = None) -> tuple[Manifest, ...]:
-    """Return the Services; none if the model is not exposed. Servers of `before` stay reachable."""
-    return tuple(_service(serving, want, before or want, door) for door in serving.doors)
+def services(desired: DesiredModel, spec: RevisionSpec, previous: RevisionSpec | None = None) -> tuple[Manifest, ...]:
+    """Return the Services; none if the model is not exposed. Servers of `previous` stay reachable."""
+    return tuple(_service(desired, spec, previous or spec, service) for service in desired.services)
 
 
-def autoscaler(serving: Serving) -> Manifest | None:
-    scale = serving.scale
-    if not isinstance(scale, Auto):
+def autoscaler(desired: DesiredModel) -> Manifest | None:
+    scale = desired.scale
+    if not isinstance(scale, Autoscaling):
         return None
     target = {"type": "Utilization", "averageUtilization": scale.cpu_percent}
-    child = _child(HORIZONTAL_POD_AUTOSCALER, serving, serving.names.autoscaler, labels.of_child(serving))
+    child = _child(HORIZONTAL_POD_AUTOSCALER, desired, desired.names.autoscaler, labels.for_child(desired))
     child["spec"] = {
         "scaleTargetRef": {
             "apiVersion": DEPLOYMENT.api_version,
             "kind": DEPLOYMENT.kind,
-            "name": serving.names.deployment,
+            "name": desired.names.deployment,
         },
         "minReplicas": scale.min,
         "maxReplicas": scale.max,
@@ -114,32 +122,43 @@ def autoscaler(serving: Serving) -> Manifest | None:
     return child
 
 
-def revision(serving: Serving, entry: Entry) -> Manifest:
+def controller_revision(desired: DesiredModel, revision: Revision) -> Manifest:
     """Return the ControllerRevision of a revision. Only its outcome and number can change later."""
-    known = {**labels.of_child(serving), Label.REVISION: entry.hash}
-    if entry.outcome:
-        known[Label.OUTCOME] = entry.outcome
-    child = _child(CONTROLLER_REVISION, serving, serving.names.revision(entry.hash), known)
-    content = Content(entry.want, entry.digest, entry.bytes, entry.files, entry.claim, entry.seconds, entry.is_shared)
-    return {**child, "revision": entry.number, "data": msgspec.to_builtins(content)}
+    known = {**labels.for_child(desired), Label.REVISION: revision.hash}
+    if revision.outcome:
+        known[Label.OUTCOME] = revision.outcome
+    child = _child(CONTROLLER_REVISION, desired, desired.names.revision(revision.hash), known)
+    revision_data = RevisionData(
+        revision.want,
+        revision.digest,
+        revision.bytes,
+        revision.files,
+        revision.claim,
+        revision.seconds,
+        revision.is_shared,
+    )
+    return {**child, "revision": revision.number, "data": msgspec.to_builtins(revision_data)}
 
 
-def _service(serving: Serving, want: Want, before: Want, door: Door) -> Manifest:
+def _service(desired: DesiredModel, spec: RevisionSpec, previous: RevisionSpec, service: ServiceRef) -> Manifest:
     """Return a Service that targets ports by name, so that servers of both runtimes are reachable during a switch."""
-    ports = [{"name": pod_templates.HTTP, "port": door.port, "targetPort": pod_templates.HTTP, "protocol": "TCP"}]
-    named = {ROWS[want.runtime].grpc: f"{pod_templates.GRPC}-next", ROWS[before.runtime].grpc: pod_templates.GRPC}
+    ports = [{"name": pod_templates.HTTP, "port": service.port, "targetPort": pod_templates.HTTP, "protocol": "TCP"}]
+    named = {
+        RUNTIMES[spec.runtime].grpc: f"{pod_templates.GRPC}-next",
+        RUNTIMES[previous.runtime].grpc: pod_templates.GRPC,
+    }
     for grpc, name in named.items():
-        if grpc is not None and grpc != door.port:
+        if grpc is not None and grpc != service.port:
             ports.append({"name": name, "port": grpc, "targetPort": pod_templates.GRPC, "protocol": "TCP"})
-    child = _child(SERVICE, serving, door.name, labels.of_child(serving))
+    child = _child(SERVICE, desired, service.name, labels.for_child(desired))
     # Keep the legacy label in the selector: a Service of the previous operator selects by it.
-    child["spec"] = {"selector": {**labels.known(serving), **labels.servers(serving)}, "ports": ports}
+    child["spec"] = {"selector": {**labels.legacy_labels(desired), **labels.servers(desired)}, "ports": ports}
     return child
 
 
-def _child(resource: Resource, serving: Serving, name: str, known: dict[str, str]) -> Manifest:
+def _child(resource: Resource, desired: DesiredModel, name: str, known: dict[str, str]) -> Manifest:
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
-        "metadata": {"name": name, "namespace": serving.object.metadata.namespace, "labels": known},
+        "metadata": {"name": name, "namespace": desired.object.metadata.namespace, "labels": known},
     }

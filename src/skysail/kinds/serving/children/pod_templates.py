@@ -11,11 +11,11 @@ from skysail.core.actions import Manifest
 from skysail.kinds.serving.children import fetch_container, labels
 from skysail.kinds.serving.children.fetch_container import literal
 from skysail.kinds.serving.spec import model_uri
-from skysail.kinds.serving.spec.config import Terms
-from skysail.kinds.serving.spec.desired import Serving, Want
-from skysail.kinds.serving.spec.revisions import Entry
-from skysail.kinds.serving.spec.runtimes import MODELS, ROWS, Row
-from skysail.kube.api.resource_validation import is_device
+from skysail.kinds.serving.spec.config import ServingConfig
+from skysail.kinds.serving.spec.desired import DesiredModel, RevisionSpec
+from skysail.kinds.serving.spec.revisions import Revision
+from skysail.kinds.serving.spec.runtimes import MODELS, RUNTIMES, ServingRuntime
+from skysail.kube.api.resource_validation import is_extended_resource
 
 HTTP = "http"
 GRPC = "grpc"
@@ -32,72 +32,74 @@ _PROBE_TIMEOUT_SECONDS = 5
 _SLOWER = 3
 
 
-def prepare(serving: Serving, entry: Entry, keep: Iterable[str], terms: Terms) -> Manifest | None:
+def prepare_pod(
+    desired: DesiredModel, revision: Revision, keep: Iterable[str], config: ServingConfig
+) -> Manifest | None:
     """Return the template that downloads and validates a revision, or None if neither is needed."""
-    is_downloaded, validates = not model_uri.in_image(entry.want.uri), bool(entry.want.script)
+    is_downloaded, validates = not model_uri.image_path(revision.want.uri), bool(revision.want.script)
     if not is_downloaded and not validates:
         return None
-    source = labels.of_source(entry)
-    pod = _pod(_near(serving, entry, source)) | {
+    source = labels.of_source(revision)
+    pod = _pod(_affinity(desired, revision, source)) | {
         "restartPolicy": "Never",
-        "activeDeadlineSeconds": terms.prepare_seconds,
-        "volumes": fetch_container.volumes(entry.want, validates=validates),
+        "activeDeadlineSeconds": config.prepare_deadline_seconds,
+        "volumes": fetch_container.volumes(revision.want, validates=validates),
     }
     if is_downloaded:
-        pod["volumes"].append(fetch_container.model_volume(serving))
-    if serving.storage is not None:
+        pod["volumes"].append(fetch_container.model_volume(desired))
+    if desired.storage is not None:
         # A new PVC belongs to root, but the fetch container runs as another user.
         pod["securityContext"] |= {"fsGroup": fetch_container.USER, "fsGroupChangePolicy": "OnRootMismatch"}
     # Include its own hash, so that leftovers of earlier attempts are deleted even without a history.
-    kept = (*keep, entry.hash) if serving.storage else ()
-    fetch = fetch_container.container(serving, entry, terms, keep=kept, validates=validates)
+    kept = (*keep, revision.hash) if desired.storage else ()
+    fetch = fetch_container.container(desired, revision, config, keep=kept, validates=validates)
     if validates:
-        pod["volumes"].append({"name": "scripts", "configMap": {"name": serving.names.script, "optional": True}})
-        pod |= {"initContainers": [fetch], "containers": [_validation(serving, entry)]}
+        pod["volumes"].append({"name": "scripts", "configMap": {"name": desired.names.script, "optional": True}})
+        pod |= {"initContainers": [fetch], "containers": [_validation(desired, revision)]}
     else:
         pod["containers"] = [fetch]
-    return {"metadata": {"labels": labels.of_preparing(serving, entry) | source}, "spec": pod}
+    return {"metadata": {"labels": labels.for_prepare_pod(desired, revision) | source}, "spec": pod}
 
 
-def server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
+def server_pod(desired: DesiredModel, revision: Revision, config: ServingConfig) -> Manifest:
     """Return the template of the servers of a revision."""
-    source = labels.of_source(entry) if downloads(serving, entry) else {}
-    pod = _pod(_near(serving, entry, source)) | {
-        "containers": [_server(serving, entry, terms)],
+    source = labels.of_source(revision) if downloads(desired, revision) else {}
+    pod = _pod(_affinity(desired, revision, source)) | {
+        "containers": [_server(desired, revision, config)],
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
     }
-    if not model_uri.in_image(entry.want.uri):
-        pod["volumes"] = [fetch_container.model_volume(serving)]
-    if downloads(serving, entry):
-        pod["initContainers"] = [fetch_container.container(serving, entry, terms)]
-        pod["volumes"] += fetch_container.volumes(entry.want)
-    metadata: Manifest = {"labels": labels.of_server(serving, entry) | source}
-    if annotations := _scraped(ROWS[entry.want.runtime]):
+    if not model_uri.image_path(revision.want.uri):
+        pod["volumes"] = [fetch_container.model_volume(desired)]
+    if downloads(desired, revision):
+        pod["initContainers"] = [fetch_container.container(desired, revision, config)]
+        pod["volumes"] += fetch_container.volumes(revision.want)
+    metadata: Manifest = {"labels": labels.of_server(desired, revision) | source}
+    if annotations := _scraped(RUNTIMES[revision.want.runtime]):
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": pod}
 
 
-def downloads(serving: Serving, entry: Entry) -> bool:
+def downloads(desired: DesiredModel, revision: Revision) -> bool:
     """Return whether each server downloads the model itself, because no PVC holds it."""
-    return serving.storage is None and not model_uri.in_image(entry.want.uri)
+    return desired.storage is None and not model_uri.image_path(revision.want.uri)
 
 
-def patience(serving: Serving, entry: Entry, terms: Terms) -> int:
+def startup_timeout(desired: DesiredModel, revision: Revision, config: ServingConfig) -> int:
     """Return the seconds that a server has to become ready, including its own download."""
-    if not downloads(serving, entry):
-        return terms.progress_seconds
-    known = entry.seconds * _SLOWER or terms.prepare_seconds
-    return terms.progress_seconds + min(known, terms.prepare_seconds)
+    if not downloads(desired, revision):
+        return config.progress_seconds
+    known = revision.seconds * _SLOWER or config.prepare_deadline_seconds
+    return config.progress_seconds + min(known, config.prepare_deadline_seconds)
 
 
-def _near(serving: Serving, entry: Entry, source: dict[str, str]) -> dict[str, str]:
+def _affinity(desired: DesiredModel, revision: Revision, source: dict[str, str]) -> dict[str, str]:
     """Return labels of pods that must share the node, because both mount a ReadWriteOnce PVC.
 
     The model's own PVC takes precedence over the source: with both labels, only pods that have both would match.
     """
-    if serving.storage is not None and not serving.storage.is_shared:
-        return labels.selector(serving)
-    return {} if entry.is_shared else source
+    if desired.storage is not None and not desired.storage.is_shared:
+        return labels.selector(desired)
+    return {} if revision.is_shared else source
 
 
 def _pod(near: dict[str, str]) -> Manifest:
@@ -114,80 +116,80 @@ def _pod(near: dict[str, str]) -> Manifest:
     return found
 
 
-def _validation(serving: Serving, entry: Entry) -> Manifest:
+def _validation(desired: DesiredModel, revision: Revision) -> Manifest:
     mounts = [fetch_container.launcher_mount(), {"name": "scripts", "mountPath": _SCRIPTS, "readOnly": True}]
-    found = _runtime(serving, entry, mounts)
+    found = _runtime(desired, revision, mounts)
     # Without this, early output would come after the final lines, of which only the end is kept.
     found["env"].append({"name": "PYTHONUNBUFFERED", "value": "1"})
     return found | {
         "name": VALIDATION_CONTAINER,
-        "command": ["python3", f"{fetch_container.LAUNCHER}/validate.py", literal(entry.want.script)],
+        "command": ["python3", f"{fetch_container.LAUNCHER_PATH}/validate.py", literal(revision.want.script)],
     }
 
 
-def _server(serving: Serving, entry: Entry, terms: Terms) -> Manifest:
-    want, row = entry.want, ROWS[entry.want.runtime]
-    found = _runtime(serving, entry, []) | {
-        "name": row.container,
-        "args": [literal(word) for word in row.arguments(serving.names.model, model_uri.in_image(want.uri))],
-        "ports": _ports(row),
-        **_probes(row, want, serving.names.model, terms, patience(serving, entry, terms)),
+def _server(desired: DesiredModel, revision: Revision, config: ServingConfig) -> Manifest:
+    spec, runtime = revision.want, RUNTIMES[revision.want.runtime]
+    found = _runtime(desired, revision, []) | {
+        "name": runtime.container,
+        "args": [literal(word) for word in runtime.arguments(desired.names.model, model_uri.image_path(spec.uri))],
+        "ports": _ports(runtime),
+        **_probes(runtime, spec, desired.names.model, config, startup_timeout(desired, revision, config)),
     }
-    if not (row.drains and terms.known(want.image, want.runtime)):
+    if not (runtime.drains and config.matching_runtime(spec.image, spec.runtime)):
         found["lifecycle"] = {"preStop": {"sleep": {"seconds": _DRAIN_SECONDS}}}
     return found
 
 
-def _runtime(serving: Serving, entry: Entry, mounts: list[Manifest]) -> Manifest:
+def _runtime(desired: DesiredModel, revision: Revision, mounts: list[Manifest]) -> Manifest:
     """Return the parts that a server and its validation share: image, environment, resources and model mount."""
-    want = entry.want
-    ours = [{"name": name, "value": literal(value)} for name, value in environment(serving, want).items()]
+    spec = revision.want
+    ours = [{"name": name, "value": literal(value)} for name, value in environment(desired, spec).items()]
     return {
-        "image": want.image,
+        "image": spec.image,
         "imagePullPolicy": "IfNotPresent",
         # Ours come first, so that the user's values can refer to them.
-        "env": [*ours, *want.env],
-        "resources": _resources(want.resources),
+        "env": [*ours, *spec.env],
+        "resources": _resources(spec.resources),
         "securityContext": {"allowPrivilegeEscalation": False},
         # Keeps the end of the log in the pod's status, which outlives the container.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": mounts if model_uri.in_image(want.uri) else [fetch_container.model_mount(entry), *mounts],
+        "volumeMounts": mounts if model_uri.image_path(spec.uri) else [fetch_container.model_mount(revision), *mounts],
     }
 
 
-def environment(serving: Serving, want: Want) -> dict[str, str]:
+def environment(desired: DesiredModel, spec: RevisionSpec) -> dict[str, str]:
     """Return the environment variables that Skysail sets for a server and its validation."""
     return {
-        **ROWS[want.runtime].environment,
-        "MODEL_URI": want.uri,
-        "MODEL_NAME": serving.names.model,
-        "MODEL_VERSION": want.version,
-        "MODEL_PATH": model_uri.in_image(want.uri) or MODELS,
+        **RUNTIMES[spec.runtime].environment,
+        "MODEL_URI": spec.uri,
+        "MODEL_NAME": desired.names.model,
+        "MODEL_VERSION": spec.version,
+        "MODEL_PATH": model_uri.image_path(spec.uri) or MODELS,
     }
 
 
-def _resources(wanted: Mapping[str, Any]) -> Manifest:
+def _resources(desired: Mapping[str, Any]) -> Manifest:
     """Add limits for devices: the API server rejects a request for GPUs without an equal limit."""
-    devices = {name: amount for name, amount in wanted.get("requests", {}).items() if is_device(name)}
-    return {**wanted, "limits": {**devices, **wanted.get("limits", {})}} if devices else {**wanted}
+    devices = {name: amount for name, amount in desired.get("requests", {}).items() if is_extended_resource(name)}
+    return {**desired, "limits": {**devices, **desired.get("limits", {})}} if devices else {**desired}
 
 
-def _ports(row: Row) -> list[Manifest]:
-    named = {HTTP: row.port, GRPC: row.grpc, "metrics": row.metrics[0] if row.metrics else None}
-    if named["metrics"] == row.port:
+def _ports(runtime: ServingRuntime) -> list[Manifest]:
+    named = {HTTP: runtime.port, GRPC: runtime.grpc, "metrics": runtime.metrics[0] if runtime.metrics else None}
+    if named["metrics"] == runtime.port:
         del named["metrics"]
     return [{"name": name, "containerPort": port} for name, port in named.items() if port is not None]
 
 
-def _probes(row: Row, want: Want, model: str, terms: Terms, seconds: int) -> Manifest:
+def _probes(runtime: ServingRuntime, spec: RevisionSpec, model: str, config: ServingConfig, seconds: int) -> Manifest:
     """Return the probes.
 
     The startup probe allows as much time as the rollout: its deadline explains more than a killed container. A busy
     server must not count as dead.
     """
-    ready: Manifest = {"httpGet": {"path": want.ready or row.ready_path(model), "port": HTTP}}
-    has_path = row.live and terms.known(want.image, want.runtime)
-    live: Manifest = {"httpGet": {"path": row.live, "port": HTTP}} if has_path else {"tcpSocket": {"port": HTTP}}
+    ready: Manifest = {"httpGet": {"path": spec.ready or runtime.ready_path(model), "port": HTTP}}
+    has_path = runtime.live and config.matching_runtime(spec.image, spec.runtime)
+    live: Manifest = {"httpGet": {"path": runtime.live, "port": HTTP}} if has_path else {"tcpSocket": {"port": HTTP}}
     timing = {"timeoutSeconds": _PROBE_TIMEOUT_SECONDS}
     tries = math.ceil(seconds / _STARTUP_PERIOD_SECONDS)
     return {
@@ -197,8 +199,8 @@ def _probes(row: Row, want: Want, model: str, terms: Terms, seconds: int) -> Man
     }
 
 
-def _scraped(row: Row) -> dict[str, str]:
-    if row.metrics is None:
+def _scraped(runtime: ServingRuntime) -> dict[str, str]:
+    if runtime.metrics is None:
         return {}
-    port, path = row.metrics
+    port, path = runtime.metrics
     return {Annotation.SCRAPE: "true", Annotation.SCRAPE_PORT: str(port), Annotation.SCRAPE_PATH: path}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from skysail.core.actions import Action, Apply, Delete, Owner, Patch
+from skysail.core.actions import Action, Apply, Delete, Owner, PatchSpec
 from skysail.kinds.serving.children import manifests
 from skysail.kinds.serving.plan import target_revision
 from skysail.kinds.serving.plan.target_revision import Target
 from skysail.kinds.serving.snapshot import Snapshot
-from skysail.kinds.serving.spec.desired import Fixed
-from skysail.kinds.serving.spec.revisions import Entry, Outcome
+from skysail.kinds.serving.spec.desired import FixedScale
+from skysail.kinds.serving.spec.revisions import Outcome, Revision
 from skysail.kube.api.resources import (
     CONTROLLER_REVISION,
     DEPLOYMENT,
@@ -26,111 +26,117 @@ Actions = tuple[Action, ...]
 _HISTORY = 10
 
 
-def servers(snapshot: Snapshot, entry: Entry | None) -> Actions:
+def deploy(snapshot: Snapshot, revision: Revision | None) -> Actions:
     """Return the actions that serve a revision; none without a revision."""
-    if entry is None:
+    if revision is None:
         return ()
-    manifest = manifests.deployment(snapshot.serving, entry, snapshot.terms)
-    made = Apply(DEPLOYMENT, manifest, owner(snapshot), is_kept=True)
+    manifest = manifests.deployment(snapshot.serving, revision, snapshot.config)
+    apply = Apply(DEPLOYMENT, manifest, owner(snapshot), enforce=True)
     # Scale first: the patch is bound to the Deployment as it was read, and the apply changes that.
-    return (*_doors(snapshot, entry), *_scaled(snapshot), made, *_scaler(snapshot))
+    return (*_services(snapshot, revision), *_scaled(snapshot), apply, *_scaler(snapshot))
 
 
-def recorded(snapshot: Snapshot, entry: Entry) -> Actions:
+def record_revision(snapshot: Snapshot, entry: Revision) -> Actions:
     """Store a revision in the history.
 
     Replace an unreadable one or one whose content is lost, as none can be edited.
     """
-    manifest = manifests.revision(snapshot.serving, entry)
+    manifest = manifests.controller_revision(snapshot.serving, entry)
     name = manifest["metadata"]["name"]
-    stored = [*(each.object for each in snapshot.history if each.hash == entry.hash), *snapshot.strays]
+    stored = [*(each.object for each in snapshot.history if each.hash == entry.hash), *snapshot.unlisted_revisions]
     spoilt = [each for each in stored if each is not None and each.metadata.name == name]
-    made = Apply(CONTROLLER_REVISION, manifest, owner(snapshot), only_once=True)
-    return (*(Delete(CONTROLLER_REVISION, each) for each in spoilt), made)
+    apply = Apply(CONTROLLER_REVISION, manifest, owner(snapshot), only_if_absent=True)
+    return (*(Delete(CONTROLLER_REVISION, each) for each in spoilt), apply)
 
 
-def grown(snapshot: Snapshot) -> Actions:
+def expand_pvc(snapshot: Snapshot) -> Actions:
     """Expand the PVC if the spec asks for more. Only a bound PVC can grow."""
-    storage, claim = snapshot.serving.storage, snapshot.claim
-    if storage is None or claim is None or not claim.is_bound or claim.metadata.is_deleting:
+    model_storage, pvc = snapshot.serving.storage, snapshot.claim
+    if model_storage is None or pvc is None or not pvc.is_bound or pvc.metadata.is_deleting:
         return ()
-    if not claim.is_below(storage.size):
+    if not pvc.requests_less_than(model_storage.size):
         return ()
-    return (Patch(PERSISTENT_VOLUME_CLAIM, claim, {"resources": {"requests": {"storage": storage.size}}}),)
+    return (PatchSpec(PERSISTENT_VOLUME_CLAIM, pvc, {"resources": {"requests": {"storage": model_storage.size}}}),)
 
 
-def renewed(snapshot: Snapshot, wanted: Target, entry: Entry) -> Entry:
+def renumber(snapshot: Snapshot, target: Target, entry: Revision) -> Revision:
     """Return the entry with the next number if it is served again after a later one.
 
     A failed revision was not served, and a number named in spec.rollbackTo keeps its meaning.
     """
     was_followed = any(each.number > entry.number and each.outcome == "served" for each in snapshot.history)
-    if wanted.is_pinned or not was_followed:
+    if target.is_pinned or not was_followed:
         return entry
     return msgspec.structs.replace(entry, number=max(each.number for each in snapshot.history) + 1)
 
 
-def marked(snapshot: Snapshot, entry: Entry, outcome: Outcome) -> Actions:
+def mark_outcome(snapshot: Snapshot, entry: Revision, outcome: Outcome) -> Actions:
     """Store the outcome and the number of a revision, if they changed."""
     stored = {(each.hash, each.number, each.outcome) for each in snapshot.history}
     if (entry.hash, entry.number, outcome) in stored:
         return ()
-    manifest = manifests.revision(snapshot.serving, msgspec.structs.replace(entry, outcome=outcome))
+    manifest = manifests.controller_revision(snapshot.serving, msgspec.structs.replace(entry, outcome=outcome))
     return (Apply(CONTROLLER_REVISION, manifest, owner(snapshot)),)
 
 
-def forgiven(snapshot: Snapshot, wanted: Target) -> Actions:
+def reset_failed(snapshot: Snapshot, target: Target) -> Actions:
     """Reset failed revisions that are not the target, so that they can be tried again later."""
-    others = [entry for entry in snapshot.history if entry.outcome == "failed" and entry.hash != wanted.hash]
-    return tuple(action for entry in others for action in marked(snapshot, entry, ""))
+    others = [
+        revision for revision in snapshot.history if revision.outcome == "failed" and revision.hash != target.hash
+    ]
+    return tuple(action for revision in others for action in mark_outcome(snapshot, revision, ""))
 
 
-def pruned(snapshot: Snapshot, wanted: Target) -> Actions:
+def prune_history(snapshot: Snapshot, target: Target) -> Actions:
     """Delete surplus revisions: failed ones first, then the oldest; never the target or the last served one."""
     last = target_revision.served(snapshot)
-    kept = {wanted.hash, last.hash if last is not None else ""}
+    kept = {target.hash, last.hash if last is not None else ""}
     old = sorted(
-        (entry for entry in snapshot.history if entry.hash not in kept),
-        key=lambda entry: (entry.outcome == "served", entry.number),
+        (revision for revision in snapshot.history if revision.hash not in kept),
+        key=lambda revision: (revision.outcome == "served", revision.number),
     )
     spare = old[: max(len(snapshot.history) - _HISTORY, 0)]
-    stored = [entry.object for entry in spare if entry.object is not None and not entry.object.metadata.is_deleting]
+    stored = [
+        revision.object
+        for revision in spare
+        if revision.object is not None and not revision.object.metadata.is_deleting
+    ]
     return tuple(Delete(CONTROLLER_REVISION, each) for each in stored)
 
 
-def cleared(snapshot: Snapshot, wanted: Target) -> Actions:
+def cancel_obsolete_job(snapshot: Snapshot, target: Target) -> Actions:
     """Stop the download of a revision that is not the target any more."""
-    is_other = snapshot.job is not None and snapshot.job.revision != wanted.hash
-    return ended(snapshot) if is_other else ()
+    is_other = snapshot.job is not None and snapshot.job.revision != target.hash
+    return delete_job(snapshot) if is_other else ()
 
 
-def ended(snapshot: Snapshot) -> Actions:
+def delete_job(snapshot: Snapshot) -> Actions:
     """Delete the Job in the foreground: it stays until its pods are gone, so that none of them writes any more."""
     job = snapshot.job
-    return () if job is None or job.metadata.is_deleting else (Delete(JOB, job, children_first=True),)
+    return () if job is None or job.metadata.is_deleting else (Delete(JOB, job, foreground=True),)
 
 
-def is_rolled_out(snapshot: Snapshot, entry: Entry) -> bool:
+def is_rolled_out(snapshot: Snapshot, revision: Revision) -> bool:
     """Return whether all servers run this revision and are available."""
     deployment = snapshot.deployment
-    return deployment is not None and deployment.revision == entry.hash and deployment.is_rolled_out
+    return deployment is not None and deployment.revision == revision.hash and deployment.is_rolled_out
 
 
 def owner(snapshot: Snapshot) -> Owner:
     return Owner(snapshot.serving.kind.resource, snapshot.object)
 
 
-def _doors(snapshot: Snapshot, entry: Entry) -> Actions:
-    is_alone, before = is_rolled_out(snapshot, entry), target_revision.served(snapshot)
+def _services(snapshot: Snapshot, revision: Revision) -> Actions:
+    is_alone, previous = is_rolled_out(snapshot, revision), target_revision.served(snapshot)
     if snapshot.predecessor is not None and not is_alone:
         # Until ours are available, the Services must route to the previous operator's servers.
         return ()
-    others = None if is_alone or before is None else before.want
-    wanted = manifests.services(snapshot.serving, entry.want, others)
-    names = {manifest["metadata"]["name"] for manifest in wanted}
+    others = None if is_alone or previous is None else previous.want
+    desired = manifests.services(snapshot.serving, revision.want, others)
+    names = {manifest["metadata"]["name"] for manifest in desired}
     spare = [each for each in snapshot.services if each.metadata.name not in names and not each.metadata.is_deleting]
-    made = tuple(Apply(SERVICE, manifest, owner(snapshot), is_kept=True) for manifest in wanted)
-    return (*(Delete(SERVICE, each) for each in spare), *made)
+    applies = tuple(Apply(SERVICE, manifest, owner(snapshot), enforce=True) for manifest in desired)
+    return (*(Delete(SERVICE, each) for each in spare), *applies)
 
 
 def _scaled(snapshot: Snapshot) -> Actions:
@@ -138,9 +144,9 @@ def _scaled(snapshot: Snapshot) -> Actions:
     deployment, scale = snapshot.deployment, snapshot.serving.scale
     if deployment is None or deployment.metadata.is_deleting or snapshot.autoscaler is not None:
         return ()
-    if not isinstance(scale, Fixed) or deployment.spec.replicas == scale.replicas:
+    if not isinstance(scale, FixedScale) or deployment.spec.replicas == scale.replicas:
         return ()
-    return (Patch(DEPLOYMENT, deployment, {"replicas": scale.replicas}),)
+    return (PatchSpec(DEPLOYMENT, deployment, {"replicas": scale.replicas}),)
 
 
 def _scaler(snapshot: Snapshot) -> Actions:

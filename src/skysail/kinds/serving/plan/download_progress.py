@@ -18,11 +18,11 @@ from skysail.kinds.serving.snapshot import Snapshot
 _MOMENT = timedelta(seconds=3)
 # Intervals for reading the log (and writing the status for it) and for asking why a pod does not start. They grow with
 # the waiting time, so that a thousand waiting models cost little.
-_SOONEST = timedelta(seconds=10)
+_MIN_INTERVAL = timedelta(seconds=10)
 _LATEST_PROGRESS = timedelta(minutes=1)
 _LATEST_WORD = timedelta(minutes=5)
-_MOST_SECONDS = 2**31 - 1
-_MOST_BYTES = 2**53 - 1
+_MAX_SECONDS = 2**31 - 1
+_MAX_BYTES = 2**53 - 1
 
 
 class _Progress(msgspec.Struct, frozen=True):
@@ -33,27 +33,27 @@ class _Progress(msgspec.Struct, frozen=True):
     seconds_left: float | None = None
 
 
-def download(line: str, now: datetime) -> Download | None:
+def parse(line: str, now: datetime) -> Download | None:
     """Return the progress in a log line, or None if the line is something else."""
     try:
-        told = untrusted_json.read(line.strip(), _Progress)
-    except untrusted_json.Unreadable:
+        reported = untrusted_json.decode(line.strip(), _Progress)
+    except untrusted_json.InvalidJson:
         return None
-    here, total = min(max(told.bytes, 0), _MOST_BYTES), told.total
-    is_known = total is not None and here <= total <= _MOST_BYTES and total > 0
-    left = told.seconds_left
+    here, total = min(max(reported.bytes, 0), _MAX_BYTES), reported.total
+    is_known = total is not None and here <= total <= _MAX_BYTES and total > 0
+    seconds_left = reported.seconds_left
     return Download(
         bytes=here,
         total=total if is_known else None,
         percent=here * 100 // total if total is not None and is_known else None,
-        remaining_seconds=int(left) if left is not None and 0 <= left <= _MOST_SECONDS else None,
+        remaining_seconds=int(seconds_left) if seconds_left is not None and 0 <= seconds_left <= _MAX_SECONDS else None,
         last_updated_time=timestamp(now),
     )
 
 
 def is_due(snapshot: Snapshot, pod: Pod, revision: str) -> bool:
     """Return whether to read the progress of the download in this pod."""
-    if is_brief(snapshot, pod):
+    if is_too_short(snapshot, pod):
         return False
     status = snapshot.object.status
     known = status.download.last_updated_time if status.download is not None else None
@@ -63,18 +63,18 @@ def is_due(snapshot: Snapshot, pod: Pod, revision: str) -> bool:
     return elapsed >= _until_progress(_lasts(snapshot, pod) - elapsed)
 
 
-def is_brief(snapshot: Snapshot, pod: Pod) -> bool:
+def is_too_short(snapshot: Snapshot, pod: Pod) -> bool:
     """Return whether the download started only a moment ago."""
     return _lasts(snapshot, pod) < _MOMENT
 
 
 def awaits_volume(snapshot: Snapshot, pod: Pod) -> bool:
     """Return whether the pod is unscheduled because its PVC was created only just now."""
-    is_new = _since(snapshot, pod.metadata.creation_timestamp) < _SOONEST
-    return is_new and snapshot.claim is not None and pod.unscheduled is not None
+    is_new = _since(snapshot, pod.metadata.creation_timestamp) < _MIN_INTERVAL
+    return is_new and snapshot.claim is not None and pod.unscheduled_condition is not None
 
 
-def until_asked(snapshot: Snapshot, pods: tuple[Pod, ...]) -> float | None:
+def next_poll(snapshot: Snapshot, pods: tuple[Pod, ...]) -> float | None:
     """Return the seconds until the next read of the progress or the pending reason; None if a watch reports all.
 
     Without a pod, the time counts from the creation of the Job.
@@ -84,15 +84,15 @@ def until_asked(snapshot: Snapshot, pods: tuple[Pod, ...]) -> float | None:
         ran = _lasts(snapshot, loading)
         return (_MOMENT - ran if ran < _MOMENT else _until_progress(ran)).total_seconds()
     new = next((pod for pod in pods if awaits_volume(snapshot, pod)), None)
-    waits = next(iter(pod_pending.starting(pods)), new) or (snapshot.job if not pods else None)
+    waits = next(iter(pod_pending.starting_pods(pods)), new) or (snapshot.job if not pods else None)
     if waits is None and pods:
         return None
     waited = _since(snapshot, waits.metadata.creation_timestamp) if waits is not None else timedelta()
-    return min(max(waited / 2, _SOONEST), _LATEST_WORD).total_seconds()
+    return min(max(waited / 2, _MIN_INTERVAL), _LATEST_WORD).total_seconds()
 
 
 def _until_progress(ran: timedelta) -> timedelta:
-    return min(max(ran / 10, _SOONEST), _LATEST_PROGRESS)
+    return min(max(ran / 10, _MIN_INTERVAL), _LATEST_PROGRESS)
 
 
 def _lasts(snapshot: Snapshot, pod: Pod) -> timedelta:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
 from skysail.core import conditions, pod_pending
-from skysail.core.pod_pending import Wait
+from skysail.core.pod_pending import PendingReason
 from skysail.kinds.serving.api.types import Download
 from skysail.kinds.serving.children.fetch_container import NAME as FETCH
 from skysail.kinds.serving.children.pod_templates import VALIDATION_CONTAINER
@@ -16,116 +16,119 @@ from skysail.kinds.serving.objects import Pod, newest
 from skysail.kinds.serving.plan import download_progress, failure, rollout_deadline
 from skysail.kinds.serving.plan.target_revision import Target
 from skysail.kinds.serving.snapshot import Snapshot
-from skysail.kinds.serving.spec.revisions import Entry
-from skysail.kinds.serving.spec.runtimes import ROWS
+from skysail.kinds.serving.spec.revisions import Revision
+from skysail.kinds.serving.spec.runtimes import RUNTIMES
 
-STARTS = Wait(Reason.DOWNLOADING, "The download is starting.")
-MADE = Wait(Reason.VOLUME_UNAVAILABLE, "The model's PVC is being provisioned.")
-DOWNLOADS_AGAIN = Wait(Reason.ROLLING_OUT, "A server is downloading the model.")
+JOB_STARTING = PendingReason(Reason.DOWNLOADING, "The download is starting.")
+PVC_CREATED = PendingReason(Reason.VOLUME_UNAVAILABLE, "The model's PVC is being provisioned.")
+DOWNLOADS_AGAIN = PendingReason(Reason.ROLLING_OUT, "A server is downloading the model.")
 # A server normally becomes ready within this time; later its state is worth a message.
 _SILENCE = timedelta(minutes=1)
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _THOUSAND = 1000
 
 
-def for_download(snapshot: Snapshot, wanted: Target) -> Wait:
+def download_pending(snapshot: Snapshot, target: Target) -> PendingReason:
     """Return the pending reason of the prepare pod."""
-    pod = newest(pod for pod in snapshot.preparing(wanted.hash) if not pod.metadata.is_deleting)
+    pod = newest(pod for pod in snapshot.preparing(target.hash) if not pod.metadata.is_deleting)
     is_bound = snapshot.claim is None or snapshot.claim.is_bound
-    starts = STARTS if is_bound else MADE
+    starts = JOB_STARTING if is_bound else PVC_CREATED
     if pod is None:
-        return starts if snapshot.complaint is None else pod_pending.refused(snapshot.complaint)
+        return starts if snapshot.create_failure is None else pod_pending.creation_rejected(snapshot.create_failure)
     validation = pod.container(VALIDATION_CONTAINER)
     if validation is not None and validation.state.running is not None:
         return _validates(snapshot, validation.started_at)
-    keeps = pod_pending.obstacle(pod, "The download", told=snapshot.obstacle, before=_before(snapshot))
+    keeps = pod_pending.pending_reason(pod, "The download", event=snapshot.pod_event, previous=_before(snapshot))
     if keeps is not None:
         is_made = keeps.reason == Reason.VOLUME_UNAVAILABLE and download_progress.awaits_volume(snapshot, pod)
-        return MADE if is_made else keeps
+        return PVC_CREATED if is_made else keeps
     fetch = pod.container(FETCH)
     if fetch is not None and fetch.state.terminated is not None:
-        return _as_before(snapshot, wanted)
-    if fetch is None or fetch.state.running is None or download_progress.is_brief(snapshot, pod):
+        return _as_before(snapshot, target)
+    if fetch is None or fetch.state.running is None or download_progress.is_too_short(snapshot, pod):
         return starts
-    return Wait(Reason.DOWNLOADING, _so_far(snapshot))
+    return PendingReason(Reason.DOWNLOADING, _so_far(snapshot))
 
 
-def _validates(snapshot: Snapshot, since: str | None) -> Wait:
-    limit = snapshot.terms.prepare_seconds
+def _validates(snapshot: Snapshot, since: str | None) -> PendingReason:
+    limit = snapshot.config.prepare_deadline_seconds
     if since:
         message = (
-            f"The validation script has been running since {since}. The setting prepare_seconds limits download and "
+            f"The validation script has been running since {since}. The setting prepare_deadline_seconds limits "
+            "download and "
             f"validation to {limit} s."
         )
     else:
         message = (
-            "The validation script is running. The setting prepare_seconds limits download and validation to "
+            "The validation script is running. The setting prepare_deadline_seconds limits download and validation to "
             f"{limit} s."
         )
-    return Wait(Reason.VALIDATING, message)
+    return PendingReason(Reason.VALIDATING, message)
 
 
-def for_servers(snapshot: Snapshot, entry: Entry) -> Wait:
+def rollout_pending(snapshot: Snapshot, revision: Revision) -> PendingReason:
     """Return the pending reason of the servers of a revision."""
     deployment = snapshot.deployment
-    start = Wait(Reason.ROLLING_OUT, f"The servers of revision {entry.number} are starting.")
-    if deployment is None or deployment.revision != entry.hash:
+    start = PendingReason(Reason.ROLLING_OUT, f"The servers of revision {revision.number} are starting.")
+    if deployment is None or deployment.revision != revision.hash:
         return start
-    pods = snapshot.serving_pods(entry.hash)
-    late = [pod for pod in pods if not pod.is_ready]
-    if deployment.refusal is not None and len(pods) < deployment.spec.replicas:
-        return pod_pending.refused(deployment.refusal)
-    for pod in late:
-        crash = failure.crashed(snapshot, entry, pod)
-        if crash is not None:
-            return Wait(Reason.CRASH_LOOP, f"{crash.message} The container is restarted.")
+    pods = snapshot.serving_pods(revision.hash)
+    overdue_pods = [pod for pod in pods if not pod.is_ready]
+    if deployment.replica_failure is not None and len(pods) < deployment.spec.replicas:
+        return pod_pending.creation_rejected(deployment.replica_failure)
+    for pod in overdue_pods:
+        container_crash = failure.crashed(snapshot, revision, pod)
+        if container_crash is not None:
+            return PendingReason(Reason.CRASH_LOOP, f"{container_crash.message} The container is restarted.")
         who = f"Server {pod.metadata.name}"
-        keeps = pod_pending.obstacle(pod, who, told=snapshot.obstacle, before=_before(snapshot))
+        keeps = pod_pending.pending_reason(pod, who, event=snapshot.pod_event, previous=_before(snapshot))
         if keeps is not None:
             return keeps
-    ready = len(pods) - len(late)
+    ready = len(pods) - len(overdue_pods)
     if ready:
-        told = f"{ready} of {deployment.spec.replicas} servers of revision {entry.number} are ready."
-        return Wait(Reason.ROLLING_OUT, told)
-    return _without_word(snapshot, entry, late) or start
+        message = f"{ready} of {deployment.spec.replicas} servers of revision {revision.number} are ready."
+        return PendingReason(Reason.ROLLING_OUT, message)
+    return _without_word(snapshot, revision, overdue_pods) or start
 
 
-def _without_word(snapshot: Snapshot, entry: Entry, late: list[Pod]) -> Wait | None:
+def _without_word(snapshot: Snapshot, revision: Revision, overdue_pods: list[Pod]) -> PendingReason | None:
     """Return the pending reason if no server is ready and no pod reports a reason; None if there is none."""
-    if any(pod.is_downloading for pod in late):
+    if any(pod.is_downloading for pod in overdue_pods):
         return DOWNLOADS_AGAIN
-    return next((wait for pod in late if (wait := _silent(snapshot, entry, pod)) is not None), None)
+    return next((pending for pod in overdue_pods if (pending := _silent(snapshot, revision, pod)) is not None), None)
 
 
-def until_silent(snapshot: Snapshot, pods: Iterable[Pod]) -> float | None:
+def until_unresponsive(snapshot: Snapshot, pods: Iterable[Pod]) -> float | None:
     """Return the seconds until a running server counts as silent; None if all have had their time."""
-    servers = [pod for pod in pods if pod.serves and not pod.is_ready and pod.unscheduled is None]
-    running = [row.started_at for pod in servers for row in pod.containers if row.state.running is not None]
+    servers = [pod for pod in pods if pod.serves and not pod.is_ready and pod.unscheduled_condition is None]
+    running = [
+        container.started_at for pod in servers for container in pod.containers if container.state.running is not None
+    ]
     left = [_SILENCE - (snapshot.now - datetime.fromisoformat(since)) for since in running if since]
     return min((each.total_seconds() + 1 for each in left if each > timedelta()), default=None)
 
 
-def _silent(snapshot: Snapshot, entry: Entry, pod: Pod) -> Wait | None:
+def _silent(snapshot: Snapshot, revision: Revision, pod: Pod) -> PendingReason | None:
     """Return the pending reason of a server that has run for a while without becoming ready, or None."""
-    row = pod.container(ROWS[entry.want.runtime].container)
-    since = row.started_at if row is not None else None
+    container = pod.container(RUNTIMES[revision.want.runtime].container)
+    since = container.started_at if container is not None else None
     if since is None or snapshot.now - datetime.fromisoformat(since) < _SILENCE:
         return None
     message = (
         f"Server {pod.metadata.name} has been running since {since} and is not ready at "
-        f"{rollout_deadline.place(snapshot, entry)}: check its log."
+        f"{rollout_deadline.readiness_endpoint(snapshot, revision)}: check its log."
     )
-    return Wait(Reason.ROLLING_OUT, message)
+    return PendingReason(Reason.ROLLING_OUT, message)
 
 
-def _as_before(snapshot: Snapshot, wanted: Target) -> Wait:
+def _as_before(snapshot: Snapshot, target: Target) -> PendingReason:
     """Return the previous pending reason: the download has finished, and its result follows in a moment."""
     status = snapshot.object.status
-    said = conditions.find(status.conditions, Type.PROGRESSING)
+    condition = conditions.find_condition(status.conditions, Type.PROGRESSING)
     known = {reason.value: reason for reason in (Reason.DOWNLOADING, Reason.VALIDATING)}
-    if said is None or status.candidate != wanted.hash or said.reason not in known:
-        return STARTS
-    return Wait(known[said.reason], said.message)
+    if condition is None or status.candidate != target.hash or condition.reason not in known:
+        return JOB_STARTING
+    return PendingReason(known[condition.reason], condition.message)
 
 
 def size(amount: int) -> str:
@@ -146,5 +149,5 @@ def _so_far(snapshot: Snapshot) -> str:
 
 
 def _before(snapshot: Snapshot) -> str:
-    found = conditions.find(snapshot.object.status.conditions, Type.PROGRESSING)
-    return found.message if found is not None else ""
+    condition = conditions.find_condition(snapshot.object.status.conditions, Type.PROGRESSING)
+    return condition.message if condition is not None else ""

@@ -7,93 +7,97 @@ import msgspec
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
 from skysail.core.actions import Create, Plan
-from skysail.core.pod_pending import Wait
+from skysail.core.pod_pending import PendingReason
 from skysail.kinds.serving.api.types import Failure
 from skysail.kinds.serving.children import manifests
 from skysail.kinds.serving.objects import Job
 from skysail.kinds.serving.plan import child_actions, failure, model_state, pending, target_revision
 from skysail.kinds.serving.plan.child_actions import Actions
-from skysail.kinds.serving.plan.failure import Mishap, Prepared
-from skysail.kinds.serving.plan.status import Fact, View, again, named
+from skysail.kinds.serving.plan.failure import FetchResult, RevisionFailure
+from skysail.kinds.serving.plan.status import ConditionValue, ModelState, retry_hint, revision_name
 from skysail.kinds.serving.plan.target_revision import Target
 from skysail.kinds.serving.snapshot import Snapshot
-from skysail.kinds.serving.spec.revisions import Entry
+from skysail.kinds.serving.spec.revisions import Revision
 from skysail.kube.api.resources import JOB, PERSISTENT_VOLUME_CLAIM
 
-_OTHER = Wait(Reason.DOWNLOADING, "The download of another revision is being stopped first.")
-_ENDS = Wait(Reason.DOWNLOADING, "The download has finished and its result is being read.")
-_BEFORE = Wait(Reason.DOWNLOADING, "A pod of an earlier download must terminate first.")
-_GOES = Wait(
+_OTHER = PendingReason(Reason.DOWNLOADING, "The download of another revision is being stopped first.")
+_ENDS = PendingReason(Reason.DOWNLOADING, "The download has finished and its result is being read.")
+_BEFORE = PendingReason(Reason.DOWNLOADING, "A pod of an earlier download must terminate first.")
+_GOES = PendingReason(
     Reason.VOLUME_UNAVAILABLE,
     "The model's PVC is being deleted and will be recreated. Servers that mount it delay the deletion: set "
     "spec.replicas to 0 until it is gone.",
 )
-_CHANGED = Wait(Reason.DOWNLOADING, "Settings or the size of the PVC changed, so the download is retried.")
-_LOST = Wait(Reason.DOWNLOADING, "The download pod was deleted before its digest was recorded; downloading again.")
+_CHANGED = PendingReason(Reason.DOWNLOADING, "Settings or the size of the PVC changed, so the download is retried.")
+_LOST = PendingReason(
+    Reason.DOWNLOADING, "The download pod was deleted before its digest was recorded; downloading again."
+)
 
 
-def prepare(snapshot: Snapshot, wanted: Target) -> Plan:
+def plan_prepare(snapshot: Snapshot, target: Target) -> Plan:
     job = snapshot.job
     if job is None:
-        return _begin(snapshot, wanted)
-    if job.revision != wanted.hash or job.metadata.is_deleting or _is_of_another_claim(snapshot, job):
-        return _under_way(snapshot, wanted, pending.STARTS if job.is_over else _OTHER, child_actions.ended(snapshot))
+        return _start(snapshot, target)
+    if job.revision != target.hash or job.metadata.is_deleting or _is_of_another_claim(snapshot, job):
+        return _in_progress(
+            snapshot, target, pending.JOB_STARTING if job.is_over else _OTHER, child_actions.delete_job(snapshot)
+        )
     if not job.is_over:
-        return _under_way(snapshot, wanted, pending.for_download(snapshot, wanted))
+        return _in_progress(snapshot, target, pending.download_pending(snapshot, target))
     if not job.is_complete and _is_otherwise_now(snapshot, job):
-        return _under_way(snapshot, wanted, _CHANGED, child_actions.ended(snapshot))
+        return _in_progress(snapshot, target, _CHANGED, child_actions.delete_job(snapshot))
     if not job.is_complete:
-        return _not_prepared(snapshot, wanted, failure.of_preparation(snapshot, job))
-    return _done(snapshot, wanted, job)
+        return _not_prepared(snapshot, target, failure.prepare_failure(snapshot, job))
+    return _done(snapshot, target, job)
 
 
 def _is_of_another_claim(snapshot: Snapshot, job: Job) -> bool:
     """Return whether the PVC was recreated after this Job, so that its download is lost."""
     if snapshot.serving.storage is None:
         return False
-    claim = snapshot.claim
-    return claim is None or (job.metadata.creation_timestamp or "") < (claim.metadata.creation_timestamp or "")
+    pvc = snapshot.claim
+    return pvc is None or (job.metadata.creation_timestamp or "") < (pvc.metadata.creation_timestamp or "")
 
 
 def _is_otherwise_now(snapshot: Snapshot, job: Job) -> bool:
     """Return whether the cause of the failure may be gone. A larger size counts once the PVC has grown."""
-    storage, claim = snapshot.serving.storage, snapshot.claim
-    has_room = storage is None or (claim is not None and claim.has(storage.size))
-    return has_room and job.circumstances != manifests.circumstances(snapshot.serving, snapshot.terms)
+    model_storage, pvc = snapshot.serving.storage, snapshot.claim
+    has_room = model_storage is None or (pvc is not None and pvc.has_capacity(model_storage.size))
+    return has_room and job.circumstances != manifests.prepare_config_hash(snapshot.serving, snapshot.config)
 
 
-def _done(snapshot: Snapshot, wanted: Target, job: Job) -> Plan:
-    pods = snapshot.preparing(wanted.hash)
-    pod = failure.ended_well(pods)
+def _done(snapshot: Snapshot, target: Target, job: Job) -> Plan:
+    pods = snapshot.preparing(target.hash)
+    pod = failure.succeeded_pod(pods)
     if pod is None:
         # The pod may have finished without the cache knowing: treat it as neither running nor deleted.
-        is_gone = all(each.is_over for each in pods)
-        return _under_way(snapshot, wanted, *((_LOST, child_actions.ended(snapshot)) if is_gone else (_ENDS,)))
-    found = failure.prepared(pod)
-    if found is None:
-        return _not_prepared(snapshot, wanted, failure.of_silence(snapshot, job, pod))
-    return _found_good(snapshot, wanted, found)
+        is_gone = all(each.is_finished for each in pods)
+        return _in_progress(snapshot, target, *((_LOST, child_actions.delete_job(snapshot)) if is_gone else (_ENDS,)))
+    result = failure.prepared(pod)
+    if result is None:
+        return _not_prepared(snapshot, target, failure.missing_digest(snapshot, job, pod))
+    return _succeeded(snapshot, target, result)
 
 
-def _begin(snapshot: Snapshot, wanted: Target) -> Plan:
-    digest = wanted.lost.digest if wanted.lost is not None and wanted.is_pinned else ""
+def _start(snapshot: Snapshot, target: Target) -> Plan:
+    digest = target.lost.digest if target.lost is not None and target.is_pinned else ""
     is_shared = _has_shared_source(snapshot)
     job = manifests.prepare_job(
-        snapshot.serving, wanted.want, _kept(snapshot), snapshot.terms, digest=digest, is_shared=is_shared
+        snapshot.serving, target.want, _kept(snapshot), snapshot.config, digest=digest, is_shared=is_shared
     )
     if job is None:
-        return _found_good(snapshot, wanted, Prepared())
-    if any(pod.prepares and not pod.is_over for pod in snapshot.pods):
-        return _under_way(snapshot, wanted, _BEFORE)
+        return _succeeded(snapshot, target, FetchResult())
+    if any(pod.prepares and not pod.is_finished for pod in snapshot.pods):
+        return _in_progress(snapshot, target, _BEFORE)
     if snapshot.claim is not None and snapshot.claim.metadata.is_deleting:
-        return _under_way(snapshot, wanted, _GOES)
-    owner, claim = child_actions.owner(snapshot), manifests.claim(snapshot.serving)
+        return _in_progress(snapshot, target, _GOES)
+    owner, claim = child_actions.owner(snapshot), manifests.pvc(snapshot.serving)
     made: Actions = (Create(JOB, job, owner),)
     if claim is not None:
         made = (Create(PERSISTENT_VOLUME_CLAIM, claim, owner), *made)
     is_first = claim is not None and snapshot.claim is None
-    wait = pending.MADE if is_first else pending.STARTS
-    return _under_way(snapshot, wanted, wait, made)
+    pending_reason = pending.PVC_CREATED if is_first else pending.JOB_STARTING
+    return _in_progress(snapshot, target, pending_reason, made)
 
 
 def _has_shared_source(snapshot: Snapshot) -> bool:
@@ -101,102 +105,108 @@ def _has_shared_source(snapshot: Snapshot) -> bool:
 
     A missing PVC counts as not shared: its pods then share a node, which every PVC allows.
     """
-    return snapshot.source is not None and snapshot.source.is_shared
+    return snapshot.source is not None and snapshot.source.is_multi_node
 
 
 def _kept(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the revisions whose folders stay on the PVC: the history, and those of servers that left the history."""
     servers = {pod.revision for pod in snapshot.pods if pod.serves}
     aimed_at = {snapshot.deployment.revision} if snapshot.deployment is not None else set()
-    return tuple(sorted({entry.hash for entry in snapshot.history} | servers | aimed_at))
+    return tuple(sorted({revision.hash for revision in snapshot.history} | servers | aimed_at))
 
 
-def _under_way(snapshot: Snapshot, wanted: Target, wait: Wait, actions: Actions = ()) -> Plan:
-    view = model_state.preparing(snapshot, wanted, wait)
-    kept = child_actions.servers(snapshot, view.served)
-    return model_state.told(
-        snapshot, wanted, view, (*actions, *kept), look_again=model_state.until_asked(snapshot, wanted)
+def _in_progress(snapshot: Snapshot, target: Target, pending: PendingReason, actions: Actions = ()) -> Plan:
+    state = model_state.preparing(snapshot, target, pending)
+    kept = child_actions.deploy(snapshot, state.served)
+    return model_state.to_plan(
+        snapshot, target, state, (*actions, *kept), look_again=model_state.until_asked(snapshot, target)
     )
 
 
-def _found_good(snapshot: Snapshot, wanted: Target, found: Prepared) -> Plan:
+def _succeeded(snapshot: Snapshot, target: Target, result: FetchResult) -> Plan:
     """Record the revision in the history. The next reconcile creates its servers, after the preflight."""
-    entry = Entry(
-        number=_number(snapshot, wanted, found),
-        hash=wanted.hash,
-        want=wanted.want,
-        digest=found.digest,
-        bytes=found.bytes,
-        files=found.files,
+    revision = Revision(
+        number=_number(snapshot, target, result),
+        hash=target.hash,
+        want=target.want,
+        digest=result.digest,
+        bytes=result.bytes,
+        files=result.files,
         claim=snapshot.claim.metadata.uid if snapshot.claim is not None else "",
-        seconds=found.seconds,
+        seconds=result.seconds,
         is_shared=_has_shared_source(snapshot),
     )
-    view = model_state.rolling(snapshot, wanted, entry, pending.for_servers(snapshot, entry))
-    return model_state.told(snapshot, wanted, view, child_actions.recorded(snapshot, entry), look_again=0.0)
+    state = model_state.rolling_out(snapshot, target, revision, pending.rollout_pending(snapshot, revision))
+    return model_state.to_plan(
+        snapshot, target, state, child_actions.record_revision(snapshot, revision), look_again=0.0
+    )
 
 
-def _number(snapshot: Snapshot, wanted: Target, found: Prepared) -> int:
+def _number(snapshot: Snapshot, target: Target, result: FetchResult) -> int:
     """Return the number of the revision. A number is never reused for other content, even if the history was lost."""
-    lost = wanted.lost
-    if lost is not None and lost.digest == found.digest:
+    lost = target.lost
+    if lost is not None and lost.digest == result.digest:
         return lost.number
-    known = [entry.number for entry in snapshot.history] + [stray.revision for stray in snapshot.strays]
+    known = [revision.number for revision in snapshot.history] + [
+        unlisted.revision for unlisted in snapshot.unlisted_revisions
+    ]
     return max((snapshot.object.status.revision, *known)) + 1
 
 
-def _not_prepared(snapshot: Snapshot, wanted: Target, mishap: Mishap) -> Plan:
-    before = snapshot.object.status.failure
-    failed = failure.with_log(mishap.failure, snapshot.log)
-    found = failure.counted(before, failed, is_attempt=mishap.is_counted)
+def _not_prepared(snapshot: Snapshot, target: Target, failed_: RevisionFailure) -> Plan:
+    previous = snapshot.object.status.failure
+    failed = failure.with_log(failed_.failure, snapshot.log)
+    found = failure.with_attempt_count(previous, failed, is_attempt=failed_.is_counted)
     # Record the number of attempts before the Job is deleted.
-    is_known = failure.is_known(before, found)
-    passes = failure.may_pass(found) if is_known else mishap.may_pass
-    return _again(snapshot, wanted, found, is_known=is_known) if passes else _failed(snapshot, wanted, found)
+    is_known = failure.is_recorded(previous, found)
+    passes = failure.is_transient(found) if is_known else failed_.is_transient
+    return _retry(snapshot, target, found, is_known=is_known) if passes else _fail(snapshot, target, found)
 
 
-def _again(snapshot: Snapshot, wanted: Target, found: Failure, *, is_known: bool) -> Plan:
+def _retry(snapshot: Snapshot, target: Target, found: Failure, *, is_known: bool) -> Plan:
     """Retry a transient failure when its backoff has passed."""
-    again = failure.again_at(found)
-    left = max((again - snapshot.now).total_seconds(), 0.0)
-    wait = _until(found, timestamp(again))
-    view = model_state.after(snapshot, model_state.preparing(snapshot, wanted, wait), found)
-    view = msgspec.structs.replace(view, download=None)
-    actions = child_actions.ended(snapshot) if is_known and not left else ()
-    return model_state.told(
+    again = failure.next_retry(found)
+    seconds_left = max((again - snapshot.now).total_seconds(), 0.0)
+    pending = _until(found, timestamp(again))
+    state = model_state.with_failure(snapshot, model_state.preparing(snapshot, target, pending), found)
+    state = msgspec.structs.replace(state, download=None)
+    actions = child_actions.delete_job(snapshot) if is_known and not seconds_left else ()
+    return model_state.to_plan(
         snapshot,
-        wanted,
-        view,
-        (*actions, *child_actions.servers(snapshot, view.served)),
-        look_again=None if actions else left,
+        target,
+        state,
+        (*actions, *child_actions.deploy(snapshot, state.served)),
+        look_again=None if actions else seconds_left,
     )
 
 
-def _until(found: Failure, again: str) -> Wait:
+def _until(failure: Failure, again: str) -> PendingReason:
     """Return the pending reason until the next attempt. An interrupted download has not failed."""
-    if not found.attempts:
-        return Wait(Reason.DOWNLOADING, f"{found.message} The download restarts at {again}.")
-    return Wait(Reason.RETRYING, f"{found.message} Attempt {found.attempts} failed; the next one starts at {again}.")
+    if not failure.attempts:
+        return PendingReason(Reason.DOWNLOADING, f"{failure.message} The download restarts at {again}.")
+    return PendingReason(
+        Reason.RETRYING, f"{failure.message} Attempt {failure.attempts} failed; the next one starts at {again}."
+    )
 
 
-def _failed(snapshot: Snapshot, wanted: Target, found: Failure) -> Plan:
+def _fail(snapshot: Snapshot, target: Target, found: Failure) -> Plan:
     """Report a permanent failure, until the spec changes or the failed Job is deleted. The served revision is kept."""
-    before, reason = target_revision.replaces(snapshot, wanted), failure.reason(found)
-    fix = again(snapshot, snapshot.serving.names.job)
-    if before is None:
+    previous, reason = target_revision.served_instead(snapshot, target), failure.reason(found)
+    fix = retry_hint(snapshot, snapshot.serving.names.job)
+    if previous is None:
         message = f"{found.message} {fix}"
     else:
-        message = f"The update failed and {named(snapshot, before)} is still served: {found.message} {fix}"
-    not_there = Fact("False", reason, found.message)
-    view = View(
+        message = f"The update failed and {revision_name(snapshot, previous)} is still served: {found.message} {fix}"
+    not_there = ConditionValue("False", reason, found.message)
+    state = ModelState(
         stage="Failed",
         is_moving=False,
         reason=reason,
         message=message,
-        served=before,
-        downloaded=model_state.HERE if found.step == "Validate" else not_there,
-        validated=not_there if wanted.want.script else None,
+        served=previous,
+        downloaded=model_state.DOWNLOADED if found.step == "Validate" else not_there,
+        validated=not_there if target.want.script else None,
         failure=found,
-        update_failed=None if before is None else Fact("True", reason, message),
+        update_failed=None if previous is None else ConditionValue("True", reason, message),
     )
-    return model_state.told(snapshot, wanted, view, child_actions.servers(snapshot, before))
+    return model_state.to_plan(snapshot, target, state, child_actions.deploy(snapshot, previous))

@@ -13,25 +13,25 @@ import msgspec
 from skysail.base.names import Annotation
 from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, Model, ModelDeployment
 from skysail.kinds.serving.spec import naming, runtimes
-from skysail.kinds.serving.spec.config import Terms
+from skysail.kinds.serving.spec.config import ServingConfig
 from skysail.kinds.serving.spec.naming import Names
 from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.fields import ResourceRequirements
 from skysail.kube.api.objects import Object
 
-_MOST_REPLICAS = 10
+_MAX_REPLICAS = 10
 _CPU_PERCENT = 80
 _SHARED = "ReadWriteMany"
 _NO_VERSION = "1"
 
 
-class Fixed(msgspec.Struct, frozen=True):
+class FixedScale(msgspec.Struct, frozen=True):
     """Fixed number of servers."""
 
     replicas: int
 
 
-class Auto(msgspec.Struct, frozen=True):
+class Autoscaling(msgspec.Struct, frozen=True):
     """Number of servers set by a HorizontalPodAutoscaler."""
 
     min: int
@@ -39,21 +39,21 @@ class Auto(msgspec.Struct, frozen=True):
     cpu_percent: int
 
 
-class Storage(msgspec.Struct, frozen=True):
+class ModelStorage(msgspec.Struct, frozen=True):
     """PVC of the model. If `is_shared`, pods on several nodes can mount it."""
 
     size: str
     is_shared: bool
 
 
-class Door(msgspec.Struct, frozen=True):
+class ServiceRef(msgspec.Struct, frozen=True):
     """Service in front of the servers."""
 
     name: str
     port: int
 
 
-class Want(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """Part of the spec that determines the pods. It is hashed into the revision and stored in the history.
 
     - `runtime`: key of `runtimes.ROWS`.
@@ -76,44 +76,44 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     ready: str = ""
 
 
-class Serving(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
     """Desired state of a model, and settings that apply to all of its revisions.
 
-    `doors` and `address` are empty if the model is not exposed.
+    `services` and `address` are empty if the model is not exposed.
     """
 
     kind: CustomKind
     object: Object
-    want: Want
-    scale: Fixed | Auto
+    want: RevisionSpec
+    scale: FixedScale | Autoscaling
     names: Names
-    storage: Storage | None = None
-    doors: tuple[Door, ...] = ()
+    storage: ModelStorage | None = None
+    services: tuple[ServiceRef, ...] = ()
     address: str = ""
     rollback_to: int | None = None
 
     @property
     def exposed(self) -> bool:
-        return bool(self.doors)
+        return bool(self.services)
 
 
-def serving(model: Model, terms: Terms) -> Serving:
+def desired_model(model: Model, config: ServingConfig) -> DesiredModel:
     if isinstance(model, ModelDeployment):
-        return _deployment(model, terms)
-    return _ml_model(model, terms)
+        return _deployment(model, config)
+    return _ml_model(model, config)
 
 
-def _deployment(model: ModelDeployment, terms: Terms) -> Serving:
+def _deployment(model: ModelDeployment, config: ServingConfig) -> DesiredModel:
     spec, names = model.spec, naming.of_deployment(model.metadata.name)
     service, alias = names.services
-    return Serving(
+    return DesiredModel(
         kind=MODEL_DEPLOYMENT,
         object=model,
-        want=Want(
+        want=RevisionSpec(
             uri=spec.model_uri,
             version=spec.version,
             runtime=spec.runtime,
-            image=spec.runtime_image or terms.image(spec.runtime),
+            image=spec.runtime_image or config.image(spec.runtime),
             resources=_resources(spec.resources),
             env=msgspec.to_builtins(list(spec.env)),
             script=spec.validate_script,
@@ -123,46 +123,46 @@ def _deployment(model: ModelDeployment, terms: Terms) -> Serving:
         ),
         scale=_scale(model),
         names=names,
-        doors=(Door(service, 8000), Door(alias, 80)),
+        services=(ServiceRef(service, 8000), ServiceRef(alias, 80)),
         address=f"http://{service}.{model.metadata.namespace}.svc:8000",
         rollback_to=spec.rollback_to,
     )
 
 
-def _ml_model(model: MLModel, terms: Terms) -> Serving:
+def _ml_model(model: MLModel, config: ServingConfig) -> DesiredModel:
     spec, names = model.spec, naming.of_ml_model(model.metadata.name)
     runtime = runtimes.of_framework(spec.framework)
-    door = Door(names.services[0], 8501)
-    return Serving(
+    service = ServiceRef(names.services[0], 8501)
+    return DesiredModel(
         kind=ML_MODEL,
         object=model,
-        want=Want(
+        want=RevisionSpec(
             uri=spec.model_url,
             version=_NO_VERSION,
             runtime=runtime,
-            image=_annotation(model, Annotation.RUNTIME_IMAGE) or terms.image(runtime),
+            image=_annotation(model, Annotation.RUNTIME_IMAGE) or config.image(runtime),
             resources=_resources(spec.resources),
             env=msgspec.to_builtins(list(spec.env)),
             sha256=_hexadecimal(spec.sha256),
             credentials=spec.credentials_secret or "",
             ready=_annotation(model, Annotation.READY_PATH),
         ),
-        scale=Fixed(spec.replicas),
+        scale=FixedScale(spec.replicas),
         names=names,
-        storage=Storage(spec.storage_size, _annotation(model, Annotation.ACCESS_MODE) == _SHARED),
-        doors=(door,) if spec.expose else (),
-        address=f"{door.name}.{model.metadata.namespace}.svc.cluster.local:{door.port}" if spec.expose else "",
+        storage=ModelStorage(spec.storage_size, _annotation(model, Annotation.ACCESS_MODE) == _SHARED),
+        services=(service,) if spec.expose else (),
+        address=f"{service.name}.{model.metadata.namespace}.svc.cluster.local:{service.port}" if spec.expose else "",
         rollback_to=spec.rollback_to,
     )
 
 
-def _scale(model: ModelDeployment) -> Fixed | Auto:
+def _scale(model: ModelDeployment) -> FixedScale | Autoscaling:
     spec = model.spec
     fewest = spec.min_replicas or 1
     if not spec.autoscale:
-        return Fixed(fewest)
-    most = spec.max_replicas or max(fewest, _MOST_REPLICAS)
-    return Auto(min(fewest, most), most, spec.target_cpu_utilization_percentage or _CPU_PERCENT)
+        return FixedScale(fewest)
+    most = spec.max_replicas or max(fewest, _MAX_REPLICAS)
+    return Autoscaling(min(fewest, most), most, spec.target_cpu_utilization_percentage or _CPU_PERCENT)
 
 
 def _resources(resources: ResourceRequirements | None) -> dict[str, Any]:

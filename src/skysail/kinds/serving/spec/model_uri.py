@@ -17,13 +17,13 @@ _REPOSITORY = re.compile(r"/[^/@]+(@[^/]+)?(/.*)?")
 _DOWNLOADED_SCRIPT = ("http", "https")
 
 
-def in_image(uri: str) -> str:
+def image_path(uri: str) -> str:
     """Return the path inside the server image; empty for a model that is downloaded."""
     parts = _parts(uri)
     return unquote(parts.path) if parts is not None and parts.scheme == "file" else ""
 
 
-def claim(uri: str) -> str:
+def pvc_name(uri: str) -> str:
     """Return the name of the PVC that the model is copied from; empty for other sources."""
     parts = _parts(uri)
     return parts.netloc if parts is not None and parts.scheme == "pvc" else ""
@@ -41,9 +41,9 @@ def is_downloaded_script(script: str) -> bool:
     return parts is not None and parts.scheme in _DOWNLOADED_SCRIPT
 
 
-def objection(uri: str, allowed: Sequence[str]) -> str | None:
+def validate(uri: str, allowed: Sequence[str]) -> str | None:
     """Return why a model address is invalid, as a sentence with the fix, or None if it is valid."""
-    found = address_policy.objection(uri, allowed)
+    found = address_policy.validate_uri(uri, allowed)
     if found is not None:
         return found
     parts = urlsplit(uri)

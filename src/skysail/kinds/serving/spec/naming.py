@@ -7,7 +7,7 @@ import msgspec
 from skysail.kube.api import child_names
 
 # 63 characters minus the longest suffix, `-download-job`.
-_LONGEST_STEM = 50
+_MAX_STEM_LENGTH = 50
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +61,8 @@ def of_ml_model(name: str) -> Names:
 
 
 def _label(name: str) -> str:
-    return child_names.label_value(name, _LONGEST_STEM)
+    return child_names.label_value(name, _MAX_STEM_LENGTH)
 
 
 def _stem(name: str) -> str:
-    return child_names.stem(name, _LONGEST_STEM)
+    return child_names.child_prefix(name, _MAX_STEM_LENGTH)

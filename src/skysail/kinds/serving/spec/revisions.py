@@ -8,8 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from skysail.base.names import Label
-from skysail.kinds.serving.spec.desired import Want
-from skysail.kinds.serving.spec.runtimes import ROWS
+from skysail.kinds.serving.spec.desired import RevisionSpec
+from skysail.kinds.serving.spec.runtimes import RUNTIMES
 from skysail.kube.api.objects import Object
 
 Outcome = Literal["", "served", "failed"]
@@ -18,7 +18,7 @@ _HASH = 10
 _OUTCOMES: dict[str, Outcome] = {"served": "served", "failed": "failed"}
 
 
-class Content(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class RevisionData(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Data of a ControllerRevision, which is immutable.
 
     - `claim`: UID of the PVC that holds the content.
@@ -26,7 +26,7 @@ class Content(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     - `is_shared`: whether pods on several nodes can mount the source PVC.
     """
 
-    want: Want
+    want: RevisionSpec
     digest: str = ""
     bytes: int = 0
     files: int = 0
@@ -45,7 +45,7 @@ class ControllerRevision(Object, frozen=True):
     data: Any = None
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """Revision of the history.
 
     `digest` is empty if the model is part of the image, `claim` is empty without a PVC. `object` is None until the
@@ -54,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     hash: str
-    want: Want
+    want: RevisionSpec
     digest: str = ""
     bytes: int = 0
     files: int = 0
@@ -65,36 +65,36 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     object: Object | None = None
 
 
-def hash_of(want: Want) -> str:
+def hash_of(spec: RevisionSpec) -> str:
     """Return the hash of the desired state. Unused fields do not change it."""
-    return hashlib.sha256(msgspec.json.encode(want, order="sorted")).hexdigest()[:_HASH]
+    return hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()[:_HASH]
 
 
-def candidate(want: Want, digest: str = "", *, is_shared: bool = False) -> Entry:
+def new_candidate(spec: RevisionSpec, digest: str = "", *, is_shared: bool = False) -> Revision:
     """Return a revision without a number, before it is prepared. `digest` is the expected digest."""
-    return Entry(number=0, hash=hash_of(want), want=want, digest=digest, is_shared=is_shared)
+    return Revision(number=0, hash=hash_of(spec), want=spec, digest=digest, is_shared=is_shared)
 
 
-def entry(stored: ControllerRevision) -> Entry | None:
+def from_object(stored: ControllerRevision) -> Revision | None:
     """Return the stored revision, or None if it is not ours, cannot be read, or needs an unknown runtime."""
     labels = stored.metadata.labels or {}
     hash_ = labels.get(Label.REVISION)
     try:
-        content = msgspec.convert(stored.data, Content)
+        revision_data = msgspec.convert(stored.data, RevisionData)
     except msgspec.ValidationError:
         return None
-    if not hash_ or content.want.runtime not in ROWS:
+    if not hash_ or revision_data.want.runtime not in RUNTIMES:
         return None
-    return Entry(
+    return Revision(
         number=stored.revision,
         hash=hash_,
-        want=content.want,
-        digest=content.digest,
-        bytes=content.bytes,
-        files=content.files,
-        claim=content.claim,
-        seconds=content.seconds,
-        is_shared=content.is_shared,
+        want=revision_data.want,
+        digest=revision_data.digest,
+        bytes=revision_data.bytes,
+        files=revision_data.files,
+        claim=revision_data.claim,
+        seconds=revision_data.seconds,
+        is_shared=revision_data.is_shared,
         outcome=_OUTCOMES.get(labels.get(Label.OUTCOME, ""), ""),
         object=stored,
     )

@@ -19,14 +19,14 @@ _KERAS = (".h5", ".hdf5", ".keras")
 _TORCH = (".pt", ".pth", ".pt2", ".safetensors", ".ckpt")
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ServingRuntime(msgspec.Struct, frozen=True, kw_only=True):
     """Serving runtime. `{name}` in arguments and paths stands for the model's name.
 
     In arguments `{model}` is the path of the model, `{folder}` and `{file}` are its two parts.
 
     - `ready`: path that answers 200 only once the model is loaded.
     - `live`: liveness path; empty if only the port shows liveness.
-    - `predict`: path for predictions; `rows` is the request field that holds the rows, if there is one.
+    - `predict`: path for predictions; `instances_field` is the request field that holds the rows, if there is one.
     - `infer`: path for the Open Inference Protocol, if it differs from `predict`.
     - `metrics`: (port, path); `stats`: path with recent request counts.
     - `unloadable`: file extensions that the runtime cannot serve; `instead` is the fix.
@@ -39,7 +39,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     ready: str
     predict: str
-    rows: str = ""
+    instances_field: str = ""
     infer: str = ""
     args: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
@@ -48,12 +48,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     live: str = ""
     metrics: tuple[int, str] | None = None
     stats: str = ""
-    unloadable: tuple[str, ...] = ()
-    instead: str = ""
+    unsupported_suffixes: tuple[str, ...] = ()
+    hint: str = ""
     warning: str = ""
     drains: bool = False
 
-    def is_asked_like(self, other: Row) -> bool:
+    def is_compatible_with(self, other: ServingRuntime) -> bool:
         """Return whether the other runtime has the same interface, so that only the loadable models may differ."""
         return (self.port, self.ready, self.live, self.args) == (other.port, other.ready, other.live, other.args)
 
@@ -73,8 +73,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return (self.infer or self.predict).replace(_NAME, name)
 
 
-def _fastapi(image: str, layout: Layout, unloadable: tuple[str, ...], instead: str) -> Row:
-    return Row(
+def _fastapi(image: str, layout: Layout, unloadable: tuple[str, ...], instead: str) -> ServingRuntime:
+    return ServingRuntime(
         image=image,
         layout=layout,
         port=8000,
@@ -82,18 +82,18 @@ def _fastapi(image: str, layout: Layout, unloadable: tuple[str, ...], instead: s
         environment={"PORT": "8000"},
         ready="/v2/models/{name}/ready",
         predict="/predict",
-        rows="features",
+        instances_field="features",
         infer="/v2/models/{name}/infer",
         live="/v2/health/live",
         metrics=(8000, "/metrics"),
         stats="/stats",
-        unloadable=(*_KERAS, ".mar", ".pkl", ".joblib", ".tflite", *unloadable),
-        instead=instead,
+        unsupported_suffixes=(*_KERAS, ".mar", ".pkl", ".joblib", ".tflite", *unloadable),
+        hint=instead,
         drains=True,
     )
 
 
-ROWS: Mapping[str, Row] = {
+RUNTIMES: Mapping[str, ServingRuntime] = {
     "fastapi-onnx": _fastapi(
         "localhost/fastapi-onnx:dev", "onnx", _TORCH, "export the model to ONNX, or set a framework that loads it"
     ),
@@ -103,7 +103,7 @@ ROWS: Mapping[str, Row] = {
         (),
         "export the model to ONNX or TorchScript, or set a runtime that loads it",
     ),
-    "tensorflow": Row(
+    "tensorflow": ServingRuntime(
         image="tensorflow/serving:latest",
         layout="tensorflow",
         port=8501,
@@ -111,15 +111,15 @@ ROWS: Mapping[str, Row] = {
         # The path without /metadata also answers 200 for a model that failed to load.
         ready="/v1/models/{name}/metadata",
         predict="/v1/models/{name}:predict",
-        rows="instances",
+        instances_field="instances",
         args=("--rest_api_port=8501", "--model_name={name}", "--model_base_path={model}"),
         # The image's entrypoint turns this into arguments, which ours override.
         environment={"MODEL_BASE_PATH": MODELS},
         container="tf-serving",
-        unloadable=(*_KERAS, *_TORCH, ".onnx", ".mar", ".tflite"),
-        instead="export the model as a SavedModel, and set the address of its folder or of an archive",
+        unsupported_suffixes=(*_KERAS, *_TORCH, ".onnx", ".mar", ".tflite"),
+        hint="export the model as a SavedModel, and set the address of its folder or of an archive",
     ),
-    "torchserve": Row(
+    "torchserve": ServingRuntime(
         image="pytorch/torchserve:latest",
         layout="torchserve",
         port=8080,
@@ -137,11 +137,11 @@ ROWS: Mapping[str, Row] = {
             "--models={name}={file}",
         ),
         metrics=(8082, "/metrics"),
-        unloadable=(*_KERAS, *_TORCH, ".onnx"),
-        instead="pack the model into a .mar with torch-model-archiver",
+        unsupported_suffixes=(*_KERAS, *_TORCH, ".onnx"),
+        hint="pack the model into a .mar with torch-model-archiver",
         warning="TorchServe is no longer maintained and gets no security fixes: move to triton or fastapi-pytorch.",
     ),
-    "triton": Row(
+    "triton": ServingRuntime(
         image="nvcr.io/nvidia/tritonserver:latest",
         layout="triton",
         port=8000,
@@ -152,8 +152,8 @@ ROWS: Mapping[str, Row] = {
         live="/v2/health/live",
         args=("tritonserver", "--model-repository={model}", "--strict-readiness=true"),
         metrics=(8002, "/metrics"),
-        unloadable=(*_KERAS, ".mar", ".safetensors", ".ckpt", ".tflite"),
-        instead="set the address of a model repository, an ONNX file or a TensorRT plan",
+        unsupported_suffixes=(*_KERAS, ".mar", ".safetensors", ".ckpt", ".tflite"),
+        hint="set the address of a model repository, an ONNX file or a TensorRT plan",
     ),
 }
 # Runtime for each framework of an MLModel.

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from skysail.kinds.training.api.training_job import NewestCheckpoint, TrainingJob
-from skysail.kinds.training.children.manifests import children
+from skysail.kinds.training.api.training_job import LatestCheckpoint, TrainingJob
+from skysail.kinds.training.children.manifests import build_children
 from skysail.kinds.training.children.pod_template import CONTAINER
-from skysail.kinds.training.children.progress_endpoint import Reporting
+from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint
 from skysail.kube.api.fields import PodTemplate
 
 CHECKPOINTS = "checkpoints"
@@ -32,11 +32,11 @@ _FREE = frozenset(
 _LABELS = frozenset({"job-name", "controller-uid"})
 _LABELS_OF = "batch.kubernetes.io/"
 # Render the reserved names with a checkpoint and a progress server, so that all optional variables are included.
-_SOMETHING = NewestCheckpoint(path="/", step=0)
-_SOMEWHERE = Reporting(server="", authority="")
+_SOMETHING = LatestCheckpoint(path="/", step=0)
+_SOMEWHERE = ProgressEndpoint(server="", authority="")
 
 
-class Ground(msgspec.Struct, frozen=True):
+class ReservedFields(msgspec.Struct, frozen=True):
     """Names that Skysail uses in the pods of a job: labels, variables, volumes, and mounts as (path, volume)."""
 
     labels: frozenset[str]
@@ -45,11 +45,11 @@ class Ground(msgspec.Struct, frozen=True):
     mounts: frozenset[tuple[str, str]]
 
 
-def ground(job: TrainingJob) -> Ground:
+def reserved_fields(job: TrainingJob) -> ReservedFields:
     bare = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, pod_template=None))
-    templates = [manifest["spec"]["template"] for _, manifest in children(bare, 0, _SOMETHING, _SOMEWHERE).jobs]
+    templates = [manifest["spec"]["template"] for _, manifest in build_children(bare, 0, _SOMETHING, _SOMEWHERE).jobs]
     containers = [container for template in templates for container in template["spec"]["containers"]]
-    return Ground(
+    return ReservedFields(
         labels=frozenset(label for template in templates for label in template["metadata"]["labels"]),
         variables=frozenset(variable["name"] for container in containers for variable in container["env"]) - _FREE,
         volumes=frozenset(volume["name"] for template in templates for volume in template["spec"]["volumes"]),
@@ -59,7 +59,7 @@ def ground(job: TrainingJob) -> Ground:
     )
 
 
-def trespasses(template: PodTemplate | None, ours: Ground) -> Iterator[str]:
+def validate(template: PodTemplate | None, ours: ReservedFields) -> Iterator[str]:
     if template is None:
         return
     for label in sorted(template.metadata.labels):
@@ -81,7 +81,7 @@ def _pod(spec: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _volumes(spec: Mapping[str, Any], ours: Ground) -> Iterator[str]:
+def _volumes(spec: Mapping[str, Any], ours: ReservedFields) -> Iterator[str]:
     yield from _unless_list(spec, "volumes", _WHERE)
     yield from _twice(spec, "volumes")
     for place, name in _named(spec, "volumes", "name"):
@@ -89,7 +89,7 @@ def _volumes(spec: Mapping[str, Any], ours: Ground) -> Iterator[str]:
             yield f"{_WHERE}.volumes[{place}] is named {name}, which is a volume of Skysail: choose another name."
 
 
-def _containers(spec: Mapping[str, Any], ours: Ground) -> Iterator[str]:
+def _containers(spec: Mapping[str, Any], ours: ReservedFields) -> Iterator[str]:
     yield from _unless_list(spec, "containers", _WHERE)
     yield from _twice(spec, "containers")
     for place, name in _named(spec, "initContainers", "name"):
@@ -105,7 +105,7 @@ def _containers(spec: Mapping[str, Any], ours: Ground) -> Iterator[str]:
             yield from _trainer(container, ours, f"{_WHERE}.containers[{place}]")
 
 
-def _trainer(container: Mapping[str, Any], ours: Ground, where: str) -> Iterator[str]:
+def _trainer(container: Mapping[str, Any], ours: ReservedFields, where: str) -> Iterator[str]:
     for field in ("env", "volumeMounts"):
         yield from _unless_list(container, field, where)
     for place, name in _named(container, "env", "name"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from skysail.kinds.training.api.training_job import TrainingJob, TrainingJobSpec
-from skysail.kinds.training.children.volumes import checkpoint_claim, checkpoint_directory
+from skysail.kinds.training.children.volumes import checkpoint_directory, checkpoint_pvc
 
 _SHARED = "ReadWriteMany"
 _OVER = frozenset({"Succeeded", "Failed"})
@@ -15,11 +15,11 @@ _OVER = frozenset({"Succeeded", "Failed"})
 _EXACT = 2**53
 
 
-def cautions(before: TrainingJob | None, job: TrainingJob) -> tuple[str, ...]:
+def warnings_for(previous: TrainingJob | None, job: TrainingJob) -> tuple[str, ...]:
     """Return the warnings for a new or changed job. A warning that applied to the old spec is not repeated."""
-    known = set() if before is None else set(_unmeant(before.spec))
+    known = set() if previous is None else set(_unmeant(previous.spec))
     found = [sentence for sentence in _unmeant(job.spec) if sentence not in known]
-    changes = () if before is None else (*_ended(before, job), *_narrow_claim(before, job))
+    changes = () if previous is None else (*_ended(previous, job), *_narrow_claim(previous, job))
     return (*found, *changes)
 
 
@@ -37,18 +37,18 @@ def _unmeant(spec: TrainingJobSpec) -> Iterator[str]:
             )
 
 
-def _ended(before: TrainingJob, job: TrainingJob) -> Iterator[str]:
+def _ended(previous: TrainingJob, job: TrainingJob) -> Iterator[str]:
     """Warn about changes of a finished job. runPolicy still has an effect, so its changes are not included."""
-    is_changed = before.spec != msgspec.structs.replace(job.spec, run_policy=before.spec.run_policy)
-    if before.status.phase in _OVER and is_changed:
+    is_changed = previous.spec != msgspec.structs.replace(job.spec, run_policy=previous.spec.run_policy)
+    if previous.status.phase in _OVER and is_changed:
         yield (
-            f"TrainingJob {job.metadata.name} has finished ({before.status.phase}), so this change has no effect: "
+            f"TrainingJob {job.metadata.name} has finished ({previous.status.phase}), so this change has no effect: "
             "delete the TrainingJob and create it again."
         )
 
 
-def _narrow_claim(before: TrainingJob, job: TrainingJob) -> Iterator[str]:
-    old, new = checkpoint_claim(before), checkpoint_claim(job)
+def _narrow_claim(previous: TrainingJob, job: TrainingJob) -> Iterator[str]:
+    old, new = checkpoint_pvc(previous), checkpoint_pvc(job)
     if old is None or new is None or _SHARED in old["spec"]["accessModes"]:
         return
     if _SHARED in new["spec"]["accessModes"]:

@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from skysail.kinds.training.admission.validation import objections
-from skysail.kinds.training.admission.warnings import cautions
+from skysail.kinds.training.admission.validation import validate
+from skysail.kinds.training.admission.warnings import warnings_for
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kinds.training.children import naming
-from skysail.kinds.training.children.volumes import checkpoint_claim
-from skysail.kube.admission.hooks import Hook, Manifest, Verdict
+from skysail.kinds.training.children.volumes import checkpoint_pvc
+from skysail.kube.admission.hooks import AdmissionResponse, Hook, Manifest
 
-_MOST = 10
+_MAX_ERRORS = 10
 _AMOUNTS = (".limits", ".requests")
 _BYTES = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[kKmMgGtTpP])i?[bB]")
 _CLAIM_FIELDS = {"size": "size", "storage_class_name": "storageClassName", "access_mode": "accessMode"}
@@ -27,23 +27,23 @@ _CLAIM_FIELDS = {"size": "size", "storage_class_name": "storageClassName", "acce
 _UNNAMED = "unnamed"
 
 
-def admit(object_: Manifest, old: Manifest | None) -> Verdict:
+def admit(object_: Manifest, old: Manifest | None) -> AdmissionResponse:
     """Return the verdict.
 
     Type errors are left to the schema, which names the field, except for quantities with a wrong unit.
     """
-    job, before = _read(object_), _read(old or {})
+    job, previous = _read(object_), _read(old or {})
     if job is None:
-        return Verdict(refused=" ".join(_misspelt("spec", object_.get("spec"))) or None)
+        return AdmissionResponse(denied=" ".join(_invalid_quantities("spec", object_.get("spec"))) or None)
     if job.metadata.is_deleting:
-        return Verdict()
-    known = objections(before) if before is not None else ()
-    wrong = [sentence for sentence in objections(job) if sentence not in known]
-    if before is not None:
-        wrong += _fixed(before, job)
-    if wrong:
-        return Verdict(refused=" ".join(wrong[:_MOST]))
-    return Verdict(warnings=cautions(before, job))
+        return AdmissionResponse()
+    known = validate(previous) if previous is not None else ()
+    errors = [sentence for sentence in validate(job) if sentence not in known]
+    if previous is not None:
+        errors += _immutable_fields(previous, job)
+    if errors:
+        return AdmissionResponse(denied=" ".join(errors[:_MAX_ERRORS]))
+    return AdmissionResponse(warnings=warnings_for(previous, job))
 
 
 def _read(object_: Manifest) -> TrainingJob | None:
@@ -55,24 +55,24 @@ def _read(object_: Manifest) -> TrainingJob | None:
     return msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))
 
 
-def _misspelt(where: str, part: Any) -> Iterator[str]:
+def _invalid_quantities(where: str, part: Any) -> Iterator[str]:
     """Yield an error for each quantity with a unit that Kubernetes does not have: 4GB may mean 4Gi or 4G."""
     if not isinstance(part, Mapping):
         return
     for name, value in part.items():
-        found = _BYTES.fullmatch(value) if isinstance(value, str) and where.endswith(_AMOUNTS) else None
-        if found is not None:
-            number, unit = found["number"], found["unit"].upper()
+        match = _BYTES.fullmatch(value) if isinstance(value, str) and where.endswith(_AMOUNTS) else None
+        if match is not None:
+            number, unit = match["number"], match["unit"].upper()
             yield f"{where}.{name} is {value}, which is not a quantity: write {number}{unit}i or {number}{unit}."
-        yield from _misspelt(f"{where}.{name}", value)
+        yield from _invalid_quantities(f"{where}.{name}", value)
 
 
-def _fixed(before: TrainingJob, job: TrainingJob) -> Iterator[str]:
+def _immutable_fields(previous: TrainingJob, job: TrainingJob) -> Iterator[str]:
     """Reject changes of PVC fields that Kubernetes cannot apply to an existing PVC."""
-    if checkpoint_claim(before) is None or checkpoint_claim(job) is None:
+    if checkpoint_pvc(previous) is None or checkpoint_pvc(job) is None:
         return
     for field, name in _CLAIM_FIELDS.items():
-        old, new = getattr(before.spec.checkpoint, field, None), getattr(job.spec.checkpoint, field, None)
+        old, new = getattr(previous.spec.checkpoint, field, None), getattr(job.spec.checkpoint, field, None)
         if old != new:
             yield (
                 f"spec.checkpoint.{name} cannot be changed from {old or 'its default'} to {new or 'its default'} after "
@@ -94,6 +94,6 @@ HOOKS = (
                 "scope": "Namespaced",
             },
         ),
-        match_conditions=(("wishes-changed", "oldObject == null || object.spec != oldObject.spec"),),
+        match_conditions=(("spec-changed", "oldObject == null || object.spec != oldObject.spec"),),
     ),
 )

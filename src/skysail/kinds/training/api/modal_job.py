@@ -75,5 +75,5 @@ MODAL_JOB = CustomKind(
             ".replicas",
         ),
     ),
-    kept_names=modal_fields.KEPT_NAMES,
+    exempt_names=modal_fields.KEPT_NAMES,
 )

@@ -19,7 +19,7 @@ from skysail.kube.api.schema import Rule
 Overrides = Annotated[tuple[fields.FreeFormObject, ...], Meta(max_length=64)]
 
 
-class RuntimeRef(fields.Part, frozen=True):
+class RuntimeRef(fields.ApiStruct, frozen=True):
     """Runtime that the job is based on."""
 
     name: Annotated[fields.Name, Meta(description="Name of the runtime.")]
@@ -29,13 +29,13 @@ class RuntimeRef(fields.Part, frozen=True):
     )
 
 
-class SecretRef(fields.Part, frozen=True):
+class SecretRef(fields.ApiStruct, frozen=True):
     """Secret in the same namespace."""
 
     name: Annotated[fields.Name, Meta(description="Name of the Secret.")]
 
 
-class Source(fields.Part, frozen=True):
+class Source(fields.ApiStruct, frozen=True):
     """Data set or model to download before training."""
 
     storage_uri: Annotated[fields.Url, Meta(description="URI: hf://, s3:// or cache://.")] = ""
@@ -43,14 +43,14 @@ class Source(fields.Part, frozen=True):
     secret_ref: Annotated[SecretRef | None, Meta(description="Secret with the credentials.")] = None
 
 
-class Initializer(fields.Part, frozen=True):
+class Initializer(fields.ApiStruct, frozen=True):
     """Data set and model to download before training."""
 
     dataset: Annotated[Source | None, Meta(description="Data set.")] = None
     model: Annotated[Source | None, Meta(description="Model to start from.")] = None
 
 
-class Trainer(fields.Part, frozen=True):
+class Trainer(fields.ApiStruct, frozen=True):
     """Overrides of the training containers of the runtime."""
 
     image: Annotated[fields.Image | None, Meta(description="Container image.")] = None
@@ -69,7 +69,7 @@ class Trainer(fields.Part, frozen=True):
     ] = None
 
 
-class TrainJobSpec(fields.Part, frozen=True):
+class TrainJobSpec(fields.ApiStruct, frozen=True):
     """Training to run, and its runtime."""
 
     runtime_ref: Annotated[RuntimeRef, Meta(description="Runtime that the job is based on.")]
@@ -93,7 +93,7 @@ class TrainJobSpec(fields.Part, frozen=True):
     ] = "trainer.kubeflow.org/trainjob-controller"
 
 
-class JobStatus(fields.Part, frozen=True, kw_only=True):
+class JobStatus(fields.ApiStruct, frozen=True, kw_only=True):
     """Pod counts of one part of the job."""
 
     name: Annotated[fields.ShortText, Meta(description="Name of the part.")]
@@ -104,14 +104,14 @@ class JobStatus(fields.Part, frozen=True, kw_only=True):
     suspended: Annotated[fields.Count, Meta(description="Suspended Jobs.")] = 0
 
 
-class TrainerMetric(fields.Part, frozen=True, kw_only=True):
+class TrainerMetric(fields.ApiStruct, frozen=True, kw_only=True):
     """One number that the training reported."""
 
     name: Annotated[fields.ShortText, Meta(description="Name, such as loss.")]
     value: Annotated[fields.ShortText, Meta(description="Value, as the training wrote it.")]
 
 
-class TrainerStatus(fields.Part, frozen=True, kw_only=True):
+class TrainerStatus(fields.ApiStruct, frozen=True, kw_only=True):
     """Progress that the training reported."""
 
     progress_percentage: Annotated[
@@ -124,7 +124,7 @@ class TrainerStatus(fields.Part, frozen=True, kw_only=True):
     last_updated_time: Annotated[fields.Time | None, Meta(description="Time of the last report.")] = None
 
 
-class TrainJobStatus(fields.Part, frozen=True, kw_only=True):
+class TrainJobStatus(fields.ApiStruct, frozen=True, kw_only=True):
     """Observed state of the job."""
 
     conditions: fields.Conditions = ()

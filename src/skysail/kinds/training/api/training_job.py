@@ -15,7 +15,7 @@ from skysail.kube.api import fields
 from skysail.kube.api.crd import Column, CustomKind, Scale
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import Resource
-from skysail.kube.api.schema import Rule, cel
+from skysail.kube.api.schema import Rule, cel_rules
 
 Framework = Literal["pytorch", "tensorflow", "xgboost", "jax"]
 Phase = Literal["Pending", "Running", "Succeeded", "Failed", "Suspended", "Restarting"]
@@ -34,7 +34,7 @@ Cause = Literal[
 Workers = Annotated[int, Meta(ge=1, le=100)]
 
 
-class RunPolicy(fields.Part, frozen=True):
+class RunPolicy(fields.ApiStruct, frozen=True):
     """Limits of duration and retries, and cleanup after the job finished."""
 
     backoff_limit: Annotated[
@@ -52,7 +52,7 @@ class RunPolicy(fields.Part, frozen=True):
     ] = "Running"
 
 
-class Role(fields.Part, frozen=True):
+class RoleSpec(fields.ApiStruct, frozen=True):
     """Pod beside the workers. Fields that are not set are those of a worker."""
 
     image: Annotated[fields.Image | None, Meta(description="Container image.")] = None
@@ -61,23 +61,23 @@ class Role(fields.Part, frozen=True):
     resources: Annotated[fields.ResourceRequirements | None, Meta(description="Compute resources of each pod.")] = None
 
 
-class ParameterServers(Role, frozen=True):
+class ParameterServers(RoleSpec, frozen=True):
     """Pods that hold the parameters."""
 
     replicas: Annotated[int, Meta(ge=1, le=100, description="Number of parameter servers.")] = 1
 
 
-class Roles(fields.Part, frozen=True):
+class ReplicaRoles(fields.ApiStruct, frozen=True):
     """Pods beside the workers."""
 
     parameter_servers: Annotated[
         ParameterServers | None, Meta(description="Parameter servers, for asynchronous training with TensorFlow.")
     ] = None
-    chief: Annotated[Role | None, Meta(description="Pod that coordinates. Absent: worker 0.")] = None
-    evaluator: Annotated[Role | None, Meta(description="Pod that evaluates checkpoints while others train.")] = None
+    chief: Annotated[RoleSpec | None, Meta(description="Pod that coordinates. Absent: worker 0.")] = None
+    evaluator: Annotated[RoleSpec | None, Meta(description="Pod that evaluates checkpoints while others train.")] = None
 
 
-class Scheduling(fields.Part, frozen=True):
+class Scheduling(fields.ApiStruct, frozen=True):
     """Gang scheduler, queue and priority of the pods."""
 
     gang: Annotated[
@@ -88,14 +88,14 @@ class Scheduling(fields.Part, frozen=True):
     priority_class: Annotated[fields.Name | None, Meta(description="Name of a PriorityClass.")] = None
 
 
-class Elastic(fields.Part, frozen=True):
+class Elastic(fields.ApiStruct, frozen=True):
     """Bounds for a job whose number of workers may change while it runs."""
 
     min: Annotated[Workers, Meta(description="Minimum number of workers.")]
     max: Annotated[Workers, Meta(description="Maximum number of workers.")]
 
 
-class Checkpoint(fields.Part, frozen=True):
+class Checkpoint(fields.ApiStruct, frozen=True):
     """Volume mounted at checkpointDir."""
 
     claim_name: Annotated[fields.Name | None, Meta(description="Existing PVC. Absent: one is created for the job.")] = (
@@ -117,20 +117,20 @@ class Checkpoint(fields.Part, frozen=True):
     ] = None
 
 
-_CHECKPOINT_RULES = cel(
+_CHECKPOINT_RULES = cel_rules(
     Rule(
         "!has(self.claimName) || !(has(self.size) || has(self.storageClassName) || has(self.accessMode))",
         "claimName refers to an existing PVC: remove size, storageClassName and accessMode, or remove claimName",
         ".claimName",
     )
 )
-_ELASTIC_RULES = cel(Rule("self.min <= self.max", "min is above max: lower min or raise max", ".min"))
-_FRAMEWORK_RULES = cel(
+_ELASTIC_RULES = cel_rules(Rule("self.min <= self.max", "min is above max: lower min or raise max", ".min"))
+_FRAMEWORK_RULES = cel_rules(
     Rule("self == oldSelf", "framework is immutable: delete the TrainingJob and create it with the new value")
 )
 
 
-class TrainingJobSpec(fields.Part, frozen=True):
+class TrainingJobSpec(fields.ApiStruct, frozen=True):
     """Training program, and the number of workers that run it."""
 
     framework: Annotated[
@@ -171,7 +171,7 @@ class TrainingJobSpec(fields.Part, frozen=True):
         RunPolicy, Meta(description="Limits of duration and retries, and cleanup after the job finished.")
     ] = RunPolicy()
     scheduling: Annotated[Scheduling | None, Meta(description="Gang scheduling, queue and priority.")] = None
-    roles: Annotated[Roles | None, Meta(description="Pods beside the workers.")] = None
+    roles: Annotated[ReplicaRoles | None, Meta(description="Pods beside the workers.")] = None
     elastic: Annotated[
         Elastic | None,
         Meta(
@@ -188,7 +188,7 @@ class TrainingJobSpec(fields.Part, frozen=True):
     ] = None
 
 
-class WorkerStatus(fields.Part, frozen=True, kw_only=True):
+class WorkerStatus(fields.ApiStruct, frozen=True, kw_only=True):
     """State of one worker."""
 
     worker_id: Annotated[fields.Count, Meta(description="Index of the worker.")]
@@ -201,7 +201,7 @@ class WorkerStatus(fields.Part, frozen=True, kw_only=True):
     ]
 
 
-class Failure(fields.Part, frozen=True, kw_only=True):
+class Failure(fields.ApiStruct, frozen=True, kw_only=True):
     """Pod that made an attempt fail."""
 
     role: Annotated[fields.ShortText, Meta(description="Role of the pod.")]
@@ -217,7 +217,7 @@ class Failure(fields.Part, frozen=True, kw_only=True):
     message: Annotated[fields.Message, Meta(description="Last lines of the log.")] = ""
 
 
-class NewestCheckpoint(fields.Part, frozen=True, kw_only=True):
+class LatestCheckpoint(fields.ApiStruct, frozen=True, kw_only=True):
     """Newest complete checkpoint."""
 
     path: Annotated[fields.Path, Meta(description="Path of the checkpoint in the pods.")]
@@ -228,7 +228,7 @@ class NewestCheckpoint(fields.Part, frozen=True, kw_only=True):
     ] = None
 
 
-class Attempt(fields.Part, frozen=True, kw_only=True):
+class Attempt(fields.ApiStruct, frozen=True, kw_only=True):
     """One run of all workers."""
 
     number: Annotated[fields.Count, Meta(description="Number of the attempt, from 0.")]
@@ -239,7 +239,7 @@ class Attempt(fields.Part, frozen=True, kw_only=True):
     ] = None
     cause: Annotated[Cause | None, Meta(description="Cause of the end. Only Failed costs a retry.")] = None
     failure: Annotated[Failure | None, Meta(description="Pod that made the attempt fail.")] = None
-    resumed_from: Annotated[NewestCheckpoint | None, Meta(description="Checkpoint that the attempt resumed from.")] = (
+    resumed_from: Annotated[LatestCheckpoint | None, Meta(description="Checkpoint that the attempt resumed from.")] = (
         None
     )
     spec_hash: Annotated[
@@ -247,14 +247,14 @@ class Attempt(fields.Part, frozen=True, kw_only=True):
     ] = ""
 
 
-class Metric(fields.Part, frozen=True, kw_only=True):
+class Metric(fields.ApiStruct, frozen=True, kw_only=True):
     """One number that the training reported."""
 
     name: Annotated[fields.ShortText, Meta(description="Name, such as loss.")]
     value: Annotated[fields.ShortText, Meta(description="Value, as the training wrote it.")]
 
 
-class Progress(fields.Part, frozen=True, kw_only=True):
+class Progress(fields.ApiStruct, frozen=True, kw_only=True):
     """Progress that the training reported."""
 
     percent: Annotated[Annotated[int, Meta(ge=0, le=100)] | None, Meta(description="Progress in percent.")] = None
@@ -267,7 +267,7 @@ class Progress(fields.Part, frozen=True, kw_only=True):
     last_updated_time: Annotated[fields.Time | None, Meta(description="Time of the last report.")] = None
 
 
-class TrainingJobStatus(fields.Part, frozen=True, kw_only=True):
+class TrainingJobStatus(fields.ApiStruct, frozen=True, kw_only=True):
     """Observed state of the job."""
 
     phase: Annotated[Phase | None, Meta(description="Summary of the conditions.")] = None
@@ -284,7 +284,7 @@ class TrainingJobStatus(fields.Part, frozen=True, kw_only=True):
     ] = 0
     failure: Annotated[Failure | None, Meta(description="Pod that failed last.")] = None
     progress: Annotated[Progress | None, Meta(description="Progress that the training reported.")] = None
-    checkpoint: Annotated[NewestCheckpoint | None, Meta(description="Newest complete checkpoint.")] = None
+    checkpoint: Annotated[LatestCheckpoint | None, Meta(description="Newest complete checkpoint.")] = None
 
 
 class TrainingJob(Object, frozen=True, gc=False, rename="camel"):
@@ -336,7 +336,7 @@ TRAINING_JOB = CustomKind(
             ".roles",
         ),
     ),
-    kept_names=frozenset({"checkpointInterval"}),
+    exempt_names=frozenset({"checkpointInterval"}),
 )
 
 KINDS = (TRAINING_JOB, MODAL_JOB)

@@ -10,12 +10,12 @@ import msgspec
 
 from skysail.base.names import Annotation, Label
 from skysail.core.actions import Manifest
-from skysail.kinds.training.api.training_job import NewestCheckpoint, TrainingJob, TrainingJobSpec
+from skysail.kinds.training.api.training_job import LatestCheckpoint, TrainingJob, TrainingJobSpec
 from skysail.kinds.training.children import naming, pod_template
-from skysail.kinds.training.children.frameworks import FRAMEWORKS, World
-from skysail.kinds.training.children.progress_endpoint import Reporting
-from skysail.kinds.training.children.replica_groups import Group, RoleName, groups
-from skysail.kinds.training.children.volumes import checkpoint_claim, hyperparameters
+from skysail.kinds.training.children.frameworks import FRAMEWORKS, WorldInfo
+from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint
+from skysail.kinds.training.children.replica_groups import ReplicaGroup, RoleName, replica_groups
+from skysail.kinds.training.children.volumes import checkpoint_pvc, hyperparameters
 from skysail.kube.api.resources import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, SERVICE, Resource
 
 Child = tuple[Resource, Manifest]
@@ -32,25 +32,28 @@ class Children(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[Child, ...] = ()
 
 
-def children(
-    job: TrainingJob, number: int, resume: NewestCheckpoint | None, reporting: Reporting | None = None
+def build_children(
+    job: TrainingJob, number: int, resume: LatestCheckpoint | None, progress_endpoint: ProgressEndpoint | None = None
 ) -> Children:
     """Return the children of attempt `number`, with the checkpoint to resume from and the progress server, if any."""
-    world = World(job.metadata.name, job.spec, number)
-    claim, config = checkpoint_claim(job), hyperparameters(job)
+    world = WorldInfo(job.metadata.name, job.spec, number)
+    claim, config = checkpoint_pvc(job), hyperparameters(job)
     shared: list[Child] = []
     if config is not None:
         shared.append((CONFIG_MAP, _labelled(job, config)))
-    if not world.is_alone:
+    if not world.is_single_pod:
         shared.append((SERVICE, _labelled(job, _service(job))))
     return Children(
         claims=() if claim is None else ((PERSISTENT_VOLUME_CLAIM, _labelled(job, claim)),),
         shared=tuple(shared),
-        jobs=tuple((JOB, _job(job, world, group, resume, reporting)) for group in groups(job.spec)),
+        jobs=tuple(
+            (JOB, _job(job, world, replica_group, resume, progress_endpoint))
+            for replica_group in replica_groups(job.spec)
+        ),
     )
 
 
-def selector(job: TrainingJob) -> dict[str, str]:
+def labels_for(job: TrainingJob) -> dict[str, str]:
     """Return the labels of all children of the job. The UID distinguishes it from a later job of the same name."""
     return {
         Label.TRAINING_JOB: naming.label_value(job.metadata.name),
@@ -59,7 +62,7 @@ def selector(job: TrainingJob) -> dict[str, str]:
 
 
 def _labelled(job: TrainingJob, manifest: Manifest) -> Manifest:
-    return {**manifest, "metadata": {**manifest["metadata"], "labels": selector(job)}}
+    return {**manifest, "metadata": {**manifest["metadata"], "labels": labels_for(job)}}
 
 
 def _service(job: TrainingJob) -> Manifest:
@@ -81,21 +84,27 @@ def _service(job: TrainingJob) -> Manifest:
 
 
 def _job(
-    job: TrainingJob, world: World, group: Group, resume: NewestCheckpoint | None, reporting: Reporting | None
+    job: TrainingJob,
+    world: WorldInfo,
+    replica_group: ReplicaGroup,
+    resume: LatestCheckpoint | None,
+    progress_endpoint: ProgressEndpoint | None,
 ) -> Manifest:
-    labels = {**selector(job), Label.WORKER: group.role, Label.ATTEMPT: str(world.number)}
+    labels = {**labels_for(job), Label.WORKER: replica_group.role, Label.ATTEMPT: str(world.number)}
     spec: Manifest = {
         "completionMode": "Indexed",
-        "completions": group.replicas,
-        "parallelism": group.replicas,
+        "completions": replica_group.replicas,
+        "parallelism": replica_group.replicas,
         # Never run two pods of one index: both would write to the same checkpoint.
         "podReplacementPolicy": "Failed",
-        **_restarts(job.spec, group.role),
-        "template": pod_template.template(job, world, group, resume=resume, reports=reporting, labels=labels),
+        **_restarts(job.spec, replica_group.role),
+        "template": pod_template.build(
+            job, world, replica_group, resume=resume, reports=progress_endpoint, labels=labels
+        ),
     }
-    if group.winner is not None:
-        spec["successPolicy"] = {"rules": [{"succeededIndexes": str(group.winner)}]}
-    name = naming.job(job.metadata.name, group.role, world.number)
+    if replica_group.success_index is not None:
+        spec["successPolicy"] = {"rules": [{"succeededIndexes": str(replica_group.success_index)}]}
+    name = naming.job(job.metadata.name, replica_group.role, world.number)
     metadata: Manifest = {"name": name, "namespace": job.metadata.namespace, "labels": labels}
     if resume is not None:
         # The status is written after this Job and may name a newer checkpoint by then.
@@ -108,7 +117,7 @@ def _restarts(spec: TrainingJobSpec, role: RoleName) -> Manifest:
 
     Other roles restart per index, and disruptions do not count against the limit.
     """
-    if FRAMEWORKS[spec.framework].scope(spec, role) == "gang":
+    if FRAMEWORKS[spec.framework].restart_scope(spec, role) == "gang":
         return {"backoffLimit": 0, "podFailurePolicy": _when_disrupted("FailJob")}
     return {
         "backoffLimitPerIndex": spec.run_policy.backoff_limit if spec.restart_policy == "OnFailure" else 0,

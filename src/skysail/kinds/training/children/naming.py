@@ -12,7 +12,7 @@ from skysail.kinds.training.children.replica_groups import RoleName
 from skysail.kube.api import child_names
 
 # 63 characters minus the longest suffix, `-evaluator-1234567-0`.
-_LONGEST_STEM = 43
+_MAX_STEM_LENGTH = 43
 _PREFIX = "HYPERPARAM_"
 _NOT_IN_VARIABLE = re.compile(r"[^A-Z0-9_]")
 
@@ -41,7 +41,7 @@ def gang(name: str) -> str:
 
 def label_value(name: str) -> str:
     """Return the job name as a label value, shortened to the length of a DNS label."""
-    return child_names.label_value(name, _LONGEST_STEM)
+    return child_names.label_value(name, _MAX_STEM_LENGTH)
 
 
 def variable(hyperparameter: str) -> str:
@@ -50,4 +50,4 @@ def variable(hyperparameter: str) -> str:
 
 
 def _stem(name: str) -> str:
-    return child_names.stem(name, _LONGEST_STEM)
+    return child_names.child_prefix(name, _MAX_STEM_LENGTH)

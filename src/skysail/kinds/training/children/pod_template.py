@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from skysail.core.actions import Manifest
-from skysail.kinds.training.api.training_job import NewestCheckpoint, TrainingJob, TrainingJobSpec
+from skysail.kinds.training.api.training_job import LatestCheckpoint, TrainingJob, TrainingJobSpec
 from skysail.kinds.training.children import naming, progress_endpoint
 from skysail.kinds.training.children.frameworks import FRAMEWORKS
-from skysail.kinds.training.children.frameworks.base import INDEX_VARIABLE, World
-from skysail.kinds.training.children.pod_template_merge import laid_over
-from skysail.kinds.training.children.progress_endpoint import Reporting
-from skysail.kinds.training.children.replica_groups import GPU, Group
+from skysail.kinds.training.children.frameworks.base import INDEX_VARIABLE, WorldInfo
+from skysail.kinds.training.children.pod_template_merge import merge
+from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint
+from skysail.kinds.training.children.replica_groups import GPU, ReplicaGroup
 from skysail.kinds.training.children.volumes import checkpoint_directory, volumes
 from skysail.kinds.training.objects import INDEX_LABEL
 from skysail.kube.api.fields import PodTemplate
@@ -23,31 +23,31 @@ from skysail.kube.api.fields import PodTemplate
 CONTAINER = "trainer"
 
 
-def template(
+def build(
     job: TrainingJob,
-    world: World,
-    group: Group,
+    world: WorldInfo,
+    replica_group: ReplicaGroup,
     *,
-    resume: NewestCheckpoint | None,
-    reports: Reporting | None,
+    resume: LatestCheckpoint | None,
+    reports: ProgressEndpoint | None,
     labels: dict[str, str],
 ) -> Manifest:
     """Return the template with the user's merged over it. Fields by which pods find each other cannot be overridden."""
-    wanted = job.spec.pod_template or PodTemplate()
-    spec = laid_over(_pod(job, world, group, resume, reports), wanted.spec)
+    desired = job.spec.pod_template or PodTemplate()
+    spec = merge(_pod(job, world, replica_group, resume, reports), desired.spec)
     spec.pop("hostname", None)
     spec.pop("subdomain", None)
     spec["restartPolicy"] = "Never"
-    if not world.is_alone:
+    if not world.is_single_pod:
         spec["subdomain"] = naming.service(world.name)
-    metadata: Manifest = {"labels": {**wanted.metadata.labels, **labels}}
-    annotations = {**wanted.metadata.annotations, **(progress_endpoint.announced(reports) if reports else {})}
+    metadata: Manifest = {"labels": {**desired.metadata.labels, **labels}}
+    annotations = {**desired.metadata.annotations, **(progress_endpoint.ca_annotation(reports) if reports else {})}
     if annotations:
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": spec}
 
 
-def variables(world: World, group: Group, resume: NewestCheckpoint | None) -> list[Manifest]:
+def env_vars(world: WorldInfo, replica_group: ReplicaGroup, resume: LatestCheckpoint | None) -> list[Manifest]:
     """Return the environment of a container.
 
     The index comes first, because variables can refer only to earlier ones.
@@ -55,7 +55,7 @@ def variables(world: World, group: Group, resume: NewestCheckpoint | None) -> li
     ours = {
         "PYTHONUNBUFFERED": "1",
         "TRAINING_ATTEMPT": str(world.number),
-        **FRAMEWORKS[world.spec.framework].environment(world, group),
+        **FRAMEWORKS[world.spec.framework].environment(world, replica_group),
         **_checkpoints(world.spec, resume),
         **dict(_hyperparameters(world.spec)),
     }
@@ -68,19 +68,23 @@ def variables(world: World, group: Group, resume: NewestCheckpoint | None) -> li
 
 
 def _pod(
-    job: TrainingJob, world: World, group: Group, resume: NewestCheckpoint | None, reports: Reporting | None
+    job: TrainingJob,
+    world: WorldInfo,
+    replica_group: ReplicaGroup,
+    resume: LatestCheckpoint | None,
+    reports: ProgressEndpoint | None,
 ) -> Manifest:
-    spec, found, env = job.spec, volumes(job), variables(world, group, resume)
+    spec, found, env = job.spec, volumes(job), env_vars(world, replica_group, resume)
     if reports is not None:
         found = (*found, progress_endpoint.volume(job))
         env += _plain(progress_endpoint.variables(job, reports))
     container: Manifest = {
         "name": CONTAINER,
-        "image": group.image,
-        "command": list(group.command),
-        "args": list(group.args),
+        "image": replica_group.image,
+        "command": list(replica_group.command),
+        "args": list(replica_group.args),
         "env": env,
-        "resources": _resources(group),
+        "resources": _resources(replica_group),
         "volumeMounts": [volume.mount for volume in found],
         # Puts the end of the log into the pod status, which outlives the container.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -98,22 +102,22 @@ def _pod(
     return pod
 
 
-def _resources(group: Group) -> Manifest:
+def _resources(replica_group: ReplicaGroup) -> Manifest:
     """Return the resources with GPUs as limit and request: the API server rejects extended resources that differ."""
-    resources: Manifest = msgspec.to_builtins(group.resources)
-    if group.gpus:
+    resources: Manifest = msgspec.to_builtins(replica_group.resources)
+    if replica_group.gpus:
         for kind in ("limits", "requests"):
-            resources[kind] = {**resources.get(kind, {}), GPU: str(group.gpus)}
+            resources[kind] = {**resources.get(kind, {}), GPU: str(replica_group.gpus)}
     return resources
 
 
-def _checkpoints(spec: TrainingJobSpec, resume: NewestCheckpoint | None) -> dict[str, str]:
+def _checkpoints(spec: TrainingJobSpec, resume: LatestCheckpoint | None) -> dict[str, str]:
     """Return the variables for saving checkpoints and for resuming from one."""
     found: dict[str, str] = {}
     if directory := checkpoint_directory(spec):
-        found = {"CHECKPOINT_DIR": _literal(directory), "CHECKPOINT_INTERVAL": str(spec.checkpoint_interval)}
+        found = {"CHECKPOINT_DIR": _escape(directory), "CHECKPOINT_INTERVAL": str(spec.checkpoint_interval)}
     if resume is not None:
-        found["RESUME_FROM"] = _literal(resume.path)
+        found["RESUME_FROM"] = _escape(resume.path)
         if resume.step is not None:
             found["RESUME_STEP"] = str(resume.step)
     return found
@@ -129,7 +133,7 @@ def _hyperparameters(spec: TrainingJobSpec) -> Iterator[tuple[str, str]]:
         name = naming.variable(key)
         if name not in taken:
             taken.add(name)
-            yield name, _literal(_spelled(value))
+            yield name, _escape(_spelled(value))
 
 
 def _spelled(value: Any) -> str:
@@ -137,7 +141,7 @@ def _spelled(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
 
 
-def _literal(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape `$`, so that `$(NAME)` in the value is not expanded."""
     return text.replace("$", "$$")
 

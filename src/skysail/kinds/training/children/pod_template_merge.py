@@ -19,10 +19,10 @@ _KEYS = {
     "imagePullSecrets": "name",
 }
 # Items with one of several sources are replaced as a whole: the API server rejects two sources.
-_WHOLE = frozenset({"env", "volumes", "volumeMounts"})
+_REPLACED_LISTS = frozenset({"env", "volumes", "volumeMounts"})
 
 
-def laid_over(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+def merge(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Return `ours` with `theirs` merged over it."""
     merged = dict(ours)
     for name, value in theirs.items():
@@ -35,7 +35,7 @@ def laid_over(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, A
 
 def _field(name: str, ours: Any, theirs: Any) -> Any:
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        return laid_over(ours, theirs)
+        return merge(ours, theirs)
     if name in _KEYS and isinstance(ours, list) and isinstance(theirs, list):
         return _items(name, ours, theirs)
     return theirs
@@ -49,10 +49,10 @@ def _items(name: str, ours: list[Any], theirs: list[Any]) -> list[Any]:
         place = places.get(_key(name, item))
         if place is None:
             merged.append(item)
-        elif name in _WHOLE:
+        elif name in _REPLACED_LISTS:
             merged[place] = item
         else:
-            merged[place] = laid_over(ours[place], item)
+            merged[place] = merge(ours[place], item)
     return merged
 
 

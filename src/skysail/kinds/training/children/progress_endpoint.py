@@ -22,17 +22,17 @@ _AUTHORITY = "ca.crt"
 _TOKEN_SECONDS = 3600
 
 
-class Reporting(msgspec.Struct, frozen=True):
+class ProgressEndpoint(msgspec.Struct, frozen=True):
     """Progress server: URL `https://host:port` and its CA bundle."""
 
     server: str
     authority: str
 
 
-class Terms(msgspec.Struct, frozen=True):
+class TrainingConfig(msgspec.Struct, frozen=True):
     """Settings for all TrainingJobs. Without `reporting` there is no progress server."""
 
-    reporting: Reporting | None = None
+    reporting: ProgressEndpoint | None = None
     stall: timedelta = timedelta(minutes=15)
 
 
@@ -41,26 +41,26 @@ def path(key: Key) -> str:
     return TRAINING_JOB.resource.path(key.namespace, key.name, "status")
 
 
-def audience(job: TrainingJob) -> str:
+def token_audience(job: TrainingJob) -> str:
     """Return the audience of the token. The UID distinguishes the job from a later one of the same name."""
     return f"{TRAINING_JOB.resource.crd_name}/{job.metadata.uid}"
 
 
-def variables(job: TrainingJob, reporting: Reporting) -> dict[str, str]:
+def variables(job: TrainingJob, progress_endpoint: ProgressEndpoint) -> dict[str, str]:
     return {
-        "KUBEFLOW_TRAINER_SERVER_URL": reporting.server + path(job.metadata.key),
+        "KUBEFLOW_TRAINER_SERVER_URL": progress_endpoint.server + path(job.metadata.key),
         "KUBEFLOW_TRAINER_SERVER_CA_CERT": f"{_FOLDER}/{_AUTHORITY}",
         "KUBEFLOW_TRAINER_SERVER_TOKEN": f"{_FOLDER}/{_TOKEN}",
     }
 
 
-def announced(reporting: Reporting) -> dict[str, str]:
-    return {Annotation.REPORTS_AUTHORITY: reporting.authority}
+def ca_annotation(progress_endpoint: ProgressEndpoint) -> dict[str, str]:
+    return {Annotation.PROGRESS_CA: progress_endpoint.authority}
 
 
 def volume(job: TrainingJob) -> Volume:
-    token = {"audience": audience(job), "expirationSeconds": _TOKEN_SECONDS, "path": _TOKEN}
-    field = {"fieldPath": f"metadata.annotations['{Annotation.REPORTS_AUTHORITY}']"}
+    token = {"audience": token_audience(job), "expirationSeconds": _TOKEN_SECONDS, "path": _TOKEN}
+    field = {"fieldPath": f"metadata.annotations['{Annotation.PROGRESS_CA}']"}
     sources = [
         {"serviceAccountToken": token},
         {"downwardAPI": {"items": [{"path": _AUTHORITY, "fieldRef": field}]}},

@@ -10,17 +10,17 @@ from typing import Literal
 
 import msgspec
 
-from skysail.kinds.training.api.training_job import Role, TrainingJobSpec
+from skysail.kinds.training.api.training_job import RoleSpec, TrainingJobSpec
 from skysail.kube.api.fields import ResourceRequirements
 
 RoleName = Literal["worker", "chief", "ps", "evaluator"]
 
 GPU = "nvidia.com/gpu"
 _COORDINATOR = 0
-_AS_A_WORKER = Role()
+_AS_A_WORKER = RoleSpec()
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Identical pods of one role.
 
     `is_decisive`: the job succeeds with this group, and the other groups are terminated. `winner`: index of the pod
@@ -34,35 +34,41 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[str, ...]
     resources: ResourceRequirements
     gpus: int
-    is_decisive: bool = False
-    winner: int | None = None
+    decides_success: bool = False
+    success_index: int | None = None
 
 
-def groups(spec: TrainingJobSpec) -> tuple[Group, ...]:
+def replica_groups(spec: TrainingJobSpec) -> tuple[ReplicaGroup, ...]:
     """Return all groups of the job in the order of ranks."""
-    roles = spec.roles
-    if roles is None:
+    replica_roles = spec.roles
+    if replica_roles is None:
         return (_workers(spec),)
-    found: list[Group] = []
-    if roles.chief is not None:
-        found.append(_group(spec, "chief", roles.chief, is_decisive=True))
-    found.append(_workers(spec))
-    if roles.parameter_servers is not None:
-        found.append(_group(spec, "ps", roles.parameter_servers, replicas=roles.parameter_servers.replicas))
-    if roles.evaluator is not None:
-        found.append(_group(spec, "evaluator", roles.evaluator))
-    return tuple(found)
+    replica_groups: list[ReplicaGroup] = []
+    if replica_roles.chief is not None:
+        replica_groups.append(_group(spec, "chief", replica_roles.chief, is_decisive=True))
+    replica_groups.append(_workers(spec))
+    if replica_roles.parameter_servers is not None:
+        replica_groups.append(
+            _group(spec, "ps", replica_roles.parameter_servers, replicas=replica_roles.parameter_servers.replicas)
+        )
+    if replica_roles.evaluator is not None:
+        replica_groups.append(_group(spec, "evaluator", replica_roles.evaluator))
+    return tuple(replica_groups)
 
 
-def largest(spec: TrainingJobSpec) -> int:
+def max_pods(spec: TrainingJobSpec) -> int:
     """Return the maximum number of pods of one attempt, including elastic growth."""
-    beside = sum(group.replicas for group in groups(spec) if group.role != "worker")
+    beside = sum(replica_group.replicas for replica_group in replica_groups(spec) if replica_group.role != "worker")
     return beside + (spec.elastic.max if spec.elastic and is_elastic(spec) else spec.workers)
 
 
-def fewest(spec: TrainingJobSpec, group: Group) -> int:
+def min_pods(spec: TrainingJobSpec, replica_group: ReplicaGroup) -> int:
     """Return the number of pods of the group with which the training starts."""
-    return spec.elastic.min if spec.elastic and group.role == "worker" and is_elastic(spec) else group.replicas
+    return (
+        spec.elastic.min
+        if spec.elastic and replica_group.role == "worker" and is_elastic(spec)
+        else replica_group.replicas
+    )
 
 
 def is_elastic(spec: TrainingJobSpec) -> bool:
@@ -74,7 +80,7 @@ def is_elastic(spec: TrainingJobSpec) -> bool:
     return spec.elastic is not None and spec.framework == "pytorch" and not is_counted
 
 
-def _workers(spec: TrainingJobSpec) -> Group:
+def _workers(spec: TrainingJobSpec) -> ReplicaGroup:
     has_chief = spec.roles is not None and spec.roles.chief is not None
     alone_decides = spec.framework == "tensorflow" and not has_chief and spec.workers > 1
     return _group(
@@ -90,27 +96,27 @@ def _workers(spec: TrainingJobSpec) -> Group:
 def _group(
     spec: TrainingJobSpec,
     name: RoleName,
-    role: Role,
+    role_spec: RoleSpec,
     *,
     replicas: int = 1,
     is_decisive: bool = False,
     winner: int | None = None,
-) -> Group:
+) -> ReplicaGroup:
     """Return the group. Fields that the role does not set are those of a worker; `args` belong to `command`."""
-    resources = role.resources or spec.resources or ResourceRequirements()
-    shares_gpus = role.resources is None and name != "ps"
-    if role.resources is None and name == "ps":
+    resources = role_spec.resources or spec.resources or ResourceRequirements()
+    shares_gpus = role_spec.resources is None and name != "ps"
+    if role_spec.resources is None and name == "ps":
         resources = _without_gpus(resources)
-    return Group(
+    return ReplicaGroup(
         role=name,
         replicas=replicas,
-        image=role.image or spec.image,
-        command=role.command or spec.command,
-        args=role.args if role.command or role.args else spec.args,
+        image=role_spec.image or spec.image,
+        command=role_spec.command or spec.command,
+        args=role_spec.args if role_spec.command or role_spec.args else spec.args,
         resources=resources,
         gpus=(spec.gpu_per_worker if shares_gpus else 0) or _gpus(resources),
-        is_decisive=is_decisive,
-        winner=winner,
+        decides_success=is_decisive,
+        success_index=winner,
     )
 
 

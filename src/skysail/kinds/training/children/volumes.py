@@ -8,9 +8,9 @@ from datetime import datetime
 import msgspec
 
 from skysail.core.actions import Manifest
-from skysail.kinds.training.api.training_job import Checkpoint, NewestCheckpoint, TrainingJob, TrainingJobSpec
+from skysail.kinds.training.api.training_job import Checkpoint, LatestCheckpoint, TrainingJob, TrainingJobSpec
 from skysail.kinds.training.children import naming
-from skysail.kinds.training.children.replica_groups import largest
+from skysail.kinds.training.children.replica_groups import max_pods
 from skysail.kube.api.fields import PersistentVolumeClaimVolumeSource
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM
@@ -46,8 +46,8 @@ def checkpoint_directory(spec: TrainingJobSpec) -> str:
     """Return the mount path for checkpoints, or an empty string if the spec has no volume for them."""
     if spec.checkpoint_dir:
         return "/" + spec.checkpoint_dir.lstrip("/")
-    wanted = _checkpoint(spec)
-    is_wanted = wanted.claim_name or wanted.size or wanted.storage_class_name or wanted.access_mode
+    desired = _checkpoint(spec)
+    is_wanted = desired.claim_name or desired.size or desired.storage_class_name or desired.access_mode
     return _CHECKPOINTS if is_wanted else ""
 
 
@@ -55,13 +55,13 @@ def checkpoint_claim_name(job: TrainingJob) -> str:
     return _checkpoint(job.spec).claim_name or naming.checkpoints(job.metadata.name)
 
 
-def finds(job: TrainingJob, checkpoint: NewestCheckpoint) -> bool:
+def is_reachable(job: TrainingJob, checkpoint: LatestCheckpoint) -> bool:
     """Return whether new pods of the job can read the checkpoint: path and PVC may have changed."""
     is_there = checkpoint.claim_name in {None, checkpoint_claim_name(job)}
     return is_there and is_within(checkpoint.path, checkpoint_directory(job.spec))
 
 
-def has_lost(claim: Object | None, checkpoint: NewestCheckpoint) -> bool:
+def is_lost(claim: Object | None, checkpoint: LatestCheckpoint) -> bool:
     """Return whether the checkpoint was deleted with its PVC: the PVC is missing, terminating, or newer."""
     if claim is None or claim.metadata.is_deleting:
         return True
@@ -79,17 +79,17 @@ def is_within(path: str, directory: str) -> bool:
     return path.isprintable() and path.startswith("/") and ".." not in path.split("/") and is_below
 
 
-def checkpoint_claim(job: TrainingJob) -> Manifest | None:
+def checkpoint_pvc(job: TrainingJob) -> Manifest | None:
     """Return the PVC that is created for the job, or None if the user names one. Its spec is immutable."""
-    wanted = _checkpoint(job.spec)
-    if not checkpoint_directory(job.spec) or wanted.claim_name:
+    desired = _checkpoint(job.spec)
+    if not checkpoint_directory(job.spec) or desired.claim_name:
         return None
     spec: Manifest = {
-        "accessModes": [wanted.access_mode or ("ReadWriteMany" if largest(job.spec) > 1 else "ReadWriteOnce")],
-        "resources": {"requests": {"storage": wanted.size or _SIZE}},
+        "accessModes": [desired.access_mode or ("ReadWriteMany" if max_pods(job.spec) > 1 else "ReadWriteOnce")],
+        "resources": {"requests": {"storage": desired.size or _SIZE}},
     }
-    if wanted.storage_class_name:
-        spec["storageClassName"] = wanted.storage_class_name
+    if desired.storage_class_name:
+        spec["storageClassName"] = desired.storage_class_name
     return {
         "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version,
         "kind": PERSISTENT_VOLUME_CLAIM.kind,

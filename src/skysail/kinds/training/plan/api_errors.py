@@ -12,14 +12,14 @@ _ANSWER = re.compile(r" \(HTTP \d+( \w+)?\)$")
 _TEMPLATE = re.compile(r"(?<![\w.])\.?spec\.template\.(?=spec\.|metadata\.)")
 
 
-def is_about_job(said: str) -> bool:
+def is_job_invalid(message: str) -> bool:
     """Return whether the error is about the content of the Job, not about permissions, namespace or quota."""
-    return _ABOUT_JOB.match(said) is not None
+    return _ABOUT_JOB.match(message) is not None
 
 
-def sentence(said: str, *, has_template: bool) -> str:
+def user_message(message: str, *, has_template: bool) -> str:
     """Return the error as a sentence with the field names of a TrainingJob."""
-    said = _ANSWER.sub("", _ABOUT_JOB.sub("", said)).strip().removesuffix(".")
+    message = _ANSWER.sub("", _ABOUT_JOB.sub("", message)).strip().removesuffix(".")
     if has_template:
-        said = _TEMPLATE.sub("spec.podTemplate.", said)
-    return f"The API server rejects the pods of this spec: {said}. Correct or remove that field."
+        message = _TEMPLATE.sub("spec.podTemplate.", message)
+    return f"The API server rejects the pods of this spec: {message}. Correct or remove that field."

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from skysail.base.backoff import delay_after
+from skysail.base.backoff import delay_bound
 from skysail.base.timestamps import timestamp
 from skysail.kinds.training.api.training_job import (
     Attempt,
@@ -25,16 +25,16 @@ from skysail.kinds.training.snapshot import Snapshot
 
 _REMEMBERED = 10
 _FIRST_DELAY = 10.0
-_LONGEST_DELAY = 300.0
+_MAX_DELAY = 300.0
 # An attempt that ran this long was healthy: its failure is unrelated to earlier ones.
 HEALTHY = timedelta(minutes=10)
 _LOOP = 3
-_LONGEST_LINE = 256
-_MISHAPS: frozenset[Cause] = frozenset({"Failed", "Preempted", "NodeLost"})
+_MAX_LINE_LENGTH = 256
+_FAILURE_CAUSES: frozenset[Cause] = frozenset({"Failed", "Preempted", "NodeLost"})
 _LIFECYCLE = {"suspend", "managedBy", "runPolicy", "restartPolicy"}
 
 
-def under_way(snapshot: Snapshot) -> int | None:
+def active_number(snapshot: Snapshot) -> int | None:
     """Return the number of the current attempt, or None.
 
     Jobs may be ahead of the status, which is written after them.
@@ -43,21 +43,21 @@ def under_way(snapshot: Snapshot) -> int | None:
     made = max((job.attempt for job in snapshot.jobs if not job.metadata.is_deleting), default=-1)
     if attempts and attempts[-1].end_time is None:
         return max(attempts[-1].number, made)
-    return made if made >= following(snapshot.object.status) else None
+    return made if made >= next_number(snapshot.object.status) else None
 
 
-def following(status: TrainingJobStatus) -> int:
+def next_number(status: TrainingJobStatus) -> int:
     """Return the number of the attempt after the last recorded one."""
     return status.attempts[-1].number + 1 if status.attempts else 0
 
 
-def recorded(status: TrainingJobStatus, number: int) -> Attempt | None:
+def find(status: TrainingJobStatus, number: int) -> Attempt | None:
     return next((attempt for attempt in status.attempts if attempt.number == number), None)
 
 
-def opened(status: TrainingJobStatus, begun: Attempt) -> TrainingJobStatus:
+def open_attempt(status: TrainingJobStatus, begun: Attempt) -> TrainingJobStatus:
     """Return the status with this attempt added. After a correction of the spec, the retries count from 0."""
-    if recorded(status, begun.number) is not None:
+    if find(status, begun.number) is not None:
         return status
     last = status.attempts[-1] if status.attempts else begun
     is_corrected = last.spec_hash not in {"", begun.spec_hash}
@@ -68,7 +68,7 @@ def opened(status: TrainingJobStatus, begun: Attempt) -> TrainingJobStatus:
     )
 
 
-def ran(status: TrainingJobStatus, since: str) -> TrainingJobStatus:
+def mark_running(status: TrainingJobStatus, since: str) -> TrainingJobStatus:
     """Return the status with the time when all pods of the last attempt ran. The first value stays."""
     last = status.attempts[-1]
     if last.run_time is not None:
@@ -79,7 +79,9 @@ def ran(status: TrainingJobStatus, since: str) -> TrainingJobStatus:
     )
 
 
-def closed(status: TrainingJobStatus, cause: Cause, failure: Failure | None, *, now: datetime) -> TrainingJobStatus:
+def close_attempt(
+    status: TrainingJobStatus, cause: Cause, failure: Failure | None, *, now: datetime
+) -> TrainingJobStatus:
     """Return the status with the end of the last attempt.
 
     Only `status.failure` keeps the whole log of the failure; the ledger keeps its last line.
@@ -95,44 +97,47 @@ def closed(status: TrainingJobStatus, cause: Cause, failure: Failure | None, *, 
     )
 
 
-def pause(job: TrainingJob, now: datetime) -> timedelta:
+def restart_delay(job: TrainingJob, now: datetime) -> timedelta:
     """Return the remaining backoff of the next attempt. A clock that was set back does not prolong it."""
-    streak = _streak(job.status, asked(job.spec))
+    streak = _streak(job.status, job_spec_hash(job.spec))
     if not streak:
         return timedelta()
-    delay = timedelta(seconds=delay_after(streak - 1, first=_FIRST_DELAY, longest=_LONGEST_DELAY))
-    left = moment(job.status.attempts[-1].end_time) + delay - now
-    return left if timedelta() < left <= delay else timedelta()
+    delay = timedelta(seconds=delay_bound(streak - 1, first=_FIRST_DELAY, longest=_MAX_DELAY))
+    remaining = parse_time(job.status.attempts[-1].end_time) + delay - now
+    return remaining if timedelta() < remaining <= delay else timedelta()
 
 
 def is_crash_loop(status: TrainingJobStatus) -> bool:
     """Return whether the last attempts failed in the same way: same pod, same exit code, before they were healthy."""
     last = status.attempts[-_LOOP:]
-    if len(last) < _LOOP or any(each.cause != "Failed" or each.failure is None for each in last):
+    if len(last) < _LOOP or any(attempt.cause != "Failed" or attempt.failure is None for attempt in last):
         return False
-    return not any(map(_was_healthy, last)) and len({(each.spec_hash, _signature(each.failure)) for each in last}) == 1
+    return (
+        not any(map(_was_healthy, last))
+        and len({(attempt.spec_hash, _signature(attempt.failure)) for attempt in last}) == 1
+    )
 
 
-def trained(spec: TrainingJobSpec) -> str:
+def attempt_spec_hash(spec: TrainingJobSpec) -> str:
     """Return a hash of the fields that an attempt is created from. If the hash changes, a new attempt starts.
 
     Excludes the number of workers of an elastic job, and fields that only the operator reads.
     """
-    return asked(spec) if is_elastic(spec) else _hash(spec, aside=_LIFECYCLE)
+    return job_spec_hash(spec) if is_elastic(spec) else _hash(spec, aside=_LIFECYCLE)
 
 
-def asked(spec: TrainingJobSpec) -> str:
+def job_spec_hash(spec: TrainingJobSpec) -> str:
     """Return a hash of the training without the number of workers. Failures of another hash do not count."""
     return _hash(spec, aside=_LIFECYCLE | {"workers"})
 
 
-def is_untried(job: TrainingJob) -> bool:
+def is_new_spec(job: TrainingJob) -> bool:
     """Return whether no attempt was started from the current spec yet."""
     last = job.status.attempts[-1] if job.status.attempts else None
-    return last is None or last.spec_hash != asked(job.spec)
+    return last is None or last.spec_hash != job_spec_hash(job.spec)
 
 
-def moment(time: str | None) -> datetime:
+def parse_time(time: str | None) -> datetime:
     assert time is not None, "only a past event has a time"
     return datetime.fromisoformat(time)
 
@@ -142,13 +147,13 @@ def _hash(spec: TrainingJobSpec, *, aside: set[str]) -> str:
     return hashlib.sha256(msgspec.json.encode(matters, order="sorted")).hexdigest()[:16]
 
 
-def _streak(status: TrainingJobStatus, wanted: str) -> int:
+def _streak(status: TrainingJobStatus, desired: str) -> int:
     """Return the number of consecutive attempts that failed before they were healthy. The last one always counts."""
     streak = 0
     for attempt in reversed(status.attempts):
-        if attempt.cause not in _MISHAPS or (streak and _was_healthy(attempt)):
+        if attempt.cause not in _FAILURE_CAUSES or (streak and _was_healthy(attempt)):
             break
-        if attempt.spec_hash not in {"", wanted}:
+        if attempt.spec_hash not in {"", desired}:
             break
         streak += 1
         if _was_healthy(attempt):
@@ -159,7 +164,7 @@ def _streak(status: TrainingJobStatus, wanted: str) -> int:
 def _was_healthy(attempt: Attempt) -> bool:
     if attempt.run_time is None or attempt.end_time is None:
         return False
-    return moment(attempt.end_time) - moment(attempt.run_time) >= HEALTHY
+    return parse_time(attempt.end_time) - parse_time(attempt.run_time) >= HEALTHY
 
 
 def _signature(failure: Failure | None) -> tuple[str, int | None, int | None] | None:
@@ -168,4 +173,4 @@ def _signature(failure: Failure | None) -> tuple[str, int | None, int | None] | 
 
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1][:_LONGEST_LINE] if lines else ""
+    return lines[-1][:_MAX_LINE_LENGTH] if lines else ""

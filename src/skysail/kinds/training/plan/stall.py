@@ -14,24 +14,24 @@ from skysail.kinds.training.plan import attempts, status
 from skysail.kinds.training.snapshot import Snapshot
 
 
-def listened(snapshot: Snapshot, known: TrainingJobStatus) -> tuple[TrainingJobStatus, float | None]:
+def check_stall(snapshot: Snapshot, current: TrainingJobStatus) -> tuple[TrainingJobStatus, float | None]:
     """Return the status with or without the condition Stalled, and the seconds until the training counts as stalled."""
-    reported = known.progress.last_updated_time if known.progress else None
-    began = known.attempts[-1].run_time
+    reported = current.progress.last_updated_time if current.progress else None
+    began = current.attempts[-1].run_time
     if reported is None or began is None:
-        return broken(known), None
-    silent = snapshot.now - max(attempts.moment(reported), attempts.moment(began))
-    left = (snapshot.terms.stall - silent).total_seconds()
-    if left > 0:
-        return broken(known), left
+        return clear_stall(current), None
+    silent = snapshot.now - max(attempts.parse_time(reported), attempts.parse_time(began))
+    seconds_left = (snapshot.config.stall - silent).total_seconds()
+    if seconds_left > 0:
+        return clear_stall(current), seconds_left
     message = (
-        f"The training has not reported for {snapshot.terms.stall.total_seconds():.0f} s; its last report was at "
+        f"The training has not reported for {snapshot.config.stall.total_seconds():.0f} s; its last report was at "
         f"{reported}. Check the logs of its pods, and delete a hanging pod to start a new attempt."
     )
-    return status.told(snapshot, known, Type.STALLED, "True", Reason.STALLED, message), None
+    return status.set_condition(snapshot, current, Type.STALLED, "True", Reason.STALLED, message), None
 
 
-def broken(known: TrainingJobStatus) -> TrainingJobStatus:
+def clear_stall(status: TrainingJobStatus) -> TrainingJobStatus:
     """Remove the condition Stalled, after a report or after the end of the attempt."""
-    left = tuple(row for row in known.conditions if row.type != Type.STALLED)
-    return msgspec.structs.replace(known, conditions=left) if len(left) < len(known.conditions) else known
+    left = tuple(condition for condition in status.conditions if condition.type != Type.STALLED)
+    return msgspec.structs.replace(status, conditions=left) if len(left) < len(status.conditions) else status

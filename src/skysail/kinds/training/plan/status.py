@@ -10,9 +10,9 @@ from skysail.base.names import Condition as Type
 from skysail.base.names import Label, Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import conditions
-from skysail.core.actions import Note
+from skysail.core.actions import Event
 from skysail.kinds.training.api.training_job import Phase, TrainingJobStatus, WorkerStatus
-from skysail.kinds.training.objects import WORKER, Pod, newest
+from skysail.kinds.training.objects import WORKER, Pod, latest_by_rank
 from skysail.kinds.training.plan import completion
 from skysail.kinds.training.snapshot import Snapshot
 from skysail.kube.api.fields import Condition
@@ -20,12 +20,12 @@ from skysail.kube.api.fields import Condition
 Value = Literal["True", "False", "Unknown"]
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
-_LONGEST_MESSAGE = 4096
+_MAX_MESSAGE_LENGTH = 4096
 _ENDED = {"Succeeded", "Failed"}
 _NOT_ENDED = "The training has not finished yet."
 
 
-def under_way(
+def in_progress(
     snapshot: Snapshot, status: TrainingJobStatus, phase: Phase, reason: str, message: str, *, unheeded: str = ""
 ) -> TrainingJobStatus:
     """Return the status of an unfinished job. `message` goes into the condition Running.
@@ -35,15 +35,15 @@ def under_way(
     runs: Value = "True" if phase == "Running" else "False"
     if unheeded:
         goes_on = f"The current attempt continues with its old spec. {unheeded}"
-        status = told(snapshot, status, Type.ACCEPTED, "False", Reason.INVALID_SPEC, goes_on)
+        status = set_condition(snapshot, status, Type.ACCEPTED, "False", Reason.INVALID_SPEC, goes_on)
     else:
         status = accepted(snapshot, status)
-    status = told(snapshot, status, Type.RUNNING, runs, reason, message)
-    status = told(snapshot, status, Type.SUCCEEDED, "Unknown", Reason.UNDER_WAY, _NOT_ENDED)
+    status = set_condition(snapshot, status, Type.RUNNING, runs, reason, message)
+    status = set_condition(snapshot, status, Type.SUCCEEDED, "Unknown", Reason.IN_PROGRESS, _NOT_ENDED)
     return msgspec.structs.replace(status, phase=phase)
 
 
-def over(
+def finished(
     snapshot: Snapshot,
     status: TrainingJobStatus,
     phase: Literal["Succeeded", "Failed"],
@@ -52,41 +52,41 @@ def over(
 ) -> TrainingJobStatus:
     """Return the status of a finished job."""
     succeeded: Value = "True" if phase == "Succeeded" else "False"
-    status = told(snapshot, accepted(snapshot, status), Type.RUNNING, "False", reason, message)
-    status = told(snapshot, status, Type.SUCCEEDED, succeeded, reason, message)
+    status = set_condition(snapshot, accepted(snapshot, status), Type.RUNNING, "False", reason, message)
+    status = set_condition(snapshot, status, Type.SUCCEEDED, succeeded, reason, message)
     return msgspec.structs.replace(status, phase=phase, completion_time=timestamp(snapshot.now), replicas=0)
 
 
-def refused(snapshot: Snapshot, why: Note) -> TrainingJobStatus:
+def write_rejected(snapshot: Snapshot, event: Event) -> TrainingJobStatus:
     """Return the status after a rejected write: only the condition Accepted changes."""
-    status = told(snapshot, snapshot.object.status, Type.ACCEPTED, "False", why.reason, why.message)
+    status = set_condition(snapshot, snapshot.object.status, Type.ACCEPTED, "False", event.reason, event.message)
     return msgspec.structs.replace(status, phase=status.phase or "Pending")
 
 
-def unfit(snapshot: Snapshot, status: TrainingJobStatus, why: str) -> TrainingJobStatus:
+def invalid_spec(snapshot: Snapshot, status: TrainingJobStatus, message: str) -> TrainingJobStatus:
     """Return the status of a job whose spec is invalid: no attempt starts."""
-    status = told(snapshot, status, Type.ACCEPTED, "False", Reason.INVALID_SPEC, why)
-    status = told(snapshot, status, Type.RUNNING, "False", Reason.INVALID_SPEC, why)
-    status = told(snapshot, status, Type.SUCCEEDED, "Unknown", Reason.UNDER_WAY, _NOT_ENDED)
+    status = set_condition(snapshot, status, Type.ACCEPTED, "False", Reason.INVALID_SPEC, message)
+    status = set_condition(snapshot, status, Type.RUNNING, "False", Reason.INVALID_SPEC, message)
+    status = set_condition(snapshot, status, Type.SUCCEEDED, "Unknown", Reason.IN_PROGRESS, _NOT_ENDED)
     return msgspec.structs.replace(status, phase="Restarting" if status.attempts else "Pending")
 
 
-def gathered(snapshot: Snapshot, status: TrainingJobStatus, missing: str | None) -> TrainingJobStatus:
+def with_gang_condition(snapshot: Snapshot, status: TrainingJobStatus, missing: str | None) -> TrainingJobStatus:
     """Set `GangUnavailable`. If the scheduler was never missing, do not add the condition."""
     if missing is not None:
-        return told(snapshot, status, Type.GANG_UNAVAILABLE, "True", Reason.GANG_UNAVAILABLE, missing)
-    if conditions.find(status.conditions, Type.GANG_UNAVAILABLE) is None:
+        return set_condition(snapshot, status, Type.GANG_UNAVAILABLE, "True", Reason.GANG_UNAVAILABLE, missing)
+    if conditions.find_condition(status.conditions, Type.GANG_UNAVAILABLE) is None:
         return status
     there = "The gang scheduler is installed, or the job does not use it any more."
-    return told(snapshot, status, Type.GANG_UNAVAILABLE, "False", Reason.GANG_AVAILABLE, there)
+    return set_condition(snapshot, status, Type.GANG_UNAVAILABLE, "False", Reason.GANG_AVAILABLE, there)
 
 
 def accepted(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatus:
     """Set the condition Accepted to True."""
-    return told(snapshot, status, Type.ACCEPTED, "True", Reason.ACCEPTED, "Skysail works on this TrainingJob.")
+    return set_condition(snapshot, status, Type.ACCEPTED, "True", Reason.ACCEPTED, "Skysail works on this TrainingJob.")
 
 
-def seen(snapshot: Snapshot, status: TrainingJobStatus, number: int) -> TrainingJobStatus:
+def with_workers(snapshot: Snapshot, status: TrainingJobStatus, number: int) -> TrainingJobStatus:
     """Return the status with the workers of this attempt."""
     last, replaced = _workers(snapshot, number)
     workers = _done(snapshot, status, number)
@@ -94,12 +94,12 @@ def seen(snapshot: Snapshot, status: TrainingJobStatus, number: int) -> Training
     return msgspec.structs.replace(
         status,
         worker_statuses=tuple(worker for _, worker in sorted(workers.items())),
-        replicas=sum(1 for pod in last.values() if not pod.is_over and not pod.metadata.is_deleting),
+        replicas=sum(1 for pod in last.values() if not pod.is_finished and not pod.metadata.is_deleting),
         selector=f"{Label.TRAINING_JOB_UID}={snapshot.object.metadata.uid},{Label.WORKER}={WORKER}",
     )
 
 
-def last_seen(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatus:
+def with_final_workers(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status with the remaining pods of a finished job; deleted workers keep their final phase."""
     if not status.attempts:
         return status
@@ -113,21 +113,21 @@ def last_seen(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatu
     return msgspec.structs.replace(status, worker_statuses=tuple(worker for _, worker in sorted(workers)))
 
 
-def is_detail(old: TrainingJobStatus, new: TrainingJobStatus) -> bool:
+def is_deferrable(old: TrainingJobStatus, new: TrainingJobStatus) -> bool:
     """Return whether only the starting of pods changed, so that the write may be delayed."""
-    running = conditions.find(new.conditions, Type.RUNNING)
+    running = conditions.find_condition(new.conditions, Type.RUNNING)
     if new.phase != "Pending" or running is None:
         return False
     if old == TrainingJobStatus():
-        accepted_ = conditions.find(new.conditions, Type.ACCEPTED)
+        accepted_ = conditions.find_condition(new.conditions, Type.ACCEPTED)
         return new.failure is None and accepted_ is not None and accepted_.status == "True"
-    told = conditions.with_condition(old.conditions, running)
+    written = conditions.set_condition(old.conditions, running)
     return new == msgspec.structs.replace(
-        old, conditions=told, worker_statuses=new.worker_statuses, replicas=new.replicas
+        old, conditions=written, worker_statuses=new.worker_statuses, replicas=new.replicas
     )
 
 
-def told(
+def set_condition(
     snapshot: Snapshot, status: TrainingJobStatus, type_: Type, value: Value, reason: str, message: str
 ) -> TrainingJobStatus:
     """Return the status with this condition added or replaced."""
@@ -137,11 +137,11 @@ def told(
         status=value,
         last_transition_time=timestamp(snapshot.now),
         reason=reason,
-        message=message[:_LONGEST_MESSAGE],
+        message=message[:_MAX_MESSAGE_LENGTH],
         observed_generation=generation,
     )
     return msgspec.structs.replace(
-        status, conditions=conditions.with_condition(status.conditions, new), observed_generation=generation
+        status, conditions=conditions.set_condition(status.conditions, new), observed_generation=generation
     )
 
 
@@ -153,15 +153,15 @@ def _workers(snapshot: Snapshot, number: int) -> tuple[dict[int, Pod], dict[int,
     pods = [
         pod
         for pod in snapshot.pods
-        if (pod.attempt, pod.role) == (number, WORKER) and not (pod.is_over and pod.metadata.is_deleting)
+        if (pod.attempt, pod.role) == (number, WORKER) and not (pod.is_finished and pod.metadata.is_deleting)
     ]
-    last = {index: pod for (_, index), pod in newest(pods).items()}
+    last = {index: pod for (_, index), pod in latest_by_rank(pods).items()}
     return last, {index: sum(1 for pod in pods if pod.index == index) - 1 for index in last}
 
 
 def _done(snapshot: Snapshot, status: TrainingJobStatus, number: int) -> dict[int, WorkerStatus]:
     """Return the completed workers as they were last seen, because their pods may be deleted."""
-    done = completion.done(snapshot.run(number))
+    done = completion.completed_ranks(snapshot.run(number))
     return {
         worker.worker_id: msgspec.structs.replace(worker, phase="Succeeded")
         for worker in status.worker_statuses

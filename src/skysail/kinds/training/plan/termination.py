@@ -6,31 +6,31 @@ from typing import Literal
 
 import msgspec
 
-from skysail.base.names import Event, Reason
-from skysail.core.actions import Note
-from skysail.kinds.training.admission.validation import objections
+from skysail.base.names import EventReason, Reason
+from skysail.core.actions import Event
+from skysail.kinds.training.admission.validation import validate
 from skysail.kinds.training.api.training_job import Cause, Failure, TrainingJob, TrainingJobSpec, TrainingJobStatus
-from skysail.kinds.training.objects import WORKER, Job, named
+from skysail.kinds.training.objects import WORKER, Job, display_name
 from skysail.kinds.training.plan import attempts, completion, failure, gang_admission
-from skysail.kinds.training.plan.failure import Mishap
-from skysail.kinds.training.snapshot import Run, Snapshot
+from skysail.kinds.training.plan.failure import AttemptFailure
+from skysail.kinds.training.snapshot import AttemptState, Snapshot
 
 _FREE = "A new attempt starts and costs no retry."
 _COMPLETED = "Training job completed successfully"
-_EVENTS = {"NodeLost": Event.NODE_LOST, "Preempted": Event.PREEMPTED, "Deleted": Event.POD_DELETED}
+_EVENTS = {"NodeLost": EventReason.NODE_LOST, "Preempted": EventReason.PREEMPTED, "Deleted": EventReason.POD_DELETED}
 
 
-class End(msgspec.Struct, frozen=True):
+class AttemptEnd(msgspec.Struct, frozen=True):
     """End of an attempt: cause, sentence, failed pod and events."""
 
     cause: Cause
     message: str
     failure: Failure | None = None
     is_final: bool = False
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Event, ...] = ()
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class JobResult(msgspec.Struct, frozen=True):
     """End of the job."""
 
     phase: Literal["Succeeded", "Failed"]
@@ -38,64 +38,64 @@ class Verdict(msgspec.Struct, frozen=True):
     message: str
 
     @property
-    def note(self) -> Note:
+    def note(self) -> Event:
         if self.phase == "Succeeded":
-            return Note(Event.TRAINING_COMPLETED, self.message)
-        return Note(Event.TRAINING_FAILED, self.message, warning=True)
+            return Event(EventReason.TRAINING_COMPLETED, self.message)
+        return Event(EventReason.TRAINING_FAILED, self.message, warning=True)
 
 
-def end_of(snapshot: Snapshot, run: Run) -> End | None:
+def attempt_end(snapshot: Snapshot, attempt: AttemptState) -> AttemptEnd | None:
     """Return why the attempt ends, or None.
 
     Observed causes come before requested ones: a failure is recorded even if the job is being suspended.
     """
     job = snapshot.object
-    if completion.has_succeeded(job.spec, run):
-        return End("Succeeded", _COMPLETED)
-    mishap = failure.ended_badly(job.spec, run)
-    if mishap is not None:
-        return _mishap(mishap, snapshot.log)
+    if completion.has_succeeded(job.spec, attempt):
+        return AttemptEnd("Succeeded", _COMPLETED)
+    failed = failure.find_failure(job.spec, attempt)
+    if failed is not None:
+        return _failure_end(failed, snapshot.log)
     taken = gang_admission.revoked(snapshot)
     if taken is not None:
         message = f"{taken} {_FREE}"
-        return End("Evicted", message, notes=(Note(Event.GANG_EVICTED, message, warning=True),))
-    late = until_deadline(snapshot)
-    if late is not None and late <= 0:
-        return End("DeadlineExceeded", deadline_sentence(job))
+        return AttemptEnd("Evicted", message, notes=(Event(EventReason.GANG_EVICTED, message, warning=True),))
+    seconds_left = until_deadline(snapshot)
+    if seconds_left is not None and seconds_left <= 0:
+        return AttemptEnd("DeadlineExceeded", deadline_sentence(job))
     if job.spec.suspend:
         message = "The job is suspended: its pods terminate, its checkpoints stay. Set spec.suspend to false to resume."
-        return End("Suspended", message, notes=(Note(Event.TRAINING_SUSPENDED, message),))
-    return _undone(snapshot, run)
+        return AttemptEnd("Suspended", message, notes=(Event(EventReason.TRAINING_SUSPENDED, message),))
+    return _undone(snapshot, attempt)
 
 
-def unheeded(snapshot: Snapshot, run: Run) -> tuple[str, ...]:
+def ignored_change_errors(snapshot: Snapshot, attempt: AttemptState) -> tuple[str, ...]:
     """Return errors of a spec that changed during the attempt. An invalid change never ends a running attempt."""
-    return () if outdated(snapshot.object.spec, run) is None else wrongs(snapshot)
+    return () if outdated_job(snapshot.object.spec, attempt) is None else spec_errors(snapshot)
 
 
-def wrongs(snapshot: Snapshot) -> tuple[str, ...]:
+def spec_errors(snapshot: Snapshot) -> tuple[str, ...]:
     """Return errors of the current spec: validation errors first, otherwise the preflight error."""
-    return objections(snapshot.object) or (() if snapshot.refusal is None else (snapshot.refusal,))
+    return validate(snapshot.object) or (() if snapshot.preflight_error is None else (snapshot.preflight_error,))
 
 
-def outdated(spec: TrainingJobSpec, run: Run) -> Job | None:
+def outdated_job(spec: TrainingJobSpec, attempt: AttemptState) -> Job | None:
     """Return a Job that was created from another spec, or None."""
-    wanted = attempts.trained(spec)
-    return next((job for job in run.jobs if job.trained_spec not in {"", wanted}), None)
+    desired = attempts.attempt_spec_hash(spec)
+    return next((job for job in attempt.jobs if job.trained_spec not in {"", desired}), None)
 
 
-def verdict(spec: TrainingJobSpec, status: TrainingJobStatus, end: End) -> Verdict | None:
+def job_result(spec: TrainingJobSpec, status: TrainingJobStatus, ending: AttemptEnd) -> JobResult | None:
     """Return the result of the job, or None if another attempt may follow."""
-    match end.cause:
+    match ending.cause:
         case "Succeeded":
-            return Verdict("Succeeded", Reason.COMPLETED, end.message)
+            return JobResult("Succeeded", Reason.COMPLETED, ending.message)
         case "DeadlineExceeded":
-            return Verdict("Failed", Reason.DEADLINE_EXCEEDED, end.message)
+            return JobResult("Failed", Reason.DEADLINE_EXCEEDED, ending.message)
         case "Failed" if spec.restart_policy == "Never":
-            message = f"{end.message} The job is not retried because restartPolicy is Never; set OnFailure to retry."
-            return Verdict("Failed", Reason.NOT_RESTARTED, message)
-        case "Failed" if end.is_final or status.retries > spec.run_policy.backoff_limit:
-            return Verdict("Failed", Reason.BACKOFF_LIMIT_EXCEEDED, f"{end.message} {_used_up(spec, status)}")
+            message = f"{ending.message} The job is not retried because restartPolicy is Never; set OnFailure to retry."
+            return JobResult("Failed", Reason.RESTART_POLICY_NEVER, message)
+        case "Failed" if ending.is_final or status.retries > spec.run_policy.backoff_limit:
+            return JobResult("Failed", Reason.BACKOFF_LIMIT_EXCEEDED, f"{ending.message} {_used_up(spec, status)}")
         case _:
             return None
 
@@ -106,7 +106,7 @@ def until_deadline(snapshot: Snapshot) -> float | None:
     limit = job.spec.run_policy.active_deadline_seconds
     if limit is None or job.status.start_time is None:
         return None
-    return (attempts.moment(job.status.start_time) - snapshot.now).total_seconds() + limit
+    return (attempts.parse_time(job.status.start_time) - snapshot.now).total_seconds() + limit
 
 
 def deadline_sentence(job: TrainingJob) -> str:
@@ -114,39 +114,39 @@ def deadline_sentence(job: TrainingJob) -> str:
     return f"The job ran longer than runPolicy.activeDeadlineSeconds ({limit} s)."
 
 
-def _mishap(mishap: Mishap, log: str | None) -> End:
-    what = failure.with_log(mishap.failure, log)
-    if mishap.cause == "Failed":
-        note = Note(Event.WORKER_FAILED, f"{named(what.role, what.index)} failed", warning=True)
-        return End("Failed", failure.sentence(what), what, mishap.is_final, (note,))
-    message = f"{failure.sentence(what, mishap.cause)} {_FREE}"
-    return End(mishap.cause, message, what, notes=(Note(_EVENTS[mishap.cause], message, warning=True),))
+def _failure_end(failed: AttemptFailure, log: str | None) -> AttemptEnd:
+    what = failure.with_log(failed.failure, log)
+    if failed.cause == "Failed":
+        event = Event(EventReason.WORKER_FAILED, f"{display_name(what.role, what.index)} failed", warning=True)
+        return AttemptEnd("Failed", failure.message(what), what, failed.is_final, (event,))
+    message = f"{failure.message(what, failed.cause)} {_FREE}"
+    return AttemptEnd(failed.cause, message, what, notes=(Event(_EVENTS[failed.cause], message, warning=True),))
 
 
-def _undone(snapshot: Snapshot, run: Run) -> End | None:
+def _undone(snapshot: Snapshot, attempt: AttemptState) -> AttemptEnd | None:
     """Return the end of an attempt whose spec changed or whose Job was deleted."""
     job = snapshot.object
-    before = outdated(job.spec, run)
-    if before is None:
-        return _vanished(snapshot, run)
-    return None if wrongs(snapshot) else _changed(job.spec, run, before)
+    previous = outdated_job(job.spec, attempt)
+    if previous is None:
+        return _vanished(snapshot, attempt)
+    return None if spec_errors(snapshot) else _changed(job.spec, attempt, previous)
 
 
-def _changed(spec: TrainingJobSpec, run: Run, made: Job) -> End:
-    before = next((job.spec.parallelism for job in run.jobs if job.role == WORKER), spec.workers)
-    if attempts.trained(msgspec.structs.replace(spec, workers=before)) == made.trained_spec:
-        message = f"The number of workers changed from {before} to {spec.workers}, so a new attempt starts."
-        return End("WorldSizeChanged", message, notes=(Note(Event.WORLD_SIZE_CHANGED, message),))
+def _changed(spec: TrainingJobSpec, attempt: AttemptState, made: Job) -> AttemptEnd:
+    previous = next((job.spec.parallelism for job in attempt.jobs if job.role == WORKER), spec.workers)
+    if attempts.attempt_spec_hash(msgspec.structs.replace(spec, workers=previous)) == made.trained_spec:
+        message = f"The number of workers changed from {previous} to {spec.workers}, so a new attempt starts."
+        return AttemptEnd("WorldSizeChanged", message, notes=(Event(EventReason.WORLD_SIZE_CHANGED, message),))
     message = "The spec changed, so a new attempt starts."
-    return End("SpecChanged", message, notes=(Note(Event.SPEC_CHANGED, message),))
+    return AttemptEnd("SpecChanged", message, notes=(Event(EventReason.SPEC_CHANGED, message),))
 
 
-def _vanished(snapshot: Snapshot, run: Run) -> End | None:
+def _vanished(snapshot: Snapshot, attempt: AttemptState) -> AttemptEnd | None:
     """Return the end of an attempt with a deleted Job: the other pods cannot continue without it."""
-    if not snapshot.vanished or attempts.recorded(snapshot.object.status, run.number) is None:
+    if not snapshot.missing_jobs or attempts.find(snapshot.object.status, attempt.number) is None:
         return None
-    message = f"Job {min(snapshot.vanished)} was deleted, so a new attempt starts."
-    return End("Deleted", message, notes=(Note(Event.JOB_DELETED, message, warning=True),))
+    message = f"Job {min(snapshot.missing_jobs)} was deleted, so a new attempt starts."
+    return AttemptEnd("Deleted", message, notes=(Event(EventReason.JOB_DELETED, message, warning=True),))
 
 
 def _used_up(spec: TrainingJobSpec, status: TrainingJobStatus) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from skysail.base.names import Label
 from skysail.base.ttl_cache import Memory
 from skysail.kinds.training.api.training_job import TrainingJob
-from skysail.kinds.training.children.progress_endpoint import audience
+from skysail.kinds.training.children.progress_endpoint import token_audience
 from skysail.kinds.training.objects import Pod
 from skysail.kinds.training.reconciler import Caches
 from skysail.kube.api.objects import Key
@@ -21,64 +21,66 @@ from skysail.kube.client import token_review
 from skysail.kube.client.client import Client
 from skysail.kube.client.token_review import User
 
-_KNOWN_SECONDS = 60.0
-_UNKNOWN_SECONDS = 30.0
+_POSITIVE_TTL = 60.0
+_NEGATIVE_TTL = 30.0
 # Bounds concurrent TokenReviews, so that clients with invalid tokens cannot flood the API server.
-_AT_ONCE = 8
-_LONGEST_TOKEN = 16384
+_MAX_CONCURRENT = 8
+_MAX_TOKEN_LENGTH = 16384
 _BEARER = "bearer "
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 
 
-class Stranger(Exception):
+class NotAuthorized(Exception):
     """The token does not belong to a pod of this job. The message is sent to the client."""
 
 
-class Outlived(Exception):
+class StaleAttempt(Exception):
     """The pod belongs to an earlier attempt of the job."""
 
 
-class Reporters:
+class ReporterAuthenticator:
     """Authentication of clients. `clock` is monotonic. Tokens are stored only as hashes."""
 
     def __init__(self, client: Client, caches: Caches, clock: Callable[[], float]) -> None:
         self._client = client
         self._caches = caches
         self._memory: Memory[bytes, User | None] = Memory(clock)
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._turns = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def check(self, key: Key, authorization: str) -> TrainingJob:
-        """Return the job if the bearer may report for it. Raises Stranger or Outlived."""
+        """Return the job if the bearer may report for it. Raises NotAuthorized or Outlived."""
         job, token = self._caches.training.get(key), _bearer(authorization)
         # The message is the same for a missing job, so that clients cannot probe for names.
         user = None if job is None or token is None else await self._user(job, token)
         if job is None or user is None:
-            raise Stranger(
+            raise NotAuthorized(
                 f"The token is not valid for TrainingJob {key}. Send `Authorization: Bearer` with the content of the "
                 "file KUBEFLOW_TRAINER_SERVER_TOKEN, and read the file for each report, because it changes."
             )
         pod = self._pod(job, user)
         if pod is None:
-            raise Stranger(f"The token does not belong to a pod of TrainingJob {key}. Only pods of the job may report.")
+            raise NotAuthorized(
+                f"The token does not belong to a pod of TrainingJob {key}. Only pods of the job may report."
+            )
         if job.status.attempts and pod.attempt < job.status.attempts[-1].number:
-            raise Outlived(
+            raise StaleAttempt(
                 f"Pod {pod.metadata.name} belongs to attempt {pod.attempt}, but attempt "
                 f"{job.status.attempts[-1].number} has started: the report is outdated."
             )
         return job
 
     async def _user(self, job: TrainingJob, token: str) -> User | None:
-        wanted = audience(job)
-        return await self._memory.get(
-            hashlib.sha256(f"{wanted} {token}".encode()).digest(),
-            lambda: self._review(token, wanted),
-            keep=lambda user: _KNOWN_SECONDS if user else _UNKNOWN_SECONDS,
+        desired = token_audience(job)
+        return await self._memory.get_or_fetch(
+            hashlib.sha256(f"{desired} {token}".encode()).digest(),
+            lambda: self._review(token, desired),
+            ttl=lambda user: _POSITIVE_TTL if user else _NEGATIVE_TTL,
         )
 
     async def _review(self, token: str, audience_: str) -> User | None:
         async with self._turns:
-            return await token_review.review(self._client, token, audience_)
+            return await token_review.review_token(self._client, token, audience_)
 
     def _pod(self, job: TrainingJob, user: User) -> Pod | None:
         """Return the pod of the token, if a Job of this TrainingJob created it."""
@@ -99,5 +101,5 @@ class Reporters:
 
 def _bearer(authorization: str) -> str | None:
     token = authorization[len(_BEARER) :].strip()
-    is_one = authorization.lower().startswith(_BEARER) and token.isascii() and 0 < len(token) <= _LONGEST_TOKEN
+    is_one = authorization.lower().startswith(_BEARER) and token.isascii() and 0 < len(token) <= _MAX_TOKEN_LENGTH
     return token if is_one else None

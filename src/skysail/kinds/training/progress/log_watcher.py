@@ -13,19 +13,19 @@ from datetime import datetime
 
 import msgspec
 
-from skysail.base.backoff import delay_after
-from skysail.base.names import Event
+from skysail.base.backoff import delay_bound
+from skysail.base.names import EventReason
 from skysail.base.timestamps import timestamp
-from skysail.core.actions import Note
-from skysail.core.controller import Recorder
+from skysail.core.actions import Event
+from skysail.core.controller import EventRecorder
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kinds.training.children.pod_template import CONTAINER
-from skysail.kinds.training.children.replica_groups import groups, is_elastic
+from skysail.kinds.training.children.replica_groups import is_elastic, replica_groups
 from skysail.kinds.training.children.volumes import checkpoint_directory
 from skysail.kinds.training.objects import Pod
-from skysail.kinds.training.plan.planner import OVER
-from skysail.kinds.training.progress.report import MARK, Report, Unusable, kept, line
-from skysail.kinds.training.progress.status_writer import Records
+from skysail.kinds.training.plan.planner import FINISHED_PHASES
+from skysail.kinds.training.progress.report import MARK, InvalidReport, Report, parse_log_line, to_status
+from skysail.kinds.training.progress.status_writer import StatusWriter
 from skysail.kinds.training.reconciler import Caches, training_jobs
 from skysail.kube.api.objects import IndexKey, Key
 from skysail.kube.api.resources import POD
@@ -33,18 +33,18 @@ from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError, NotFound
 from skysail.kube.client.transport import Stream
 
-_LONGEST_LINE = 65536
-_LONGEST_PAUSE = 30.0
+_MAX_LINE_LENGTH = 65536
+_MAX_BACKOFF = 30.0
 # A log ends shortly after its container. A node that does not answer must not delay the next attempt for longer.
-_PATIENCE_SECONDS = 15.0
-_TRIES = 3
+_TIMEOUT_SECONDS = 15.0
+_MAX_ATTEMPTS = 3
 # Limits concurrent log requests, because a new leader opens the logs of all jobs.
 _OPENINGS = 32
 
 log = logging.getLogger(__name__)
 
 
-class Printed(msgspec.Struct, frozen=True):
+class LogLine(msgspec.Struct, frozen=True):
     """Line of a log with its timestamp."""
 
     time: str
@@ -59,13 +59,13 @@ class _Following(msgspec.Struct, frozen=True):
     task: asyncio.Task[None]
 
 
-class Reader:
+class CheckpointLogWatcher:
     """Log watcher with one task per pod, by the UID of the pod."""
 
-    def __init__(self, client: Client, caches: Caches, records: Records, recorder: Recorder) -> None:
+    def __init__(self, client: Client, caches: Caches, status_writer: StatusWriter, recorder: EventRecorder) -> None:
         self._client = client
         self._caches = caches
-        self._records = records
+        self._status_writer = status_writer
         self._recorder = recorder
         self._tasks: asyncio.TaskGroup | None = None
         self._begun = False
@@ -84,7 +84,7 @@ class Reader:
             self._begun = True
             await asyncio.Event().wait()
 
-    def is_settled(self, job: IndexKey) -> bool:
+    def is_drained(self, job: IndexKey) -> bool:
         """Return whether all checkpoints printed by finished pods of the job are written, or the wait timed out.
 
         Never blocks: the caller asks again later, so that a dead node delays only its own jobs.
@@ -93,7 +93,7 @@ class Reader:
         if self._begun and not self._is_reading(job):
             self._asked.pop(job, None)
             return True
-        if now - self._asked.setdefault(job, now) < _PATIENCE_SECONDS:
+        if now - self._asked.setdefault(job, now) < _TIMEOUT_SECONDS:
             return False
         del self._asked[job]
         return True
@@ -110,13 +110,13 @@ class Reader:
             self._follow(new)
         elif old is not None and (row := self._followed.get(old.metadata.uid)) is not None:
             # A connection to a dead node may stay open for ever.
-            asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, row.task.cancel)
+            asyncio.get_running_loop().call_later(_TIMEOUT_SECONDS, row.task.cancel)
             row.task.add_done_callback(lambda _: self._followed.pop(old.metadata.uid, None))
 
     def _follow(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         job = self._job(pod)
-        if self._tasks is None or uid in self._followed or job is None or not prints(job, pod):
+        if self._tasks is None or uid in self._followed or job is None or not may_report(job, pod):
             return
         task = self._tasks.create_task(self._read_to_end(pod, _known(job, pod)), name=f"log of {pod.metadata.key}")
         self._followed[uid] = _Following(pod.metadata.key, job.metadata.identity, task)
@@ -125,48 +125,50 @@ class Reader:
         quiet = 0
         while (job := self._job(pod)) is not None:
             # Checked before the log is opened: if the pod has finished, this read is complete.
-            has_ended, before = self._has_ended(pod.metadata.key), since
+            has_ended, previous = self._has_ended(pod.metadata.key), since
             try:
-                async for printed in self._log(pod, since):
-                    since = printed.time or since
-                    if MARK in printed.text:
-                        self._tell(pod, printed)
+                async for log_line in self._log(pod, since):
+                    since = log_line.time or since
+                    if MARK in log_line.text:
+                        self._tell(pod, log_line)
                 if has_ended:
                     break
             except NotFound:
                 break
             except KubeError as error:
                 log.debug("pod log not readable, retried", extra={"pod": str(pod.metadata.key), "why": str(error)})
-            quiet = 0 if since != before else quiet + 1
-            if has_ended and quiet == _TRIES:
+            quiet = 0 if since != previous else quiet + 1
+            if has_ended and quiet == _MAX_ATTEMPTS:
                 break
-            await asyncio.sleep(delay_after(quiet, first=0.5, longest=_LONGEST_PAUSE))
+            await asyncio.sleep(delay_bound(quiet, first=0.5, longest=_MAX_BACKOFF))
         if job is not None:
-            await self._records.settled(job.metadata.key)
+            await self._status_writer.wait_flushed(job.metadata.key)
 
-    async def _log(self, pod: Pod, since: str) -> AsyncIterator[Printed]:
+    async def _log(self, pod: Pod, since: str) -> AsyncIterator[LogLine]:
         """Yield the log from `since` to its end."""
         query = {"container": CONTAINER, "follow": "true", "timestamps": "true"}
         if since:
             query["sinceTime"] = since
         path = POD.path(pod.metadata.namespace, pod.metadata.name, "log")
         async with self._openings:
-            opened = await self._client.follow(path, query)
+            opened = await self._client.stream(path, query)
         async with opened as stream:
-            async for printed in lines(stream):
-                yield printed
+            async for log_line in lines(stream):
+                yield log_line
 
-    def _tell(self, pod: Pod, printed: Printed) -> None:
+    def _tell(self, pod: Pod, log_line: LogLine) -> None:
         job = self._job(pod)
         if job is None:
             return
         try:
-            complete = line(printed.text)
-            if complete is not None and printed.time:
-                self._records.note(job, Report(checkpoint=kept(job, complete, printed.time)))
-        except Unusable as error:
+            saved_checkpoint = parse_log_line(log_line.text)
+            if saved_checkpoint is not None and log_line.time:
+                self._status_writer.enqueue(job, Report(checkpoint=to_status(job, saved_checkpoint, log_line.time)))
+        except InvalidReport as error:
             message = f"Pod {pod.metadata.name} printed an invalid checkpoint. {error}"
-            self._recorder.record(TRAINING_JOB.resource, job, Note(Event.CHECKPOINT_REFUSED, message, warning=True))
+            self._recorder.record(
+                TRAINING_JOB.resource, job, Event(EventReason.INVALID_CHECKPOINT, message, warning=True)
+            )
 
     def _job(self, pod: Pod) -> TrainingJob | None:
         found = [job for key in training_jobs(pod) for job in self._caches.training.by("uid", key)]
@@ -174,25 +176,25 @@ class Reader:
 
     def _has_ended(self, key: Key) -> bool:
         pod = self._caches.pods.get(key)
-        return pod is None or pod.is_over
+        return pod is None or pod.is_finished
 
 
-def prints(job: TrainingJob, pod: Pod) -> bool:
+def may_report(job: TrainingJob, pod: Pod) -> bool:
     """Return whether this pod may print checkpoints: rank 0, or any elastic worker, because their ranks are unknown."""
-    if not checkpoint_directory(job.spec) or pod.started_at is None or job.status.phase in OVER:
+    if not checkpoint_directory(job.spec) or pod.started_at is None or job.status.phase in FINISHED_PHASES:
         return False
     if job.status.attempts and pod.attempt < job.status.attempts[-1].number:
         return False
-    first = groups(job.spec)[0].role
+    first = replica_groups(job.spec)[0].role
     return pod.role == first and (pod.index == 0 or is_elastic(job.spec))
 
 
-async def lines(stream: Stream) -> AsyncIterator[Printed]:
+async def lines(stream: Stream) -> AsyncIterator[LogLine]:
     """Yield each line with the mark, and the last line of each chunk for its timestamp."""
     rest = b""
     async for chunk in stream:
         *whole, rest = (rest + chunk).split(b"\n")
-        rest = rest[:_LONGEST_LINE]
+        rest = rest[:_MAX_LINE_LENGTH]
         for place, raw in enumerate(whole, 1):
             if place == len(whole) or MARK.encode() in raw:
                 yield _printed(raw)
@@ -200,12 +202,12 @@ async def lines(stream: Stream) -> AsyncIterator[Printed]:
         yield _printed(rest)
 
 
-def _printed(raw: bytes) -> Printed:
+def _printed(raw: bytes) -> LogLine:
     time, _, text = raw.decode(errors="replace").partition(" ")
     try:
-        return Printed(timestamp(datetime.fromisoformat(time)), text)
+        return LogLine(timestamp(datetime.fromisoformat(time)), text)
     except ValueError:
-        return Printed("", text)
+        return LogLine("", text)
 
 
 def _known(job: TrainingJob, pod: Pod) -> str:

@@ -14,18 +14,18 @@ from skysail.base.disconnects import tolerate_disconnects
 from skysail.base.timestamps import timestamp
 from skysail.kinds.training.api.training_job import TrainingJob
 from skysail.kinds.training.children.progress_endpoint import path
-from skysail.kinds.training.progress.auth import Outlived, Reporters, Stranger
-from skysail.kinds.training.progress.report import Report, Unusable, parse, report
-from skysail.kinds.training.progress.status_writer import Lost, Records
+from skysail.kinds.training.progress.auth import NotAuthorized, ReporterAuthenticator, StaleAttempt
+from skysail.kinds.training.progress.report import InvalidReport, Report, parse, report
+from skysail.kinds.training.progress.status_writer import JobGone, StatusWriter
 from skysail.kinds.training.reconciler import Caches
 from skysail.kube.api.objects import Key
 from skysail.kube.client.errors import KubeError
 
-_LARGEST_BODY = 65536
+_MAX_BODY_BYTES = 65536
 # Twice the rate of a hundred workers that each report every five seconds.
-_MOST_REPORTS = 400
+_MAX_REPORTS = 400
 _WINDOW_SECONDS = 10.0
-_MOST_JOBS = 20_000
+_MAX_JOBS = 20_000
 # Time for which the sender of a checkpoint waits: the write interval and a margin.
 _WRITE_SECONDS = 25.0
 _REASONS = {
@@ -39,17 +39,17 @@ _REASONS = {
     429: "TooManyRequests",
     503: "ServiceUnavailable",
 }
-_CODES: dict[type[Exception], int] = {Unusable: 400, Stranger: 401, Outlived: 409, Lost: 410}
+_CODES: dict[type[Exception], int] = {InvalidReport: 400, NotAuthorized: 401, StaleAttempt: 409, JobGone: 410}
 _SENTENCES = {
     404: "The path does not exist: send reports to KUBEFLOW_TRAINER_SERVER_URL unchanged.",
     405: "The method is not allowed: send reports by POST.",
-    413: f"The report is larger than {_LARGEST_BODY} bytes: send fewer or shorter metrics.",
+    413: f"The report is larger than {_MAX_BODY_BYTES} bytes: send fewer or shorter metrics.",
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Rate:
+class ReportRateLimiter:
     """Rate limiter per job. `clock` is monotonic."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -63,55 +63,61 @@ class Rate:
             began, count = now, 0
         self._counts.pop(uid, None)
         self._counts[uid] = (began, count + 1)
-        if len(self._counts) > _MOST_JOBS:
+        if len(self._counts) > _MAX_JOBS:
             del self._counts[next(iter(self._counts))]
-        return count < _MOST_REPORTS
+        return count < _MAX_REPORTS
 
 
-class Desk:
+class ProgressServer:
     """Request handler for reports. Runs on every replica."""
 
     def __init__(
-        self, reporters: Reporters, records: Records, caches: Caches, *, rate: Rate, now: Callable[[], datetime]
+        self,
+        authenticator: ReporterAuthenticator,
+        status_writer: StatusWriter,
+        caches: Caches,
+        *,
+        report_rate_limiter: ReportRateLimiter,
+        now: Callable[[], datetime],
     ) -> None:
-        self._reporters = reporters
-        self._records = records
+        self._authenticator = authenticator
+        self._status_writer = status_writer
         self._caches = caches
-        self._rate = rate
+        self._report_rate_limiter = report_rate_limiter
         self._now = now
 
     def application(self) -> web.Application:
-        app = web.Application(middlewares=[tolerate_disconnects, _as_status], client_max_size=_LARGEST_BODY)
+        app = web.Application(middlewares=[tolerate_disconnects, _as_status], client_max_size=_MAX_BODY_BYTES)
         app.router.add_post(_route(), self._take)
         return app
 
     async def _take(self, request: web.Request) -> web.Response:
         known = (self._caches.training, self._caches.jobs, self._caches.pods)
-        if not self._records.is_open or not all(cache.synced.is_set() for cache in known):
+        if not self._status_writer.is_open or not all(cache.synced.is_set() for cache in known):
             return _refusal(503, "Skysail is starting or stopping. Report again in a few seconds.", retry_after=2)
         key = Key(request.match_info["namespace"], request.match_info["name"])
         try:
-            job = await self._reporters.check(key, request.headers.get("Authorization", ""))
-            if not self._rate.allows(job.metadata.uid):
+            job = await self._authenticator.check(key, request.headers.get("Authorization", ""))
+            if not self._report_rate_limiter.allows(job.metadata.uid):
                 sentence = f"TrainingJob {key} receives too many reports: send one every five seconds."
                 return _refusal(429, sentence, retry_after=int(_WINDOW_SECONDS))
-            body = parse(await request.read())
-            await self._record(job, report(job, body, timestamp(self._now())))
-        except (Stranger, Outlived, Unusable, Lost) as error:
+            request_body = parse(await request.read())
+            await self._record(job, report(job, request_body, timestamp(self._now())))
+        except (NotAuthorized, StaleAttempt, InvalidReport, JobGone) as error:
             return _refusal(_CODES[type(error)], str(error))
         except (KubeError, TimeoutError):
             return _refusal(503, "The API server did not answer in time. Report again in a few seconds.", retry_after=5)
-        return _json(200, body)
+        return _json(200, request_body)
 
-    async def _record(self, job: TrainingJob, told: Report) -> None:
+    async def _record(self, job: TrainingJob, report: Report) -> None:
         """Record the report.
 
         A checkpoint is written before the reply, because the sender may then delete the previous one.
         """
-        if told.checkpoint is None:
-            self._records.note(job, told)
+        if report.checkpoint is None:
+            self._status_writer.enqueue(job, report)
         else:
-            await asyncio.wait_for(self._records.write(job, told), _WRITE_SECONDS)
+            await asyncio.wait_for(self._status_writer.write(job, report), _WRITE_SECONDS)
 
 
 @web.middleware

@@ -16,34 +16,37 @@ from datetime import datetime, timedelta
 import msgspec
 
 from skysail.base.timestamps import timestamp
-from skysail.core.workqueue import Queue
+from skysail.core.workqueue import WorkQueue
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob, TrainingJobStatus
 from skysail.kinds.training.plan import attempts
-from skysail.kinds.training.progress.report import Report, Unusable, merged
+from skysail.kinds.training.progress.report import InvalidReport, Report, merge
 from skysail.kube.api.objects import Key
-from skysail.kube.api.rbac import Right
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Conflict, Invalid, KubeError, NotFound
 
-RIGHTS = (Right(TRAINING_JOB.resource, ("get",)), Right(TRAINING_JOB.resource, ("patch",), subresource="status"))
+POLICY_RULES = (
+    PolicyRule(TRAINING_JOB.resource, ("get",)),
+    PolicyRule(TRAINING_JOB.resource, ("patch",), subresource="status"),
+)
 
 _WORKERS = 8
-_TRIES = 4
+_MAX_ATTEMPTS = 4
 # Timestamps are truncated to seconds, so eleven guarantee an interval of ten.
 _PACE = timedelta(seconds=11)
 
 log = logging.getLogger(__name__)
 
 
-class _Word(msgspec.Struct, frozen=True):
+class _Pending(msgspec.Struct, frozen=True):
     """Unwritten report of one job, by UID, and the callers that wait for the write."""
 
     uid: str
     report: Report
     waiting: tuple[asyncio.Future[None], ...] = ()
 
-    def tell(self, error: Lost | Unusable | None = None) -> None:
+    def tell(self, error: JobGone | InvalidReport | None = None) -> None:
         for each in self.waiting:
             if each.done():
                 continue
@@ -53,7 +56,7 @@ class _Word(msgspec.Struct, frozen=True):
                 each.set_exception(error)
 
 
-class Lost(Exception):
+class JobGone(Exception):
     """The job was deleted, so the report cannot be written."""
 
 
@@ -61,8 +64,8 @@ def recorded(status: TrainingJobStatus, report: Report, now: datetime) -> Traini
     """Return the status with the report merged in."""
     progress = status.progress
     if report.progress is not None:
-        told = merged(progress, report.progress)
-        progress = msgspec.structs.replace(told, last_updated_time=timestamp(now)) if told else None
+        previous = merge(progress, report.progress)
+        progress = msgspec.structs.replace(previous, last_updated_time=timestamp(now)) if previous else None
     return msgspec.structs.replace(status, progress=progress, checkpoint=report.checkpoint or status.checkpoint)
 
 
@@ -75,12 +78,12 @@ def pause(status: TrainingJobStatus, report: Report, now: datetime) -> float:
     last = getattr(known, "save_time" if report.checkpoint else "last_updated_time", None)
     if last is None:
         return 0.0
-    left = attempts.moment(last) + _PACE - now
+    remaining = attempts.parse_time(last) + _PACE - now
     # A clock that is ahead, here or on another replica, does not prolong the delay.
-    return left.total_seconds() if timedelta() < left <= _PACE else 0.0
+    return remaining.total_seconds() if timedelta() < remaining <= _PACE else 0.0
 
 
-class Records:
+class StatusWriter:
     """Unwritten reports of this replica. The last report of each job is always written."""
 
     def __init__(
@@ -89,31 +92,31 @@ class Records:
         self._client = client
         self._jobs = jobs
         self._now = now
-        self._words: dict[Key, _Word] = {}
-        self._queue: Queue[Key] = Queue(rng=rng, longest_delay=30.0)
+        self._pendings: dict[Key, _Pending] = {}
+        self._queue: WorkQueue[Key] = WorkQueue(rng=rng, longest_delay=30.0)
         self.is_open = False
 
-    def note(self, job: TrainingJob, report: Report) -> None:
+    def enqueue(self, job: TrainingJob, report: Report) -> None:
         """Enqueue the report. A later report may be written in its place."""
         self._add(job, report)
 
     async def write(self, job: TrainingJob, report: Report) -> None:
         """Write the report and return afterwards.
 
-        Raises Lost if the job was deleted, Unusable if the API server rejects the report.
+        Raises JobGone if the job was deleted, Unusable if the API server rejects the report.
         """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._add(job, report, written)
         await written
 
-    async def settled(self, key: Key) -> None:
+    async def wait_flushed(self, key: Key) -> None:
         """Return when no report of this job is left to write."""
-        word = self._words.get(key)
-        if word is None:
+        pending = self._pendings.get(key)
+        if pending is None:
             return
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._words[key] = _Word(word.uid, word.report, (*word.waiting, written))
-        with contextlib.suppress(Lost, Unusable):
+        self._pendings[key] = _Pending(pending.uid, pending.report, (*pending.waiting, written))
+        with contextlib.suppress(JobGone, InvalidReport):
             await written
 
     async def run(self) -> None:
@@ -129,7 +132,7 @@ class Records:
 
     async def flush(self) -> None:
         """Write all remaining reports at once, because the process is stopping."""
-        for key in list(self._words):
+        for key in list(self._pendings):
             try:
                 await self._write(key, in_a_hurry=True)
             except KubeError as error:
@@ -137,13 +140,13 @@ class Records:
 
     def _add(self, job: TrainingJob, report: Report, *waiting: asyncio.Future[None]) -> None:
         key, uid = job.metadata.key, job.metadata.uid
-        word = self._words.get(key)
-        if word is not None and word.uid != uid:
-            self._drop(key, word)
-            word = None
-        if word is not None:
-            report, waiting = word.report.followed_by(report), (*word.waiting, *waiting)
-        self._words[key] = _Word(uid, report, waiting)
+        pending = self._pendings.get(key)
+        if pending is not None and pending.uid != uid:
+            self._drop(key, pending)
+            pending = None
+        if pending is not None:
+            report, waiting = pending.report.followed_by(report), (*pending.waiting, *waiting)
+        self._pendings[key] = _Pending(uid, report, waiting)
         self._queue.add_after(key, pause(job.status, report, self._now()))
 
     async def _work(self) -> None:
@@ -151,35 +154,35 @@ class Records:
             key, _ = await self._queue.get()
             try:
                 await self._write(key)
-                self._queue.forgive(key)
+                self._queue.forget(key)
             except Invalid as error:
                 self._refuse(key, error)
             except KubeError as error:
-                delay = self._queue.retry(key)
+                delay = self._queue.add_rate_limited(key)
                 extra = {"object": str(key), "why": str(error), "retry_in": round(delay, 1)}
                 log.warning("report write failed, requeued", extra=extra)
             finally:
                 self._queue.done(key)
 
     async def _write(self, key: Key, *, in_a_hurry: bool = False) -> None:
-        word = self._words.get(key)
-        if word is None:
+        pending = self._pendings.get(key)
+        if pending is None:
             return
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             job = self._jobs.get(key)
-            if job is None or job.metadata.uid != word.uid:
-                self._drop(key, word)
+            if job is None or job.metadata.uid != pending.uid:
+                self._drop(key, pending)
                 return
-            left = pause(job.status, word.report, self._now())
-            if left and not in_a_hurry:
-                self._queue.add_after(key, left)
+            seconds_left = pause(job.status, pending.report, self._now())
+            if seconds_left and not in_a_hurry:
+                self._queue.add_after(key, seconds_left)
                 return
             try:
-                await self._patch(job, word.report)
+                await self._patch(job, pending.report)
             except (Conflict, NotFound):
                 await self._look(job)
             else:
-                self._done(key, word)
+                self._done(key, pending)
                 return
         raise Conflict(409, "Conflict", "the object changed during every write")
 
@@ -194,34 +197,34 @@ class Records:
             # A merge patch keeps absent fields, and the step of another checkpoint would be wrong.
             changed["checkpoint"] = {"step": None, "claimName": None, **msgspec.to_builtins(report.checkpoint)}
         resource = TRAINING_JOB.resource
-        self._jobs.wrote(await self._client.patch_status(resource, job, changed, TrainingJob))
+        self._jobs.record_write(await self._client.patch_status(resource, job, changed, TrainingJob))
 
     async def _look(self, job: TrainingJob) -> None:
         """Update a stale cache entry with a live read."""
         metadata = job.metadata
         try:
-            found = await self._client.get(TRAINING_JOB.resource, metadata.namespace, metadata.name, TrainingJob)
+            training_job = await self._client.get(TRAINING_JOB.resource, metadata.namespace, metadata.name, TrainingJob)
         except NotFound:
-            self._jobs.ended(job)
+            self._jobs.mark_deleted(job)
         else:
-            self._jobs.wrote(found)
+            self._jobs.record_write(training_job)
 
-    def _done(self, key: Key, word: _Word) -> None:
-        newest = self._words[key]
-        if newest.report is word.report:
-            word = self._words.pop(key)
+    def _done(self, key: Key, pending: _Pending) -> None:
+        newest = self._pendings[key]
+        if newest.report is pending.report:
+            pending = self._pendings.pop(key)
         else:
             self._queue.add(key)
-        word.tell()
+        pending.tell()
 
-    def _drop(self, key: Key, word: _Word) -> None:
-        self._words.pop(key, None)
-        word.tell(Lost(f"TrainingJob {key} was deleted."))
+    def _drop(self, key: Key, pending: _Pending) -> None:
+        self._pendings.pop(key, None)
+        pending.tell(JobGone(f"TrainingJob {key} was deleted."))
 
     def _refuse(self, key: Key, error: Invalid) -> None:
         """Drop a rejected report, so that it does not block later ones."""
         log.warning("report rejected, dropped", extra={"object": str(key), "why": str(error)})
-        self._queue.forgive(key)
-        word = self._words.pop(key, None)
-        if word is not None:
-            word.tell(Unusable(f"The API server rejects this report: {error.message}"))
+        self._queue.forget(key)
+        pending = self._pendings.pop(key, None)
+        if pending is not None:
+            pending.tell(InvalidReport(f"The API server rejects this report: {error.message}"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from skysail.kinds.training.api.training_job import TrainingJobSpec
-from skysail.kinds.training.scheduling.gang_scheduler import Gang
+from skysail.kinds.training.scheduling.gang_scheduler import GangScheduler
 from skysail.kinds.training.scheduling.kueue import Kueue
 from skysail.kinds.training.scheduling.volcano import Volcano
 
-GANGS: Mapping[str, Gang] = {"kueue": Kueue(), "volcano": Volcano()}
+SCHEDULERS: Mapping[str, GangScheduler] = {"kueue": Kueue(), "volcano": Volcano()}
 
 
-def of(spec: TrainingJobSpec) -> Gang | None:
+def for_spec(spec: TrainingJobSpec) -> GangScheduler | None:
     """The one that the job asks for."""
-    return GANGS.get(spec.scheduling.gang) if spec.scheduling else None
+    return SCHEDULERS.get(spec.scheduling.gang) if spec.scheduling else None

@@ -17,16 +17,16 @@ from skysail.base.names import Annotation
 from skysail.core.actions import Action, Delete, Manifest
 from skysail.kinds.training.api.training_job import TrainingJob
 from skysail.kinds.training.children import naming
-from skysail.kinds.training.children.manifests import selector
+from skysail.kinds.training.children.manifests import labels_for
 from skysail.kube.api.objects import Object
-from skysail.kube.api.rbac import Right
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import Resource
 from skysail.kube.client.client import Client
 
 _NOTHING: Mapping[str, Any] = {}
 
 
-class Placement(msgspec.Struct, frozen=True, kw_only=True):
+class PodPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that the gang scheduler adds to the pods of one role."""
 
     labels: Mapping[str, str] = _NOTHING
@@ -52,17 +52,17 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         return {**job, "spec": {**job["spec"], "template": {"metadata": metadata, "spec": spec}}}
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulingFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Objects of others that a decision needs, read before an attempt starts.
 
     `priority`: value of the PriorityClass. `flavors`: placements by flavor name. Missing objects are left out.
     """
 
     priority: int | None = None
-    flavors: Mapping[str, Placement] = _NOTHING
+    flavors: Mapping[str, PodPlacement] = _NOTHING
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class GangState(msgspec.Struct, frozen=True, kw_only=True):
     """Observed state of the gang scheduler of a job. `is_served` is None while discovery is incomplete.
 
     `objects`: gang objects of the job, of any scheduler. `is_gone`: a live read found no object of this scheduler.
@@ -71,7 +71,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     is_served: bool | None = None
     objects: tuple[tuple[Resource, Object], ...] = ()
     is_gone: bool = False
-    facts: Facts = Facts()
+    facts: SchedulingFacts = SchedulingFacts()
 
     def object(self, resource: Resource) -> Object | None:
         """Return the gang object, unless it is being deleted."""
@@ -82,49 +82,49 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
         return any(of == resource and each.metadata.is_deleting for of, each in self.objects)
 
 
-class Gang:
+class GangScheduler:
     """One gang scheduler. `object_` is an object of `resource`, decoded as `type`."""
 
     name: str
     resource: Resource
     type: type[Object]
-    rights: tuple[Right, ...]
+    rights: tuple[PolicyRule, ...]
 
-    async def facts(self, client: Client, job: TrainingJob, object_: Object | None) -> Facts:  # noqa: ARG002 (interface)
+    async def facts(self, client: Client, job: TrainingJob, object_: Object | None) -> SchedulingFacts:  # noqa: ARG002 (interface)
         """Read the objects of others that an attempt needs before it starts."""
-        return Facts()
+        return SchedulingFacts()
 
-    def spec(self, job: TrainingJob, facts: Facts) -> Manifest:
+    def spec(self, job: TrainingJob, scheduling_facts: SchedulingFacts) -> Manifest:
         """Return the spec of the gang object."""
         raise NotImplementedError
 
-    def waits(self, object_: Object, facts: Facts) -> str | None:  # noqa: ARG002 (interface)
+    def pending_reason(self, object_: Object, scheduling_facts: SchedulingFacts) -> str | None:  # noqa: ARG002 (interface)
         """Return what keeps the attempt from starting, as a sentence, or None."""
         return None
 
-    def complaint(self, object_: Object) -> str | None:  # noqa: ARG002 (interface)
+    def pods_pending_reason(self, object_: Object) -> str | None:  # noqa: ARG002 (interface)
         """Return why existing pods do not run, if the scheduler says so."""
         return None
 
-    def placement(self, object_: Object, facts: Facts, role: str) -> Placement:
+    def placement(self, object_: Object, scheduling_facts: SchedulingFacts, role: str) -> PodPlacement:
         raise NotImplementedError
 
-    def revoked(self, object_: Object | None) -> str | None:  # noqa: ARG002 (interface)
+    def eviction_reason(self, object_: Object | None) -> str | None:  # noqa: ARG002 (interface)
         """Return why the attempt lost its admission, as a sentence, or None.
 
         `object_` is None if the gang was deleted.
         """
         return None
 
-    def release(self, object_: Object, now: datetime) -> Action | None:  # noqa: ARG002 (interface)
+    def confirm_release(self, object_: Object, now: datetime) -> Action | None:  # noqa: ARG002 (interface)
         """Return the action that confirms that no pod of an evicted attempt is left."""
         return None
 
-    def ready(self, object_: Object, now: datetime, *, all_run: bool) -> Action | None:  # noqa: ARG002 (interface)
+    def report_ready(self, object_: Object, now: datetime, *, all_run: bool) -> Action | None:  # noqa: ARG002 (interface)
         """Return the action that reports whether all pods run."""
         return None
 
-    def over(self, object_: Object, now: datetime, phase: Literal["Succeeded", "Failed"]) -> Action | None:  # noqa: ARG002 (interface)
+    def finish(self, object_: Object, now: datetime, phase: Literal["Succeeded", "Failed"]) -> Action | None:  # noqa: ARG002 (interface)
         """Return the action for a finished job, which needs no quota any more."""
         return Delete(self.resource, object_)
 
@@ -132,18 +132,23 @@ class Gang:
         return hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()[:16]
 
 
-def manifest(gang: Gang, job: TrainingJob, facts: Facts) -> Manifest:
-    spec = gang.spec(job, facts)
+def manifest(scheduler: GangScheduler, job: TrainingJob, scheduling_facts: SchedulingFacts) -> Manifest:
+    spec = scheduler.spec(job, scheduling_facts)
     metadata = {
         "name": naming.gang(job.metadata.name),
         "namespace": job.metadata.namespace,
-        "labels": selector(job),
-        "annotations": {Annotation.GANG_SPEC: gang.digest(spec)},
+        "labels": labels_for(job),
+        "annotations": {Annotation.GANG_SPEC_HASH: scheduler.digest(spec)},
     }
-    return {"apiVersion": gang.resource.api_version, "kind": gang.resource.kind, "metadata": metadata, "spec": spec}
+    return {
+        "apiVersion": scheduler.resource.api_version,
+        "kind": scheduler.resource.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
 
 
-def fits(object_: Object, wanted: Manifest) -> bool:
+def fits(object_: Object, desired: Manifest) -> bool:
     """Return whether the gang object was created for the current spec."""
-    made_for = (object_.metadata.annotations or {}).get(Annotation.GANG_SPEC)
-    return bool(made_for == wanted["metadata"]["annotations"][Annotation.GANG_SPEC])
+    made_for = (object_.metadata.annotations or {}).get(Annotation.GANG_SPEC_HASH)
+    return bool(made_for == desired["metadata"]["annotations"][Annotation.GANG_SPEC_HASH])

@@ -15,13 +15,13 @@ import msgspec
 from skysail.base.timestamps import timestamp
 from skysail.core.actions import Manifest, PatchStatus
 from skysail.kinds.training.api.training_job import TrainingJob
-from skysail.kinds.training.children.manifests import children
-from skysail.kinds.training.children.replica_groups import groups
-from skysail.kinds.training.scheduling.gang_scheduler import Facts, Gang, Placement
+from skysail.kinds.training.children.manifests import build_children
+from skysail.kinds.training.children.replica_groups import replica_groups
+from skysail.kinds.training.scheduling.gang_scheduler import GangScheduler, PodPlacement, SchedulingFacts
 from skysail.kube.api.objects import Object
-from skysail.kube.api.rbac import Right, reading
+from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import PRIORITY_CLASS, Resource
-from skysail.kube.api.workloads import Read
+from skysail.kube.api.workloads import PartialStruct
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import NotFound
 
@@ -49,7 +49,7 @@ _KEPT_OF_POD = (
 )
 
 
-class Condition(Read, frozen=True):
+class Condition(PartialStruct, frozen=True):
     """Condition with all fields, because a merge patch replaces the whole list."""
 
     type: str
@@ -60,16 +60,16 @@ class Condition(Read, frozen=True):
     observed_generation: int = 0
 
 
-class _Assignment(Read, frozen=True):
+class _Assignment(PartialStruct, frozen=True):
     name: str
     flavors: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class _Admission(Read, frozen=True):
+class _Admission(PartialStruct, frozen=True):
     pod_set_assignments: tuple[_Assignment, ...] = ()
 
 
-class _Update(Read, frozen=True):
+class _Update(PartialStruct, frozen=True):
     """Fields that an admission check adds to the pods of one role."""
 
     name: str
@@ -79,19 +79,19 @@ class _Update(Read, frozen=True):
     tolerations: tuple[dict[str, Any], ...] = ()
 
 
-class _Check(Read, frozen=True):
+class _Check(PartialStruct, frozen=True):
     name: str
     state: str = ""
     message: str = ""
     pod_set_updates: tuple[_Update, ...] = ()
 
 
-class _Spec(Read, frozen=True):
+class _Spec(PartialStruct, frozen=True):
     queue_name: str = ""
     active: bool = True
 
 
-class _Status(Read, frozen=True):
+class _Status(PartialStruct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     admission: _Admission | None = None
     admission_checks: tuple[_Check, ...] = ()
@@ -102,14 +102,14 @@ class Workload(Object, frozen=True, gc=False):
     status: _Status = _Status()
 
     def condition(self, type_: str) -> Condition | None:
-        return next((row for row in self.status.conditions if row.type == type_), None)
+        return next((condition for condition in self.status.conditions if condition.type == type_), None)
 
     def holds(self, type_: str) -> bool:
-        found = self.condition(type_)
-        return found is not None and found.status == "True"
+        condition = self.condition(type_)
+        return condition is not None and condition.status == "True"
 
 
-class _FlavorSpec(Read, frozen=True):
+class _FlavorSpec(PartialStruct, frozen=True):
     node_labels: dict[str, str] = msgspec.field(default_factory=dict)
     tolerations: tuple[dict[str, Any], ...] = ()
 
@@ -122,63 +122,65 @@ class _PriorityClass(Object, frozen=True, gc=False):
     value: int = 0
 
 
-class Kueue(Gang):
+class Kueue(GangScheduler):
     name = "Kueue"
     resource = WORKLOAD
     type = Workload
     rights = (
-        reading(WORKLOAD),
-        Right(WORKLOAD, ("create", "delete", "patch")),
-        Right(WORKLOAD, ("patch",), subresource="status"),
-        Right(FLAVOR, ("get",)),
-        Right(PRIORITY_CLASS, ("get",)),
+        read_rule(WORKLOAD),
+        PolicyRule(WORKLOAD, ("create", "delete", "patch")),
+        PolicyRule(WORKLOAD, ("patch",), subresource="status"),
+        PolicyRule(FLAVOR, ("get",)),
+        PolicyRule(PRIORITY_CLASS, ("get",)),
     )
 
-    async def facts(self, client: Client, job: TrainingJob, object_: Object | None) -> Facts:
+    async def facts(self, client: Client, job: TrainingJob, object_: Object | None) -> SchedulingFacts:
         names = _flavors(object_.status) if isinstance(object_, Workload) else ()
         flavors = {name: flavor for name in names if (flavor := await _flavor(client, name)) is not None}
-        return Facts(priority=await _priority(client, job), flavors=flavors)
+        return SchedulingFacts(priority=await _priority(client, job), flavors=flavors)
 
-    def spec(self, job: TrainingJob, facts: Facts) -> Manifest:
-        wanted = job.spec.scheduling
-        spec: Manifest = {"queueName": (wanted and wanted.queue) or _DEFAULT_QUEUE, "podSets": _pod_sets(job)}
-        if wanted and wanted.priority_class and facts.priority is not None:
-            reference = {"group": PRIORITY_CLASS.group, "kind": PRIORITY_CLASS.kind, "name": wanted.priority_class}
-            spec |= {"priorityClassRef": reference, "priority": facts.priority}
+    def spec(self, job: TrainingJob, scheduling_facts: SchedulingFacts) -> Manifest:
+        desired = job.spec.scheduling
+        spec: Manifest = {"queueName": (desired and desired.queue) or _DEFAULT_QUEUE, "podSets": _pod_sets(job)}
+        if desired and desired.priority_class and scheduling_facts.priority is not None:
+            reference = {"group": PRIORITY_CLASS.group, "kind": PRIORITY_CLASS.kind, "name": desired.priority_class}
+            spec |= {"priorityClassRef": reference, "priority": scheduling_facts.priority}
         return spec
 
     def digest(self, spec: Manifest) -> str:
         return super().digest({**spec, "podSets": [_counted(each) for each in spec["podSets"]]})
 
-    def waits(self, object_: Object, facts: Facts) -> str | None:
+    def pending_reason(self, object_: Object, scheduling_facts: SchedulingFacts) -> str | None:
         workload = cast("Workload", object_)
         if workload.holds(_FINISHED):
             return "The Workload of the job is finished in Kueue. Delete the Workload to queue the job again."
         if not workload.spec.active:
             return "The Workload of the job is not active in Kueue. Set its spec.active to true to queue it again."
         if workload.holds(_EVICTED) and workload.holds(_RESERVED):
-            return self.revoked(workload)
+            return self.eviction_reason(workload)
         if not workload.holds(_ADMITTED):
             return _queued(workload)
-        missing = sorted(set(_flavors(workload.status)) - facts.flavors.keys())
+        missing = sorted(set(_flavors(workload.status)) - scheduling_facts.flavors.keys())
         if missing:
             return f"ResourceFlavor {missing[0]}, which Kueue assigned to the job, does not exist: create it."
         return None
 
-    def placement(self, object_: Object, facts: Facts, role: str) -> Placement:
+    def placement(self, object_: Object, scheduling_facts: SchedulingFacts, role: str) -> PodPlacement:
         status = cast("Workload", object_).status
         names = _flavors(status, role)
         updates = [row for check in status.admission_checks for row in check.pod_set_updates if row.name == role]
-        parts: list[Placement | _Update] = [facts.flavors[name] for name in names if name in facts.flavors]
+        parts: list[PodPlacement | _Update] = [
+            scheduling_facts.flavors[name] for name in names if name in scheduling_facts.flavors
+        ]
         parts += updates
-        return Placement(
+        return PodPlacement(
             labels=_joined(part.labels for part in parts),
             annotations=_joined(part.annotations for part in parts),
             node_selector=_joined(part.node_selector for part in parts),
             tolerations=tuple(each for part in parts for each in part.tolerations),
         )
 
-    def revoked(self, object_: Object | None) -> str | None:
+    def eviction_reason(self, object_: Object | None) -> str | None:
         if not isinstance(object_, Workload):
             return "The Workload of the job was deleted, so the job lost its quota."
         if object_.holds(_EVICTED):
@@ -188,7 +190,7 @@ class Kueue(Gang):
             return "The Workload of the job was deactivated in Kueue."
         return None if object_.holds(_ADMITTED) else "Kueue took back the admission of the job."
 
-    def release(self, object_: Object, now: datetime) -> PatchStatus | None:
+    def confirm_release(self, object_: Object, now: datetime) -> PatchStatus | None:
         workload = cast("Workload", object_)
         evicted = workload.condition(_EVICTED)
         if evicted is None or not (workload.holds(_EVICTED) and workload.holds(_RESERVED)):
@@ -201,31 +203,31 @@ class Kueue(Gang):
         ]
         if workload.holds(_READY):
             rows.append((_READY, "False", "WaitForStart", "Not all pods are ready or succeeded"))
-        return PatchStatus(WORKLOAD, workload, {"admission": None, **_told(workload, now, *rows)})
+        return PatchStatus(WORKLOAD, workload, {"admission": None, **_conditions_patch(workload, now, *rows)})
 
-    def ready(self, object_: Object, now: datetime, *, all_run: bool) -> PatchStatus | None:
+    def report_ready(self, object_: Object, now: datetime, *, all_run: bool) -> PatchStatus | None:
         workload = cast("Workload", object_)
         if not workload.holds(_ADMITTED) or workload.holds(_READY) == all_run:
             return None
         row = _STARTED if all_run else _RECOVERING
-        return PatchStatus(WORKLOAD, workload, _told(workload, now, row))
+        return PatchStatus(WORKLOAD, workload, _conditions_patch(workload, now, row))
 
-    def over(self, object_: Object, now: datetime, phase: Literal["Succeeded", "Failed"]) -> PatchStatus | None:
+    def finish(self, object_: Object, now: datetime, phase: Literal["Succeeded", "Failed"]) -> PatchStatus | None:
         """Set Finished. The Workload stays as a record. Pods that succeeded may never have been seen running."""
         workload = cast("Workload", object_)
         if workload.holds(_FINISHED):
             return None
         ran = (_STARTED,) if phase == "Succeeded" else ()
         ended = (_FINISHED, "True", phase, f"The TrainingJob has finished: {phase}.")
-        return PatchStatus(WORKLOAD, workload, _told(workload, now, *ran, ended))
+        return PatchStatus(WORKLOAD, workload, _conditions_patch(workload, now, *ran, ended))
 
 
 def _pod_sets(job: TrainingJob) -> list[Manifest]:
     """Return one pod set per role, with the pod template that is the same in all attempts."""
-    jobs = children(job, 0, None).jobs
+    jobs = build_children(job, 0, None).jobs
     return [
-        {"name": group.role, "count": group.replicas, "template": _asked(manifest["spec"]["template"])}
-        for group, (_, manifest) in zip(groups(job.spec), jobs, strict=True)
+        {"name": replica_group.role, "count": replica_group.replicas, "template": _asked(manifest["spec"]["template"])}
+        for replica_group, (_, manifest) in zip(replica_groups(job.spec), jobs, strict=True)
     ]
 
 
@@ -256,9 +258,11 @@ def _queued(workload: Workload) -> str:
     if workload.holds(_RESERVED):
         checks = [check for check in workload.status.admission_checks if check.state != "Ready"]
         states = [(f"{check.name} is {check.state}", check.message) for check in checks]
-        told = "; ".join(f"{state}: {message}" if message else state for state, message in states)
+        pending_message = "; ".join(f"{state}: {message}" if message else state for state, message in states)
         return (
-            f"Kueue reserved quota and waits for admission checks: {told}." if told else "Kueue is admitting the job."
+            f"Kueue reserved quota and waits for admission checks: {pending_message}."
+            if pending_message
+            else "Kueue is admitting the job."
         )
     reserved = workload.condition(_RESERVED)
     queue = workload.spec.queue_name
@@ -277,30 +281,30 @@ def _joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return {name: value for part in parts for name, value in part.items()}
 
 
-def _told(workload: Workload, now: datetime, *rows: tuple[str, str, str, str]) -> Manifest:
+def _conditions_patch(workload: Workload, now: datetime, *rows: tuple[str, str, str, str]) -> Manifest:
     """Return all conditions with these set. lastTransitionTime changes only with the status."""
-    found = {row.type: row for row in workload.status.conditions}
+    found = {condition.type: condition for condition in workload.status.conditions}
     for type_, status, reason, message in rows:
         old = found.get(type_)
         since = old.last_transition_time if old is not None and old.status == status else timestamp(now)
         found[type_] = Condition(type_, status, reason, message, since, workload.metadata.generation)
-    return {"conditions": [msgspec.to_builtins(row) for row in found.values()]}
+    return {"conditions": [msgspec.to_builtins(condition) for condition in found.values()]}
 
 
-async def _flavor(client: Client, name: str) -> Placement | None:
+async def _flavor(client: Client, name: str) -> PodPlacement | None:
     try:
         spec = (await client.get(FLAVOR, "", name, _Flavor)).spec
     except NotFound:
         return None
-    return Placement(node_selector=spec.node_labels, tolerations=spec.tolerations)
+    return PodPlacement(node_selector=spec.node_labels, tolerations=spec.tolerations)
 
 
 async def _priority(client: Client, job: TrainingJob) -> int | None:
     """Return the value of the PriorityClass, or None if it does not exist: creating the pods then reports the error."""
-    wanted = job.spec.scheduling and job.spec.scheduling.priority_class
-    if not wanted:
+    desired = job.spec.scheduling and job.spec.scheduling.priority_class
+    if not desired:
         return None
     try:
-        return (await client.get(PRIORITY_CLASS, "", wanted, _PriorityClass)).value
+        return (await client.get(PRIORITY_CLASS, "", desired, _PriorityClass)).value
     except NotFound:
         return None

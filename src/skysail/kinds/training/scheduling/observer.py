@@ -9,14 +9,14 @@ from skysail.base.names import Label
 from skysail.kinds.training import scheduling
 from skysail.kinds.training.api.training_job import TrainingJob
 from skysail.kinds.training.children import naming
-from skysail.kinds.training.scheduling.gang_scheduler import Gang, Known
+from skysail.kinds.training.scheduling.gang_scheduler import GangScheduler, GangState
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import Resource
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import NotFound
 
-Serves = Callable[[Resource], bool | None]
+IsServed = Callable[[Resource], bool | None]
 
 
 def serves_nothing(_: Resource) -> bool:
@@ -24,19 +24,19 @@ def serves_nothing(_: Resource) -> bool:
     return False
 
 
-class Sight:
+class GangObserver:
     """Observer. `caches` are indexed by namespace and UID of the owner; `serves` is None until discovery is done."""
 
-    def __init__(self, client: Client, caches: tuple[Cache[Any], ...], serves: Serves) -> None:
+    def __init__(self, client: Client, caches: tuple[Cache[Any], ...], serves: IsServed) -> None:
         self._client = client
         self._caches = {cache.resource: cache for cache in caches}
         self._serves = serves
 
-    def known(self, job: TrainingJob) -> Known:
+    def cached(self, job: TrainingJob) -> GangState:
         """Return the cached state."""
-        gang = scheduling.of(job.spec)
-        return Known(
-            is_served=None if gang is None else self._is_served(gang.resource),
+        scheduler = scheduling.for_spec(job.spec)
+        return GangState(
+            is_served=None if scheduler is None else self._is_served(scheduler.resource),
             objects=tuple(
                 (resource, each)
                 for resource, cache in self._caches.items()
@@ -44,25 +44,25 @@ class Sight:
             ),
         )
 
-    async def closer(self, job: TrainingJob, known: Known, *, begins: bool) -> Known:
+    async def live(self, job: TrainingJob, gang_state: GangState, *, begins: bool) -> GangState:
         """Return the live state with its facts, if an attempt starts or would have to end; otherwise the cached state.
 
         A lagging cache may not contain the admission of the current attempt yet.
         """
-        gang = scheduling.of(job.spec)
-        if gang is None or not known.is_served:
-            return known
-        cached = known.object(gang.resource)
-        if cached is not None and not begins and gang.revoked(cached) is None:
-            return known
-        others = tuple(row for row in known.objects if row[0] != gang.resource)
-        found = await self._find(job, gang)
-        self._remember(gang.resource, cached, found)
-        return Known(
+        scheduler = scheduling.for_spec(job.spec)
+        if scheduler is None or not gang_state.is_served:
+            return gang_state
+        cached = gang_state.object(scheduler.resource)
+        if cached is not None and not begins and scheduler.eviction_reason(cached) is None:
+            return gang_state
+        others = tuple(row for row in gang_state.objects if row[0] != scheduler.resource)
+        found = await self._find(job, scheduler)
+        self._remember(scheduler.resource, cached, found)
+        return GangState(
             is_served=True,
-            objects=others if found is None else (*others, (gang.resource, found)),
+            objects=others if found is None else (*others, (scheduler.resource, found)),
             is_gone=found is None,
-            facts=await gang.facts(self._client, job, found),
+            facts=await scheduler.facts(self._client, job, found),
         )
 
     def _is_served(self, resource: Resource) -> bool | None:
@@ -73,14 +73,14 @@ class Sight:
     def _remember(self, resource: Resource, cached: Object | None, found: Object | None) -> None:
         """Update the cache with a live read. An object without our label is never watched, so it is not cached."""
         if found is None and cached is not None:
-            self._caches[resource].ended(cached)
+            self._caches[resource].mark_deleted(cached)
         elif found is not None and Label.TRAINING_JOB_UID in (found.metadata.labels or {}):
-            self._caches[resource].wrote(found)
+            self._caches[resource].record_write(found)
 
-    async def _find(self, job: TrainingJob, gang: Gang) -> Object | None:
+    async def _find(self, job: TrainingJob, scheduler: GangScheduler) -> Object | None:
         name = naming.gang(job.metadata.name)
         try:
-            found = await self._client.get(gang.resource, job.metadata.namespace, name, gang.type)
+            found = await self._client.get(scheduler.resource, job.metadata.namespace, name, scheduler.type)
         except NotFound:
             return None
         return found if found.metadata.is_controlled_by(job.metadata) else None

@@ -33,7 +33,7 @@ MADE_UP = 8192
 
 
 def main() -> None:
-    wishes = arguments()
+    options = arguments()
     # Sums of floats depend on their order, and that on the number of threads.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=True)
@@ -49,15 +49,15 @@ def main() -> None:
     source = f"from {DATA}" if has_data else "made up"
     print(f"rank {rank} of {distributed.get_world_size()} begins with epoch {first}: {len(images)} images, {source}")
     began = time.monotonic()
-    for epoch in range(first, wishes.epochs + 1):
-        loss, steps = train(model, optimizer, batches(images, labels, size=wishes.batch_size, epoch=epoch))
+    for epoch in range(first, options.epochs + 1):
+        loss, steps = train(model, optimizer, batches(images, labels, size=options.batch_size, epoch=epoch))
         if rank == 0:
-            print(f"epoch {epoch}/{wishes.epochs} loss={loss:.4f}")
-            if is_due(epoch, wishes.epochs):
+            print(f"epoch {epoch}/{options.epochs} loss={loss:.4f}")
+            if is_due(epoch, options.epochs):
                 save(model, optimizer, epoch=epoch, step=epoch * steps)
             pace = (time.monotonic() - began) / (epoch - first + 1)
             metrics = {"loss": f"{loss:.4f}", "current_epoch": str(epoch), "current_step": str(epoch * steps)}
-            report(100 * epoch // wishes.epochs, seconds_left=int(pace * (wishes.epochs - epoch)), metrics=metrics)
+            report(100 * epoch // options.epochs, seconds_left=int(pace * (options.epochs - epoch)), metrics=metrics)
     print(f"rank {rank} weights sha256={fingerprint(model)}")
     distributed.destroy_process_group()
 
@@ -166,12 +166,12 @@ def report(percent: int, *, seconds_left: int, metrics: dict[str, str]) -> None:
     """How far it is. Nobody needs to hear it: a training does not end because its report is lost."""
     if "KUBEFLOW_TRAINER_SERVER_URL" not in os.environ:
         return
-    told = {
+    status = {
         "progressPercentage": percent,
         "estimatedRemainingSeconds": seconds_left,
         "metrics": [{"name": name, "value": value} for name, value in metrics.items()],
     }
-    body = json.dumps({"trainerStatus": told}).encode()
+    body = json.dumps({"trainerStatus": status}).encode()
     token = Path(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read_text()  # it changes: read it each time
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     trust = ssl.create_default_context(cafile=os.environ["KUBEFLOW_TRAINER_SERVER_CA_CERT"])

@@ -20,7 +20,7 @@ _HEAD = struct.Struct(">II")
 _WORD = struct.Struct(">I")
 _CONTROL_BIT = 0x8000_0000
 _LENGTH_BITS = 24
-_LONGEST = 2**_LENGTH_BITS - 1
+_MAX_FRAME_LENGTH = 2**_LENGTH_BITS - 1
 _STREAM_MASK = 0x7FFF_FFFF
 
 
@@ -53,7 +53,7 @@ class Data(msgspec.Struct, frozen=True):
         return bool(self.flags & FIN)
 
     def encode(self) -> bytes:
-        assert len(self.body) <= _LONGEST, "the writer cuts longer bodies into pieces"
+        assert len(self.body) <= _MAX_FRAME_LENGTH, "the writer cuts longer bodies into pieces"
         return _HEAD.pack(self.stream, self.flags << _LENGTH_BITS | len(self.body)) + self.body
 
 
@@ -99,7 +99,7 @@ class Decoder:
         try:
             while len(self._buffer) - done >= _HEAD.size:
                 word, rest = _HEAD.unpack_from(self._buffer, done)
-                end = done + _HEAD.size + (rest & _LONGEST)
+                end = done + _HEAD.size + (rest & _MAX_FRAME_LENGTH)
                 if len(self._buffer) < end:
                     break
                 body = bytes(memoryview(self._buffer)[done + _HEAD.size : end])

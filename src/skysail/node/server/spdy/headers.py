@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from skysail.node.server.errors import ProtocolBroken
 
 _WORD = struct.Struct(">I")
-_LARGEST_BLOCK = 64 * 1024
+_MAX_BLOCK_BYTES = 64 * 1024
 
 _WORDS = (
     "options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow "
@@ -59,11 +59,11 @@ class Decompressor:
     def headers(self, block: bytes) -> dict[str, str]:
         """Names are lower case; of several values of one name, the first. Raises ProtocolBroken."""
         try:
-            plain = self._zlib.decompress(block, _LARGEST_BLOCK)
+            plain = self._zlib.decompress(block, _MAX_BLOCK_BYTES)
         except zlib.error as error:
             raise ProtocolBroken(f"a header block cannot be inflated: {error}") from error
         if self._zlib.unconsumed_tail:
-            raise ProtocolBroken(f"a header block is larger than {_LARGEST_BLOCK} bytes")
+            raise ProtocolBroken(f"a header block is larger than {_MAX_BLOCK_BYTES} bytes")
         return _parse(plain)
 
 

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from skysail.node.server.backpressure import Flow
+from skysail.node.server.backpressure import Backpressure
 from skysail.node.server.errors import BadRequest, PeerGone
 from skysail.node.server.spdy import frames
 from skysail.node.server.spdy.frames import Control, Data, Kind, Reset
 from skysail.node.server.spdy.headers import Compressor, Decompressor
-from skysail.node.server.spill_buffer import PIECE, Inbox
+from skysail.node.server.spill_buffer import PIECE, SpillBuffer
 
 _PEER_CLOSES_SECONDS = 5.0
 
@@ -52,7 +52,7 @@ class SpdyStream:
         self._session = session
         self.number = number
         self.headers = headers
-        self.inbox = Inbox(session.flow.count)
+        self.inbox = SpillBuffer(session.flow.count)
         self.is_finished = False
         self.peer_has_finished = False
 
@@ -77,7 +77,7 @@ class Session:
 
     def __init__(self, carrier: Carrier, accept: Callable[[SpdyStream], None]) -> None:
         self.carrier = carrier
-        self.flow = Flow(carrier.pause, carrier.resume)
+        self.flow = Backpressure(carrier.pause, carrier.resume)
         self._accept = accept
         self._streams: dict[int, SpdyStream] = {}
         self._decoder = frames.Decoder()

@@ -17,7 +17,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "file": model_server.lay_out,
     "onnx": model_server.lay_out_onnx,
     "folder": passthrough.as_folder,
-    "tree": passthrough.as_it_is,
+    "tree": passthrough.unchanged,
     "tensorflow": tensorflow.lay_out,
     "triton": triton.lay_out,
     "torchserve": torchserve.lay_out,

@@ -11,9 +11,9 @@ def as_folder(tree: Path, into: Path, _name: str) -> None:
     while len(inner) == 1 and inner[0].is_dir():
         tree = inner[0]
         inner = list(tree.iterdir())
-    as_it_is(tree, into, _name)
+    unchanged(tree, into, _name)
 
 
-def as_it_is(tree: Path, into: Path, _name: str) -> None:
+def unchanged(tree: Path, into: Path, _name: str) -> None:
     for path in tree.iterdir():
         path.rename(into / path.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skysail.runtimes.fetch.errors import WrongContent
+from skysail.runtimes.fetch.errors import InvalidContent
 from skysail.runtimes.fetch.unpack.paths import files_in
 
 _HEADS = ("saved_model.pb", "saved_model.pbtxt")
@@ -15,11 +15,11 @@ _EXPORT = 'export one with `tf.keras.models.load_model(FILE).export("folder")` a
 def lay_out(tree: Path, into: Path, name: str) -> None:
     found = saved_models(tree)
     if not found:
-        raise WrongContent("UnsupportedFormat", _what_it_is(tree))
+        raise InvalidContent("UnsupportedFormat", _what_it_is(tree))
     versions = {_version(folder, tree): folder for folder in found}
     if len(versions) < len(found):
         names = ", ".join(str(folder.relative_to(tree)) for folder in found)
-        raise WrongContent("UnsupportedFormat", f"There are several SavedModels ({names}): remove all but one.")
+        raise InvalidContent("UnsupportedFormat", f"There are several SavedModels ({names}): remove all but one.")
     target = into / name
     target.mkdir()
     # Deepest first, because one may be inside the folder of another.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-from skysail.runtimes.fetch.errors import WrongContent
+from skysail.runtimes.fetch.errors import InvalidContent
 from skysail.runtimes.fetch.unpack.archives import readable
 from skysail.runtimes.fetch.unpack.paths import files_in
 
@@ -17,9 +17,9 @@ def lay_out(tree: Path, into: Path, name: str) -> None:
     archives = [tree / path for path in files_in(tree) if path.suffix == ".mar"]
     if len(archives) != 1:
         names = ", ".join(path.name for path in archives) or "none"
-        raise WrongContent("UnsupportedFormat", f"TorchServe needs one .mar file, but there is {names}: {_MAKE}.")
+        raise InvalidContent("UnsupportedFormat", f"TorchServe needs one .mar file, but there is {names}: {_MAKE}.")
     if not _is_whole(archives[0]):
-        raise WrongContent("UnsupportedFormat", f"{archives[0].name} is not a TorchServe model archive: {_MAKE}.")
+        raise InvalidContent("UnsupportedFormat", f"{archives[0].name} is not a TorchServe model archive: {_MAKE}.")
     archives[0].rename(into / f"{name}.mar")
 
 

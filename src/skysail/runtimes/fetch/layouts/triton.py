@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skysail.runtimes.fetch.errors import WrongContent
+from skysail.runtimes.fetch.errors import InvalidContent
 from skysail.runtimes.fetch.layouts import passthrough, tensorflow
 from skysail.runtimes.fetch.unpack.paths import files_in
 
@@ -22,12 +22,12 @@ _FORM = f"a folder or archive with {_CONFIG} (name of the backend, inputs, outpu
 def lay_out(tree: Path, into: Path, name: str) -> None:
     top = _top(tree)
     if any((path / _CONFIG).is_file() for path in top.iterdir() if path.is_dir()):
-        passthrough.as_it_is(top, into, name)  # a model repository, maybe with several models
+        passthrough.unchanged(top, into, name)  # a model repository, maybe with several models
         return
     model = into / name
     model.mkdir()
     if _versions(top):
-        passthrough.as_it_is(top, model, name)
+        passthrough.unchanged(top, model, name)
     elif (top / _CONFIG).is_file():
         (top / _CONFIG).rename(model / _CONFIG)
         _move_first(top, model / _FIRST)
@@ -53,7 +53,7 @@ def _is_version(path: Path) -> bool:
 
 def _move_first(source: Path, target: Path) -> None:
     target.mkdir()
-    passthrough.as_it_is(source, target, "")
+    passthrough.unchanged(source, target, "")
 
 
 def _lay_out_bare(tree: Path, target: Path) -> None:
@@ -64,7 +64,7 @@ def _lay_out_bare(tree: Path, target: Path) -> None:
         return
     heads = [tree / path for path in files_in(tree) if path.suffix in _NAMES]
     if len(heads) != 1:
-        raise WrongContent("UnsupportedFormat", _what_is_missing(tree, heads))
+        raise InvalidContent("UnsupportedFormat", _what_is_missing(tree, heads))
     head = heads[0]
     _move_first(head.parent, target)  # includes external weights, which the model refers to by name
     (target / head.name).rename(target / _NAMES[head.suffix])

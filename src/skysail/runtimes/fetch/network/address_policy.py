@@ -1,7 +1,7 @@
 """Egress policy: addresses that a model may not come from, so that no download reads cluster-internal data. Pure.
 
-The same rules check a URI when it is written (`objection`), and every numeric address right before a connection is made
-(`forbidden`), because a name may resolve differently by then. `allowed` permits blocked addresses:
+The same rules check a URI when it is written (`validate_uri`), and every numeric address right before a connection is
+made (`deny_reason`), because a name may resolve differently by then. `allowed` permits blocked addresses:
 
 - a network (`10.1.0.0/16`) permits the private addresses in it;
 - a host (`minio.storage.svc`, `*.models.svc`) permits the name and the private addresses behind it;
@@ -52,7 +52,7 @@ _NUMERIC_END = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
 _AMBIGUOUS = re.compile(r"[\x00-\x20\x7f\\#]|[^\x00-\x7f]")
 
 
-def objection(uri: str, allowed: Sequence[str]) -> str | None:
+def validate_uri(uri: str, allowed: Sequence[str]) -> str | None:
     """Return why nothing may be downloaded from this URI, as a sentence with the fix, or None if it may."""
     if _AMBIGUOUS.search(uri):
         return "The address has a backslash, a # or a character that is not visible ASCII: percent-encode it (%23)."
@@ -99,7 +99,7 @@ def _about_numbers(host: str, allowed: Sequence[str]) -> str | None:
         return f"{host} is an unusual spelling of an IP address: write four decimal numbers, or a host name."
     if isinstance(address, IPv6Address) and address.scope_id:
         return f"{host} belongs to one network interface: use an address that is valid everywhere."
-    return forbidden(host, "", allowed)
+    return deny_reason(host, "", allowed)
 
 
 def _about_name(name: str, allowed: Sequence[str]) -> str | None:
@@ -112,12 +112,12 @@ def _about_name(name: str, allowed: Sequence[str]) -> str | None:
     if "." not in name or name == "kubernetes.default" or name.endswith(_INNER_SUFFIXES):
         return (
             f"{name} is a name inside the cluster or a private network: use a public host, or add `{name}` to the"
-            " setting `model_sources`."
+            " setting `allowed_model_hosts`."
         )
     return None
 
 
-def forbidden(spelling: str, host: str, allowed: Sequence[str]) -> str | None:
+def deny_reason(spelling: str, host: str, allowed: Sequence[str]) -> str | None:
     """Return why no connection may be made to this numeric address of `host` ("" if none), or None if it may."""
     outer = ip_address(spelling)
     who = f"{host} ({spelling})" if host else spelling
@@ -148,10 +148,10 @@ def _closed(who: str, address: Address, host: str, allowed: Sequence[str]) -> st
         (is_home and not opened, f"{who} is the pod itself, which has no model: use the host that has the model."),
         (
             is_private and not opened,
-            f"{who} is a private address: use a public host, or add it to the setting `model_sources`.",
+            f"{who} is a private address: use a public host, or add it to the setting `allowed_model_hosts`.",
         ),
     )
-    return next((why for is_so, why in closed if is_so), None)
+    return next((message for is_so, message in closed if is_so), None)
 
 
 def is_public(address: Address) -> bool:

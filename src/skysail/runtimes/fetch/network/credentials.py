@@ -11,7 +11,7 @@ from collections.abc import Mapping
 PREFIX = "SKYSAIL_SECRET_"
 
 
-def of(environment: Mapping[str, str]) -> dict[str, str]:
+def from_env(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the keys by their names in the Secret. Trailing newlines, which editors add, are removed."""
     ours = {name.removeprefix(PREFIX): value for name, value in environment.items() if name.startswith(PREFIX)}
     return {name: value.rstrip("\r\n") for name, value in ours.items()}

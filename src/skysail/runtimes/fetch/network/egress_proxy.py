@@ -15,11 +15,11 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from skysail.runtimes.fetch.errors import FetchError, MayPass, in_words
-from skysail.runtimes.fetch.network.proxy_env import Proxies
-from skysail.runtimes.fetch.network.resolver import Guard
+from skysail.runtimes.fetch.errors import FetchError, TransientError, in_words
+from skysail.runtimes.fetch.network.proxy_env import ProxyEnv
+from skysail.runtimes.fetch.network.resolver import AddressGuard
 
-_LONGEST_HEAD = 64 * 1024
+_MAX_HEAD_BYTES = 64 * 1024
 _SECONDS = 10.0
 _CHUNK = 256 * 1024
 _PORT_OF_A_PROXY = 3128
@@ -29,7 +29,7 @@ _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _REFUSED = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-class _Wish(msgspec.Struct, frozen=True, kw_only=True):
+class _ProxyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Target of a request. `head` is the request head for that server; empty for a tunnel."""
 
     url: str
@@ -43,7 +43,7 @@ class _Wish(msgspec.Struct, frozen=True, kw_only=True):
         return "http" if self.head else "https"
 
 
-class _Line(NamedTuple):
+class _Upstream(NamedTuple):
     """Open connection, the first bytes to send there, and the first bytes for the caller."""
 
     reader: asyncio.StreamReader
@@ -52,12 +52,12 @@ class _Line(NamedTuple):
     greeting: bytes
 
 
-class Gate:
+class EgressProxy:
     """Egress proxy. It is open inside `async with`, and its connections end with it."""
 
-    def __init__(self, guard: Guard, proxies: Proxies) -> None:
-        self._guard = guard
-        self._proxies = proxies
+    def __init__(self, address_guard: AddressGuard, proxy_env: ProxyEnv) -> None:
+        self._address_guard = address_guard
+        self._proxy_env = proxy_env
         self._tasks: set[asyncio.Task[None]] = set()
         self.failure: FetchError | None = None
 
@@ -67,7 +67,7 @@ class Gate:
         return f"http://{host}:{port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_LONGEST_HEAD)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_MAX_HEAD_BYTES)
         return self
 
     async def __aexit__(
@@ -92,44 +92,44 @@ class Gate:
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
             try:
-                line = await self._open(_read(await reader.readuntil(b"\r\n\r\n")))
+                upstream = await self._open(_read(await reader.readuntil(b"\r\n\r\n")))
             except FetchError as error:
                 self.failure = error
                 writer.write(_REFUSED)
                 return
             except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 return  # the library closed the connection, or it is not one of ours
-            with closing(line.writer):
-                writer.write(line.greeting)
-                line.writer.write(line.first)
-                await _carry_both_ways((reader, writer), (line.reader, line.writer))
+            with closing(upstream.writer):
+                writer.write(upstream.greeting)
+                upstream.writer.write(upstream.first)
+                await _carry_both_ways((reader, writer), (upstream.reader, upstream.writer))
 
-    async def _open(self, wish: _Wish) -> _Line:
-        self._guard.check(wish.url)
-        proxy = self._proxies.for_host(wish.scheme, wish.host)
+    async def _open(self, request: _ProxyRequest) -> _Upstream:
+        self._address_guard.check(request.url)
+        proxy = self._proxy_env.for_host(request.scheme, request.host)
         if proxy is None:
-            found = await self._guard.addresses_of(wish.host, wish.port)
-            reader, writer = await _connect(wish.host, found, wish.port)
-            return _Line(reader, writer, wish.head, b"" if wish.head else _ESTABLISHED)
-        await self._guard.judge_if_known(wish.host, wish.port)
+            found = await self._address_guard.addresses_of(request.host, request.port)
+            reader, writer = await _connect(request.host, found, request.port)
+            return _Upstream(reader, writer, request.head, b"" if request.head else _ESTABLISHED)
+        await self._address_guard.check_literal_address(request.host, request.port)
         where = urlsplit(proxy)
         port = where.port or _PORT_OF_A_PROXY
         reader, writer = await _connect("the cluster's proxy", [where.hostname or ""], port)
-        return _Line(reader, writer, _with_password(wish.as_it_came, where), b"")
+        return _Upstream(reader, writer, _with_password(request.as_it_came, where), b"")
 
 
 async def _connect(name: str, addresses: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the first of these addresses that answers. Raises MayPass."""
-    why = "no address found"
+    """Connect to the first of these addresses that answers. Raises TransientError."""
+    message = "no address found"
     for address in addresses:
         try:
             async with asyncio.timeout(_SECONDS):
                 return await asyncio.open_connection(address, port)
         except TimeoutError:
-            why = "no answer in time"
+            message = "no answer in time"
         except OSError as error:
-            why = in_words(error)
-    raise MayPass("Unreachable", f"The connection to {name} failed: {why}.")
+            message = in_words(error)
+    raise TransientError("Unreachable", f"The connection to {name} failed: {message}.")
 
 
 def _with_password(head: bytes, proxy: SplitResult) -> bytes:
@@ -139,7 +139,7 @@ def _with_password(head: bytes, proxy: SplitResult) -> bytes:
     return head.removesuffix(b"\r\n") + b"Proxy-Authorization: Basic " + password + b"\r\n\r\n"
 
 
-def _read(head: bytes) -> _Wish:
+def _read(head: bytes) -> _ProxyRequest:
     """Parse the head of a request. Raises ValueError."""
     first, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     method, target, version = first.decode("ascii").split(" ")
@@ -147,11 +147,11 @@ def _read(head: bytes) -> _Wish:
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80
     if method == "CONNECT":
-        return _Wish(url=url, host=host, port=port, as_it_came=head)
+        return _ProxyRequest(url=url, host=host, port=port, as_it_came=head)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     kept = [field for field in fields if field.partition(b":")[0].strip().lower() not in _HOP_BY_HOP]
     lines = (f"{method} {path} {version}".encode("ascii"), *kept, b"Connection: close", b"", b"")
-    return _Wish(url=url, host=host, port=port, as_it_came=head, head=b"\r\n".join(lines))
+    return _ProxyRequest(url=url, host=host, port=port, as_it_came=head, head=b"\r\n".join(lines))
 
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

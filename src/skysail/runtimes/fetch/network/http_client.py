@@ -24,13 +24,13 @@ from aiohttp import (
 )
 from yarl import URL
 
-from skysail.runtimes.fetch.errors import MayPass, NotAllowed, ToldWrong, in_words
+from skysail.runtimes.fetch.errors import AccessDenied, InvalidArgument, TransientError, in_words
 from skysail.runtimes.fetch.network import tls
-from skysail.runtimes.fetch.network.proxy_env import Proxies
-from skysail.runtimes.fetch.network.resolver import Guard, GuardedResolver
-from skysail.runtimes.fetch.network.uris import shown
+from skysail.runtimes.fetch.network.proxy_env import ProxyEnv
+from skysail.runtimes.fetch.network.resolver import AddressGuard, PolicyResolver
+from skysail.runtimes.fetch.network.uris import redact
 
-_MOST_HOPS = 10
+_MAX_HOPS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PASSING = (408, 425, 429)
 _TIMEOUT = ClientTimeout(total=None, sock_connect=10, sock_read=15)
@@ -40,17 +40,17 @@ _OF_AN_ADDRESS = "%/:=&?~+!$,;'@()*[]"
 ANSWERS = (200, 206, 416)
 
 
-class Web:
+class HttpClient:
     """HTTP client for one download."""
 
-    def __init__(self, guard: Guard, proxies: Proxies, trust: SSLContext) -> None:
-        self._guard = guard
-        self._proxies = proxies
+    def __init__(self, address_guard: AddressGuard, proxy_env: ProxyEnv, trust: SSLContext) -> None:
+        self._address_guard = address_guard
+        self._proxy_env = proxy_env
         self._trust = trust
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        resolver = GuardedResolver(self._guard)
+        resolver = PolicyResolver(self._address_guard)
         direct = TCPConnector(resolver=resolver, use_dns_cache=False, ssl=self._trust)
         self._direct = await self._open.enter_async_context(_session(direct))
         # Only the proxy's own name is resolved here, and the cluster chose the proxy.
@@ -77,25 +77,25 @@ class Web:
             try:
                 async with self._ask(here, sent, proxy) as answer:
                     if answer.status not in _REDIRECTS:
-                        _judge(answer, url, accept)
+                        _raise_for_status(answer, url, accept)
                         yield answer
                         return
                     here = _next(here, answer.headers.get("Location", ""))
             except (ClientError, TimeoutError, ConnectionError) as error:
                 raise _unreachable(url, error) from error
             hops += 1
-            if hops > _MOST_HOPS:
-                raise ToldWrong(
-                    "NotFound", f"{shown(url)} redirects more than {_MOST_HOPS} times: use the final address."
+            if hops > _MAX_HOPS:
+                raise InvalidArgument(
+                    "NotFound", f"{redact(url)} redirects more than {_MAX_HOPS} times: use the final address."
                 )
 
     async def _proxy(self, url: str) -> str | None:
-        """Check the address and return the proxy to use, if any. Raises NotAllowed."""
-        self._guard.check(url)
+        """Check the address and return the proxy to use, if any. Raises AccessDenied."""
+        self._address_guard.check(url)
         target = URL(url, encoded=True)
-        proxy = self._proxies.for_host(target.scheme, target.host or "")
+        proxy = self._proxy_env.for_host(target.scheme, target.host or "")
         if proxy is not None:
-            await self._guard.judge_if_known(target.host or "", target.port or 0)
+            await self._address_guard.check_literal_address(target.host or "", target.port or 0)
         return proxy
 
     @asynccontextmanager
@@ -131,29 +131,30 @@ def _next(here: str, location: str) -> str:
     try:
         there = quote(urldefrag(urljoin(here, location)).url, safe=_OF_AN_ADDRESS)
     except ValueError as error:
-        raise NotAllowed(
-            "AddressForbidden", f"{shown(here)} redirects to an invalid address: use another one."
+        raise AccessDenied(
+            "AddressForbidden", f"{redact(here)} redirects to an invalid address: use another one."
         ) from error
     if urlsplit(there).scheme not in {"https", urlsplit(here).scheme}:
-        raise NotAllowed(
+        raise AccessDenied(
             "AddressForbidden",
-            f"{shown(here)} redirects to {shown(there)}, which is not https: use an address that stays on https.",
+            f"{redact(here)} redirects to {redact(there)}, which is not https: use an address that stays on https.",
         )
     return there
 
 
-def _judge(answer: ClientResponse, url: str, accept: tuple[int, ...]) -> None:
+def _raise_for_status(answer: ClientResponse, url: str, accept: tuple[int, ...]) -> None:
     status = f"{answer.status} {answer.reason or ''}".strip()
     if answer.status in accept:
         return
     if answer.status in {401, 403}:
-        raise NotAllowed(
+        raise AccessDenied(
             "AccessDenied",
-            f"{shown(url)} answered {status}: put credentials that may read it into the Secret of `credentialsSecret`.",
+            f"{redact(url)} answered {status}: put credentials that may read it into the Secret of "
+            "`credentialsSecret`.",
         )
     if answer.status in _PASSING or answer.status >= 500:  # noqa: PLR2004  # HTTP's own classes
-        raise MayPass("ServerError", f"{shown(url)} answered {status}: the server is unavailable.")
-    raise ToldWrong("NotFound", f"{shown(url)} answered {status}: check the address, and that the model exists.")
+        raise TransientError("ServerError", f"{redact(url)} answered {status}: the server is unavailable.")
+    raise InvalidArgument("NotFound", f"{redact(url)} answered {status}: check the address, and that the model exists.")
 
 
 def _unreachable(url: str, error: Exception) -> Exception:
@@ -161,13 +162,15 @@ def _unreachable(url: str, error: Exception) -> Exception:
     host = urlsplit(url).hostname
     if isinstance(error, ClientHttpProxyError):
         if error.status == 403:  # noqa: PLR2004  # Forbidden
-            return NotAllowed(
+            return AccessDenied(
                 "AddressForbidden", f"The cluster's proxy rejects connections to {host}: allow them there."
             )
-        return MayPass("Unreachable", f"The cluster's proxy cannot connect to {host}: it answered {error.status}.")
+        return TransientError(
+            "Unreachable", f"The cluster's proxy cannot connect to {host}: it answered {error.status}."
+        )
     if isinstance(error, ClientSSLError):
         return tls.untrusted(f"{host}")
     if isinstance(error, TimeoutError):
-        return MayPass("Unreachable", f"{host} did not answer in time.")
+        return TransientError("Unreachable", f"{host} did not answer in time.")
     cause = next((one for one in (error.__cause__, error) if isinstance(one, OSError)), OSError())
-    return MayPass("Unreachable", f"The connection to {host} failed: {in_words(cause)}.")
+    return TransientError("Unreachable", f"The connection to {host} failed: {in_words(cause)}.")

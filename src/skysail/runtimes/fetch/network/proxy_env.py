@@ -11,7 +11,7 @@ from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined
 import msgspec
 
 
-class Proxies(msgspec.Struct, frozen=True):
+class ProxyEnv(msgspec.Struct, frozen=True):
     """Proxy URLs by scheme, and under `no` the hosts without a proxy, as `getproxies_environment` returns them."""
 
     by_scheme: dict[str, str]

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from skysail.runtimes.fetch.errors import MayPass, NotAllowed
+from skysail.runtimes.fetch.errors import AccessDenied, TransientError
 from skysail.runtimes.fetch.network import address_policy, blocking
-from skysail.runtimes.fetch.network.uris import shown
+from skysail.runtimes.fetch.network.uris import redact
 
 LookUp = Callable[[str, int], Awaitable[list[str]]]
 _SECONDS = 10.0
@@ -25,7 +25,7 @@ async def look_up(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(where[0]) for *_, where in found))
 
 
-class Guard:
+class AddressGuard:
     """Egress check: permits public addresses, and those that are `allowed`."""
 
     def __init__(self, allowed: Sequence[str], lookup: LookUp = look_up) -> None:
@@ -33,46 +33,46 @@ class Guard:
         self._look_up = lookup
 
     def check(self, uri: str) -> None:
-        """Check a URI before any name is resolved. Raises NotAllowed."""
-        if objection := address_policy.objection(uri, self._allowed):
-            raise NotAllowed("AddressForbidden", f"{shown(uri)} cannot be downloaded. {objection}")
+        """Check a URI before any name is resolved. Raises AccessDenied."""
+        if reason := address_policy.validate_uri(uri, self._allowed):
+            raise AccessDenied("AddressForbidden", f"{redact(uri)} cannot be downloaded. {reason}")
 
     async def addresses_of(self, host: str, port: int) -> list[str]:
         """Resolve a host and check all of its addresses.
 
-        Raises NotAllowed if one is forbidden, MayPass if it cannot be resolved.
+        Raises AccessDenied if one is forbidden, MayPass if it cannot be resolved.
         """
         try:
             async with asyncio.timeout(_SECONDS):
                 found = await self._look_up(host, port)
         except TimeoutError as error:
-            raise MayPass("Unreachable", f"Host {host} was not resolved within {_SECONDS:.0f} s.") from error
+            raise TransientError("Unreachable", f"Host {host} was not resolved within {_SECONDS:.0f} s.") from error
         except (OSError, UnicodeError) as error:
-            raise MayPass("Unreachable", f"Host {host} cannot be resolved: check its spelling.") from error
+            raise TransientError("Unreachable", f"Host {host} cannot be resolved: check its spelling.") from error
         for spelling in found:
             name = "" if spelling == host else host
-            if why := address_policy.forbidden(spelling, name, self._allowed):
-                raise NotAllowed("AddressForbidden", why)
+            if message := address_policy.deny_reason(spelling, name, self._allowed):
+                raise AccessDenied("AddressForbidden", message)
         return found
 
-    async def judge_if_known(self, host: str, port: int) -> None:
+    async def check_literal_address(self, host: str, port: int) -> None:
         """Check a host that a proxy connects to, if it can be resolved here."""
         try:
             await self.addresses_of(host, port)
-        except MayPass:
+        except TransientError:
             return
 
 
-class GuardedResolver(AbstractResolver):
+class PolicyResolver(AbstractResolver):
     """Resolver for aiohttp. Numeric addresses do not come here: they are checked with their URI."""
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, address_guard: AddressGuard) -> None:
+        self._address_guard = address_guard
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await self._guard.addresses_of(host, port)
+        found = await self._address_guard.addresses_of(host, port)
         return [_result(host, address, port) for address in found if family in {socket.AF_UNSPEC, _family(address)}]
 
     async def close(self) -> None: ...

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
 
-_LONGEST = 300
+_MAX_LENGTH = 300
 
 
-def shown(uri: str) -> str:
+def redact(uri: str) -> str:
     """Return the URI for logs and messages, without user name, password and query, which may be secret."""
     try:
         parts = urlsplit(uri)
@@ -15,7 +15,7 @@ def shown(uri: str) -> str:
         return "this address"
     if not parts.scheme:
         return "this address"
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:_LONGEST]
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:_MAX_LENGTH]
 
 
 def last_part(uri: str) -> str:

@@ -10,15 +10,15 @@ from typing import Protocol
 
 import msgspec
 
-from skysail.runtimes.fetch.network.egress_proxy import Gate
-from skysail.runtimes.fetch.network.http_client import Web
+from skysail.runtimes.fetch.network.egress_proxy import EgressProxy
+from skysail.runtimes.fetch.network.http_client import HttpClient
 
 CHUNK = 2**20
 # A source with more files is probably a bucket whose URI lacks the folder of the model.
-MOST_ITEMS = 100_000
+MAX_FILES = 100_000
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True):
+class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
     """File at a source. `key` identifies it there; a `layer` is unpacked over the previous ones."""
 
     path: str
@@ -28,7 +28,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     layer: bool = False
 
 
-class Piece(msgspec.Struct, kw_only=True):
+class FileStream(msgspec.Struct, kw_only=True):
     """Content of a file from `start` on. `mark` changes with the content; without a mark it cannot be resumed."""
 
     chunks: AsyncIterator[bytes]
@@ -39,11 +39,11 @@ class Piece(msgspec.Struct, kw_only=True):
 
 
 class Source(Protocol):
-    async def items(self) -> list[Item]:
+    async def items(self) -> list[SourceFile]:
         """List all files, as far as they are known before one is opened. Raises FetchError."""
         ...
 
-    def open(self, item: Item, start: int, mark: str) -> AbstractAsyncContextManager[Piece]:
+    def open(self, source_file: SourceFile, start: int, mark: str) -> AbstractAsyncContextManager[FileStream]:
         """Open the file at `start` if the mark is unchanged, else at the beginning. Raises FetchError."""
         ...
 
@@ -55,11 +55,11 @@ async def nothing() -> AsyncIterator[bytes]:
         yield chunk
 
 
-class Means(msgspec.Struct, frozen=True, kw_only=True):
+class SourceContext(msgspec.Struct, frozen=True, kw_only=True):
     """Dependencies of sources. `secrets` are the keys of the Secret; `claim` is the mount path of the PVC."""
 
-    web: Web
-    gate: Gate
+    web: HttpClient
+    gate: EgressProxy
     trust: SSLContext
     secrets: Mapping[str, str]
     claim: Path | None = None

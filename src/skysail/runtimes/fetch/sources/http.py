@@ -12,9 +12,9 @@ from functools import partial
 
 from aiohttp import ClientResponse
 
-from skysail.runtimes.fetch.errors import Changed, MayPass, WrongContent
-from skysail.runtimes.fetch.network.uris import last_part, shown
-from skysail.runtimes.fetch.sources.base import CHUNK, Item, Means, Piece, nothing
+from skysail.runtimes.fetch.errors import ContentChanged, InvalidContent, TransientError
+from skysail.runtimes.fetch.network.uris import last_part, redact
+from skysail.runtimes.fetch.sources.base import CHUNK, FileStream, SourceContext, SourceFile, nothing
 
 Get = Callable[[str, Mapping[str, str]], AbstractAsyncContextManager[ClientResponse]]
 _PARTIAL = 206
@@ -22,24 +22,26 @@ _BEYOND_THE_END = 416
 _PACKED = (".gz", ".tgz")
 
 
-class HttpFile:
-    def __init__(self, uri: str, means: Means) -> None:
+class HttpSource:
+    def __init__(self, uri: str, context: SourceContext) -> None:
         self._uri = uri
-        self._get = partial(means.web.get, secret=_authorization(means.secrets))
+        self._get = partial(context.web.get, secret=_authorization(context.secrets))
 
-    async def items(self) -> list[Item]:
+    async def items(self) -> list[SourceFile]:
         """Return the file, from the headers of a response whose body is not read."""
-        async with self.open(Item(path="", key=self._uri), 0, "") as piece:
-            return [Item(path=_plain(piece.name or last_part(self._uri)), key=self._uri, size=piece.total)]
+        async with self.open(SourceFile(path="", key=self._uri), 0, "") as file_stream:
+            return [
+                SourceFile(path=_plain(file_stream.name or last_part(self._uri)), key=self._uri, size=file_stream.total)
+            ]
 
     @asynccontextmanager
-    async def open(self, item: Item, start: int, mark: str) -> AsyncIterator[Piece]:
-        async with open_url(self._get, item.key, start, mark) as piece:
-            yield piece
+    async def open(self, source_file: SourceFile, start: int, mark: str) -> AsyncIterator[FileStream]:
+        async with open_url(self._get, source_file.key, start, mark) as file_stream:
+            yield file_stream
 
 
 @asynccontextmanager
-async def open_url(get: Get, url: str, start: int, mark: str, *, is_fixed: bool = False) -> AsyncIterator[Piece]:
+async def open_url(get: Get, url: str, start: int, mark: str, *, is_fixed: bool = False) -> AsyncIterator[FileStream]:
     """Open any URL at an offset; other sources use it, too. With `is_fixed`, the content never changes."""
     condition = {} if is_fixed else {"If-Range": mark}
     asked = {"Range": f"bytes={start}-", **condition} if start and mark else {}
@@ -47,15 +49,17 @@ async def open_url(get: Get, url: str, start: int, mark: str, *, is_fixed: bool 
         _object_to_pages(answer, url)
         if asked and answer.status == _BEYOND_THE_END:
             if answer.headers.get("Content-Range", f"bytes */{start}") != f"bytes */{start}":
-                raise Changed(shown(url))
-            yield Piece(chunks=nothing(), start=start, total=start, mark=mark)
+                raise ContentChanged(redact(url))
+            yield FileStream(chunks=nothing(), start=start, total=start, mark=mark)
             return
         begin, total = _extent(answer)
         if begin not in {0, start}:
-            raise MayPass("ServerError", f"{shown(url)} answered with another byte range than requested.")
+            raise TransientError("ServerError", f"{redact(url)} answered with another byte range than requested.")
         name = answer.content_disposition.filename if answer.content_disposition else None
         chunks = answer.content.iter_chunked(CHUNK)
-        yield Piece(chunks=chunks, start=begin, total=total, mark=mark if is_fixed else _mark(answer), name=name or "")
+        yield FileStream(
+            chunks=chunks, start=begin, total=total, mark=mark if is_fixed else _mark(answer), name=name or ""
+        )
 
 
 def _plain(name: str) -> str:
@@ -76,15 +80,15 @@ def _object_to_pages(answer: ClientResponse, url: str) -> None:
     """Reject a web page at the URL of a file, which is the most common mistake."""
     name = last_part(url)
     if answer.content_type == "text/html" and not name.endswith((".html", ".htm")):
-        raise WrongContent(
+        raise InvalidContent(
             "UnsupportedFormat",
-            f"{shown(url)} is a web page and not a model: use the URL of its download button.",
+            f"{redact(url)} is a web page and not a model: use the URL of its download button.",
         )
     encoding = answer.headers.get("Content-Encoding", "identity")
     if encoding != "identity" and not name.endswith(_PACKED):
-        raise WrongContent(
+        raise InvalidContent(
             "UnsupportedFormat",
-            f"{shown(url)} is sent with Content-Encoding {encoding[:20]}: use a server that sends files unchanged.",
+            f"{redact(url)} is sent with Content-Encoding {encoding[:20]}: use a server that sends files unchanged.",
         )
 
 

@@ -18,11 +18,11 @@ import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 from obstore.store import GCSStore, S3Store
 
-from skysail.runtimes.fetch.errors import Changed, FetchError, MayPass, NotAllowed, ToldWrong
+from skysail.runtimes.fetch.errors import AccessDenied, ContentChanged, FetchError, InvalidArgument, TransientError
 from skysail.runtimes.fetch.network import tls
-from skysail.runtimes.fetch.network.egress_proxy import Gate
-from skysail.runtimes.fetch.network.uris import shown
-from skysail.runtimes.fetch.sources.base import CHUNK, MOST_ITEMS, Item, Means, Piece, nothing
+from skysail.runtimes.fetch.network.egress_proxy import EgressProxy
+from skysail.runtimes.fetch.network.uris import redact
+from skysail.runtimes.fetch.sources.base import CHUNK, MAX_FILES, FileStream, SourceContext, SourceFile, nothing
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta  # exists in the stubs only
@@ -44,15 +44,15 @@ _CLIENT_ERROR = re.compile(r"status code: (4\d\d)\b")
 _PASSING = ("408", "425", "429")
 
 
-class Bucket:
-    def __init__(self, uri: str, means: Means) -> None:
+class ObjectStoreSource:
+    def __init__(self, uri: str, context: SourceContext) -> None:
         self._uri = uri
-        self._gate = means.gate
-        self._store = _store(uri, means)
+        self._egress_proxy = context.gate
+        self._store = _store(uri, context)
         self._prefix = unquote(urlsplit(uri).path).lstrip("/")
 
-    async def items(self) -> list[Item]:
-        with self._told():
+    async def items(self) -> list[SourceFile]:
+        with self._translate_errors():
             if self._prefix and not self._prefix.endswith("/"):
                 try:
                     return [_item(await obstore.head_async(self._store, self._prefix), self._prefix.rpartition("/")[0])]
@@ -60,65 +60,65 @@ class Bucket:
                     pass  # the prefix is a folder
             return await self._below()
 
-    async def _below(self) -> list[Item]:
+    async def _below(self) -> list[SourceFile]:
         folder = self._prefix.rstrip("/")
-        found: list[Item] = []
+        source_files: list[SourceFile] = []
         async for page in obstore.list(self._store, prefix=folder or None, chunk_size=1000):
-            found += [_item(meta, folder) for meta in page]
-            if len(found) > MOST_ITEMS:
+            source_files += [_item(meta, folder) for meta in page]
+            if len(source_files) > MAX_FILES:
                 break  # the downloader rejects this many
-        folders = {parent for item in found for parent in _parents(item.path)}
-        return [item for item in found if item.size or item.path not in folders]
+        folders = {parent for source_file in source_files for parent in _parents(source_file.path)}
+        return [source_file for source_file in source_files if source_file.size or source_file.path not in folders]
 
     @asynccontextmanager
-    async def open(self, item: Item, start: int, mark: str) -> AsyncIterator[Piece]:
+    async def open(self, source_file: SourceFile, start: int, mark: str) -> AsyncIterator[FileStream]:
         """Open the object with the tag from the listing: the store rejects a request for changed content."""
-        path, _, tag = item.key.rpartition("\0")
+        path, _, tag = source_file.key.rpartition("\0")
         start = start if mark == tag else 0
-        if start and start == item.size:
-            yield Piece(chunks=nothing(), start=start, total=start, mark=tag)
+        if start and start == source_file.size:
+            yield FileStream(chunks=nothing(), start=start, total=start, mark=tag)
             return
         options = {"if_match": tag or None, **({"range": {"offset": start}} if start else {})}
-        with self._told():
+        with self._translate_errors():
             answer = await obstore.get_async(self._store, path, options=options)  # type: ignore[arg-type]  # a TypedDict
             chunks = self._chunks(answer.stream(min_chunk_size=CHUNK))
-        yield Piece(chunks=chunks, start=start, total=item.size, mark=tag)
+        yield FileStream(chunks=chunks, start=start, total=source_file.size, mark=tag)
 
     async def _chunks(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        with self._told():
+        with self._translate_errors():
             async for chunk in stream:
                 yield bytes(chunk)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Translate errors of the library into ours."""
-        self._gate.forget()
+        self._egress_proxy.forget()
         try:
             yield
         except (BaseError, FileNotFoundError, ValueError) as error:
-            raise self._gate.failure or _translated(error, self._uri) from error
+            raise self._egress_proxy.failure or _translated(error, self._uri) from error
 
 
-def _store(uri: str, means: Means) -> S3Store | GCSStore:
+def _store(uri: str, context: SourceContext) -> S3Store | GCSStore:
     parts = urlsplit(uri)
-    config = _config(means.secrets, _S3_KEYS if parts.scheme == "s3" else _GCS_KEYS)
+    config = _config(context.secrets, _S3_KEYS if parts.scheme == "s3" else _GCS_KEYS)
     place = config.get("endpoint") or config.get("base_url") or ""
-    options = {**_client(means.gate), "allow_http": place.startswith("http://")}
-    if own := means.secrets.get(tls.KEY):
+    options = {**_client(context.gate), "allow_http": place.startswith("http://")}
+    if own := context.secrets.get(tls.KEY):
         options["root_certificate"] = own
     kind: Any = S3Store if parts.scheme == "s3" else GCSStore
     try:
         return kind(parts.netloc, config=config, client_options=options, retry_config={"max_retries": 0})  # type: ignore[no-any-return]
     except (BaseError, ValueError) as error:
-        raise NotAllowed(
-            "AccessDenied", f"The credentials for {shown(uri)} are invalid: check the keys of the Secret."
+        raise AccessDenied(
+            "AccessDenied", f"The credentials for {redact(uri)} are invalid: check the keys of the Secret."
         ) from error
 
 
-def _client(gate: Gate) -> dict[str, Any]:
+def _client(egress_proxy: EgressProxy) -> dict[str, Any]:
     """Return client options. Retries and overall timeouts are ours."""
     return {
-        "proxy_url": gate.url,
+        "proxy_url": egress_proxy.url,
         "connect_timeout": timedelta(seconds=10),
         "read_timeout": timedelta(seconds=15),
         "timeout": timedelta(days=7),
@@ -134,9 +134,9 @@ def _config(secrets: Mapping[str, str], keys: Mapping[str, tuple[str, ...]]) -> 
     return config
 
 
-def _item(meta: ObjectMeta, folder: str) -> Item:
+def _item(meta: ObjectMeta, folder: str) -> SourceFile:
     path = meta["path"].removeprefix(folder).lstrip("/")
-    return Item(path=path, key=f"{meta['path']}\0{meta['e_tag'] or ''}", size=meta["size"])
+    return SourceFile(path=path, key=f"{meta['path']}\0{meta['e_tag'] or ''}", size=meta["size"])
 
 
 def _parents(path: str) -> list[str]:
@@ -150,19 +150,19 @@ def _parents(path: str) -> list[str]:
 
 def _translated(error: Exception, uri: str) -> FetchError:
     if isinstance(error, FileNotFoundError):
-        return ToldWrong("NotFound", f"{shown(uri)} does not exist: check bucket and path.")
+        return InvalidArgument("NotFound", f"{redact(uri)} does not exist: check bucket and path.")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        return NotAllowed(
+        return AccessDenied(
             "AccessDenied",
-            f"{shown(uri)} is not readable: put keys with read access into the Secret of `credentialsSecret`.",
+            f"{redact(uri)} is not readable: put keys with read access into the Secret of `credentialsSecret`.",
         )
     if isinstance(error, PreconditionError):
-        return Changed(shown(uri))
+        return ContentChanged(redact(uri))
     if "certificate" in str(error).lower():
-        return tls.untrusted(f"The store of {shown(uri)}")
+        return tls.untrusted(f"The store of {redact(uri)}")
     status = _CLIENT_ERROR.search(str(error))
     if status and status[1] not in _PASSING:
-        return ToldWrong(
-            "NotFound", f"The store answered {status[1]} for {shown(uri)}: check bucket, region and endpoint."
+        return InvalidArgument(
+            "NotFound", f"The store answered {status[1]} for {redact(uri)}: check bucket, region and endpoint."
         )
-    return MayPass("ServerError", f"The store of {shown(uri)} is unavailable.")
+    return TransientError("ServerError", f"The store of {redact(uri)} is unavailable.")

@@ -20,10 +20,10 @@ import msgspec
 from aiohttp import ClientResponse
 
 from skysail.runtimes.fetch import untrusted_json
-from skysail.runtimes.fetch.errors import MayPass, NotAllowed, ToldWrong, WrongContent
+from skysail.runtimes.fetch.errors import AccessDenied, InvalidArgument, InvalidContent, TransientError
 from skysail.runtimes.fetch.network.http_client import ANSWERS, origin
-from skysail.runtimes.fetch.network.uris import shown
-from skysail.runtimes.fetch.sources.base import Item, Means, Piece
+from skysail.runtimes.fetch.network.uris import redact
+from skysail.runtimes.fetch.sources.base import FileStream, SourceContext, SourceFile
 from skysail.runtimes.fetch.sources.http import open_url
 
 _FORM = re.compile(
@@ -36,8 +36,8 @@ _TYPES = (
 _CNCF = "org.cncf.model.filepath"
 _NAMES = ("org.opencontainers.image.title", _CNCF)
 _UNPACK = "io.deis.oras.content.unpack"
-_LARGEST_MANIFEST = 4 * 2**20
-_LARGEST_TOKEN = 2**20
+_MAX_MANIFEST_BYTES = 4 * 2**20
+_MAX_TOKEN_BYTES = 2**20
 _SECONDS = 30.0
 _UNAUTHORIZED = 401
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
@@ -62,7 +62,7 @@ class _Descriptor(msgspec.Struct, frozen=True, rename="camel"):
     def sha256(self) -> str:
         algorithm, _, value = self.digest.partition(":")
         if algorithm != "sha256":
-            raise WrongContent(
+            raise InvalidContent(
                 "UnsupportedFormat", f"The registry uses {algorithm[:20]} digests: push the model with sha256."
             )
         return value
@@ -92,53 +92,57 @@ class _Token(msgspec.Struct, frozen=True):
     access_token: str = ""
 
 
-class Artifact:
-    def __init__(self, uri: str, means: Means) -> None:
+class OciSource:
+    def __init__(self, uri: str, context: SourceContext) -> None:
         form = _FORM.fullmatch(uri)
         if form is None:
-            raise ToldWrong("NotFound", f"{shown(uri)} is not an OCI address: write oci://registry/repository:tag.")
+            raise InvalidArgument(
+                "NotFound", f"{redact(uri)} is not an OCI address: write oci://registry/repository:tag."
+            )
         self._uri = uri
-        self._web = means.web
+        self._http = context.web
         self._host = _DOCKER if form["host"] in _DOCKER_NAMES else form["host"]
         self._repository: str = form["repository"]
         self._reference: str = form["digest"] or form["tag"] or "latest"
-        self._login = _login(form["host"], means.secrets)
+        self._login = _login(form["host"], context.secrets)
         self._secret: dict[str, str] = {}
-        self._scheme: Literal["http", "https"] = "http" if means.secrets.get("OCI_PLAIN_HTTP") == "true" else "https"
+        self._scheme: Literal["http", "https"] = "http" if context.secrets.get("OCI_PLAIN_HTTP") == "true" else "https"
 
-    async def items(self) -> list[Item]:
+    async def items(self) -> list[SourceFile]:
         manifest = await self._manifest(self._reference)
         if manifest.manifests:
             manifest = await self._manifest(_for_servers(manifest.manifests).digest)
         return [self._item(layer, number) for number, layer in enumerate(manifest.layers)]
 
     @asynccontextmanager
-    async def open(self, item: Item, start: int, mark: str) -> AsyncIterator[Piece]:
+    async def open(self, source_file: SourceFile, start: int, mark: str) -> AsyncIterator[FileStream]:
         """Open a blob. It never changes under its digest, so the digest is its mark."""
-        url = self._url(f"blobs/sha256:{item.sha256}")
-        same = start if mark == item.sha256 else 0
-        async with open_url(self._get, url, same, item.sha256, is_fixed=True) as piece:
-            yield piece
+        url = self._url(f"blobs/sha256:{source_file.sha256}")
+        same = start if mark == source_file.sha256 else 0
+        async with open_url(self._get, url, same, source_file.sha256, is_fixed=True) as file_stream:
+            yield file_stream
 
-    def _item(self, layer: _Descriptor, number: int) -> Item:
+    def _item(self, layer: _Descriptor, number: int) -> SourceFile:
         notes = layer.annotations or {}
         name = next((notes[key] for key in _NAMES if key in notes), "")
         is_packed = "tar" in layer.media_type if not name or _CNCF in notes else notes.get(_UNPACK) == "true"
         if is_packed and layer.media_type.endswith("zstd"):
-            raise WrongContent("UnsupportedFormat", f"{shown(self._uri)} has zstd layers: push it with gzip.")
+            raise InvalidContent("UnsupportedFormat", f"{redact(self._uri)} has zstd layers: push it with gzip.")
         path = f"layer-{number:04}.tar" if is_packed or not name else name
-        return Item(path=path, key=layer.digest, size=layer.size, sha256=layer.sha256, layer=is_packed)
+        return SourceFile(path=path, key=layer.digest, size=layer.size, sha256=layer.sha256, layer=is_packed)
 
     async def _manifest(self, reference: str) -> _Manifest:
         async with self._get(self._url(f"manifests/{reference}"), {"Accept": _TYPES}) as answer:
-            body = await _whole(answer, _LARGEST_MANIFEST, shown(self._uri))
+            body = await _whole(answer, _MAX_MANIFEST_BYTES, redact(self._uri))
         if reference.startswith("sha256:") and hashlib.sha256(body).hexdigest() != reference.removeprefix("sha256:"):
-            raise MayPass("ServerError", f"The registry of {shown(self._uri)} sent a wrong manifest for {reference}.")
+            raise TransientError(
+                "ServerError", f"The registry of {redact(self._uri)} sent a wrong manifest for {reference}."
+            )
         try:
-            return untrusted_json.read(body, _Manifest)
-        except untrusted_json.Unreadable as error:
-            raise WrongContent(
-                "UnsupportedFormat", f"{shown(self._uri)} has an invalid manifest: push it again."
+            return untrusted_json.decode(body, _Manifest)
+        except untrusted_json.InvalidJson as error:
+            raise InvalidContent(
+                "UnsupportedFormat", f"{redact(self._uri)} has an invalid manifest: push it again."
             ) from error
 
     def _url(self, path: str) -> str:
@@ -147,22 +151,23 @@ class Artifact:
     @asynccontextmanager
     async def _get(self, url: str, headers: Mapping[str, str]) -> AsyncIterator[ClientResponse]:
         """Send a request. Log in when the registry requires it, also when a token has expired."""
-        async with self._web.get(url, headers, secret=self._secret, accept=(*ANSWERS, _UNAUTHORIZED)) as answer:
+        async with self._http.get(url, headers, secret=self._secret, accept=(*ANSWERS, _UNAUTHORIZED)) as answer:
             if answer.status != _UNAUTHORIZED:
                 yield answer
                 return
             self._object_to_strangers(url, str(answer.url))
             challenge = answer.headers.get("WWW-Authenticate", "")
         self._secret = await self._log_in(challenge)
-        async with self._web.get(url, headers, secret=self._secret) as answer:
+        async with self._http.get(url, headers, secret=self._secret) as answer:
             yield answer
 
     def _object_to_strangers(self, asked: str, answered: str) -> None:
         """Reject a login at a redirect target: it must not get the password or name a token server."""
         if origin(asked) != origin(answered):
-            raise NotAllowed(
+            raise AccessDenied(
                 "AccessDenied",
-                f"The registry of {shown(self._uri)} redirects to {shown(answered)}, which requires its own login: make"
+                f"The registry of {redact(self._uri)} redirects to {redact(answered)}, which requires its own "
+                "login: make"
                 " the registry serve its files itself, or redirect to URLs without a login.",
             )
 
@@ -174,28 +179,28 @@ class Artifact:
         realm = self._realm(asked.get("realm", ""))
         query = urlencode({"service": asked.get("service", ""), "scope": asked.get("scope", self._scope)})
         secret = basic if self._may_know(realm) else {}
-        async with self._web.get(f"{realm}{query}", {}, secret=secret, accept=(200,)) as answer:
-            body = await _whole(answer, _LARGEST_TOKEN, shown(self._uri))
+        async with self._http.get(f"{realm}{query}", {}, secret=secret, accept=(200,)) as answer:
+            body = await _whole(answer, _MAX_TOKEN_BYTES, redact(self._uri))
         return {"Authorization": f"Bearer {self._token(body)}"}
 
-    def _realm(self, told: str) -> str:
+    def _realm(self, url: str) -> str:
         """Return the registry's token URL, ready for a query. The egress policy checks it later."""
-        if told.partition("://")[0] not in {"https", self._scheme}:
-            raise NotAllowed(
+        if url.partition("://")[0] not in {"https", self._scheme}:
+            raise AccessDenied(
                 "AddressForbidden",
-                f"The registry of {shown(self._uri)} has its token server at {shown(told)}, which is not https: use a"
+                f"The registry of {redact(self._uri)} has its token server at {redact(url)}, which is not https: use a"
                 " registry with an encrypted login.",
             )
-        return told + ("&" if "?" in told else "?")
+        return url + ("&" if "?" in url else "?")
 
     def _token(self, body: bytes) -> str:
         try:
-            told = untrusted_json.read(body, _Token)
-        except untrusted_json.Unreadable as error:
-            raise MayPass("ServerError", f"The registry of {shown(self._uri)} returned no token.") from error
-        token = told.token or told.access_token
+            reply = untrusted_json.decode(body, _Token)
+        except untrusted_json.InvalidJson as error:
+            raise TransientError("ServerError", f"The registry of {redact(self._uri)} returned no token.") from error
+        token = reply.token or reply.access_token
         if not token.isascii() or not token.isprintable():
-            raise MayPass("ServerError", f"The registry of {shown(self._uri)} returned an invalid token.")
+            raise TransientError("ServerError", f"The registry of {redact(self._uri)} returned an invalid token.")
         return token
 
     @property
@@ -215,9 +220,9 @@ async def _whole(answer: ClientResponse, limit: int, who: str) -> bytes:
             while more := await answer.content.read(limit + 1 - len(body)):
                 body += more
     except TimeoutError as error:
-        raise MayPass("Unreachable", f"The registry of {who} did not answer in time.") from error
+        raise TransientError("Unreachable", f"The registry of {who} did not answer in time.") from error
     if len(body) > limit:
-        raise WrongContent(
+        raise InvalidContent(
             "TooLarge", f"The registry of {who} answered with more than {limit} bytes: check its address."
         )
     return body
@@ -228,9 +233,9 @@ def _login(host: str, secrets: Mapping[str, str]) -> _Login | None:
         return _Login(username, secrets.get("OCI_PASSWORD", ""))
     names = (host, f"https://{host}", *(_DOCKER_NAMES if host in _DOCKER_NAMES else ()))
     try:
-        known = untrusted_json.read(secrets.get(".dockerconfigjson", '{"auths":{}}'), _DockerConfig).auths
-    except untrusted_json.Unreadable as error:
-        raise NotAllowed(
+        known = untrusted_json.decode(secrets.get(".dockerconfigjson", '{"auths":{}}'), _DockerConfig).auths
+    except untrusted_json.InvalidJson as error:
+        raise AccessDenied(
             "AccessDenied", ".dockerconfigjson in the Secret is invalid: create the Secret again."
         ) from error
     return next((known[name] for name in names if name in known), None)
@@ -238,6 +243,8 @@ def _login(host: str, secrets: Mapping[str, str]) -> _Login | None:
 
 def _for_servers(manifests: tuple[_Descriptor, ...]) -> _Descriptor:
     """Return the manifest to use. Models are the same on all platforms; "unknown" marks an attestation."""
-    real = [one for one in manifests if one.platform is None or one.platform.os != "unknown"]
-    best = [one for one in real if one.platform == _Platform("linux", "amd64")]
+    real = [
+        descriptor for descriptor in manifests if descriptor.platform is None or descriptor.platform.os != "unknown"
+    ]
+    best = [descriptor for descriptor in real if descriptor.platform == _Platform("linux", "amd64")]
     return (best or real or list(manifests))[0]

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import msgspec
 
-from skysail.runtimes.fetch.errors import Changed, FetchError, MayPass, WrongContent
-from skysail.runtimes.fetch.sources.base import MOST_ITEMS, Item, Source
-from skysail.runtimes.fetch.transfer.disk_space import Room
-from skysail.runtimes.fetch.transfer.partial_file import Sink
+from skysail.runtimes.fetch.errors import ContentChanged, FetchError, InvalidContent, TransientError
+from skysail.runtimes.fetch.sources.base import MAX_FILES, Source, SourceFile
+from skysail.runtimes.fetch.transfer.disk_space import DiskSpace
+from skysail.runtimes.fetch.transfer.partial_file import PartialFile
 from skysail.runtimes.fetch.transfer.progress import Progress, in_units
-from skysail.runtimes.fetch.transfer.retry import Patience
+from skysail.runtimes.fetch.transfer.retry import RetryPolicy
 from skysail.runtimes.fetch.unpack.paths import below
 
-_AT_ONCE = 4
+_MAX_CONCURRENT = 4
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -28,24 +28,26 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Download(msgspec.Struct, frozen=True, kw_only=True):
-    """Download of a source. `raw` gets the files, `marks` the state for resuming. `patience` creates a retry budget."""
+    """Download of a source. `raw` gets the files, `marks` the state for resuming. `retry_policy` creates a retry
+    budget.
+    """
 
     source: Source
     raw: Path
     marks: Path
     limit: int
-    room: Room
+    room: DiskSpace
     progress: Progress
-    patience: Callable[[], Patience]
+    retry_policy: Callable[[], RetryPolicy]
 
     async def all(self) -> list[Received]:
-        items = await self.patience().insist(self.source.items)
-        self._check(items)
-        self.progress.begin(_sum_of_sizes(items))
-        turns = asyncio.Semaphore(_AT_ONCE)
+        source_files = await self.retry_policy().run(self.source.items)
+        self._check(source_files)
+        self.progress.begin(_sum_of_sizes(source_files))
+        turns = asyncio.Semaphore(_MAX_CONCURRENT)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._in_turn(item, turns)) for item in items]
+                tasks = [group.create_task(self._in_turn(source_file, turns)) for source_file in source_files]
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
         received = [task.result() for task in tasks]
@@ -53,17 +55,17 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
             raise _empty()
         return received
 
-    def _check(self, items: list[Item]) -> None:
+    def _check(self, source_files: list[SourceFile]) -> None:
         """Check all that is known before the download, so that users do not wait an hour for an error."""
-        if not items:
+        if not source_files:
             raise _empty()
-        if len(items) > MOST_ITEMS:
-            raise WrongContent(
-                "TooLarge", f"The address has more than {MOST_ITEMS} files: name the folder of the model."
+        if len(source_files) > MAX_FILES:
+            raise InvalidContent(
+                "TooLarge", f"The address has more than {MAX_FILES} files: name the folder of the model."
             )
-        if len({below(self.raw, item.path) for item in items}) < len(items):
-            raise WrongContent("UnsupportedFormat", "Two files of the model have the same path: rename one of them.")
-        total = _sum_of_sizes(items)
+        if len({below(self.raw, source_file.path) for source_file in source_files}) < len(source_files):
+            raise InvalidContent("UnsupportedFormat", "Two files of the model have the same path: rename one of them.")
+        total = _sum_of_sizes(source_files)
         if total is None:
             return
         if total > self.limit:
@@ -72,68 +74,75 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
         there = sum(path.stat().st_size for path in self.raw.rglob("*") if path.is_file())
         self.room.check(total, there)
 
-    async def _in_turn(self, item: Item, turns: asyncio.Semaphore) -> Received:
-        async with turns, Sink(below(self.raw, item.path), below(self.marks, item.path)) as sink:
-            self.progress.found(sink.have)
-            arrival = _Arrival(sink.have, self.patience())
-            while not await self._is_done(item, sink, arrival):
+    async def _in_turn(self, source_file: SourceFile, turns: asyncio.Semaphore) -> Received:
+        async with (
+            turns,
+            PartialFile(below(self.raw, source_file.path), below(self.marks, source_file.path)) as partial_file,
+        ):
+            self.progress.found(partial_file.have)
+            arrival = _Arrival(partial_file.have, self.retry_policy())
+            while not await self._is_done(source_file, partial_file, arrival):
                 pass
-            self._verify(item, sink)
-            return Received(item.path, sink.have, sink.sha256, item.layer)
+            self._verify(source_file, partial_file)
+            return Received(source_file.path, partial_file.have, partial_file.sha256, source_file.layer)
 
-    async def _is_done(self, item: Item, sink: Sink, arrival: _Arrival) -> bool:
+    async def _is_done(self, source_file: SourceFile, partial_file: PartialFile, arrival: _Arrival) -> bool:
         """Try once to download the missing part."""
         try:
-            await self._bring(item, sink, arrival)
-        except MayPass as error:
-            if isinstance(error, Changed):
-                self._begin(sink, "")
-            await arrival.patience.bear(error)
+            await self._bring(source_file, partial_file, arrival)
+        except TransientError as error:
+            if isinstance(error, ContentChanged):
+                self._begin(partial_file, "")
+            await arrival.retry_policy.wait(error)
             return False
         return True
 
-    async def _bring(self, item: Item, sink: Sink, arrival: _Arrival) -> None:
-        async with self.source.open(item, sink.have, sink.mark) as piece:
-            if piece.start != sink.have or piece.mark != sink.mark:
-                if piece.start:
-                    raise Changed(item.path)
-                self._begin(sink, piece.mark)
-            async for chunk in piece.chunks:
-                sink.write(chunk)
-                arrival.reached(sink.have)
+    async def _bring(self, source_file: SourceFile, partial_file: PartialFile, arrival: _Arrival) -> None:
+        async with self.source.open(source_file, partial_file.have, partial_file.mark) as file_stream:
+            if file_stream.start != partial_file.have or file_stream.mark != partial_file.mark:
+                if file_stream.start:
+                    raise ContentChanged(source_file.path)
+                self._begin(partial_file, file_stream.mark)
+            async for chunk in file_stream.chunks:
+                partial_file.write(chunk)
+                arrival.reached(partial_file.have)
                 self.progress.came(len(chunk))
                 self.room.keep()
                 if self.progress.bytes > self.limit:
                     raise too_large(self.progress.bytes, self.limit)
-            if piece.total is not None and sink.have < piece.total:
-                raise MayPass("Unreachable", f"The download of {item.path} was cut off after {in_units(sink.have)}.")
+            if file_stream.total is not None and partial_file.have < file_stream.total:
+                raise TransientError(
+                    "Unreachable",
+                    f"The download of {source_file.path} was cut off after {in_units(partial_file.have)}.",
+                )
 
-    def _begin(self, sink: Sink, mark: str) -> None:
-        self.progress.found(-sink.have)
-        sink.begin(mark)
+    def _begin(self, partial_file: PartialFile, mark: str) -> None:
+        self.progress.found(-partial_file.have)
+        partial_file.begin(mark)
 
-    def _verify(self, item: Item, sink: Sink) -> None:
-        if not item.sha256 or item.sha256 == sink.sha256:
+    def _verify(self, source_file: SourceFile, partial_file: PartialFile) -> None:
+        if not source_file.sha256 or source_file.sha256 == partial_file.sha256:
             return
-        came = sink.sha256
-        self._begin(sink, "")
-        raise MayPass(
+        came = partial_file.sha256
+        self._begin(partial_file, "")
+        raise TransientError(
             "ServerError",
-            f"{item.path} was damaged during the download: its sha256 is {came} instead of {item.sha256}.",
+            f"{source_file.path} was damaged during the download: its sha256 is {came} instead of "
+            f"{source_file.sha256}.",
         )
 
 
 class _Arrival:
     """Highest position reached in a file. A server that cuts at the same place again and again makes no progress."""
 
-    def __init__(self, have: int, patience: Patience) -> None:
+    def __init__(self, have: int, retry_policy: RetryPolicy) -> None:
         self._most = have
-        self.patience = patience
+        self.retry_policy = retry_policy
 
     def reached(self, have: int) -> None:
         if have > self._most:
             self._most = have
-            self.patience.went_forward()
+            self.retry_policy.reset()
 
 
 def digest_of(received: list[Received]) -> str:
@@ -144,21 +153,21 @@ def digest_of(received: list[Received]) -> str:
     return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
 
 
-def _sum_of_sizes(items: list[Item]) -> int | None:
-    sizes = [item.size for item in items if item.size is not None]
-    return sum(sizes) if len(sizes) == len(items) else None
+def _sum_of_sizes(source_files: list[SourceFile]) -> int | None:
+    sizes = [source_file.size for source_file in source_files if source_file.size is not None]
+    return sum(sizes) if len(sizes) == len(source_files) else None
 
 
-def too_large(size: int, limit: int) -> WrongContent:
-    return WrongContent(
+def too_large(size: int, limit: int) -> InvalidContent:
+    return InvalidContent(
         "TooLarge",
         f"The model has at least {in_units(size)}, above the limit of {in_units(limit)}: use a smaller model, or raise"
-        " the setting `model_limit_bytes`.",
+        " the setting `max_model_bytes`.",
     )
 
 
-def _empty() -> WrongContent:
-    return WrongContent("EmptyModel", "The address has no files: check the path, and that the model was uploaded.")
+def _empty() -> InvalidContent:
+    return InvalidContent("EmptyModel", "The address has no files: check the path, and that the model was uploaded.")
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

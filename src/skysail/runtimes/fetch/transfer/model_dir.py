@@ -20,12 +20,12 @@ import msgspec
 from skysail.runtimes.fetch import untrusted_json
 from skysail.runtimes.fetch.unpack.paths import files_in
 
-_PAUSE = 1.0
+_RETRY_SECONDS = 1.0
 # Names of revisions; nothing else on a volume is ever deleted.
 _REVISION = re.compile(r"([0-9a-f]{10})(\.part|\.json|\.lock|\.old)?")
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class FetchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Content of the folder. The digest is that of the download, before unpacking and layout."""
 
     digest: str
@@ -35,10 +35,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
     request: str
-    outcome: Outcome
+    outcome: FetchResult
 
 
-class Place:
+class ModelDir:
     """Folder of a model. `request` is a hash of the arguments: a partial download for other arguments is discarded."""
 
     def __init__(self, into: Path, request: str) -> None:
@@ -51,7 +51,7 @@ class Place:
         self.laid = self._part / "laid"
 
     @asynccontextmanager
-    async def held(self, waiting: Callable[[], None]) -> AsyncIterator[None]:
+    async def lock(self, waiting: Callable[[], None]) -> AsyncIterator[None]:
         """Hold the lock. The lock of a killed process is free."""
         path = _beside(self._into, ".lock")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,23 +59,23 @@ class Place:
         if lock is None:
             waiting()
         while lock is None:
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RETRY_SECONDS)
             lock = _try_lock(path)
         with ExitStack() as ending:
             ending.callback(os.close, lock)
             ending.callback(path.unlink, missing_ok=True)
             yield
 
-    def finished(self) -> Outcome | None:
+    def completed(self) -> FetchResult | None:
         """Return the existing content, or None if it is for another request or incomplete."""
         try:
-            marker = untrusted_json.read(_beside(self._into, ".json").read_bytes(), _Marker)
-        except (FileNotFoundError, untrusted_json.Unreadable):
+            marker = untrusted_json.decode(_beside(self._into, ".json").read_bytes(), _Marker)
+        except (FileNotFoundError, untrusted_json.InvalidJson):
             return None
         is_whole = self._into.is_dir() and _measure(self._into) == (marker.outcome.bytes, marker.outcome.files)
         return marker.outcome if marker.request == self._request and is_whole else None
 
-    def begin(self) -> None:
+    def open(self) -> None:
         """Prepare the folders. Keep the partial download of an earlier attempt for the same request."""
         note = self._part / "request"
         if not note.exists() or note.read_text("utf-8") != self._request:
@@ -90,23 +90,23 @@ class Place:
     def discard(self) -> None:
         shutil.rmtree(self._part, ignore_errors=True)
 
-    def publish(self, digest: str) -> Outcome:
+    def publish(self, digest: str) -> FetchResult:
         """Publish the folder. After this it stays complete, whatever happens."""
         size, files = _measure(self.laid)
-        outcome = Outcome(digest=digest, bytes=size, files=files)
+        result = FetchResult(digest=digest, bytes=size, files=files)
         for folder in (*(path for path in self.laid.rglob("*") if path.is_dir()), self.laid):
             _sync(folder)
         self._set_aside()
         self.laid.rename(self._into)
         draft = self._part / "json"
-        draft.write_bytes(msgspec.json.encode(_Marker(request=self._request, outcome=outcome)))
+        draft.write_bytes(msgspec.json.encode(_Marker(request=self._request, outcome=result)))
         _sync(draft)
         draft.rename(_beside(self._into, ".json"))
         _sync(self._into.parent)
-        self.tidy()
-        return outcome
+        self.clean()
+        return result
 
-    def tidy(self) -> None:
+    def clean(self) -> None:
         """Delete leftovers, also those of a crash."""
         self.discard()
         shutil.rmtree(_beside(self._into, ".old"), ignore_errors=True)
@@ -119,7 +119,7 @@ class Place:
         with suppress(FileNotFoundError):
             self._into.rename(old)
 
-    def sweep(self, keep: frozenset[str]) -> None:
+    def prune(self, keep: frozenset[str]) -> None:
         """Delete revisions from the volume that are not in `keep`."""
         for path in list(self._into.parent.iterdir()):
             named = _REVISION.fullmatch(path.name)

@@ -12,7 +12,7 @@ from typing import Self
 _CHUNK = 2**20
 
 
-class Sink:
+class PartialFile:
     """Partial file, open inside `async with`. The mark is written before the first byte of its content."""
 
     def __init__(self, file: Path, mark: Path) -> None:

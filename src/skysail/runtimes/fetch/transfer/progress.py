@@ -20,11 +20,11 @@ class Progress:
         self.total: int | None = None
         self.bytes = 0
         self._found = 0
-        self._began = self._told = clock()
+        self._began = self._reported = clock()
 
     def begin(self, total: int | None) -> None:
         self.total = total
-        self._began = self._told = self._clock()
+        self._began = self._reported = self._clock()
         self.say(f"Downloading {in_units(total)}." if total else "Downloading.")
 
     def found(self, count: int) -> None:
@@ -34,8 +34,8 @@ class Progress:
 
     def came(self, count: int) -> None:
         self.bytes += count
-        if self._clock() - self._told >= _EVERY:
-            self._told = self._clock()
+        if self._clock() - self._reported >= _EVERY:
+            self._reported = self._clock()
             self.say(in_units(self.bytes) + (f" of {in_units(self.total)}" if self.total else ""))
 
     def say(self, message: str) -> None:

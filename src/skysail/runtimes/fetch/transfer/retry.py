@@ -6,14 +6,14 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from skysail.runtimes.fetch.errors import MayPass
+from skysail.runtimes.fetch.errors import TransientError
 
 T = TypeVar("T")
 _FIRST = 0.5
-_LONGEST = 5.0
+_MAX_DELAY = 5.0
 
 
-class Patience:
+class RetryPolicy:
     """Retry budget of one task. `sleep` and `clock` are the event loop's."""
 
     def __init__(
@@ -28,24 +28,24 @@ class Patience:
         self._clock = clock
         self._sleep = sleep
         self._rng = rng
-        self.went_forward()
+        self.reset()
 
-    def went_forward(self) -> None:
+    def reset(self) -> None:
         self._since = self._clock()
         self._failures = 0
 
-    async def bear(self, error: MayPass) -> None:
+    async def wait(self, error: TransientError) -> None:
         """Wait before the next attempt, longer each time. Raises the error if there was no progress for too long."""
-        longest = min(_LONGEST, _FIRST * 2.0**self._failures)
+        longest = min(_MAX_DELAY, _FIRST * 2.0**self._failures)
         self._failures += 1
         wait = self._rng.uniform(longest / 2, longest)
         if self._clock() + wait - self._since > self._seconds:
             raise error
         await self._sleep(wait)
 
-    async def insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
                 return await attempt()
-            except MayPass as error:
-                await self.bear(error)
+            except TransientError as error:
+                await self.wait(error)

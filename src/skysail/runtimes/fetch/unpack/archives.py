@@ -17,12 +17,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, TypeVar
 
-from skysail.runtimes.fetch.errors import WrongContent
+from skysail.runtimes.fetch.errors import InvalidContent
 from skysail.runtimes.fetch.unpack.paths import below
 
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _CHUNK = 2**20
-_MOST_ENTRIES = 100_000
+_MAX_ENTRIES = 100_000
 # Errors that the standard library raises for invalid archives: names and numbers (ValueError), sizes (MemoryError,
 # OverflowError), nested headers (RecursionError).
 _DAMAGED = (
@@ -57,7 +57,7 @@ def is_archive(file: Path) -> bool:
 
 
 def unpack(archive: Path, into: Path, *, limit: int) -> Iterator[int]:
-    """Unpack an archive and yield the number of bytes written. Raises WrongContent."""
+    """Unpack an archive and yield the number of bytes written. Raises InvalidContent."""
     into.mkdir(parents=True, exist_ok=True)
     with readable(_damaged(archive)):
         is_zip = archive.suffix.lower() == ".zip" and zipfile.is_zipfile(archive)
@@ -70,7 +70,7 @@ def write(
 ) -> Iterator[int]:
     """Write entries to their places. Entries without content are folders; entries without a name are skipped.
 
-    Raises WrongContent, also for damage that is found only while an entry is read.
+    Raises InvalidContent, also for damage that is found only while an entry is read.
     """
     written = 0
     with readable(_damaged(archive)):
@@ -78,16 +78,16 @@ def write(
             for count in _written(name, content, placing, archive):
                 written += count
                 if written > limit:
-                    raise WrongContent(
+                    raise InvalidContent(
                         "TooLarge",
                         f"{archive.name} unpacks to more than the limit of {limit} bytes: use a smaller model, or raise"
-                        " the setting `model_limit_bytes`.",
+                        " the setting `max_model_bytes`.",
                     )
                 yield count
 
 
 def names_in(archive: Path) -> Iterator[str]:
-    """Yield the names in a tar file. Raises WrongContent."""
+    """Yield the names in a tar file. Raises InvalidContent."""
     with readable(_damaged(archive)), tarfile.open(archive, "r:*") as tar:
         for member in _counted(_forward(tar), archive):
             yield member.name
@@ -96,7 +96,9 @@ def names_in(archive: Path) -> Iterator[str]:
 def tar_entries(
     archive: Path, is_wanted: Callable[[str], bool] = lambda _name: True
 ) -> Iterator[tuple[str, IO[bytes] | None]]:
-    """Yield the entries. Unwanted ones have no name. Raises WrongContent if a wanted one is neither file nor folder."""
+    """Yield the entries. Unwanted ones have no name. Raises InvalidContent if a wanted one is neither file nor
+    folder.
+    """
     with tarfile.open(archive, "r:*") as tar:
         for member in _forward(tar):
             if not is_wanted(member.name):
@@ -142,8 +144,8 @@ def _forward(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 def _counted(entries: Iterable[T], archive: Path) -> Iterator[T]:
     """Limit the number of entries, including skipped ones: a few bytes can hold very many."""
     for number, entry in enumerate(entries):
-        if number >= _MOST_ENTRIES:
-            raise _refused(archive, f"has more than {_MOST_ENTRIES} entries: pack only the model")
+        if number >= _MAX_ENTRIES:
+            raise _refused(archive, f"has more than {_MAX_ENTRIES} entries: pack only the model")
         yield entry
 
 
@@ -191,17 +193,17 @@ def readable(sentence: str) -> Iterator[None]:
     try:
         yield
     except _DAMAGED as error:
-        raise WrongContent("UnsupportedFormat", sentence) from error
+        raise InvalidContent("UnsupportedFormat", sentence) from error
     except OSError as error:
         # gzip raises OSError without a number, and a seek outside of the file raises EINVAL.
         if error.errno not in {None, errno.EINVAL}:
             raise  # an error of the disk
-        raise WrongContent("UnsupportedFormat", sentence) from error
+        raise InvalidContent("UnsupportedFormat", sentence) from error
 
 
 def _damaged(archive: Path) -> str:
     return f"{archive.name} is damaged or not an archive: upload it again, or repack it as tar, tar.gz or zip."
 
 
-def _refused(archive: Path, why: str) -> WrongContent:
-    return WrongContent("UnsupportedFormat", f"{archive.name} {why}.")
+def _refused(archive: Path, message: str) -> InvalidContent:
+    return InvalidContent("UnsupportedFormat", f"{archive.name} {message}.")

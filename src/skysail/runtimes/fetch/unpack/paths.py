@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from skysail.runtimes.fetch.errors import WrongContent
+from skysail.runtimes.fetch.errors import InvalidContent
 
-_LONGEST = 1024
+_MAX_PATH_LENGTH = 1024
 _MAX_PART_BYTES = 255  # of one name between slashes, on every file system of Linux
 
 
 def below(folder: Path, name: str) -> Path:
-    """Return the path of this name in the folder. Raises WrongContent if it is empty or outside of the folder."""
+    """Return the path of this name in the folder. Raises InvalidContent if it is empty or outside of the folder."""
     parts = [part for part in name.split("/") if part not in {"", "."}]
-    is_too_long = len(name) > _LONGEST or any(len(part.encode(errors="replace")) > _MAX_PART_BYTES for part in parts)
+    is_too_long = len(name) > _MAX_PATH_LENGTH or any(
+        len(part.encode(errors="replace")) > _MAX_PART_BYTES for part in parts
+    )
     is_wrong = name.startswith("/") or ".." in parts or not parts
     if is_wrong or is_too_long or "\\" in name or not name.isprintable():
-        raise WrongContent(
+        raise InvalidContent(
             "UnsupportedFormat", f"The model has a file with the invalid name {name[:100]!r}: rename it."
         )
     return folder.joinpath(*parts)

@@ -14,18 +14,18 @@ from typing import TypeAlias
 
 import msgspec
 
-from skysail.runtimes.model_server.errors import Left, Refused
+from skysail.runtimes.model_server.errors import ClientDisconnected, RequestError
 from skysail.runtimes.model_server.http import request_body
-from skysail.runtimes.model_server.http.receive_limits import Arrivals
+from skysail.runtimes.model_server.http.receive_limits import ReceiveBudget
 from skysail.runtimes.model_server.http.request_body import Receive, Scope, Send
 from skysail.runtimes.model_server.inference.batcher import Batcher
-from skysail.runtimes.model_server.inference.predictor import Desk
-from skysail.runtimes.model_server.lifecycle import Life, Phase
+from skysail.runtimes.model_server.inference.predictor import Predictor
+from skysail.runtimes.model_server.lifecycle import Lifecycle, Phase
 from skysail.runtimes.model_server.metrics import Metrics
 from skysail.runtimes.model_server.protocol import responses
-from skysail.runtimes.model_server.protocol.codecs import Form
-from skysail.runtimes.model_server.protocol.input_validation import Work
-from skysail.runtimes.model_server.protocol.responses import CLOSE, Answer
+from skysail.runtimes.model_server.protocol.codecs import Codec
+from skysail.runtimes.model_server.protocol.input_validation import InferenceInput
+from skysail.runtimes.model_server.protocol.responses import CLOSE, Response
 
 Asgi: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -57,44 +57,46 @@ class Application:
     """ASGI application. It answers from the start; predictions get 503 until `serve` is called."""
 
     def __init__(
-        self, place: Place, life: Life, metrics: Metrics, *, limits: Limits, pages: Callable[[], Asgi]
+        self, place: Place, lifecycle: Lifecycle, metrics: Metrics, *, limits: Limits, pages: Callable[[], Asgi]
     ) -> None:
         self.body_limit = limits.body_bytes
-        self.arrivals = Arrivals(most=limits.receive_bytes, seconds=limits.receive_seconds)
-        self.desk = Desk(life, metrics)
-        self._life = life
+        self.receive_budget = ReceiveBudget(most=limits.receive_bytes, seconds=limits.receive_seconds)
+        self.predictor = Predictor(lifecycle, metrics)
+        self._lifecycle = lifecycle
         self._metrics = metrics
         self._place = place
         self._make_pages = pages
         self._pages: Asgi | None = None
         self._predictions = ("/predict", *place.paths("/infer"))
-        self._facts: dict[str, Callable[[], Answer]] = {
+        self._facts: dict[str, Callable[[], Response]] = {
             "/v2/health/live": self._liveness,
             "/v2/health/ready": self._readiness,
-            "/stats": lambda: responses.of(200, self._metrics.stats()),
+            "/stats": lambda: responses.json_response(200, self._metrics.stats()),
             "/metrics": self._counts,
         } | dict.fromkeys(place.paths("/ready"), self._readiness)
 
-    def serve(self, forms: tuple[Form, Form], batcher: Batcher, has_worked: Callable[[Work], bool]) -> None:
+    def serve(
+        self, codecs: tuple[Codec, Codec], batcher: Batcher, has_worked: Callable[[InferenceInput], bool]
+    ) -> None:
         """Start predictions.
 
-        `forms` are those of /predict and infer; `has_worked` tells whether the model accepted such input.
+        `codecs` are those of /predict and infer; `has_worked` tells whether the model accepted such input.
         """
-        predict, infer = forms
+        predict, infer = codecs
         paths = {"/predict": predict} | dict.fromkeys(self._place.paths("/infer"), infer)
-        self.desk.open(paths, batcher, has_worked)
+        self.predictor.start(paths, batcher, has_worked)
 
     @property
     def sends_away(self) -> bool:
         """Return whether clients should open their next connection to another server."""
-        return self._life.phase is Phase.DRAINING
+        return self._lifecycle.phase is Phase.DRAINING
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
         if method == "POST" and path in self._predictions:
             return await self._predict(path, scope, receive, send)
         if path in self._predictions:
-            return await self._send(send, responses.of_refusal(Refused("Predictions need POST.", 405)))
+            return await self._send(send, responses.error_response(RequestError("Predictions need POST.", 405)))
         if method in _READING and path in self._facts:
             return await self._send(send, self._facts[path]())
         if self._pages is None:
@@ -106,46 +108,51 @@ class Application:
         began = perf_counter()
         try:
             body = await request_body.read(scope, receive, self.body_limit)
-        except Left:
+        except ClientDisconnected:
             return
         except request_body.TooLong as refusal:
-            await self._send(send, responses.of_refusal(refusal, CLOSE), last=False)
+            await self._send(send, responses.error_response(refusal, CLOSE), last=False)
             await request_body.drain(scope, receive)
             await send(_NO_MORE)
-            self.desk.count(refusal.status, perf_counter() - began)
+            self.predictor.count(refusal.status, perf_counter() - began)
             return
-        answer = await self._answer(path, body, receive)
-        if answer is not None:
-            await self._send(send, answer)
+        response = await self._answer(path, body, receive)
+        if response is not None:
+            await self._send(send, response)
 
-    async def _answer(self, path: str, body: bytes, receive: Receive) -> Answer | None:
+    async def _answer(self, path: str, body: bytes, receive: Receive) -> Response | None:
         """Return the answer, or None if the client has disconnected."""
-        form = self.desk.form(path)
-        if form is None:
-            return responses.of_refusal(Refused("The model is loading: retry soon.", 503, retry_after=1))
+        codec = self.predictor.codec_for(path)
+        if codec is None:
+            return responses.error_response(RequestError("The model is loading: retry soon.", 503, retry_after=1))
         client = _Waiting(receive)
-        self.desk.take(form, body, client)
+        self.predictor.submit(codec, body, client)
         return await client.answer
 
-    async def _send(self, send: Send, answer: Answer, *, last: bool = True) -> None:
-        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.content))]
+    async def _send(self, send: Send, response: Response, *, last: bool = True) -> None:
+        headers = [*response.headers, (b"content-length", b"%d" % len(response.content))]
         if self.sends_away:
             headers.append(CLOSE)
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.content, "more_body": not last})
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.content, "more_body": not last})
 
-    def _liveness(self) -> Answer:
-        live = self._life.is_live
-        return responses.of(200 if live else 503, {"live": live})
+    def _liveness(self) -> Response:
+        live = self._lifecycle.is_live
+        return responses.json_response(200 if live else 503, {"live": live})
 
-    def _readiness(self) -> Answer:
-        ready = self._life.is_ready
-        told = {"name": self._place.name, "ready": ready, "live": self._life.is_live, "phase": self._life.phase}
-        return responses.of(200 if ready else 503, told)
+    def _readiness(self) -> Response:
+        ready = self._lifecycle.is_ready
+        body = {
+            "name": self._place.name,
+            "ready": ready,
+            "live": self._lifecycle.is_live,
+            "phase": self._lifecycle.phase,
+        }
+        return responses.json_response(200 if ready else 503, body)
 
-    def _counts(self) -> Answer:
-        page = self._metrics.page(waiting=self.desk.waiting, ready=self._life.is_ready)
-        return Answer(200, page, (_TEXT,))
+    def _counts(self) -> Response:
+        page = self._metrics.page(waiting=self.predictor.waiting, ready=self._lifecycle.is_ready)
+        return Response(200, page, (_TEXT,))
 
 
 class _Waiting:
@@ -153,11 +160,11 @@ class _Waiting:
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self.answer: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
 
     def has_left(self) -> bool:
         return self.answer.cancelled() or request_body.has_left(self._receive)
 
-    def reply(self, answer: Answer | None) -> None:
+    def reply(self, response: Response | None) -> None:
         if not self.answer.done():
-            self.answer.set_result(answer)
+            self.answer.set_result(response)

@@ -89,12 +89,12 @@ def _metadata(about: About) -> dict[str, Any]:
         "name": about.name,
         "versions": [about.version] if about.version else [],
         "platform": about.platform,
-        "inputs": [_told(spec) for spec in about.signature.inputs],
-        "outputs": [_told(spec) for spec in about.signature.outputs],
+        "inputs": [_tensor_metadata(spec) for spec in about.signature.inputs],
+        "outputs": [_tensor_metadata(spec) for spec in about.signature.outputs],
     }
 
 
-def _told(spec: Spec) -> dict[str, Any]:
+def _tensor_metadata(spec: Spec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
 
 

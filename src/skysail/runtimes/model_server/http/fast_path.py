@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from skysail.runtimes.model_server.errors import Refused
-from skysail.runtimes.model_server.http.connection import BODY, WHOLE, Connection
-from skysail.runtimes.model_server.protocol.codecs import Form
-from skysail.runtimes.model_server.protocol.responses import Answer
+from skysail.runtimes.model_server.errors import RequestError
+from skysail.runtimes.model_server.http.connection import BODY, COMPLETE, Connection
+from skysail.runtimes.model_server.protocol.codecs import Codec
+from skysail.runtimes.model_server.protocol.responses import Response
 
 _NOT_PLAIN = (b"transfer-encoding", b"expect", b"upgrade")
 
 
-class Lane(Connection):
+class FastPathConnection(Connection):
     """Connection with the fast path."""
 
-    __slots__ = ("_form", "_read", "_reading")
+    __slots__ = ("_codec", "_read", "_reading")
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._form = self.application.desk.plain_form
+        self._codec = self.application.predictor.plain_form
         self._reading: _Request | None = None
         self._read: _Request | None = None
 
@@ -33,12 +33,12 @@ class Lane(Connection):
         if request is not None:
             # Run outside of the parser, which would treat any error as the client's.
             self._read = None
-            self.application.desk.take(request.form, request.whole(), request)
+            self.application.predictor.submit(request.form, request.whole(), request)
 
     def on_headers_complete(self) -> None:
-        form = self._form(self.url.decode("latin-1"))
-        if form is not None and self._is_plain():
-            self._reading = self.cycle = _Request(self, form)  # type: ignore[assignment]  # has the attributes that uvicorn uses
+        codec = self._codec(self.url.decode("latin-1"))
+        if codec is not None and self._is_plain():
+            self._reading = self.cycle = _Request(self, codec)  # type: ignore[assignment]  # has the attributes that uvicorn uses
             self.stage = BODY
         else:
             super().on_headers_complete()
@@ -54,11 +54,11 @@ class Lane(Connection):
             super().on_message_complete()
         else:
             self._read, self._reading = self._reading, None
-            self.stage = WHOLE
+            self.stage = COMPLETE
             if self.arrival is not None:
                 self.forget_arrival()
 
-    def refuse(self, refusal: Refused) -> None:
+    def refuse(self, refusal: RequestError) -> None:
         super().refuse(refusal)
         if self._reading is not None:
             self._reading.parts.clear()
@@ -87,7 +87,7 @@ class Lane(Connection):
         return length is not None and length <= self.application.body_limit
 
 
-class _Nobody:
+class _NullEvent:
     """Replacement for the event that tells a uvicorn task about a disconnect."""
 
     def set(self) -> None: ...
@@ -96,14 +96,14 @@ class _Nobody:
 class _Request:
     """Replacement for uvicorn's cycle: uvicorn sets `keep_alive` and `disconnected` and reads the others."""
 
-    __slots__ = ("_lane", "disconnected", "form", "keep_alive", "parts", "response_complete")
+    __slots__ = ("_connection", "disconnected", "form", "keep_alive", "parts", "response_complete")
 
-    message_event = _Nobody()
+    message_event = _NullEvent()
     response_started = False  # an answer is written in one piece
 
-    def __init__(self, lane: Lane, form: Form) -> None:
-        self._lane = lane
-        self.form = form
+    def __init__(self, connection: FastPathConnection, codec: Codec) -> None:
+        self._connection = connection
+        self.form = codec
         self.parts: list[bytes] = []
         self.keep_alive = True
         self.disconnected = False
@@ -113,15 +113,15 @@ class _Request:
         return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
 
     def has_left(self) -> bool:
-        return self._lane.transport.is_closing()
+        return self._connection.transport.is_closing()
 
-    def reply(self, answer: Answer | None) -> None:
+    def reply(self, response: Response | None) -> None:
         self.response_complete = True
-        lane = self._lane
-        if answer is None or lane.transport.is_closing():
+        connection = self._connection
+        if response is None or connection.transport.is_closing():
             return
-        keeps = self.keep_alive and not lane.application.sends_away
-        lane.write(answer, keeps=keeps)
+        keeps = self.keep_alive and not connection.application.sends_away
+        connection.write(response, keeps=keeps)
         if not keeps:
-            lane.transport.close()
-        lane.on_response_complete()
+            connection.transport.close()
+        connection.on_response_complete()

@@ -10,21 +10,21 @@ import math
 from asyncio import TimerHandle
 from time import perf_counter
 
-from skysail.runtimes.model_server.errors import Refused
+from skysail.runtimes.model_server.errors import RequestError
 
 # Maximum size of the headers, or of the trailers after a chunked body.
-LONGEST_HEAD = 64 * 2**10
+MAX_HEAD_BYTES = 64 * 2**10
 # Overhead of Python per piece: a body may arrive in very small pieces.
 _PIECE = 64
 _RETRY_SECONDS = 1
 
 
-class HeadTooLong(Refused):
+class HeadTooLong(RequestError):
     def __init__(self) -> None:
-        super().__init__(f"The headers are longer than {LONGEST_HEAD} bytes: send fewer or shorter ones.", 431)
+        super().__init__(f"The headers are longer than {MAX_HEAD_BYTES} bytes: send fewer or shorter ones.", 431)
 
 
-class Arrivals:
+class ReceiveBudget:
     """Process-wide budget for incomplete requests:
 
     `most` bytes in total (a single request may exceed it) and `seconds` per request.
@@ -36,39 +36,39 @@ class Arrivals:
         self.size = 0
 
 
-class Arrival:
+class IncompleteRequest:
     """Incomplete request. `late` is the timer of its timeout."""
 
-    __slots__ = ("_arrivals", "_bare", "_since", "_size", "late")
+    __slots__ = ("_bare", "_budget", "_since", "_size", "timer")
 
-    def __init__(self, arrivals: Arrivals, late: TimerHandle) -> None:
-        self._arrivals = arrivals
+    def __init__(self, budget: ReceiveBudget, late: TimerHandle) -> None:
+        self._budget = budget
         self._since = perf_counter()
         self._size = self._bare = 0
-        self.late = late
+        self.timer = late
 
     @property
     def seconds(self) -> float:
         return perf_counter() - self._since
 
-    def keep(self, size: int) -> None:
-        """Count received bytes. Raises Refused if the budget is exceeded and other requests share it."""
+    def add(self, size: int) -> None:
+        """Count received bytes. Raises RequestError if the budget is exceeded and other requests share it."""
         self._size += size + _PIECE
-        self._arrivals.size += size + _PIECE
-        if self._size < self._arrivals.size > self._arrivals.most:
+        self._budget.size += size + _PIECE
+        if self._size < self._budget.size > self._budget.most:
             sentence = "Too many incomplete requests (RECEIVE_BYTES): retry later."
-            raise Refused(sentence, 503, retry_after=_RETRY_SECONDS)
+            raise RequestError(sentence, 503, retry_after=_RETRY_SECONDS)
 
-    def lines(self, size: int) -> None:
-        """Count header bytes without a body in between. Raises Refused."""
+    def add_header_bytes(self, size: int) -> None:
+        """Count header bytes without a body in between. Raises RequestError."""
         self._bare += size
-        if self._bare > LONGEST_HEAD:
+        if self._bare > MAX_HEAD_BYTES:
             raise HeadTooLong
 
     def no_lines(self) -> None:
         self._bare = 0
 
     def end(self) -> None:
-        self.late.cancel()
-        self._arrivals.size -= self._size
+        self.timer.cancel()
+        self._budget.size -= self._size
         self._size = 0

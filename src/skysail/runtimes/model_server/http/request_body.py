@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
-from skysail.runtimes.model_server.errors import Left, Refused
+from skysail.runtimes.model_server.errors import ClientDisconnected, RequestError
 
 Message: TypeAlias = MutableMapping[str, Any]
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -16,7 +16,7 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 _DRAIN_SECONDS = 2.0
 
 
-class TooLong(Refused):
+class TooLong(RequestError):
     """The body exceeds the limit, and most of it is unread."""
 
     def __init__(self, limit: int) -> None:
@@ -41,7 +41,7 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
         if size > limit:
             raise TooLong(limit)
     if message["type"] == "http.disconnect":
-        raise Left("The client has disconnected.")
+        raise ClientDisconnected("The client has disconnected.")
     return body if len(parts) == 1 else b"".join(parts)
 
 
@@ -62,7 +62,7 @@ def has_left(receive: Receive) -> bool:
     step: Any = receive()
     try:
         step.send(None)
-    except StopIteration as told:
-        return bool(told.value["type"] == "http.disconnect")
+    except StopIteration as message:
+        return bool(message.value["type"] == "http.disconnect")
     step.close()
     return False

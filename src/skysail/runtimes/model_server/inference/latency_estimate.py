@@ -9,7 +9,7 @@ from collections.abc import Hashable
 _SURPRISE = 10
 
 
-class Speed:
+class LatencyEstimator:
     """Run time estimate. `quick` is the maximum for a run on the event loop, after `habit` quick runs in a row.
 
     One run that was expected to be quick and was not shows that the time depends on the values: then nothing is

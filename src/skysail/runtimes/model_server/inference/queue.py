@@ -9,18 +9,18 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from skysail.runtimes.model_server.errors import Left, ModelError
-from skysail.runtimes.model_server.protocol.input_validation import Work
+from skysail.runtimes.model_server.errors import ClientDisconnected, ModelError
+from skysail.runtimes.model_server.protocol.input_validation import InferenceInput
 from skysail.runtimes.model_server.tensors import Array
 
-Outcome: TypeAlias = list[Array] | ModelError | Left
+InferenceResult: TypeAlias = list[Array] | ModelError | ClientDisconnected
 
 
-class Job(Protocol):
+class QueuedRequest(Protocol):
     """Request that waits for its answer. `since` is its arrival, by the batcher's clock."""
 
     @property
-    def work(self) -> Work: ...
+    def work(self) -> InferenceInput: ...
 
     @property
     def since(self) -> float: ...
@@ -28,11 +28,11 @@ class Job(Protocol):
     @property
     def has_left(self) -> Callable[[], bool]: ...
 
-    def settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: InferenceResult) -> None:
         """Set the outcome. Called once, on the event loop. Raises nothing."""
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one batch and of the queue. With `batch_rows` 0, each request runs alone."""
 
     batch_rows: int
@@ -43,50 +43,53 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     queue_seconds: float = math.inf
 
 
-class Queue:
+class RequestQueue:
     """Queue of requests. A request is never split, so one that exceeds a limit is accepted if it is alone."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = bounds
-        self._jobs: deque[Job] = deque()
+    def __init__(self, queue_limits: QueueLimits) -> None:
+        self._queue_limits = queue_limits
+        self._queued_requests: deque[QueuedRequest] = deque()
         self._size = 0
         self.rows = 0
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._queued_requests)
 
-    def has_room(self, work: Work) -> bool:
-        bounds = self._bounds
-        return self.rows + work.rows <= bounds.queue_rows and self._size + work.size <= bounds.queue_bytes
+    def has_room(self, inference_input: InferenceInput) -> bool:
+        queue_limits = self._queue_limits
+        return (
+            self.rows + inference_input.rows <= queue_limits.queue_rows
+            and self._size + inference_input.size <= queue_limits.queue_bytes
+        )
 
-    def add(self, job: Job) -> None:
-        work = job.work
-        self._jobs.append(job)
-        self.rows += work.rows
-        self._size += work.size
+    def add(self, queued_request: QueuedRequest) -> None:
+        inference_input = queued_request.work
+        self._queued_requests.append(queued_request)
+        self.rows += inference_input.rows
+        self._size += inference_input.size
 
-    def take(self, most_rows: float, long_ago: float) -> tuple[list[Job], list[Job]]:
+    def take(self, most_rows: float, long_ago: float) -> tuple[list[QueuedRequest], list[QueuedRequest]]:
         """Return the requests of the next batch, and disconnected ones that arrived before `long_ago`."""
-        batch: list[Job] = []
-        left: list[Job] = []
-        jobs, rows, size = self._jobs, 0, 0
-        while jobs:
-            job = jobs[0]
-            work = job.work
+        batch: list[QueuedRequest] = []
+        left: list[QueuedRequest] = []
+        queued_requests, rows, size = self._queued_requests, 0, 0
+        while queued_requests:
+            queued_request = queued_requests[0]
+            inference_input = queued_request.work
             if batch and (
-                rows + work.rows > most_rows
-                or size + work.size > self._bounds.batch_bytes
-                or work.kind is None
-                or work.kind != batch[0].work.kind
+                rows + inference_input.rows > most_rows
+                or size + inference_input.size > self._queue_limits.batch_bytes
+                or inference_input.kind is None
+                or inference_input.kind != batch[0].work.kind
             ):
                 break
-            jobs.popleft()
-            self.rows -= work.rows
-            self._size -= work.size
-            if job.since <= long_ago and job.has_left():
-                left.append(job)
+            queued_requests.popleft()
+            self.rows -= inference_input.rows
+            self._size -= inference_input.size
+            if queued_request.since <= long_ago and queued_request.has_left():
+                left.append(queued_request)
                 continue
-            rows += work.rows
-            size += work.size
-            batch.append(job)
+            rows += inference_input.rows
+            size += inference_input.size
+            batch.append(queued_request)
         return batch, left

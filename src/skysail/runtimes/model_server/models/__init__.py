@@ -23,15 +23,15 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(f"output{number}" for number in range(count))
 
 
-class Traits(msgspec.Struct, frozen=True, kw_only=True):
+class ModelTraits(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of a model that are known without running it.
 
-    The result for a row of a `mixing` model depends on other rows. The time of a `branching` model depends on the
-    values.
+    The result for a row of a `mixes_rows` model depends on other rows. The time of a `has_branches` model depends on
+    the values.
     """
 
-    mixing: bool = False
-    branching: bool = False
+    mixes_rows: bool = False
+    has_branches: bool = False
 
 
 class Model(Protocol):
@@ -45,7 +45,7 @@ class Model(Protocol):
     def signature(self) -> Signature: ...
 
     @property
-    def traits(self) -> Traits: ...
+    def traits(self) -> ModelTraits: ...
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Run the model. May raise anything."""

@@ -9,7 +9,7 @@ from pathlib import Path
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def count(root: Path = _CGROUP, cores: int | None = None) -> int:
+def usable_cpus(root: Path = _CGROUP, cores: int | None = None) -> int:
     cores = cores or len(os.sched_getaffinity(0))
     quota = _quota(root)
     return max(1, min(cores, math.ceil(quota))) if quota else cores

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from skysail.runtimes import model_formats
-from skysail.runtimes.model_formats import Format, Found, NoModel
-from skysail.runtimes.model_server.errors import ModelError, WrongModel, WrongSetting
+from skysail.runtimes.model_formats import Format, FoundModel, NoModel
+from skysail.runtimes.model_server.errors import InvalidModel, InvalidSetting, ModelError
 from skysail.runtimes.model_server.models import Model, cpu_count, signature, user_code
 from skysail.runtimes.model_server.settings import Settings
 from skysail.runtimes.model_server.tensors import ANY, Array
@@ -28,7 +28,7 @@ _FIX = (
 _REMARK = "The model failed with every tried input, but ALLOW_UNTRIED=1 is set."
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Loaded model, an input that works (None if unknown), and whether requests may be batched."""
 
     model: Model
@@ -37,52 +37,52 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     remark: str = ""
 
 
-def load(settings: Settings) -> Loaded:
+def load(settings: Settings) -> LoadedModel:
     """Load the model and run it a few times. Slow. Raises CannotServe."""
     path = Path(settings.model_path)
     if not path.exists():
-        raise WrongSetting(f"{path} does not exist: set MODEL_PATH to a model file, or a folder with one model.")
-    found = _or_wrong(f"{path} cannot be read", _find, path)
-    what = f"{found.file.name}, which looks like {found.format}, cannot be loaded"
-    return _or_wrong(what, lambda: _tried(_read(found, settings), settings))
+        raise InvalidSetting(f"{path} does not exist: set MODEL_PATH to a model file, or a folder with one model.")
+    found_model = _or_wrong(f"{path} cannot be read", _find, path)
+    what = f"{found_model.file.name}, which looks like {found_model.format}, cannot be loaded"
+    return _or_wrong(what, lambda: _tried(_read(found_model, settings), settings))
 
 
-def _find(path: Path) -> Found:
+def _find(path: Path) -> FoundModel:
     try:
         return model_formats.find(path)
     except NoModel as error:
-        raise WrongModel(str(error)) from error
+        raise InvalidModel(str(error)) from error
 
 
 def _or_wrong(what: str, function: Callable[..., _Result], *arguments: object) -> _Result:
     try:
-        return user_code.call(function, *arguments)
+        return user_code.call_user_code(function, *arguments)
     except ModelError as error:
-        raise WrongModel(f"{what}: {error}.") from error
+        raise InvalidModel(f"{what}: {error}.") from error
 
 
-def _read(found: Found, settings: Settings) -> Model:
-    threads = settings.threads or cpu_count.count()
-    if found.format is Format.ONNX:
+def _read(found_model: FoundModel, settings: Settings) -> Model:
+    threads = settings.threads or cpu_count.usable_cpus()
+    if found_model.format is Format.ONNX:
         from skysail.runtimes.model_server.models.onnx import OnnxModel  # noqa: PLC0415 - imported only for ONNX models
 
-        return OnnxModel(found, threads)
+        return OnnxModel(found_model, threads)
     from skysail.runtimes.model_server.models import torch  # noqa: PLC0415 - takes seconds and hundreds of megabytes
 
-    return torch.load(found, settings, threads)
+    return torch.load(found_model, settings, threads)
 
 
-def _tried(model: Model, settings: Settings) -> Loaded:
+def _tried(model: Model, settings: Settings) -> LoadedModel:
     try:
         side = _side(model)
     except ModelError as error:
         if settings.allow_untried:
-            return Loaded(model=model, example=None, joins=False, remark=_REMARK)
+            return LoadedModel(model=model, example=None, joins=False, remark=_REMARK)
         raise ModelError(f"{error}. {_FIX}") from error
     inputs = model.signature.inputs
-    may_join = settings.batching and not model.traits.mixing and all(spec.shape[:1] == (ANY,) for spec in inputs)
-    joins = may_join and _rows_alone(model, side)
-    return Loaded(model=model, example=tuple(signature.examples(inputs, 1, side)), joins=joins)
+    may_join = settings.batching and not model.traits.mixes_rows and all(spec.shape[:1] == (ANY,) for spec in inputs)
+    joins = may_join and _rows_are_independent(model, side)
+    return LoadedModel(model=model, example=tuple(signature.examples(inputs, 1, side)), joins=joins)
 
 
 def _side(model: Model) -> int:
@@ -97,7 +97,7 @@ def _side(model: Model) -> int:
     for side in signature.sides(known.inputs):
         try:
             for _ in range(_RUNS):
-                user_code.call(model.run, signature.examples(known.inputs, 1, side))
+                user_code.call_user_code(model.run, signature.examples(known.inputs, 1, side))
         except ModelError as error:
             failures.append(error)
         else:
@@ -105,12 +105,12 @@ def _side(model: Model) -> int:
     raise ModelError(f"it fails with input of its own signature: {failures[-1]}")
 
 
-def _rows_alone(model: Model, side: int) -> bool:
+def _rows_are_independent(model: Model, side: int) -> bool:
     """Return whether rows get the same result in a batch as alone. A trace may be fixed to one row."""
     three = signature.examples(model.signature.inputs, 3, side)
     try:
-        whole = user_code.call(model.run, three)
-        parts = [user_code.call(model.run, [array[row : row + 1] for array in three]) for row in range(3)]
+        whole = user_code.call_user_code(model.run, three)
+        parts = [user_code.call_user_code(model.run, [array[row : row + 1] for array in three]) for row in range(3)]
     except ModelError:
         return False
     return all(

@@ -7,8 +7,8 @@ from typing import Any
 
 import onnxruntime
 
-from skysail.runtimes.model_formats import Found
-from skysail.runtimes.model_server.errors import WrongModel
+from skysail.runtimes.model_formats import FoundModel
+from skysail.runtimes.model_server.errors import InvalidModel
 from skysail.runtimes.model_server.models import Signature, onnx_graph, signature
 from skysail.runtimes.model_server.tensors import ANY, Array, Spec
 
@@ -33,7 +33,7 @@ _FATAL_ONLY = 4
 class OnnxModel:
     platform = "onnx_onnxv1"
 
-    def __init__(self, found: Found, threads: int) -> None:
+    def __init__(self, found_model: FoundModel, threads: int) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -41,13 +41,13 @@ class OnnxModel:
         # Spinning threads would take CPU time from other requests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         available = onnxruntime.get_available_providers()
-        wanted = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
-        self._session = onnxruntime.InferenceSession(str(found.file), options, providers=wanted)
+        desired = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
+        self._session = onnxruntime.InferenceSession(str(found_model.file), options, providers=desired)
         own = tuple(map(_spec, self._session.get_inputs()))
-        inputs = _told(own, signature.written(found))
+        inputs = _input_specs(own, signature.written(found_model))
         self._names = [spec.name for spec in inputs]
         self.signature = Signature(inputs=inputs, outputs=tuple(map(_spec, self._session.get_outputs())))
-        self.traits = onnx_graph.traits(found.file)
+        self.traits = onnx_graph.traits(found_model.file)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         found: list[Array] = self._session.run(None, dict(zip(self._names, arrays, strict=True)))
@@ -57,12 +57,12 @@ class OnnxModel:
 def _spec(node: Any) -> Spec:
     datatype = _TYPES.get(node.type)
     if datatype is None:
-        raise WrongModel(f"`{node.name}` of the model is a {node.type}: only tensors of numbers can be served.")
+        raise InvalidModel(f"`{node.name}` of the model is a {node.type}: only tensors of numbers can be served.")
     shape = tuple(size if isinstance(size, int) and size > 0 else ANY for size in node.shape or ())
     return Spec(name=node.name, datatype=datatype, shape=shape)
 
 
-def _told(own: tuple[Spec, ...], written: Signature | None) -> tuple[Spec, ...]:
+def _input_specs(own: tuple[Spec, ...], written: Signature | None) -> tuple[Spec, ...]:
     """Return the inputs. signature.json may add sizes and dimensions that the graph leaves open."""
     if written is None:
         return own
@@ -70,5 +70,5 @@ def _told(own: tuple[Spec, ...], written: Signature | None) -> tuple[Spec, ...]:
         (spec.name, spec.datatype) for spec in written.inputs
     }:
         names = ", ".join(f"{spec.name} ({spec.datatype})" for spec in own)
-        raise WrongModel(f"{signature.FILE} has other inputs than the model: use {names}.")
+        raise InvalidModel(f"{signature.FILE} has other inputs than the model: use {names}.")
     return written.inputs

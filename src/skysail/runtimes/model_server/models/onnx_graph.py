@@ -9,27 +9,27 @@ import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
-from skysail.runtimes.model_server.models import Traits
+from skysail.runtimes.model_server.models import ModelTraits
 
 # Protobuf field numbers, by message.
 _MODEL_GRAPH, _MODEL_FUNCTIONS = 7, 25
 _GRAPH_NODES, _FUNCTION_NODES = 1, 7
 _NODE_OPERATOR, _NODE_ATTRIBUTES = 4, 5
 _ATTRIBUTE_GRAPHS = (6, 11)
-_VARINT, _LENGTH_TOLD = 0, 2
+_VARINT, _LENGTH_DELIMITED = 0, 2
 _FIXED = {1: 8, 5: 4}
 _MORE = 128
 # Prefix of operators (also fused ones) whose scale depends on the whole batch.
 _BY_BATCH = "DynamicQuantize"
 
 
-def traits(file: Path) -> Traits:
+def traits(file: Path) -> ModelTraits:
     with file.open("rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data:
         operators = set(_of_model(data))
-    return Traits(
-        mixing=any(name.startswith(_BY_BATCH) for name in operators),
+    return ModelTraits(
+        mixes_rows=any(name.startswith(_BY_BATCH) for name in operators),
         # An operator with its own graph runs it as often as the values require: Loop, If, Scan, BeamSearch.
-        branching="" in operators,
+        has_branches="" in operators,
     )
 
 
@@ -66,7 +66,7 @@ def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, i
         kind = tag % 8
         if kind == _VARINT:
             after = _number(data, start)[1]
-        elif kind == _LENGTH_TOLD:
+        elif kind == _LENGTH_DELIMITED:
             length, start = _number(data, start)
             after = start + length
         else:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from skysail.runtimes.model_formats import Found
-from skysail.runtimes.model_server.errors import WrongModel
+from skysail.runtimes.model_formats import FoundModel
+from skysail.runtimes.model_server.errors import InvalidModel
 from skysail.runtimes.model_server.models import Signature
 from skysail.runtimes.model_server.tensors import ANY, TYPES, Array, Spec
 
@@ -20,21 +20,21 @@ _SCALES = (1.0, 0.01, 100.0)
 _SIDES = (224, 32, 28, 299, 64, 8, 1)
 
 
-def written(found: Found) -> Signature | None:
-    """Return the signature of the file, in the form of the protocol's metadata, or None. Raises WrongModel."""
-    file = found.beside(FILE)
+def written(found_model: FoundModel) -> Signature | None:
+    """Return the signature of the file, in the form of the protocol's metadata, or None. Raises InvalidModel."""
+    file = found_model.beside(FILE)
     if file is None:
         return None
     try:
         signature = msgspec.json.decode(file.read_bytes(), type=Signature)
     except msgspec.DecodeError as error:
-        raise WrongModel(f"{FILE} cannot be parsed: {error}.") from error
-    wrong = [spec.datatype for spec in (*signature.inputs, *signature.outputs) if spec.datatype not in TYPES]
-    if wrong or not signature.inputs:
-        raise WrongModel(f"{FILE} needs at least one input, and datatypes of {', '.join(TYPES)}.")
+        raise InvalidModel(f"{FILE} cannot be parsed: {error}.") from error
+    errors = [spec.datatype for spec in (*signature.inputs, *signature.outputs) if spec.datatype not in TYPES]
+    if errors or not signature.inputs:
+        raise InvalidModel(f"{FILE} needs at least one input, and datatypes of {', '.join(TYPES)}.")
     unfit = next((spec for spec in signature.inputs if spec.trial and not _is_fit(spec)), None)
     if unfit is not None:
-        raise WrongModel(f"`trial` of {unfit.name} in {FILE} must be a shape that {list(unfit.shape)} allows.")
+        raise InvalidModel(f"`trial` of {unfit.name} in {FILE} must be a shape that {list(unfit.shape)} allows.")
     return signature
 
 

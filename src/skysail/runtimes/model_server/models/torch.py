@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from skysail.runtimes.model_formats import CODE, Format, Found
-from skysail.runtimes.model_server.errors import ModelError, WrongModel, WrongSetting
-from skysail.runtimes.model_server.models import Signature, Traits, signature, user_code
+from skysail.runtimes.model_formats import CODE, Format, FoundModel
+from skysail.runtimes.model_server.errors import InvalidModel, InvalidSetting, ModelError
+from skysail.runtimes.model_server.models import ModelTraits, Signature, signature, user_code
 from skysail.runtimes.model_server.settings import Settings
 from skysail.runtimes.model_server.tensors import Array, Spec
 
 try:
     import torch
 except ImportError as error:
-    raise WrongSetting(
+    raise InvalidSetting(
         "This image has no PyTorch: use fastapi-pytorch instead of fastapi-onnx, or export the model to ONNX."
     ) from error
 
@@ -53,8 +53,8 @@ class TorchModel:
             return [tensor.cpu().numpy() for tensor in _tensors(self._function(*given))]
 
 
-def load(found: Found, settings: Settings, threads: int) -> TorchModel:
-    """Load a PyTorch model. Raises WrongModel or WrongSetting."""
+def load(found_model: FoundModel, settings: Settings, threads: int) -> TorchModel:
+    """Load a PyTorch model. Raises InvalidModel or WrongSetting."""
     torch.set_num_threads(threads)
     device = _device(settings)
     readers = {
@@ -65,48 +65,49 @@ def load(found: Found, settings: Settings, threads: int) -> TorchModel:
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings for model authors would hide our own message
-        function = readers[found.format](found, settings, device)
-    known = signature.written(found)
+        function = readers[found_model.format](found_model, settings, device)
+    known = signature.written(found_model)
     model = TorchModel(function, known, _argument(function), device)
     if known is None:
         model.signature = _guessed(model, function) or model.signature
     return model
 
 
-def _script(found: Found, _: Settings, device: str) -> Callable[..., Any]:
-    module = torch.jit.load(str(found.file), device)
+def _script(found_model: FoundModel, _: Settings, device: str) -> Callable[..., Any]:
+    module = torch.jit.load(str(found_model.file), device)
     module.eval()
     return module  # type: ignore[no-any-return]
 
 
-def _with_code(found: Found, settings: Settings, device: str) -> Callable[..., Any]:
-    weights = _weights(found)
-    if found.lack:
-        raise WrongModel(found.lack)
+def _with_code(found_model: FoundModel, settings: Settings, device: str) -> Callable[..., Any]:
+    weights = _weights(found_model)
+    if found_model.missing_file:
+        raise InvalidModel(found_model.missing_file)
     if not settings.allow_code:
-        raise WrongSetting(f"{CODE} comes with the model: set ALLOW_CODE=1 to run its code.")
-    module = _made(found.file.with_name(CODE))
+        raise InvalidSetting(f"{CODE} comes with the model: set ALLOW_CODE=1 to run its code.")
+    module = _made(found_model.file.with_name(CODE))
     module.load_state_dict(weights)
     return module.eval().to(device)  # type: ignore[no-any-return]
 
 
-def _weights(found: Found) -> Mapping[str, Any]:
-    if found.format is Format.SAFETENSORS:
+def _weights(found_model: FoundModel) -> Mapping[str, Any]:
+    if found_model.format is Format.SAFETENSORS:
         from safetensors.torch import load_file  # noqa: PLC0415 - imported only if needed
 
-        tensors: Mapping[str, Any] = load_file(str(found.file))
+        tensors: Mapping[str, Any] = load_file(str(found_model.file))
         return tensors
     try:
-        content = torch.load(found.file, map_location="cpu", weights_only=True)
+        content = torch.load(found_model.file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise WrongModel(
-            f"{found.file.name} is a pickle of more than weights, such as a whole module, and loading it would run its "
+        raise InvalidModel(
+            f"{found_model.file.name} is a pickle of more than weights, such as a whole module, and loading it "
+            "would run its "
             "code. Save the model with torch.jit.save or torch.onnx.export, or save only its state_dict()."
         ) from error
     weights = _state(content)
     if weights is None:
-        raise WrongModel(
-            f"{found.file.name} is a {type(content).__name__} without a state_dict: save the state_dict()."
+        raise InvalidModel(
+            f"{found_model.file.name} is a {type(content).__name__} without a state_dict: save the state_dict()."
         )
     return weights
 
@@ -128,17 +129,18 @@ def _made(code: Path) -> Any:
     spec.loader.exec_module(module)
     make = getattr(module, _MAKE, None)
     if make is None:
-        raise WrongModel(f"{CODE} has no function {_MAKE}(): add one that returns the module.")
+        raise InvalidModel(f"{CODE} has no function {_MAKE}(): add one that returns the module.")
     return make()
 
 
-def _exported(found: Found, settings: Settings, device: str) -> Callable[..., Any]:
+def _exported(found_model: FoundModel, settings: Settings, device: str) -> Callable[..., Any]:
     if not settings.allow_code:
-        raise WrongSetting(
-            f"{found.file.name} is an exported program, and loading it can run code in it. Set ALLOW_CODE=1 to allow "
+        raise InvalidSetting(
+            f"{found_model.file.name} is an exported program, and loading it can run code in it. Set ALLOW_CODE=1 "
+            "to allow "
             "that, or export the model to ONNX."
         )
-    module = torch.export.load(str(found.file)).module()
+    module = torch.export.load(str(found_model.file)).module()
     return module.to(device)  # type: ignore[no-any-return]
 
 
@@ -148,7 +150,7 @@ def _guessed(model: TorchModel, function: Any) -> Signature | None:
     weight, embeds = _first_weight(function)
     for spec in signature.guesses(name, weight, embeds=embeds):
         try:
-            user_code.call(model.run, signature.examples([spec], rows=1))
+            user_code.call_user_code(model.run, signature.examples([spec], rows=1))
         except ModelError:
             continue
         return Signature(inputs=(spec,), known=False)
@@ -167,13 +169,13 @@ def _first_weight(function: Any) -> tuple[tuple[int, ...] | None, bool]:
     return tuple(parameter.shape), kind.startswith("Embedding")
 
 
-def _traits(function: Any) -> Traits:
+def _traits(function: Any) -> ModelTraits:
     """Return the traits. Little is known about a plain Python module."""
     text = str(getattr(function, "inlined_graph", getattr(function, "graph", "")))
     modules = function.modules() if isinstance(function, torch.nn.Module) else ()
-    return Traits(
-        mixing=bool(_BY_BATCH.search(text)) or any(_BY_BATCH_MODULES in type(each).__module__ for each in modules),
-        branching=any(name in text for name in _BRANCHES),
+    return ModelTraits(
+        mixes_rows=bool(_BY_BATCH.search(text)) or any(_BY_BATCH_MODULES in type(each).__module__ for each in modules),
+        has_branches=any(name in text for name in _BRANCHES),
     )
 
 
@@ -194,5 +196,5 @@ def _tensors(output: Any) -> list[Any]:
 def _device(settings: Settings) -> str:
     there = settings.device != "cpu" and torch.cuda.is_available()
     if settings.device == "cuda" and not there:
-        raise WrongSetting("DEVICE=cuda is invalid: PyTorch finds no GPU.")
+        raise InvalidSetting("DEVICE=cuda is invalid: PyTorch finds no GPU.")
     return "cuda" if there else "cpu"

@@ -12,17 +12,17 @@ _Result = TypeVar("_Result")
 _LENGTH = 300
 
 
-def call(function: Callable[..., _Result], *arguments: object) -> _Result:
+def call_user_code(function: Callable[..., _Result], *arguments: object) -> _Result:
     """Call the function. Raises ModelError for any error except ServingError."""
     try:
         return function(*arguments)
     except ServingError:
         raise
     except BaseException as error:  # a model may call exit() or panic in Rust
-        raise ModelError(_told(error)) from error
+        raise ModelError(_error_message(error)) from error
 
 
-def _told(error: BaseException) -> str:
+def _error_message(error: BaseException) -> str:
     """Return the useful part of an error: libraries add pages about their internals."""
     text = str(TracebackException(type(error), error, None))  # str() of an error may fail, too
     lines = [line.strip() for line in text.splitlines() if line.strip()]

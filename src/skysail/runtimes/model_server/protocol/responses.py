@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from skysail.runtimes.model_server.errors import Refused
+from skysail.runtimes.model_server.errors import RequestError
 
 Header = tuple[bytes, bytes]
 
@@ -12,16 +12,16 @@ JSON: tuple[Header, ...] = ((b"content-type", b"application/json"),)
 CLOSE: Header = (b"connection", b"close")
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Response(msgspec.Struct, frozen=True):
     status: int
     content: bytes
     headers: tuple[Header, ...] = JSON
 
 
-def of(status: int, content: object) -> Answer:
-    return Answer(status, msgspec.json.encode(content))
+def json_response(status: int, content: object) -> Response:
+    return Response(status, msgspec.json.encode(content))
 
 
-def of_refusal(refusal: Refused, *more: Header) -> Answer:
+def error_response(refusal: RequestError, *more: Header) -> Response:
     retry = [(b"retry-after", b"%d" % refusal.retry_after)] if refusal.retry_after else []
-    return Answer(refusal.status, msgspec.json.encode({"error": str(refusal)}), (*JSON, *retry, *more))
+    return Response(refusal.status, msgspec.json.encode({"error": str(refusal)}), (*JSON, *retry, *more))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from skysail.kinds.serving.admission.validation import cautions, objections
+from skysail.kinds.serving.admission.validation import validate, warnings_for
 from skysail.kinds.serving.admission.webhook import admit, hooks
 from skysail.kinds.serving.api.types import KINDS, ML_MODEL, MODEL_DEPLOYMENT
 from tests.unit.kinds.serving.samples import TERMS, deployment, ml_model, told
@@ -67,10 +67,10 @@ def kind_of(model: Any) -> Any:
 
 @pytest.mark.parametrize(("model", "words"), WRONG)
 def test_what_is_wrong_is_refused_with_the_fix(model, words):
-    (found,) = objections(model, TERMS)
+    (found,) = validate(model, TERMS)
     assert words in found
     assert found.endswith(".")
-    assert admit(kind_of(model), TERMS, manifest(model), None).refused == found
+    assert admit(kind_of(model), TERMS, manifest(model), None).denied == found
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_what_is_wrong_is_refused_with_the_fix(model, words):
     ],
 )
 def test_what_can_be_served_is_let_in_as_it_is(model):
-    verdict = admit(kind_of(model), TERMS, manifest(model), None)
-    assert (verdict.refused, verdict.patch) == (None, ())
+    admission_response = admit(kind_of(model), TERMS, manifest(model), None)
+    assert (admission_response.denied, admission_response.patch) == (None, ())
 
 
 def test_what_the_operator_was_told_to_allow_is_let_in():
     inside = deployment(modelURI="http://minio.storage.svc/iris.onnx")
-    assert objections(inside, TERMS) != ()
-    assert objections(inside, told(model_sources=("*.svc",))) == ()
+    assert validate(inside, TERMS) != ()
+    assert validate(inside, told(allowed_model_hosts=("*.svc",))) == ()
 
 
 @pytest.mark.parametrize(
@@ -114,17 +114,17 @@ def test_what_the_operator_was_told_to_allow_is_let_in():
 )
 def test_what_is_likely_to_fail_is_warned_about_and_let_in(model, words):
     """The manifests that people have apply unchanged; what a file really is only the download tells."""
-    verdict = admit(kind_of(model), TERMS, manifest(model), None)
-    assert verdict.refused is None
-    assert words in " ".join(verdict.warnings)
+    admission_response = admit(kind_of(model), TERMS, manifest(model), None)
+    assert admission_response.denied is None
+    assert words in " ".join(admission_response.warnings)
 
 
 def test_a_framework_that_nobody_serves_is_cautioned_about_by_its_objection_only():
-    assert cautions(ml_model(framework="sklearn"), TERMS) == ()
+    assert warnings_for(ml_model(framework="sklearn"), TERMS) == ()
 
 
 def test_every_objection_is_told_at_once():
-    refused = admit(ML_MODEL, TERMS, manifest(ml_model(framework="x", modelURL="")), None).refused
+    refused = admit(ML_MODEL, TERMS, manifest(ml_model(framework="x", modelURL="")), None).denied
     assert "spec.modelURL" in refused
     assert "spec.framework" in refused
 
@@ -132,24 +132,24 @@ def test_every_objection_is_told_at_once():
 @pytest.mark.parametrize("object_", [{}, {"metadata": {}, "spec": None}, {"metadata": {}, "spec": {"version": 1}}])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource.kind)
 def test_what_has_the_wrong_types_is_left_to_the_schema(kind, object_):
-    assert admit(kind, TERMS, object_, None).refused is None
+    assert admit(kind, TERMS, object_, None).denied is None
 
 
 def test_a_model_whose_name_the_server_will_make_is_looked_at_too():
     unnamed = manifest(deployment(modelURI=FORBIDDEN))
     unnamed["metadata"] = {"generateName": "iris-", "namespace": "shop"}
-    assert admit(MODEL_DEPLOYMENT, TERMS, unnamed, None).refused is not None
+    assert admit(MODEL_DEPLOYMENT, TERMS, unnamed, None).denied is not None
 
 
 def test_what_was_wrong_before_can_still_be_changed_otherwise():
     before, after = (manifest(deployment(modelURI=FORBIDDEN, version=version)) for version in ("v1", "v2"))
-    assert admit(MODEL_DEPLOYMENT, TERMS, after, before).refused is None
+    assert admit(MODEL_DEPLOYMENT, TERMS, after, before).denied is None
 
 
 def test_a_model_that_goes_is_let_go():
     going = manifest(deployment(modelURI=FORBIDDEN))
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert admit(MODEL_DEPLOYMENT, TERMS, going, manifest(deployment())).refused is None
+    assert admit(MODEL_DEPLOYMENT, TERMS, going, manifest(deployment())).denied is None
 
 
 @pytest.mark.parametrize(
@@ -166,23 +166,23 @@ def test_a_model_that_goes_is_let_go():
     ],
 )
 def test_what_a_claim_was_made_with_stays(changed, words):
-    refused = admit(ML_MODEL, TERMS, manifest(ml_model(**changed)), manifest(ml_model())).refused
+    refused = admit(ML_MODEL, TERMS, manifest(ml_model(**changed)), manifest(ml_model())).denied
     assert refused is None if words is None else refused.startswith(words)
 
 
 @pytest.mark.parametrize(("size", "is_told"), [("9Gi", False), ("5120Mi", False), ("4Gi", True)])
 def test_a_volume_only_grows_and_whoever_wants_less_is_told(size, is_told):
     found = admit(ML_MODEL, TERMS, manifest(ml_model(storageSize=size)), manifest(ml_model()))
-    assert (found.refused, f"spec.storageSize {size} has no effect" in " ".join(found.warnings)) == (None, is_told)
+    assert (found.denied, f"spec.storageSize {size} has no effect" in " ".join(found.warnings)) == (None, is_told)
 
 
 def test_only_changed_wishes_are_asked_about():
     asked = {hook.path: hook for hook in hooks(TERMS)}
     assert asked.keys() == {"/admit/modeldeployments", "/admit/mlmodels"}
     for hook in asked.values():
-        condition = dict(hook.match_conditions)["wishes-changed"]
+        condition = dict(hook.match_conditions)["spec-changed"]
         assert condition.startswith("oldObject == null || object.spec != oldObject.spec")
-        assert hook.admit({}, None).refused is None
+        assert hook.admit({}, None).denied is None
 
 
 @pytest.mark.parametrize(("fewest", "is_told"), [(None, True), (9, True), (10, False)])
@@ -192,7 +192,7 @@ def test_servers_that_go_with_their_autoscaler_are_told(fewest, is_told):
     after = deployment(autoscale=False, minReplicas=fewest)
     found = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(before))
     told_ = f"Without spec.autoscale, only {fewest or 1} of 10 servers stay"
-    assert (found.refused, any(each.startswith(told_) for each in found.warnings)) == (None, is_told)
+    assert (found.denied, any(each.startswith(told_) for each in found.warnings)) == (None, is_told)
     again = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(after))
     assert again.warnings == ()
 
@@ -202,4 +202,4 @@ def test_a_change_that_is_not_served_because_of_a_rollback_is_told(number, versi
     before, after = (deployment(rollbackTo=number, **more) for more in ({}, {"version": version} if version else {}))
     found = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(before))
     told_ = any("spec.rollbackTo pins revision 1" in each for each in found.warnings)
-    assert (found.refused, told_) == (None, is_told)
+    assert (found.denied, told_) == (None, is_told)

@@ -10,7 +10,7 @@ import pytest
 
 from skysail.kinds.serving.children import labels, manifests
 from skysail.kinds.serving.spec import revisions
-from skysail.kinds.serving.spec.runtimes import ROWS
+from skysail.kinds.serving.spec.runtimes import RUNTIMES
 from skysail.runtimes.fetch import cli
 from tests.unit.kinds.serving.samples import DIGEST, TERMS, UID, deployment, entry, ml_model, serving, told
 
@@ -43,11 +43,11 @@ def every(model, terms=TERMS):
     wanted = serving(model, terms)
     found = (
         manifests.prepare_job(wanted, wanted.want, ("0123456789",), terms),
-        manifests.claim(wanted),
+        manifests.pvc(wanted),
         manifests.deployment(wanted, entry(wanted), terms),
         *manifests.services(wanted, wanted.want),
         manifests.autoscaler(wanted),
-        manifests.revision(wanted, entry(wanted)),
+        manifests.controller_revision(wanted, entry(wanted)),
     )
     return [manifest for manifest in found if manifest is not None]
 
@@ -144,7 +144,7 @@ def test_a_service_that_others_had_is_ours_whatever_they_chose_by(model):
     """What another manager wrote into a selector stays there beside what is applied."""
     wanted = serving(model)
     for service in manifests.services(wanted, wanted.want):
-        assert service["spec"]["selector"].items() >= labels.known(wanted).items()
+        assert service["spec"]["selector"].items() >= labels.legacy_labels(wanted).items()
 
 
 @EACH
@@ -163,14 +163,16 @@ def test_the_number_of_servers_is_nobodys_to_apply(model):
 
 def test_a_server_ends_only_after_another_one_was_ready_for_a_while():
     wanted = serving(ml_model())
-    found = manifests.deployment(wanted, entry(wanted), told(soak_seconds=7, rollout_seconds=99))["spec"]
+    found = manifests.deployment(wanted, entry(wanted), told(min_ready_seconds=7, progress_deadline_seconds=99))["spec"]
     assert found["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
     assert (found["minReadySeconds"], found["progressDeadlineSeconds"]) == (7, 99)
 
 
 def test_the_deadline_is_after_the_soak_because_the_server_demands_it():
     wanted = serving(ml_model())
-    found = manifests.deployment(wanted, entry(wanted), told(soak_seconds=100, rollout_seconds=50))["spec"]
+    found = manifests.deployment(wanted, entry(wanted), told(min_ready_seconds=100, progress_deadline_seconds=50))[
+        "spec"
+    ]
     assert found["progressDeadlineSeconds"] > found["minReadySeconds"]
 
 
@@ -211,7 +213,7 @@ def test_a_job_is_tried_once_because_only_the_plan_knows_what_may_pass():
 
 
 def test_a_pod_that_prepares_has_a_deadline_that_counts_from_its_start():
-    assert prepared(deployment(), terms=told(prepare_seconds=77))["activeDeadlineSeconds"] == 77
+    assert prepared(deployment(), terms=told(prepare_deadline_seconds=77))["activeDeadlineSeconds"] == 77
 
 
 def test_only_the_disk_of_a_node_is_left_to_others_in_part():
@@ -251,15 +253,15 @@ def test_the_download_knows_what_where_and_how(model):
     (fetch,) = prepared(model)["containers"]
     assert option(fetch, "--uri") == [wanted.want.uri]
     assert option(fetch, "--into") == [f"/mnt/store/{revisions.hash_of(wanted.want)}"]
-    assert option(fetch, "--layout") == [ROWS[wanted.want.runtime].layout]
+    assert option(fetch, "--layout") == [RUNTIMES[wanted.want.runtime].layout]
     assert option(fetch, "--name") == [wanted.names.model]
     assert fetch["image"] == "localhost/skysail-fetch:dev"
     assert "command" not in fetch
 
 
 def test_the_download_keeps_to_what_the_operator_was_told():
-    terms = told(model_sources=("10.0.0.0/8", "*.svc"), model_limit_bytes=1000, fetch_image="mirror/fetch:1")
-    (fetch,) = prepared(deployment(), terms=terms)["containers"]
+    config = told(allowed_model_hosts=("10.0.0.0/8", "*.svc"), max_model_bytes=1000, fetch_image="mirror/fetch:1")
+    (fetch,) = prepared(deployment(), terms=config)["containers"]
     assert option(fetch, "--allow") == ["10.0.0.0/8", "*.svc"]
     assert (option(fetch, "--limit"), fetch["image"]) == (["1000"], "mirror/fetch:1")
 
@@ -420,7 +422,7 @@ def test_a_model_with_a_claim_of_its_own_is_kept_near_that():
     ("mode", "wanted"), [({}, "ReadWriteOnce"), ({"skysail.dev/access-mode": "ReadWriteMany"}, "ReadWriteMany")]
 )
 def test_a_claim_is_of_the_size_and_mode_that_were_asked_for(mode, wanted):
-    spec = manifests.claim(serving(ml_model(storageSize="7Gi", annotations=mode)))["spec"]
+    spec = manifests.pvc(serving(ml_model(storageSize="7Gi", annotations=mode)))["spec"]
     assert spec == {"accessModes": [wanted], "resources": {"requests": {"storage": "7Gi"}}}
 
 
@@ -566,7 +568,7 @@ def test_an_image_of_ones_own_may_say_where_it_is_ready():
 
 @EACH
 def test_a_model_may_load_as_long_as_its_rollout_may_take(model):
-    probe = served(model, told(rollout_seconds=301))["containers"][0]["startupProbe"]
+    probe = served(model, told(progress_deadline_seconds=301))["containers"][0]["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 301
 
 

@@ -34,7 +34,7 @@ LOW = "The node was low on resource: ephemeral-storage. Container fetch was usin
 def of_preparation(pod=None, **spec):
     of = model(**spec)
     children = [job(of, "Failed")] + ([pod(of)] if pod else [])
-    return failure.of_preparation(at(of, *children), children[0])
+    return failure.prepare_failure(at(of, *children), children[0])
 
 
 def failed(**state):
@@ -77,13 +77,13 @@ def word(reason, message="There it is.", step="Download"):
 def test_a_container_tells_the_step_and_whether_it_may_pass(state, expected):
     found = of_preparation(failed(**state), **SCRIPT)
     told = found.failure
-    assert (told.step, told.reason, told.exit_code, found.may_pass) == expected
+    assert (told.step, told.reason, told.exit_code, found.is_transient) == expected
     assert (told.revision, told.failure_time) == (revision(model(**SCRIPT)), ago(10))
 
 
 def test_a_pod_that_is_gone_may_have_done_nothing_wrong():
     found = of_preparation()
-    assert (found.failure.reason, found.may_pass, found.crash) == (Reason.INTERRUPTED, True, None)
+    assert (found.failure.reason, found.is_transient, found.crash) == (Reason.INTERRUPTED, True, None)
     assert "so says the controller" in found.failure.message
 
 
@@ -101,7 +101,7 @@ def test_a_pod_that_is_gone_may_have_done_nothing_wrong():
 def test_a_pod_that_is_taken_away_says_by_whom_and_is_tried_again(state, words):
     """A node without room evicts each try: who is told nothing waits for ever."""
     found = of_preparation(failed(**state), **SCRIPT)
-    assert (found.failure.reason, found.may_pass) == (Reason.INTERRUPTED, True)
+    assert (found.failure.reason, found.is_transient) == (Reason.INTERRUPTED, True)
     assert "pod prepare-0" in found.failure.message
     assert words in found.failure.message
     assert found.failure.step == ("Validate" if "validates" in state else "Download")
@@ -128,7 +128,7 @@ LOST = "The container ended together with the node's agent, which is started aga
 )
 def test_what_ends_with_its_node_is_interrupted_and_no_failed_attempt(state, is_counted):
     found = of_preparation(failed(**state), **SCRIPT)
-    assert (found.failure.reason, found.may_pass, found.is_counted) == (Reason.INTERRUPTED, True, is_counted)
+    assert (found.failure.reason, found.is_transient, found.is_counted) == (Reason.INTERRUPTED, True, is_counted)
     assert not re.search("exit code|exited with", found.failure.message)
 
 
@@ -150,23 +150,27 @@ def test_servers_that_their_node_lost_did_not_crash(is_init, why):
     of = model()
     bad = server(of, ready=False, init=is_init, exit=137, why=why, said=LOST, restarts=9)
     snapshot = at(of, deployment(entry(of), available=0), bad)
-    assert failure.of_servers(snapshot, entry(of)) is None
-    assert pending.for_servers(snapshot, entry(of)).reason != Reason.CRASH_LOOP
-    late = failure.of_servers(at(of, deployment(entry(of), available=0, late=LATE), bad), entry(of)).failure
+    assert failure.rollout_failure(snapshot, entry(of)) is None
+    assert pending.rollout_pending(snapshot, entry(of)).reason != Reason.CRASH_LOOP
+    late = failure.rollout_failure(at(of, deployment(entry(of), available=0, late=LATE), bad), entry(of)).failure
     assert (late.exit_code, late.reason in {Reason.DOWNLOAD_FAILED, Reason.CRASH_LOOP}) == (None, False)
     killed = server(of, ready=False, init=is_init, exit=137, restarts=9)
-    assert failure.of_servers(at(of, deployment(entry(of), available=0), killed), entry(of)) is not None
+    assert failure.rollout_failure(at(of, deployment(entry(of), available=0), killed), entry(of)) is not None
 
 
 def test_a_download_that_takes_too_long_says_what_to_raise():
     found = of_preparation(failed(reason="DeadlineExceeded", exit=137))
-    assert (found.failure.reason, found.may_pass) == (Reason.DEADLINE_EXCEEDED, True)
-    assert "prepare_seconds" in found.failure.message
+    assert (found.failure.reason, found.is_transient) == (Reason.DEADLINE_EXCEEDED, True)
+    assert "prepare_deadline_seconds" in found.failure.message
 
 
 def test_a_script_that_does_not_come_to_an_end_is_no_download_and_not_tried_for_ever():
     found = of_preparation(failed(reason="DeadlineExceeded", validates="Failed", exit=137), **SCRIPT)
-    assert (found.failure.step, found.failure.reason, found.may_pass) == ("Validate", Reason.DEADLINE_EXCEEDED, False)
+    assert (found.failure.step, found.failure.reason, found.is_transient) == (
+        "Validate",
+        Reason.DEADLINE_EXCEEDED,
+        False,
+    )
 
 
 def test_what_a_script_leaves_as_its_last_word_is_a_sentence():
@@ -178,7 +182,7 @@ def test_what_a_script_leaves_as_its_last_word_is_a_sentence():
 def test_memory_is_named_with_its_limit():
     of = model()
     bad = server(of, ready=False, waiting="CrashLoopBackOff", exit=137, why="OOMKilled", restarts=3)
-    found = failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of))
+    found = failure.rollout_failure(at(of, deployment(entry(of), available=0), bad), entry(of))
     assert found.failure.reason == Reason.OUT_OF_MEMORY
     assert found.failure.message.startswith("Container inference of pod server-0 ")
     assert ("1Gi" in found.failure.message, "spec.resources.limits.memory" in found.failure.message) == (True, True)
@@ -187,7 +191,7 @@ def test_memory_is_named_with_its_limit():
 def test_a_download_in_a_server_is_told_in_its_own_words():
     of = model()
     bad = server(of, ready=False, init=True, exit=77, said=word("AccessDenied", "It wants keys."), restarts=3)
-    found = failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of)).failure
+    found = failure.rollout_failure(at(of, deployment(entry(of), available=0), bad), entry(of)).failure
     assert (found.step, found.reason, found.message) == ("Deploy", Reason.ACCESS_DENIED, "It wants keys.")
 
 
@@ -200,19 +204,19 @@ def test_content_that_was_overwritten_since_is_no_mistake_in_a_checksum_that_nob
     said = word("ChecksumMismatch", "It is a and should be b: correct `sha256`.")
     bad = server(of, ready=False, init=True, exit=65, said=said, restarts=3)
     snapshot = at(of, entry(of, 1, "served"), deployment(entry(of), available=0), bad)
-    found = failure.of_servers(snapshot, entry(of)).failure
+    found = failure.rollout_failure(snapshot, entry(of)).failure
     assert (found.step, found.reason) == ("Deploy", Reason.CHECKSUM_MISMATCH)
     assert "changed after revision 1" in found.message
     assert (fix in found.message, "sha256" in found.message) == (True, False), found.message
-    assert pending.for_servers(snapshot, entry(of)).message == f"{found.message} The container is restarted."
+    assert pending.rollout_pending(snapshot, entry(of)).message == f"{found.message} The container is restarted."
 
 
 @pytest.mark.parametrize("code", [75, 143])
 def test_a_place_of_models_that_is_away_for_a_while_condemns_no_revision_before_its_deadline(code):
     of = model()
     bad = server(of, ready=False, init=True, exit=code, said=word("Unreachable", "It is away."), restarts=5)
-    assert failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of)) is None
-    late = failure.of_servers(at(of, deployment(entry(of), available=0, late=LATE), bad), entry(of))
+    assert failure.rollout_failure(at(of, deployment(entry(of), available=0), bad), entry(of)) is None
+    late = failure.rollout_failure(at(of, deployment(entry(of), available=0, late=LATE), bad), entry(of))
     assert late.failure.reason == Reason.UNREACHABLE
 
 
@@ -221,7 +225,7 @@ def test_a_container_that_was_started_again_has_an_earlier_log():
     runs = server(of, ready=False, exit=1, restarts=3)
     waits = server(of, ready=False, exit=1, restarts=3, waiting="CrashLoopBackOff")
     for pod, is_running in ((runs, True), (waits, False)):
-        found = failure.of_servers(at(of, deployment(entry(of), available=0), pod), entry(of))
+        found = failure.rollout_failure(at(of, deployment(entry(of), available=0), pod), entry(of))
         assert found.crash.is_running is is_running
 
 
@@ -238,15 +242,15 @@ def test_a_container_that_was_started_again_has_an_earlier_log():
 )
 def test_servers_that_may_still_answer_have_not_failed(pod):
     of = model()
-    assert failure.of_servers(at(of, deployment(entry(of), available=0), server(of, **pod)), entry(of)) is None
+    assert failure.rollout_failure(at(of, deployment(entry(of), available=0), server(of, **pod)), entry(of)) is None
 
 
 def test_servers_of_another_revision_have_not_failed():
     of = model()
     bad = server(of, ready=False, exit=1, restarts=9)
-    assert failure.of_servers(at(of, deployment("another", available=0), bad), entry(of)) is None
+    assert failure.rollout_failure(at(of, deployment("another", available=0), bad), entry(of)) is None
     outdated = deployment(entry(of), available=0, late=LATE, observedGeneration=2)
-    assert failure.of_servers(at(of, outdated), entry(of)) is None
+    assert failure.rollout_failure(at(of, outdated), entry(of)) is None
 
 
 @pytest.mark.parametrize(
@@ -262,7 +266,7 @@ def test_an_image_of_ones_own_that_is_never_ready_is_told_where_it_is_asked(spec
     of = model(**spec)
     known = entry(of)
     waits = server(of, ready=False)
-    found = failure.of_servers(at(of, deployment(known, available=0, late=LATE), waits), known).failure
+    found = failure.rollout_failure(at(of, deployment(known, available=0, late=LATE), waits), known).failure
     assert found.reason == Reason.NOT_READY
     assert ("skysail.dev/ready-path" in found.message, f"{path} on port 8000" in found.message) == (
         (True, True) if path else (False, False)
@@ -272,7 +276,7 @@ def test_an_image_of_ones_own_that_is_never_ready_is_told_where_it_is_asked(spec
 def test_the_last_line_of_a_container_is_in_its_sentence():
     of = model()
     bad = server(of, ready=False, exit=1, said="Traceback\n  line\nValueError: bad layer\n", restarts=3)
-    found = failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of)).failure
+    found = failure.rollout_failure(at(of, deployment(entry(of), available=0), bad), entry(of)).failure
     assert found.message == "Container inference of pod server-0 exited with code 1: ValueError: bad layer."
 
 
@@ -286,7 +290,7 @@ def test_the_last_line_of_a_container_is_in_its_sentence():
 def test_what_a_container_leaves_does_nothing_to_the_terminal_of_its_reader(state):
     of = model()
     bad = server(of, ready=False, restarts=3, **state)
-    found = failure.of_servers(at(of, deployment(entry(of), available=0), bad), entry(of)).failure
+    found = failure.rollout_failure(at(of, deployment(entry(of), available=0), bad), entry(of)).failure
     assert (found.message.isprintable(), found.message.endswith("ValueError: bad layer.")) == (True, True)
 
 
@@ -308,25 +312,25 @@ def test_what_a_download_came_to_is_its_last_word(said, digest):
 def test_the_last_word_is_that_of_the_pod_that_ended_well():
     of = model()
     gone = preparer(of, "Failed", exit=143, metadata={"name": "z", "uid": "z"})
-    assert failure.ended_well((gone, preparer(of, "Succeeded"))) == preparer(of, "Succeeded")
-    assert failure.ended_well((gone,)) is None
+    assert failure.succeeded_pod((gone, preparer(of, "Succeeded"))) == preparer(of, "Succeeded")
+    assert failure.succeeded_pod((gone,)) is None
 
 
 def test_an_interruption_is_not_counted_and_tried_again_soon():
     first = Failure(step="Download", reason="Interrupted", revision="a", failure_time=ago(9))
-    none = failure.counted(None, first, is_attempt=False)
-    assert (none.attempts, failure.again_at(none)) == (0, NOW - timedelta(seconds=4))
-    assert not failure.is_lasting(none)
+    none = failure.with_attempt_count(None, first, is_attempt=False)
+    assert (none.attempts, failure.next_retry(none)) == (0, NOW - timedelta(seconds=4))
+    assert not failure.is_persistent(none)
     away = msgspec.structs.replace(none, failure_time=ago(3), attempts=2)
     later = Failure(step="Download", reason="Interrupted", revision="a", failure_time=ago(1))
-    assert failure.counted(away, later, is_attempt=False).attempts == 2
+    assert failure.with_attempt_count(away, later, is_attempt=False).attempts == 2
 
 
 def test_one_end_is_counted_once():
     first = Failure(step="Download", reason="Unreachable", revision="a", failure_time=ago(9))
-    once = failure.counted(None, first)
-    assert failure.counted(once, first) == once
+    once = failure.with_attempt_count(None, first)
+    assert failure.with_attempt_count(once, first) == once
     later = Failure(step="Download", reason="Unreachable", revision="a", failure_time=ago(3))
-    assert failure.counted(once, later).attempts == 2
+    assert failure.with_attempt_count(once, later).attempts == 2
     other = Failure(step="Download", reason="Unreachable", revision="b", failure_time=ago(3))
-    assert failure.counted(once, other).attempts == 1
+    assert failure.with_attempt_count(once, other).attempts == 1

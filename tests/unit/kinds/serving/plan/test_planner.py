@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.base.names import Condition, Event, Label, Reason
-from skysail.core.actions import Apply, Create, Delete, Note, Patch, SetFinalizers
-from skysail.core.pod_pending import Obstacle
+from skysail.base.names import Condition, EventReason, Label, Reason
+from skysail.core.actions import Apply, Create, Delete, Event, PatchSpec, SetFinalizers
+from skysail.core.pod_pending import PodEvent
 from skysail.kinds.serving.api.types import Download, Failure
 from skysail.kinds.serving.objects import ClaimSpec, ClaimStatus
-from skysail.kinds.serving.plan import pending as waiting
+from skysail.kinds.serving.plan import pending as pending_module
 from skysail.kinds.serving.plan.planner import plan, refused
 from skysail.kube.api.objects import Meta, Object
 from skysail.kube.api.resources import (
@@ -25,7 +25,7 @@ from skysail.kube.api.resources import (
     PERSISTENT_VOLUME_CLAIM,
     SERVICE,
 )
-from tests.unit.kinds.serving import samples as stock
+from tests.unit.kinds.serving import samples
 from tests.unit.kinds.serving.builders import (
     LATE,
     NOW,
@@ -68,7 +68,7 @@ def template(plan_):
 
 
 def events(plan_):
-    return [note.reason for note in plan_.notes]
+    return [note.reason for note in plan_.events]
 
 
 def ready(of=None, number=1, **spec):
@@ -96,7 +96,7 @@ def test_a_new_model_is_downloaded_first():
     assert said(result.status, Condition.READY) == ("False", Reason.DOWNLOADING)
     assert said(result.status, Condition.PROGRESSING) == ("True", Reason.DOWNLOADING)
     assert result.status.candidate == revision(model())
-    assert events(result) == [Event.DOWNLOADING]
+    assert events(result) == [EventReason.DOWNLOADING]
 
 
 def test_a_job_that_is_there_is_never_made_again():
@@ -114,7 +114,7 @@ def test_an_ml_model_gets_its_volume_first():
 
 def test_a_model_in_the_image_of_its_server_needs_no_download():
     result = plan(at(model(modelURI="file:///models/iris")))
-    assert (made(result), result.look_again) == ([(Apply, CONTROLLER_REVISION)], 0.0)
+    assert (made(result), result.requeue_after) == ([(Apply, CONTROLLER_REVISION)], 0.0)
     assert result.status.phase == "Deploying"
 
 
@@ -122,7 +122,7 @@ def test_a_model_in_the_image_of_its_server_needs_no_download():
     ("pod", "reason", "words"),
     [
         ({}, Reason.DOWNLOADING, "is being downloaded."),
-        ({"validates": "Running"}, Reason.VALIDATING, "prepare_seconds"),
+        ({"validates": "Running"}, Reason.VALIDATING, "prepare_deadline_seconds"),
         (
             {"phase": "Pending", "unscheduled": "0/3 nodes are available: 3 Insufficient cpu."},
             Reason.INSUFFICIENT_RESOURCES,
@@ -152,17 +152,17 @@ def test_a_volume_that_is_not_bound_is_a_step_of_its_own():
     of = model(ml=True)
     unbound = msgspec.structs.replace(claim(), status=ClaimStatus())
     why = "pod has unbound immediate PersistentVolumeClaims."
-    for age, message in ((1, waiting.MADE.message), (30, f"The download waits for a volume: {why}")):
+    for age, message in ((1, pending_module.PVC_CREATED.message), (30, f"The download waits for a volume: {why}")):
         pending = preparer(of, "Pending", unscheduled=why, metadata={"creationTimestamp": ago(age)})
         result = plan(at(of, job(of), pending, claim=unbound))
         assert (result.status.phase, result.status.message) == ("CreatingStorage", message)
-        assert result.look_again == (10 if age == 1 else None), "what lasts is told"
-    assert plan(at(of, job(of), claim=unbound)).status.message == waiting.MADE.message
+        assert result.requeue_after == (10 if age == 1 else None), "what lasts is told"
+    assert plan(at(of, job(of), claim=unbound)).status.message == pending_module.PVC_CREATED.message
 
 
 def test_a_quota_that_keeps_the_pod_away_is_named():
     of = model()
-    result = plan(at(of, job(of), complaint="pods is forbidden: exceeded quota: few"))
+    result = plan(at(of, job(of), create_failure="pods is forbidden: exceeded quota: few"))
     assert condition(result.status, Condition.PROGRESSING).reason == Reason.QUOTA_EXCEEDED
 
 
@@ -170,7 +170,7 @@ def test_the_progress_of_a_download_is_shown_and_asked_for_again():
     of = model()
     known = Download(bytes=12_300_000, total=90_100_000, percent=13, remaining_seconds=40, last_updated_time=ago(0))
     result = plan(at(of, job(of), preparer(of), download=known))
-    assert (result.status.download, result.look_again) == (known, 10.0)
+    assert (result.status.download, result.requeue_after) == (known, 10.0)
     assert "12.3 MB of 90.1 MB" in result.status.message
 
 
@@ -184,13 +184,13 @@ def test_progress_that_was_not_read_stays_as_it_was():
 def test_what_was_downloaded_goes_into_the_history_with_its_digest():
     of = model(validateScript="validate.py")
     result = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded", validates="Succeeded")))
-    assert (made(result), result.look_again) == ([(Apply, CONTROLLER_REVISION)], 0.0), "served by the next pass"
+    assert (made(result), result.requeue_after) == ([(Apply, CONTROLLER_REVISION)], 0.0), "served by the next pass"
     manifest = result.actions[0].manifest
     assert (manifest["revision"], manifest["data"]["digest"]) == (1, DIGEST)
     assert Label.OUTCOME not in manifest["metadata"]["labels"]
     assert said(result.status, Condition.MODEL_DOWNLOADED) == ("True", Reason.DOWNLOADED)
     assert said(result.status, Condition.MODEL_VALIDATED) == ("True", Reason.VALIDATED)
-    assert Event.VALIDATION_PASSED in events(result)
+    assert EventReason.VALIDATION_PASSED in events(result)
     assert result.status.phase == "Deploying"
 
 
@@ -217,20 +217,20 @@ def test_servers_that_download_say_so():
     of = model()
     known = entry(of)
     result = plan(at(of, known, deployment(known, available=0), server(of, ready=False, init=True)))
-    assert condition(result.status, Condition.PROGRESSING).message == waiting.DOWNLOADS_AGAIN.message
+    assert condition(result.status, Condition.PROGRESSING).message == pending_module.DOWNLOADS_AGAIN.message
 
 
 def test_a_download_whose_word_is_lost_is_done_again():
     of = model()
     result = plan(at(of, job(of, "Complete")))
     assert made(result) == [(Delete, JOB)]
-    assert result.actions[0].children_first
+    assert result.actions[0].foreground
 
 
 def test_a_pod_of_which_nobody_has_heard_that_it_ended_is_waited_for():
     of = model()
     result = plan(at(of, job(of, "Complete"), preparer(of)))
-    assert (made(result), result.look_again) == ([], 10.0)
+    assert (made(result), result.requeue_after) == ([], 10.0)
 
 
 def test_a_download_that_does_not_say_what_it_came_to_is_not_done_for_ever():
@@ -269,14 +269,14 @@ def test_a_model_is_ready_when_all_its_servers_answer():
     assert said(whole.status, Condition.READY) == ("True", Reason.SERVED)
     assert said(whole.status, Condition.PROGRESSING) == ("False", Reason.SERVED)
     assert labels(whole)[0][Label.OUTCOME] == "served"
-    assert Event.DEPLOYED in events(whole)
+    assert EventReason.DEPLOYED in events(whole)
 
 
 def test_a_served_model_is_left_alone():
     of, old = ready()
     settled = plan(at(of, old, deployment(old), server(of)))
     again = plan(at(shown(of, **_fields(settled.status)), old, deployment(old), server(of)))
-    assert (again.status, again.notes, again.look_again) == (settled.status, (), None)
+    assert (again.status, again.events, again.requeue_after) == (settled.status, (), None)
     assert made(again) == SERVERS  # of which none is written, because each was applied so
 
 
@@ -334,20 +334,20 @@ def test_a_new_version_takes_over_when_all_its_servers_answer():
     assert (template(result), result.status.revision, result.status.candidate) == (new.hash, 1, new.hash)
     rolled = plan(at(of, old, new, deployment(new), server(of)))
     assert (rolled.status.revision, rolled.status.version, rolled.status.candidate) == (2, "v2", "")
-    assert events(rolled) == [Event.DEPLOYED]
+    assert events(rolled) == [EventReason.DEPLOYED]
 
 
 def test_a_failed_download_never_touches_what_is_served():
     of, old, _ = updated()
     result = plan(at(of, old, job(of, "Failed"), preparer(of, "Failed", exit=78, said=MISSING), deployment(old)))
     assert template(result) == old.hash
-    assert (JOB not in [action.resource for action in result.actions], result.look_again) == (True, None)
+    assert (JOB not in [action.resource for action in result.actions], result.requeue_after) == (True, None)
     assert (result.status.phase, result.status.revision) == ("Ready", 1)
     assert said(result.status, Condition.UPDATE_FAILED) == ("True", Reason.NOT_FOUND)
     found = result.status.failure
     assert (found.step, found.reason, found.exit_code, found.revision) == ("Download", "NotFound", 78, revision(of))
     assert "Revision 1 (version v1) is still served" in result.status.message
-    assert Event.UPDATE_FAILED in events(result)
+    assert EventReason.UPDATE_FAILED in events(result)
 
 
 def test_a_server_that_begins_anew_after_a_failed_update_has_not_failed_with_it():
@@ -383,8 +383,8 @@ def test_a_verdict_stays_when_the_pod_goes_that_it_was_read_from():
     [("checks/v.py", "checks/v.py"), ("https://host.example.com/v.py?sig=secret", "https://host.example.com/v.py")],
 )
 def test_an_event_tells_no_signature_of_an_address(script, told):
-    notes = plan(at(model(validateScript=script))).notes
-    message = next(note.message for note in notes if note.reason == Event.VALIDATION_STARTED)
+    events = plan(at(model(validateScript=script))).events
+    message = next(event.message for event in events if event.reason == EventReason.VALIDATION_STARTED)
     assert message.endswith(f" with {told}.")
 
 
@@ -397,14 +397,14 @@ def test_a_failed_validation_says_how_with_its_log():
     assert found.log == "loss is nan\nassertion failed"
     assert said(result.status, Condition.MODEL_DOWNLOADED) == ("True", Reason.DOWNLOADED)
     assert said(result.status, Condition.MODEL_VALIDATED) == ("False", Reason.VALIDATION_FAILED)
-    assert Event.VALIDATION_FAILED in events(result)
+    assert EventReason.VALIDATION_FAILED in events(result)
 
 
 def test_what_may_pass_is_written_down_and_tried_again_when_it_is_time():
     of = model()
     children = (job(of, "Failed"), preparer(of, "Failed", exit=75, said=TRANSIENT))
     first = plan(at(of, *children))
-    assert (made(first), first.status.failure.attempts, first.look_again) == ([], 1, 20.0)
+    assert (made(first), first.status.failure.attempts, first.requeue_after) == ([], 1, 20.0)
     assert said(first.status, Condition.PROGRESSING) == ("True", Reason.RETRYING)
     assert first.status.phase == "Validating"
     of = shown(of, failure=first.status.failure)
@@ -412,7 +412,7 @@ def test_what_may_pass_is_written_down_and_tried_again_when_it_is_time():
     second = plan(at(of, *children, **later))
     assert (made(second), second.status.failure.attempts) == ([(Delete, JOB)], 1)
     unknown = plan(at(model(), *children, **later))
-    assert (made(unknown), unknown.look_again) == ([], 0.0), "the try is counted before its Job goes"
+    assert (made(unknown), unknown.requeue_after) == ([], 0.0), "the try is counted before its Job goes"
 
 
 def test_a_download_that_its_node_lost_goes_its_way():
@@ -420,9 +420,9 @@ def test_a_download_that_its_node_lost_goes_its_way():
     of = model()
     children = (job(of, "Failed"), preparer(of, "Failed", **lost))
     first = plan(at(of, *children, now=NOW - timedelta(seconds=8)))
-    assert (made(first), first.status.failure.attempts, first.look_again) == ([], 0, 3.0)
+    assert (made(first), first.status.failure.attempts, first.requeue_after) == ([], 0, 3.0)
     assert said(first.status, Condition.PROGRESSING) == ("True", Reason.DOWNLOADING)
-    assert [note for note in first.notes if note.warning] == []
+    assert [event for event in first.events if event.warning] == []
     second = plan(at(shown(of, failure=first.status.failure), *children))
     assert made(second) == [(Delete, JOB)]
 
@@ -433,7 +433,7 @@ def test_pauses_double_up_to_half_an_hour(before, seconds):
     known = Failure(step="Download", reason="Unreachable", revision=revision(of), failure_time=ago(99), attempts=before)
     of = shown(of, failure=known if before else None)
     result = plan(at(of, job(of, "Failed"), preparer(of, "Failed", exit=75, said=TRANSIENT)))
-    assert (result.status.failure.attempts, result.look_again) == (before + 1, seconds - 10)
+    assert (result.status.failure.attempts, result.requeue_after) == (before + 1, seconds - 10)
 
 
 def tried(of, attempts):
@@ -457,7 +457,7 @@ def test_a_failure_that_lasts_is_shown_as_one_and_tried_on(before, phase):
     assert (result.status.phase, result.status.failure.attempts) == (phase, before + 1)
     assert said(result.status, Condition.PROGRESSING) == ("True", Reason.RETRYING)
     assert f"Attempt {before + 1} failed" in result.status.message
-    assert result.look_again is not None
+    assert result.requeue_after is not None
 
 
 def test_an_update_that_cannot_be_had_for_a_while_has_failed_until_it_can():
@@ -468,7 +468,7 @@ def test_an_update_that_cannot_be_had_for_a_while_has_failed_until_it_can():
     assert said(early.status, Condition.UPDATE_FAILED) == ("False", Reason.UPDATED)
     late = plan(at(tried(of, 2), *served, *failed_))
     assert said(late.status, Condition.UPDATE_FAILED) == ("True", Reason.UNREACHABLE)
-    assert Event.UPDATE_FAILED in events(late)
+    assert EventReason.UPDATE_FAILED in events(late)
     assert (late.status.phase, late.status.revision) == ("Ready", 1)
     again = msgspec.structs.replace(of, status=late.status)
     running = plan(at(again, *served, job(of, seconds=5), preparer(of)))
@@ -498,7 +498,7 @@ def test_a_server_that_crashes_again_and_again_is_written_down_before_anything_i
     bad = server(of, 1, ready=False, waiting="CrashLoopBackOff", exit=37, restarts=3)
     children = (old, new, deployment(new, replicas=2, available=1), server(of, of_revision=old.hash), bad)
     first = plan(at(of, *children, log="no such layer"))
-    assert (first.actions, first.look_again) == ((), 0.0)
+    assert (first.actions, first.requeue_after) == ((), 0.0)
     found = first.status.failure
     assert (found.step, found.reason, found.exit_code, found.log) == ("Deploy", "CrashLoop", 37, "no such layer")
     of = shown(of, failure=found)
@@ -508,7 +508,7 @@ def test_a_server_that_crashes_again_and_again_is_written_down_before_anything_i
     assert said(second.status, Condition.UPDATE_FAILED) == ("True", Reason.CRASH_LOOP)
     assert said(second.status, Condition.ROLLED_BACK) == ("True", Reason.UPDATE_FAILED)
     assert (second.status.phase, second.status.revision, second.status.failure) == ("Ready", 1, found)
-    assert {Event.UPDATE_FAILED, Event.ROLLED_BACK} <= set(events(second))
+    assert {EventReason.UPDATE_FAILED, EventReason.ROLLED_BACK} <= set(events(second))
 
 
 def test_fewer_crashes_may_pass():
@@ -574,9 +574,9 @@ def test_what_keeps_a_first_revision_is_warned_of_once(pod, reason):
     new = entry(of)
     late = (new, deployment(new, available=0), server(of, ready=False, **pod))
     result = plan(at(of, *late))
-    assert [(note.reason, note.warning) for note in result.notes if note.warning] == [(reason, True)]
+    assert [(event.reason, event.warning) for event in result.events if event.warning] == [(reason, True)]
     again = msgspec.structs.replace(of, status=result.status)
-    assert plan(at(again, *late)).notes == ()
+    assert plan(at(again, *late)).events == ()
 
 
 def test_a_server_that_says_nothing_for_a_minute_is_told_with_where_it_is_asked():
@@ -584,10 +584,10 @@ def test_a_server_that_says_nothing_for_a_minute_is_told_with_where_it_is_asked(
     new = entry(of)
     quiet = server(of, ready=False)
     early = plan(at(of, new, deployment(new, available=0), quiet))
-    assert (early.status.message, early.look_again) == ("The servers of revision 1 are starting.", 21.0)
+    assert (early.status.message, early.requeue_after) == ("The servers of revision 1 are starting.", 21.0)
     later = plan(at(of, new, deployment(new, available=0), quiet, now=NOW + timedelta(seconds=30)))
     assert "is not ready at /v2/models/iris/ready on port 8000" in later.status.message
-    assert later.look_again is None
+    assert later.requeue_after is None
 
 
 def test_servers_that_nobody_made_are_not_said_to_run():
@@ -718,22 +718,22 @@ def test_a_pod_that_has_outlived_its_job_ends_before_another_download_begins(met
 def test_a_revision_that_cannot_be_read_is_replaced_and_its_number_is_not_used_again():
     of = model()
     stray = msgspec.structs.replace(entry(of, 7).object, data={"want": 3})
-    found = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded"), strays=(stray,)))
+    found = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded"), unlisted_revisions=(stray,)))
     assert made(found)[:2] == [(Delete, CONTROLLER_REVISION), (Apply, CONTROLLER_REVISION)]
     assert (found.actions[0].object, found.actions[1].manifest["revision"]) == (stray, 8)
 
 
 def test_settings_are_no_part_of_a_revision_but_may_be_why_one_failed():
     of = model()
-    others = {"model_sources": ("10.0.0.0/8",)}, {"fetch_image": "fetch:2"}, {"model_limit_bytes": 5}
+    others = {"allowed_model_hosts": ("10.0.0.0/8",)}, {"fetch_image": "fetch:2"}, {"max_model_bytes": 5}
     bad = preparer(of, "Failed", exit=77, said=TRANSIENT.replace("Unreachable", "AddressForbidden"))
     assert made(plan(at(of, job(of, "Failed"), bad))) == []
     for settings in others:
-        terms = stock.told(**settings)
-        assert made(plan(at(of, job(of, "Failed"), bad, terms=terms))) == [(Delete, JOB)]
-        assert made(plan(at(of, job(of), preparer(of), terms=terms))) == [], "what goes on is not begun anew"
+        config = samples.told(**settings)
+        assert made(plan(at(of, job(of, "Failed"), bad, config=config))) == [(Delete, JOB)]
+        assert made(plan(at(of, job(of), preparer(of), config=config))) == [], "what goes on is not begun anew"
         known = entry(of, 1, "served")
-        assert JOB not in [resource for _, resource in made(plan(at(of, known, deployment(known), terms=terms)))]
+        assert JOB not in [resource for _, resource in made(plan(at(of, known, deployment(known), config=config)))]
 
 
 def test_a_claim_grows_and_a_download_that_had_no_room_is_tried_again():
@@ -741,7 +741,7 @@ def test_a_claim_grows_and_a_download_that_had_no_room_is_tried_again():
     failed = (job(of, "Failed"), preparer(of, "Failed", exit=65, said=TRANSIENT.replace("Unreachable", "TooLarge")))
     of = changed(of, storage_size="9Gi")
     asked = plan(at(of, *failed))
-    assert made(asked) == [(Patch, PERSISTENT_VOLUME_CLAIM)]
+    assert made(asked) == [(PatchSpec, PERSISTENT_VOLUME_CLAIM)]
     assert asked.actions[0].spec == {"resources": {"requests": {"storage": "9Gi"}}}
     unbound = msgspec.structs.replace(claim(), status=ClaimStatus())
     assert made(plan(at(of, *failed, claim=unbound))) == [], "the server would refuse it as long as it has no volume"
@@ -752,18 +752,18 @@ def test_a_claim_grows_and_a_download_that_had_no_room_is_tried_again():
 
 def test_a_claim_never_shrinks():
     of, old = ready(model(ml=True, storageSize="1Gi"))
-    assert (Patch, PERSISTENT_VOLUME_CLAIM) not in made(plan(at(of, old, deployment(old))))
+    assert (PatchSpec, PERSISTENT_VOLUME_CLAIM) not in made(plan(at(of, old, deployment(old))))
 
 
 def test_a_claim_that_cannot_grow_says_so_and_keeps_nothing_else_from_being_told():
     of, old = ready(model(ml=True, storageSize="9Gi"))
     snapshot = at(of, old, deployment(old), server(of))
-    forbidden = Note(Reason.RECONCILE_FAILED, 'persistentvolumeclaims "flowers-pvc" is forbidden: no resize.')
+    forbidden = Event(Reason.RECONCILE_FAILED, 'persistentvolumeclaims "flowers-pvc" is forbidden: no resize.')
     result = refused(snapshot, forbidden).status
-    assert said(result, Condition.ACCEPTED) == ("False", Reason.NOT_GROWN)
+    assert said(result, Condition.ACCEPTED) == ("False", Reason.VOLUME_EXPANSION_FAILED)
     assert "Set spec.storageSize back to 5Gi" in result.message
     assert (result.phase, said(result, Condition.READY)) == ("Ready", ("True", Reason.SERVED))
-    other = refused(snapshot, Note(Reason.RECONCILE_FAILED, "Deployment flowers-server is forbidden.")).status
+    other = refused(snapshot, Event(Reason.RECONCILE_FAILED, "Deployment flowers-server is forbidden.")).status
     assert said(other, Condition.ACCEPTED) == ("False", Reason.RECONCILE_FAILED)
 
 
@@ -774,15 +774,15 @@ def test_servers_that_the_api_server_refuses_are_not_made_and_the_others_go_on()
     of = model()
     old, bad = entry(of, 1, "served"), changed(of, version="v2")
     new, why = entry(bad, 2), "The API server rejects the Deployment of this model: cpu must not be negative."
-    seen = plan(at(bad, old, new, deployment(old), server(of), refusal=why))
-    assert (seen.actions, seen.look_again) == ((), 0.0)
+    seen = plan(at(bad, old, new, deployment(old), server(of), preflight_error=why))
+    assert (seen.actions, seen.requeue_after) == ((), 0.0)
     assert (seen.status.failure.step, seen.status.failure.reason) == ("Deploy", Reason.INVALID_SPEC)
     condemned = msgspec.structs.replace(bad, status=seen.status)
     back = plan(at(condemned, old, new, deployment(old), server(of)))
     assert template(back) == revision(of)
     assert said(back.status, Condition.UPDATE_FAILED) == ("True", Reason.INVALID_SPEC)
-    first = plan(at(bad, new, refusal=why))
-    assert (first.actions, first.status.phase, first.look_again) == ((), "Failed", None)
+    first = plan(at(bad, new, preflight_error=why))
+    assert (first.actions, first.status.phase, first.requeue_after) == ((), "Failed", None)
 
 
 def test_what_served_a_model_before_goes_on_until_servers_of_ours_have_its_services():
@@ -795,8 +795,8 @@ def test_what_served_a_model_before_goes_on_until_servers_of_ours_have_its_servi
     assert made(plan(at(of, new, predecessor=before))) == [(Apply, DEPLOYMENT)]
     taken = plan(at(of, new, deployment(new), server(of), predecessor=before))
     assert made(taken) == [(Apply, CONTROLLER_REVISION), *SERVERS]
-    assert (taken.status.phase, taken.status.revision, taken.look_again) == ("Ready", 1, 10.0)
-    assert said(taken.status, Condition.PROGRESSING) == ("True", Reason.TAKING_OVER)
+    assert (taken.status.phase, taken.status.revision, taken.requeue_after) == ("Ready", 1, 10.0)
+    assert said(taken.status, Condition.PROGRESSING) == ("True", Reason.ADOPTING)
 
 
 @pytest.mark.parametrize(("seconds", "is_over"), [(4, False), (10, True)])
@@ -930,11 +930,11 @@ def test_revisions_that_failed_go_first_and_the_last_good_one_never():
 def test_a_fixed_number_is_set_and_never_part_of_what_is_applied():
     of, old = ready(model(ml=True, replicas=3))
     result = plan(at(of, old, deployment(old, replicas=1)))
-    patch = next(action for action in result.actions if isinstance(action, Patch))
-    assert patch.spec == {"replicas": 3}
+    patch_spec = next(action for action in result.actions if isinstance(action, PatchSpec))
+    assert patch_spec.spec == {"replicas": 3}
     applied = next(action for action in result.actions if isinstance(action, Apply) and action.resource == DEPLOYMENT)
     assert "replicas" not in applied.manifest["spec"]
-    assert result.actions.index(patch) < result.actions.index(applied)
+    assert result.actions.index(patch_spec) < result.actions.index(applied)
 
 
 def test_an_autoscaler_sets_the_number_alone():
@@ -950,7 +950,7 @@ def test_the_number_is_set_only_when_the_autoscaler_has_gone():
         *SERVERS,
         (Delete, HORIZONTAL_POD_AUTOSCALER),
     ]
-    assert (Patch, DEPLOYMENT) in made(plan(at(of, old, deployment(old, replicas=5))))
+    assert (PatchSpec, DEPLOYMENT) in made(plan(at(of, old, deployment(old, replicas=5))))
 
 
 def test_servers_that_are_added_do_not_make_a_model_unready():
@@ -970,8 +970,8 @@ def test_a_volume_that_is_not_mounted_is_told():
     of = model()
     new = entry(of)
     pending = server(of, ready=False, waiting="PodInitializing")
-    told = Obstacle("server-0", "FailedMount", "timed out waiting")
-    result = plan(at(of, new, deployment(new, available=0), pending, obstacle=told))
+    told = PodEvent("server-0", "FailedMount", "timed out waiting")
+    result = plan(at(of, new, deployment(new, available=0), pending, pod_event=told))
     assert condition(result.status, Condition.PROGRESSING).reason == Reason.VOLUME_UNAVAILABLE
 
 
@@ -981,18 +981,18 @@ def test_the_longer_a_pod_does_not_come_the_rarer_is_asked_why(age, seconds):
     new, made_then = entry(of), {"creationTimestamp": ago(age)}
     pending = preparer(of, "Pending", waiting="ContainerCreating", metadata=made_then)
     server_ = server(of, ready=False, waiting="PodInitializing", metadata=made_then)
-    assert plan(at(of, job(of, seconds=age))).look_again == seconds
-    assert plan(at(of, job(of), pending)).look_again == seconds
-    assert plan(at(of, new, deployment(new, available=0), server_)).look_again == seconds
+    assert plan(at(of, job(of, seconds=age))).requeue_after == seconds
+    assert plan(at(of, job(of), pending)).requeue_after == seconds
+    assert plan(at(of, new, deployment(new, available=0), server_)).requeue_after == seconds
     unscheduled = server(of, ready=False, unscheduled="0/1 nodes: cpu", metadata=made_then)
-    assert plan(at(of, new, deployment(new, available=0), unscheduled)).look_again is None, "a watch tells of it"
+    assert plan(at(of, new, deployment(new, available=0), unscheduled)).requeue_after is None, "a watch tells of it"
 
 
 @pytest.mark.parametrize(("age", "seconds"), [(1, 2), (30, 10), (300, 30), (7200, 60)])
 def test_the_longer_a_download_lasts_the_rarer_is_asked_how_far_it_is(age, seconds):
     of = model()
     result = plan(at(of, job(of), preparer(of, ran=age)))
-    assert result.look_again == seconds
+    assert result.requeue_after == seconds
 
 
 def test_what_is_over_in_a_moment_is_told_by_what_comes_of_it():
@@ -1049,13 +1049,13 @@ def test_servers_with_a_lost_place_in_the_history_keep_their_folder_and_their_nu
 
 
 def test_what_the_server_refuses_is_told_and_is_no_progress():
-    taken = Note(Reason.NAME_TAKEN, "Service iris-service belongs to MLModel iris. Delete or rename it.")
+    taken = Event(Reason.NAME_CONFLICT, "Service iris-service belongs to MLModel iris. Delete or rename it.")
     of, new = model(), entry(model())
     moving = plan(at(of, new)).status
     result = refused(at(shown(of, **_fields(moving)), new), taken).status
     assert (result.phase, result.message) == ("Failed", taken.message)
     for type_ in (Condition.ACCEPTED, Condition.PROGRESSING, Condition.READY):
-        assert said(result, type_) == ("False", Reason.NAME_TAKEN)
+        assert said(result, type_) == ("False", Reason.NAME_CONFLICT)
     again = plan(at(shown(of, **_fields(result)), new)).status
     assert (again.phase, said(again, Condition.ACCEPTED)) == ("Deploying", ("True", Reason.ACCEPTED))
 
@@ -1063,15 +1063,15 @@ def test_what_the_server_refuses_is_told_and_is_no_progress():
 def test_what_is_served_stays_ready_when_a_change_is_refused():
     of, old = ready()
     served = plan(at(of, old, deployment(old), server(of))).status
-    result = refused(at(shown(of, **_fields(served)), old), Note(Reason.NAME_TAKEN, "It is taken.")).status
+    result = refused(at(shown(of, **_fields(served)), old), Event(Reason.NAME_CONFLICT, "It is taken.")).status
     assert (result.phase, said(result, Condition.READY)) == ("Ready", ("True", Reason.SERVED))
-    assert said(result, Condition.PROGRESSING) == ("False", Reason.NAME_TAKEN)
+    assert said(result, Condition.PROGRESSING) == ("False", Reason.NAME_CONFLICT)
 
 
 def test_an_unmaintained_server_is_warned_about_when_its_download_begins():
     of = model(runtime="torchserve")
     first = plan(at(of))
-    assert events(first) == [Event.DOWNLOADING, Event.RUNTIME_UNMAINTAINED]
+    assert events(first) == [EventReason.DOWNLOADING, EventReason.RUNTIME_UNMAINTAINED]
     of = shown(of, candidate=first.status.candidate, conditions=first.status.conditions)
     assert events(plan(at(of, job(of), preparer(of)))) == []
 

@@ -8,7 +8,7 @@ import yaml
 
 from scripts.generate import ROOT
 from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
-from skysail.kinds.serving.spec.desired import Auto, Door, Fixed, Storage, Want
+from skysail.kinds.serving.spec.desired import Autoscaling, FixedScale, ModelStorage, RevisionSpec, ServiceRef
 from tests.unit.kinds.serving.samples import deployment, ml_model, serving, told
 
 SHA = "0f" * 32
@@ -17,9 +17,9 @@ SHA = "0f" * 32
 def test_a_model_deployment_is_fetched_by_its_pods_and_reached_by_two_services():
     found = serving(deployment(validateScript="validate.py", credentialsSecret="keys", rollbackTo=3, sha256=SHA))
     assert (found.kind, found.storage, found.rollback_to) == (MODEL_DEPLOYMENT, None, 3)
-    assert found.doors == (Door("iris-service", 8000), Door("svc-iris", 80))
+    assert found.services == (ServiceRef("iris-service", 8000), ServiceRef("svc-iris", 80))
     assert found.address == "http://iris-service.shop.svc:8000"
-    assert found.want == Want(
+    assert found.want == RevisionSpec(
         uri="https://models.example.com/iris.onnx",
         version="v1",
         runtime="fastapi-pytorch",
@@ -33,10 +33,10 @@ def test_a_model_deployment_is_fetched_by_its_pods_and_reached_by_two_services()
 
 def test_an_ml_model_has_a_claim_and_is_reached_by_one_service():
     found = serving(ml_model(resources={"limits": {"cpu": 1}}, credentialsSecret="keys"))
-    assert (found.kind, found.storage) == (ML_MODEL, Storage("5Gi", is_shared=False))
-    assert (found.doors, found.exposed) == ((Door("flowers-service", 8501),), True)
+    assert (found.kind, found.storage) == (ML_MODEL, ModelStorage("5Gi", is_shared=False))
+    assert (found.services, found.exposed) == ((ServiceRef("flowers-service", 8501),), True)
     assert found.address == "flowers-service.shop.svc.cluster.local:8501"
-    assert found.want == Want(
+    assert found.want == RevisionSpec(
         uri="https://models.example.com/flowers.tar.gz",
         version="1",
         runtime="tensorflow",
@@ -48,19 +48,19 @@ def test_an_ml_model_has_a_claim_and_is_reached_by_one_service():
 
 def test_a_model_that_is_not_exposed_answers_nowhere_and_still_knows_its_service():
     found = serving(ml_model(expose=False))
-    assert (found.doors, found.address, found.exposed) == ((), "", False)
+    assert (found.services, found.address, found.exposed) == ((), "", False)
     assert found.names.services == ("flowers-service",)
 
 
 @pytest.mark.parametrize(
     ("spec", "scale"),
     [
-        ({}, Fixed(1)),
-        ({"minReplicas": 3}, Fixed(3)),
-        ({"autoscale": True}, Auto(1, 10, 80)),
-        ({"autoscale": True, "minReplicas": 20}, Auto(20, 20, 80)),
-        ({"autoscale": True, "maxReplicas": 4, "targetCPUUtilizationPercentage": 50}, Auto(1, 4, 50)),
-        ({"autoscale": True, "minReplicas": 2, "maxReplicas": 2}, Auto(2, 2, 80)),
+        ({}, FixedScale(1)),
+        ({"minReplicas": 3}, FixedScale(3)),
+        ({"autoscale": True}, Autoscaling(1, 10, 80)),
+        ({"autoscale": True, "minReplicas": 20}, Autoscaling(20, 20, 80)),
+        ({"autoscale": True, "maxReplicas": 4, "targetCPUUtilizationPercentage": 50}, Autoscaling(1, 4, 50)),
+        ({"autoscale": True, "minReplicas": 2, "maxReplicas": 2}, Autoscaling(2, 2, 80)),
     ],
 )
 def test_how_many_servers_there_are(spec, scale):
@@ -69,7 +69,7 @@ def test_how_many_servers_there_are(spec, scale):
 
 @pytest.mark.parametrize("replicas", [0, 4])
 def test_an_ml_model_has_as_many_servers_as_it_says(replicas):
-    assert serving(ml_model(replicas=replicas)).scale == Fixed(replicas)
+    assert serving(ml_model(replicas=replicas)).scale == FixedScale(replicas)
 
 
 def test_an_image_of_ones_own_comes_before_the_operators_which_comes_before_the_runtimes():
@@ -115,7 +115,7 @@ def test_a_wrong_spec_still_has_its_names_its_storage_and_its_scale(spec):
     """What is served goes on while the spec is wrong."""
     found = serving(ml_model(**spec))
     assert found.names.deployment == "flowers-server"
-    assert found.storage == Storage("5Gi", is_shared=False)
+    assert found.storage == ModelStorage("5Gi", is_shared=False)
 
 
 KINDS = {"ModelDeployment": ModelDeployment, "MLModel": MLModel}

@@ -31,9 +31,9 @@ BAD = [
     ("https://user:word@models.example.com/iris", "credentialsSecret"),
     ("http://169.254.169.254/latest", "credentials"),
     ("http://127.0.0.1/iris", "the pod itself"),
-    ("http://10.1.2.3/iris", "model_sources"),
-    ("http://minio.storage.svc/iris", "model_sources"),
-    ("oci://10.1.2.3/iris:1", "model_sources"),
+    ("http://10.1.2.3/iris", "allowed_model_hosts"),
+    ("http://minio.storage.svc/iris", "allowed_model_hosts"),
+    ("oci://10.1.2.3/iris:1", "allowed_model_hosts"),
     ("https://models.example.com/a b", "encode"),
     ("http://[::1", "cannot be parsed"),
     ("s3://bucket", "s3://bucket/path"),
@@ -54,12 +54,12 @@ BAD = [
 
 @pytest.mark.parametrize("uri", GOOD)
 def test_an_address_that_can_be_used_meets_no_objection(uri):
-    assert model_uri.objection(uri, ()) is None
+    assert model_uri.validate(uri, ()) is None
 
 
 @pytest.mark.parametrize(("uri", "words"), BAD)
 def test_an_address_that_cannot_be_used_is_told_with_the_fix(uri, words):
-    found = model_uri.objection(uri, ())
+    found = model_uri.validate(uri, ())
     assert words in found
     assert found.endswith(".")
 
@@ -69,7 +69,7 @@ def test_an_address_that_cannot_be_used_is_told_with_the_fix(uri, words):
     [("http://10.1.2.3/iris", ("10.0.0.0/8",)), ("http://minio.storage.svc/iris", ("*.storage.svc",))],
 )
 def test_what_the_operator_was_told_to_allow_is_allowed(uri, allowed):
-    assert model_uri.objection(uri, allowed) is None
+    assert model_uri.validate(uri, allowed) is None
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_the_operator_was_told_to_allow_is_allowed(uri, allowed):
     ],
 )
 def test_what_an_address_means(uri, claim, path, suffix):
-    assert (model_uri.claim(uri), model_uri.in_image(uri), model_uri.suffix(uri)) == (claim, path, suffix)
+    assert (model_uri.pvc_name(uri), model_uri.image_path(uri), model_uri.suffix(uri)) == (claim, path, suffix)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,6 @@ def test_a_script_with_an_address_is_downloaded(script, is_downloaded):
 
 @given(st.one_of(st.text(), st.from_regex(r"(https?|s3|hf|pvc|oci|file)://.*", fullmatch=True)))
 def test_whatever_is_written_is_answered_by_a_sentence_and_never_by_a_crash(uri):
-    found = model_uri.objection(uri, ())
+    found = model_uri.validate(uri, ())
     assert found is None or found.endswith(".")
-    assert isinstance(model_uri.claim(uri) + model_uri.in_image(uri) + model_uri.suffix(uri), str)
+    assert isinstance(model_uri.pvc_name(uri) + model_uri.image_path(uri) + model_uri.suffix(uri), str)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from skysail.kinds.serving.children import manifests
 from skysail.kinds.serving.spec import revisions
-from skysail.kinds.serving.spec.desired import Want
+from skysail.kinds.serving.spec.desired import RevisionSpec
 from skysail.kinds.serving.spec.revisions import ControllerRevision
 from tests.unit.kinds.serving.samples import deployment, entry, ml_model, serving
 
-WANT = Want(uri="https://a/b", version="v1", runtime="triton", image="i:1")
+WANT = RevisionSpec(uri="https://a/b", version="v1", runtime="triton", image="i:1")
 OURS = {"name": "web-1", "labels": {"skysail.dev/revision": "a"}}
 OTHERS = {
     "uri": "https://a/c",
@@ -40,7 +40,7 @@ def test_whatever_makes_another_pod_makes_another_revision(field, value):
 
 
 def test_every_field_of_a_want_counts():
-    assert OTHERS.keys() == {field.name for field in msgspec.structs.fields(Want)}
+    assert OTHERS.keys() == {field.name for field in msgspec.structs.fields(RevisionSpec)}
 
 
 def test_a_hash_stays_the_same_for_ever():
@@ -59,7 +59,7 @@ def test_the_order_of_resources_does_not_count():
 def test_what_is_written_is_what_is_read(model, outcome):
     wanted = serving(model)
     written = msgspec.structs.replace(entry(wanted, 7), outcome=outcome, claim="a-uid")
-    read = revisions.entry(stored(manifests.revision(wanted, written)))
+    read = revisions.from_object(stored(manifests.controller_revision(wanted, written)))
     assert msgspec.structs.replace(read, object=None) == written
     assert read.object.metadata.name == f"{wanted.names.deployment}-{written.hash}"
 
@@ -68,7 +68,7 @@ def test_an_outcome_changes_only_a_label():
     """The server refuses any other change."""
     wanted = serving(deployment())
     before, after = (
-        manifests.revision(wanted, msgspec.structs.replace(entry(wanted), outcome=outcome))
+        manifests.controller_revision(wanted, msgspec.structs.replace(entry(wanted), outcome=outcome))
         for outcome in ("", "served")
     )
     assert "skysail.dev/outcome" not in before["metadata"]["labels"]
@@ -88,16 +88,16 @@ def test_an_outcome_changes_only_a_label():
     ],
 )
 def test_a_revision_of_others_or_of_another_skysail_is_none_that_can_be_served(manifest):
-    assert revisions.entry(stored(manifest)) is None
+    assert revisions.from_object(stored(manifest)) is None
 
 
 def test_an_outcome_that_nobody_knows_is_none():
-    manifest = manifests.revision(serving(deployment()), entry(serving(deployment())))
+    manifest = manifests.controller_revision(serving(deployment()), entry(serving(deployment())))
     manifest["metadata"]["labels"]["skysail.dev/outcome"] = "glorious"
-    assert revisions.entry(stored(manifest)).outcome == ""
+    assert revisions.from_object(stored(manifest)).outcome == ""
 
 
-@given(st.builds(Want, uri=st.text(), version=st.text(), runtime=st.text(), image=st.text(), script=st.text()))
+@given(st.builds(RevisionSpec, uri=st.text(), version=st.text(), runtime=st.text(), image=st.text(), script=st.text()))
 def test_a_hash_is_a_label_and_a_folder(want):
     assert len(revisions.hash_of(want)) == 10
     assert set(revisions.hash_of(want)) <= set("0123456789abcdef")

@@ -8,16 +8,16 @@ import pytest
 
 from skysail.base.settings import RuntimeName, Settings, SettingsError, load
 from skysail.kinds.serving.api.types import Runtime
-from skysail.kinds.serving.spec.config import terms
-from skysail.kinds.serving.spec.runtimes import FRAMEWORKS, MODELS, ROWS
+from skysail.kinds.serving.spec.config import serving_config
+from skysail.kinds.serving.spec.runtimes import FRAMEWORKS, MODELS, RUNTIMES
 
-ROW = [pytest.param(row, id=name) for name, row in ROWS.items()]
+ROW = [pytest.param(row, id=name) for name, row in RUNTIMES.items()]
 
 
 def test_every_runtime_that_can_be_named_has_a_row():
-    assert {*get_args(RuntimeName)} == {*ROWS}
-    assert {*get_args(Runtime)} <= {*ROWS}
-    assert {*FRAMEWORKS.values()} <= {*ROWS}
+    assert {*get_args(RuntimeName)} == {*RUNTIMES}
+    assert {*get_args(Runtime)} <= {*RUNTIMES}
+    assert {*FRAMEWORKS.values()} <= {*RUNTIMES}
 
 
 @pytest.mark.parametrize("row", ROW)
@@ -39,18 +39,18 @@ def test_a_server_is_told_where_its_model_is(row):
 
 @pytest.mark.parametrize("row", ROW)
 def test_what_cannot_be_loaded_has_a_way_out(row):
-    assert bool(row.unloadable) == bool(row.instead)
-    assert all(suffix.startswith(".") and suffix == suffix.lower() for suffix in row.unloadable)
+    assert bool(row.unsupported_suffixes) == bool(row.hint)
+    assert all(suffix.startswith(".") and suffix == suffix.lower() for suffix in row.unsupported_suffixes)
 
 
 def test_only_what_is_not_maintained_is_warned_about():
-    assert [name for name, row in ROWS.items() if row.warning] == ["torchserve"]
+    assert [name for name, runtime in RUNTIMES.items() if runtime.warning] == ["torchserve"]
 
 
 def test_an_image_that_is_set_stands_for_the_runtimes_own():
-    told = terms(load({"runtime_images": {"triton": "mirror/triton:1"}}, {}))
+    told = serving_config(load({"runtime_images": {"triton": "mirror/triton:1"}}, {}))
     assert told.image("triton") == "mirror/triton:1"
-    assert told.image("tensorflow") == ROWS["tensorflow"].image
+    assert told.image("tensorflow") == RUNTIMES["tensorflow"].image
     assert told.image("sklearn") == ""
 
 
@@ -60,6 +60,13 @@ def test_an_image_for_a_runtime_that_is_not_there_is_told_at_the_start():
 
 
 def test_settings_are_terms():
-    told = terms(Settings(model_sources=("10.0.0.0/8",), soak_seconds=3, rollout_seconds=60, prepare_seconds=90))
-    assert (told.allowed, told.soak_seconds, told.progress_seconds) == (("10.0.0.0/8",), 3, 60)
-    assert (told.prepare_seconds, told.fetch_image) == (90, "localhost/skysail-fetch:dev")
+    told = serving_config(
+        Settings(
+            allowed_model_hosts=("10.0.0.0/8",),
+            min_ready_seconds=3,
+            progress_deadline_seconds=60,
+            prepare_deadline_seconds=90,
+        )
+    )
+    assert (told.allowed, told.min_ready_seconds, told.progress_seconds) == (("10.0.0.0/8",), 3, 60)
+    assert (told.prepare_deadline_seconds, told.fetch_image) == (90, "localhost/skysail-fetch:dev")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.kinds.training.admission.validation import objections
-from skysail.kinds.training.children.manifests import children
+from skysail.kinds.training.admission.validation import validate
+from skysail.kinds.training.children.manifests import build_children
 from skysail.kinds.training.plan import planner
-from tests.unit.kinds.training import builders as life
+from tests.unit.kinds.training import builders
 from tests.unit.kinds.training.samples import job, jobs
 
 DATA = {"dataVolume": {"claimName": "mnist-data"}}
@@ -105,7 +105,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("spec", "want"), WRONG)
 def test_what_is_wrong_is_named_with_the_fix(spec, want):
-    (found,) = objections(job(**spec))
+    (found,) = validate(job(**spec))
     assert want in found
     assert found.startswith("spec.")
     assert found.endswith(".")
@@ -134,87 +134,91 @@ def test_what_is_wrong_is_named_with_the_fix(spec, want):
     ],
 )
 def test_what_can_be_trained_meets_no_objection(spec):
-    assert objections(job(**spec)) == ()
+    assert validate(job(**spec)) == ()
 
 
 @pytest.mark.parametrize("spec", [spec for spec, _ in WRONG])
 def test_where_admission_was_not_asked_nothing_begins_and_the_status_has_the_same_sentence(spec):
-    wrong = life.job(**spec)
-    planned = planner.plan(life.snapshot(wrong))
+    wrong = builders.job(**spec)
+    planned = planner.plan(builders.snapshot(wrong))
     assert planned.actions == ()
     assert planned.status.phase == "Pending"
     told = {(row.type, row.status, row.reason, row.message) for row in planned.status.conditions}
-    message = " ".join(objections(wrong))
+    message = " ".join(validate(wrong))
     assert {("Accepted", "False", "InvalidSpec", message), ("Running", "False", "InvalidSpec", message)} <= told
-    assert [note.message for note in planned.notes] == [message]
+    assert [event.message for event in planned.events] == [message]
 
 
 def test_an_objection_is_told_once():
-    wrong = life.job(hyperparameters={"layers": [64]})
-    told = planner.plan(life.snapshot(wrong)).status
-    again = planner.plan(life.snapshot(life.job(hyperparameters={"layers": [64]}, status=told)))
-    assert (again.status, again.notes) == (told, ())
+    wrong = builders.job(hyperparameters={"layers": [64]})
+    told = planner.plan(builders.snapshot(wrong)).status
+    again = planner.plan(builders.snapshot(builders.job(hyperparameters={"layers": [64]}, status=told)))
+    assert (again.status, again.events) == (told, ())
 
 
 def test_a_bad_edit_never_ends_good_work_and_is_told_once():
-    runs = life.job(status=life.status(life.attempt(), phase="Running"))
-    wrong = life.changed(runs, checkpoint_dir="/")
+    runs = builders.job(status=builders.status(builders.attempt(), phase="Running"))
+    wrong = builders.changed(runs, checkpoint_dir="/")
     wrong = msgspec.structs.replace(wrong, metadata=msgspec.structs.replace(wrong.metadata, generation=2))
-    there = (life.child(runs), life.pod(0), life.pod(1))
-    planned = planner.plan(life.snapshot(wrong, *there))
+    there = (builders.child(runs), builders.pod(0), builders.pod(1))
+    planned = planner.plan(builders.snapshot(wrong, *there))
     assert (planned.status.attempts[-1].cause, planned.status.phase, planned.actions) == (None, "Running", ())
-    message = f"The current attempt continues with its old spec. {objections(wrong)[0]}"
+    message = f"The current attempt continues with its old spec. {validate(wrong)[0]}"
     rows = {(row.type, row.status, row.reason, row.message) for row in planned.status.conditions}
     assert ("Accepted", "False", "InvalidSpec", message) in rows
-    assert [note.reason for note in planned.notes] == ["InvalidSpec"]
-    again = planner.plan(life.snapshot(msgspec.structs.replace(wrong, status=planned.status), *there))
-    assert (again.status, again.notes) == (planned.status, ())
+    assert [event.reason for event in planned.events] == ["InvalidSpec"]
+    again = planner.plan(builders.snapshot(msgspec.structs.replace(wrong, status=planned.status), *there))
+    assert (again.status, again.events) == (planned.status, ())
 
 
 def test_what_only_the_api_server_knows_to_be_wrong_ends_no_good_work_either():
-    runs = life.job(status=life.status(life.attempt(), phase="Running"))
-    wrong = life.changed(runs, image="other:1")
-    there = (life.child(runs), life.pod(0), life.pod(1))
+    runs = builders.job(status=builders.status(builders.attempt(), phase="Running"))
+    wrong = builders.changed(runs, image="other:1")
+    there = (builders.child(runs), builders.pod(0), builders.pod(1))
     refused = "The API server rejects the pods of this spec: spec.podTemplate.spec.nodeSelektor."
-    planned = planner.plan(life.snapshot(wrong, *there, refusal=refused))
+    planned = planner.plan(builders.snapshot(wrong, *there, preflight_error=refused))
     assert (planned.status.attempts[-1].cause, planned.status.phase, planned.actions) == (None, "Running", ())
     rows = {(row.type, row.status, row.message) for row in planned.status.conditions}
     assert ("Accepted", "False", f"The current attempt continues with its old spec. {refused}") in rows
-    assert planner.plan(life.snapshot(wrong, *there)).status.attempts[-1].cause == "SpecChanged"
+    assert planner.plan(builders.snapshot(wrong, *there)).status.attempts[-1].cause == "SpecChanged"
 
 
 def test_nothing_begins_that_the_api_server_would_refuse():
-    planned = planner.plan(life.snapshot(life.job(), refusal="The API server refuses it."))
+    planned = planner.plan(builders.snapshot(builders.job(), preflight_error="The API server refuses it."))
     assert (planned.actions, planned.status.phase, planned.status.attempts) == ((), "Pending", ())
-    assert planned.look_again is not None
+    assert planned.requeue_after is not None
     told = [row.message for row in planned.status.conditions if row.type in {"Accepted", "Running"}]
     assert told == ["The API server refuses it."] * 2
 
 
 def test_after_an_attempt_that_went_on_under_a_bad_edit_no_other_begins():
-    runs = life.job(status=life.status(life.attempt(), phase="Running"))
-    wrong = life.changed(runs, checkpoint_dir="/")
-    failed = life.child(runs, end="Failed", reason="BackoffLimitExceeded")
-    ended = planner.plan(life.snapshot(wrong, failed, life.pod(0, "Failed"), life.pod(1)))
+    runs = builders.job(status=builders.status(builders.attempt(), phase="Running"))
+    wrong = builders.changed(runs, checkpoint_dir="/")
+    failed = builders.child(runs, end="Failed", reason="BackoffLimitExceeded")
+    ended = planner.plan(builders.snapshot(wrong, failed, builders.pod(0, "Failed"), builders.pod(1)))
     assert ended.status.attempts[-1].cause == "Failed"
     after = msgspec.structs.replace(wrong, status=ended.status)
-    later = planner.plan(life.snapshot(after, now=life.NOW + timedelta(hours=1)))
+    later = planner.plan(builders.snapshot(after, now=builders.NOW + timedelta(hours=1)))
     assert (later.status.phase, later.actions) == ("Restarting", ())
 
 
 def test_a_bad_edit_that_asks_for_roles_that_are_not_there_ends_nothing():
-    runs = life.job(framework="tensorflow", status=life.status(life.attempt(), phase="Running"))
-    wrong = life.job(framework="tensorflow", status=runs.status, roles={"chief": {}}, hyperparameters={"layers": [64]})
-    seen = life.snapshot(wrong, life.child(runs), life.pod(0), life.pod(1), vanished=frozenset({"mnist-chief-0"}))
+    runs = builders.job(framework="tensorflow", status=builders.status(builders.attempt(), phase="Running"))
+    wrong = builders.job(
+        framework="tensorflow", status=runs.status, roles={"chief": {}}, hyperparameters={"layers": [64]}
+    )
+    seen = builders.snapshot(
+        wrong, builders.child(runs), builders.pod(0), builders.pod(1), missing_jobs=frozenset({"mnist-chief-0"})
+    )
     assert planner.plan(seen).status.attempts[-1].cause is None
 
 
 def test_a_wrong_job_that_is_held_no_more_is_not_called_held():
-    held = life.job(suspend=True, hyperparameters={"x": [1]})
-    told = planner.plan(life.snapshot(held)).status
+    held = builders.job(suspend=True, hyperparameters={"x": [1]})
+    told = planner.plan(builders.snapshot(held)).status
     assert told.phase == "Suspended"
-    free = msgspec.structs.replace(life.changed(held, suspend=False), status=told)
-    assert planner.plan(life.snapshot(free)).status.phase == "Pending"
+    free = msgspec.structs.replace(builders.changed(held, suspend=False), status=told)
+    assert planner.plan(builders.snapshot(free)).status.phase == "Pending"
 
 
 _json = st.recursive(
@@ -233,10 +237,10 @@ _fields = st.sampled_from(["containers", "initContainers", "volumes", "hostname"
 @given(spec=st.dictionaries(_fields, _json, max_size=4), hyperparameters=st.dictionaries(st.text(), _json, max_size=3))
 def test_whatever_the_schema_takes_is_answered_by_sentences_and_never_by_a_crash(spec, hyperparameters):
     taken = job(podTemplate={"spec": spec}, hyperparameters=hyperparameters, **DATA)
-    assert all(sentence.startswith("spec.") for sentence in objections(taken))
-    assert children(taken, 0, None).jobs
+    assert all(sentence.startswith("spec.") for sentence in validate(taken))
+    assert build_children(taken, 0, None).jobs
 
 
 @given(taken=jobs())
 def test_no_job_that_can_be_rendered_without_a_template_meets_one_of_the_templates_objections(taken):
-    assert not [sentence for sentence in objections(taken) if "podTemplate" in sentence]
+    assert not [sentence for sentence in validate(taken) if "podTemplate" in sentence]

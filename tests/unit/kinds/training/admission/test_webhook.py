@@ -20,7 +20,7 @@ def manifest(*, metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str
 
 
 def test_a_new_job_is_refused_with_every_objection():
-    refused = admit(manifest(**WRONG, checkpointDir="/"), None).refused or ""
+    refused = admit(manifest(**WRONG, checkpointDir="/"), None).denied or ""
     assert "spec.hyperparameters.layers" in refused
     assert "spec.checkpointDir" in refused
 
@@ -33,7 +33,7 @@ def test_nothing_is_written():
 def test_a_job_whose_name_the_server_will_make_is_looked_at_too():
     unnamed = manifest(**WRONG)
     unnamed["metadata"] = {"generateName": "mnist-", "namespace": "ml-jobs"}
-    assert admit(unnamed, None).refused is not None
+    assert admit(unnamed, None).denied is not None
 
 
 @pytest.mark.parametrize(
@@ -48,23 +48,23 @@ def test_a_job_whose_name_the_server_will_make_is_looked_at_too():
     ],
 )
 def test_what_has_the_wrong_types_is_left_to_the_schema(object_):
-    assert admit(object_, None).refused is None
+    assert admit(object_, None).denied is None
 
 
 def test_what_was_wrong_before_can_still_be_changed_otherwise():
     held = manifest(**WRONG, suspend=True)
-    assert admit(held, manifest(**WRONG)).refused is None
+    assert admit(held, manifest(**WRONG)).denied is None
 
 
 def test_only_what_a_change_makes_wrong_is_named():
-    refused = admit(manifest(**WRONG, checkpointDir="/"), manifest(**WRONG)).refused or ""
+    refused = admit(manifest(**WRONG, checkpointDir="/"), manifest(**WRONG)).denied or ""
     assert refused.startswith("spec.checkpointDir is /")
     assert "layers" not in refused
 
 
 def test_a_job_that_goes_is_let_go():
     going = manifest(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}, **WRONG)
-    assert admit(going, manifest()).refused is None
+    assert admit(going, manifest()).denied is None
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,16 @@ def test_a_job_that_goes_is_let_go():
 )
 def test_what_a_claim_was_made_with_stays(before, after, want):
     old, new = (manifest(checkpointDir="/checkpoints", checkpoint=part) for part in (before, after))
-    refused = admit(new, old).refused
+    refused = admit(new, old).denied
     assert refused is None if want is None else refused.startswith(want)
 
 
 @pytest.mark.parametrize(("before", "after", "warned"), [(1, 4, True), (2, 4, False), (4, 1, False)])
 def test_a_claim_for_one_pod_is_no_surprise_when_there_are_more(before, after, warned):
     old, new = (manifest(checkpointDir="/checkpoints", workers=workers) for workers in (before, after))
-    verdict = admit(new, old)
-    assert verdict.refused is None
-    assert [("mnist-checkpoints" in warning) for warning in verdict.warnings] == [True] * warned
+    admission_response = admit(new, old)
+    assert admission_response.denied is None
+    assert [("mnist-checkpoints" in warning) for warning in admission_response.warnings] == [True] * warned
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_change_of_what_has_ended_is_said_to_do_nothing(change, phase, warned)
 
 @pytest.mark.parametrize("amount", ["4GB", "4Gib", "4gb"])
 def test_an_amount_with_a_unit_of_its_own_is_refused_with_those_that_could_be_meant(amount):
-    refused = admit(manifest(resources={"limits": {"memory": amount}}), None).refused
+    refused = admit(manifest(resources={"limits": {"memory": amount}}), None).denied
     assert refused == f"spec.resources.limits.memory is {amount}, which is not a quantity: write 4Gi or 4G."
 
 
@@ -136,4 +136,4 @@ def test_only_changed_wishes_are_asked_about():
     (hook,) = HOOKS
     assert hook.path == "/admit/trainingjobs"
     assert [rule["resources"] for rule in hook.rules] == [["trainingjobs"]]
-    assert dict(hook.match_conditions)["wishes-changed"] == "oldObject == null || object.spec != oldObject.spec"
+    assert dict(hook.match_conditions)["spec-changed"] == "oldObject == null || object.spec != oldObject.spec"

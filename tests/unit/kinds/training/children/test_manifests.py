@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.kinds.training.api.training_job import NewestCheckpoint, TrainingJob
-from skysail.kinds.training.children.manifests import children, selector
+from skysail.kinds.training.api.training_job import LatestCheckpoint, TrainingJob
+from skysail.kinds.training.children.manifests import build_children, labels_for
 from tests.unit.kinds.training.samples import FRAMEWORKS, UID, container, environment, job, jobs, pod, rendered
 
 EVERY_ROLE = {"chief": {}, "parameterServers": {"replicas": 2}, "evaluator": {}}
@@ -50,14 +50,14 @@ CHILDREN = {
 
 @pytest.mark.parametrize(("spec", "claims", "shared", "named"), CHILDREN.values(), ids=CHILDREN)
 def test_the_children_of_an_attempt(spec, claims, shared, named):
-    made = children(job(**spec), 2, None)
+    made = build_children(job(**spec), 2, None)
     assert kinds(made.claims) == claims
     assert kinds(made.shared) == shared
     assert kinds(made.jobs) == [("Job", name) for name in named]
 
 
 def test_the_service_names_pods_before_they_are_ready():
-    ((_, service),) = children(job(workers=2), 0, None).shared
+    ((_, service),) = build_children(job(workers=2), 0, None).shared
     assert service["spec"] == {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -132,8 +132,8 @@ def test_pods_have_time_to_save_and_their_priority():
     ("resume", "found"),
     [
         (None, {}),
-        (NewestCheckpoint(path="/saved/120", step=120), {"RESUME_FROM": "/saved/120", "RESUME_STEP": "120"}),
-        (NewestCheckpoint(path="/saved/$(x)"), {"RESUME_FROM": "/saved/$(x)"}),
+        (LatestCheckpoint(path="/saved/120", step=120), {"RESUME_FROM": "/saved/120", "RESUME_STEP": "120"}),
+        (LatestCheckpoint(path="/saved/$(x)"), {"RESUME_FROM": "/saved/$(x)"}),
     ],
 )
 def test_an_attempt_is_told_what_to_go_on_from(resume, found):
@@ -171,13 +171,13 @@ def test_the_same_job_has_the_same_children(job, number):
     if "hyperparameters" in plain["spec"]:
         plain["spec"]["hyperparameters"] = dict(reversed(plain["spec"]["hyperparameters"].items()))
     again = msgspec.convert(json.loads(json.dumps(plain)), TrainingJob)
-    before = copy.deepcopy(children(job, number, None))
-    assert children(again, number, None) == before == children(job, number, None)
+    before = copy.deepcopy(build_children(job, number, None))
+    assert build_children(again, number, None) == before == build_children(job, number, None)
 
 
 @given(jobs())
 def test_the_index_comes_first_and_every_variable_once(job):
-    for _, made in children(job, 0, None).jobs:
+    for _, made in build_children(job, 0, None).jobs:
         env = made["spec"]["template"]["spec"]["containers"][0]["env"]
         names = [variable["name"] for variable in env]
         assert names[0] == "JOB_COMPLETION_INDEX"
@@ -188,7 +188,7 @@ def test_the_index_comes_first_and_every_variable_once(job):
 
 @given(jobs())
 def test_every_mount_has_a_volume_and_every_volume_something_behind_it(job):
-    made = children(job, 0, None)
+    made = build_children(job, 0, None)
     ours = {manifest["metadata"]["name"] for _, manifest in (*made.claims, *made.shared)}
     theirs = {job.spec.data_volume and job.spec.data_volume.claim_name}
     theirs |= {job.spec.checkpoint and job.spec.checkpoint.claim_name}
@@ -204,9 +204,9 @@ def test_every_mount_has_a_volume_and_every_volume_something_behind_it(job):
 
 @given(jobs())
 def test_all_children_are_found_by_the_jobs_labels(job):
-    made = children(job, 0, None)
+    made = build_children(job, 0, None)
     for _, manifest in (*made.claims, *made.shared, *made.jobs):
-        assert selector(job).items() <= manifest["metadata"]["labels"].items()
+        assert labels_for(job).items() <= manifest["metadata"]["labels"].items()
         assert manifest["metadata"]["namespace"] == "ml-jobs"
 
 
@@ -214,7 +214,9 @@ def test_all_children_are_found_by_the_jobs_labels(job):
 def test_elastic_torch_grows_without_a_new_template(framework):
     """Only how many: all else of a Job that runs is not to be changed."""
     elastic = {"min": 1, "max": 8}
-    small, large = (children(job(framework, workers=n, elastic=elastic, checkpointDir="/s"), 0, None) for n in (1, 8))
+    small, large = (
+        build_children(job(framework, workers=n, elastic=elastic, checkpointDir="/s"), 0, None) for n in (1, 8)
+    )
     ((_, one),), ((_, eight),) = small.jobs, large.jobs
     assert (one["spec"].pop("completions"), one["spec"].pop("parallelism")) == (1, 1)
     assert (eight["spec"].pop("completions"), eight["spec"].pop("parallelism")) == (8, 8)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.kinds.training.children.pod_template_merge import laid_over
+from skysail.kinds.training.children.pod_template_merge import merge
 
 OURS = {
     "containers": [
@@ -67,18 +67,18 @@ CASES = {
 
 @pytest.mark.parametrize(("theirs", "path", "there"), CASES.values(), ids=CASES)
 def test_what_is_laid_over(theirs, path, there):
-    found = laid_over(OURS, theirs)
+    found = merge(OURS, theirs)
     for step in path:
         found = found[step]
     assert found == there
 
 
 def test_null_takes_a_field_away():
-    assert "priorityClassName" not in laid_over(OURS, {"priorityClassName": None})
+    assert "priorityClassName" not in merge(OURS, {"priorityClassName": None})
 
 
 def test_nothing_laid_over_changes_nothing():
-    assert laid_over(OURS, {}) == OURS
+    assert merge(OURS, {}) == OURS
 
 
 _json = st.recursive(
@@ -93,7 +93,7 @@ _json = st.recursive(
 @given(st.dictionaries(st.sampled_from(list(OURS)), _json))
 def test_whatever_a_user_writes_is_laid_over(theirs):
     """The API server says what is wrong with it; a traceback of ours would not."""
-    found = laid_over(OURS, theirs)
+    found = merge(OURS, theirs)
     removed = {name for name, value in theirs.items() if value is None}
     assert set(found) == set(OURS) - removed
     for name, value in theirs.items():

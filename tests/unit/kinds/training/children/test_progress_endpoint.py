@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from skysail.kinds.training.children.manifests import children
-from skysail.kinds.training.children.progress_endpoint import Reporting, audience
+from skysail.kinds.training.children.manifests import build_children
+from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint, token_audience
 from tests.unit.kinds.training.samples import job
 
-REPORTING = Reporting("https://skysail-progress.skysail-system.svc:8082", "-----BEGIN CERTIFICATE-----\n")
+REPORTING = ProgressEndpoint("https://skysail-progress.skysail-system.svc:8082", "-----BEGIN CERTIFICATE-----\n")
 FOLDER = "/var/run/secrets/kubeflow/trainer"
 
 
-def template(reporting: Reporting | None = REPORTING, **spec: Any) -> dict[str, Any]:
-    [(_, manifest)] = children(job(**spec), 0, None, reporting).jobs
+def template(progress_endpoint: ProgressEndpoint | None = REPORTING, **spec: Any) -> dict[str, Any]:
+    [(_, manifest)] = build_children(job(**spec), 0, None, progress_endpoint).jobs
     return manifest["spec"]["template"]
 
 
@@ -33,17 +33,17 @@ def test_the_token_is_for_this_job_alone_and_the_authority_comes_with_the_pod():
     made = template()
     [volume] = [row for row in made["spec"]["volumes"] if row["name"] == "kubeflow-trainer-token"]
     token, authority = volume["projected"]["sources"]
-    assert token["serviceAccountToken"]["audience"] == audience(job())
-    assert job().metadata.uid in audience(job())
+    assert token["serviceAccountToken"]["audience"] == token_audience(job())
+    assert job().metadata.uid in token_audience(job())
     [item] = authority["downwardAPI"]["items"]
-    assert item["fieldRef"]["fieldPath"] == "metadata.annotations['skysail.dev/reports-authority']"
-    assert made["metadata"]["annotations"]["skysail.dev/reports-authority"] == REPORTING.authority
+    assert item["fieldRef"]["fieldPath"] == "metadata.annotations['skysail.dev/progress-ca']"
+    assert made["metadata"]["annotations"]["skysail.dev/progress-ca"] == REPORTING.authority
 
 
 def test_annotations_of_the_user_stay_and_ours_cannot_be_taken_away():
-    theirs = {"team": "vision", "skysail.dev/reports-authority": "mine"}
+    theirs = {"team": "vision", "skysail.dev/progress-ca": "mine"}
     made = template(podTemplate={"metadata": {"annotations": theirs}})
-    assert made["metadata"]["annotations"] == {"team": "vision", "skysail.dev/reports-authority": REPORTING.authority}
+    assert made["metadata"]["annotations"] == {"team": "vision", "skysail.dev/progress-ca": REPORTING.authority}
 
 
 def test_where_nobody_listens_nothing_is_asked_for():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skysail.kinds.training.children.replica_groups import groups, is_elastic, largest
+from skysail.kinds.training.children.replica_groups import is_elastic, max_pods, replica_groups
 from tests.unit.kinds.training.samples import job
 
 EVERY_ROLE = {"chief": {}, "parameterServers": {"replicas": 2}, "evaluator": {}}
@@ -40,15 +40,17 @@ CASES = {
 
 @pytest.mark.parametrize(("framework", "spec", "pods", "decisive"), CASES.values(), ids=CASES)
 def test_the_pods_of_a_job_in_the_order_of_ranks(framework, spec, pods, decisive):
-    found = groups(job(framework, **spec).spec)
-    assert [(group.role, group.replicas) for group in found] == pods
-    assert [(group.role, group.winner) for group in found if group.is_decisive] == decisive
-    assert largest(job(framework, **spec).spec) == sum(count for _, count in pods)
+    found = replica_groups(job(framework, **spec).spec)
+    assert [(replica_group.role, replica_group.replicas) for replica_group in found] == pods
+    assert [
+        (replica_group.role, replica_group.success_index) for replica_group in found if replica_group.decides_success
+    ] == decisive
+    assert max_pods(job(framework, **spec).spec) == sum(count for _, count in pods)
 
 
 def test_what_a_role_does_not_say_is_as_for_a_worker():
     worker = {"args": ["--epochs=1"], "gpuPerWorker": 2, "resources": {"requests": {"cpu": "2"}}}
-    chief, workers = groups(job("tensorflow", **worker, roles={"chief": {}}).spec)
+    chief, workers = replica_groups(job("tensorflow", **worker, roles={"chief": {}}).spec)
     assert (chief.image, chief.command, chief.args, chief.resources, chief.gpus) == (
         workers.image,
         workers.command,
@@ -69,7 +71,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize(("role", "runs"), COMMANDS)
 def test_arguments_belong_to_their_command(role, runs):
-    evaluator = groups(job(args=["--epochs=1"], roles={"evaluator": role}).spec)[-1]
+    evaluator = replica_groups(job(args=["--epochs=1"], roles={"evaluator": role}).spec)[-1]
     assert (evaluator.command, evaluator.args) == runs
 
 
@@ -86,24 +88,24 @@ GPUS = [
 
 @pytest.mark.parametrize(("spec", "of_worker", "of_server"), GPUS)
 def test_gpus_of_workers_and_of_parameter_servers(spec, of_worker, of_server):
-    workers, servers = groups(job("tensorflow", **spec, roles={"parameterServers": {}}).spec)
+    workers, servers = replica_groups(job("tensorflow", **spec, roles={"parameterServers": {}}).spec)
     assert (workers.gpus, servers.gpus) == (of_worker, of_server)
 
 
 def test_parameter_servers_share_the_rest_and_have_gpus_where_they_say_so():
     shared = {"resources": {"limits": {"nvidia.com/gpu": 1, "memory": "4Gi"}, "requests": {"cpu": "2"}}}
-    servers = groups(job("tensorflow", **shared, roles={"parameterServers": {}}).spec)[-1]
+    servers = replica_groups(job("tensorflow", **shared, roles={"parameterServers": {}}).spec)[-1]
     assert (servers.resources.limits, servers.resources.requests) == ({"memory": "4Gi"}, {"cpu": "2"})
     own = {"parameterServers": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}
-    assert groups(job("tensorflow", **shared, roles=own).spec)[-1].gpus == 1
+    assert replica_groups(job("tensorflow", **shared, roles=own).spec)[-1].gpus == 1
 
 
 def test_a_role_with_resources_of_its_own_has_no_gpus_but_those():
     spec = job(gpuPerWorker=2, roles={"evaluator": {"resources": {"requests": {"cpu": "1"}}}}).spec
-    assert groups(spec)[-1].gpus == 0
+    assert replica_groups(spec)[-1].gpus == 0
 
 
 @pytest.mark.parametrize(("framework", "elastic", "pods"), [("pytorch", True, 8), ("jax", False, 2)])
 def test_only_torch_grows_in_place(framework, elastic, pods):
     spec = job(framework, workers=2, elastic={"min": 1, "max": 8}).spec
-    assert (is_elastic(spec), largest(spec)) == (elastic, pods)
+    assert (is_elastic(spec), max_pods(spec)) == (elastic, pods)

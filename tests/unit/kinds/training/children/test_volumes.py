@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from skysail.kinds.training.children.volumes import checkpoint_claim, checkpoint_directory, hyperparameters
+from skysail.kinds.training.children.volumes import checkpoint_directory, checkpoint_pvc, hyperparameters
 from tests.unit.kinds.training.samples import container, environment, job, pod
 
 
@@ -27,7 +27,7 @@ def test_data_is_at_data(read_only):
 
 def test_a_job_without_volumes_has_none():
     assert mounts(job()) == {}
-    assert checkpoint_claim(job()) is None
+    assert checkpoint_pvc(job()) is None
     assert hyperparameters(job()) is None
 
 
@@ -47,7 +47,7 @@ def test_checkpoints_have_a_volume(spec, path, claim):
     assert mounts(job(**spec)) == {path: (source, False)}
     assert environment(job(**spec, checkpointInterval=5))["CHECKPOINT_DIR"] == path
     assert environment(job(**spec, checkpointInterval=5))["CHECKPOINT_INTERVAL"] == "5"
-    made = checkpoint_claim(job(**spec))
+    made = checkpoint_pvc(job(**spec))
     assert (made is None) == (claim == "mine")
 
 
@@ -72,7 +72,7 @@ CLAIMS = {
 
 @pytest.mark.parametrize(("spec", "mode", "size", "storage_class"), CLAIMS.values(), ids=CLAIMS)
 def test_the_claim_that_is_made(spec, mode, size, storage_class):
-    made = checkpoint_claim(job(checkpointDir="/saved", **spec))["spec"]
+    made = checkpoint_pvc(job(checkpointDir="/saved", **spec))["spec"]
     assert made["accessModes"] == [mode]
     assert made["resources"] == {"requests": {"storage": size}}
     assert made.get("storageClassName") == storage_class

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skysail.kinds.training.plan.completion import done, has_succeeded, missing
+from skysail.kinds.training.plan.completion import completed_ranks, has_succeeded, missing_ranks
 from tests.unit.kinds.training.builders import ago, child, deleted, disruption, job, pod, snapshot
 
 SAVED = {"phase": "Succeeded", "finished": ago(10)}
@@ -19,19 +19,21 @@ def run(of, *children):
 @pytest.mark.parametrize(("indexes", "found"), [("", set()), ("1", {1}), ("0,2-4", {0, 2, 3, 4}), ("0-1,7", {0, 1, 7})])
 def test_a_rank_is_done_also_when_its_pod_is_gone(indexes, found):
     of = job(workers=8)
-    assert done(run(of, child(of, shows={"completedIndexes": indexes}))) == {("worker", index) for index in found}
+    assert completed_ranks(run(of, child(of, shows={"completedIndexes": indexes}))) == {
+        ("worker", index) for index in found
+    }
 
 
 def test_only_ranks_that_are_not_done_miss_a_pod():
     of = job(workers=3)
-    assert missing(of.spec, run(of, child(of, shows={"completedIndexes": "1"}), pod(0))) == {("worker", 2)}
+    assert missing_ranks(of.spec, run(of, child(of, shows={"completedIndexes": "1"}), pod(0))) == {("worker", 2)}
 
 
 def test_who_was_told_to_go_is_not_done_although_the_job_controller_counts_it():
     of = job()
     counted = child(of, shows={"completedIndexes": "1"})
-    assert done(run(of, counted, pod(1, metadata=deleted(15), **SAVED))) == set()
-    assert done(run(of, counted, pod(1, metadata=deleted(5), **SAVED))) == {("worker", 1)}
+    assert completed_ranks(run(of, counted, pod(1, metadata=deleted(15), **SAVED))) == set()
+    assert completed_ranks(run(of, counted, pod(1, metadata=deleted(5), **SAVED))) == {("worker", 1)}
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from skysail.kinds.training.api.training_job import Failure
-from skysail.kinds.training.plan.failure import ended_badly, sentence, with_log
+from skysail.kinds.training.plan.failure import find_failure, message, with_log
 from tests.unit.kinds.training.builders import CHIEF, ago, child, deleted, disruption, job, pod, snapshot
 
 ELASTIC = {"elastic": {"min": 1, "max": 4}}
 
 
 def mishap(of, *children):
-    return ended_badly(of.spec, snapshot(of, *children).run(0))
+    return find_failure(of.spec, snapshot(of, *children).run(0))
 
 
 def failed(of, role="worker", **more):
@@ -297,4 +297,4 @@ def test_the_end_of_the_log_is_kept_or_what_the_pod_said(log, message):
     ],
 )
 def test_a_failure_is_a_sentence(failure, cause, text):
-    assert sentence(failure, cause) == text
+    assert message(failure, cause) == text

@@ -11,8 +11,8 @@ from skysail.base.names import Condition, Reason
 from skysail.core import conditions
 from skysail.core.actions import Apply, Delete, PatchStatus
 from skysail.kinds.training.plan.planner import plan
-from skysail.kinds.training.scheduling import GANGS
-from skysail.kinds.training.scheduling.gang_scheduler import Facts, Known, Placement, manifest
+from skysail.kinds.training.scheduling import SCHEDULERS
+from skysail.kinds.training.scheduling.gang_scheduler import GangState, PodPlacement, SchedulingFacts, manifest
 from skysail.kinds.training.scheduling.kueue import WORKLOAD, Workload
 from skysail.kinds.training.scheduling.volcano import POD_GROUP, PodGroup
 from skysail.kube.api.resources import JOB, SERVICE
@@ -22,17 +22,17 @@ QUEUED = {"scheduling": {"gang": "kueue"}}
 GROUPED = {"scheduling": {"gang": "volcano"}}
 TYPES = {WORKLOAD: Workload, POD_GROUP: PodGroup}
 RESERVED, ADMITTED, EVICTED = "QuotaReserved", "Admitted", "Evicted"
-SPOT = Facts(flavors={"spot": Placement(node_selector={"pool": "spot"}, tolerations=({"key": "spot"},))})
+SPOT = SchedulingFacts(flavors={"spot": PodPlacement(node_selector={"pool": "spot"}, tolerations=({"key": "spot"},))})
 
 
-def known(*objects: Any, facts: Facts = SPOT, **more: Any) -> Known:
+def known(*objects: Any, scheduling_facts: SchedulingFacts = SPOT, **more: Any) -> GangState:
     rows = tuple((WORKLOAD if isinstance(each, Workload) else POD_GROUP, each) for each in objects)
-    return Known(**{"is_served": True, "objects": rows, "is_gone": not rows, "facts": facts, **more})
+    return GangState(**{"is_served": True, "objects": rows, "is_gone": not rows, "facts": scheduling_facts, **more})
 
 
 def gang(of: Any, *holding: str, going: bool = False) -> Any:
     """The gang of a job, as it was made, with conditions that hold."""
-    back_end = GANGS[of.spec.scheduling.gang]
+    back_end = SCHEDULERS[of.spec.scheduling.gang]
     made = manifest(back_end, of, SPOT)
     rows = [{"type": type_, "status": "True", "reason": "Preempted", "message": "told"} for type_ in holding]
     assigned = {"podSetAssignments": [{"name": "worker", "flavors": {"cpu": "spot"}}]}
@@ -42,7 +42,7 @@ def gang(of: Any, *holding: str, going: bool = False) -> Any:
 
 
 def told(plan_: Any, type_: Condition = Condition.RUNNING) -> Any:
-    return conditions.find(plan_.status.conditions, type_)
+    return conditions.find_condition(plan_.status.conditions, type_)
 
 
 def done(plan_: Any) -> list[tuple[type, Any]]:
@@ -52,7 +52,7 @@ def done(plan_: Any) -> list[tuple[type, Any]]:
 
 def test_nobody_decides_before_it_is_known_whether_the_scheduler_is_there():
     decided = plan(snapshot(job(**QUEUED), gang=known(is_served=None)))
-    assert (decided.actions, decided.status, decided.look_again) == ((), None, 1.0)
+    assert (decided.actions, decided.status, decided.requeue_after) == ((), None, 1.0)
 
 
 @pytest.mark.parametrize("spec", [QUEUED, GROUPED])
@@ -62,9 +62,9 @@ def test_nothing_begins_without_the_scheduler_that_was_asked_for(spec: dict[str,
     assert told(decided, Condition.GANG_UNAVAILABLE).status == "True"
     assert told(decided).reason == Reason.GANG_UNAVAILABLE
     assert decided.status.phase == "Pending"
-    assert [note.reason for note in decided.notes] == ["GangUnavailable"]
+    assert [event.reason for event in decided.events] == ["GangUnavailable"]
     again = plan(snapshot(job(**spec, status=decided.status), gang=known(is_served=False)))
-    assert (again.status, again.notes) == (decided.status, ())
+    assert (again.status, again.events) == (decided.status, ())
 
 
 def test_a_scheduler_that_appears_is_asked_and_the_complaint_is_over():
@@ -107,7 +107,7 @@ def test_an_eviction_ends_the_attempt_and_costs_nothing():
     decided = plan(seen)
     assert (decided.status.attempts[-1].cause, decided.status.retries) == ("Evicted", 0)
     assert decided.status.start_time is None
-    assert [note.reason for note in decided.notes] == ["GangEvicted"]
+    assert [event.reason for event in decided.events] == ["GangEvicted"]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_scaling_a_job_that_kueue_admits_is_a_new_attempt():
 
 
 def test_a_placement_is_laid_over_what_the_job_says():
-    laid = Placement(labels={"a": "b"}, node_selector={"pool": "spot"}, tolerations=({"key": "x"}, {"key": "y"}))
+    laid = PodPlacement(labels={"a": "b"}, node_selector={"pool": "spot"}, tolerations=({"key": "x"}, {"key": "y"}))
     pods = {"nodeSelector": {"zone": "1"}, "tolerations": [{"key": "x"}]}
     template = {"metadata": {"labels": {"c": "d"}}, "spec": pods}
     made = laid.on({"kind": "Job", "spec": {"parallelism": 2, "template": template}})

@@ -7,10 +7,10 @@ import pytest
 
 from skysail.base.names import Reason
 from skysail.core import pod_pending
-from skysail.core.pod_pending import Obstacle, stuck
-from skysail.kinds.training.plan.pending import waits_for
+from skysail.core.pod_pending import PodEvent, first_stuck_pod
+from skysail.kinds.training.plan.pending import pending_reason
 from skysail.kinds.training.plan.planner import plan
-from tests.unit.kinds.training import builders as life
+from tests.unit.kinds.training import builders
 from tests.unit.kinds.training.builders import CHIEF, NOW, ago, child, job, pod, snapshot
 
 QUOTA = 'Error creating: pods "mnist-worker-0-1-" is forbidden: exceeded quota: gpus, requested: nvidia.com/gpu=1'
@@ -19,7 +19,7 @@ QUOTA = 'Error creating: pods "mnist-worker-0-1-" is forbidden: exceeded quota: 
 def wait(*pods, of=None, **known):
     of = of or job()
     given = snapshot(of, child(of), *pods, **known)
-    return waits_for(given, given.run(0))
+    return pending_reason(given, given.run(0))
 
 
 def stuck_pod(index, **more):
@@ -114,7 +114,7 @@ def test_the_obstacle_of_a_pod_is_told(late, reason, message):
 
 def test_between_two_tries_to_pull_an_image_nothing_new_is_told():
     """Or every try would be written into the status, for ever."""
-    of = job(status=life.status(life.attempt(0)))
+    of = job(status=builders.status(builders.attempt(0)))
     tried = pod(1, "Pending", waiting="ErrImagePull", said="manifest unknown")
     pauses = pod(1, "Pending", waiting="ImagePullBackOff", said='Back-off pulling image "trainer:9"')
     first = plan(snapshot(of, child(of), pod(0), tried)).status
@@ -135,14 +135,14 @@ def test_between_two_tries_to_pull_an_image_nothing_new_is_told():
     ],
 )  # fmt: skip
 def test_what_keeps_a_pod_from_starting_on_its_node_is_told(why, note, reason, message):
-    told = wait(pod(0), stuck_pod(1), obstacle=Obstacle("mnist-worker-0-1-0", why, note))
+    told = wait(pod(0), stuck_pod(1), pod_event=PodEvent("mnist-worker-0-1-0", why, note))
     assert (told.reason, told.message) == (reason, message)
-    assert wait(pod(0), stuck_pod(1), obstacle=Obstacle("another", why, note)).reason == Reason.STARTING
+    assert wait(pod(0), stuck_pod(1), pod_event=PodEvent("another", why, note)).reason == Reason.STARTING
 
 
 def test_only_a_pod_that_has_a_node_and_says_nothing_for_long_is_asked_about():
     def asked(*pods):
-        return stuck(pods, NOW)
+        return first_stuck_pod(pods, NOW)
 
     assert asked(pod(0), stuck_pod(1)) == stuck_pod(1)
     assert asked(pod(0), stuck_pod(1, metadata={"creationTimestamp": ago(5)})) is None
@@ -160,21 +160,21 @@ def test_a_pod_with_an_obstacle_is_told_before_one_that_only_starts():
     [
         (None, Reason.STARTING, "1 of 2 pods run; Worker 1 is starting."),
         (QUOTA, Reason.QUOTA_EXCEEDED, "The pods exceed the quota of the namespace: Error creating: pods"),
-        ("denied by policy", Reason.PODS_REFUSED, "The API server rejects the pods: denied by policy."),
+        ("denied by policy", Reason.PODS_REJECTED, "The API server rejects the pods: denied by policy."),
     ],
 )
 def test_pods_that_are_not_made_are_explained_by_who_should_make_them(complaint, reason, begins):
-    told = wait(pod(0), complaint=complaint)
+    told = wait(pod(0), create_failure=complaint)
     assert told.reason == reason
     assert told.message.startswith(begins)
 
 
 def test_a_quota_is_told_before_what_other_pods_wait_for():
-    assert wait(pod(0, "Pending", waiting="ErrImagePull"), complaint=QUOTA).reason == Reason.QUOTA_EXCEEDED
+    assert wait(pod(0, "Pending", waiting="ErrImagePull"), create_failure=QUOTA).reason == Reason.QUOTA_EXCEEDED
 
 
 def test_an_old_complaint_says_nothing_of_pods_that_are_there():
-    assert wait(pod(0), pod(1, "Pending"), complaint=QUOTA).reason == Reason.STARTING
+    assert wait(pod(0), pod(1, "Pending"), create_failure=QUOTA).reason == Reason.STARTING
 
 
 def test_the_newest_pod_of_a_rank_counts_whatever_its_name():
@@ -212,6 +212,6 @@ def test_a_long_message_is_cut_and_stays_one_line():
     ],
 )
 def test_both_ends_of_a_long_message_are_kept(message, first, last):
-    cut = pod_pending.cut(message)
+    cut = pod_pending.truncate(message)
     assert cut.startswith(first)
     assert cut.endswith(last)

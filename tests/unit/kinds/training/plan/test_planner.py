@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.base.names import Annotation, Condition, Event, Reason
+from skysail.base.names import Annotation, Condition, EventReason, Reason
 from skysail.core import conditions
-from skysail.core.actions import Apply, Create, Delete, Note, SetFinalizers
-from skysail.kinds.training.api.training_job import TRAINING_JOB, Failure, NewestCheckpoint
+from skysail.core.actions import Apply, Create, Delete, Event, SetFinalizers
+from skysail.kinds.training.api.training_job import TRAINING_JOB, Failure, LatestCheckpoint
 from skysail.kinds.training.plan import attempts
-from skysail.kinds.training.plan.planner import begins, plan, refused
-from skysail.kinds.training.snapshot import Predecessor
+from skysail.kinds.training.plan.planner import can_start_attempt, plan, refused
+from skysail.kinds.training.snapshot import NameHolder
 from skysail.kube.api.objects import Meta, Object
 from skysail.kube.api.resources import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, SERVICE
 from tests.unit.kinds.training.builders import (
@@ -57,7 +57,7 @@ def cause(plan_):
 
 
 def told(plan_, type_=Condition.RUNNING):
-    return conditions.find(plan_.status.conditions, type_)
+    return conditions.find_condition(plan_.status.conditions, type_)
 
 
 def test_a_new_job_gets_its_children_and_then_its_status():
@@ -70,13 +70,15 @@ def test_a_new_job_gets_its_children_and_then_its_status():
     ]
     assert [(each.number, each.start_time, each.end_time) for each in result.status.attempts] == [(0, ago(0), None)]
     assert result.status.phase == "Pending"
-    assert [(note.reason, note.message) for note in result.notes] == [(Event.WORKERS_CREATED, "Created 2 worker pods")]
+    assert [(event.reason, event.message) for event in result.events] == [
+        (EventReason.WORKERS_CREATED, "Created 2 worker pods")
+    ]
 
 
 def test_a_job_of_an_attempt_says_what_it_was_made_from():
     of = job()
     manifest = plan(snapshot(of)).actions[-1].manifest
-    assert manifest["metadata"]["annotations"] == {Annotation.TRAINED_SPEC: attempts.trained(of.spec)}
+    assert manifest["metadata"]["annotations"] == {Annotation.ATTEMPT_SPEC_HASH: attempts.attempt_spec_hash(of.spec)}
 
 
 def test_one_worker_needs_no_service_and_loses_one_that_it_had():
@@ -95,13 +97,13 @@ def test_what_a_crash_left_out_is_made():
 
 def test_a_job_that_is_there_is_never_applied_again():
     """Another version of Skysail may render it otherwise, and its template cannot be changed."""
-    newest = NewestCheckpoint(path="/c/9", step=9)
+    newest = LatestCheckpoint(path="/c/9", step=9)
     of = job(status=open_(checkpoint=newest))
     assert made(plan(snapshot(of, child(of), pod(0), pod(1)))) == [(Apply, SERVICE)]
 
 
 def test_the_next_attempt_goes_on_from_the_newest_checkpoint():
-    newest = NewestCheckpoint(path="/c/9", step=9)
+    newest = LatestCheckpoint(path="/c/9", step=9)
     of = job(status=closed("Suspended", checkpoint=newest), checkpointDir="/c")
     result = plan(snapshot(of))
     assert result.status.attempts[-1].resumed_from == newest
@@ -110,11 +112,11 @@ def test_the_next_attempt_goes_on_from_the_newest_checkpoint():
 
 
 def test_no_attempt_resumes_from_a_checkpoint_that_is_gone_with_its_claim():
-    newest = NewestCheckpoint(path="/c/9", step=9)
+    newest = LatestCheckpoint(path="/c/9", step=9)
     of = job(status=closed("Suspended", checkpoint=newest), checkpointDir="/c")
     result = plan(snapshot(of, has_lost_checkpoint=True))
     assert (result.status.attempts[-1].resumed_from, result.status.checkpoint) == (None, None)
-    assert [note.reason for note in result.notes] == [Event.WORKERS_CREATED, Event.CHECKPOINT_LOST]
+    assert [event.reason for event in result.events] == [EventReason.WORKERS_CREATED, EventReason.CHECKPOINT_LOST]
     env = result.actions[-1].manifest["spec"]["template"]["spec"]["containers"][0]["env"]
     assert "RESUME_FROM" not in {variable["name"] for variable in env}
 
@@ -125,10 +127,10 @@ def test_no_attempt_resumes_from_a_checkpoint_that_is_gone_with_its_claim():
     ids=["no pods", "pods"],
 )
 def test_one_that_was_deleted_under_the_same_name_is_waited_for_and_told(pods, what):
-    result = plan(snapshot(job(), before=Predecessor("mnist-worker-0", pods)))
-    assert (result.actions, result.status.phase, told(result).reason) == ((), "Pending", Reason.PODS_ENDING)
+    result = plan(snapshot(job(), name_held_by=NameHolder("mnist-worker-0", pods)))
+    assert (result.actions, result.status.phase, told(result).reason) == ((), "Pending", Reason.PODS_TERMINATING)
     assert told(result).message.startswith(f"{what} TrainingJob of the same name")
-    assert result.look_again is not None
+    assert result.requeue_after is not None
 
 
 def test_each_pod_that_fails_and_is_replaced_alone_is_told_once():
@@ -143,12 +145,14 @@ def test_each_pod_that_fails_and_is_replaced_alone_is_told_once():
         "ValueError: nan",
     )
     message = "Worker 1 (pod mnist-worker-0-1-0 on node node-1) failed with exit code 7."
-    assert [(note.reason, note.message) for note in result.notes] == [(Event.WORKER_FAILED, message)]
+    assert [(event.reason, event.message) for event in result.events] == [(EventReason.WORKER_FAILED, message)]
     again = msgspec.structs.replace(of, status=result.status)
-    assert plan(snapshot(again, *jobs, *others, first, pod(1, life=1))).notes == ()
+    assert plan(snapshot(again, *jobs, *others, first, pod(1, life=1))).events == ()
     second = pod(1, "Failed", exit=8, life=1, finished=ago(10))
     third = plan(snapshot(again, *jobs, *others, first, second, pod(1, life=2)))
-    assert [note.message for note in third.notes] == [message.replace("1-0 on", "1-1 on").replace("code 7", "code 8")]
+    assert [event.message for event in third.events] == [
+        message.replace("1-0 on", "1-1 on").replace("code 7", "code 8")
+    ]
 
 
 @pytest.mark.parametrize("more", [{"conditions": [disruption()]}, {"metadata": deleted(15)}])
@@ -157,7 +161,7 @@ def test_one_that_had_to_go_has_not_failed(more):
     jobs = [child(of, role) for role in ("chief", "worker", "ps")]
     ranks = [pod(0, role="chief"), pod(0, role="ps"), pod(0), pod(1, "Failed", **more), pod(1, life=1)]
     result = plan(snapshot(of, *jobs, *ranks))
-    assert (result.status.failure, result.notes) == (None, ())
+    assert (result.status.failure, result.events) == (None, ())
 
 
 def test_a_job_runs_when_all_its_pods_do():
@@ -183,7 +187,7 @@ def test_in_steady_state_nothing_changes():
     first = plan(snapshot(of, child(of), pod(0), pod(1))).status
     again = msgspec.structs.replace(of, status=first)
     later = plan(snapshot(again, child(of), pod(0), pod(1), now=NOW + timedelta(hours=1)))
-    assert (later.status, later.notes, made(later)) == (first, (), [(Apply, SERVICE)])
+    assert (later.status, later.events, made(later)) == (first, (), [(Apply, SERVICE)])
 
 
 ENDS = [
@@ -215,7 +219,7 @@ def test_an_attempt_ends(spec, parts, fields, ended, phase):
     result = plan(snapshot(of, *children))
     assert (cause(result), result.status.phase) == (ended, phase)
     assert result.actions == ()
-    assert result.look_again == 0.0
+    assert result.requeue_after == 0.0
     assert (result.status.completion_time is not None) is (phase in {"Succeeded", "Failed"})
 
 
@@ -230,10 +234,10 @@ def test_a_chief_decides_alone():
 @pytest.mark.parametrize(
     ("change", "ended", "event"),
     [
-        ({"workers": 4}, "WorldSizeChanged", Event.WORLD_SIZE_CHANGED),
-        ({"workers": 1}, "WorldSizeChanged", Event.WORLD_SIZE_CHANGED),
-        ({"image": "other"}, "SpecChanged", Event.SPEC_CHANGED),
-        ({"image": "other", "workers": 4}, "SpecChanged", Event.SPEC_CHANGED),
+        ({"workers": 4}, "WorldSizeChanged", EventReason.WORLD_SIZE_CHANGED),
+        ({"workers": 1}, "WorldSizeChanged", EventReason.WORLD_SIZE_CHANGED),
+        ({"image": "other"}, "SpecChanged", EventReason.SPEC_CHANGED),
+        ({"image": "other", "workers": 4}, "SpecChanged", EventReason.SPEC_CHANGED),
     ],
 )
 def test_a_change_of_the_spec_ends_the_attempt(change, ended, event):
@@ -241,7 +245,7 @@ def test_a_change_of_the_spec_ends_the_attempt(change, ended, event):
     other = msgspec.structs.replace(of, spec=msgspec.structs.replace(of.spec, **change))
     result = plan(snapshot(other, child(of), pod(0), pod(1)))
     assert (cause(result), result.status.phase, result.status.retries) == (ended, "Restarting", 0)
-    assert [note.reason for note in result.notes] == [event]
+    assert [note.reason for note in result.events] == [event]
 
 
 def test_a_change_of_policies_ends_nothing():
@@ -252,8 +256,8 @@ def test_a_change_of_policies_ends_nothing():
 
 def test_a_job_that_somebody_deleted_ends_the_attempt_once_the_server_says_so():
     of = job(status=open_())
-    assert cause(plan(snapshot(of, vanished=frozenset({"mnist-worker-0"})))) == "Deleted"
-    assert cause(plan(snapshot(job(), vanished=frozenset({"mnist-worker-0"})))) is None
+    assert cause(plan(snapshot(of, missing_jobs=frozenset({"mnist-worker-0"})))) == "Deleted"
+    assert cause(plan(snapshot(job(), missing_jobs=frozenset({"mnist-worker-0"})))) is None
 
 
 def test_a_failure_is_told_with_the_end_of_the_log_and_the_events_of_the_seed():
@@ -263,8 +267,8 @@ def test_a_failure_is_told_with_the_end_of_the_log_and_the_events_of_the_seed():
     failure = result.status.failure
     assert (failure.role, failure.index, failure.exit_code, failure.node) == ("worker", 1, 37, "node-1")
     assert failure.message == "Epoch 3\nValueError: nan"
-    assert [(note.reason, note.message, note.warning) for note in result.notes] == [
-        (Event.WORKER_FAILED, "Worker 1 failed", True)
+    assert [(event.reason, event.message, event.warning) for event in result.events] == [
+        (EventReason.WORKER_FAILED, "Worker 1 failed", True)
     ]
     assert told(result).message == "Worker 1 (pod mnist-worker-0-1-0 on node node-1) failed with exit code 37."
 
@@ -272,8 +276,8 @@ def test_a_failure_is_told_with_the_end_of_the_log_and_the_events_of_the_seed():
 def test_success_is_told_with_the_event_of_the_seed():
     of = job(status=open_())
     result = plan(snapshot(of, child(of, end="Complete")))
-    assert [(note.reason, note.message) for note in result.notes] == [
-        (Event.TRAINING_COMPLETED, "Training job completed successfully")
+    assert [(event.reason, event.message) for event in result.events] == [
+        (EventReason.TRAINING_COMPLETED, "Training job completed successfully")
     ]
     assert told(result, Condition.SUCCEEDED).status == "True"
 
@@ -302,8 +306,8 @@ def test_a_crash_loop_is_named():
 def test_the_jobs_of_an_attempt_that_is_over_go_with_their_pods():
     of = job(status=closed("Failed"))
     result = plan(snapshot(of, child(of, end="Failed"), pod(0, "Failed")))
-    assert result.actions == (Delete(JOB, child(of, end="Failed"), children_first=True),)
-    assert (result.status.phase, told(result).reason) == ("Restarting", Reason.PODS_ENDING)
+    assert result.actions == (Delete(JOB, child(of, end="Failed"), foreground=True),)
+    assert (result.status.phase, told(result).reason) == ("Restarting", Reason.PODS_TERMINATING)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +322,7 @@ def test_no_attempt_begins_while_anything_of_the_last_is_left(left):
     of = job(status=closed("Suspended"))
     result = plan(snapshot(of, *(make(of, **known) if make is child else make(**known) for make, known in left)))
     assert (result.actions, result.status.attempts) == ((), of.status.attempts)
-    assert told(result).reason == Reason.PODS_ENDING
+    assert told(result).reason == Reason.PODS_TERMINATING
 
 
 def test_a_node_that_does_not_confirm_an_end_is_named_with_what_to_do():
@@ -330,16 +334,16 @@ def test_a_node_that_does_not_confirm_an_end_is_named_with_what_to_do():
 def test_the_next_attempt_waits_for_its_time_and_then_begins():
     of = job(status=closed("Failed", failure=Failure(role="worker", index=1)))
     waits = plan(snapshot(of))
-    assert (waits.actions, waits.look_again, waits.status.phase) == ((), 5.0, "Restarting")
+    assert (waits.actions, waits.requeue_after, waits.status.phase) == ((), 5.0, "Restarting")
     assert "The next attempt starts at 2026-03-01T12:00:05Z." in told(waits).message
-    assert not begins(snapshot(of))
+    assert not can_start_attempt(snapshot(of))
     later = snapshot(of, now=NOW + timedelta(seconds=5))
-    assert begins(later)
+    assert can_start_attempt(later)
     assert [each.number for each in plan(later).status.attempts] == [0, 1]
 
 
 def test_a_change_of_mind_is_not_made_to_wait():
-    assert begins(snapshot(job(status=closed("WorldSizeChanged"))))
+    assert can_start_attempt(snapshot(job(status=closed("WorldSizeChanged"))))
 
 
 def test_a_held_job_has_nothing_and_its_deadline_begins_anew():
@@ -359,19 +363,19 @@ def test_the_deadline_counts_between_attempts_too():
 
 def test_the_deadline_is_looked_for_when_it_comes():
     of = job(status=open_(start_time=ago(10)), **SHORT)
-    assert plan(snapshot(of, child(of), pod(0), pod(1))).look_again == 50.0
+    assert plan(snapshot(of, child(of), pod(0), pod(1))).requeue_after == 50.0
 
 
 def test_a_job_of_an_older_attempt_goes():
     of = job(status=status(attempt(0, "Failed"), attempt(1)))
     stray = child(of, number=0)
-    assert Delete(JOB, stray, children_first=True) in plan(snapshot(of, stray, child(of, number=1))).actions
+    assert Delete(JOB, stray, foreground=True) in plan(snapshot(of, stray, child(of, number=1))).actions
 
 
 def test_what_another_controller_manages_is_not_touched():
     of = job(managedBy="kueue.x-k8s.io/multikueue")
     result = plan(snapshot(of))
-    assert (result.actions, result.status, result.notes) == ((), None, ())
+    assert (result.actions, result.status, result.events) == ((), None, ())
 
 
 def test_what_is_deleted_is_let_go():
@@ -382,20 +386,20 @@ def test_what_is_deleted_is_let_go():
 
 
 def test_a_refusal_is_told():
-    assert refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, "No.")).status.phase == "Pending"
+    assert refused(snapshot(job()), Event(Reason.RECONCILE_FAILED, "No.")).status.phase == "Pending"
 
 
 def test_a_job_that_the_api_server_does_not_take_speaks_against_the_spec():
     said = 'Job.batch "mnist-worker-0" is invalid: spec.template.spec.x: Invalid value: "-1" (HTTP 422 Invalid)'
-    result = refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, said))
+    result = refused(snapshot(job()), Event(Reason.RECONCILE_FAILED, said))
     shown = result.status
-    accepted = conditions.find(shown.conditions, Condition.ACCEPTED)
+    accepted = conditions.find_condition(shown.conditions, Condition.ACCEPTED)
     assert (shown.phase, accepted.reason) == ("Pending", Reason.INVALID_SPEC)
     assert accepted.message.endswith(': spec.template.spec.x: Invalid value: "-1". Correct or remove that field.')
-    assert [(note.reason, note.message) for note in result.notes] == [(Reason.INVALID_SPEC, accepted.message)]
+    assert [(event.reason, event.message) for event in result.events] == [(Reason.INVALID_SPEC, accepted.message)]
     denied = 'jobs.batch "mnist-worker-0" is forbidden: exceeded quota (HTTP 403 Forbidden)'
-    other = refused(snapshot(job()), Note(Reason.RECONCILE_FAILED, denied)).status
-    assert conditions.find(other.conditions, Condition.ACCEPTED).reason == Reason.RECONCILE_FAILED
+    other = refused(snapshot(job()), Event(Reason.RECONCILE_FAILED, denied)).status
+    assert conditions.find_condition(other.conditions, Condition.ACCEPTED).reason == Reason.RECONCILE_FAILED
 
 
 _ENDS = st.sampled_from(["", "Complete", "Failed", "FailureTarget", "SuccessCriteriaMet"])

@@ -9,7 +9,7 @@ import pytest
 
 from skysail.core import conditions
 from skysail.kinds.training.api.training_job import Progress
-from skysail.kinds.training.children.progress_endpoint import Terms
+from skysail.kinds.training.children.progress_endpoint import TrainingConfig
 from skysail.kinds.training.plan.planner import plan
 from tests.unit.kinds.training.builders import NOW, ago, attempt, child, job, pod, snapshot, status
 
@@ -24,7 +24,7 @@ def seen(*, reported: float | None, ran: float = 3600, before=(), **spec):
 
 
 def stalled(planned):
-    found = conditions.find(planned.status.conditions, "Stalled")
+    found = conditions.find_condition(planned.status.conditions, "Stalled")
     return None if found is None else found.status
 
 
@@ -41,12 +41,12 @@ def stalled(planned):
 )
 def test_silence_is_too_long_after_a_quarter_of_an_hour_where_something_was_heard(reported, ran, value, again):
     planned = plan(seen(reported=reported, ran=ran))
-    assert (stalled(planned), planned.look_again) == (value, again)
+    assert (stalled(planned), planned.requeue_after) == (value, again)
     assert planned.status.phase == "Running"
 
 
 def test_the_sentence_says_since_when_and_what_to_do():
-    found = conditions.find(plan(seen(reported=1000)).status.conditions, "Stalled")
+    found = conditions.find_condition(plan(seen(reported=1000)).status.conditions, "Stalled")
     assert found.reason == "Stalled"
     assert ago(1000) in found.message
     assert "Check the logs" in found.message
@@ -72,5 +72,5 @@ def test_the_end_of_the_attempt_ends_it():
 
 
 def test_how_long_is_a_setting():
-    shorter = msgspec.structs.replace(seen(reported=61), terms=Terms(stall=timedelta(minutes=1)))
+    shorter = msgspec.structs.replace(seen(reported=61), config=TrainingConfig(stall=timedelta(minutes=1)))
     assert stalled(plan(shorter)) == "True"

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skysail.base.timestamps import timestamp
-from skysail.kinds.training.api.training_job import NewestCheckpoint
-from skysail.kinds.training.progress.log_watcher import Printed, Reader, lines, prints
+from skysail.kinds.training.api.training_job import LatestCheckpoint
+from skysail.kinds.training.progress.log_watcher import CheckpointLogWatcher, LogLine, lines, may_report
 from skysail.kinds.training.reconciler import Caches
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import ReplyLost
@@ -73,25 +73,25 @@ class Books:
     """Takes what the reader found."""
 
     def __init__(self) -> None:
-        self.found: list[NewestCheckpoint] = []
+        self.found: list[LatestCheckpoint] = []
         self.refused: list[str] = []
 
-    def note(self, _: Any, report: Any) -> None:
+    def enqueue(self, _: Any, report: Any) -> None:
         self.found.append(report.checkpoint)
 
-    async def settled(self, _: Any) -> None:
+    async def wait_flushed(self, _: Any) -> None:
         await asyncio.sleep(1)
 
-    def record(self, _: Any, __: Any, note: Any) -> None:
-        self.refused.append(note.message)
+    def record(self, _: Any, __: Any, event: Any) -> None:
+        self.refused.append(event.message)
 
 
-class Room:
+class Harness:
     def __init__(self, *logs: Log, training: Any = TRAINING) -> None:
         self.node, self.books = Node(*logs), Books()
-        self.caches = Caches.make()
+        self.caches = Caches.create()
         self.caches.training.put(training)
-        self.reader = Reader(Client(self.node), self.caches, self.books, self.books)
+        self.reader = CheckpointLogWatcher(Client(self.node), self.caches, self.books, self.books)
         for cache in (self.caches.training, self.caches.pods):
             cache.synced.set()
 
@@ -104,12 +104,12 @@ class Room:
         self.caches.pods.put(msgspec.structs.replace(of, metadata=metadata))
 
 
-def play(story: Any, *logs: Log, **options: Any) -> Any:
+def run_virtual(test: Any, *logs: Log, **options: Any) -> Any:
     async def whole() -> Any:
-        room = Room(*logs, **options)
-        running = asyncio.create_task(room.reader.run())
+        harness = Harness(*logs, **options)
+        running = asyncio.create_task(harness.reader.run())
         try:
-            return await story(room)
+            return await test(harness)
         finally:
             running.cancel()
             await asyncio.wait([running])
@@ -117,10 +117,10 @@ def play(story: Any, *logs: Log, **options: Any) -> Any:
     return virtual_time.run(whole())
 
 
-async def settled(room: Room) -> None:
+async def settled(harness: Harness) -> None:
     """As the controller asks: now and then, and nobody waits in between."""
     for _ in range(60):
-        if room.reader.is_settled(IDENTITY):
+        if harness.reader.is_drained(IDENTITY):
             return
         await asyncio.sleep(1)
     raise TimeoutError
@@ -140,23 +140,23 @@ async def settled(room: Room) -> None:
     ],
 )
 def test_rank_0_tells_of_checkpoints_where_there_is_a_folder_for_them(of, spec, is_read):
-    assert prints(job(**{"checkpointDir": "/checkpoints", **spec}), of) == is_read
+    assert may_report(job(**{"checkpointDir": "/checkpoints", **spec}), of) == is_read
 
 
 def test_a_pod_of_an_earlier_attempt_is_not_read():
-    assert not prints(job(checkpointDir="/c", status=status(attempt(0, "Failed"), attempt(1))), pod(0))
+    assert not may_report(job(checkpointDir="/c", status=status(attempt(0, "Failed"), attempt(1))), pod(0))
 
 
 def test_a_pod_in_another_namespace_tells_of_no_checkpoint():
     """Anybody can write the UID of the job into a label."""
 
-    async def story(room: Room) -> None:
+    async def test(harness: Harness) -> None:
         foreign = pod(0, "Succeeded")
-        room.see(msgspec.structs.replace(foreign, metadata=_elsewhere(foreign.metadata)))
-        await settled(room)
-        assert (room.node.asked, room.steps) == ([], [])
+        harness.see(msgspec.structs.replace(foreign, metadata=_elsewhere(foreign.metadata)))
+        await settled(harness)
+        assert (harness.node.asked, harness.steps) == ([], [])
 
-    play(story, Log(at(1, saved(7))))
+    run_virtual(test, Log(at(1, saved(7))))
 
 
 def _elsewhere(metadata: Any) -> Any:
@@ -165,7 +165,7 @@ def _elsewhere(metadata: Any) -> Any:
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_the_pods_of_a_finished_job_are_not_read_again(phase):
-    assert not prints(job(checkpointDir="/c", status=status(attempt(0, phase), phase=phase)), pod(0, "Succeeded"))
+    assert not may_report(job(checkpointDir="/c", status=status(attempt(0, phase), phase=phase)), pod(0, "Succeeded"))
 
 
 def test_only_so_many_logs_are_opened_at_a_time():
@@ -179,7 +179,7 @@ def test_only_so_many_logs_are_opened_at_a_time():
             self.at_once -= 1
             return Log(WAIT)
 
-    async def story(room):
+    async def test(room):
         room.reader._client = Client(node := Slow())
         for index in range(100):
             room.see(pod(index))
@@ -187,15 +187,15 @@ def test_only_so_many_logs_are_opened_at_a_time():
         assert (node.most, len(room.reader._followed)) == (32, 100)
 
     wide = job(checkpointDir="/c", workers=100, elastic={"min": 1, "max": 100}, status=status(attempt(0)))
-    play(story, training=wide)
+    run_virtual(test, training=wide)
 
 
 def test_a_line_is_found_while_the_log_goes_on():
-    async def story(room):
+    async def test(room):
         room.see(pod(0))
         await asyncio.sleep(1)
         assert room.books.found == [
-            NewestCheckpoint(
+            LatestCheckpoint(
                 path="/checkpoints/1",
                 step=1,
                 save_time=timestamp(NOW + timedelta(seconds=5)),
@@ -203,52 +203,52 @@ def test_a_line_is_found_while_the_log_goes_on():
             )
         ]
 
-    play(story, Log(at(1, "epoch 1") + at(5, saved(1))[:30], at(5, saved(1))[30:], WAIT))
+    run_virtual(test, Log(at(1, "epoch 1") + at(5, saved(1))[:30], at(5, saved(1))[30:], WAIT))
 
 
 def test_a_log_that_broke_off_is_read_on_from_its_last_line():
-    async def story(room):
+    async def test(room):
         room.see(pod(0))
         await asyncio.sleep(60)
         assert room.steps == [1, 2]
         assert [request.query.get("sinceTime") for request in room.node.asked] == [None, ago(-5)]
 
-    play(story, Log(at(1, saved(1)), at(5, "epoch 2"), ReplyLost("broke off")), Log(at(9, saved(2)), WAIT))
+    run_virtual(test, Log(at(1, saved(1)), at(5, "epoch 2"), ReplyLost("broke off")), Log(at(9, saved(2)), WAIT))
 
 
 def test_a_node_that_does_not_answer_is_asked_again():
-    async def story(room):
+    async def test(room):
         room.see(pod(0))
         await asyncio.sleep(60)
         assert room.steps == [1]
 
-    play(story, Log(b"{}", status=500), Log(b"{}", status=500), Log(at(1, saved(1)), WAIT))
+    run_virtual(test, Log(b"{}", status=500), Log(b"{}", status=500), Log(at(1, saved(1)), WAIT))
 
 
 def test_who_comes_later_reads_from_the_checkpoint_that_is_known():
-    known = status(attempt(0), checkpoint=NewestCheckpoint(path="/checkpoints/1", save_time=ago(10)))
+    known = status(attempt(0), checkpoint=LatestCheckpoint(path="/checkpoints/1", save_time=ago(10)))
 
-    async def story(room):
+    async def test(room):
         room.see(pod(0))
         await asyncio.sleep(1)
         assert room.node.asked[0].query["sinceTime"] == ago(10)
 
-    play(story, Log(WAIT), training=job(checkpointDir="/checkpoints", status=known))
+    run_virtual(test, Log(WAIT), training=job(checkpointDir="/checkpoints", status=known))
 
 
 def test_a_checkpoint_of_an_earlier_attempt_does_not_hide_what_this_one_printed():
-    known = status(attempt(0), checkpoint=NewestCheckpoint(path="/checkpoints/1", save_time=ago(1000)))
+    known = status(attempt(0), checkpoint=LatestCheckpoint(path="/checkpoints/1", save_time=ago(1000)))
 
-    async def story(room):
+    async def test(room):
         room.see(pod(0))
         await asyncio.sleep(1)
         assert "sinceTime" not in room.node.asked[0].query
 
-    play(story, Log(WAIT), training=job(checkpointDir="/checkpoints", status=known))
+    run_virtual(test, Log(WAIT), training=job(checkpointDir="/checkpoints", status=known))
 
 
 def test_a_path_elsewhere_is_told_as_an_event():
-    async def story(room):
+    async def test(room):
         room.see(pod(0))
         await asyncio.sleep(1)
         assert room.books.found == []
@@ -257,40 +257,40 @@ def test_a_path_elsewhere_is_told_as_an_event():
             "Pod mnist-worker-0-0-0 printed an invalid checkpoint. The checkpoint /tmp/1 is outside"
         )
 
-    play(story, Log(at(1, "skysail-checkpoint path=/tmp/1"), WAIT))
+    run_virtual(test, Log(at(1, "skysail-checkpoint path=/tmp/1"), WAIT))
 
 
 def test_the_verdict_waits_until_the_log_of_an_ended_pod_is_read():
-    async def story(room):
+    async def test(room):
         room.see(pod(0, "Failed", exit=1))
-        assert not room.reader.is_settled(IDENTITY)
+        assert not room.reader.is_drained(IDENTITY)
         await settled(room)
         assert room.steps == [1]
 
-    play(story, Log(at(1, saved(1)), at(2, "the end")))
+    run_virtual(test, Log(at(1, saved(1)), at(2, "the end")))
 
 
 def test_nobody_waits_for_pods_that_run():
-    async def story(room):
+    async def test(room):
         room.see(pod(0))
         await asyncio.sleep(1)
-        assert room.reader.is_settled(IDENTITY)
+        assert room.reader.is_drained(IDENTITY)
 
-    play(story, Log(WAIT))
+    run_virtual(test, Log(WAIT))
 
 
 @pytest.mark.parametrize("log", [Log(WAIT), Log(b"{}", status=500)])
 def test_a_log_that_cannot_be_read_is_not_waited_for_for_long(log):
-    async def story(room):
+    async def test(room):
         room.see(pod(0, "Failed", exit=1))
         await settled(room)
         assert asyncio.get_running_loop().time() <= 16
 
-    play(story, *[log] * 9)
+    run_virtual(test, *[log] * 9)
 
 
 def test_a_log_is_read_once_to_its_end_and_forgotten_with_its_pod():
-    async def story(room):
+    async def test(room):
         room.see(pod(0))
         await asyncio.sleep(0.2)
         room.see(pod(0, "Succeeded"), version=2)
@@ -298,11 +298,11 @@ def test_a_log_is_read_once_to_its_end_and_forgotten_with_its_pod():
         room.see(pod(0, "Succeeded"), version=3)
         await asyncio.sleep(60)
         assert len(room.node.asked) == 2
-        room.caches.pods.ended(labelled(pod(0)))
+        room.caches.pods.mark_deleted(labelled(pod(0)))
         await asyncio.sleep(60)
         assert room.reader._followed == {}
 
-    play(story, Log(at(1, saved(1))), Log(at(1, saved(1))), Log(at(1, saved(1))))
+    run_virtual(test, Log(at(1, saved(1))), Log(at(1, saved(1))), Log(at(1, saved(1))))
 
 
 @given(st.lists(st.binary(max_size=40)), st.lists(st.integers(1, 30)))
@@ -314,7 +314,7 @@ def test_every_line_with_the_mark_is_found_however_the_log_is_cut(texts, cuts):
         pieces.append(whole[:cut])
         whole = whole[cut:]
 
-    async def found() -> list[Printed]:
-        return [printed async for printed in lines(Log(*pieces, whole))]
+    async def found() -> list[LogLine]:
+        return [log_line async for log_line in lines(Log(*pieces, whole))]
 
     assert len([each for each in asyncio.run(found()) if "skysail-checkpoint" in each.text]) == len(rows)

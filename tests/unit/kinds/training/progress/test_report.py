@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.kinds.training.api.training_job import Metric, NewestCheckpoint, Progress, TrainingJobStatus
+from skysail.kinds.training.api.training_job import LatestCheckpoint, Metric, Progress, TrainingJobStatus
 from skysail.kinds.training.progress.report import (
-    Body,
-    Complete,
+    InvalidReport,
     Report,
+    RequestBody,
+    SavedCheckpoint,
     TrainerStatus,
-    Unusable,
-    kept,
-    line,
-    merged,
-    number,
+    merge,
     parse,
+    parse_log_line,
+    parse_number,
     report,
+    to_status,
 )
 from tests.unit.kinds.training.samples import job
 
@@ -33,7 +33,7 @@ def outcome(of):
     """What comes of it: a value, or the sentence that refuses it."""
     try:
         return of()
-    except Unusable as error:
+    except InvalidReport as error:
         return str(error)
 
 
@@ -66,19 +66,19 @@ def metrics(**values):
     ],
 )
 def test_a_body_that_cannot_be_used_is_named_with_its_fault(body, says):
-    with pytest.raises(Unusable) as error:
+    with pytest.raises(InvalidReport) as error:
         parse(body)
     assert says in str(error.value)
 
 
 def test_more_metrics_than_the_status_has_room_for_are_refused():
     many = [{"name": str(place), "value": ""} for place in range(65)]
-    with pytest.raises(Unusable, match="length <= 64"):
+    with pytest.raises(InvalidReport, match="length <= 64"):
         parse(json.dumps({"trainerStatus": {"metrics": many}}).encode())
 
 
 def test_what_is_new_in_the_protocol_is_no_fault():
-    assert parse(b'{"trainerStatus": {"later": 1}, "beside": []}') == Body(trainer_status=TrainerStatus())
+    assert parse(b'{"trainerStatus": {"later": 1}, "beside": []}') == RequestBody(trainer_status=TrainerStatus())
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,12 @@ def _is_a_report_or_a_sentence(body):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("skysail-checkpoint step=120 path=/checkpoints/120", Complete(path="/checkpoints/120", step=120)),
-        ("skysail-checkpoint path=/checkpoints/a=b step=0", Complete(path="/checkpoints/a=b", step=0)),
-        ("skysail-checkpoint path=/checkpoints/last", Complete(path="/checkpoints/last")),
-        ("INFO:root:skysail-checkpoint path=/c/1", Complete(path="/c/1")),
-        (" 50%|#####     |\rskysail-checkpoint step=1 path=/c/1\r", Complete(path="/c/1", step=1)),
-        ("[rank0]: skysail-checkpoint  step=1   path=/c/1 took=3s", Complete(path="/c/1", step=1)),
+        ("skysail-checkpoint step=120 path=/checkpoints/120", SavedCheckpoint(path="/checkpoints/120", step=120)),
+        ("skysail-checkpoint path=/checkpoints/a=b step=0", SavedCheckpoint(path="/checkpoints/a=b", step=0)),
+        ("skysail-checkpoint path=/checkpoints/last", SavedCheckpoint(path="/checkpoints/last")),
+        ("INFO:root:skysail-checkpoint path=/c/1", SavedCheckpoint(path="/c/1")),
+        (" 50%|#####     |\rskysail-checkpoint step=1 path=/c/1\r", SavedCheckpoint(path="/c/1", step=1)),
+        ("[rank0]: skysail-checkpoint  step=1   path=/c/1 took=3s", SavedCheckpoint(path="/c/1", step=1)),
         ("step=120 path=/checkpoints/120", None),
         ("noskysail-checkpoint path=/c/1", None),
         ("skysail-checkpoints path=/c/1", None),
@@ -146,7 +146,7 @@ def _is_a_report_or_a_sentence(body):
     ],
 )
 def test_a_checkpoint_is_found_in_its_line_and_in_no_other(text, found):
-    assert line(text) == found
+    assert parse_log_line(text) == found
 
 
 @pytest.mark.parametrize(
@@ -161,20 +161,20 @@ def test_a_checkpoint_is_found_in_its_line_and_in_no_other(text, found):
     ],
 )
 def test_a_line_that_is_meant_and_wrong_is_told(text, says):
-    with pytest.raises(Unusable) as error:
-        line(text)
+    with pytest.raises(InvalidReport) as error:
+        parse_log_line(text)
     assert says in str(error.value)
 
 
 @given(st.text(), st.sampled_from(["", "skysail-checkpoint "]), st.text())
 def test_any_line_is_a_checkpoint_nothing_or_a_sentence(before, mark, after):
-    found = outcome(lambda: line(before + mark + after))
+    found = outcome(lambda: parse_log_line(before + mark + after))
     assert found.endswith(".") if isinstance(found, str) else found is None or found.path
 
 
 @given(st.from_regex(r"/[a-z0-9/_.-]{1,40}", fullmatch=True), st.integers(0, 2**53 - 1))
 def test_what_is_printed_comes_back(path, step):
-    assert line(f"skysail-checkpoint step={step} path={path}") == Complete(path=path, step=step)
+    assert parse_log_line(f"skysail-checkpoint step={step} path={path}") == SavedCheckpoint(path=path, step=step)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_is_printed_comes_back(path, step):
     ],
 )
 def test_a_checkpoint_in_its_folder_is_kept_with_its_time(path):
-    assert kept(JOB, Complete(path=path, step=1), AT) == NewestCheckpoint(
+    assert to_status(JOB, SavedCheckpoint(path=path, step=1), AT) == LatestCheckpoint(
         path=path, step=1, save_time=AT, claim_name="mnist-checkpoints"
     )
 
@@ -208,42 +208,42 @@ def test_a_checkpoint_in_its_folder_is_kept_with_its_time(path):
     ],
 )
 def test_a_checkpoint_elsewhere_is_refused_by_a_sentence(path):
-    with pytest.raises(Unusable, match=r"outside spec\.checkpointDir \(/checkpoints/mnist\)"):
-        kept(JOB, Complete(path=path), AT)
+    with pytest.raises(InvalidReport, match=r"outside spec\.checkpointDir \(/checkpoints/mnist\)"):
+        to_status(JOB, SavedCheckpoint(path=path), AT)
 
 
 def test_a_path_that_the_status_has_no_room_for_is_refused_before_it_is_written():
     path = "/checkpoints/mnist/" + "x" * 4096
-    with pytest.raises(Unusable, match="has 4115 characters, more than 4096") as error:
-        kept(JOB, Complete(path=path), AT)
+    with pytest.raises(InvalidReport, match="has 4115 characters, more than 4096") as error:
+        to_status(JOB, SavedCheckpoint(path=path), AT)
     assert len(str(error.value)) < 300
-    assert kept(JOB, Complete(path=path[:4096]), AT).path == path[:4096]
+    assert to_status(JOB, SavedCheckpoint(path=path[:4096]), AT).path == path[:4096]
 
 
 def test_a_job_without_a_folder_for_checkpoints_keeps_none():
-    with pytest.raises(Unusable, match=r"set spec\.checkpointDir"):
-        kept(job(), Complete(path="/tmp/1"), AT)
+    with pytest.raises(InvalidReport, match=r"set spec\.checkpointDir"):
+        to_status(job(), SavedCheckpoint(path="/tmp/1"), AT)
 
 
 def test_a_later_report_is_laid_over_an_earlier_one():
     before = Progress(percent=10, step=3, estimated_remaining_seconds=60, metrics=metrics(loss="1", lr="0.1"))
     after = Progress(percent=100, estimated_remaining_seconds=0, metrics=metrics(loss="0.5", total="9"))
-    assert merged(before, after) == Progress(
+    assert merge(before, after) == Progress(
         percent=100, step=3, estimated_remaining_seconds=0, metrics=metrics(lr="0.1", loss="0.5", total="9")
     )
-    assert merged(None, after) == after
-    assert merged(before, None) == before
+    assert merge(None, after) == after
+    assert merge(before, None) == before
 
 
 @given(*[st.lists(st.builds(Metric, name=st.text(max_size=3), value=st.text(max_size=2)), max_size=64)] * 2)
 def test_however_many_names_a_program_makes_up_the_newest_are_kept(before, after):
-    found = merged(Progress(metrics=tuple(before)), Progress(metrics=tuple(after))).metrics
+    found = merge(Progress(metrics=tuple(before)), Progress(metrics=tuple(after))).metrics
     assert len(found) <= 64
     assert {metric.name: metric for metric in after}.items() <= {metric.name: metric for metric in found}.items()
 
 
 def test_reports_that_wait_for_each_other_are_one():
-    saved = [NewestCheckpoint(path=f"/c/{step}", step=step) for step in (1, 2)]
+    saved = [LatestCheckpoint(path=f"/c/{step}", step=step) for step in (1, 2)]
     first = Report(progress=Progress(percent=1), checkpoint=saved[0])
     assert first.followed_by(Report(progress=Progress(epoch=2))) == Report(
         progress=Progress(percent=1, epoch=2), checkpoint=saved[0]
@@ -253,4 +253,4 @@ def test_reports_that_wait_for_each_other_are_one():
 
 @pytest.mark.parametrize(("text", "value"), [("0.5", 0.5), ("1e-3", 0.001), ("nan", None), ("-inf", None), ("", None)])
 def test_a_metric_is_a_number_or_none(text, value):
-    assert number(text) == value
+    assert parse_number(text) == value

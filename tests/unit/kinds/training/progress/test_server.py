@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from skysail.kinds.training.children.progress_endpoint import audience, path
-from skysail.kinds.training.progress.auth import Outlived, Reporters, Stranger
-from skysail.kinds.training.progress.server import Desk, Rate
-from skysail.kinds.training.progress.status_writer import Records
+from skysail.kinds.training.children.progress_endpoint import path, token_audience
+from skysail.kinds.training.progress.auth import NotAuthorized, ReporterAuthenticator, StaleAttempt
+from skysail.kinds.training.progress.server import ProgressServer, ReportRateLimiter
+from skysail.kinds.training.progress.status_writer import StatusWriter
 from skysail.kinds.training.reconciler import Caches
 from skysail.kube.api.objects import Key, OwnerReference
 from skysail.kube.client.client import Client
@@ -39,7 +39,7 @@ class ApiServer:
             },
             **changes,
         }
-        self.audiences = [audience(TRAINING)]
+        self.audiences = [token_audience(TRAINING)]
         self.knows_audiences = True
 
     async def send(self, request: Any) -> Reply:
@@ -60,7 +60,7 @@ def made(of: Any) -> Any:
 
 
 def caches(*pods: Any, training: Any = TRAINING) -> Caches:
-    known = Caches.make()
+    known = Caches.create()
     known.training.put(training)
     known.jobs.put(owned(child(training)))
     for each in pods or (made(pod(0)),):
@@ -68,8 +68,10 @@ def caches(*pods: Any, training: Any = TRAINING) -> Caches:
     return known
 
 
-def reporters(server: ApiServer | None = None, known: Caches | None = None, clock: Any = lambda: 0.0) -> Reporters:
-    return Reporters(Client(server or ApiServer()), known or caches(), clock)
+def reporters(
+    server: ApiServer | None = None, known: Caches | None = None, clock: Any = lambda: 0.0
+) -> ReporterAuthenticator:
+    return ReporterAuthenticator(Client(server or ApiServer()), known or caches(), clock)
 
 
 async def test_a_pod_of_the_job_may_report():
@@ -81,26 +83,26 @@ async def test_a_pod_of_the_job_may_report():
     ["", "Bearer", "Bearer ", "Basic right", "Bearer wrong", "right", "Bearer rïght", "Bearer " + "x" * 20_000],
 )
 async def test_who_has_no_token_of_the_job_may_not(header):
-    with pytest.raises(Stranger, match="not valid for TrainingJob ml-jobs/mnist"):
+    with pytest.raises(NotAuthorized, match="not valid for TrainingJob ml-jobs/mnist"):
         await reporters().check(KEY, header)
 
 
 async def test_a_stranger_does_not_learn_which_jobs_there_are():
-    with pytest.raises(Stranger, match="not valid for TrainingJob ml-jobs/missing"):
+    with pytest.raises(NotAuthorized, match="not valid for TrainingJob ml-jobs/missing"):
         await reporters().check(Key("ml-jobs", "missing"), BEARER)
 
 
 async def test_a_token_for_another_job_of_the_same_name_is_worth_nothing():
     server = ApiServer()
     server.audiences = ["trainingjobs.ml.example.com/another-uid"]
-    with pytest.raises(Stranger):
+    with pytest.raises(NotAuthorized):
         await reporters(server).check(KEY, BEARER)
 
 
 async def test_a_server_that_does_not_look_at_audiences_is_not_believed():
     server = ApiServer()
     server.knows_audiences = False
-    with pytest.raises(Stranger):
+    with pytest.raises(NotAuthorized):
         await reporters(server).check(KEY, BEARER)
 
 
@@ -125,15 +127,15 @@ FOREIGN = {
 @pytest.mark.parametrize(("changes", "there"), FOREIGN.values(), ids=FOREIGN)
 async def test_a_token_that_is_not_of_a_pod_of_the_job_is_refused(changes, there):
     known = caches() if there is None else caches(there)
-    with pytest.raises(Stranger, match="Only pods of the job may report"):
+    with pytest.raises(NotAuthorized, match="Only pods of the job may report"):
         await reporters(ApiServer(**changes), known).check(KEY, BEARER)
 
 
 async def test_a_pod_of_an_attempt_that_another_one_followed_comes_too_late():
     training = job(status=status(attempt(0, "Failed"), attempt(1)))
     server = ApiServer()
-    server.audiences = [audience(training)]
-    with pytest.raises(Outlived, match="attempt 1 has started"):
+    server.audiences = [token_audience(training)]
+    with pytest.raises(StaleAttempt, match="attempt 1 has started"):
         await reporters(server, caches(training=training)).check(KEY, BEARER)
 
 
@@ -157,8 +159,8 @@ async def test_a_pod_that_is_gone_may_report_no_more_although_its_token_is_remem
     known = caches()
     asked = reporters(known=known)
     await asked.check(KEY, BEARER)
-    known.pods.ended(made(pod(0)))
-    with pytest.raises(Stranger):
+    known.pods.mark_deleted(made(pod(0)))
+    with pytest.raises(NotAuthorized):
         await asked.check(KEY, BEARER)
 
 
@@ -171,10 +173,16 @@ class Visit:
             for cache in (self.known.training, self.known.jobs, self.known.pods):
                 cache.synced.set()
         self.now = 0.0
-        self.records = Records(Client(ApiServer()), self.known.training, now=lambda: NOW, rng=random.Random(1))
+        self.records = StatusWriter(Client(ApiServer()), self.known.training, now=lambda: NOW, rng=random.Random(1))
         self.records.is_open = is_open
-        desk = Desk(reporters(known=self.known), self.records, self.known, rate=Rate(lambda: self.now), now=lambda: NOW)
-        self._client = TestClient(TestServer(desk.application()))
+        server = ProgressServer(
+            reporters(known=self.known),
+            self.records,
+            self.known,
+            report_rate_limiter=ReportRateLimiter(lambda: self.now),
+            now=lambda: NOW,
+        )
+        self._client = TestClient(TestServer(server.application()))
 
     async def __aenter__(self) -> Self:
         await self._client.start_server()
@@ -231,6 +239,6 @@ async def test_a_job_that_is_reported_for_without_pause_is_slowed_down():
 
 
 def test_a_jobs_rate_is_its_own():
-    rate = Rate(lambda: 0.0)
-    assert [rate.allows(UID) for _ in range(401)] == [True] * 400 + [False]
-    assert rate.allows("another")
+    report_rate_limiter = ReportRateLimiter(lambda: 0.0)
+    assert [report_rate_limiter.allows(UID) for _ in range(401)] == [True] * 400 + [False]
+    assert report_rate_limiter.allows("another")

@@ -13,13 +13,13 @@ import pytest
 from skysail.base.timestamps import timestamp
 from skysail.kinds.training.api.training_job import (
     TRAINING_JOB,
-    NewestCheckpoint,
+    LatestCheckpoint,
     Progress,
     TrainingJob,
     TrainingJobStatus,
 )
-from skysail.kinds.training.progress.report import Report, Unusable
-from skysail.kinds.training.progress.status_writer import Lost, Records, pause, recorded
+from skysail.kinds.training.progress.report import InvalidReport, Report
+from skysail.kinds.training.progress.status_writer import JobGone, StatusWriter, pause, recorded
 from skysail.kube.api.objects import Key
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
@@ -39,7 +39,7 @@ def progress(percent: int) -> Report:
 
 
 def checkpoint(step: int | None, at: str = ago(0)) -> Report:
-    return Report(checkpoint=NewestCheckpoint(path=f"/checkpoints/{step}", step=step, save_time=at))
+    return Report(checkpoint=LatestCheckpoint(path=f"/checkpoints/{step}", step=step, save_time=at))
 
 
 class Patchy:
@@ -63,7 +63,7 @@ class Patchy:
         return reply
 
 
-class Office:
+class Harness:
     """Records on an API server, with a cache that hears of nothing but what its owner writes."""
 
     def __init__(self, lost: int = 0) -> None:
@@ -72,7 +72,7 @@ class Office:
         self.line = Patchy(self.api, lost)
         self.client = Client(self.line)
         self.jobs: Cache[TrainingJob] = Cache(RESOURCE, TrainingJob)
-        self.records = Records(self.client, self.jobs, now=self.now, rng=random.Random(1))
+        self.records = StatusWriter(self.client, self.jobs, now=self.now, rng=random.Random(1))
 
     def now(self) -> Any:
         return NOW + timedelta(seconds=asyncio.get_running_loop().time())
@@ -94,13 +94,13 @@ class Office:
         return (await Client(self.api).get(RESOURCE, KEY.namespace, KEY.name, TrainingJob)).status
 
 
-def play(story: Any, **options: Any) -> Any:
+def run_virtual(test: Any, **options: Any) -> Any:
     async def whole() -> Any:
-        office = Office(**options)
-        job = await office.open()
-        running = asyncio.create_task(office.records.run())
+        harness = Harness(**options)
+        job = await harness.open()
+        running = asyncio.create_task(harness.records.run())
         try:
-            return await story(office, job)
+            return await test(harness, job)
         finally:
             running.cancel()
             await asyncio.wait([running])
@@ -133,9 +133,9 @@ def test_a_report_leaves_alone_what_it_does_not_tell():
 
 
 def test_the_first_report_is_written_at_once_and_the_last_of_many_in_time():
-    async def story(office, job):
+    async def test(office, job):
         for percent in range(10, 20):
-            office.records.note(job, progress(percent))
+            office.records.enqueue(job, progress(percent))
             await asyncio.sleep(0.5)
             job = office.jobs.get(KEY)
         assert (await office.status()).progress.percent == 10
@@ -143,103 +143,103 @@ def test_the_first_report_is_written_at_once_and_the_last_of_many_in_time():
         assert (await office.status()).progress.percent == 19
         assert office.line.patches == 2
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_checkpoint_is_written_when_its_sender_is_answered():
-    async def story(office, job):
-        office.records.note(job, progress(10))
+    async def test(office, job):
+        office.records.enqueue(job, progress(10))
         await asyncio.sleep(1)
-        office.records.note(office.jobs.get(KEY), progress(11))
+        office.records.enqueue(office.jobs.get(KEY), progress(11))
         began = office.now()
         await office.records.write(office.jobs.get(KEY), checkpoint(120))
         assert (office.now() - began).total_seconds() < 1
         status = await office.status()
         assert (status.checkpoint.step, status.progress.percent) == (120, 11), "what waited goes with it"
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_checkpoint_without_a_step_has_not_the_step_of_another():
-    async def story(office, job):
+    async def test(office, job):
         await office.records.write(job, checkpoint(120, ago(60)))
         await office.records.write(office.jobs.get(KEY), checkpoint(None))
         assert (await office.status()).checkpoint == checkpoint(None).checkpoint
 
-    play(story)
+    run_virtual(test)
 
 
 def test_what_others_wrote_meanwhile_stays():
-    async def story(office, job):
+    async def test(office, job):
         await office.elsewhere({"phase": "Running", "progress": {"epoch": 4}})
         await office.records.write(job, checkpoint(1))
         status = await office.status()
         assert (status.phase, status.progress.epoch, status.checkpoint.step) == ("Running", 4, 1)
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_write_whose_answer_was_lost_is_tried_again():
-    async def story(office, job):
+    async def test(office, job):
         await office.records.write(job, checkpoint(1))
         assert (await office.status()).checkpoint.step == 1
 
-    play(story, lost=2)
+    run_virtual(test, lost=2)
 
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_who_reports_for_a_job_that_is_gone_hears_of_it(is_known):
-    async def story(office, job):
+    async def test(office, job):
         await Client(office.api).delete(RESOURCE, job, TrainingJob)
         if is_known:
-            office.jobs.ended(job)
-        with pytest.raises(Lost):
+            office.jobs.mark_deleted(job)
+        with pytest.raises(JobGone):
             await office.records.write(job, checkpoint(1))
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_job_of_the_same_name_hears_nothing_of_the_one_before():
-    async def story(office, job):
+    async def test(office, job):
         await office.records.write(job, checkpoint(1))
         await Client(office.api).delete(RESOURCE, job, TrainingJob)
-        office.jobs.ended(job)
-        office.records.note(job, progress(50))
+        office.jobs.mark_deleted(job)
+        office.records.enqueue(job, progress(50))
         new = await office.open()
         await office.records.write(new, checkpoint(2))
         assert (await office.status()).progress is None
 
-    play(story)
+    run_virtual(test)
 
 
 def test_what_the_server_never_takes_stands_in_nobodys_way():
-    async def story(office, job):
+    async def test(office, job):
         office.line.refused = 1
-        with pytest.raises(Unusable, match="rejects this report: too long"):
+        with pytest.raises(InvalidReport, match="rejects this report: too long"):
             await office.records.write(job, checkpoint(1))
-        await office.records.settled(KEY)
+        await office.records.wait_flushed(KEY)
         await office.records.write(job, checkpoint(2))
         assert (await office.status()).checkpoint.step == 2
 
-    play(story)
+    run_virtual(test)
 
 
 def test_a_process_that_ends_writes_the_last_word_first():
-    async def story(office, job):
-        office.records.note(job, progress(10))
+    async def test(office, job):
+        office.records.enqueue(job, progress(10))
         await asyncio.sleep(1)
-        office.records.note(office.jobs.get(KEY), progress(99))
+        office.records.enqueue(office.jobs.get(KEY), progress(99))
         await office.records.flush()
         assert (await office.status()).progress.percent == 99
 
-    play(story)
+    run_virtual(test)
 
 
 def test_who_waits_for_a_job_of_which_nothing_is_left_to_write_does_not_wait():
-    async def story(office, job):
-        await office.records.settled(KEY)
-        office.records.note(job, checkpoint(1))
-        await office.records.settled(KEY)
+    async def test(office, job):
+        await office.records.wait_flushed(KEY)
+        office.records.enqueue(job, checkpoint(1))
+        await office.records.wait_flushed(KEY)
         assert (await office.status()).checkpoint.step == 1
 
-    play(story)
+    run_virtual(test)

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from skysail.kinds.training.scheduling import GANGS
-from skysail.kinds.training.scheduling.gang_scheduler import Facts, Placement, fits, manifest
+from skysail.kinds.training.scheduling import SCHEDULERS
+from skysail.kinds.training.scheduling.gang_scheduler import PodPlacement, SchedulingFacts, fits, manifest
 from skysail.kinds.training.scheduling.kueue import Workload
 from skysail.kube.client.client import Client
 from tests.unit.kinds.training.builders import CHIEF, NOW, ago, job
 from tests.unit.kinds.training.test_reconciler import Server
 
-KUEUE = GANGS["kueue"]
+KUEUE = SCHEDULERS["kueue"]
 QUEUED = {"scheduling": {"gang": "kueue", "queue": "team"}}
-SPOT = Facts(flavors={"spot": Placement(node_selector={"pool": "spot"}, tolerations=({"key": "spot"},))})
+SPOT = SchedulingFacts(flavors={"spot": PodPlacement(node_selector={"pool": "spot"}, tolerations=({"key": "spot"},))})
 RESERVED = ("QuotaReserved", "True", "QuotaReserved", "")
 ADMITTED = ("Admitted", "True", "Admitted", "")
 EVICTED = ("Evicted", "True", "Preempted", "to make room")
@@ -43,12 +43,12 @@ def told(action: Any) -> dict[str, tuple[str, str]]:
 
 
 def digest(**spec: Any) -> str:
-    annotations: dict[str, str] = manifest(KUEUE, job(**spec), Facts())["metadata"]["annotations"]
-    return annotations["skysail.dev/gang-spec"]
+    annotations: dict[str, str] = manifest(KUEUE, job(**spec), SchedulingFacts())["metadata"]["annotations"]
+    return annotations["skysail.dev/gang-spec-hash"]
 
 
 def test_a_workload_has_a_pod_set_for_each_role():
-    asked = KUEUE.spec(job(**QUEUED, **CHIEF, gpuPerWorker=2), Facts())
+    asked = KUEUE.spec(job(**QUEUED, **CHIEF, gpuPerWorker=2), SchedulingFacts())
     assert [(row["name"], row["count"]) for row in asked["podSets"]] == [("chief", 1), ("worker", 2), ("ps", 1)]
     container = asked["podSets"][1]["template"]["spec"]["containers"][0]
     assert container["resources"]["requests"] == {"nvidia.com/gpu": "2"}
@@ -56,15 +56,15 @@ def test_a_workload_has_a_pod_set_for_each_role():
 
 
 def test_without_a_queue_it_is_the_one_called_default():
-    assert KUEUE.spec(job(scheduling={"gang": "kueue"}), Facts())["queueName"] == "default"
+    assert KUEUE.spec(job(scheduling={"gang": "kueue"}), SchedulingFacts())["queueName"] == "default"
 
 
 def test_a_priority_is_told_as_class_and_value_where_the_class_exists():
     high = job(scheduling={"gang": "kueue", "priorityClass": "high"})
-    asked = KUEUE.spec(high, Facts(priority=1000))
+    asked = KUEUE.spec(high, SchedulingFacts(priority=1000))
     reference = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "high"}
     assert (asked["priorityClassRef"], asked["priority"]) == (reference, 1000)
-    assert "priorityClassRef" not in KUEUE.spec(high, Facts())
+    assert "priorityClassRef" not in KUEUE.spec(high, SchedulingFacts())
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_a_workload_is_another_one_only_where_its_quota_is(change: dict[str, Any
 
 
 def test_a_workload_that_was_made_for_something_else_does_not_fit():
-    wanted = manifest(KUEUE, job(**QUEUED), Facts())
+    wanted = manifest(KUEUE, job(**QUEUED), SchedulingFacts())
     made = msgspec.convert({"metadata": wanted["metadata"]}, Workload)
     assert fits(made, wanted)
-    assert not fits(made, manifest(KUEUE, job(**QUEUED, gpuPerWorker=4), Facts()))
+    assert not fits(made, manifest(KUEUE, job(**QUEUED, gpuPerWorker=4), SchedulingFacts()))
     assert not fits(workload(), wanted)
 
 
@@ -112,11 +112,11 @@ def test_a_workload_that_was_made_for_something_else_does_not_fit():
     ],
 )
 def test_what_a_job_waits_for_is_said_in_the_words_of_kueue(found: Workload, said: str):
-    assert said in (KUEUE.waits(found, SPOT) or "")
+    assert said in (KUEUE.pending_reason(found, SPOT) or "")
 
 
 def test_an_admitted_job_waits_for_nothing():
-    assert KUEUE.waits(workload(RESERVED, ADMITTED, admission=assigned("spot")), SPOT) is None
+    assert KUEUE.pending_reason(workload(RESERVED, ADMITTED, admission=assigned("spot")), SPOT) is None
 
 
 def test_pods_are_placed_by_flavors_and_admission_checks():
@@ -125,11 +125,11 @@ def test_pods_are_placed_by_flavors_and_admission_checks():
         admission=assigned("spot", "spot"),
         admissionChecks=[{"name": "provision", "podSetUpdates": [update, {**update, "name": "ps"}]}],
     )
-    placement = KUEUE.placement(found, SPOT, "worker")
-    assert placement.node_selector == {"pool": "spot", "rack": "7"}
-    assert placement.tolerations == ({"key": "spot"},)
-    assert (placement.annotations, placement.labels) == ({"request": "1"}, {"a": "b"})
-    assert KUEUE.placement(found, SPOT, "chief") == Placement(
+    pod_placement = KUEUE.placement(found, SPOT, "worker")
+    assert pod_placement.node_selector == {"pool": "spot", "rack": "7"}
+    assert pod_placement.tolerations == ({"key": "spot"},)
+    assert (pod_placement.annotations, pod_placement.labels) == ({"request": "1"}, {"a": "b"})
+    assert KUEUE.placement(found, SPOT, "chief") == PodPlacement(
         labels={}, annotations={}, node_selector={}, tolerations=()
     )
 
@@ -145,7 +145,7 @@ def test_pods_are_placed_by_flavors_and_admission_checks():
     ],
 )
 def test_pods_have_to_go_when_kueue_takes_their_place_back(found: Workload | None, said: str | None):
-    why = KUEUE.revoked(found)
+    why = KUEUE.eviction_reason(found)
     assert why == said or (said is not None and said in (why or ""))
 
 
@@ -162,7 +162,7 @@ def test_pods_have_to_go_when_kueue_takes_their_place_back(found: Workload | Non
     ],
 )
 def test_quota_is_given_back_once_and_only_after_an_eviction(found: Workload, requeued: tuple[str, str] | None):
-    action = KUEUE.release(found, NOW)
+    action = KUEUE.confirm_release(found, NOW)
     if requeued is None:
         assert action is None
         return
@@ -172,7 +172,7 @@ def test_quota_is_given_back_once_and_only_after_an_eviction(found: Workload, re
 
 
 def test_pods_that_were_ready_are_not_when_the_quota_is_given_back():
-    assert told(KUEUE.release(workload(RESERVED, ADMITTED, EVICTED, READY), NOW))["PodsReady"][0] == "False"
+    assert told(KUEUE.confirm_release(workload(RESERVED, ADMITTED, EVICTED, READY), NOW))["PodsReady"][0] == "False"
 
 
 @pytest.mark.parametrize(
@@ -190,12 +190,12 @@ def test_kueue_is_told_when_all_pods_run_and_when_they_do_not(
     all_run: bool,  # noqa: FBT001
     said: tuple[str, str] | None,
 ):
-    action = KUEUE.ready(found, NOW, all_run=all_run)
+    action = KUEUE.report_ready(found, NOW, all_run=all_run)
     assert (None if action is None else told(action)["PodsReady"]) == said
 
 
 def test_conditions_of_others_stay_as_they_were():
-    kept = KUEUE.ready(workload(RESERVED, ADMITTED), NOW, all_run=True).fields["conditions"][:2]
+    kept = KUEUE.report_ready(workload(RESERVED, ADMITTED), NOW, all_run=True).fields["conditions"][:2]
     assert kept == [
         {
             "type": type_,
@@ -211,15 +211,15 @@ def test_conditions_of_others_stay_as_they_were():
 
 
 def test_a_workload_is_finished_once():
-    assert told(KUEUE.over(workload(ADMITTED), NOW, "Failed")) == {
+    assert told(KUEUE.finish(workload(ADMITTED), NOW, "Failed")) == {
         "Admitted": ("True", "Admitted"),
         "Finished": ("True", "Failed"),
     }
-    assert KUEUE.over(workload(("Finished", "True", "Failed", "")), NOW, "Failed") is None
+    assert KUEUE.finish(workload(("Finished", "True", "Failed", "")), NOW, "Failed") is None
 
 
 def test_pods_that_did_their_work_were_ready_although_nobody_saw_it():
-    rows = told(KUEUE.over(workload(ADMITTED), NOW, "Succeeded"))
+    rows = told(KUEUE.finish(workload(ADMITTED), NOW, "Succeeded"))
     assert (rows["PodsReady"], rows["Finished"]) == (("True", "Started"), ("True", "Succeeded"))
 
 
@@ -232,5 +232,7 @@ async def test_what_a_workload_refers_to_is_read_and_what_is_missing_left_out():
         }
     )
     high = job(scheduling={"gang": "kueue", "priorityClass": "high"})
-    facts = await KUEUE.facts(Client(server), high, workload(admission=assigned("spot", "gone")))
-    assert facts == Facts(priority=7, flavors={"spot": Placement(node_selector={"pool": "spot"})})
+    scheduling_facts = await KUEUE.facts(Client(server), high, workload(admission=assigned("spot", "gone")))
+    assert scheduling_facts == SchedulingFacts(
+        priority=7, flavors={"spot": PodPlacement(node_selector={"pool": "spot"})}
+    )

@@ -10,7 +10,7 @@ import pytest
 from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kinds.training.reconciler import Caches
 from skysail.kinds.training.scheduling.kueue import WORKLOAD, Workload
-from skysail.kinds.training.scheduling.observer import Sight
+from skysail.kinds.training.scheduling.observer import GangObserver
 from skysail.kube.client.client import Client
 from tests.unit.kinds.training.builders import job
 from tests.unit.kinds.training.samples import UID
@@ -30,12 +30,12 @@ def workload(owner: str = UID, *conditions: dict[str, str]) -> dict[str, Any]:
     return {"metadata": owned, "status": {"conditions": list(conditions)}}
 
 
-def sight(*, serves: bool | None = True, listed: bool = True, **answers: Any) -> tuple[Sight, Caches, Server]:
-    caches, server = Caches.make(), Server(answers)
+def sight(*, serves: bool | None = True, listed: bool = True, **answers: Any) -> tuple[GangObserver, Caches, Server]:
+    caches, server = Caches.create(), Server(answers)
     if listed:
         for cache in caches.gangs:
             cache.synced.set()
-    return Sight(Client(server), caches.gangs, lambda _: serves), caches, server
+    return GangObserver(Client(server), caches.gangs, lambda _: serves), caches, server
 
 
 @pytest.mark.parametrize(
@@ -44,35 +44,35 @@ def sight(*, serves: bool | None = True, listed: bool = True, **answers: Any) ->
 )
 def test_a_kind_is_there_when_it_is_served_and_listed(serves: Any, listed: bool, is_served: bool | None):  # noqa: FBT001
     seen, _, _ = sight(serves=serves, listed=listed)
-    assert seen.known(job(**QUEUED)).is_served is is_served
+    assert seen.cached(job(**QUEUED)).is_served is is_served
 
 
 async def test_a_workload_that_the_cache_has_is_believed_while_an_attempt_runs():
     seen, caches, server = sight()
     caches.gangs[0].put(msgspec.convert(workload(UID, ADMITTED), Workload))
-    known = seen.known(job(**QUEUED))
-    assert await seen.closer(job(**QUEUED), known, begins=False) == known
+    gang_state = seen.cached(job(**QUEUED))
+    assert await seen.live(job(**QUEUED), gang_state, begins=False) == gang_state
     assert server.paths == []
 
 
 @pytest.mark.parametrize("begins", [True, False])
 async def test_a_workload_that_the_cache_lacks_is_looked_for(begins: bool):  # noqa: FBT001
     seen, _, _ = sight(**{PATH: workload()})
-    known = await seen.closer(job(**QUEUED), seen.known(job(**QUEUED)), begins=begins)
-    assert (known.object(WORKLOAD) is None, known.is_gone) == (False, False)
+    gang_state = await seen.live(job(**QUEUED), seen.cached(job(**QUEUED)), begins=begins)
+    assert (gang_state.object(WORKLOAD) is None, gang_state.is_gone) == (False, False)
 
 
 @pytest.mark.parametrize("answers", [{}, {PATH: workload("another")}])
 async def test_a_workload_is_gone_where_the_server_has_none_of_this_job(answers: dict[str, Any]):
     seen, _, _ = sight(**answers)
-    known = await seen.closer(job(**QUEUED), seen.known(job(**QUEUED)), begins=False)
-    assert (known.objects, known.is_gone) == ((), True)
+    gang_state = await seen.live(job(**QUEUED), seen.cached(job(**QUEUED)), begins=False)
+    assert (gang_state.objects, gang_state.is_gone) == ((), True)
 
 
 @pytest.mark.parametrize(("spec", "serves"), [({}, True), (QUEUED, False), (QUEUED, None)])
 async def test_nobody_is_asked_where_there_is_nothing_to_ask(spec: dict[str, Any], serves: bool | None):  # noqa: FBT001
     seen, _, server = sight(serves=serves)
-    await seen.closer(job(**spec), seen.known(job(**spec)), begins=True)
+    await seen.live(job(**spec), seen.cached(job(**spec)), begins=True)
     assert server.paths == []
 
 
@@ -81,8 +81,8 @@ async def test_before_an_attempt_ends_for_what_a_cache_says_the_server_is_asked(
     """The cached Workload is not admitted: an attempt that has begun would have to end."""
     seen, caches, server = sight(**answers)
     caches.gangs[0].put(msgspec.convert(workload(), Workload))
-    known = await seen.closer(job(**QUEUED), seen.known(job(**QUEUED)), begins=False)
-    assert (known.is_gone, server.paths) == (is_gone, [PATH])
+    gang_state = await seen.live(job(**QUEUED), seen.cached(job(**QUEUED)), begins=False)
+    assert (gang_state.is_gone, server.paths) == (is_gone, [PATH])
 
 
 async def test_what_the_server_answered_is_known_to_the_next_plan():
@@ -90,8 +90,8 @@ async def test_what_the_server_answered_is_known_to_the_next_plan():
     newer["metadata"] |= {"resourceVersion": "6", "labels": {"trainingjob.ml.example.com/uid": UID}}
     seen, caches, server = sight(**{PATH: newer})
     caches.gangs[0].put(msgspec.convert(workload(), Workload))
-    await seen.closer(job(**QUEUED), seen.known(job(**QUEUED)), begins=True)
+    await seen.live(job(**QUEUED), seen.cached(job(**QUEUED)), begins=True)
     assert [each.metadata.resource_version for each in caches.gangs[0].all()] == ["6"]
     server.answers.clear()
-    await seen.closer(job(**QUEUED), seen.known(job(**QUEUED)), begins=True)
+    await seen.live(job(**QUEUED), seen.cached(job(**QUEUED)), begins=True)
     assert caches.gangs[0].all() == []

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from skysail.core.actions import Delete
-from skysail.kinds.training.scheduling import GANGS
-from skysail.kinds.training.scheduling.gang_scheduler import Facts
+from skysail.kinds.training.scheduling import SCHEDULERS
+from skysail.kinds.training.scheduling.gang_scheduler import SchedulingFacts
 from skysail.kinds.training.scheduling.volcano import POD_GROUP, PodGroup
 from tests.unit.kinds.training.builders import CHIEF, NOW, job
 
-VOLCANO = GANGS["volcano"]
+VOLCANO = SCHEDULERS["volcano"]
 GROUPED = {"scheduling": {"gang": "volcano"}}
 
 
@@ -43,13 +43,13 @@ def group(**status: Any) -> PodGroup:
     ],
 )
 def test_a_pod_group_asks_for_the_fewest_pods_to_begin_with(spec: dict[str, Any], asked: dict[str, Any]):
-    assert VOLCANO.spec(job(**spec), Facts()) == asked
+    assert VOLCANO.spec(job(**spec), SchedulingFacts()) == asked
 
 
 def test_pods_name_their_group_and_leave_their_place_to_volcano():
-    placement = VOLCANO.placement(group(), Facts(), "worker")
-    assert placement.annotations == {"scheduling.k8s.io/group-name": "mnist-gang"}
-    assert placement.scheduler == "volcano"
+    pod_placement = VOLCANO.placement(group(), SchedulingFacts(), "worker")
+    assert pod_placement.annotations == {"scheduling.k8s.io/group-name": "mnist-gang"}
+    assert pod_placement.scheduler == "volcano"
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_pods_name_their_group_and_leave_their_place_to_volcano():
     ],
 )
 def test_why_pods_wait_is_said_in_the_words_of_volcano(status: dict[str, Any], said: str | None):
-    assert VOLCANO.complaint(group(**status)) == said
+    assert VOLCANO.pods_pending_reason(group(**status)) == said
 
 
 def test_running_pods_go_on_without_their_group_and_the_group_goes_with_its_job():
-    assert VOLCANO.revoked(None) is None
-    assert VOLCANO.over(group(), NOW, "Failed") == Delete(POD_GROUP, group())
+    assert VOLCANO.eviction_reason(None) is None
+    assert VOLCANO.finish(group(), NOW, "Failed") == Delete(POD_GROUP, group())

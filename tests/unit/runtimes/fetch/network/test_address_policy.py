@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.runtimes.fetch.network.address_policy import SCHEMES, forbidden, is_public, objection
+from skysail.runtimes.fetch.network.address_policy import SCHEMES, deny_reason, is_public, validate_uri
 
 _REFUSED = (
     """
@@ -159,7 +159,7 @@ _TAKEN = (
 
 @pytest.mark.parametrize("uri", _REFUSED)
 def test_forms_that_lead_inside_are_refused(uri):
-    sentence = objection(uri, ())
+    sentence = validate_uri(uri, ())
 
     assert sentence is not None
     assert sentence.endswith(".")
@@ -167,7 +167,7 @@ def test_forms_that_lead_inside_are_refused(uri):
 
 @pytest.mark.parametrize("uri", _TAKEN)
 def test_forms_that_lead_outside_are_taken(uri):
-    assert objection(uri, ()) is None
+    assert validate_uri(uri, ()) is None
 
 
 def test_there_are_at_least_forty_forms():
@@ -178,7 +178,7 @@ def test_there_are_at_least_forty_forms():
     "uri", ["https://me:hunter2@example.com/x", "https://me:hunter2/x", "me:hunter2@example.com/x"]
 )
 def test_passwords_in_an_address_are_not_repeated(uri):
-    sentence = objection(uri, ())
+    sentence = validate_uri(uri, ())
 
     assert sentence is not None
     assert "hunter2" not in sentence
@@ -199,8 +199,8 @@ def test_passwords_in_an_address_are_not_repeated(uri):
     ],
 )
 def test_what_is_allowed_is_open(uri, allowed):
-    assert objection(uri, ()) is not None
-    assert objection(uri, (allowed,)) is None
+    assert validate_uri(uri, ()) is not None
+    assert validate_uri(uri, (allowed,)) is None
 
 
 @pytest.mark.parametrize(
@@ -220,28 +220,28 @@ def test_what_is_allowed_is_open(uri, allowed):
     ],
 )
 def test_what_is_allowed_opens_nothing_else(uri, allowed):
-    assert objection(uri, (allowed,)) is not None
+    assert validate_uri(uri, (allowed,)) is not None
 
 
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "169.254.169.254", "10.0.0.1", "::1", "fe80::1%eth0", "::ffff:10.0.0.1"]
 )
 def test_a_public_name_does_not_open_what_it_is_pointed_at(address):
-    assert forbidden(address, "models.example.com", ()) is not None
+    assert deny_reason(address, "models.example.com", ()) is not None
 
 
 def test_a_name_that_is_allowed_opens_private_addresses_behind_it_and_nothing_else():
     allowed = ("*.storage.svc",)
 
-    assert forbidden("10.96.0.7", "minio.storage.svc", allowed) is None
-    assert forbidden("10.96.0.7", "other.example.com", allowed) is not None
-    assert forbidden("127.0.0.1", "minio.storage.svc", allowed) is not None
-    assert forbidden("169.254.169.254", "minio.storage.svc", allowed) is not None
+    assert deny_reason("10.96.0.7", "minio.storage.svc", allowed) is None
+    assert deny_reason("10.96.0.7", "other.example.com", allowed) is not None
+    assert deny_reason("127.0.0.1", "minio.storage.svc", allowed) is not None
+    assert deny_reason("169.254.169.254", "minio.storage.svc", allowed) is not None
 
 
 @given(st.text(max_size=60), st.sampled_from(["", *(f"{scheme}://" for scheme in SCHEMES)]))
 def test_no_text_makes_it_fail(text, scheme):
-    sentence = objection(scheme + text, ())
+    sentence = validate_uri(scheme + text, ())
 
     assert sentence is None or sentence.endswith(".")
 
@@ -257,12 +257,12 @@ def test_what_this_python_calls_private_is_not_public():
 @pytest.mark.parametrize("opened", ["2001::/16", "2000::/3", "::/0"])
 def test_a_network_that_is_allowed_does_not_open_what_is_embedded_in_it(opened):
     for address in ("2001:0:7f00:1:0:0:5601:5601", "2002:a9fe:a9fe::1", "2606:4700::5efe:10.0.0.1"):
-        assert forbidden(address, "", (opened,)) is not None
+        assert deny_reason(address, "", (opened,)) is not None
 
 
 @given(st.ip_addresses(v=4))
 def test_all_ways_to_wrap_an_address_are_judged_like_itself(address):
-    plain = forbidden(str(address), "", ()) is not None
+    plain = deny_reason(str(address), "", ()) is not None
     wrapped = [f"::ffff:{address}", f"64:ff9b::{address}"]
 
-    assert [forbidden(form, "", ()) is not None for form in wrapped] == [plain, plain]
+    assert [deny_reason(form, "", ()) is not None for form in wrapped] == [plain, plain]

@@ -6,9 +6,9 @@ import asyncio
 
 from aiohttp import ClientSession
 
-from skysail.runtimes.fetch.network.egress_proxy import Gate
-from skysail.runtimes.fetch.network.proxy_env import Proxies
-from skysail.runtimes.fetch.network.resolver import Guard
+from skysail.runtimes.fetch.network.egress_proxy import EgressProxy
+from skysail.runtimes.fetch.network.proxy_env import ProxyEnv
+from skysail.runtimes.fetch.network.resolver import AddressGuard
 from tests.support.model_sources import Files, serving
 
 
@@ -17,24 +17,28 @@ async def test_plain_requests_pass_to_what_is_open():
     files.files["/a"] = b"x" * 300_000
     async with (
         serving(files) as url,
-        Gate(Guard(("127.0.0.1",)), Proxies({})) as gate,
+        EgressProxy(AddressGuard(("127.0.0.1",)), ProxyEnv({})) as egress_proxy,
         ClientSession() as session,
-        session.get(f"{url}/a", proxy=gate.url) as answer,
+        session.get(f"{url}/a", proxy=egress_proxy.url) as answer,
     ):
         assert await answer.read() == files.files["/a"]
 
-    assert gate.failure is None
+    assert egress_proxy.failure is None
 
 
 async def test_what_is_closed_is_refused_and_said():
     files = Files()
-    async with serving(files) as url, Gate(Guard(()), Proxies({})) as gate, ClientSession() as session:
-        async with session.get(f"{url}/a", proxy=gate.url) as answer:
+    async with (
+        serving(files) as url,
+        EgressProxy(AddressGuard(()), ProxyEnv({})) as egress_proxy,
+        ClientSession() as session,
+    ):
+        async with session.get(f"{url}/a", proxy=egress_proxy.url) as answer:
             assert answer.status == 403
-        assert gate.failure is not None
-        assert gate.failure.reason == "AddressForbidden"
-        gate.forget()
-        assert gate.failure is None
+        assert egress_proxy.failure is not None
+        assert egress_proxy.failure.reason == "AddressForbidden"
+        egress_proxy.forget()
+        assert egress_proxy.failure is None
 
     assert files.requests == []
 
@@ -54,9 +58,9 @@ async def test_a_proxy_of_the_cluster_hears_the_request_as_it_came_and_its_passw
     server = await asyncio.start_server(proxy, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        ways = Proxies({"https": f"http://me:pass%21@127.0.0.1:{port}"})
-        async with Gate(Guard((), lookup), ways) as gate:
-            host, _, gate_port = gate.url.removeprefix("http://").partition(":")
+        ways = ProxyEnv({"https": f"http://me:pass%21@127.0.0.1:{port}"})
+        async with EgressProxy(AddressGuard((), lookup), ways) as egress_proxy:
+            host, _, gate_port = egress_proxy.url.removeprefix("http://").partition(":")
             reader, writer = await asyncio.open_connection(host, int(gate_port))
             writer.write(b"CONNECT models.example.com:443 HTTP/1.1\r\nHost: models.example.com:443\r\n\r\n")
             await reader.readuntil(b"\r\n\r\n")
@@ -70,8 +74,8 @@ async def test_a_proxy_of_the_cluster_hears_the_request_as_it_came_and_its_passw
 
 
 async def test_what_is_no_request_is_hung_up_on():
-    async with Gate(Guard(()), Proxies({})) as gate:
-        host, _, port = gate.url.removeprefix("http://").partition(":")
+    async with EgressProxy(AddressGuard(()), ProxyEnv({})) as egress_proxy:
+        host, _, port = egress_proxy.url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"\x16\x03\x01 hello\r\n\r\n")
 

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from skysail.runtimes.fetch.errors import MayPass, NotAllowed
+from skysail.runtimes.fetch.errors import AccessDenied, TransientError
 from tests.support.model_sources import Bucket, Files, Hub, Registry, serving
 from tests.unit.runtimes.fetch.harness import content, fetch
 
@@ -81,7 +81,7 @@ async def test_an_authority_of_the_secret_is_believed_and_no_other(tmp_path: Pat
     async with serving(server, tls=tls) as url:
         uri = form.format(host=url.removeprefix("https://"))
         secrets = {key: url} if key else {}
-        with pytest.raises(MayPass) as raised:
+        with pytest.raises(TransientError) as raised:
             await fetch(uri, tmp_path / "m", secrets=secrets)
         await fetch(uri, tmp_path / "m", secrets={**secrets, "CA_CERTIFICATE": certificate[0].decode()})
 
@@ -95,7 +95,7 @@ async def test_encrypted_or_not_what_is_inside_is_refused(tmp_path: Path, kind, 
     async with serving(server, tls=tls) as url:
         uri = form.format(host=url.removeprefix("https://"))
         secrets = {"CA_CERTIFICATE": certificate[0].decode(), **({key: url} if key else {})}
-        with pytest.raises(NotAllowed) as raised:
+        with pytest.raises(AccessDenied) as raised:
             await fetch(uri, tmp_path / "m", secrets=secrets, allowed=())
 
     assert raised.value.reason == "AddressForbidden"
@@ -107,7 +107,7 @@ async def test_the_password_of_an_encrypted_registry_is_never_told_in_the_clear(
     async with serving(registry, tls=tls) as url, serving(listener) as clear:
         registry.realm = f"{clear}/token"
         keys = {"OCI_USERNAME": "me", "OCI_PASSWORD": "hunter2", "CA_CERTIFICATE": certificate[0].decode()}
-        with pytest.raises(NotAllowed) as raised:
+        with pytest.raises(AccessDenied) as raised:
             await fetch(f"oci://{url.removeprefix('https://')}/org/iris:v1", tmp_path / "m", secrets=keys)
 
     assert raised.value.reason == "AddressForbidden"
@@ -115,7 +115,7 @@ async def test_the_password_of_an_encrypted_registry_is_never_told_in_the_clear(
 
 
 async def test_what_is_no_certificate_is_told(tmp_path: Path):
-    with pytest.raises(NotAllowed) as raised:
+    with pytest.raises(AccessDenied) as raised:
         await fetch("https://example.com/iris.onnx", tmp_path / "m", secrets={"CA_CERTIFICATE": "hunter2"})
 
     assert "CA_CERTIFICATE" in str(raised.value)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skysail.runtimes.fetch.errors import MayPass, WrongContent
+from skysail.runtimes.fetch.errors import InvalidContent, TransientError
 from tests.support.model_sources import Bucket, Files, serving, tar_of
 from tests.unit.runtimes.fetch.harness import content, fetch, names
 
@@ -79,7 +79,7 @@ async def test_a_volume_without_room_is_told_before_anything_comes(tmp_path: Pat
     usage = namedtuple("usage", "total used free")  # noqa: PYI024  # as the standard library has it
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10_000, 7_100, 2_900))
     async with serving(bucket) as url:
-        with pytest.raises(WrongContent) as raised:
+        with pytest.raises(InvalidContent) as raised:
             await fetch("s3://models/iris/", tmp_path / "m", secrets={"AWS_ENDPOINT_URL": url})
 
     assert raised.value.reason == "TooLarge"
@@ -120,7 +120,7 @@ async def test_the_disk_of_a_node_is_not_filled(tmp_path: Path, monkeypatch, siz
         if is_fetched:
             await fetch(f"{url}/a.onnx", tmp_path / "m", on_node=on_node)
             return
-        with pytest.raises(WrongContent) as raised:
+        with pytest.raises(InvalidContent) as raised:
             await fetch(f"{url}/a.onnx", tmp_path / "m", on_node=on_node)
 
     assert raised.value.reason == "TooLarge"
@@ -133,7 +133,7 @@ async def test_the_disk_of_a_node_that_others_fill_meanwhile_is_left_to_them(tmp
     files.files = {name: tar_of({f"{number}.onnx": b"model" for number in range(30)})}
     monkeypatch.setattr(shutil, "disk_usage", Disk(10**6, others).usage)
     async with serving(files) as url:
-        with pytest.raises(WrongContent, match=r"^The disk of the node has no space left .*: use a node"):
+        with pytest.raises(InvalidContent, match=r"^The disk of the node has no space left .*: use a node"):
             await fetch(f"{url}{name}", tmp_path / "m", on_node=True)
     assert names(tmp_path) == [], "it is given back"
 
@@ -160,7 +160,7 @@ async def test_a_volume_that_fails_may_pass_and_the_next_try_ends_well(tmp_path:
     async with serving(files) as url:
         with monkeypatch.context() as patch:
             patch.setattr(os, effect, fails)
-            with pytest.raises(MayPass, match=os.strerror(number)) as raised:
+            with pytest.raises(TransientError, match=os.strerror(number)) as raised:
                 await fetch(f"{url}/iris.tar.gz", tmp_path / "m")
         await fetch(f"{url}/iris.tar.gz", tmp_path / "m")
 

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from skysail.runtimes.fetch.errors import MayPass
+from skysail.runtimes.fetch.errors import TransientError
 from skysail.runtimes.fetch.transfer.progress import Progress, in_units
-from skysail.runtimes.fetch.transfer.retry import Patience
+from skysail.runtimes.fetch.transfer.retry import RetryPolicy
 
 
 class _Clock:
@@ -58,16 +58,16 @@ def test_without_a_total_nothing_is_guessed():
 
 async def test_failures_in_a_row_are_borne_for_so_long_and_no_longer():
     clock = _Clock()
-    patience = Patience(seconds=20, clock=clock, sleep=clock.sleep, rng=random.Random(1))
+    retry = RetryPolicy(seconds=20, clock=clock, sleep=clock.sleep, rng=random.Random(1))
     tries = 0
 
     async def fail():
         nonlocal tries
         tries += 1
-        raise MayPass("ServerError", f"Try {tries}.")
+        raise TransientError("ServerError", f"Try {tries}.")
 
-    with pytest.raises(MayPass) as raised:
-        await patience.insist(fail)
+    with pytest.raises(TransientError) as raised:
+        await retry.run(fail)
 
     assert str(raised.value) == f"Try {tries}."
     assert 5 <= tries <= 12
@@ -76,9 +76,9 @@ async def test_failures_in_a_row_are_borne_for_so_long_and_no_longer():
 
 async def test_what_goes_forward_is_borne_for_ever():
     clock = _Clock()
-    patience = Patience(seconds=20, clock=clock, sleep=clock.sleep, rng=random.Random(1))
+    retry = RetryPolicy(seconds=20, clock=clock, sleep=clock.sleep, rng=random.Random(1))
     for _ in range(100):
-        await patience.bear(MayPass("ServerError", "No."))
-        patience.went_forward()
+        await retry.wait(TransientError("ServerError", "No."))
+        retry.reset()
 
     assert clock.now > 20

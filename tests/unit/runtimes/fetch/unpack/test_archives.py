@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from skysail.runtimes.fetch.errors import WrongContent
+from skysail.runtimes.fetch.errors import InvalidContent
 from skysail.runtimes.fetch.unpack import archives, oci_layers
 from tests.support.model_sources import tar_of
 from tests.unit.runtimes.fetch.harness import content
@@ -129,7 +129,7 @@ def test_models_that_are_zip_files_themselves_are_no_archives(tmp_path: Path, na
     ],
 )
 def test_what_leads_out_or_is_no_file_or_is_damaged_is_refused(tmp_path: Path, body):
-    with pytest.raises(WrongContent):
+    with pytest.raises(InvalidContent):
         _unpack(tmp_path, "m.tar.gz", body)
 
     assert not (tmp_path / "evil").exists()
@@ -147,7 +147,7 @@ def test_what_leads_out_or_is_no_file_or_is_damaged_is_refused(tmp_path: Path, b
     ],
 )
 def test_zip_files_are_held_to_the_same(tmp_path: Path, body):
-    with pytest.raises(WrongContent):
+    with pytest.raises(InvalidContent):
         _unpack(tmp_path, "m.zip", body)
 
     assert not (tmp_path / "evil").exists()
@@ -196,13 +196,13 @@ def test_a_name_that_is_a_file_and_a_folder_is_told_with_the_fix(tmp_path: Path,
     (tmp_path / name).write_bytes(body)
     into = tmp_path / "into"
     unpack = oci_layers.unpack([tmp_path / name], into, limit=9) if kind == "layer" else None
-    with pytest.raises(WrongContent, match=f"^{name} has '{both}' both as a file and as a folder: rename one"):
+    with pytest.raises(InvalidContent, match=f"^{name} has '{both}' both as a file and as a folder: rename one"):
         list(unpack or archives.unpack(tmp_path / name, into, limit=9))
 
 
 def test_a_volume_that_ignores_case_is_told_of_as_well(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(archives, "below", lambda into, name: into / name.lower())
-    with pytest.raises(WrongContent, match=r"has 'a' both as a file and as a folder"):
+    with pytest.raises(InvalidContent, match=r"has 'a' both as a file and as a folder"):
         _unpack(tmp_path, "m.tar", _tar_in_order(("A", "a/b")))
 
 
@@ -211,13 +211,13 @@ def test_a_volume_that_ignores_case_is_told_of_as_well(tmp_path: Path, monkeypat
 def test_a_link_that_others_are_below_is_refused_as_a_link(tmp_path: Path, kind, is_first):
     link = _special(kind, "a", "..")
     body = tar_of({"x": b""} if is_first else {"a/b": b"x"}, members=[link, tarfile.TarInfo("a/b")])
-    with pytest.raises(WrongContent, match="'a', a link or a device"):
+    with pytest.raises(InvalidContent, match="'a', a link or a device"):
         _unpack(tmp_path, "m.tar.gz", body)
 
 
 @pytest.mark.parametrize("part", ["x" * 256, "ä" * 128])
 def test_names_that_no_file_system_takes_are_refused(tmp_path: Path, part):
-    with pytest.raises(WrongContent, match="invalid name"):
+    with pytest.raises(InvalidContent, match="invalid name"):
         _unpack(tmp_path, "m.tar.gz", tar_of({f"a/{part}/b": b"x"}))
 
 
@@ -250,9 +250,9 @@ def test_a_later_layer_replaces_files_by_folders_and_folders_by_files(tmp_path: 
 @pytest.mark.parametrize("body", _DAMAGED.values(), ids=_DAMAGED)
 def test_what_begins_like_an_archive_and_is_damaged_is_told_with_the_fix(tmp_path: Path, body):
     (tmp_path / "model").write_bytes(body)
-    with pytest.raises(WrongContent, match=r"^model is damaged or not an archive: upload it again"):
+    with pytest.raises(InvalidContent, match=r"^model is damaged or not an archive: upload it again"):
         archives.is_archive(tmp_path / "model")
-    with pytest.raises(WrongContent, match=r"^m\.tar is damaged or not an archive: upload it again"):
+    with pytest.raises(InvalidContent, match=r"^m\.tar is damaged or not an archive: upload it again"):
         _unpack(tmp_path, "m.tar", body)
 
 
@@ -260,9 +260,9 @@ def test_an_entry_that_leads_back_is_not_unpacked_again_and_again(tmp_path: Path
     fsyncs: list[int] = []
     monkeypatch.setattr(archives.os, "fsync", fsyncs.append)
     body = tar_of({"first": b""}, packed=False)[:512] + _resized(_PLAIN, -512)
-    with pytest.raises(WrongContent, match="damaged"):
+    with pytest.raises(InvalidContent, match="damaged"):
         _unpack(tmp_path, "m.tar", body)
-    with pytest.raises(WrongContent, match="damaged"):
+    with pytest.raises(InvalidContent, match="damaged"):
         list(oci_layers.unpack([tmp_path / "m.tar"], tmp_path / "layers", limit=2**20))
 
     assert len(fsyncs) <= 4
@@ -272,7 +272,7 @@ def test_an_entry_that_leads_back_is_not_unpacked_again_and_again(tmp_path: Path
 def test_zip_files_with_damaged_names_are_told_with_the_fix(tmp_path: Path, is_last):
     body, name = _zip_of({"häuser.txt": b"x" * 100}), "ä".encode()
     at = body.rindex(name) if is_last else body.index(name)
-    with pytest.raises(WrongContent, match="upload it again"):
+    with pytest.raises(InvalidContent, match="upload it again"):
         _unpack(tmp_path, "m.zip", body[:at] + b"\xff\xff" + body[at + 2 :])
 
 
@@ -280,7 +280,7 @@ def test_zip_files_with_damaged_offsets_are_told_with_the_fix(tmp_path: Path):
     """The place of the table is one byte too large, so that the first file is said to be before the beginning."""
     body = bytearray(_zip_of({"a": b"x"}))
     body[body.rindex(b"PK\x05\x06") + 16] += 1
-    with pytest.raises(WrongContent, match="upload it again"):
+    with pytest.raises(InvalidContent, match="upload it again"):
         _unpack(tmp_path, "m.zip", bytes(body))
 
 
@@ -303,7 +303,7 @@ def test_what_a_disk_says_is_not_said_of_the_archive(tmp_path: Path, number):
 def test_a_small_archive_of_much_is_stopped_at_the_limit(tmp_path: Path, name, pack):
     body = pack({"zeros": bytes(50_000_000)})
     assert len(body) < 100_000
-    with pytest.raises(WrongContent) as raised:
+    with pytest.raises(InvalidContent) as raised:
         _unpack(tmp_path, name, body, limit=5_000_000)
 
     assert raised.value.reason == "TooLarge"
@@ -311,8 +311,8 @@ def test_a_small_archive_of_much_is_stopped_at_the_limit(tmp_path: Path, name, p
 
 
 def test_too_many_entries_are_refused(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(archives, "_MOST_ENTRIES", 3)
-    with pytest.raises(WrongContent):
+    monkeypatch.setattr(archives, "_MAX_ENTRIES", 3)
+    with pytest.raises(InvalidContent):
         _unpack(tmp_path, "m.tar", tar_of({str(number): b"" for number in range(4)}, packed=False))
 
 
@@ -328,18 +328,18 @@ def test_what_is_removed_by_a_layer_is_in_its_folder(tmp_path: Path, name):
     other.mkdir(parents=True)
     into = other.parent / "mine"
     first = "models/a" if name.startswith("models") else "a/b/c"
-    with pytest.raises(WrongContent) as raised:
+    with pytest.raises(InvalidContent) as raised:
         list(oci_layers.unpack([_layer(tmp_path, first, name)], into, limit=2**20))
     assert raised.value.reason == "UnsupportedFormat"
     assert (other.exists(), into.exists()) == (True, True)
 
 
 def test_what_is_left_out_of_layers_is_counted_as_well(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(archives, "_MOST_ENTRIES", 10)
+    monkeypatch.setattr(archives, "_MAX_ENTRIES", 10)
     system = [f"etc/{number}" for number in range(11)]
     for names in (system, ["models/a", *system]):
         told = oci_layers.unpack([_layer(tmp_path, *names)], tmp_path / "into", limit=2**20)
-        with pytest.raises(WrongContent, match="more than 10 entries"):
+        with pytest.raises(InvalidContent, match="more than 10 entries"):
             list(told)
 
 
@@ -350,12 +350,12 @@ def test_what_is_left_out_of_layers_is_counted_as_well(tmp_path: Path, monkeypat
 )
 def test_a_layer_that_is_cut_within_a_file_is_told_with_the_fix(tmp_path: Path, body):
     (tmp_path / "layer-0000.tar").write_bytes(body)
-    with pytest.raises(WrongContent, match="upload it again"):
+    with pytest.raises(InvalidContent, match="upload it again"):
         list(oci_layers.unpack([tmp_path / "layer-0000.tar"], tmp_path / "into", limit=2**20))
 
 
 def test_a_layer_that_names_files_from_the_root_is_refused(tmp_path: Path):
-    with pytest.raises(WrongContent, match="invalid name '/etc/evil'"):
+    with pytest.raises(InvalidContent, match="invalid name '/etc/evil'"):
         list(oci_layers.unpack([_layer(tmp_path, "/etc/evil")], tmp_path / "into", limit=2**20))
 
 

@@ -13,11 +13,11 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from skysail.runtimes.model_server.http.fast_path import Lane
+from skysail.runtimes.model_server.http.fast_path import FastPathConnection
 from skysail.runtimes.model_server.lifecycle import Phase
 from tests.support.model_server import ModelServer, serving
 from tests.support.onnx_models import WIDTH, Network
-from tests.unit.runtimes.model_server.http.test_app import House, double, fail
+from tests.unit.runtimes.model_server.http.test_app import Harness, double, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ NETWORK = Network(seed=3)
 ROW = b'{"features": [[1, 2]]}'
 
 
-class Line(asyncio.Transport):
+class FakeTransport(asyncio.Transport):
     """A connection without a socket."""
 
     def __init__(self) -> None:
@@ -53,22 +53,28 @@ class Line(asyncio.Transport):
         self.paused = False
 
 
-def connected(house: House, loop: Any = None) -> tuple[Lane, Line]:
-    config = uvicorn.Config(house.app, lifespan="off", ws="none", log_config=None)
+def connected(harness: Harness, loop: Any = None) -> tuple[FastPathConnection, FakeTransport]:
+    config = uvicorn.Config(harness.app, lifespan="off", ws="none", log_config=None)
     config.load()
-    lane, line = Lane(config=config, server_state=ServerState(), app_state={}, _loop=loop), Line()
-    lane.connection_made(line)
-    return lane, line
+    fast_path_connection, fake_transport = (
+        FastPathConnection(config=config, server_state=ServerState(), app_state={}, _loop=loop),
+        FakeTransport(),
+    )
+    fast_path_connection.connection_made(fake_transport)
+    return fast_path_connection, fake_transport
 
 
-async def answered(lane: Lane, line: Line, count: int = 1) -> str:
+async def answered(fast_path_connection: FastPathConnection, fake_transport: FakeTransport, count: int = 1) -> str:
     """What was written once as many answers were."""
     async with asyncio.timeout(60):
         # Nothing else tells it: a transport has no event for what was written to it.
-        while b"".join(line.written).count(b"\r\ncontent-length: ") < count or lane.server_state.tasks:  # noqa: ASYNC110
+        while (  # noqa: ASYNC110
+            b"".join(fake_transport.written).count(b"\r\ncontent-length: ") < count
+            or fast_path_connection.server_state.tasks
+        ):
             await asyncio.sleep(0)
-    lane._unset_keepalive_if_required()
-    return b"".join(line.written).decode()
+    fast_path_connection._unset_keepalive_if_required()
+    return b"".join(fake_transport.written).decode()
 
 
 def request(path: str = "/predict", *more: str, method: str = "POST", version: str = "1.1", body: bytes = ROW) -> bytes:
@@ -94,15 +100,15 @@ CHUNKED = b"POST /predict HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b
     ],
 )
 async def test_a_plain_request_needs_no_task_and_every_other_is_answered_alike(asked, is_short):
-    house = House(double)
-    house.open()
-    lane, line = connected(house)
-    lane.data_received(asked)
-    assert (not lane.server_state.tasks) is is_short
-    told = await answered(lane, line)
+    harness = Harness(double)
+    harness.open()
+    fast_path_connection, fake_transport = connected(harness)
+    fast_path_connection.data_received(asked)
+    assert (not fast_path_connection.server_state.tasks) is is_short
+    told = await answered(fast_path_connection, fake_transport)
     assert told.endswith('{"predictions":[[2.0,4.0]]}')
-    assert (len(line.written) == 1) is is_short
-    assert line.closed == (b"close" in asked or b"HTTP/1.0" in asked)
+    assert (len(fake_transport.written) == 1) is is_short
+    assert fake_transport.closed == (b"close" in asked or b"HTTP/1.0" in asked)
     names = re.findall(r"^([a-z-]+): ", told, re.MULTILINE)
     assert set(names) - {"connection"} == {"content-type", "content-length"}
 
@@ -120,34 +126,36 @@ async def test_a_plain_request_needs_no_task_and_every_other_is_answered_alike(a
 )
 async def test_a_version_in_a_path_is_read_as_it_is_meant(version, sent, is_short):
     """`50%25` means `50%`."""
-    house = House(double, version=version)
-    house.open()
-    lane, line = connected(house)
+    harness = Harness(double, version=version)
+    harness.open()
+    fast_path_connection, fake_transport = connected(harness)
     row = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1.0, 2.0]}
-    lane.data_received(request(f"/v2/models/net/versions/{sent}/infer", body=json.dumps({"inputs": [row]}).encode()))
-    assert (not lane.server_state.tasks) is bool(is_short)
+    fast_path_connection.data_received(
+        request(f"/v2/models/net/versions/{sent}/infer", body=json.dumps({"inputs": [row]}).encode())
+    )
+    assert (not fast_path_connection.server_state.tasks) is bool(is_short)
     if is_short is None:
-        lane.shutdown()
+        fast_path_connection.shutdown()
     else:
-        assert '"data":[2.0,4.0]' in await answered(lane, line)
+        assert '"data":[2.0,4.0]' in await answered(fast_path_connection, fake_transport)
 
 
 @pytest.mark.parametrize("size", [1, 7, 60, 1000])
 async def test_a_request_may_come_in_pieces(size):
-    house = House(double)
-    house.open()
-    lane, line = connected(house)
+    harness = Harness(double)
+    harness.open()
+    fast_path_connection, fake_transport = connected(harness)
     asked = request()
     for start in range(0, len(asked), size):
-        lane.data_received(asked[start : start + size])
-    assert (await answered(lane, line)).endswith('{"predictions":[[2.0,4.0]]}')
+        fast_path_connection.data_received(asked[start : start + size])
+    assert (await answered(fast_path_connection, fake_transport)).endswith('{"predictions":[[2.0,4.0]]}')
 
 
 @pytest.mark.parametrize("size", [1, 50, 10_000])
 async def test_requests_that_come_together_are_answered_in_their_order(size):
-    house = House(double)
-    house.open()
-    lane, line = connected(house)
+    harness = Harness(double)
+    harness.open()
+    fast_path_connection, fake_transport = connected(harness)
     bodies = [b'{"features": [[%d, 0]]}' % number for number in range(4)]
     asked = [
         request(body=bodies[0]),
@@ -156,91 +164,91 @@ async def test_requests_that_come_together_are_answered_in_their_order(size):
     ]
     whole = b"".join(asked)
     for start in range(0, len(whole), size):
-        lane.data_received(whole[start : start + size])
-    told = await answered(lane, line, count=4)
+        fast_path_connection.data_received(whole[start : start + size])
+    told = await answered(fast_path_connection, fake_transport, count=4)
     assert re.findall(r"\[\[(\d)", told) == ["0", "2", "4", "6"]
 
 
 async def test_an_error_is_answered_and_the_connection_goes_on():
-    house = House(fail, worked=True)
-    house.open()
-    lane, line = connected(house)
-    lane.data_received(request(body=b"{"))
-    assert "HTTP/1.1 400 Bad Request\r\n" in await answered(lane, line)
-    lane.data_received(request())
-    assert "HTTP/1.1 500 Internal Server Error\r\n" in await answered(lane, line, count=2)
-    assert sum(house.metrics.stats().failed) == 2
+    harness = Harness(fail, worked=True)
+    harness.open()
+    fast_path_connection, fake_transport = connected(harness)
+    fast_path_connection.data_received(request(body=b"{"))
+    assert "HTTP/1.1 400 Bad Request\r\n" in await answered(fast_path_connection, fake_transport)
+    fast_path_connection.data_received(request())
+    assert "HTTP/1.1 500 Internal Server Error\r\n" in await answered(fast_path_connection, fake_transport, count=2)
+    assert sum(harness.metrics.stats().failed) == 2
 
 
 async def test_an_output_that_json_has_no_word_for_is_an_error_of_the_model_s_alone():
-    house = House(lambda arrays: [arrays[0] * 2 if arrays[0][0, 0] else arrays[0].astype(np.complex64)])
-    house.open()
-    lane, line = connected(house)
-    other, other_line = connected(house)
-    lane.data_received(request(body=b'{"features": [[0, 2]]}'))
-    assert "HTTP/1.1 400" in await answered(lane, line)
+    harness = Harness(lambda arrays: [arrays[0] * 2 if arrays[0][0, 0] else arrays[0].astype(np.complex64)])
+    harness.open()
+    fast_path_connection, fake_transport = connected(harness)
+    other, other_line = connected(harness)
+    fast_path_connection.data_received(request(body=b'{"features": [[0, 2]]}'))
+    assert "HTTP/1.1 400" in await answered(fast_path_connection, fake_transport)
     other.data_received(request())
     assert (await answered(other, other_line)).endswith('{"predictions":[[2.0,4.0]]}')
 
 
 async def test_a_body_that_is_too_long_goes_the_way_that_reads_it_on():
-    house = House(double, body_limit=10)
-    house.open()
-    lane, line = connected(house)
-    lane.data_received(request())
-    assert "HTTP/1.1 413" in await answered(lane, line)
-    assert line.closed
+    harness = Harness(double, body_limit=10)
+    harness.open()
+    fast_path_connection, fake_transport = connected(harness)
+    fast_path_connection.data_received(request())
+    assert "HTTP/1.1 413" in await answered(fast_path_connection, fake_transport)
+    assert fake_transport.closed
 
 
 async def test_who_does_not_read_is_not_answered_without_end():
-    house = House(double)
-    house.open()
-    lane, line = connected(house)
-    lane.pause_writing()
-    lane.data_received(request())
-    assert lane.server_state.tasks
-    lane.resume_writing()
-    assert (await answered(lane, line)).endswith('{"predictions":[[2.0,4.0]]}')
+    harness = Harness(double)
+    harness.open()
+    fast_path_connection, fake_transport = connected(harness)
+    fast_path_connection.pause_writing()
+    fast_path_connection.data_received(request())
+    assert fast_path_connection.server_state.tasks
+    fast_path_connection.resume_writing()
+    assert (await answered(fast_path_connection, fake_transport)).endswith('{"predictions":[[2.0,4.0]]}')
 
 
 async def test_who_has_left_is_not_answered():
-    house = House(double)
-    house.open()
-    lane, line = connected(house)
-    lane.data_received(request())
-    lane.connection_lost(None)
-    again, its_line = connected(house)
+    harness = Harness(double)
+    harness.open()
+    fast_path_connection, fake_transport = connected(harness)
+    fast_path_connection.data_received(request())
+    fast_path_connection.connection_lost(None)
+    again, its_line = connected(harness)
     again.data_received(request())
     await answered(again, its_line)
-    assert (line.written, line.closed) == ([], True)
+    assert (fake_transport.written, fake_transport.closed) == ([], True)
 
 
 @pytest.mark.parametrize("why", ["draining", "stopping"])
 async def test_at_the_end_who_is_answered_is_sent_elsewhere(why):
-    house = House(double)
-    house.open()
-    lane, line = connected(house)
-    lane.data_received(request()[:-5])
+    harness = Harness(double)
+    harness.open()
+    fast_path_connection, fake_transport = connected(harness)
+    fast_path_connection.data_received(request()[:-5])
     if why == "draining":
-        house.life.phase = Phase.DRAINING
+        harness.life.phase = Phase.DRAINING
     else:
-        lane.shutdown()
-    assert not line.closed
-    lane.data_received(request()[-5:])
-    told = await answered(lane, line)
+        fast_path_connection.shutdown()
+    assert not fake_transport.closed
+    fast_path_connection.data_received(request()[-5:])
+    told = await answered(fast_path_connection, fake_transport)
     assert "\r\nconnection: close\r\n" in told
     assert told.endswith('{"predictions":[[2.0,4.0]]}')
-    assert line.closed
+    assert fake_transport.closed
 
 
 async def test_a_connection_that_is_idle_ends_with_the_server():
-    house = House(double)
-    house.open()
-    lane, line = connected(house)
-    lane.data_received(request())
-    await answered(lane, line)
-    lane.shutdown()
-    assert line.closed
+    harness = Harness(double)
+    harness.open()
+    fast_path_connection, fake_transport = connected(harness)
+    fast_path_connection.data_received(request())
+    await answered(fast_path_connection, fake_transport)
+    fast_path_connection.shutdown()
+    assert fake_transport.closed
 
 
 @pytest.fixture(scope="module")

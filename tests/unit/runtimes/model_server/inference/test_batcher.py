@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skysail.runtimes.model_server.errors import Left, ModelError, Refused
-from skysail.runtimes.model_server.inference.batcher import Batcher, Pace
-from skysail.runtimes.model_server.inference.queue import Bounds, Outcome
+from skysail.runtimes.model_server.errors import ClientDisconnected, ModelError, RequestError
+from skysail.runtimes.model_server.inference.batcher import Batcher, BatchTiming
+from skysail.runtimes.model_server.inference.queue import InferenceResult, QueueLimits
 from skysail.runtimes.model_server.metrics import Metrics
-from skysail.runtimes.model_server.protocol.input_validation import Work
+from skysail.runtimes.model_server.protocol.input_validation import InferenceInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,12 +41,12 @@ class Slow:
 
 def batcher(run, *, pace=None, clock=time.perf_counter, **bounds) -> Batcher:
     metrics = Metrics(lambda: 0.0, {})
-    pace = pace or Pace(patience=0.0, pause_share=0.0, quick=0.0)
-    return Batcher(run, Bounds(**{"batch_rows": 512, "queue_rows": 1000} | bounds), metrics, pace, clock)
+    pace = pace or BatchTiming(max_wait=0.0, pause_share=0.0, quick=0.0)
+    return Batcher(run, QueueLimits(**{"batch_rows": 512, "queue_rows": 1000} | bounds), metrics, pace, clock)
 
 
-def work(*rows: float, width: int = 1) -> Work:
-    return Work((np.array([[row] * width for row in rows], np.float32),), len(rows), kind=width)
+def work(*rows: float, width: int = 1) -> InferenceInput:
+    return InferenceInput((np.array([[row] * width for row in rows], np.float32),), len(rows), kind=width)
 
 
 def stays() -> bool:
@@ -56,20 +56,20 @@ def stays() -> bool:
 class Job:
     """One that waits. `answer` can be awaited."""
 
-    def __init__(self, of: Work, has_left: Callable[[], bool]) -> None:
+    def __init__(self, of: InferenceInput, has_left: Callable[[], bool]) -> None:
         self.work = of
         self.has_left = has_left
         self.since = time.perf_counter()
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: InferenceResult) -> None:
         if isinstance(outcome, Exception):
             self.answer.set_exception(outcome)
         else:
             self.answer.set_result(outcome)
 
 
-def asked(queue: Batcher, of: Work, has_left: Callable[[], bool]) -> asyncio.Future[Any]:
+def asked(queue: Batcher, of: InferenceInput, has_left: Callable[[], bool]) -> asyncio.Future[Any]:
     job = Job(of, has_left)
     queue.submit(job)
     return job.answer
@@ -120,10 +120,18 @@ async def test_a_quick_model_is_run_without_a_thread_once_that_is_known():
             raise ValueError("negative")
         return [arrays[0]]
 
-    queue = batcher(model, pace=Pace(quick=3600, habit=1))
+    queue = batcher(model, pace=BatchTiming(quick=3600, habit=1))
     with pytest.raises(ModelError):
         await asked(queue, work(-1), stays)  # which tells nothing about how long others take
-    for each in (work(1), work(2), work(-1), work(3), work(1, width=2), work(1, width=2), Work(work(1).arrays, 1)):
+    for each in (
+        work(1),
+        work(2),
+        work(-1),
+        work(3),
+        work(1, width=2),
+        work(1, width=2),
+        InferenceInput(work(1).arrays, 1),
+    ):
         await asyncio.wait([asked(queue, each, stays)])
     assert where == ["inference", "inference", *["MainThread"] * 3, "inference", "MainThread", "inference"]
     queue.close()
@@ -139,7 +147,7 @@ async def test_a_model_whose_time_depends_on_the_values_holds_up_the_loop_once_a
             pass
         return [arrays[0]]
 
-    queue = batcher(model, pace=Pace(quick=0.005, habit=8))
+    queue = batcher(model, pace=BatchTiming(quick=0.005, habit=8))
     slow = ""
     while slow != "MainThread":  # where the machine is busy, what is quick may look slow for once
         await asked(queue, work(0), stays)
@@ -162,18 +170,18 @@ async def test_a_batch_that_would_take_long_is_given_to_the_thread():
         where.append(current_thread().name)
         return [arrays[0]]
 
-    queue = batcher(model, pace=Pace(quick=1.0, habit=1))
+    queue = batcher(model, pace=BatchTiming(quick=1.0, habit=1))
     await asked(queue, work(1), stays)
     await asked(queue, work(1), stays)
     many = work(1)
-    await asked(queue, Work(many.arrays, 10**9, many.kind), stays)
+    await asked(queue, InferenceInput(many.arrays, 10**9, many.kind), stays)
     assert where == ["inference", "MainThread", "inference"]
     queue.close()
 
 
 async def test_who_was_answered_together_comes_again_together():
     model = Slow()
-    queue = batcher(model, pace=Pace(pause_share=1e9, longest_pause=600))
+    queue = batcher(model, pace=BatchTiming(pause_share=1e9, longest_pause=600))
     first = await begun(model, queue)
     both = [asked(queue, work(number), stays) for number in (1, 2)]
     model.released.set()
@@ -201,7 +209,7 @@ async def test_what_came_while_the_model_ran_goes_together():
 
 async def test_who_was_just_answered_goes_along_with_those_who_waited():
     model = Slow()
-    queue = batcher(model, pace=Pace(pause_share=1e9, longest_pause=600))
+    queue = batcher(model, pace=BatchTiming(pause_share=1e9, longest_pause=600))
     first = await begun(model, queue)
     waited = asked(queue, work(1), stays)
     model.released.set()
@@ -214,7 +222,7 @@ async def test_who_was_just_answered_goes_along_with_those_who_waited():
 
 async def test_who_does_not_come_again_is_not_waited_for():
     model = Slow()
-    queue = batcher(model, pace=Pace(pause_share=1e9, longest_pause=0.001))
+    queue = batcher(model, pace=BatchTiming(pause_share=1e9, longest_pause=0.001))
     first = await begun(model, queue)
     waited = asked(queue, work(1), stays)
     model.released.set()
@@ -225,7 +233,7 @@ async def test_who_does_not_come_again_is_not_waited_for():
 
 async def test_a_full_batch_waits_for_nobody():
     model = Slow()
-    queue = batcher(model, batch_rows=2, pace=Pace(pause_share=1e9, longest_pause=600))
+    queue = batcher(model, batch_rows=2, pace=BatchTiming(pause_share=1e9, longest_pause=600))
     first = await begun(model, queue)
     waited = [asked(queue, work(number), stays) for number in (1, 2)]
     model.released.set()
@@ -261,7 +269,7 @@ async def test_works_of_different_kinds_and_of_none_do_not_go_together():
     model = Slow()
     queue = batcher(model)
     first = await begun(model, queue)
-    of_no_kind = [Work(work(1).arrays, 1) for _ in range(2)]
+    of_no_kind = [InferenceInput(work(1).arrays, 1) for _ in range(2)]
     others = [asked(queue, each, stays) for each in (work(1), work(1), work(1, width=2), *of_no_kind)]
     model.released.set()
     answers = await asyncio.gather(first, *others)
@@ -275,10 +283,10 @@ async def test_too_much_that_waits_is_refused_at_once():
     queue = batcher(model, queue_rows=4)
     first = await begun(model, queue)
     fits = [asked(queue, work(1, 1), stays) for _ in range(2)]
-    with pytest.raises(Refused, match="Too many requests wait") as refused:
+    with pytest.raises(RequestError, match="Too many requests wait") as request_error:
         asked(queue, work(1), stays)
-    assert refused.value.status == 503
-    assert refused.value.retry_after >= 1
+    assert request_error.value.status == 503
+    assert request_error.value.retry_after >= 1
     model.released.set()
     await asyncio.gather(first, *fits)
     await asked(queue, work(1), stays)
@@ -321,9 +329,9 @@ async def test_who_would_have_to_wait_too_long_is_refused_at_once():
     await asked(queue, work(1), stays)
     await asyncio.gather(*(asked(queue, work(1), stays) for _ in range(60)))  # before anybody could know
     waits = [asked(queue, work(1), stays) for _ in range(41)]
-    with pytest.raises(Refused, match="Too many requests wait") as refused:
+    with pytest.raises(RequestError, match="Too many requests wait") as request_error:
         asked(queue, work(1), stays)
-    assert (refused.value.status, refused.value.retry_after) == (503, 6)
+    assert (request_error.value.status, request_error.value.retry_after) == (503, 6)
     await asyncio.gather(*waits)
     queue.close()
 
@@ -349,15 +357,15 @@ async def test_nobody_joins_those_who_wait_for_a_batch_that_takes_too_long_alrea
     first = await begun(model, queue)
     waits = asked(queue, work(1), stays)
     clock.now += 5.1
-    with pytest.raises(Refused):
+    with pytest.raises(RequestError):
         asked(queue, work(1), stays)
     model.released.set()
     await asyncio.gather(first, waits)
     queue.close()
 
 
-def sized(rows: int, size: int) -> Work:
-    return Work(work(*range(rows)).arrays, rows, kind=1, size=size)
+def sized(rows: int, size: int) -> InferenceInput:
+    return InferenceInput(work(*range(rows)).arrays, rows, kind=1, size=size)
 
 
 async def test_bytes_are_bounded_as_well_in_a_batch_and_in_what_waits():
@@ -365,7 +373,7 @@ async def test_bytes_are_bounded_as_well_in_a_batch_and_in_what_waits():
     queue = batcher(model, batch_bytes=100, queue_bytes=250)
     first = await begun(model, queue)
     waits = [asked(queue, sized(1, 50), stays) for _ in range(3)] + [asked(queue, sized(1, 100), stays)]
-    with pytest.raises(Refused, match="Too many requests wait"):
+    with pytest.raises(RequestError, match="Too many requests wait"):
         asked(queue, sized(1, 1), stays)
     model.released.set()
     await asyncio.gather(first, *waits)
@@ -402,7 +410,7 @@ async def test_nothing_is_computed_for_who_has_left():
     stayed = asked(queue, work(7), stays)
     model.released.set()
     await first
-    with pytest.raises(Left):
+    with pytest.raises(ClientDisconnected):
         await left
     assert (await stayed)[0].tolist() == [[14]]
     assert model.batches == [1, 1]

@@ -2,13 +2,13 @@
 
 import math
 
-from skysail.runtimes.model_server.inference.latency_estimate import Speed
+from skysail.runtimes.model_server.inference.latency_estimate import LatencyEstimator
 
 QUICK = (0.0001, 0.0001)
 
 
 def speed(*, habit=3):
-    return Speed(quick=0.001, habit=habit)
+    return LatencyEstimator(quick=0.001, habit=habit)
 
 
 def run(of, took=QUICK, kind="a", rows=1, *, is_full=False):

@@ -23,4 +23,4 @@ def test_the_quota_rounded_up_and_no_more_than_there_are(tmp_path, files, count)
     (tmp_path / "cpu").mkdir()
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    assert cpu_count.count(tmp_path, cores=8) == count
+    assert cpu_count.usable_cpus(tmp_path, cores=8) == count

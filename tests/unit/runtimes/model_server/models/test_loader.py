@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from skysail.runtimes.model_server.errors import WrongModel, WrongSetting
-from skysail.runtimes.model_server.models import Traits, onnx_graph
+from skysail.runtimes.model_server.errors import InvalidModel, InvalidSetting
+from skysail.runtimes.model_server.models import ModelTraits, onnx_graph
 from skysail.runtimes.model_server.models.loader import load
 from skysail.runtimes.model_server.settings import Settings
 from tests.support import onnx_models
@@ -46,7 +46,7 @@ def test_rows_that_would_be_quantized_by_each_other_are_not_joined(tmp_path, by_
     """A row of small numbers would be rounded to nothing beside one of large ones."""
     served = loaded(onnx_models.save_quantized(tmp_path / "model.onnx", by_hand=by_hand))
     assert not served.joins
-    assert served.model.traits.mixing is not by_hand
+    assert served.model.traits.mixes_rows is not by_hand
 
 
 def test_what_a_graph_inside_of_a_graph_computes_with_counts(tmp_path):
@@ -56,10 +56,10 @@ def test_what_a_graph_inside_of_a_graph_computes_with_counts(tmp_path):
 
 
 def test_a_graph_is_read_as_onnx_reads_it(tmp_path):
-    assert onnx_graph.traits(Network().save(tmp_path / "plain.onnx")) == Traits()
-    assert onnx_graph.traits(onnx_models.save_branching(tmp_path / "if.onnx")) == Traits(branching=True)
+    assert onnx_graph.traits(Network().save(tmp_path / "plain.onnx")) == ModelTraits()
+    assert onnx_graph.traits(onnx_models.save_branching(tmp_path / "if.onnx")) == ModelTraits(has_branches=True)
     inner = onnx_models.save_branching(tmp_path / "inner.onnx", quantizing=True)
-    assert onnx_graph.traits(inner) == Traits(branching=True, mixing=True)
+    assert onnx_graph.traits(inner) == ModelTraits(has_branches=True, mixes_rows=True)
 
 
 def test_whole_numbers_that_are_mixed_are_seen_as_well(tmp_path):
@@ -67,13 +67,13 @@ def test_whole_numbers_that_are_mixed_are_seen_as_well(tmp_path):
 
 
 def test_a_model_that_fails_with_what_it_takes_is_refused(tmp_path):
-    with pytest.raises(WrongModel, match=r"^model.onnx, which looks like ONNX, cannot be loaded: .*Reshape"):
+    with pytest.raises(InvalidModel, match=r"^model.onnx, which looks like ONNX, cannot be loaded: .*Reshape"):
         loaded(onnx_models.save_failing(tmp_path / "model.onnx"))
 
 
 def test_a_model_that_fails_with_every_guess_is_refused_with_what_to_do(tmp_path):
     file = onnx_models.save_particular(tmp_path / "model.onnx", width=5)
-    with pytest.raises(WrongModel, match=r"Put signature.json next to it .*, or set ALLOW_UNTRIED=1 .*[^.]\.$"):
+    with pytest.raises(InvalidModel, match=r"Put signature.json next to it .*, or set ALLOW_UNTRIED=1 .*[^.]\.$"):
         loaded(file)
     served = loaded(file, allow_untried=True)
     assert (served.example, served.joins) == (None, False)
@@ -103,7 +103,7 @@ def test_what_onnx_leaves_open_can_be_said_beside_it(tmp_path, told):
 def test_what_is_said_beside_a_model_must_be_true(tmp_path, told, sentence):
     file = onnx_models.save_particular(tmp_path / "model.onnx", width=5)
     write_signature(tmp_path, told)
-    with pytest.raises(WrongModel, match=sentence):
+    with pytest.raises(InvalidModel, match=sentence):
         loaded(file)
 
 
@@ -129,17 +129,17 @@ def test_an_input_without_dimensions_is_tried_as_well(tmp_path):
 
 def test_what_is_no_onnx_is_refused(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"<html>not found</html>")
-    with pytest.raises(WrongModel, match=r"^model.onnx begins with <html>.*, which is a web page"):
+    with pytest.raises(InvalidModel, match=r"^model.onnx begins with <html>.*, which is a web page"):
         loaded(tmp_path)
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x3a\x00")  # a graph, and nothing in it
-    with pytest.raises(WrongModel, match=r"cannot be loaded: .*[^.]\.$"):
+    with pytest.raises(InvalidModel, match=r"cannot be loaded: .*[^.]\.$"):
         loaded(tmp_path)
 
 
 def test_without_pytorch_its_models_are_refused_with_the_fix(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    with pytest.raises(WrongSetting, match="has no PyTorch: use fastapi-pytorch instead of fastapi-onnx"):
+    with pytest.raises(InvalidSetting, match="has no PyTorch: use fastapi-pytorch instead of fastapi-onnx"):
         loaded(tmp_path)
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from skysail.runtimes.model_server import tensors
-from skysail.runtimes.model_server.errors import Refused
+from skysail.runtimes.model_server.errors import RequestError
 from skysail.runtimes.model_server.models import Signature
-from skysail.runtimes.model_server.protocol.codecs import InferForm, PredictForm
-from skysail.runtimes.model_server.protocol.input_validation import Intake
+from skysail.runtimes.model_server.protocol.codecs import InferCodec, PredictCodec
+from skysail.runtimes.model_server.protocol.input_validation import InputValidator
 from skysail.runtimes.model_server.tensors import Spec
 
 PAIR = Spec(name="pair", datatype="FP32", shape=(-1, 2))
@@ -31,11 +31,11 @@ def _quietly() -> Iterator[None]:
 
 
 def predict(content, signature=KNOWN):
-    return PredictForm(signature, Intake(signature, ROWS)).read(body_of(content))
+    return PredictCodec(signature, InputValidator(signature, ROWS)).read(body_of(content))
 
 
 def infer(content, signature=KNOWN):
-    return InferForm("net", "v1", signature, Intake(signature, ROWS)).read(body_of(content))
+    return InferCodec("net", "v1", signature, InputValidator(signature, ROWS)).read(body_of(content))
 
 
 def body_of(content):
@@ -89,19 +89,19 @@ def test_a_model_of_unknown_input_is_given_what_comes(shape):
     ],
 )
 def test_features_that_cannot_be_are_refused_with_a_sentence(content, sentence):
-    with pytest.raises(Refused, match=sentence) as refused:
+    with pytest.raises(RequestError, match=sentence) as request_error:
         predict(content)
-    assert refused.value.status == 400
+    assert request_error.value.status == 400
 
 
 def test_too_many_rows_are_refused():
-    with pytest.raises(Refused, match="has 5 rows: send at most 4") as refused:
+    with pytest.raises(RequestError, match="has 5 rows: send at most 4") as request_error:
         predict({"features": [[1, 2]] * 5})
-    assert refused.value.status == 413
+    assert request_error.value.status == 413
 
 
 def test_several_inputs_need_the_protocol():
-    with pytest.raises(Refused, match=r"several inputs \(pair, count\): send them to /v2"):
+    with pytest.raises(RequestError, match=r"several inputs \(pair, count\): send them to /v2"):
         predict({"features": [[1, 2]]}, TWO)
 
 
@@ -176,9 +176,9 @@ def test_one_input_may_have_any_name():
     ],
 )
 def test_tensors_that_cannot_be_are_refused_with_a_sentence(content, signature, sentence):
-    with pytest.raises(Refused, match=sentence) as refused:
+    with pytest.raises(RequestError, match=sentence) as request_error:
         infer(content, signature)
-    assert refused.value.status == 400
+    assert request_error.value.status == 400
 
 
 def test_large_whole_numbers_stay_exact():
@@ -188,7 +188,7 @@ def test_large_whole_numbers_stay_exact():
 
 
 def test_the_short_answer():
-    form = PredictForm(KNOWN, Intake(KNOWN, ROWS))
+    form = PredictCodec(KNOWN, InputValidator(KNOWN, ROWS))
     work = predict({"features": [[1, 2]]})
     assert json.loads(form.write(work, [np.array([[0.1]], np.float32)])) == {"predictions": [[0.1]]}
     both = [np.array([1], np.int64), np.array([[True]])]
@@ -196,7 +196,7 @@ def test_the_short_answer():
 
 
 def test_the_protocol_s_answer_names_what_was_asked():
-    form = InferForm("net", "v1", KNOWN, Intake(KNOWN, ROWS))
+    form = InferCodec("net", "v1", KNOWN, InputValidator(KNOWN, ROWS))
     work = infer({"id": "42", "inputs": [tensor()], "outputs": [{"name": "score"}]})
     assert json.loads(form.write(work, [np.array([[1.5], [2.5]], np.float32)])) == {
         "model_name": "net",
@@ -208,16 +208,16 @@ def test_the_protocol_s_answer_names_what_was_asked():
 
 def test_only_wanted_outputs_are_told():
     two = Signature(inputs=(PAIR,), outputs=(SCORE, Spec(name="rank", datatype="INT64", shape=(-1,))))
-    form = InferForm("net", "", two, Intake(two, ROWS))
-    work = form.read(body_of({"inputs": [tensor()], "outputs": [{"name": "rank"}]}))
-    told = json.loads(form.write(work, [np.zeros((1, 1), np.float32), np.array([3])]))
+    form = InferCodec("net", "", two, InputValidator(two, ROWS))
+    inference_input = form.read(body_of({"inputs": [tensor()], "outputs": [{"name": "rank"}]}))
+    told = json.loads(form.write(inference_input, [np.zeros((1, 1), np.float32), np.array([3])]))
     assert "model_version" not in told
     assert [(output["name"], output["data"]) for output in told["outputs"]] == [("rank", [3])]
 
 
 def test_columns_of_a_larger_array_are_told_as_they_are():
     wide = np.arange(6, dtype=np.float32).reshape(2, 3)
-    told = PredictForm(KNOWN, Intake(KNOWN, ROWS)).write(predict({"features": [[1, 2]]}), [wide[:, 1:]])
+    told = PredictCodec(KNOWN, InputValidator(KNOWN, ROWS)).write(predict({"features": [[1, 2]]}), [wide[:, 1:]])
     assert json.loads(told) == {"predictions": [[1, 2], [4, 5]]}
 
 

@@ -9,10 +9,10 @@ import msgspec
 
 from skysail.kinds.training.api.training_job import TrainingJobSpec
 from skysail.kinds.training.children import naming
-from skysail.kinds.training.children.replica_groups import Group, RoleName, groups, largest
+from skysail.kinds.training.children.replica_groups import ReplicaGroup, RoleName, max_pods, replica_groups
 
 # `gang`: a failed pod restarts all pods. `index`: it restarts alone.
-Scope = Literal["gang", "index"]
+RestartScope = Literal["gang", "index"]
 Variables = dict[str, str]
 
 # Index of the pod in its role. First in the environment, because variables can refer only to earlier ones.
@@ -21,7 +21,7 @@ OWN_INDEX = f"$({INDEX_VARIABLE})"
 ALONE = "localhost"
 
 
-class World(msgspec.Struct, frozen=True):
+class WorldInfo(msgspec.Struct, frozen=True):
     """Pods of one attempt and their host names."""
 
     name: str
@@ -29,17 +29,17 @@ class World(msgspec.Struct, frozen=True):
     number: int
 
     def has(self, role: RoleName) -> bool:
-        return any(group.role == role for group in groups(self.spec))
+        return any(replica_group.role == role for replica_group in replica_groups(self.spec))
 
     @property
-    def is_alone(self) -> bool:
+    def is_single_pod(self) -> bool:
         """Return whether the job never has more than one pod, and so needs no Service."""
-        return largest(self.spec) == 1
+        return max_pods(self.spec) == 1
 
     @property
     def master(self) -> str:
         """Return the host of worker 0."""
-        return ALONE if self.is_alone else self.host("worker", 0)
+        return ALONE if self.is_single_pod else self.host("worker", 0)
 
     def host(self, role: RoleName, index: int) -> str:
         """Return the host name of a pod, which stays when the pod is replaced."""
@@ -48,21 +48,21 @@ class World(msgspec.Struct, frozen=True):
     def hosts(self, role: RoleName) -> tuple[str, ...]:
         return tuple(
             self.host(role, index)
-            for group in groups(self.spec)
-            if group.role == role
-            for index in range(group.replicas)
+            for replica_group in replica_groups(self.spec)
+            if replica_group.role == role
+            for index in range(replica_group.replicas)
         )
 
 
 class Framework(msgspec.Struct, frozen=True, kw_only=True):
-    """Framework: `environment` renders the variables of a role, `scope` is its restart scope."""
+    """Framework: `environment` renders the variables of a role, `restart_scope` is its restart scope."""
 
     port: int
-    environment: Callable[[World, Group], Variables]
-    scope: Callable[[TrainingJobSpec, RoleName], Scope]
+    environment: Callable[[WorldInfo, ReplicaGroup], Variables]
+    restart_scope: Callable[[TrainingJobSpec, RoleName], RestartScope]
 
 
-def gang_of_workers(_: TrainingJobSpec, role: RoleName) -> Scope:
+def gang_of_workers(_: TrainingJobSpec, role: RoleName) -> RestartScope:
     """Return the restart scope of ranks that wait for each other.
 
     An evaluator only reads checkpoints, so it restarts alone.
@@ -70,9 +70,9 @@ def gang_of_workers(_: TrainingJobSpec, role: RoleName) -> Scope:
     return "index" if role == "evaluator" else "gang"
 
 
-def ranks(world: World, group: Group, port: int) -> Variables:
+def ranks(world: WorldInfo, replica_group: ReplicaGroup, port: int) -> Variables:
     """Return the variables that workers of every framework get."""
-    if group.role != "worker":
+    if replica_group.role != "worker":
         return {}
     return {
         "MASTER_ADDR": world.master,

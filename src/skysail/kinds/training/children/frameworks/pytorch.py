@@ -10,26 +10,26 @@ from skysail.kinds.training.api.training_job import TrainingJobSpec
 from skysail.kinds.training.children.frameworks.base import (
     OWN_INDEX,
     Framework,
-    Scope,
+    RestartScope,
     Variables,
-    World,
+    WorldInfo,
     gang_of_workers,
     ranks,
 )
-from skysail.kinds.training.children.replica_groups import Group, RoleName, is_elastic
+from skysail.kinds.training.children.replica_groups import ReplicaGroup, RoleName, is_elastic
 
 _PORT = 29500
 
 
-def environment(world: World, group: Group) -> Variables:
-    if group.role != "worker":
+def environment(world: WorldInfo, replica_group: ReplicaGroup) -> Variables:
+    if replica_group.role != "worker":
         return {}
-    per_node = {"PET_NPROC_PER_NODE": str(max(1, group.gpus))}
-    return per_node | (_elastic(world) if is_elastic(world.spec) else _static(world, group))
+    per_node = {"PET_NPROC_PER_NODE": str(max(1, replica_group.gpus))}
+    return per_node | (_elastic(world) if is_elastic(world.spec) else _static(world, replica_group))
 
 
-def _static(world: World, group: Group) -> Variables:
-    return ranks(world, group, _PORT) | {
+def _static(world: WorldInfo, replica_group: ReplicaGroup) -> Variables:
+    return ranks(world, replica_group, _PORT) | {
         "PET_MASTER_ADDR": world.master,
         "PET_MASTER_PORT": str(_PORT),
         "PET_NNODES": str(world.spec.workers),
@@ -37,7 +37,7 @@ def _static(world: World, group: Group) -> Variables:
     }
 
 
-def _elastic(world: World) -> Variables:
+def _elastic(world: WorldInfo) -> Variables:
     """Return variables that do not depend on the number of workers. The rendezvous assigns the ranks."""
     spec = world.spec
     assert spec.elastic is not None
@@ -51,7 +51,7 @@ def _elastic(world: World) -> Variables:
     }
 
 
-def scope(spec: TrainingJobSpec, role: RoleName) -> Scope:
+def scope(spec: TrainingJobSpec, role: RoleName) -> RestartScope:
     """Return the restart scope.
 
     Elastic workers restart alone, except worker 0: the planner ends the attempt with it.
@@ -59,4 +59,4 @@ def scope(spec: TrainingJobSpec, role: RoleName) -> Scope:
     return "index" if is_elastic(spec) else gang_of_workers(spec, role)
 
 
-PYTORCH = Framework(port=_PORT, environment=environment, scope=scope)
+PYTORCH = Framework(port=_PORT, environment=environment, restart_scope=scope)

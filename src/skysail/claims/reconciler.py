@@ -49,7 +49,7 @@ def index_by_owner(claim: CloudInstance) -> Iterable[IndexKey]:
     return (claim.spec.owner.identity,)
 
 
-def pods(claim: CloudInstance) -> Iterable[IndexKey]:
+def index_by_pod(claim: CloudInstance) -> Iterable[IndexKey]:
     """Index claims by the UID of their pod alone: a provider knows no more of a pod that it has released.
 
     No namespace is needed: the API server assigns the UIDs of pods, and tenants cannot write claims.
@@ -69,7 +69,7 @@ def index_by_job(claim: CloudInstance) -> Iterable[IndexKey]:
     return (IndexKey(for_.namespace, for_.job_uid),) if for_.job_uid and claim.status.state in _PAID else ()
 
 
-INDEXES = {"for": index_by_owner, "pod": pods, "work": index_by_work, "job": index_by_job}
+INDEXES = {"owner": index_by_owner, "pod": index_by_pod, "work": index_by_work, "job": index_by_job}
 
 
 class CloudInstanceReconciler:

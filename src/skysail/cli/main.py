@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from skysail import __version__
-from skysail.base import untrusted_json
+from skysail.base import recursion_limit
 from skysail.base.errors import UserError
 from skysail.cli.commands import (
     audit_cache,
@@ -31,7 +31,7 @@ from skysail.cli.commands.open import open_service
 
 def main() -> None:
     """Run one command. An error that the user can fix is printed as a sentence, not as a traceback."""
-    untrusted_json.raise_recursion_limit()
+    recursion_limit.raise_recursion_limit()
     try:
         application()()
     except UserError as error:

@@ -271,7 +271,10 @@ def carried_out(of: Snapshot, made) -> Snapshot:
     for action in made.actions:
         match action:
             case TerminateInstance():
-                changes["asked"] = {**changes.get("asked", of.termination_requests), action.instance: of.now}
+                changes["termination_requests"] = {
+                    **changes.get("termination_requests", of.termination_requests),
+                    action.instance: of.now,
+                }
             case LaunchInstance():
                 object_ = msgspec.structs.replace(object_, status=action.status)
                 changes |= {"call": CallResult(nonce=action.status.launching.nonce), "nonce": "another"}

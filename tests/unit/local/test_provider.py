@@ -241,13 +241,13 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.conformance.local import local_provider
-from tests.conformance.provider_harness import Talk
+from tests.conformance.provider_harness import ProviderHarness
 
 async def main():
     async with local_provider(Path({folder!r})) as provider:
-        talk = Talk(provider, "busybox", "python:3")
-        run = await talk.start("(setsid sleep {seconds} &); echo up; exec sleep {seconds}")
-        await talk.hear(run, "up")
+        harness = ProviderHarness(provider, "busybox", "python:3")
+        run = await harness.start("(setsid sleep {seconds} &); echo up; exec sleep {seconds}")
+        await harness.hear(run, "up")
         session = await provider.exec(run, ("sleep", "{seconds}"), stdin=False, tty=True)
         print("up", flush=True)
         await asyncio.sleep(1000)

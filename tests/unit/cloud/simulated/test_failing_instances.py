@@ -190,7 +190,7 @@ def test_an_instance_that_lost_its_task_is_ended_and_can_be_asked_to_end():
         cloud = open_account(provider)
         made = await cloud.create(order())
         await asyncio.sleep(10)
-        (task,) = [task for task in asyncio.all_tasks() if "Life.run" in repr(task)]
+        (task,) = [task for task in asyncio.all_tasks() if "InstanceLifecycle.run" in repr(task)]
         task.cancel()
         await asyncio.sleep(1)
         ended = await cloud.get(made.id)

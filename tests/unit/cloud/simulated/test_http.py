@@ -255,7 +255,7 @@ async def test_who_leaves_is_not_followed_any_more():
         planted = account.inject_orphan()
         output = client.output(planted.id)
         assert b"simulated" in (await anext(output)).data
-        tape = account._instances.lives[planted.id].program._tape
+        tape = account._instances.lives[planted.id].program._output
         assert len(tape._readers) == 1
         await output.aclose()
         async with asyncio.timeout(600):

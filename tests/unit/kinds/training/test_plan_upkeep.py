@@ -118,7 +118,7 @@ STUCK = {"phase": "Pending", "waiting": "ContainerCreating"}
         (pod(1, "Pending", conditions=UNBOUND), {}, [PERSISTENT_VOLUME_CLAIM, CONFIG_MAP, SERVICE]),
         (
             pod(1, **STUCK),
-            {"obstacle": PodEvent("mnist-worker-0-1-0", "FailedMount", 'configmap "mnist-hyper" not found')},
+            {"pod_event": PodEvent("mnist-worker-0-1-0", "FailedMount", 'configmap "mnist-hyper" not found')},
             [PERSISTENT_VOLUME_CLAIM, CONFIG_MAP, SERVICE],
         ),
     ],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from skysail.claims import types as claim_types
+from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
+from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.kinds.modal_endpoints import types as modal_endpoints
-from skysail.kinds.offload import types as offload
 from skysail.kinds.serving.api import types as serving
 from skysail.kinds.training.api import training_job
 from skysail.kube.api.crd import CustomKind
@@ -14,7 +15,8 @@ ALL_KINDS: tuple[CustomKind, ...] = (
     *serving.KINDS,
     *modal_endpoints.KINDS,
     *claim_types.KINDS,
-    *offload.KINDS,
+    OFFLOAD_POLICY,
+    SPEND_ACCOUNT,
 )
 
 # Kinds of other projects. Theirs is installed in a cluster; ours stands in for them where they are absent.

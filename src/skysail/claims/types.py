@@ -58,6 +58,23 @@ class Gpu(fields.ApiStruct, frozen=True):
     count: Annotated[int, Meta(ge=1, le=1024, description="Number of GPUs of each member.")] = 1
 
 
+class Candidate(fields.ApiStruct, frozen=True, kw_only=True):
+    """One offer of the provider that fits, in the order in which they are tried."""
+
+    gpu_type: Annotated[fields.ShortText, Meta(description="GPU type by the cloud's name; empty without GPU.")] = ""
+    region: Annotated[fields.ShortText, Meta(description="Region; empty if the cloud chooses.")] = ""
+    cloud_type: Annotated[fields.ShortText, Meta(description="Tier, such as SECURE; empty if there is only one.")] = ""
+    usd_per_hour: Annotated[fields.Usd, Meta(description="Price of all members in US dollars per hour.")]
+
+
+class RefusedCandidate(fields.ApiStruct, frozen=True, kw_only=True):
+    """A candidate that the cloud refused, for example because it has no capacity."""
+
+    candidate: Annotated[fields.Count, Meta(description="Index in spec.candidates.")]
+    message: Annotated[fields.Text, Meta(description="Answer of the cloud.")]
+    at: Annotated[fields.Time, Meta(description="When the cloud answered.")]
+
+
 class CloudInstanceSpec(fields.ApiStruct, frozen=True, kw_only=True):
     """Launch request to the cloud. Immutable."""
 
@@ -75,6 +92,24 @@ class CloudInstanceSpec(fields.ApiStruct, frozen=True, kw_only=True):
     ] = 0
     members: Annotated[int, Meta(ge=1, le=10000, description="Number of containers that are launched together.")] = 1
     gpu: Annotated[Gpu | None, Meta(description="GPUs of each member.")] = None
+    candidates: Annotated[
+        tuple[Candidate, ...],
+        Meta(max_length=64, description="Offers of the provider that fit, best first. Empty: the cloud chooses."),
+    ] = ()
+    max_usd_per_hour: Annotated[
+        fields.Usd | None, Meta(description="Cap on the price of all members in US dollars per hour.")
+    ] = None
+    max_cost_usd: Annotated[
+        fields.Usd | None, Meta(description="Cap on the cost of all launches for this object in US dollars.")
+    ] = None
+    max_lifetime_seconds: Annotated[
+        fields.Seconds | None, Meta(description="Requested maximum lifetime in seconds. Absent: the cloud's maximum.")
+    ] = None
+    image: Annotated[str, Meta(max_length=1024, description="Image of the first member.")] = ""
+    uses_secrets: Annotated[bool, Meta(description="Whether the launch spec contains values of Secrets.")] = False
+    is_automatic: Annotated[
+        bool, Meta(description="Whether the pod was offloaded because no node could take it, without being asked.")
+    ] = False
     grace_seconds: Annotated[fields.Seconds, Meta(description="Grace period of the program in seconds.")] = 30
     port: Annotated[
         Annotated[int, Meta(ge=1, le=65535)] | None,
@@ -109,6 +144,13 @@ class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):
         ),
     ] = None
     launching: Annotated[Launching | None, Meta(description="The call to the cloud that is in progress.")] = None
+    candidate: Annotated[fields.Count, Meta(description="Index in spec.candidates of the offer that is tried.")] = 0
+    refused_candidates: Annotated[
+        tuple[RefusedCandidate, ...], Meta(max_length=64, description="Candidates that the cloud refused last time.")
+    ] = ()
+    reserved_usd: Annotated[
+        fields.Usd | None, Meta(description="US dollars reserved in the SpendAccount of the namespace.")
+    ] = None
     instance_id: Annotated[fields.ShortText, Meta(description="Instance ID at the cloud.")] = ""
     usd_per_hour: Annotated[fields.Usd | None, Meta(description="Price of all members in US dollars per hour.")] = None
     region: Annotated[fields.ShortText, Meta(description="Region, by the cloud's name.")] = ""

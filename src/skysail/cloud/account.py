@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Container, Ended, Features, Output, Pod, PortConnection, Session
 
 _MAX_ID_LENGTH = 256
@@ -24,10 +25,23 @@ class GpuRequest(msgspec.Struct, frozen=True):
     count: int = 1
 
 
+class RegistryCredentials(msgspec.Struct, frozen=True):
+    """User and password for the registry of the image. The password never appears in a repr."""
+
+    registry: str
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"RegistryCredentials(registry={self.registry!r}, username={self.username!r})"
+
+
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Launch spec. The instance is tagged with `claim` and `cluster`, so that an inventory shows its owner.
 
     `max_lifetime` is the maximum lifetime, which the cloud enforces even if the operator is gone.
+    `region` and `cloud_type` are those of the offer, empty if the cloud chooses. `max_usd_per_hour` is a cap on the
+    price of all replicas. `options` are settings that only this cloud knows.
     """
 
     claim: str
@@ -37,6 +51,11 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     gpus: GpuRequest | None = None
     replicas: int = 1
     max_lifetime: float
+    region: str = ""
+    cloud_type: str = ""
+    max_usd_per_hour: float | None = None
+    registry_credentials: RegistryCredentials | None = None
+    options: tuple[tuple[str, str], ...] = ()
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +145,10 @@ class CloudAccount(Protocol):
         ...
 
     async def list(self) -> Inventory: ...
+
+    async def offers(self) -> OfferList:
+        """Return what the cloud offers now, with prices. Nothing is reserved, and an offer may be out of stock."""
+        ...
 
     async def get(self, instance: str) -> Instance | None:
         """Look up one instance, independently of `list`. Returns None if the cloud does not have it."""

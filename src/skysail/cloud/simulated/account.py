@@ -11,6 +11,7 @@ import msgspec
 from skysail.base.names import ACCOUNT_MOCK, ACCOUNT_SIMULATED
 from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
+from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Provider, Session
 from skysail.cloud.simulated import launch
 from skysail.cloud.simulated.faults import NOTHING, Fault, LostReply, Script
@@ -93,6 +94,9 @@ class SimulatedAccount:
                 return Inventory(seen[1::2], complete=fault.what == "partial-lie")
             case _:
                 return Inventory(seen)
+
+    async def offers(self) -> OfferList:
+        return OfferList(self.vendor.offers, self._now())
 
     async def get(self, instance: str) -> Instance | None:
         fault = self.script.next_fault("look", self._now())

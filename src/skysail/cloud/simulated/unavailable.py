@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
 from skysail.cloud.errors import OutcomeUnknown
+from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 from skysail.cloud.simulated.vendors import Vendor
 
@@ -42,6 +43,9 @@ class UnavailableAccount:
         self._say()
 
     async def list(self) -> Inventory:
+        self._say()
+
+    async def offers(self) -> OfferList:
         self._say()
 
     async def get(self, instance: str) -> Instance | None:  # noqa: ARG002

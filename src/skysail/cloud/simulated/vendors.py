@@ -6,6 +6,17 @@ import msgspec
 
 from skysail.cloud.account import GpuRequest, Timings
 from skysail.cloud.errors import Rejected
+from skysail.cloud.offers import Offer
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """One GPU type: its memory in GiB, its price in US dollars per hour, and other names that users write for it."""
+
+    gpu_type: str
+    gpu_memory: int
+    usd_per_hour: float
+    aliases: tuple[str, ...] = ()
+    cloud_type: str = ""
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +29,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     region: str = "simulated"
     usd_per_hour: float = 0.10
-    gpus: dict[str, float] = {}
+    machines: tuple[Machine, ...] = ()
     start: float = 2.0
     run: float = 10.0
     lag: float = 0.0
@@ -26,38 +37,67 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     remembers: float = 3600.0
     terms: Timings = Timings(create_timeout=60.0)
 
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """Return all machines as offers, the one without GPUs first."""
+        return (
+            Offer(provider=self.name, usd_per_hour=self.usd_per_hour, stock="High", region=self.region),
+            *(
+                Offer(
+                    provider=self.name,
+                    gpu_type=machine.gpu_type,
+                    aliases=machine.aliases,
+                    gpu_memory=machine.gpu_memory,
+                    usd_per_hour=machine.usd_per_hour,
+                    stock="High",
+                    region=self.region,
+                    cloud_type=machine.cloud_type,
+                )
+                for machine in self.machines
+            ),
+        )
+
     def price(self, gpu: GpuRequest | None, members: int = 1) -> float:
-        """US dollars an hour; of the cheapest type where the cloud may choose. `Rejected` for one that it has not."""
+        """Return US dollars per hour, of the cheapest type if the cloud may choose.
+
+        Raises `Rejected` for a GPU type that the cloud does not have.
+        """
         if gpu is None:
             return self.usd_per_hour * members
-        each = self._gpu(gpu.type) if gpu.type else min(self.gpus.values(), default=0.0)
-        return round(each * gpu.count * members, 6)
+        machine = self._machine(gpu.type) if gpu.type else min(self.machines, key=lambda machine: machine.usd_per_hour)
+        return round(machine.usd_per_hour * gpu.count * members, 6)
 
-    def _gpu(self, type_: str) -> float:
-        """US dollars an hour. Names are the cloud's own, in any case."""
-        prices = {name.casefold(): usd for name, usd in self.gpus.items()}
-        if type_.casefold() not in prices:
-            raise Rejected(
-                "UnknownGpu",
-                f"The simulated {self.name} has no GPU {type_}: ask for one of {', '.join(self.gpus) or 'none'}.",
-            )
-        return prices[type_.casefold()]
+    def _machine(self, gpu_type: str) -> Machine:
+        """Return the machine with this GPU type, by the cloud's name or an alias. Case does not matter."""
+        for machine in self.machines:
+            if gpu_type.casefold() in {name.casefold() for name in (machine.gpu_type, *machine.aliases)}:
+                return machine
+        names = ", ".join(machine.gpu_type for machine in self.machines)
+        raise Rejected("UnknownGpu", f"The simulated {self.name} has no GPU {gpu_type}: ask for one of {names}.")
 
 
 MODAL = Vendor(
     name="modal",
-    gpus={"T4": 0.59, "L4": 0.80, "A10": 1.10, "L40S": 1.95, "A100-40GB": 2.10, "A100-80GB": 2.50, "H100": 3.95},
+    machines=(
+        Machine("T4", 16, 0.59),
+        Machine("L4", 24, 0.80),
+        Machine("A10", 24, 1.10, aliases=("A10G",)),
+        Machine("L40S", 48, 1.95),
+        Machine("A100-40GB", 40, 2.10, aliases=("A100",)),
+        Machine("A100-80GB", 80, 2.50),
+        Machine("H100", 80, 3.95, aliases=("H100!",)),
+    ),
 )
 RUNPOD = Vendor(
     name="runpod",
     usd_per_hour=0.06,
-    gpus={
-        "NVIDIA A40": 0.44,
-        "NVIDIA L4": 0.49,
-        "NVIDIA GeForce RTX 4090": 0.74,
-        "NVIDIA A100 80GB PCIe": 1.39,
-        "NVIDIA H100 80GB HBM3": 3.29,
-    },
+    machines=(
+        Machine("NVIDIA A40", 48, 0.44, aliases=("A40",), cloud_type="SECURE"),
+        Machine("NVIDIA L4", 24, 0.49, aliases=("L4",), cloud_type="SECURE"),
+        Machine("NVIDIA GeForce RTX 4090", 24, 0.74, aliases=("RTX 4090", "4090"), cloud_type="SECURE"),
+        Machine("NVIDIA A100 80GB PCIe", 80, 1.39, aliases=("A100", "A100-80GB"), cloud_type="SECURE"),
+        Machine("NVIDIA H100 80GB HBM3", 80, 3.29, aliases=("H100", "H100-80GB"), cloud_type="SECURE"),
+    ),
     start=4.0,
     lag=3.0,
     lingers=True,

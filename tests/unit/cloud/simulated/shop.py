@@ -10,14 +10,16 @@ from skysail.cloud.provider import Container, Pod
 from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.ledger import Ledger
 from skysail.cloud.simulated.options import VARIABLE
-from skysail.cloud.simulated.vendors import Vendor
+from skysail.cloud.simulated.vendors import Machine, Vendor
 
 if TYPE_CHECKING:
     from typing import Any
 
     from skysail.cloud.simulated.faults import Fault
 
-PLAIN = Vendor(name="plain", usd_per_hour=3.6, start=2.0, run=10.0, gpus={"A": 7.2, "B": 36.0})
+PLAIN = Vendor(
+    name="plain", usd_per_hour=3.6, start=2.0, run=10.0, machines=(Machine("A", 16, 7.2), Machine("B", 80, 36.0))
+)
 
 
 def now() -> float:

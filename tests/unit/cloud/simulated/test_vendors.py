@@ -28,4 +28,6 @@ def test_a_gpu_that_the_cloud_has_not_is_refused_with_those_that_it_has():
 @pytest.mark.parametrize("vendor", VENDORS.values(), ids=lambda vendor: vendor.name)
 def test_the_gpus_and_their_prices_are_in_the_document(vendor):
     rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \| ([0-9.]+) \|$", CLOUDS.read_text(), re.MULTILINE)
-    assert {name: float(usd) for cloud, name, usd in rows if cloud == vendor.name} == vendor.gpus
+    assert {name: float(usd) for cloud, name, usd in rows if cloud == vendor.name} == {
+        machine.gpu_type: machine.usd_per_hour for machine in vendor.machines
+    }

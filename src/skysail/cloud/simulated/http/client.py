@@ -22,6 +22,7 @@ from yarl import URL
 from skysail.base.names import ACCOUNT_SIMULATED
 from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
 from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected
+from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 from skysail.cloud.simulated.account import PLACING
 from skysail.cloud.simulated.http import protocol
@@ -102,6 +103,9 @@ class RemoteAccount:
 
     async def list(self) -> Inventory:
         return _read(await self._call("GET", "/instances"), Inventory)
+
+    async def offers(self) -> OfferList:
+        return _read(await self._call("GET", "/offers"), OfferList)
 
     async def get(self, instance: str) -> Instance | None:
         try:

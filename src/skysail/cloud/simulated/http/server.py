@@ -50,6 +50,7 @@ def _application(accounts: Iterable[CloudAccount], token: str) -> web.Applicatio
     base = "/{cloud}/v1"
     app.router.add_post(f"{base}/instances", service.create)
     app.router.add_get(f"{base}/instances", service.list)
+    app.router.add_get(f"{base}/offers", service.offers)
     app.router.add_get(f"{base}/instances/{{id}}", service.look)
     app.router.add_delete(f"{base}/instances/{{id}}", service.end)
     app.router.add_get(f"{base}/instances/{{id}}/output", service.output)
@@ -85,6 +86,9 @@ class _Service:
         except msgspec.MsgspecError as error:
             raise Rejected("InvalidOrder", f"The order cannot be read: {error}.") from error
         return _json(await account.create(spec), status=201)
+
+    async def offers(self, request: web.Request) -> web.Response:
+        return _json(await self._account(request).offers())
 
     async def list(self, request: web.Request) -> web.Response:
         return _json(await self._account(request).list())

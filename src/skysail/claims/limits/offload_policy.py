@@ -14,6 +14,8 @@ from skysail.kube.api.schema import UNIQUE
 
 Provider = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 GpuType = Annotated[str, Meta(min_length=1, max_length=128)]
+ImagePattern = Annotated[str, Meta(min_length=1, max_length=1024)]
+Region = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class Budget(fields.ApiStruct, frozen=True):
@@ -24,7 +26,7 @@ class Budget(fields.ApiStruct, frozen=True):
 
 
 class OffloadPolicySpec(fields.ApiStruct, frozen=True):
-    """Namespaces, the clouds that they may use, and limits."""
+    """Namespaces, the clouds that they may use, and limits. If several policies match, each must allow a launch."""
 
     namespace_selector: Annotated[fields.LabelSelector, Meta(description="Namespaces of this policy. Empty: all.")]
     providers: Annotated[
@@ -35,6 +37,18 @@ class OffloadPolicySpec(fields.ApiStruct, frozen=True):
         tuple[GpuType, ...],
         Meta(max_length=256, description="GPU types that may be used. Empty: any.", extra_json_schema=UNIQUE),
     ] = ()
+    images: Annotated[
+        tuple[ImagePattern, ...],
+        Meta(
+            max_length=256,
+            description="Images that may run at a cloud, as patterns with `*`. Empty: any.",
+            extra_json_schema=UNIQUE,
+        ),
+    ] = ()
+    regions: Annotated[
+        tuple[Region, ...],
+        Meta(max_length=256, description="Regions that may be used. Empty: any.", extra_json_schema=UNIQUE),
+    ] = ()
     max_instances: Annotated[
         int, Meta(ge=0, le=100_000, description="Maximum number of paid instances per namespace.")
     ] = 10
@@ -44,6 +58,20 @@ class OffloadPolicySpec(fields.ApiStruct, frozen=True):
         Meta(description="Seconds after which an instance is terminated, even if it is busy."),
     ] = None
     budget: Annotated[Budget | None, Meta(description="Budget of each namespace. Absent: no limit.")] = None
+    on_budget_exhausted: Annotated[
+        Literal["Stop", "Finish"],
+        Meta(
+            description="Stop: an instance may use what is left of the budget and ends when it is used up. Finish: an"
+            " instance is launched only if the budget covers its whole maximum duration."
+        ),
+    ] = "Stop"
+    allow_secrets: Annotated[
+        bool, Meta(description="Whether pods that refer to Secrets may run at a cloud, which then sees the values.")
+    ] = True
+    automatic: Annotated[
+        bool,
+        Meta(description="Whether GPU pods that no node can take are offloaded although they do not ask for a cloud."),
+    ] = False
 
 
 class OffloadPolicyStatus(fields.ApiStruct, frozen=True, kw_only=True):
@@ -73,5 +101,3 @@ OFFLOAD_POLICY = CustomKind(
         Column("Budget", ".spec.budget.amount", "number", "Budget of each namespace in US dollars."),
     ),
 )
-
-KINDS = (OFFLOAD_POLICY,)

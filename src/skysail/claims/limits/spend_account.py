@@ -1,0 +1,75 @@
+"""SpendAccount: reservations and spend of one namespace.
+
+The account is cluster-scoped and has the name of its namespace. Tenants have no access to accounts. A reservation is
+written before its launch and removed together with the entry of its final cost, in one write. So a crash between two
+writes reserves too much, never too little.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from skysail.kube.api import fields
+from skysail.kube.api.crd import Column, CustomKind
+from skysail.kube.api.objects import Object
+from skysail.kube.api.resources import Resource
+from skysail.kube.api.schema import Rule
+
+# Days of which totals are kept.
+KEPT_DAYS = 400
+
+
+class SpendAccountSpec(fields.ApiStruct, frozen=True):
+    """Namespace of the account."""
+
+    namespace: Annotated[fields.Name, Meta(description="Namespace whose spend is recorded.")]
+
+
+class Reservation(fields.ApiStruct, frozen=True, kw_only=True):
+    """Money reserved for one claim: the most that its instance can cost until its deadline."""
+
+    claim: Annotated[fields.Name, Meta(description="Name of the CloudInstance.")]
+    usd: Annotated[fields.Usd, Meta(description="Reserved US dollars.")]
+    at: Annotated[fields.Time, Meta(description="When the money was reserved.")]
+
+
+class DayTotal(fields.ApiStruct, frozen=True, kw_only=True):
+    """Spend of one day, provider and GPU type."""
+
+    day: Annotated[str, Meta(max_length=10, pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="Day, in UTC.")]
+    provider: Annotated[fields.ShortText, Meta(description="Name of the cloud.")]
+    gpu: Annotated[fields.ShortText, Meta(description="GPU type by the cloud's name; empty without GPU.")] = ""
+    usd: Annotated[fields.Usd, Meta(description="US dollars.")]
+
+
+class SpendAccountStatus(fields.ApiStruct, frozen=True, kw_only=True):
+    """Reservations of running claims, and the spend of the past."""
+
+    reservations: Annotated[
+        tuple[Reservation, ...],
+        Meta(max_length=10_000, description="Reservations by claim."),
+    ] = ()
+    totals: Annotated[
+        tuple[DayTotal, ...],
+        Meta(max_length=20_000, description="Spend per day, provider and GPU type, of the last 400 days."),
+    ] = ()
+    conditions: fields.Conditions = ()
+    observed_generation: fields.ObservedGeneration = 0
+
+
+class SpendAccount(Object, frozen=True, gc=False, rename="camel"):
+    """Reservations and spend of the namespace with the same name. Only Skysail writes accounts."""
+
+    spec: SpendAccountSpec
+    status: SpendAccountStatus = field(default_factory=SpendAccountStatus)
+
+
+SPEND_ACCOUNT = CustomKind(
+    resource=Resource("skysail.dev", "v1alpha1", "spendaccounts", "SpendAccount", namespaced=False),
+    struct=SpendAccount,
+    columns=(Column("Reservations", ".status.reservations[*].usd"),),
+    rules=(Rule("self == oldSelf", "the namespace of an account is immutable"),),
+    exempt_names=frozenset({"at"}),
+)

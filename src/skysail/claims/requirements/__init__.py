@@ -1,0 +1,1 @@
+"""Requirements of a pod at a cloud: what its annotations, labels and containers ask for. Pure."""

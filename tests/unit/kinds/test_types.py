@@ -216,7 +216,11 @@ def test_a_sample_is_read_without_losing_a_field(document):
 
 
 def test_there_is_a_sample_of_every_kind_that_people_write():
-    assert {document["kind"] for document in SAMPLES} == KINDS.keys() - {"CloudInstance", "OffloadPolicy", "SpendAccount"}
+    assert {document["kind"] for document in SAMPLES} == KINDS.keys() - {
+        "CloudInstance",
+        "OffloadPolicy",
+        "SpendAccount",
+    }
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_running_pod_can_be_entered_and_reached_and_its_claim_tells_its_story(
     assert line[1:-1] == [cloud, "Running", {"modal": "0.1", "runpod": "0.06"}[cloud], namespace, "p"]
     wide = ok(node, "get", "ci", "-o", "wide")
     assert (
-        " ".join(wide.splitlines()[0].split()) == "NAME PROVIDER GPU STATE USD/H NAMESPACE FOR GPUS ID REGION USD AGE"
+        " ".join(wide.splitlines()[0].split()) == "NAME PROVIDER GPU STATE USD/H NAMESPACE OWNER GPUS ID REGION USD AGE"
     )
     assert claims(node, namespace)[0]["status"]["instanceId"] in wide
     ok(node, "delete", "pod", "p", "-n", namespace, TIMEOUT)

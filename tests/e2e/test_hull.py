@@ -170,7 +170,7 @@ def test_a_crashed_component_is_restarted_and_reported_with_the_end_of_its_log(c
     assert after.pid != before.pid
     assert after.crash.cause == "signal SIGKILL"
     assert after.crash.log_tail in cluster.log(Component.SCHEDULER)
-    assert f"kube-scheduler ended (signal SIGKILL), its last words:\n{after.crash.log_tail}" in cluster.log("hull")
+    assert f"kube-scheduler ended (signal SIGKILL), its last words:\n{after.crash.log_tail}" in cluster.log("cluster")
 
 
 def test_a_plane_that_cannot_start_says_why(tmp_path, cluster):
@@ -201,13 +201,13 @@ def hull_script(payload: str, before: str = "") -> list[str]:
     """A payload in a hull without a plane. `before` runs in the outer process, which has all modules by then."""
     script = f"""
 import ctypes, json, os, signal, subprocess, sys
-from skysail.local.cluster import namespaces as hull
+from skysail.local.cluster import namespaces
 
 def payload():
 {textwrap.indent(textwrap.dedent(payload), "    ")}
 
 {textwrap.dedent(before)}
-entry = hull.launch(payload)
+entry = namespaces.fork_isolated(payload)
 print("entry", entry, file=sys.stderr, flush=True)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(entry, 0)[1]))
 """
@@ -227,7 +227,7 @@ if os.geteuid() == 0:
 """
 
 LOOK_AROUND = """
-    links = json.loads(subprocess.run([hull.ip_program(), "-json", "addr"], capture_output=True, check=True).stdout)
+    links = json.loads(subprocess.run([namespaces.ip_program(), "-json", "addr"], capture_output=True, check=True).stdout)
     print(json.dumps({
         "links": {link["ifname"]: [a["local"] for a in link["addr_info"] if a["family"] == "inet"] for link in links},
         "sys": sorted(os.listdir("/sys/class/net")),
@@ -305,7 +305,7 @@ def test_where_namespaces_are_forbidden_one_sentence_names_the_ways_out(tmp_path
 
 
 def test_a_kernel_without_bridges_is_not_taken_for_forbidden_namespaces():
-    done = in_a_hull("return 0", before="hull.ip_program = lambda: '/bin/false'")
+    done = in_a_hull("return 0", before="namespaces.ip_program = lambda: '/bin/false'")
     last = done.stderr.splitlines()[-1]
     assert last.startswith("skysail.local.errors.MachineUnfit: The hull's network could not be made")
     assert "modprobe bridge" in last

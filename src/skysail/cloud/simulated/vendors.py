@@ -1,4 +1,4 @@
-"""What each simulated cloud is like. The prices are list prices of 2026-08; nobody is ever charged them."""
+"""Prices and delays of each simulated cloud. The prices are list prices of 2026-08 and are never charged."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from skysail.cloud.errors import Rejected
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
-    """`lag`: a new instance is missing from listings for so long. `start`: it takes so long until its program runs.
+    """One simulated vendor. Times are in seconds.
 
-    `lingers`: it is billed after its program has ended, until somebody ends it. `remembers`: so long after its end it
-    is still told. `run`: so long a program lasts that is only pretended. `usd_per_hour`: of a machine without a GPU.
+    `start`: delay until the program of a new instance runs. `lag`: a new instance is missing from listings this long.
+    `run`: duration of a fake program. `lingers`: the instance is billed after its program has ended, until it is
+    terminated. `remembers`: an ended instance is still shown this long. `usd_per_hour`: price without a GPU.
     """
 
     name: str
@@ -27,19 +28,22 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     terms: Timings = Timings(create_timeout=60.0)
 
     def price(self, gpu: GpuRequest | None, members: int = 1) -> float:
-        """US dollars an hour; of the cheapest type where the cloud may choose. `Rejected` for one that it has not."""
+        """Return US dollars per hour. Without a GPU type, the cheapest counts.
+
+        Raises `Rejected` if the vendor does not have the GPU type.
+        """
         if gpu is None:
             return self.usd_per_hour * members
-        each = self._gpu(gpu.type) if gpu.type else min(self.gpus.values(), default=0.0)
-        return round(each * gpu.count * members, 6)
+        usd = self._gpu_price(gpu.type) if gpu.type else min(self.gpus.values(), default=0.0)
+        return round(usd * gpu.count * members, 6)
 
-    def _gpu(self, type_: str) -> float:
-        """US dollars an hour. Names are the cloud's own, in any case."""
+    def _gpu_price(self, type_: str) -> float:
+        """Return US dollars per hour of one GPU. Types are the cloud's own names, case-insensitive."""
         prices = {name.casefold(): usd for name, usd in self.gpus.items()}
         if type_.casefold() not in prices:
             raise Rejected(
                 "UnknownGpu",
-                f"The simulated {self.name} has no GPU {type_}: ask for one of {', '.join(self.gpus) or 'none'}.",
+                f"The simulated {self.name} has no GPU {type_}: use one of {', '.join(self.gpus) or 'none'}.",
             )
         return prices[type_.casefold()]
 

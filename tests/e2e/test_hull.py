@@ -105,7 +105,7 @@ def test_clouds_pretend_where_that_is_asked_for_and_up_says_which_of_them_cannot
     assert skysail("down").returncode == 0
     (skysail.home.root / "simulated" / "modal.jsonl").write_text("{\n")
     up = skysail("up")
-    assert "not reached yet: modal.com; `skysail status` tells why" in up.stdout, up.stdout + up.stderr
+    assert "not reached yet: modal.com; run `skysail status` for the reason" in up.stdout, up.stdout + up.stderr
     cluster.until(lambda: "Line 1 of the ledger" in skysail("status").stdout, "the node to tell why")
     assert "--single-replica" in operator(skysail), "what was killed is replaced at once"
     assert {unit.restarts for unit in Control(skysail.home.control).status().units} == {0}

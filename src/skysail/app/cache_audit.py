@@ -1,4 +1,4 @@
-"""Whether the caches hold what the API server has: looked at now and then, and when somebody asks."""
+"""Comparison of the caches with the API server: at intervals, and on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ log = logging.getLogger(__name__)
 
 
 def read_token(path: str | None) -> str:
-    """Return the token that a caller of /audit must know, and nothing if no file is set. Raises `StartupError`."""
+    """Return the token that a caller of /audit must send.
+
+    Returns an empty string if no file is set.
+    Raises `StartupError` if the file is empty or cannot be read.
+    """
     if path is None:
         return ""
     try:
@@ -32,7 +36,7 @@ def read_token(path: str | None) -> str:
 
 
 class Audits:
-    """`differences` counts, by kind, the objects that a cache had wrong."""
+    """Audits all caches. `differences` counts, by kind, the objects that differed from the API server."""
 
     def __init__(self, informers: Informers, seconds: float, rng: random.Random) -> None:
         self._informers = informers
@@ -41,7 +45,7 @@ class Audits:
         self.differences: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Audit at intervals until cancelled."""
         while True:
             await asyncio.sleep(self._seconds * self._rng.uniform(0.9, 1.1))
             try:
@@ -58,8 +62,8 @@ class Audits:
     async def _audit(self) -> list[AuditResult]:
         audit_results = await self._informers.audit()
         for audit_result in audit_results:
-            wrong = audit_result.missing + audit_result.stale + audit_result.extra
-            self.differences[audit_result.kind] = self.differences.get(audit_result.kind, 0) + wrong
+            count = audit_result.missing + audit_result.stale + audit_result.extra
+            self.differences[audit_result.kind] = self.differences.get(audit_result.kind, 0) + count
             if audit_result.differs:
-                log.warning("cache differed and is filled anew", extra=msgspec.structs.asdict(audit_result))
+                log.warning("cache differs from the API server, relisted", extra=msgspec.structs.asdict(audit_result))
         return audit_results

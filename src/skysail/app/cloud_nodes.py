@@ -1,4 +1,4 @@
-"""The clouds of the operator's process: accounts, the claims on them, and the nodes that stand for them."""
+"""Clouds in the operator's process: their accounts, and the virtual nodes that stand for them."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ _CERTIFICATE_DAYS = 365
 
 
 class AccountError(UserError):
-    """A setting about clouds cannot be used; the message names it."""
+    """A setting about clouds is missing or invalid; the message names it."""
 
 
 @contextlib.asynccontextmanager
 async def accounts(settings: Settings) -> AsyncIterator[dict[str, CloudAccount]]:
-    """The clouds that this process may call, by name."""
+    """Open the accounts of the clouds that this process may call, by name."""
     opened: dict[str, RemoteAccount | SimulatedAccount | UnavailableAccount] = {}
     desired = [
         vendor for name, vendor in VENDORS.items() if name in {node.provider for node in settings.nodes.values()}
@@ -72,15 +72,15 @@ async def accounts(settings: Settings) -> AsyncIterator[dict[str, CloudAccount]]
             await account.close()
 
 
-class SharedParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the nodes of a process share."""
+class NodeDependencies(msgspec.Struct, frozen=True, kw_only=True):
+    """Dependencies that all nodes of a process share."""
 
     client: Client
-    # Writes while this process leads.
-    acting: Client
+    # Fenced: writes only while this process leads.
+    fenced_client: Client
     broadcaster: Broadcaster
     identity: ServingCertificate
-    # Has a folder for each node.
+    # Contains one folder per node.
     logs: Path
     listeners: InheritedListeners
     rng: random.Random
@@ -91,57 +91,59 @@ class SharedParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CloudNode:
-    """One node. The replica that leads serves it; the others keep its Lease meanwhile."""
+    """One virtual node. The leader serves it; other replicas renew its Lease while the node has no server."""
 
-    def __init__(self, name: str, settings: NodeSettings, manager: ClaimManager, parts: SharedParts) -> None:
+    def __init__(self, name: str, settings: NodeSettings, manager: ClaimManager, deps: NodeDependencies) -> None:
         self.name = name
         provider = manager.provider(settings.provider)
-        self._logs = LogStore(parts.logs / name)
-        self.keeper = Kubelet(
-            parts.acting,
+        self._logs = LogStore(deps.logs / name)
+        self.kubelet = Kubelet(
+            deps.fenced_client,
             provider,
-            NodeInfo(name=name, address=parts.address, allocatable=settings.capacity, is_virtual=True),
+            NodeInfo(name=name, address=deps.address, allocatable=settings.capacity, is_virtual=True),
             self._logs,
-            deps=kubelet.KubeletDependencies(parts.broadcaster, time.time, clock.boottime, parts.rng),
+            deps=kubelet.KubeletDependencies(deps.broadcaster, time.time, clock.boottime, deps.rng),
         )
         provider.requirements = self._requirements
         self._settings = settings
         self._provider = provider
         self._inventory = manager.listings[settings.provider]
         self._collector = manager.sweepers[settings.provider]
-        self._parts = parts
+        self._deps = deps
 
     async def serve(self) -> None:
-        """Until cancelled."""
-        parts = self._parts
+        """Serve the node until cancelled."""
+        deps = self._deps
         usage_sampler = UsageSampler(self._provider, time.time)
-        kubelet_backend = KubeletBackend(self.keeper, self._provider, self._logs, usage_sampler)
+        kubelet_backend = KubeletBackend(self.kubelet, self._provider, self._logs, usage_sampler)
         gate = routes.AccessGate(
-            Authenticator(parts.client, time.monotonic), Authorizer(parts.client, self.name, time.monotonic)
+            Authenticator(deps.client, time.monotonic), Authorizer(deps.client, self.name, time.monotonic)
         )
         pages = routes.KubeletApi(self.name, kubelet_backend, gate, metrics=Metrics().render, clock=time.time)
         port = self._settings.port
-        listener = parts.listeners.take(port) or socket.create_server((parts.address, port))
-        await parts.identity.ready.wait()
-        server = await routes.serve(pages, listener, parts.identity.callers.context)
-        registrar = NodeRegistrar(parts.acting, self._description(), now=clock.now, rng=parts.rng, cloud=self._state)
+        listener = deps.listeners.take(port) or socket.create_server((deps.address, port))
+        await deps.identity.ready.wait()
+        server = await routes.serve(pages, listener, deps.identity.callers.context)
+        registrar = NodeRegistrar(
+            deps.fenced_client, self._description(), now=clock.now, rng=deps.rng, cloud=self._cloud_health
+        )
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.keeper.run())
+                tasks.create_task(self.kubelet.run())
                 tasks.create_task(usage_sampler.run())
                 tasks.create_task(registrar.run())
         finally:
             await server.cleanup()
 
     async def stand_by(self) -> None:
-        """Until cancelled."""
-        await NodeLease(self._parts.client, self.name, clock.now).stand_by()
+        """Renew the node's Lease until cancelled, if no process serves the node."""
+        await NodeLease(self._deps.client, self.name, clock.now).stand_by()
 
     def _requirements(self, uid: str) -> CloudRequirements:
-        pod = self.keeper.cached_pod(uid)
+        pod = self.kubelet.cached_pod(uid)
         return cloud_requirements.requirements(pod) if pod else CloudRequirements()
 
-    def _state(self) -> CloudHealth | None:
+    def _cloud_health(self) -> CloudHealth | None:
         if not self._inventory.is_polled:
             return None
         return CloudHealth(self._inventory.outage, self._collector.orphan_message)
@@ -151,20 +153,24 @@ class CloudNode:
         name, _, value = key.partition("=")
         return NodeDescription(
             name=self.name,
-            address=self._parts.address,
+            address=self._deps.address,
             port=self._settings.port,
-            provider_id=f"skysail://{self._parts.cluster}/{self.name}",
-            kubelet_version=self._parts.version,
+            provider_id=f"skysail://{self._deps.cluster}/{self.name}",
+            kubelet_version=self._deps.version,
             capacity=self._settings.capacity,
             labels=self._settings.labels,
             taints=({"key": name, "value": value, "effect": effect},),
             is_virtual=True,
-            runtime=f"{self._settings.provider}://{ACCOUNT_SIMULATED if self._parts.is_simulated else ACCOUNT_REAL}",
+            runtime=f"{self._settings.provider}://{ACCOUNT_SIMULATED if self._deps.is_simulated else ACCOUNT_REAL}",
         )
 
 
 def certificate(settings: Settings, address: str) -> Callable[[], KeyPair]:
-    """What the nodes' servers show: the files of the settings, read anew each time, or one of our own."""
+    """Return a function that reads the certificate of the nodes' servers.
+
+    It reads the files of the settings at each call, so that a renewed certificate is used. Without such settings, it
+    returns a certificate that we signed at the start.
+    """
     if settings.node_certificate and settings.node_key:
         files = Path(settings.node_certificate), Path(settings.node_key)
         return lambda: KeyPair(files[0].read_bytes(), files[1].read_bytes())
@@ -179,15 +185,15 @@ def _socket(name: str) -> Path:
     path = Path(name)
     if not path.is_absolute() or not path.parent.is_dir():
         raise AccountError(
-            f"simulated_clouds is {name!r}, which is no path of a Unix socket in a folder that exists: name the socket "
-            "of the simulated clouds, such as $SKYSAIL_HOME/clouds.sock."
+            f"simulated_cloud_url is {name!r}, which is not the path of a Unix socket in an existing folder: name the "
+            "socket of the simulated clouds, such as $SKYSAIL_HOME/clouds.sock."
         )
     return path
 
 
 def _read(path: str | None, name: str) -> str:
     if not path:
-        raise AccountError(f"The setting {name} is missing: it names the file with the token for simulated clouds.")
+        raise AccountError(f"Setting {name} is missing: set it to the file with the token for simulated clouds.")
     try:
         return Path(path).read_text().strip()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the operator stands on: the cluster that it finds, or a sentence that says why it cannot start there."""
+"""Check of the cluster before the operator starts; an error says why the operator cannot start there."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from skysail.kube.api.resources import NAMESPACE
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Forbidden, KubeError
 
-# Rules in definitions (CEL) and the label with a pod's completion index are there from this version on.
+# The first version with CEL rules in CRDs and with the completion index as pod label.
 OLDEST_KUBERNETES = (1, 29)
 
 
 class StartupError(UserError):
-    """Something outside is not as the operator needs it; the message says what."""
+    """The operator cannot start; the message says what to change."""
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -25,7 +25,7 @@ class _Version(msgspec.Struct, rename="camel"):
 
 
 class ClusterInfo(msgspec.Struct, frozen=True):
-    """What cluster this is: by its version, and by the UID of a namespace that every cluster has once."""
+    """Version of the cluster, and its identity: the UID of namespace kube-system."""
 
     version: str
     cluster: str
@@ -36,7 +36,7 @@ async def check_cluster(client: Client, server: str) -> ClusterInfo:
         version = await client.read("/version", _Version)
     except Forbidden as error:
         raise StartupError(
-            f"{server} does not accept this login: {error.message}. Make a new token or certificate."
+            f"{server} rejects these credentials: {error.message}. Create a new token or certificate."
         ) from error
     except KubeError as error:
         raise StartupError(
@@ -59,5 +59,5 @@ async def _cluster_id(client: Client) -> str:
 
 def missing_rbac(error: Forbidden) -> StartupError:
     return StartupError(
-        f"The rights of Skysail are not installed ({error.message}): `kubectl apply -f config/rbac/role.yaml`."
+        f"Skysail's RBAC roles are not installed ({error.message}): run `kubectl apply -f config/rbac/role.yaml`."
     )

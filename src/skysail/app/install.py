@@ -1,4 +1,4 @@
-"""Put Skysail's kinds and rights into a cluster. What `skysail up` does before it starts the operator."""
+"""Installation of CRDs and RBAC roles into a cluster; `skysail up` runs it before it starts the operator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.05
 
 
 async def install(path: Path) -> None:
-    """Apply everything with this kubeconfig, and wait until the kinds are served. May be called at every start."""
+    """Apply all manifests with this kubeconfig and wait until the kinds are served. Idempotent: runs at every start."""
     transport = HttpTransport(kubeconfig.from_file(path))
     try:
         client = Client(transport)
@@ -38,13 +38,13 @@ async def install(path: Path) -> None:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
             await _apply(client, manifests.namespace())
             await asyncio.gather(*(_apply(client, manifest) for manifest in (*definitions, *roles)))
-            await asyncio.gather(*(_established(client, definition) for definition in definitions))
+            await asyncio.gather(*(_wait_established(client, definition) for definition in definitions))
     finally:
         await transport.close()
 
 
 async def install_node(path: Path, authority: bytes) -> None:
-    """What belongs to the node on this machine: its storage class, its metrics, a right. May be called twice."""
+    """Apply the objects of this machine's node: storage class, metrics API and role binding. Idempotent."""
     encoded = base64.b64encode(authority).decode()
     registered = metrics_api.registration(encoded, service=METRICS_SERVICE, port=METRICS_PORT)
     transport = HttpTransport(kubeconfig.from_file(path))
@@ -53,7 +53,7 @@ async def install_node(path: Path, authority: bytes) -> None:
         for resource, manifest in (
             *provisioner.MANIFESTS,
             (SERVICE, _metrics_service()),
-            (ROLE_BINDING, _reads_authorities()),
+            (ROLE_BINDING, _client_ca_binding()),
             (metrics_api.API_SERVICE, registered),
         ):
             await client.apply(resource, manifest, Object)
@@ -71,8 +71,8 @@ def _metrics_service() -> Manifest:
     }
 
 
-def _reads_authorities() -> Manifest:
-    """The node may read whose certificates the API server believes, to believe the same."""
+def _client_ca_binding() -> Manifest:
+    """Return a binding to read the API server's client CAs: the node's server trusts the same clients."""
     namespace, role = tls.READER
     return {
         "apiVersion": ROLE_BINDING.api_version,
@@ -84,7 +84,7 @@ def _reads_authorities() -> Manifest:
 
 
 async def _absent_or_ours(client: Client, definitions: list[Manifest]) -> list[Manifest]:
-    """Another project's own definition stays: ours only stands in for it where it is missing."""
+    """Return the CRDs to apply: another project's own CRD stays, and our stand-in is used only if it is missing."""
     desired = []
     for definition in definitions:
         try:
@@ -102,7 +102,7 @@ async def _apply(client: Client, manifest: Manifest) -> None:
         try:
             await client.apply(manifests.RESOURCES[manifest["kind"]], manifest, Object)
         except Conflict:
-            # The API server itself writes into a definition while it begins to serve it: once more settles it.
+            # The API server itself writes to a CRD while it begins to serve it: a retry succeeds.
             continue
         except Throttled as error:
             await asyncio.sleep(error.retry_after or 1.0)
@@ -110,7 +110,7 @@ async def _apply(client: Client, manifest: Manifest) -> None:
         return
 
 
-async def _established(client: Client, manifest: Manifest) -> None:
+async def _wait_established(client: Client, manifest: Manifest) -> None:
     while True:
         crd_info = await client.get(CRD, "", manifest["metadata"]["name"], CrdInfo)
         if crd_info.is_established:

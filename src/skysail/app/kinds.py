@@ -1,4 +1,4 @@
-"""Every kind that Skysail defines, in one list: what is installed, documented and granted rights for."""
+"""List of all kinds that Skysail defines: the source for CRDs, reference documents and policy rules."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ ALL_KINDS: tuple[CustomKind, ...] = (
     SPEND_ACCOUNT,
 )
 
-# Kinds of other projects. Theirs is installed in a cluster; ours stands in for them where they are absent.
+# Kinds of other projects. Our CRDs are stand-ins, installed only if the cluster lacks the project's own.
 COMPATIBLE_KINDS: tuple[CustomKind, ...] = training_job.COMPATIBLE_KINDS

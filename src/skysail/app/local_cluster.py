@@ -1,7 +1,7 @@
-"""The hull's process: the control plane and the operator on this machine, inside one set of namespaces.
+"""The local cluster's process: control plane, operator and node on this machine, inside one set of namespaces.
 
-Two parts. The outer part stays in the machine's network and carries connections in; when it dies, the kernel ends the
-rest. The inner part supervises the units and answers on the control socket.
+Two parts. The outer part stays in the machine's network and forwards connections into the cluster; when it dies, the
+kernel kills the rest. The inner part supervises the units and answers on the control socket.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _OPERATOR_READY = f"http://{CLUSTER_IP}:{OPERATOR_HEALTH_PORT}/readyz"
 
 
 def main(argument: str) -> int:
-    """Run until stopped. Returns the exit code; why it failed is left in the home for the one who asked."""
+    """Run until stopped. Returns the exit code; on failure, the reason is in the home folder for `skysail up`."""
     settings = msgspec.json.decode(argument, type=LocalClusterSettings)
     if settings.tied:
         syscalls.die_with_parent()
@@ -79,29 +79,29 @@ def main(argument: str) -> int:
     os.chdir(home.root)
     lock = home.lock()
     if lock is None:
-        return ANOTHER_RUNS  # there is one hull per home
-    _begin(home, settings)
-    door = tcp_proxy.open_listener(_last_port(home))
-    home.door_port.write_text(str(door.getsockname()[1]))
-    inside = _Inside(settings, home, f"https://127.0.0.1:{door.getsockname()[1]}")
+        return ANOTHER_RUNS  # one local cluster per home
+    _prepare_files(home, settings)
+    listener = tcp_proxy.open_listener(_last_port(home))
+    home.door_port.write_text(str(listener.getsockname()[1]))
+    inside = _InnerProcess(settings, home, f"https://127.0.0.1:{listener.getsockname()[1]}")
     try:
-        policy = _guard(os.environ) if settings.with_node else None
+        policy = _egress_policy(os.environ) if settings.with_node else None
         host_network.is_allowed(os.environ)
         entry = namespaces.fork_isolated(lambda: asyncio.run(inside.run()))
     except LocalError as error:
         home.failure.write_text(str(error))
         return error.exit_code
-    return asyncio.run(_outside(entry, door, home, lock, policy))
+    return asyncio.run(_run_outer_process(entry, listener, home, lock, policy))
 
 
-def _guard(env: Mapping[str, str]) -> EgressPolicy:
-    """What the user named is open: networks for pods, and the package index, which images come from."""
+def _egress_policy(env: Mapping[str, str]) -> EgressPolicy:
+    """Return the egress policy of pods. It allows networks that the user named, and the package index of images."""
     allowed = parse_networks(env.get("SKYSAIL_ALLOWED_NETWORKS", ""))
     return EgressPolicy(exceptions=allowed, servers=package_index.servers(env))
 
 
-def _begin(home: Home, settings: LocalClusterSettings) -> None:
-    """What the last hull left makes room for ours. The home's lock is held, so nobody else writes these files."""
+def _prepare_files(home: Home, settings: LocalClusterSettings) -> None:
+    """Replace the files of the previous local cluster. We hold the home's lock, so no other process writes them."""
     home.failure.unlink(missing_ok=True)
     if home.cluster_log.exists():
         home.cluster_log.replace(home.cluster_log.with_suffix(".log.1"))
@@ -113,8 +113,13 @@ def _begin(home: Home, settings: LocalClusterSettings) -> None:
     home.kubectl.write_bytes(msgspec.json.encode(settings.binaries.commands[Component.KUBECTL]))
 
 
-async def _outside(entry: int, door: socket.socket, home: Home, lock: int, policy: EgressPolicy | None) -> int:
-    """Carry connections in, and what pods ask for out by a guard, until the hull ends; pass on a wish to end."""
+async def _run_outer_process(
+    entry: int, listener: socket.socket, home: Home, lock: int, policy: EgressPolicy | None
+) -> int:
+    """Forward connections into the cluster and, under the egress policy, out of pods, until the inner part exits.
+
+    Forwards SIGTERM and SIGINT to the inner part. Returns its exit code.
+    """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, os.kill, entry, number)
@@ -122,33 +127,33 @@ async def _outside(entry: int, door: socket.socket, home: Home, lock: int, polic
     async def dial() -> socket.socket:
         return await asyncio.to_thread(Control(home.control).dial, CLUSTER_IP, API_PORT)
 
-    server = await tcp_proxy.serve(door, dial)
-    helpers = [asyncio.create_task(_end_without_home(entry, home, lock))]
+    server = await tcp_proxy.serve(listener, dial)
+    tasks = [asyncio.create_task(_stop_without_home(entry, home, lock))]
     if policy is not None:
-        way_out = host_side.serve(Control(home.control), host_side.machines_name_servers(), policy)
-        helpers.append(asyncio.create_task(way_out))
+        egress = host_side.serve(Control(home.control), host_side.machines_name_servers(), policy)
+        tasks.append(asyncio.create_task(egress))
     _, status = await asyncio.to_thread(os.waitpid, entry, 0)
     server.close()
-    for helper in helpers:
-        helper.cancel()
-    await asyncio.wait(helpers)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
     return os.waitstatus_to_exitcode(status)
 
 
-async def _end_without_home(entry: int, home: Home, lock: int) -> None:
-    """A hull whose folder was deleted could never be found again by `skysail down`."""
-    while home.is_held(lock):  # noqa: ASYNC110 (nobody tells us when a folder is deleted)
+async def _stop_without_home(entry: int, home: Home, lock: int) -> None:
+    """Stop the cluster when its home folder is deleted, because `skysail down` could not find it any more."""
+    while home.is_held(lock):  # noqa: ASYNC110 (there is no event for the deletion of the folder)
         await asyncio.sleep(_POLL_SECONDS)
     with contextlib.suppress(ProcessLookupError):
         os.kill(entry, signal.SIGTERM)
 
 
-class _StopAsked(Exception):
-    """Somebody wants the hull to end."""
+class _StopRequested(Exception):
+    """Raised to end the task group when the cluster is asked to stop; not an error."""
 
 
-class _Inside:
-    """The inner part: what runs in the namespaces."""
+class _InnerProcess:
+    """The inner part, which runs in the namespaces."""
 
     def __init__(self, settings: LocalClusterSettings, home: Home, url: str) -> None:
         self._settings = settings
@@ -167,14 +172,14 @@ class _Inside:
         code = 0
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(ControlServer(self._home.control, self._perform).serve())
+                tasks.create_task(ControlServer(self._home.control, self._handle).serve())
                 tasks.create_task(self._until_stopped())
                 tasks.create_task(self._start())
-        except* _StopAsked:
+        except* _StopRequested:
             _log("stopping")
         except* (LocalError, KubeError, OSError) as failures:
             code = 1
-            reasons = [str(failure) or type(failure).__name__ for failure in _each(failures)]
+            reasons = [str(failure) or type(failure).__name__ for failure in _flatten(failures)]
             self._home.failure.write_text("\n".join(reasons))
         finally:
             self._home.control.unlink(missing_ok=True)
@@ -183,21 +188,21 @@ class _Inside:
 
     async def _until_stopped(self) -> None:
         await self._stop.wait()
-        raise _StopAsked
+        raise _StopRequested
 
     async def _start(self) -> None:
         home, now = self._home, datetime.now(UTC)
         self._hold_ports()
         credentials.write_all(home, pki.ensure(home.pki, now), self._url, now)
         planned = startup.units(home, self._settings.binaries, self._settings.plane)
-        await startup.start(self._supervisor, home, planned, self._say)
+        await startup.start(self._supervisor, home, planned, self._report_step)
         async with asyncio.TaskGroup() as rest:
             rest.create_task(startup.until_whole(self._supervisor, home, planned))
             rest.create_task(self._install())
         self._is_ready = True
 
     def _hold_ports(self) -> None:
-        """Before the first pod starts: a pod with `hostNetwork` could take the ports of the operator otherwise."""
+        """Bind all ports before the first pod starts: a pod with `hostNetwork` could take the operator's ports."""
         if self._settings.with_node:
             self._supervisor.hold(AGENT_PORTS)
         if self._settings.with_operator:
@@ -207,10 +212,10 @@ class _Inside:
         try:
             await install(credentials.inside_path(self._home, "admin"))
         except TimeoutError as error:
-            raise StartFailed("The API server did not take and serve the kinds of Skysail in time.") from error
-        self._say("the kinds of Skysail are installed")
+            raise StartFailed("The API server did not accept and serve Skysail's CRDs in time.") from error
+        self._report_step("the kinds of Skysail are installed")
         if self._settings.with_node:
-            await self._start_agent()  # first, because it serves the clouds that the operator asks
+            await self._start_agent()  # first, because it serves the simulated clouds that the operator calls
         if self._settings.with_operator:
             await self._start_operator()
         if self._settings.with_node:
@@ -221,7 +226,7 @@ class _Inside:
     async def _start_operator(self) -> None:
         login = credentials.inside_path(self._home, "operator")
         files.token(self._home.audit_token)
-        # Without a drain: it stops with its API server, and nobody takes over.
+        # No drain: the operator stops together with its API server, and no other replica takes over.
         flags = (
             f"--kubeconfig={login}",
             f"--webhook-host={CLUSTER_IP}",
@@ -235,10 +240,10 @@ class _Inside:
         await self._supervisor.start(Unit(name="operator", argv=run, ports=OPERATOR_PORTS))
         is_ready = partial(startup.is_healthy, _OPERATOR_READY)
         await startup.until(is_ready, "the operator to be ready", self._supervisor)
-        self._say("the operator is ready")
+        self._report_step("the operator is ready")
 
     def _cloud_flags(self) -> tuple[str, ...]:
-        """Where there is a node for this machine, there are those of clouds, too."""
+        """Return flags for cloud nodes, which exist if this machine has a node."""
         if not self._settings.with_node:
             return ()
         home = self._home.root
@@ -251,7 +256,7 @@ class _Inside:
         )
 
     def _account_flags(self) -> tuple[str, ...]:
-        """Where nobody asked to pretend, the agent serves simulated clouds."""
+        """Return flags for cloud accounts: simulated clouds, served by the agent, unless mock clouds were requested."""
         if self._settings.mock_clouds:
             return ("--mock-clouds",)
         home = self._home
@@ -266,8 +271,9 @@ class _Inside:
         await install_node(credentials.inside_path(self._home, "admin"), authority)
         run = (sys.executable, "-P", "-m", "skysail.app.node_agent", str(self._home.root))
         await self._supervisor.start(Unit(name="agent", argv=run, ports=AGENT_PORTS))
-        # The node may be called ready because of the agent before this one; this socket opens last.
-        await startup.until(partial(_answers, self._home.simulated_clouds), "the agent to answer", self._supervisor)
+        # Wait for the socket, which opens last: the Node object may still be Ready from the previous agent.
+        answers = partial(_accepts_connections, self._home.simulated_clouds)
+        await startup.until(answers, "the agent to answer", self._supervisor)
 
     async def _await_node(self) -> None:
         transport = HttpTransport(kubeconfig.from_file(credentials.inside_path(self._home, "admin")))
@@ -275,24 +281,24 @@ class _Inside:
             await startup.until(partial(_node_is_ready, Client(transport)), "the node to be ready", self._supervisor)
         finally:
             await transport.close()
-        self._say(f"node {NODE} is ready")
+        self._report_step(f"node {NODE} is ready")
 
     async def _await_clouds(self) -> None:
-        """Not for ever: a cluster can be worked with while a cloud is down."""
+        """Wait until all clouds are reachable, up to a timeout: the cluster is usable while a cloud is down."""
         login = credentials.inside_path(self._home, "admin")
         deadline = time.monotonic() + _CLOUD_SECONDS
         while unreached := await _unreached(login):
             if time.monotonic() > deadline:
-                self._say(f"not reached yet: {', '.join(unreached)}; `skysail status` tells why")
+                self._report_step(f"not reached yet: {', '.join(unreached)}; run `skysail status` for the reason")
                 return
             await asyncio.sleep(_RETRY_SECONDS)
-        self._say("the clouds can be reached")
+        self._report_step("the clouds can be reached")
 
-    def _say(self, step: str) -> None:
+    def _report_step(self, step: str) -> None:
         self._steps.append(step)
         _log(step)
 
-    async def _perform(self, request: Request) -> Answer | socket.socket:
+    async def _handle(self, request: Request) -> Answer | socket.socket:
         match request:
             case control_client.AskStatus():
                 return Answer(status=self._status())
@@ -345,16 +351,16 @@ async def _dial(host: str, port: int) -> socket.socket:
     return connection
 
 
-def _each(failures: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """The failures themselves, however deep the task groups in which they happened."""
+def _flatten(failures: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """Yield the failures of nested task groups, at any depth."""
     for failure in failures.exceptions:
         if isinstance(failure, BaseExceptionGroup):
-            yield from _each(failure)
+            yield from _flatten(failure)
         else:
             yield failure
 
 
-async def _answers(path: Path) -> bool:
+async def _accepts_connections(path: Path) -> bool:
     try:
         with reachable(path) as name:
             _, writer = await asyncio.open_unix_connection(name)
@@ -373,10 +379,10 @@ async def _node_is_ready(client: Client) -> bool:
 
 
 async def _unreached(login: Path) -> list[str]:
-    """Nodes of clouds that do not say yet that they reach it: as the operator knows it now, and as the node tells."""
+    """Return cloud nodes whose cloud is not reachable, by the operator's health page or by the Node object."""
     nodes = _SETTINGS.nodes
     try:
-        reported = {each.node for each in await cloud_costs.read(login, time.time()) if not each.outage}
+        reported = {cost.node for cost in await cloud_costs.read(login, time.time()) if not cost.outage}
     except KubeError:
         reported = set()
     return [

@@ -1,4 +1,4 @@
-"""Everything that an installation consists of, in the order in which it is applied. Pure."""
+"""Manifests of an installation, in the order in which they are applied. Pure."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ RESOURCES: dict[str, Resource] = {
     resource.kind: resource
     for resource in (NAMESPACE, CRD, SERVICE_ACCOUNT, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING)
 }
-# Kinds with a controller of their own, which declares what it needs.
+# Kinds with a controller of their own, which declares its own policy rules.
 _OWN_KINDS = (CLOUD_INSTANCE, TRAINING_JOB, *serving_types.KINDS)
 _LABELS: dict[str, str] = {Label.MANAGED_BY.value: NAME}
 
 
 def namespace(name: str = OPERATOR_NAMESPACE) -> Manifest:
-    """The operator's own pods keep to the strictest of Kubernetes' pod security standards."""
+    """Return the operator's namespace. It enforces `restricted`, the strictest pod security standard."""
     labels = {**_LABELS, "pod-security.kubernetes.io/enforce": "restricted"}
     return {"apiVersion": "v1", "kind": NAMESPACE.kind, "metadata": {"name": name, "labels": labels}}
 
@@ -60,29 +60,32 @@ def definitions() -> list[Manifest]:
 
 
 def compatible_definitions() -> list[Manifest]:
-    """Kinds of other projects, for a cluster that has none of them. Marked as ours, so that we know to work on them."""
-    return [_marked(crd.manifest(kind)) for kind in COMPATIBLE_KINDS]
+    """Return CRDs for kinds of other projects, for a cluster that lacks them.
+
+    They are labelled as ours: the operator reconciles these kinds only if the CRD has that label.
+    """
+    return [_labelled(crd.manifest(kind)) for kind in COMPATIBLE_KINDS]
 
 
 def tenant_roles() -> list[Manifest]:
-    """Roles by which users with `view`, `edit` or `admin` have our namespaced kinds.
+    """Return roles that add our namespaced kinds to `view`, `edit` and `admin`.
 
-    Cluster-scoped kinds stay with cluster administrators: a CloudInstance costs money, and an OffloadPolicy decides
-    for all namespaces.
+    Cluster-scoped kinds stay with cluster administrators: a CloudInstance costs money, and an OffloadPolicy applies
+    to all namespaces.
     """
     return rbac.aggregated_roles(NAME, [kind for kind in ALL_KINDS if kind.resource.namespaced], _LABELS)
 
 
 def compatible_tenant_roles() -> list[Manifest]:
-    """Roles for kinds of other projects, for a cluster in which ours stand in for them."""
+    """Return roles for kinds of other projects, for a cluster that has our stand-ins for them."""
     kinds = [kind for kind in COMPATIBLE_KINDS if kind.resource.namespaced]
     return rbac.aggregated_roles(f"{NAME}-compat", kinds, _LABELS)
 
 
 def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
-    """The service account and exactly the rights that the code declares."""
+    """Return the service account and roles with exactly the policy rules that the code declares."""
     account = (operator_namespace, NAME)
-    everywhere = [
+    cluster_rules = [
         *(
             policy_rule
             for kind in (*ALL_KINDS, *COMPATIBLE_KINDS)
@@ -103,14 +106,14 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
         *events.POLICY_RULES,
         *registration.POLICY_RULES,
     ]
-    at_home = [
+    namespace_rules = [
         *leader_election.NAMESPACE_POLICY_RULES,
         *registration.NAMESPACE_POLICY_RULES,
         *launch_history.NAMESPACE_POLICY_RULES,
     ]
     roles = [
-        rbac.cluster_role(NAME, everywhere, _LABELS),
-        rbac.role(operator_namespace, NAME, at_home, _LABELS),
+        rbac.cluster_role(NAME, cluster_rules, _LABELS),
+        rbac.role(operator_namespace, NAME, namespace_rules, _LABELS),
         rbac.role(node_lease.NAMESPACE, NAME, node_lease.LEASE_POLICY_RULES, _LABELS),
     ]
     service_account = {
@@ -119,16 +122,16 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
         "metadata": {"name": NAME, "namespace": operator_namespace, "labels": _LABELS},
     }
     bindings = [rbac.binding(role, account) for role in roles]
-    return [service_account, *roles, *bindings, _reads_authorities(account)]
+    return [service_account, *roles, *bindings, _client_ca_binding(account)]
 
 
-def _reads_authorities(account: tuple[str, str]) -> Manifest:
-    """The servers of our nodes believe the callers that the API server believes."""
+def _client_ca_binding(account: tuple[str, str]) -> Manifest:
+    """Return a binding to read the API server's client CAs: the servers of our nodes trust the same clients."""
     namespace, role = tls.READER
     metadata = {"name": role, "namespace": namespace, "labels": _LABELS}
     bound = rbac.binding({"kind": ROLE.kind, "metadata": metadata}, account)
     return {**bound, "metadata": {**metadata, "name": f"{NAME}-nodes"}}
 
 
-def _marked(manifest: Manifest) -> Manifest:
+def _labelled(manifest: Manifest) -> Manifest:
     return {**manifest, "metadata": {**manifest["metadata"], "labels": _LABELS}}

@@ -1,7 +1,7 @@
-"""The agent's process: the node that stands for this machine. Runs inside the hull.
+"""The node agent's process: the node of this machine. Runs inside the local cluster's namespaces.
 
-It logs in as its node, so it may touch its own pods and what they name, and nothing else. Pods are its children: they
-end with it, and the next agent tells that they were lost.
+The agent authenticates as its node, so it has access only to its own pods and the objects they name. Pods are child
+processes: they end with the agent, and the next agent reports them as lost.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from skysail.node.server.tls import ServingCertificate
 from skysail.node.server_backend import KubeletBackend
 from skysail.node.usage_sampler import UsageSampler
 
-# More than most machines have, on purpose: a laptop's cluster should try what it is asked, not keep pods waiting.
+# More than most machines have, on purpose: a local cluster should try to run a pod instead of keeping it pending.
 CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "250", "ephemeral-storage": "1Ti"}
 _RETRY_SECONDS = 0.5
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -74,13 +74,13 @@ log = logging.getLogger(__name__)
 
 def main(home: str) -> int:
     log_setup.configure("info", "json")
-    # Files that pods mount must be readable for every user of a pod. The home itself is closed to everybody else.
+    # Files that pods mount must be readable for every user of a pod. Other users of the machine cannot enter the home.
     os.umask(0o022)
     return asyncio.run(run(Home(Path(home))))
 
 
 async def run(home: Home) -> int:
-    """Until SIGTERM or SIGINT."""
+    """Run the node agent until SIGTERM or SIGINT."""
     async with (
         _client(home, "node") as client,
         _client(home, "proxy") as watcher,
@@ -93,7 +93,7 @@ async def run(home: Home) -> int:
 
 
 class _StopRequested(Exception):
-    """No error: it ends the task group."""
+    """Raised to end the task group; not an error."""
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -101,7 +101,7 @@ class _Version(msgspec.Struct, rename="camel"):
 
 
 class NodeAgent:
-    """All parts of the process, joined."""
+    """Builds and connects all parts of the process."""
 
     def __init__(
         self, home: Home, client: Client, network: Network, disks: VolumeProvisioner, *, rng: random.Random
@@ -115,9 +115,9 @@ class NodeAgent:
         self._store = LogStore(home.root / "pod-logs")
         self._disk = DiskMonitor(home.root)
         self._broadcaster = Broadcaster(client, instance=NODE, now=clock.now)
-        self._boxes = self._dependencies()
-        self._provider = LocalProvider(self._boxes)
-        self._simulated = SimulatedClouds(home, self._boxes)
+        self._provider_deps = self._provider_dependencies()
+        self._provider = LocalProvider(self._provider_deps)
+        self._simulated = SimulatedClouds(home, self._provider_deps)
         self._serving_certificate = ServingCertificate(client, self._certificate, rng)
         self._usage_sampler = UsageSampler(self._provider, time.time)
         node_info = NodeInfo(
@@ -127,7 +127,7 @@ class NodeAgent:
         self._kubelet = Kubelet(client, self._provider, node_info, self._store, deps=deps)
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT. The network is there before the first pod, and until the last one is gone."""
+        """Run until SIGTERM or SIGINT. The network starts before the first pod and stops after the last."""
         async with asyncio.TaskGroup() as tasks:
             network = tasks.create_task(self._network.run())
             try:
@@ -137,7 +137,7 @@ class NodeAgent:
                 network.cancel()
 
     async def _serve(self) -> None:
-        await sandbox_check.verify(self._boxes.isolation, self._boxes.tools)
+        await sandbox_check.verify(self._provider_deps.isolation, self._provider_deps.tools)
         listener = self._listeners.take(NODE_PORT) or socket.create_server((CLUSTER_IP, NODE_PORT))
         server = await routes.serve(self._api(), listener, self._serving_certificate.callers.context)
         metrics = MetricsApi(NODE, self._kubelet, self._usage_sampler)
@@ -179,17 +179,17 @@ class NodeAgent:
         await stop.wait()
         raise _StopRequested
 
-    def _dependencies(self) -> ProviderDependencies:
+    def _provider_dependencies(self) -> ProviderDependencies:
         home, inside = self._home.root, Path(RUN_FOLDER)
-        volumes, runs, memory = home / "volumes", home / "pods", Path("/dev/shm/skysail")  # noqa: S108 (the hull's own)
-        for folder in (volumes, runs, memory):  # of pods that ended with the agent before
+        volumes, runs, memory = home / "volumes", home / "pods", Path("/dev/shm/skysail")  # noqa: S108 (in our mount namespace)
+        for folder in (volumes, runs, memory):  # left by pods that ended with the previous agent
             shutil.rmtree(folder, ignore_errors=True)
-        # Closed to other users of the machine: a pod's root can leave a setuid file of the machine's root on a PVC.
+        # Closed to other users of the machine: root in a pod can leave a setuid file of the machine's root on a PVC.
         for folder in (volumes, runs, home / "disks"):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o700)
         allowed = os.environ.get("SKYSAIL_ALLOWED_FOLDERS", "")
-        # Inside the hull the way to a package index is the filtered one.
+        # Inside the local cluster, package indexes are reached through the egress proxy only.
         _, environments = store.open_in(home, {**os.environ, **egress_proxy.proxy_env()})
         tools, seed = HostTools.find(os.environ.get("PATH", "")), self._home.root.stat().st_ino
         cgroups = CgroupManager.mount(inside / "cgroup", f"skysail-{seed}", max_processes=MAX_PROCESSES)
@@ -210,13 +210,13 @@ class NodeAgent:
             journal=RunJournal(home / "journal"),
             name_server=CLUSTER_IP,
             now=time.time,
-            tell=self._tell,
+            tell=self._record_run_event,
             logs=home / "pod-logs",
             disk=self._disk,
             allows_host_network=host_network.is_allowed(os.environ),
         )
 
-    def _tell(self, run: RunId, reason: EventReason, note: str) -> None:
+    def _record_run_event(self, run: RunId, reason: EventReason, note: str) -> None:
         self._kubelet.record_run_event(run, reason, note)
 
     def _api(self) -> routes.KubeletApi:
@@ -227,11 +227,11 @@ class NodeAgent:
         return routes.KubeletApi(NODE, kubelet_backend, gate, metrics=Metrics().render, clock=time.time)
 
     def _certificate(self) -> KeyPair:
-        """As it is on the disk now. Raises ValueError for one that is just being written."""
-        own = pki.read(self._home.pki, "node")
-        if own is None:
-            raise ValueError("The node's certificate and its key do not belong together.")
-        return own
+        """Read the node's certificate from disk. Raises ValueError while its files are being replaced."""
+        key_pair = pki.read(self._home.pki, "node")
+        if key_pair is None:
+            raise ValueError("The node's certificate does not match its key.")
+        return key_pair
 
     async def _description(self) -> NodeDescription:
         version = await self._version()
@@ -243,16 +243,18 @@ class NodeAgent:
             kubelet_version=version.git_version,
             capacity=CAPACITY,
             labels={"kubernetes.io/arch": _ARCHITECTURES.get(platform.machine(), platform.machine())},
-            conditions=pod_limits.condition(pod_limits.unenforced(self._boxes.groups, self._boxes.isolation)),
+            conditions=pod_limits.condition(
+                pod_limits.unenforced(self._provider_deps.groups, self._provider_deps.isolation)
+            ),
         )
 
     async def _version(self) -> _Version:
-        """Of the API server, which may be on its way: it is awaited, for an agent that gave up would only come back."""
+        """Return the API server's version. Waits until it answers: an agent that exits would only be restarted."""
         while True:
             try:
                 return await self._client.read("/version", _Version)
             except KubeError as error:
-                log.info("the API server does not answer yet", extra={"why": str(error)})
+                log.info("API server does not answer yet, retrying", extra={"why": str(error)})
                 await asyncio.sleep(_RETRY_SECONDS)
 
 

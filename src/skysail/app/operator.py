@@ -1,4 +1,4 @@
-"""The operator's process: builds everything once, runs it, and ends in good order."""
+"""The operator's process: builds everything once, runs it, and shuts down in order."""
 
 from __future__ import annotations
 
@@ -65,13 +65,16 @@ from skysail.kube.leader_election import LeaderElector
 from skysail.node.server.tls import ServingCertificate
 
 _HEARTBEAT_SECONDS = 1.0
-# The Lease has connections and a patience of its own: when writes hang, the renewal must not hang behind them.
+# The Lease has its own connections and its own timeout: if other writes hang, the renewal must not wait behind them.
 _LEASE_SECONDS = 5.0
 log = logging.getLogger(__name__)
 
 
 async def run(settings: Settings) -> int:
-    """Until SIGTERM or SIGINT (0), or until the lease is lost (1). Raises `StartupError` or `ConfigError`."""
+    """Run the operator until SIGTERM or SIGINT (returns 0), or until the lease is lost (returns 1).
+
+    Raises `StartupError` or `ConfigError`.
+    """
     access = kubeconfig.find(Path(settings.kubeconfig) if settings.kubeconfig else None, settings.context)
     transport = HttpTransport(access)
     lease_transport = HttpTransport(access, connections=2, seconds=_LEASE_SECONDS)
@@ -84,15 +87,15 @@ async def run(settings: Settings) -> int:
         await lease_transport.close()
 
 
-class _Ended(Exception):
-    """No error: it ends the task group."""
+class _Stopped(Exception):
+    """Raised to end the task group with an exit code; not an error."""
 
     def __init__(self, code: int) -> None:
         self.code = code
 
 
 class Operator:
-    """All parts of the process, joined."""
+    """Builds and connects all parts of the process."""
 
     def __init__(
         self,
@@ -105,11 +108,11 @@ class Operator:
         self._settings = settings
         self._listeners = InheritedListeners.from_environment(os.environ)
         self._rng = random.Random()  # noqa: S311 (jitter, no secret)
-        # Never the same twice: two replicas that call themselves alike would both believe that they lead.
+        # Unique for each process: two replicas with the same identity would both believe that they lead.
         self._identity = f"{settings.identity or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._client = Client(transport)
-        # For those who write on their own, such as nodes: not any more when the lease is lost.
-        self._acting = Client(FencedTransport(transport, self))
+        # For writers outside the controllers, such as nodes: every write fails once the lease is lost.
+        self._fenced_client = Client(FencedTransport(transport, self))
         self._metrics = Metrics()
         self._informers = Informers(
             self._client, namespaces=settings.namespaces, list_observer=GcTuner(), rng=self._rng
@@ -135,7 +138,7 @@ class Operator:
             self._add_unimplemented(kind, only_ours=True)
         self._training_module = self._add_training()
         self._serving_module = self._add_serving()
-        self._launch_history = LaunchHistory(self._acting, settings.operator_namespace, clock.now)
+        self._launch_history = LaunchHistory(self._fenced_client, settings.operator_namespace, clock.now)
         self._claim_manager = self._create_claim_manager(accounts, cluster.cluster)
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
         self._nodes_identity = ServingCertificate(self._client, cloud_nodes.certificate(settings, address), self._rng)
@@ -145,11 +148,11 @@ class Operator:
         self._register_metrics()
 
     async def run(self) -> int:
-        """In good order to the end: no longer ready, no longer acting, lease given up, and only then out of reach."""
+        """Run all parts, then shut down in order: not ready, no more writes, lease released, servers closed last."""
         async with self._servers():
             code = await self._run_tasks()
             self._is_stopping = True
-            await self._training_module.records.flush()
+            await self._training_module.status_writer.flush()
             await self._elector.release()
             log.info("stopping", extra={"identity": self._identity})
             await asyncio.sleep(self._settings.drain_seconds)
@@ -166,15 +169,15 @@ class Operator:
                 tasks.create_task(self._lead(tasks))
                 tasks.create_task(self._heartbeat())
                 tasks.create_task(self._audits.run())
-                tasks.create_task(self._training_module.records.run())
+                tasks.create_task(self._training_module.status_writer.run())
                 if self._webhook_server.is_enabled:
                     tasks.create_task(self._webhook_server.run())
-        except* _Ended as ended:
-            codes += [end.code for end in ended.exceptions if isinstance(end, _Ended)]
+        except* _Stopped as stopped:
+            codes += [stop.code for stop in stopped.exceptions if isinstance(stop, _Stopped)]
         return max(codes)
 
     def check(self) -> None:
-        """The fence: a process that was paused must look at the clock before it changes anything."""
+        """Raise `Fenced` unless this process leads. Called before each write: the process may have been paused."""
         if not self._elector.is_leader:
             raise Fenced
 
@@ -200,28 +203,27 @@ class Operator:
             serves=self._informers.discovery.serves,
             rng=self._rng,
         )
-        known = training_module.caches
-        for cache in known.children:
+        caches = training_module.caches
+        for cache in caches.children:
             self._cache_registry.add(cache)
             self._informers.add_built_in(cache)
-        for gang in known.gangs:
+        for gang in caches.gangs:
             self._cache_registry.add(gang)
             self._informers.add(gang)
-        known.connect(
-            self._add_controller(training_module.controller, known.training, *known.children), self._informers.discovery
-        )
+        controller = self._add_controller(training_module.reconciler, caches.training, *caches.children)
+        caches.connect(controller, self._informers.discovery)
         return training_module
 
     def _add_serving(self) -> ServingModule:
         serving_module = ServingModule(self._client, self._settings, self)
         for child in serving_module.caches.children:
             self._informers.add_built_in(child)
-        for controller in serving_module.controllers:
-            models = serving_module.caches.models[controller.kind]
-            loop = self._add_controller(
-                controller, models, *serving_module.caches.children, performer=serving_module.performer
+        for reconciler in serving_module.reconcilers:
+            models = serving_module.caches.models[reconciler.kind]
+            controller = self._add_controller(
+                reconciler, models, *serving_module.caches.children, performer=serving_module.performer
             )
-            serving_module.caches.wake(loop, models)
+            serving_module.caches.wake(controller, models)
         return serving_module
 
     def _add_controller(
@@ -232,7 +234,7 @@ class Operator:
         desired: Callable[[CrdInfo], bool] = lambda _: True,
         performer: Performer | None = None,
     ) -> Controller[Any]:
-        """`others` are caches that have to be full, too, before the first plan is made."""
+        """Add a controller for the objects in `cache`. The first plan waits until `others` are synced as well."""
         self._cache_registry.add(cache)
         self._informers.add(cache, desired)
         controller = Controller(
@@ -258,15 +260,17 @@ class Operator:
         deps = ClaimDependencies(clock.now, clock.boottime, self._rng)
         owners = PodOwnerLookup(self._client, self._pod)
         claims.subscribe(self._launch_history.claim_changed)
-        opened = ClaimManager(self._acting, claims, accounts, owners, claim_settings=claim_settings, deps=deps)
-        self._performer.clouds = opened.calls
-        opened.on_change(self._add_controller(opened.controller, claims).queue.add)
-        return opened
+        claim_manager = ClaimManager(
+            self._fenced_client, claims, accounts, owners, claim_settings=claim_settings, deps=deps
+        )
+        self._performer.clouds = claim_manager.calls
+        claim_manager.on_change(self._add_controller(claim_manager.controller, claims).queue.add)
+        return claim_manager
 
     def _make_nodes(self, accounts: Mapping[str, CloudAccount], cluster: ClusterInfo, address: str) -> list[CloudNode]:
-        parts = cloud_nodes.SharedParts(
+        deps = cloud_nodes.NodeDependencies(
             client=self._client,
-            acting=self._acting,
+            fenced_client=self._fenced_client,
             broadcaster=self._broadcaster,
             identity=self._nodes_identity,
             logs=Path(self._settings.data_dir) / "pod-logs",
@@ -278,20 +282,20 @@ class Operator:
             is_simulated=bool(self._settings.simulated_cloud_url or self._settings.mock_clouds),
         )
         nodes = [
-            CloudNode(name, row, self._claim_manager, parts)
-            for name, row in self._settings.nodes.items()
-            if row.provider in accounts
+            CloudNode(name, node_settings, self._claim_manager, deps)
+            for name, node_settings in self._settings.nodes.items()
+            if node_settings.provider in accounts
         ]
         for node in nodes:
-            node.keeper.pods.subscribe(self._claim_manager.on_owner_changed)
+            node.kubelet.pods.subscribe(self._claim_manager.on_owner_changed)
         return nodes
 
     def _pod(self, uid: str) -> Object | None:
-        return next((pod for node in self._nodes if (pod := node.keeper.cached_pod(uid))), None)
+        return next((pod for node in self._nodes if (pod := node.kubelet.cached_pod(uid))), None)
 
     @contextlib.asynccontextmanager
     async def _servers(self) -> AsyncIterator[None]:
-        """Health on its ports and admission on its own, on every replica whether or not it leads."""
+        """Serve health, progress and admission, on every replica, leader or not."""
         async with contextlib.AsyncExitStack() as stack:
             pages = health_server.HealthServer(
                 self._metrics,
@@ -327,27 +331,30 @@ class Operator:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         await stop.wait()
-        raise _Ended(0)
+        raise _Stopped(0)
 
     async def _lead(self, tasks: asyncio.TaskGroup) -> None:
-        """Campaign; act once elected; end the process when the lease is lost, for a clean start is the safest one."""
+        """Campaign for the lease, and start all that writes once elected.
+
+        Ends the process when the lease is lost: a restart drops every piece of state that may be outdated.
+        """
         campaign = tasks.create_task(self._elector.run(force=self._settings.single_replica))
-        vigils = [tasks.create_task(node.stand_by()) for node in self._nodes]
+        standbys = [tasks.create_task(node.stand_by()) for node in self._nodes]
         await self._elector.elected.wait()
-        for vigil in vigils:
-            vigil.cancel()
+        for standby in standbys:
+            standby.cancel()
         log.info("leading", extra={"identity": self._identity})
         for caches, controller in self._controllers:
             tasks.create_task(_run_when_synced(caches, controller))
         tasks.create_task(self._run_claims(tasks))
-        tasks.create_task(self._training_module.reader.run())
+        tasks.create_task(self._training_module.log_watcher.run())
         for node in self._nodes:
             tasks.create_task(node.serve())
         if self._settings.webhooks:
             tasks.create_task(self._webhook_server.register())
         await campaign
         log.error("lease lost, ending so that a clean process takes over", extra={"identity": self._identity})
-        raise _Ended(1)
+        raise _Stopped(1)
 
     async def _run_claims(self, tasks: asyncio.TaskGroup) -> None:
         self._claim_manager.restore_launches(await self._launch_history.read())
@@ -363,7 +370,7 @@ class Operator:
 
     def _unready(self) -> list[str]:
         if self._is_stopping:
-            return ["nothing: this replica stops"]
+            return ["nothing: this replica is stopping"]
         if not self._informers.discovery.cache.synced.is_set():
             return ["the list of kinds"]
         return self._informers.waiting_for
@@ -403,12 +410,15 @@ class Operator:
 
 
 async def _run_when_synced(caches: tuple[Cache[Any], ...], controller: Controller[Any]) -> None:
-    """A plan made on half of the truth would be wrong; and a kind that cannot be listed must not stop the others."""
+    """Run a controller once its caches are synced: a plan over incomplete caches would be wrong.
+
+    Each controller waits for its own caches only, so a kind that cannot be listed does not stop the others.
+    """
     for cache in caches:
         await cache.synced.wait()
     await controller.run()
 
 
 def _is_ours(crd_info: CrdInfo) -> bool:
-    """Another project's kind is ours to work on only where its definition is our stand-in."""
+    """Return whether this CRD is our own stand-in for another project's kind: only then do we reconcile the kind."""
     return (crd_info.metadata.labels or {}).get(Label.MANAGED_BY) == "skysail"

@@ -1,4 +1,4 @@
-"""Models in the operator's process: the controllers of both kinds, over caches that they share."""
+"""Models in the operator's process: the reconcilers of both kinds, over shared caches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from skysail.kube.client.client import Client
 
 
 class ServingModule:
-    """Its performer is its own: it knows the Jobs, pods and Services of models, as another one knows those of runs."""
+    """Builds the parts for models. They have their own performer, because its caches hold the children of models."""
 
     def __init__(self, client: Client, settings: Settings, fence: Fence) -> None:
         self.caches = Caches.make()
         config = serving_config(settings)
-        self.controllers = tuple(ModelReconciler(kind, client, self.caches, clock.now, config) for kind in KINDS)
+        self.reconcilers = tuple(ModelReconciler(kind, client, self.caches, clock.now, config) for kind in KINDS)
         self.performer = Performer(
             client, executor.CacheRegistry(*self.caches.models.values(), *self.caches.children), fence
         )

@@ -1,7 +1,7 @@
-"""Simulated clouds on this machine, served by the agent: they run what they are told in boxes of their own.
+"""Simulated clouds on this machine, served by the node agent: they run instances in containers of their own.
 
-They outlive the operator, as a real cloud does. What they have done is told by a ledger for each, below `simulated/` in
-the home; what ran when the agent ended is `Lost` there at the next start.
+They outlive the operator, as a real cloud does. Each has a ledger below `simulated/` in the home folder. Instances that
+ran when the agent exited become `Lost` in the ledger at the next start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class SimulatedClouds:
-    """`deps` is the node's: instances share its network, images and limits, and none of its folders."""
+    """Opens and serves the simulated clouds.
+
+    `deps` are the node's: instances share its network, images and limits, but none of its folders.
+    """
 
     def __init__(self, home: Home, deps: ProviderDependencies) -> None:
         self._home = home
@@ -40,8 +43,8 @@ class SimulatedClouds:
         volume_paths = replace(
             deps.places, folder=folder / "volumes", memory=deps.places.memory / "simulated", allowed=()
         )
-        for left_over in (volume_paths.folder, volume_paths.memory, folder / "pods"):
-            shutil.rmtree(left_over, ignore_errors=True)
+        for stale in (volume_paths.folder, volume_paths.memory, folder / "pods"):
+            shutil.rmtree(stale, ignore_errors=True)
         self._provider = LocalProvider(
             replace(deps, places=volume_paths, runs=folder / "pods", tell=_log_event, allows_host_network=False)
         )
@@ -66,22 +69,28 @@ def _log_event(run: RunId, reason: EventReason, note: str) -> None:
 
 
 def open_account(vendor: Vendor, root: Path, provider: Provider | None = None) -> SimulatedAccount | UnavailableAccount:
-    """The account whose ledger is below `simulated/`. One that cannot be read does not keep the others from work."""
+    """Open the account whose ledger is below `simulated/`.
+
+    Returns an `UnavailableAccount` if the ledger is corrupt, so that the other clouds still work.
+    """
     folder = root / "simulated"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         ledger = Ledger.open(folder / f"{vendor.name}.jsonl", mark=secrets.token_hex(4))
     except LedgerCorrupt as error:
-        log.error("simulated cloud not opened", extra={"cloud": vendor.name, "why": str(error)})  # noqa: TRY400 (the sentence has it all)
+        log.error("simulated cloud not opened", extra={"cloud": vendor.name, "why": str(error)})  # noqa: TRY400 (the message has the details)
         return UnavailableAccount(vendor, ACCOUNT_SIMULATED if provider else ACCOUNT_MOCK, str(error))
     return SimulatedAccount(vendor, ledger, now=time.time, provider=provider)
 
 
 def remote(home: Home, vendor: Vendor) -> RemoteAccount:
-    """A simulated cloud as another process of the home's owner sees it. Made inside a running event loop."""
+    """Return a client for a simulated cloud, for other processes of the same user. Needs a running event loop."""
     return RemoteAccount(vendor, home.simulated_clouds, token(home))
 
 
 def token(home: Home) -> str:
-    """Made by who comes first, agent or operator. A second barrier: pods cannot reach the socket in the first place."""
+    """Return the clouds' token, and create it if needed, because agent and operator start in any order.
+
+    The token is a second line of defence: pods cannot reach the socket at all.
+    """
     return files.token(home.simulated_cloud_token_file)

@@ -1,4 +1,4 @@
-"""TrainingJobs in the operator's process: their controller, and those who hear what their pods report."""
+"""TrainingJobs in the operator's process: the reconciler, the server for progress reports, and the log watcher."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ from skysail.kube.client.client import Client
 
 
 class TrainingModule:
-    """`authority` tells who vouches for our servers; it is asked when pods are made, which is after it is known."""
+    """Builds the parts for TrainingJobs.
+
+    `authority` returns the CA of our servers. It is called when pods are created, because the CA is loaded after this
+    object is built.
+    """
 
     def __init__(
         self,
@@ -37,25 +41,25 @@ class TrainingModule:
         self._settings = settings
         self._authority = authority
         self.caches = reconciler.Caches.create()
-        self.records = StatusWriter(client, self.caches.training, now=clock.now, rng=rng)
-        self.reader = CheckpointLogWatcher(client, self.caches, self.records, recorder)
-        self.controller = reconciler.TrainingJobReconciler(
-            client, self.caches, clock.now, config=self._terms, serves=serves, is_settled=self.reader.is_drained
+        self.status_writer = StatusWriter(client, self.caches.training, now=clock.now, rng=rng)
+        self.log_watcher = CheckpointLogWatcher(client, self.caches, self.status_writer, recorder)
+        self.reconciler = reconciler.TrainingJobReconciler(
+            client, self.caches, clock.now, config=self._config, serves=serves, is_settled=self.log_watcher.is_drained
         )
         self._authenticator = ReporterAuthenticator(client, self.caches, clock.boottime)
 
     def application(self) -> web.Application:
-        """What pods report to."""
+        """Return the server to which pods report progress."""
         progress_server = ProgressServer(
             self._authenticator,
-            self.records,
+            self.status_writer,
             self.caches,
             report_rate_limiter=ReportRateLimiter(clock.boottime),
             now=clock.now,
         )
         return progress_server.application()
 
-    def _terms(self) -> TrainingConfig:
+    def _config(self) -> TrainingConfig:
         stall = timedelta(seconds=self._settings.stall_timeout_seconds)
         if not is_progress_enabled(self._settings):
             return TrainingConfig(stall=stall)
@@ -68,5 +72,5 @@ def is_progress_enabled(settings: Settings) -> bool:
 
 
 def host(settings: Settings) -> str:
-    """The name by which pods reach the server, and which its certificate has."""
+    """Return the host name by which pods reach the progress server. The server's certificate contains it."""
     return settings.webhook_host or f"{settings.progress_service}.{settings.operator_namespace}.svc"

@@ -1,4 +1,4 @@
-"""Where others call the operator over TLS: the API server for admission, and pods that report. One certificate."""
+"""TLS servers of the operator: admission for the API server, progress reports for pods. They share one certificate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class WebhookServer:
-    """`leads` tells whether this replica may write: only the leader enters the webhooks at the API server."""
+    """Serves admission on every replica. Only the leader, by `leads()`, registers the webhooks at the API server."""
 
     def __init__(self, client: Client, settings: Settings, leads: Callable[[], bool]) -> None:
         self._settings = settings
@@ -56,7 +56,7 @@ class WebhookServer:
         return self._registrar.ca_bundle
 
     def application(self) -> web.Application:
-        """What the API server calls."""
+        """Return the admission server, which the API server calls."""
         return server.application(self._hooks)
 
     async def load_certificate(self) -> None:
@@ -67,27 +67,27 @@ class WebhookServer:
             raise missing_rbac(error) from error
         except NotFound as error:
             raise StartupError(
-                f"The namespace {namespace} is missing ({error.message}): `kubectl create namespace {namespace}`."
+                f"Namespace {namespace} is missing ({error.message}): run `kubectl create namespace {namespace}`."
             ) from error
         except KubeError as error:
             raise StartupError(
-                f"The webhook's Secret in {namespace} cannot be read or made: {error}. Try again."
+                f"The webhook's Secret in {namespace} cannot be read or created: {error}. Try again."
             ) from error
 
     async def run(self) -> None:
-        """Until cancelled: the certificate is kept current, and with it the entry at the API server."""
-        await self._registrar.run(self._announce)
+        """Keep the certificate and the webhook registration current until cancelled."""
+        await self._registrar.run(self._register)
 
     async def register(self) -> None:
         try:
-            await self._announce()
+            await self._register()
         except KubeError as error:
-            log.warning("webhooks not announced, tried again in a minute", extra={"why": str(error)})
+            log.warning("webhooks not registered, retried in a minute", extra={"why": str(error)})
 
-    async def _announce(self) -> None:
+    async def _register(self) -> None:
         if self._settings.webhooks and self._leads():
-            without = ("kube-system", self._settings.operator_namespace)
-            await self._registrar.register(self._hooks, server.NamespaceScope(self._settings.namespaces, without))
+            excluded = ("kube-system", self._settings.operator_namespace)
+            await self._registrar.register(self._hooks, server.NamespaceScope(self._settings.namespaces, excluded))
 
 
 def _address(settings: Settings) -> server.WebhookAddress:

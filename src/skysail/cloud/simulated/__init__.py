@@ -1,1 +1,1 @@
-"""Simulated cloud accounts: they charge nothing, keep a ledger, and fail as a script tells them."""
+"""Simulated cloud accounts: they charge nothing, keep a ledger, and fail by a script."""

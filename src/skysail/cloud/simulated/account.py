@@ -1,4 +1,4 @@
-"""A simulated cloud account: `cloud.instances.Cloud` over a ledger, with a script of what goes wrong."""
+"""A simulated cloud account: `cloud.account.CloudAccount` over a ledger, with a script of faults."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from skysail.cloud.simulated.vendors import Vendor
 
 T = TypeVar("T")
 
-PRETENDING = Features(volumes=True, gang=True)
-PLACING = Features(exec=True, attach=True, port_forward=True, volumes=True)
+MOCK_FEATURES = Features(volumes=True, gang=True)
+SIMULATED_FEATURES = Features(exec=True, attach=True, port_forward=True, volumes=True)
 
 
 class SimulatedAccount:
-    """Made inside a running event loop, and belongs to it. Outlives its callers: who stops waiting stops nothing.
+    """A simulated account. Must be created inside the running event loop.
 
-    Without a provider, programs are pretended, and an account that is opened again goes on where it was. With one they
-    are real, and those of the process before are `Lost`.
+    A call continues even if its caller is cancelled.
+    Without a provider, programs are fake, and a reopened account resumes them. With a provider, programs are real, and
+    those of the previous process become `Lost`.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class SimulatedAccount:
         self.ledger = ledger
         self.script = Script(script)
         self._now = now
-        self._features = PLACING if provider else PRETENDING
+        self._features = SIMULATED_FEATURES if provider else MOCK_FEATURES
         self._instances = InstanceManager(vendor, ledger, now=now, provider=provider)
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -58,7 +59,7 @@ class SimulatedAccount:
 
     @property
     def account(self) -> str:
-        return ACCOUNT_SIMULATED if self._features is PLACING else ACCOUNT_MOCK
+        return ACCOUNT_SIMULATED if self._features is SIMULATED_FEATURES else ACCOUNT_MOCK
 
     @property
     def features(self) -> Features:
@@ -69,7 +70,7 @@ class SimulatedAccount:
         return self.vendor.terms
 
     async def close(self) -> None:
-        """For a process that ends. Nothing is ended at the account by it."""
+        """Stop all tasks before the process exits. Terminates no instance of the account."""
         for task in self._calls:
             task.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
@@ -77,10 +78,10 @@ class SimulatedAccount:
         self.ledger.close()
 
     async def create(self, spec: LaunchSpec) -> Instance:
-        return await self._to_its_end(self._create(spec))
+        return await self._shielded(self._create(spec))
 
     async def terminate(self, instance: str, grace: float) -> None:
-        await self._to_its_end(self._end(instance, grace))
+        await self._shielded(self._end(instance, grace))
 
     async def list(self) -> Inventory:
         fault = self.script.next_fault("list", self._now())
@@ -111,46 +112,48 @@ class SimulatedAccount:
         return self._instances.changes()
 
     async def output(self, instance: str) -> AsyncIterator[Output]:
-        lifecycle = self._instances.lives.get(instance)
+        lifecycle = self._instances.lifecycles.get(instance)
         if lifecycle is None:
             raise Gone(f"The simulated {self.name} has no output of an instance {instance}.")
         async for piece in lifecycle.program.output():
             yield piece
 
     async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
-        provider_program = self._placed(instance)
+        provider_program = self._running_program(instance)
         return await provider_program.provider.exec(provider_program.run, command, stdin=stdin, tty=tty)
 
     async def attach(self, instance: str, *, stdin: bool) -> Session:
-        provider_program = self._placed(instance)
+        provider_program = self._running_program(instance)
         return await provider_program.provider.attach(provider_program.run, stdin=stdin)
 
     async def dial(self, instance: str, port: int) -> PortConnection:
-        provider_program = self._placed(instance)
+        provider_program = self._running_program(instance)
         return await provider_program.provider.connect(provider_program.run.pod, port)
 
     def inject_orphan(self, *, claim: str = "", cluster: str = "", usd: float = 1.0) -> Instance:
-        """An instance that somebody else made. It runs until it is ended."""
-        wished = SimulationOptions(start=0.0, lag=0.0)
+        """Create an instance as a foreign caller would. It runs until it is terminated."""
+        requested = SimulationOptions(start=0.0, lag=0.0)
         return self._instances.make(
-            Row(at=0.0, verb="create", claim=claim, cluster=cluster, usd=usd, options=wished), None
+            Row(at=0.0, verb="create", claim=claim, cluster=cluster, usd=usd, options=requested), None
         )
 
     async def preempt(self, instance: str) -> None:
-        """Take it away, as a cloud does."""
-        await self._instances.lives[instance].end(0.0, reason=PREEMPTED)
+        """Preempt an instance, as a cloud does."""
+        await self._instances.lifecycles[instance].end(0.0, reason=PREEMPTED)
 
     async def _create(self, spec: LaunchSpec) -> Instance:
         fault = self.script.next_fault("create", self._now())
         try:
-            wished = launch.validate(spec, self.vendor, self.features)
+            requested = launch.validate(spec, self.vendor, self.features)
             if fault is NOTHING:
-                fault = launch.requested_fault(spec, wished, self.ledger.rows)
+                fault = launch.requested_fault(spec, requested, self.ledger.rows)
             await fault.before()
         except ProviderError as error:
-            self._refused(error, Row(at=0.0, verb="refused", claim=spec.claim, cluster=spec.cluster, pod=spec.pod.uid))
+            self._record_refused(
+                error, Row(at=0.0, verb="refused", claim=spec.claim, cluster=spec.cluster, pod=spec.pod.uid)
+            )
             raise
-        begin = launch.first_row(spec, self.vendor, wished, fault)
+        begin = launch.first_row(spec, self.vendor, requested, fault)
         if fault.what == "lost-later":
             self._track(self._make_later(fault.seconds, begin, spec))
             raise LostReply(fault.what)
@@ -168,7 +171,7 @@ class SimulatedAccount:
             if previous is None:
                 raise Gone(f"The simulated {self.name} has no instance {instance}.")
         except ProviderError as error:
-            self._refused(error, Row(at=0.0, verb="refused", instance=instance))
+            self._record_refused(error, Row(at=0.0, verb="refused", instance=instance))
             raise
         is_ignored = fault.what == "end-ignored"
         self._instances.record(instance, "end asked", note=IGNORED if is_ignored else "")
@@ -177,22 +180,22 @@ class SimulatedAccount:
             await self._instances.end(instance, grace, delay=delay)
         fault.after()
 
-    def _refused(self, error: ProviderError, row: Row) -> None:
+    def _record_refused(self, error: ProviderError, row: Row) -> None:
         note = f"{type(error).__name__}: {error}"
         self.ledger.write(msgspec.structs.replace(row, at=self._now(), note=note))
 
-    def _placed(self, instance: str) -> ProviderProgram:
+    def _running_program(self, instance: str) -> ProviderProgram:
         if not self.features.exec:
             raise Unsupported(
-                f"The simulated {self.name} only pretends that something runs: there is nothing to enter."
+                f"The simulated {self.name} runs fake programs only: exec, attach and port-forward are not available."
             )
-        lifecycle = self._instances.lives.get(instance)
+        lifecycle = self._instances.lifecycles.get(instance)
         if lifecycle is None or not lifecycle.is_running or not isinstance(lifecycle.program, ProviderProgram):
-            raise Gone(f"The instance {instance} of the simulated {self.name} does not run.")
+            raise Gone(f"Instance {instance} of the simulated {self.name} is not running.")
         return lifecycle.program
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Who stops waiting leaves nothing half done."""
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a call that continues if the caller is cancelled, so that no call stops half-way."""
         return await asyncio.shield(self._track(work))
 
     async def _make_later(self, seconds: float, begin: Row, spec: LaunchSpec) -> None:

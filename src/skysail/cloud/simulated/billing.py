@@ -1,4 +1,4 @@
-"""What the rows of a ledger prove: who was billed, how often at once, for how long, and who was touched."""
+"""Conclusions from the rows of a ledger: charges by claim, concurrent instances, orphans, and foreign instances."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skysail.cloud.simulated.ledger import Row
 
 
 class Charge(msgspec.Struct, kw_only=True):
-    """For one claim. `at_once`: the most instances that were billed at the same time."""
+    """Charge of one claim. `at_once`: the maximum number of instances that were billed at the same time."""
 
     instances: int = 0
     at_once: int = 0
@@ -20,17 +20,17 @@ class Charge(msgspec.Struct, kw_only=True):
 
 
 def rows_of_cluster(rows: Iterable[Row], cluster: str) -> Iterator[Row]:
-    """The rows about instances of this cluster, and about its calls that were not done."""
-    mine: set[str] = set()
+    """Yield the rows about instances of this cluster, and about its calls that failed."""
+    own: set[str] = set()
     for row in rows:
         if row.verb == "create" and row.cluster == cluster:
-            mine.add(row.instance)
-        if row.instance in mine or row.cluster == cluster:
+            own.add(row.instance)
+        if row.instance in own or row.cluster == cluster:
             yield row
 
 
 def charges(rows: Iterable[Row], until: float) -> dict[str, Charge]:
-    """By claim, with what still runs billed until this moment."""
+    """Return charges by claim. Running instances are billed up to `until`."""
     found: defaultdict[str, Charge] = defaultdict(Charge)
     alive: dict[str, Row] = {}
     at_once: Counter[str] = Counter()
@@ -50,12 +50,12 @@ def charges(rows: Iterable[Row], until: float) -> dict[str, Charge]:
 
 
 def max_concurrent(rows: Iterable[Row]) -> int:
-    """The largest number of instances that one claim was billed for at the same time. Must be 1."""
+    """Return the maximum number of instances that one claim was billed for at the same time. Must be 1."""
     return max((charge.at_once for claim, charge in charges(rows, 0.0).items() if claim), default=0)
 
 
 def billable(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """The beginnings of those that are billed at the end."""
+    """Return the `create` rows of instances that are still billed after the last row."""
     alive: dict[str, Row] = {}
     for row in rows:
         if row.verb == "create":
@@ -66,24 +66,24 @@ def billable(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def orphans(rows: Iterable[Row], *, cluster: str, claims: Collection[str]) -> tuple[Row, ...]:
-    """Those of this cluster that are billed at the end although nobody claims them. Must be none."""
+    """Return instances of this cluster that are still billed but have no claim. Must be empty."""
     return tuple(row for row in billable(rows) if row.cluster == cluster and row.claim not in claims)
 
 
 def foreign_instances_touched(rows: Iterable[Row], *, cluster: str) -> tuple[str, ...]:
-    """Instances of others that somebody asked to end, whether or not the cloud did it. Must be none."""
-    strangers: set[str] = set()
+    """Return foreign instances for which a terminate call was made, successful or not. Must be empty."""
+    foreign: set[str] = set()
     touched: list[str] = []
     for row in rows:
         if row.verb == "create" and row.cluster != cluster:
-            strangers.add(row.instance)
-        elif row.verb in {"end asked", "refused"} and row.instance in strangers:
+            foreign.add(row.instance)
+        elif row.verb in {"end asked", "refused"} and row.instance in foreign:
             touched.append(row.instance)
     return tuple(touched)
 
 
 def cost(begin: Row, until: float) -> float:
-    """What an instance has cost from its creation until then."""
+    """Return the cost of an instance from its creation to `until`."""
     return round(begin.usd * (until - begin.at) / 3600, 6)
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong between a cloud and who calls it, named before it happens: each run is a plan and not a chance."""
+"""Faults between a simulated cloud and its callers, scripted in advance, so that each run is deterministic."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Operation = Literal["create", "end", "list", "look"]
 FaultKind = Literal[
     "nothing",
     "lost",  # the request never arrived
-    "lost-done",  # it was done, and the reply never arrived
-    "lost-later",  # it is done long after everybody stopped waiting
+    "lost-done",  # executed, but the reply never arrived
+    "lost-later",  # executed long after all callers stopped waiting
     "500",
     "500-done",
-    "malformed",  # it was done, and nobody can read the reply
+    "malformed",  # executed, but the reply cannot be decoded
     "401",
     "402",
     "404",
@@ -28,17 +28,17 @@ FaultKind = Literal[
     "429",
     "slow",
     "no-capacity",
-    "duplicate",  # one call makes two
+    "duplicate",  # one call creates two instances
     "dear",  # at twice the price
-    "late",  # missing from listings for long
-    "hidden",  # denied for long, whoever asks
+    "late",  # missing from listings for a long time
+    "hidden",  # missing from listings and lookups for a long time
     "slow-start",
     "slow-end",
     "preempted",
     "end-ignored",  # accepted and forgotten
-    "empty",  # a listing without anything, which says that it is complete
-    "partial",  # a listing that says that it is not complete
-    "partial-lie",  # a listing that is not complete, and says that it is
+    "empty",  # an empty listing that claims to be complete
+    "partial",  # an incomplete listing, marked as such
+    "partial-lie",  # an incomplete listing that claims to be complete
 ]
 _ANSWERS: tuple[FaultKind, ...] = ("lost", "500", "malformed", "401", "402", "404", "409", "429", "slow")
 _EFFECTS: tuple[FaultKind, ...] = (*_ANSWERS, "lost-done", "500-done")
@@ -62,18 +62,18 @@ FAULTS_BY_OPERATION: dict[Operation, tuple[FaultKind, ...]] = {
 
 
 class LostReply(OutcomeUnknown):
-    """The caller cannot know whether it was done. `what` tells a server how this looks on the wire."""
+    """The outcome of the call is unknown to the caller. `what` decides how the server shows the fault on the wire."""
 
     def __init__(self, what: FaultKind) -> None:
-        super().__init__(f"No answer that can be trusted came from the simulated cloud ({what}).")
+        super().__init__(f"The simulated cloud gave no usable reply ({what}).")
         self.what = what
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """Befalls the `at`-th call of this kind, or every one, from `since` until `until` by the account's clock.
+    """A fault of the `at`-th call of an operation, or of every call, from `since` to `until` by the account's clock.
 
-    `seconds` is how long it lasts: slowness, lateness, or how long a caller is asked to wait. An `on` of None is any
-    call: a cloud that is down for an hour is `Fault(what="lost", since=0, until=3600)`.
+    `seconds` is the duration of a delay, or the delay until a throttled caller may retry. If `on` is None, the fault
+    applies to any operation: a cloud that is down for an hour is `Fault(what="lost", since=0, until=3600)`.
     """
 
     what: FaultKind
@@ -88,32 +88,32 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         for kind in kinds:
             if self.what not in (*FAULTS_BY_OPERATION[kind], "nothing"):
                 raise ValueError(
-                    f"{self.what!r} cannot befall {kind}: choose one of {', '.join(FAULTS_BY_OPERATION[kind])}"
+                    f"{self.what!r} is no fault of {kind}: choose one of {', '.join(FAULTS_BY_OPERATION[kind])}"
                 )
 
-    def befalls(self, on: Operation, number: int, now: float) -> bool:
+    def applies(self, on: Operation, number: int, now: float) -> bool:
         return self.on in {None, on} and self.at in {None, number} and self.since <= now < self.until
 
     async def before(self) -> None:
-        """What keeps a call from being done, or from being done soon."""
+        """Delay or fail a call before it is executed."""
         match self.what:
             case "slow":
                 await asyncio.sleep(self.seconds)
             case "lost" | "500" | "409":
                 raise LostReply(self.what)
             case "401":
-                raise Rejected("Unauthorized", "The simulated cloud does not know this token: give it a valid one.")
+                raise Rejected("Unauthorized", "The simulated cloud rejects this token: set a valid one.")
             case "402":
-                raise Rejected("PaymentRequired", "The simulated account has no money left: add some.")
+                raise Rejected("PaymentRequired", "The simulated account has no credit left: add credit.")
             case "404":
-                raise Gone("The simulated cloud says that there is no such thing.")
+                raise Gone("The simulated cloud reports that the instance does not exist.")
             case "429":
-                raise Throttled("The simulated cloud has had enough of calls for now.", self.seconds)
+                raise Throttled("The simulated cloud throttles calls.", self.seconds)
             case "no-capacity":
-                raise NoCapacity("The simulated cloud has no such machine free.")
+                raise NoCapacity("The simulated cloud has no capacity.")
 
     def after(self) -> None:
-        """What becomes of the reply to a call that was done."""
+        """Lose the reply to a call that was executed."""
         if self.what in {"lost-done", "500-done", "malformed"}:
             raise LostReply(self.what)
 
@@ -122,7 +122,7 @@ NOTHING = Fault(what="nothing")
 
 
 class Script:
-    """Which fault befalls which call: the first one that fits. Calls are numbered from 1, each kind by itself."""
+    """Faults by call: the first matching fault applies. Calls are numbered from 1, separately for each operation."""
 
     def __init__(self, faults: Sequence[Fault] = ()) -> None:
         self.faults = list(faults)
@@ -130,4 +130,4 @@ class Script:
 
     def next_fault(self, on: Operation, now: float) -> Fault:
         self.calls[on] += 1
-        return next((fault for fault in self.faults if fault.befalls(on, self.calls[on], now)), NOTHING)
+        return next((fault for fault in self.faults if fault.applies(on, self.calls[on], now)), NOTHING)

@@ -1,4 +1,4 @@
-"""The instances of a simulated account. The ledger knows them; here are those that live, and how they do."""
+"""Instances of a simulated account: the ledger records all of them, and this module runs those that have not ended."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from skysail.cloud.simulated.programs import FakeProgram, Program, ProviderProgr
 from skysail.cloud.simulated.vendors import Vendor
 
 IGNORED = "ignored"
-# Pods of instances are told apart from those of Kubernetes, which may be at the same provider.
+# Namespace of the pod UIDs of instances: they must differ from those of Kubernetes pods at the same provider.
 _PODS = uuid.UUID("5b0c4a1e-7d0f-4e0b-9a39-0d6f6b6f2d11")
 
 log = logging.getLogger(__name__)
 
 
 class InstanceManager:
-    """Made inside a running event loop, and belongs to it."""
+    """Runs one task per instance. Must be created inside the running event loop."""
 
     def __init__(self, vendor: Vendor, ledger: Ledger, *, now: Callable[[], float], provider: Provider | None) -> None:
-        self.lives: dict[str, InstanceLifecycle] = {}
+        self.lifecycles: dict[str, InstanceLifecycle] = {}
         self._vendor = vendor
         self._ledger = ledger
         self._now = now
@@ -41,7 +41,10 @@ class InstanceManager:
         self._resume()
 
     def make(self, begin: Row, spec: LaunchSpec | None) -> Instance:
-        """`begin` has everything but an id and a time. Without an order nothing runs, until it is ended."""
+        """Create an instance. `begin` has all fields except id and time.
+
+        Without a launch spec, the instance has no real program and runs until it is terminated.
+        """
         parts = ("simulated", self._vendor.name, self._ledger.mark, str(len(self._ledger.beginnings) + 1))
         name = "-".join(filter(None, parts))
         begin = msgspec.structs.replace(begin, at=self._now(), instance=name)
@@ -66,11 +69,11 @@ class InstanceManager:
         self._change_feed.publish(begin.claim)
 
     def changes(self) -> AsyncIterator[str]:
-        """Claims."""
+        """Yield the claim of each instance that changes."""
         return self._change_feed.subscribe()
 
     def find(self, instance: str) -> Instance | None:
-        """None where the cloud does not admit that there is one."""
+        """Return the instance. Returns None if it does not exist, is still hidden, or ended long ago."""
         previous = self._ledger.instances.get(instance)
         return previous if previous and self._is_visible(previous) else None
 
@@ -80,8 +83,8 @@ class InstanceManager:
         )
 
     async def end(self, instance: str, grace: float, *, delay: float = 0.0) -> None:
-        """Ask an instance to end. One without a task, which has nothing left to stop, ends at once."""
-        lifecycle = self.lives.get(instance)
+        """Ask an instance to end. An instance without a task has nothing left to stop, so it ends at once."""
+        lifecycle = self.lifecycles.get(instance)
         if lifecycle is None:
             self._abandon(instance, "Nothing is left of the instance at the simulated cloud.")
         else:
@@ -94,81 +97,83 @@ class InstanceManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _resume(self) -> None:
-        """Go on with what the process before left: a pretence continues, a real program went away with it."""
-        asked = {row.instance for row in self._ledger.rows if row.verb == "end asked" and row.note != IGNORED}
+        """Resume instances of the previous process: fake programs continue, real programs are lost."""
+        stopping = {row.instance for row in self._ledger.rows if row.verb == "end asked" and row.note != IGNORED}
         for previous in [previous for previous in self._ledger.instances.values() if previous.state != "ended"]:
             begin = self._ledger.beginnings[previous.id]
-            if self._provider and not _is_planted(begin):
+            if self._provider and not _is_injected(begin):
                 if previous.exit is None:
                     self.record(previous.id, "exited", exit_=lost(self._now()))
                 self.record(previous.id, "ended")
                 continue
-            program = self._pretended(begin)
+            program = self._fake_program(begin)
             if previous.started is not None:
                 program.resume(previous.started)
             lifecycle = self._start(begin, program)
-            if previous.id in asked:
+            if previous.id in stopping:
                 lifecycle.request_stop()
 
     def _start(self, begin: Row, program: Program) -> InstanceLifecycle:
-        wished = begin.options
+        requested = begin.options
         timing = Timing(
-            start=self._vendor.start if wished.start is None else wished.start,
-            end=wished.end,
+            start=self._vendor.start if requested.start is None else requested.start,
+            end=requested.end,
             deadline=begin.seconds,
-            preempt=wished.preempt,
+            preempt=requested.preempt,
             lingers=self._vendor.lingers,
         )
         record = functools.partial(self.record, begin.instance)
         lifecycle = InstanceLifecycle(
             self._ledger.instances[begin.instance], program, timing, record=record, now=self._now
         )
-        self.lives[begin.instance] = lifecycle
+        self.lifecycles[begin.instance] = lifecycle
         task = asyncio.create_task(lifecycle.run())
         self._tasks.add(task)
-        task.add_done_callback(functools.partial(self._over, begin.instance))
+        task.add_done_callback(functools.partial(self._task_done, begin.instance))
         return lifecycle
 
-    def _over(self, instance: str, task: asyncio.Task[None]) -> None:
+    def _task_done(self, instance: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if self._is_closing:
             return
         error = None if task.cancelled() else task.exception()
-        task.get_loop().call_later(self._vendor.remembers, self.lives.pop, instance, None)
+        task.get_loop().call_later(self._vendor.remembers, self.lifecycles.pop, instance, None)
         if self._ledger.instances[instance].state != "ended":
-            log.error("instance has lost its task, ending it", extra={"instance": instance}, exc_info=error)
-            release = asyncio.create_task(self.lives[instance].program.remove_sandbox())
+            log.error(
+                "simulated instance task failed, ending the instance", extra={"instance": instance}, exc_info=error
+            )
+            release = asyncio.create_task(self.lifecycles[instance].program.remove_sandbox())
             self._tasks.add(release)
             release.add_done_callback(self._tasks.discard)
             self._abandon(instance, "The simulated cloud lost the instance: delete the pod and create it again.")
 
     def _abandon(self, instance: str, message: str) -> None:
-        """Record the end of an instance that no task ends any more, so that it is not billed on."""
+        """Record the end of an instance that has no task any more, so that billing stops."""
         if self._ledger.instances[instance].exit is None:
             self.record(instance, "exited", exit_=failed(self._now(), message))
         self.record(instance, "ended")
 
     def _program(self, begin: Row, spec: LaunchSpec | None) -> Program:
         if self._provider is None or spec is None:
-            return self._pretended(begin)
+            return self._fake_program(begin)
         pod = msgspec.structs.replace(spec.pod, uid=str(uuid.uuid5(_PODS, begin.instance)))
         return ProviderProgram(self._provider, pod, spec.container, self._now)
 
-    def _pretended(self, begin: Row) -> FakeProgram:
-        wished = begin.options
-        seconds = self._vendor.run if wished.run is None else wished.run
+    def _fake_program(self, begin: Row) -> FakeProgram:
+        requested = begin.options
+        seconds = self._vendor.run if requested.run is None else requested.run
         return FakeProgram(
-            begin.instance, seconds=None if _is_planted(begin) else seconds, code=wished.exit, now=self._now
+            begin.instance, seconds=None if _is_injected(begin) else seconds, code=requested.exit, now=self._now
         )
 
     def _is_visible(self, instance: Instance, *, in_listing: bool = False) -> bool:
-        """Whether the cloud admits that it exists; a listing comes after everybody else."""
-        now, wished = self._now(), self._ledger.beginnings[instance.id].options
-        lag = self._vendor.lag if wished.lag is None else wished.lag
-        hidden = max(wished.hidden, lag) if in_listing else wished.hidden
+        """Return whether the cloud shows the instance. Listings show it later than a direct lookup."""
+        now, requested = self._now(), self._ledger.beginnings[instance.id].options
+        lag = self._vendor.lag if requested.lag is None else requested.lag
+        hidden = max(requested.hidden, lag) if in_listing else requested.hidden
         is_forgotten = instance.ended is not None and now >= instance.ended + self._vendor.remembers
         return not is_forgotten and now >= instance.created + hidden
 
 
-def _is_planted(begin: Row) -> bool:
+def _is_injected(begin: Row) -> bool:
     return begin.seconds is None

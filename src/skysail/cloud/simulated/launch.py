@@ -1,4 +1,4 @@
-"""Whether a simulated cloud takes an order, and what becomes of it by the user's wishes and the script."""
+"""Validation of a launch spec by a simulated cloud, and the first ledger row of its instance."""
 
 from __future__ import annotations
 
@@ -17,39 +17,49 @@ from skysail.cloud.simulated.vendors import Vendor
 
 
 def validate(spec: LaunchSpec, vendor: Vendor, features: Features) -> SimulationOptions:
-    """What the order wishes; an error of `cloud.errors` where the cloud would not take it."""
+    """Return the simulation options of the launch spec.
+
+    Raises an error of `cloud.errors` if the cloud would not accept the launch spec.
+    """
     vendor.price(spec.gpus)
     if not 0 < spec.max_lifetime <= vendor.terms.max_lifetime:
-        longest = f"{vendor.terms.max_lifetime:g}"
+        limit = f"{vendor.terms.max_lifetime:g}"
         raise Rejected(
-            "InvalidDeadline", f"An instance may live up to {longest} s, not {spec.max_lifetime:g}: ask for less."
+            "InvalidDeadline",
+            f"The lifetime of {spec.max_lifetime:g} s is not between 0 and {limit} s: choose another one.",
         )
     if spec.replicas > 1 and not features.gang:
         raise Unsupported(f"The simulated {vendor.name} runs one member on this machine, not {spec.replicas}.")
     if spec.pod.uses_host_network:
-        raise Rejected("UnsupportedNetwork", f"The simulated {vendor.name} has no network of a host: drop hostNetwork.")
+        raise Rejected(
+            "UnsupportedNetwork", f"The simulated {vendor.name} does not support hostNetwork: remove the field."
+        )
     for volume in spec.pod.volumes:
         if isinstance(volume.source, HostPath | PersistentDisk):
             raise Rejected(
                 "UnsupportedVolume",
-                f"Volume {volume.name} is of the machine, which the simulated {vendor.name} has not: use an emptyDir.",
+                f"Volume {volume.name} is on this machine, where the simulated {vendor.name} has no access: use an "
+                "emptyDir.",
             )
     return options.from_container(spec.container)
 
 
-def requested_fault(spec: LaunchSpec, wished: SimulationOptions, rows: Iterable[Row]) -> Fault:
-    """What the order itself asks to befall this create; raises where it asks to be turned away."""
-    if wished.no_capacity == 0 and wished.create == "nothing":
+def requested_fault(spec: LaunchSpec, requested: SimulationOptions, rows: Iterable[Row]) -> Fault:
+    """Return the fault that the launch spec requests for this create call.
+
+    Raises `NoCapacity` if the launch spec requests that this call finds no capacity.
+    """
+    if requested.no_capacity == 0 and requested.create == "nothing":
         return NOTHING
     previous = [row for row in rows if row.pod == spec.pod.uid and row.verb in {"create", "refused"}]
-    if len(previous) < wished.no_capacity:
-        raise NoCapacity("The simulated cloud has no such machine free, as was wished.")
-    return Fault(on="create", what=wished.create) if len(previous) == wished.no_capacity else NOTHING
+    if len(previous) < requested.no_capacity:
+        raise NoCapacity("The simulated cloud has no capacity, as requested.")
+    return Fault(on="create", what=requested.create) if len(previous) == requested.no_capacity else NOTHING
 
 
-def first_row(spec: LaunchSpec, vendor: Vendor, wished: SimulationOptions, fault: Fault) -> Row:
-    """The first row of an instance, but for its id and its time."""
-    price = vendor.price(spec.gpus, spec.replicas) if wished.usd is None else wished.usd
+def first_row(spec: LaunchSpec, vendor: Vendor, requested: SimulationOptions, fault: Fault) -> Row:
+    """Return the first row of an instance, without id and time."""
+    price = vendor.price(spec.gpus, spec.replicas) if requested.usd is None else requested.usd
     return Row(
         at=0.0,
         verb="create",
@@ -59,21 +69,21 @@ def first_row(spec: LaunchSpec, vendor: Vendor, wished: SimulationOptions, fault
         region=vendor.region,
         usd=2 * price if fault.what == "dear" else price,
         seconds=spec.max_lifetime,
-        options=_befallen(wished, fault),
+        options=_with_fault(requested, fault),
     )
 
 
-def _befallen(wished: SimulationOptions, fault: Fault) -> SimulationOptions:
+def _with_fault(requested: SimulationOptions, fault: Fault) -> SimulationOptions:
     match fault.what:
         case "late":
-            return msgspec.structs.replace(wished, lag=fault.seconds)
+            return msgspec.structs.replace(requested, lag=fault.seconds)
         case "hidden":
-            return msgspec.structs.replace(wished, hidden=fault.seconds)
+            return msgspec.structs.replace(requested, hidden=fault.seconds)
         case "slow-start":
-            return msgspec.structs.replace(wished, start=fault.seconds)
+            return msgspec.structs.replace(requested, start=fault.seconds)
         case "slow-end":
-            return msgspec.structs.replace(wished, end=fault.seconds)
+            return msgspec.structs.replace(requested, end=fault.seconds)
         case "preempted":
-            return msgspec.structs.replace(wished, preempt=fault.seconds)
+            return msgspec.structs.replace(requested, preempt=fault.seconds)
         case _:
-            return wished
+            return requested

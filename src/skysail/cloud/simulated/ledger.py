@@ -1,4 +1,4 @@
-"""The append-only book of a simulated account. Everything that is known of an instance follows from its rows."""
+"""The append-only ledger of a simulated account. The state of each instance follows from its rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 
 class LedgerCorrupt(Exception):
-    """A ledger says what no ledger can say; the message names the line. Nothing is known of the account's instances."""
+    """A ledger has an invalid line, which the message names. The account's instances are unknown then."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that happened at `at`. `refused` is a create or an end that was not done; `note` says why.
+    """One event at time `at`. `refused` is a create or terminate call that failed; `note` has the reason.
 
-    `usd` is the price of an hour on a `create`, and of all hours on an `ended`. `seconds` is how long an instance may
-    live at all. Nothing of the order is kept but `options`: environments hold secrets.
+    `usd` is the price per hour in a `create` row and the total cost in an `ended` row. `seconds` is the maximum
+    lifetime of the instance. Only `options` of the launch spec is kept, because environment variables hold secrets.
     """
 
     at: float
@@ -47,9 +47,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Ledger:
-    """In memory, or in a file of JSON lines that outlives who writes it.
+    """A ledger in memory, or in a file of JSON lines that survives the process.
 
-    `mark` is a part of the ids that are made, another one for each process: so no id comes back after a file was lost.
+    `mark` is a part of each new instance id and differs for each process, so that no id is reused after the file is
+    lost.
     """
 
     def __init__(self, mark: str = "") -> None:
@@ -63,8 +64,9 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, *, mark: str) -> Self:
-        """With all that the file tells. A last line that was never finished was never written. Raises
-        `LedgerCorrupt`.
+        """Open the ledger in this file and read its rows. An incomplete last line is dropped.
+
+        Raises `LedgerCorrupt` if another line is invalid.
         """
         ledger = cls(mark)
         ledger._open(path)
@@ -80,7 +82,7 @@ class Ledger:
             if not _is_at(self._path, self._descriptor):
                 self._rewrite(self._path)
             _append(self._descriptor, self._encoder.encode(row) + b"\n")
-        self._take(row)
+        self._apply(row)
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -92,19 +94,19 @@ class Ledger:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def _read(self, path: Path) -> None:
-        assert self._descriptor is not None, "it was opened"
+        assert self._descriptor is not None, "the ledger is open"
         whole, newline, _ = path.read_bytes().rpartition(b"\n")
         os.ftruncate(self._descriptor, len(whole) + len(newline))
         for number, row in _rows(path, whole):
             if row.verb not in {"create", "refused"} and row.instance not in self.instances:
-                raise _unreadable(path, number, f"instance {row.instance or 'without an id'} was never created")
-            self._take(row)
+                raise _corrupt(path, number, f"instance {row.instance or 'without an id'} was never created")
+            self._apply(row)
 
     def _rewrite(self, path: Path) -> None:
-        """Somebody took the file away. All that was in it is known here, and is written again."""
+        """Write the file again from memory after it was removed or replaced."""
         log.warning(
-            "The ledger %s was removed or replaced while it was in use, so it is written anew, with all that it said. "
-            "To begin with an empty one, `skysail down` first.",
+            "ledger %s was removed or replaced while in use, written again with all rows; "
+            "to start with an empty ledger, run `skysail down` before you delete the file",
             path,
         )
         self.close()
@@ -112,10 +114,10 @@ class Ledger:
         with contextlib.suppress(FileNotFoundError):
             path.rename(path.with_suffix(".replaced"))
         self._open(path)
-        assert self._descriptor is not None, "it was opened"
+        assert self._descriptor is not None, "the ledger is open"
         _append(self._descriptor, b"".join(self._encoder.encode(row) + b"\n" for row in self.rows))
 
-    def _take(self, row: Row) -> None:
+    def _apply(self, row: Row) -> None:
         self.rows.append(row)
         if row.verb == "create":
             self.beginnings[row.instance] = row
@@ -124,7 +126,7 @@ class Ledger:
 
 
 def _append(descriptor: int, lines: bytes) -> None:
-    """Write all or nothing: half of a row, as a full disk leaves it, would make the whole ledger unreadable."""
+    """Write all bytes or none: an incomplete row, as a full disk leaves it, would make the whole ledger unreadable."""
     size, written = os.fstat(descriptor).st_size, 0
     try:
         written = os.write(descriptor, lines)
@@ -143,13 +145,13 @@ def _rows(path: Path, lines: bytes) -> Iterator[tuple[int, Row]]:
         try:
             yield number, decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise _unreadable(path, number, str(error)) from error
+            raise _corrupt(path, number, str(error)) from error
 
 
-def _unreadable(path: Path, number: int, message: str) -> LedgerCorrupt:
+def _corrupt(path: Path, number: int, message: str) -> LedgerCorrupt:
     return LedgerCorrupt(
-        f"Line {number} of the ledger {path} cannot be read ({message}): mend or delete it, or move the file away, and "
-        "start again (`skysail down`, `skysail up`)."
+        f"Line {number} of the ledger {path} cannot be read ({message}): repair or delete the line, or move the file "
+        "away, then run `skysail down` and `skysail up`."
     )
 
 
@@ -161,7 +163,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _after(previous: Instance | None, row: Row) -> Instance:
-    """The instance after this row."""
+    """Return the state of the instance after this row."""
     if previous is None:
         assert row.verb == "create", "an instance begins with its creation"
         return Instance(

@@ -1,4 +1,4 @@
-"""What a user asks of a simulated cloud, by the container's environment: `SKYSAIL_SIMULATE=start=20s,exit=37`."""
+"""Options of a simulated cloud in the container's environment: `SKYSAIL_SIMULATE=start=20s,exit=37`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skysail.cloud.provider import Container
 from skysail.cloud.simulated.faults import FAULTS_BY_OPERATION, FaultKind
 
 VARIABLE = "SKYSAIL_SIMULATE"
-# So short that neither becomes infinite, which JSON cannot say.
+# Few digits, so that no value becomes infinite, which JSON cannot represent.
 _SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
 _DOLLARS = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?")
 _NUMBER = re.compile(r"[0-9]{1,3}")
@@ -20,12 +20,12 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True):
-    """Times in seconds. None: as the vendor does it.
+    """Options of one instance. Times are in seconds. None: the vendor's value.
 
-    `start`, `lag` and `run` as in `Vendor`; `run` and `exit` count only where programs are pretended. `preempt`: so
-    long after the start the cloud takes it away. `hidden`: so long the cloud denies that it exists, whoever asks.
-    `end`: so long its end takes. `no-capacity`: the first so many creates for this pod are turned away. `create`: this
-    befalls the first one.
+    `start`, `lag` and `run` as in `Vendor`; `run` and `exit` apply to fake programs only. `preempt`: the cloud preempts
+    the instance this long after its start. `hidden`: listings and lookups do not show the instance this long. `end`:
+    duration of its termination. `no-capacity`: number of create calls for this pod that find no capacity. `create`:
+    fault of the first create call after these.
     """
 
     start: float | None = None
@@ -41,16 +41,16 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab
 
 
 def from_container(container: Container) -> SimulationOptions:
-    """`Rejected` where they cannot be understood."""
+    """Return the options of a container. Raises `Rejected` if they are invalid."""
     text = dict(container.env).get(VARIABLE, "")
     try:
         return parse(text)
     except ValueError as error:
-        raise Rejected("InvalidSimulation", f"{VARIABLE}={text!r} is not understood: {error}.") from error
+        raise Rejected("InvalidSimulation", f"{VARIABLE}={text!r} is invalid: {error}.") from error
 
 
 def parse(text: str) -> SimulationOptions:
-    """Raises ValueError with what is wrong."""
+    """Parse options. Raises ValueError with the invalid part."""
     given: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
@@ -63,25 +63,25 @@ def parse(text: str) -> SimulationOptions:
 def _seconds(name: str, value: str) -> float:
     match = _SECONDS.fullmatch(value)
     if not match:
-        raise ValueError(f"{name} wants a time such as 500ms, 20s, 5m or 1h, not {value!r}")
+        raise ValueError(f"{name} must be a time such as 500ms, 20s, 5m or 1h, not {value!r}")
     return float(match[1]) * _UNITS[match[2]]
 
 
 def _number(name: str, value: str) -> int:
     if not _NUMBER.fullmatch(value) or int(value) > 255:  # noqa: PLR2004 (the largest exit code)
-        raise ValueError(f"{name} wants a number from 0 to 255, not {value!r}")
+        raise ValueError(f"{name} must be a number from 0 to 255, not {value!r}")
     return int(value)
 
 
 def _dollars(name: str, value: str) -> float:
     if not _DOLLARS.fullmatch(value):
-        raise ValueError(f"{name} wants US dollars an hour such as 1.25, not {value!r}")
+        raise ValueError(f"{name} must be US dollars per hour such as 1.25, not {value!r}")
     return float(value)
 
 
 def _fault(name: str, value: str) -> str:
     if value not in FAULTS_BY_OPERATION["create"]:
-        raise ValueError(f"{name} wants one of {', '.join(FAULTS_BY_OPERATION['create'])}, not {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(FAULTS_BY_OPERATION['create'])}, not {value!r}")
     return value
 
 

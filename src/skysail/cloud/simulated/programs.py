@@ -1,4 +1,4 @@
-"""What runs in an instance: nothing at all, or the real program, at a provider that was handed in."""
+"""Program of an instance: a fake one that only waits, or a real one, run by a provider."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skysail.cloud.errors import Gone, ProviderError
 from skysail.cloud.output_buffer import OutputBuffer
 from skysail.cloud.provider import Container, Ended, Output, Pod, Provider, RunId
 
-_ASKED_TO_END = 143
+_TERMINATED = 143
 _KILLED = 137
 
 log = logging.getLogger(__name__)
@@ -21,28 +21,28 @@ class Program(Protocol):
     """One program of one instance."""
 
     async def start(self) -> None:
-        """Returns when it runs. Raises errors of `cloud.errors`."""
+        """Start the program. Raises errors of `cloud.errors`."""
         ...
 
     async def wait(self) -> Ended:
-        """Until it ends by itself, or because it was stopped."""
+        """Wait until the program ends, by itself or because it was stopped."""
         ...
 
     async def stop(self, grace: float) -> None:
-        """Ask it to end within so many seconds. May be called again, with a shorter time."""
+        """Ask the program to end within `grace` seconds. May be called again with a shorter time."""
         ...
 
     async def remove_sandbox(self) -> None:
-        """Leave nothing behind, whatever became of it."""
+        """Remove the pod sandbox, in any state of the program."""
         ...
 
     def output(self) -> AsyncIterator[Output]:
-        """From its start to its end, also when it has ended."""
+        """Yield the output from start to end, even after the program has ended."""
         ...
 
 
 class FakeProgram(Program):
-    """Takes its time, for ever where it has no `seconds`; prints a few lines, and returns this code."""
+    """Waits `seconds`, or without limit if None; prints a few lines and exits with `code`."""
 
     def __init__(self, title: str, *, seconds: float | None, code: int, now: Callable[[], float]) -> None:
         self._title = title
@@ -54,26 +54,26 @@ class FakeProgram(Program):
         self._output = OutputBuffer()
 
     def resume(self, started: float) -> None:
-        """It was started before this process knew it."""
+        """Continue a program that an earlier process started."""
         self._started = started
 
     async def start(self) -> None:
         self._started = self._now()
-        await self._say(f"{self._title} is only simulated: nothing runs here")
+        await self._print(f"{self._title} is only simulated: nothing runs here")
 
     async def wait(self) -> Ended:
-        assert self._started is not None, "only what was started is waited for"
+        assert self._started is not None, "the program was started"
         left = None if self._seconds is None else max(self._started + self._seconds - self._now(), 0.0)
         await asyncio.wait({self._stopped}, timeout=left)
         code = self._stopped.result() if self._stopped.done() else self._code
-        await self._say(f"{self._title} ends with exit code {code}")
+        await self._print(f"{self._title} ends with exit code {code}")
         self._output.end()
         reason = "Completed" if code == 0 else "Error"
         return Ended(code=code, reason=reason, started=self._started, ended=self._now())
 
     async def stop(self, grace: float) -> None:
         if not self._stopped.done():
-            self._stopped.set_result(_ASKED_TO_END if grace > 0 else _KILLED)
+            self._stopped.set_result(_TERMINATED if grace > 0 else _KILLED)
 
     async def remove_sandbox(self) -> None:
         self._output.end()
@@ -81,12 +81,12 @@ class FakeProgram(Program):
     def output(self) -> AsyncIterator[Output]:
         return self._output.replay()
 
-    async def _say(self, line: str) -> None:
+    async def _print(self, line: str) -> None:
         await self._output.put(Output("stdout", self._now(), f"{line}\n".encode()))
 
 
 class ProviderProgram(Program):
-    """A container in a pod of its own, at a provider. What it prints is kept here: the pod goes with its end."""
+    """A container in a pod of its own, at a provider. Keeps the output, because the pod is removed afterwards."""
 
     def __init__(self, provider: Provider, pod: Pod, container: Container, now: Callable[[], float]) -> None:
         self.provider = provider
@@ -118,7 +118,7 @@ class ProviderProgram(Program):
         try:
             await self.provider.stop(self.run, grace)
         except Gone:
-            return  # which is what was asked for
+            return
 
     async def remove_sandbox(self) -> None:
         try:
@@ -126,14 +126,14 @@ class ProviderProgram(Program):
             if self._copying is not None:
                 await asyncio.wait({self._copying})
         finally:
-            self._output.end()  # also where it never began: whoever follows the output would wait for ever
+            self._output.end()  # even if the program never started: a reader of the output would wait without end
 
     def output(self) -> AsyncIterator[Output]:
         return self._output.replay()
 
     def _log_failure(self, copying: asyncio.Task[None]) -> None:
         if not copying.cancelled() and (error := copying.exception()):
-            log.error("output of an instance was lost", extra={"pod": self.run.pod}, exc_info=error)
+            log.error("simulated instance output lost", extra={"pod": self.run.pod}, exc_info=error)
 
     async def _copy(self) -> None:
         try:

@@ -1,6 +1,6 @@
-"""A simulated cloud that cannot be used: it says why to whoever asks, and knows of nothing.
+"""A simulated cloud that cannot be used: each call fails with the reason.
 
-No answer of it is a proof of anything: what was made there before may still be billed.
+Its errors prove neither presence nor absence: instances that were created earlier may still be billed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from skysail.cloud.simulated.vendors import Vendor
 
 
 class UnavailableAccount:
-    """Stands in for the account of this vendor. `message` is a sentence with the fix in it."""
+    """Replaces the account of this vendor. `message` is a sentence that includes the fix."""
 
     features = Features()
 
     def __init__(self, vendor: Vendor, account: str, message: str) -> None:
         self.vendor = vendor
         self.account = account
-        self._why = message
+        self._message = message
 
     @property
     def name(self) -> str:
@@ -36,20 +36,20 @@ class UnavailableAccount:
     async def close(self) -> None:
         return
 
-    async def create(self, spec: LaunchSpec) -> Instance:  # noqa: ARG002 (the contract's, as are those below)
-        self._say()
+    async def create(self, spec: LaunchSpec) -> Instance:  # noqa: ARG002 (required by the interface, as below)
+        self._fail()
 
     async def terminate(self, instance: str, grace: float) -> None:  # noqa: ARG002
-        self._say()
+        self._fail()
 
     async def list(self) -> Inventory:
-        self._say()
+        self._fail()
 
     async def offers(self) -> OfferList:
         self._say()
 
     async def get(self, instance: str) -> Instance | None:  # noqa: ARG002
-        self._say()
+        self._fail()
 
     async def watch(self) -> AsyncIterator[str]:
         changes: tuple[str, ...] = ()
@@ -57,16 +57,16 @@ class UnavailableAccount:
             yield change
 
     def output(self, instance: str) -> AsyncIterator[Output]:  # noqa: ARG002
-        self._say()
+        self._fail()
 
     async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:  # noqa: ARG002
-        self._say()
+        self._fail()
 
     async def attach(self, instance: str, *, stdin: bool) -> Session:  # noqa: ARG002
-        self._say()
+        self._fail()
 
     async def dial(self, instance: str, port: int) -> PortConnection:  # noqa: ARG002
-        self._say()
+        self._fail()
 
-    def _say(self) -> NoReturn:
-        raise OutcomeUnknown(self._why)
+    def _fail(self) -> NoReturn:
+        raise OutcomeUnknown(self._message)

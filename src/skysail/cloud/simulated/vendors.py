@@ -1,4 +1,4 @@
-"""What each simulated cloud is like. The prices are list prices of 2026-08; nobody is ever charged them."""
+"""Prices and delays of each simulated cloud. The prices are list prices of 2026-08 and are never charged."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
-    """`lag`: a new instance is missing from listings for so long. `start`: it takes so long until its program runs.
+    """One simulated vendor. Times are in seconds.
 
-    `lingers`: it is billed after its program has ended, until somebody ends it. `remembers`: so long after its end it
-    is still told. `run`: so long a program lasts that is only pretended. `usd_per_hour`: of a machine without a GPU.
+    `start`: delay until the program of a new instance runs. `lag`: a new instance is missing from listings this long.
+    `run`: duration of a fake program. `lingers`: the instance is billed after its program has ended, until it is
+    terminated. `remembers`: an ended instance is still shown this long. `usd_per_hour`: price without a GPU.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
             if gpu_type.casefold() in {name.casefold() for name in (machine.gpu_type, *machine.aliases)}:
                 return machine
         names = ", ".join(machine.gpu_type for machine in self.machines)
-        raise Rejected("UnknownGpu", f"The simulated {self.name} has no GPU {gpu_type}: ask for one of {names}.")
+        raise Rejected("UnknownGpu", f"The simulated {self.name} has no GPU {gpu_type}: use one of {names}.")
 
 
 MODAL = Vendor(

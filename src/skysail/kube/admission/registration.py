@@ -122,7 +122,7 @@ class WebhookRegistrar:
 
     async def register(self, hooks: tuple[Hook, ...], namespace_scope: NamespaceScope) -> None:
         """Register the webhooks at the API server. Writes only if the registration differs."""
-        assert self._keys is not None, "load() comes first"
+        assert self._keys is not None, "load_certificate() comes first"
         await self._configure(configuration(NAME, hooks, self._webhook_address, self._keys.bundle, namespace_scope))
         if not self._keys.is_signed_by_authority:
             secret = await self._client.get(SECRET, self._secret.namespace, self._secret.name, Secret)
@@ -153,13 +153,13 @@ class WebhookRegistrar:
         await self._client.apply(MUTATING_WEBHOOK, desired, Object)
         log.info("webhook configuration applied", extra={"hooks": len(desired["webhooks"])})
 
-    async def run(self, announce: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, register: Callable[[], Awaitable[None]]) -> None:
         """Follow the Secret, renew in time, and restore a removed registration, until cancelled."""
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
             try:
                 await self.load_certificate()
-                await announce()
+                await register()
             except KubeError as error:
                 log.warning("webhook certificate check failed, retried", extra={"why": str(error)})
 
@@ -193,16 +193,14 @@ class _Configuration(Object, frozen=True, gc=False):
 
 
 def covers(present: Any, desired: Any) -> bool:
-    """Return whether `present` contains everything in `desired`. The server adds defaults, so equality is too
-    strict.
-    """
+    """Return whether `present` contains everything in `desired`: the API server adds defaults, so they may differ."""
     if isinstance(desired, dict):
         return isinstance(present, dict) and all(covers(present.get(name), value) for name, value in desired.items())
     if isinstance(desired, list):
         return (
             isinstance(present, list)
             and len(present) == len(desired)
-            and all(covers(have, want) for have, want in zip(present, desired, strict=True))
+            and all(covers(left, right) for left, right in zip(present, desired, strict=True))
         )
     return bool(present == desired)
 

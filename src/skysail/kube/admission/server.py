@@ -1,6 +1,6 @@
-"""The admission server: the API server asks before it stores, pure functions answer.
+"""The admission server: answers the API server's admission reviews with pure functions.
 
-Served over TLS by every replica. A mutating hook fails open: an operator that is down must not stop anybody's pods.
+Every replica serves it over TLS. A mutating hook fails open: an operator that is down must not block any pod.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class WebhookAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the API server finds us: a Service in a cluster, a URL on one machine."""
+    """Address at which the API server reaches us: a Service in a cluster, a URL on one machine."""
 
     service: tuple[str, str] | None = None
     url: str | None = None
@@ -50,13 +50,13 @@ class _Review(msgspec.Struct):
 
 
 class NamespaceScope(msgspec.Struct, frozen=True):
-    """Which namespaces we are asked about: those that are named, or all but those that are left out."""
+    """Namespaces whose objects are reviewed: those in `only`; if it is empty, all except `excluded`."""
 
     only: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
     def selector(self) -> Manifest:
-        operator, names = ("In", self.only) if self.only else ("NotIn", self.without)
+        operator, names = ("In", self.only) if self.only else ("NotIn", self.excluded)
         expression = {"key": "kubernetes.io/metadata.name", "operator": operator, "values": sorted(names)}
         return {"matchExpressions": [expression]}
 
@@ -64,7 +64,7 @@ class NamespaceScope(msgspec.Struct, frozen=True):
 def configuration(
     name: str, hooks: Iterable[Hook], webhook_address: WebhookAddress, ca_bundle: bytes, namespace_scope: NamespaceScope
 ) -> Manifest:
-    """The MutatingWebhookConfiguration for these hooks."""
+    """Return the MutatingWebhookConfiguration for these hooks."""
     return {
         "apiVersion": MUTATING_WEBHOOK.api_version,
         "kind": MUTATING_WEBHOOK.kind,
@@ -75,7 +75,7 @@ def configuration(
                 "admissionReviewVersions": ["v1"],
                 "clientConfig": webhook_address.client_config(hook.path, ca_bundle),
                 "failurePolicy": "Ignore",
-                "matchConditions": [{"name": what, "expression": cel} for what, cel in hook.match_conditions],
+                "matchConditions": [{"name": title, "expression": cel} for title, cel in hook.match_conditions],
                 "matchPolicy": "Equivalent",
                 "namespaceSelector": namespace_scope.selector(),
                 "reinvocationPolicy": "IfNeeded",
@@ -89,7 +89,7 @@ def configuration(
 
 
 def application(hooks: Iterable[Hook]) -> web.Application:
-    """The HTTP side: one route per hook."""
+    """Return the HTTP application, with one route per hook."""
     app = web.Application(client_max_size=_MAX_REVIEW_BYTES, middlewares=[tolerate_disconnects])
     for hook in hooks:
         app.router.add_post(hook.path, _handler(hook))
@@ -101,7 +101,7 @@ def _handler(hook: Hook) -> Callable[[web.Request], Any]:
         try:
             review = msgspec.json.decode(await request.read(), type=_Review)
         except msgspec.MsgspecError as error:
-            return web.json_response({"message": f"This is no AdmissionReview: {error}."}, status=400)
+            return web.json_response({"message": f"The body is not an AdmissionReview: {error}."}, status=400)
         admission_response = hook.admit(review.request.object or {}, review.request.old_object)
         return web.Response(
             body=msgspec.json.encode(_answer(review.request.uid, admission_response)), content_type="application/json"

@@ -254,7 +254,7 @@ def test_where_nothing_runs_there_is_nothing_to_enter():
     async def main():
         cloud = account()
         made = await cloud.create(order())
-        with pytest.raises(Unsupported, match="pretends"):
+        with pytest.raises(Unsupported, match="runs fake programs only"):
             await cloud.exec(made.id, ("true",), stdin=False, tty=False)
 
     run(main())

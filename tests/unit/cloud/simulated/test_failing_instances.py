@@ -143,7 +143,7 @@ def test_a_failure_that_nobody_foresaw_is_reported_without_being_asked(step, cap
         await cloud.close()
 
     run(main())
-    assert [record.message for record in caplog.records].count("instance failed, ending it") == 1
+    assert [record.message for record in caplog.records].count("simulated instance failed, ending it") == 1
 
 
 @pytest.mark.parametrize("verb", ["started", "exited", "ended"])

@@ -204,7 +204,7 @@ async def test_an_order_brings_its_files_along():
 
 async def test_what_is_no_order_is_refused():
     async with shop() as (account, client):
-        with pytest.raises(Rejected, match="cannot be read"):
+        with pytest.raises(Rejected, match="cannot be decoded"):
             await client._call("POST", "/instances", body=b"{}")
         assert account.ledger.rows == []
 
@@ -217,7 +217,7 @@ async def test_a_cloud_that_is_not_there_is_told():
 
 
 async def test_changes_are_told_again_after_the_connection_broke(monkeypatch):
-    monkeypatch.setattr("skysail.cloud.simulated.http.client._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("skysail.cloud.simulated.http.client._RECONNECT_SECONDS", 0.01)
     async with shop() as (account, client):
         changes = client.watch()
         for claim in ("one", "two"):
@@ -232,7 +232,7 @@ async def test_changes_are_told_again_after_the_connection_broke(monkeypatch):
 
 
 async def test_a_connection_for_changes_that_ends_at_once_is_not_opened_again_at_once(monkeypatch):
-    monkeypatch.setattr("skysail.cloud.simulated.http.client._AGAIN_SECONDS", 3600.0)
+    monkeypatch.setattr("skysail.cloud.simulated.http.client._RECONNECT_SECONDS", 3600.0)
     async with shop() as (_, client):
         opened: list[str] = []
 
@@ -255,7 +255,7 @@ async def test_who_leaves_is_not_followed_any_more():
         planted = account.inject_orphan()
         output = client.output(planted.id)
         assert b"simulated" in (await anext(output)).data
-        tape = account._instances.lives[planted.id].program._output
+        tape = account._instances.lifecycles[planted.id].program._output
         assert len(tape._readers) == 1
         await output.aclose()
         async with asyncio.timeout(600):

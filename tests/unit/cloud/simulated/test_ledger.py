@@ -91,7 +91,7 @@ def test_a_line_that_cannot_be_read_is_named_with_its_file_and_the_file_is_left_
     broken = path.read_bytes() + line + b"\n"
     path.write_bytes(broken)
     with pytest.raises(
-        LedgerCorrupt, match=rf"^Line 2 of the ledger {path} cannot be read \(.*{why}.*\): mend or delete"
+        LedgerCorrupt, match=rf"^Line 2 of the ledger {path} cannot be read \(.*{why}.*\): repair or delete"
     ):
         Ledger.open(path, mark="m")
     assert path.read_bytes() == broken

@@ -35,7 +35,7 @@ def test_wishes_are_read(text, want):
         ("usd=nan", "US dollars"),
         ("usd=-1", "US dollars"),
         (f"start={'9' * 400}h", "a time such as"),
-        ("create=empty", "wants one of lost"),
+        ("create=empty", "must be one of lost"),
     ],
 )
 def test_what_cannot_be_read_is_told(text, complaint):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-WORDS = r"Line 1 of the ledger .*/simulated/modal.jsonl cannot be read .*: mend or delete it"
+WORDS = r"Line 1 of the ledger .*/simulated/modal.jsonl cannot be read .*: repair or delete the line"
 
 
 @pytest.fixture

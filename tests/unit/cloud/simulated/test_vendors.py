@@ -21,7 +21,7 @@ def test_the_name_of_a_gpu_is_known_in_any_case(vendor, name, usd):
 
 
 def test_a_gpu_that_the_cloud_has_not_is_refused_with_those_that_it_has():
-    with pytest.raises(Rejected, match=r"no GPU H200: ask for one of T4, L4, .*, H100"):
+    with pytest.raises(Rejected, match=r"no GPU H200: use one of T4, L4, .*, H100"):
         MODAL.price(GpuRequest("H200"))
 
 

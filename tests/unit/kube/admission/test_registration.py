@@ -70,7 +70,7 @@ def test_the_serving_certificate_is_for_our_names_and_signed_by_the_announced_au
         await harness.add_role()
         registrar = harness.keeper()
         await registrar.load_certificate()
-        await registrar.register(HOOKS, NamespaceScope(without=("kube-system",)))
+        await registrar.register(HOOKS, NamespaceScope(excluded=("kube-system",)))
         return registrar._keys, harness.configuration()
 
     keys, configuration = virtual_time.run(main())

@@ -52,7 +52,7 @@ async def test_a_refusal_carries_its_sentence():
 async def test_garbage_is_refused_with_400(body):
     code, answer = await ask(AdmissionResponse(), body)
     assert code == 400
-    assert "no AdmissionReview" in answer["message"]
+    assert "not an AdmissionReview" in answer["message"]
 
 
 async def test_a_review_without_an_object_is_answered():
@@ -66,7 +66,7 @@ def test_the_configuration_fails_open_and_leaves_our_namespace_out():
         [hook(AdmissionResponse())],
         WebhookAddress(service=("sys", "svc")),
         b"ca",
-        NamespaceScope(without=("sys", "kube-system")),
+        NamespaceScope(excluded=("sys", "kube-system")),
     )
     (entry,) = manifest["webhooks"]
     assert entry["failurePolicy"] == "Ignore"

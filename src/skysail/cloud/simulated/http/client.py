@@ -1,7 +1,6 @@
-"""A simulated account in another process: `cloud.instances.Cloud` over HTTP through a Unix socket.
+"""A simulated account in another process: `cloud.account.CloudAccount` over HTTP through a Unix socket.
 
-As the client of a real cloud must be: whatever is not a clear answer is `OutcomeUnknown`, and nothing is ever asked
-twice.
+Behaves as the client of a real cloud must: any unclear reply is `OutcomeUnknown`, and no call is retried.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
 from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
-from skysail.cloud.simulated.account import PLACING
+from skysail.cloud.simulated.account import SIMULATED_FEATURES
 from skysail.cloud.simulated.http import protocol
 from skysail.cloud.simulated.http.client_sessions import RemoteConnection, RemoteSession, wait_opened
 from skysail.cloud.simulated.http.protocol import ErrorMessage
@@ -38,23 +37,24 @@ _ACCEPTED = 202
 _UNAUTHORIZED = 401
 _SERVER_ERROR = 500
 _CONNECT_SECONDS = 5.0
-_AGAIN_SECONDS = 2.0
+_RECONNECT_SECONDS = 2.0
 _MAX_LINE_BYTES = 2**20
 
 
 class RemoteAccount:
-    """Made inside a running event loop, because aiohttp's sessions belong to one. `close` ends it, once.
+    """Client of one account. Must be created inside the running event loop, to which aiohttp's sessions belong.
 
-    `seconds` is how long an answer is waited for. What the account can do is not asked: it is told here.
+    `seconds` is the timeout of a call. `features` is set by the caller; the server is not asked for it. Call `close`
+    exactly once.
     """
 
     def __init__(
-        self, vendor: Vendor, path: Path, token: str, *, features: Features = PLACING, seconds: float = 20.0
+        self, vendor: Vendor, path: Path, token: str, *, features: Features = SIMULATED_FEATURES, seconds: float = 20.0
     ) -> None:
         self._vendor = vendor
         self._features = features
         self._base = f"http://simulated/{vendor.name}/v1"
-        # Kept open, so that the name is short enough for the kernel however deep the socket lies.
+        # Kept open for a short path: the kernel limits the length of a socket's path.
         self._folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
         name = f"/proc/self/fd/{self._folder}/{path.name}"
         self._timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
@@ -63,8 +63,8 @@ class RemoteAccount:
         self._session = aiohttp.ClientSession(
             headers=headers, timeout=self._timeout, connector=aiohttp.UnixConnector(name)
         )
-        # Each running instance has a stream that is open as long as it runs. Where these had the connections of the
-        # calls, the hundred and first instance could be neither launched nor ended nor listed.
+        # Streams have their own session without a connection limit, because each running instance keeps one open. With
+        # the default limit of 100, the next instance could not be launched, terminated or listed.
         self._streams = aiohttp.ClientSession(
             headers=headers,
             timeout=self._endless,
@@ -114,13 +114,13 @@ class RemoteAccount:
             return None
 
     async def watch(self) -> AsyncIterator[str]:
-        """Connects again whenever the connection ends. What was missed meanwhile is in `list`."""
+        """Yield changed claims. Reconnects whenever the connection ends; `list` shows changes missed meanwhile."""
         while True:
             with contextlib.suppress(ProviderError):
                 async for line in self._lines("/changes"):
                     if claim := _read(line, str):
                         yield claim
-            await asyncio.sleep(_AGAIN_SECONDS)
+            await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def output(self, instance: str) -> AsyncIterator[Output]:
         async for line in self._lines(f"/instances/{_quoted(instance)}/output"):
@@ -145,7 +145,7 @@ class RemoteAccount:
         query: dict[str, str] | None = None,
         body: bytes | None = None,
     ) -> bytes:
-        """The body of an answer with this status; nothing else is a success."""
+        """Return the body of a reply with status `want`. Raises an error of `cloud.errors` for any other reply."""
         data = None if body is None else io.BytesIO(body)
         try:
             async with self._session.request(
@@ -155,17 +155,17 @@ class RemoteAccount:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._no_answer(error) from error
         if reply.status != want:
-            raise self._trouble(reply.status, content)
+            raise self._error(reply.status, content)
         return content
 
     async def _lines(self, path: str) -> AsyncIterator[bytes]:
         try:
             async with self._streams.get(self._url(path)) as reply:
                 if reply.status != _OK:
-                    raise self._trouble(reply.status, await reply.read())
+                    raise self._error(reply.status, await reply.read())
                 async for line in reply.content:
                     yield line
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: a line without end
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: line too long
             raise self._no_answer(error) from error
 
     async def _open(
@@ -175,7 +175,7 @@ class RemoteAccount:
         try:
             socket = await self._streams.ws_connect(url, max_msg_size=protocol.MAX_FRAME_BYTES)
         except aiohttp.WSServerHandshakeError as error:
-            raise self._trouble(error.status, b"") from error
+            raise self._error(error.status, b"") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._no_answer(error) from error
         await wait_opened(socket)
@@ -187,27 +187,27 @@ class RemoteAccount:
     def _no_answer(self, error: Exception) -> OutcomeUnknown:
         return OutcomeUnknown(f"The simulated {self.name} gave no answer: {str(error) or type(error).__name__}.")
 
-    def _trouble(self, status: int, content: bytes) -> ProviderError:
-        """Only a refusal in its own words is one: a 5xx, a conflict or a stranger's page settles nothing."""
+    def _error(self, status: int, content: bytes) -> ProviderError:
+        """Return the error of the cloud. A 5xx, a conflict or a body of unknown format is `OutcomeUnknown`."""
         if status == _UNAUTHORIZED:
-            return Rejected("Unauthorized", f"The simulated {self.name} does not know this token: give it a valid one.")
+            return Rejected("Unauthorized", f"The simulated {self.name} rejects this token: set a valid one.")
         with contextlib.suppress(msgspec.MsgspecError):
             error_message = msgspec.json.decode(content, type=ErrorMessage)
             if status < _SERVER_ERROR or error_message.kind == "Unknown":
                 return error_message.error()
-        return OutcomeUnknown(f"The simulated {self.name} answered {status}, which says nothing.")
+        return OutcomeUnknown(f"The simulated {self.name} answered with status {status} and no valid error.")
 
 
 def _read(content: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.MsgspecError as error:
-        raise OutcomeUnknown(f"The simulated cloud's answer cannot be read: {error}.") from error
+        raise OutcomeUnknown(f"The simulated cloud's reply cannot be decoded: {error}.") from error
 
 
 def _quoted(instance: str) -> str:
     return quote(instance, safe="")
 
 
-def _flag(is_set: bool) -> str:  # noqa: FBT001 (the flag is all there is)
+def _flag(is_set: bool) -> str:  # noqa: FBT001 (the only argument)
     return "1" if is_set else "0"

@@ -1,4 +1,4 @@
-"""The client's ends of commands, visitors and ports at a simulated cloud in another process."""
+"""Client side of exec, attach and port connections to a simulated cloud in another process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOST = "The connection to the simulated cloud was lost."
 
 
 async def wait_opened(socket: aiohttp.ClientWebSocketResponse) -> None:
-    """Wait for the word that there is somebody to talk to; raises errors of `cloud.errors`."""
+    """Wait until the server confirms the session. Raises errors of `cloud.errors`."""
     frame = await _receive(socket)
     if isinstance(frame, Opened):
         return
@@ -37,7 +37,9 @@ async def wait_opened(socket: aiohttp.ClientWebSocketResponse) -> None:
 
 
 class RemoteSession:
-    """`cloud.contract.Session`. What comes is taken at once: the exit code arrives whether anybody reads or not."""
+    """Implementation of `cloud.provider.Session`. Frames are read at once, so that the exit code arrives even if the
+    output is not read.
+    """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -84,7 +86,7 @@ class RemoteSession:
 
 
 class RemoteConnection:
-    """`cloud.contract.Line`."""
+    """Implementation of `cloud.provider.PortConnection`."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -104,7 +106,7 @@ class RemoteConnection:
 
 
 async def _receive(socket: aiohttp.ClientWebSocketResponse) -> Frame | None:
-    """None at the end, whatever brought it about."""
+    """Return the next frame. Returns None at the end of the connection, for any cause."""
     message = await socket.receive()
     if message.type is not aiohttp.WSMsgType.BINARY:
         return None
@@ -115,7 +117,7 @@ async def _receive(socket: aiohttp.ClientWebSocketResponse) -> Frame | None:
 
 
 async def _send(socket: aiohttp.ClientWebSocketResponse, frame: Frame) -> None:
-    """What nobody can hear any more is dropped: the end is told by who listens."""
+    """Send a frame. Drops it if the connection is closed: the receiving task reports the end."""
     try:
         await socket.send_bytes(protocol.encode(frame))
     except ConnectionError:

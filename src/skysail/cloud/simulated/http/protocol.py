@@ -1,4 +1,4 @@
-"""What a simulated cloud and its client say to each other, beside the types of the contract."""
+"""Messages between a simulated cloud and its client, besides the types of `cloud.account`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skysail.cloud.provider import Output
 
 
 class ErrorMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An error of `cloud.errors`."""
+    """An error of `cloud.errors`, as JSON."""
 
     kind: Literal["Gone", "Refused", "Unsupported", "NoCapacity", "Throttled", "Unknown"]
     message: str
@@ -51,30 +51,30 @@ class ErrorMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
     @property
     def status(self) -> int:
-        """Of the reply over HTTP."""
+        """HTTP status of the reply."""
         if self.reason == "Unauthorized":
             return 401
         return {"Gone": 404, "Throttled": 429, "Unknown": 500, "Unsupported": 405}.get(self.kind, 422)
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """The first answer: the command runs, or the port is connected."""
+    """First frame from the server: the command runs, or the port is connected."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The first answer instead: there is nothing to talk to."""
+    """First frame from the server instead of `Opened`: the session could not be opened."""
 
     problem: ErrorMessage
 
 
 class Data(msgspec.Struct, frozen=True, tag="data"):
-    """To a program or a port, or from a port."""
+    """Bytes to a program or a port, or from a port."""
 
     data: bytes
 
 
 class EndOfInput(msgspec.Struct, frozen=True, tag="end"):
-    """No more data comes this way."""
+    """End of the data in this direction."""
 
 
 class Resize(msgspec.Struct, frozen=True, tag="resize"):
@@ -83,7 +83,7 @@ class Resize(msgspec.Struct, frozen=True, tag="resize"):
 
 
 class Kill(msgspec.Struct, frozen=True, tag="kill"):
-    """End the command."""
+    """Request to kill the command."""
 
 
 class OutputChunk(msgspec.Struct, frozen=True, tag="printed"):
@@ -103,6 +103,6 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(message: bytes) -> Frame:
-    """Raises msgspec.MsgspecError."""
+    """Decode a frame. Raises msgspec.MsgspecError."""
     frame: Frame = msgspec.msgpack.decode(message, type=Frame)
     return frame

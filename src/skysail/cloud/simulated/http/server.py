@@ -1,7 +1,7 @@
-"""Simulated accounts over HTTP, so that they outlive the operator: below /NAME/v1, for who has the token.
+"""Server of simulated accounts, below /NAME/v1, for clients with the token. They outlive the operator.
 
-Calls that must not come back in order are made to look on the wire as they would: a cut connection, a bare 500, half a
-body. Commands, visitors and ports are WebSockets whose first answer says whether there is anything to talk to.
+Faults look on the wire as they would at a real cloud: an aborted connection, a bare 500, a truncated body. Exec, attach
+and port connections are WebSockets whose first frame says whether the session was opened.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from skysail.cloud.simulated.faults import LostReply
 from skysail.cloud.simulated.http import server_sessions
 from skysail.cloud.simulated.http.protocol import ErrorMessage
 
-# An order brings the files of its volumes along.
+# A launch spec contains the files of its volumes.
 _MAX_REQUEST_BYTES = 64 * 2**20
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 async def serve(accounts: Iterable[CloudAccount], token: str, path: Path) -> web.AppRunner:
-    """Listen on a Unix socket that only its owner may use. The runner's `cleanup` ends it.
+    """Listen on a Unix socket that only its owner may use. The runner's `cleanup` stops the server.
 
-    Never on a port: whoever shares the network, such as a pod with `hostNetwork`, could read the token and the secrets
-    of other users' orders.
+    Never on a port: a process in the same network, such as a pod with `hostNetwork`, could read the token and the
+    secrets in launch specs.
 
-    Handlers end with their callers, or who follows a silent program would be followed for ever. An account does not
-    mind: who stops waiting stops nothing there.
+    A handler is cancelled when its client disconnects; otherwise the handler of a silent program's output would never
+    end. This is safe, because calls of an account continue if their caller is cancelled.
     """
     app = _application(accounts, token)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
@@ -68,10 +68,10 @@ class _Service:
 
     @web.middleware
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Who may ask, and how errors look."""
+        """Authenticate the request, and turn errors into replies."""
         try:
             if not hmac.compare_digest(_authorization(request), self._secret):
-                raise Rejected("Unauthorized", "The simulated cloud does not know this token: give it a valid one.")
+                raise Rejected("Unauthorized", "The simulated cloud rejects this token: set a valid one.")
             return await handler(request)
         except LostReply as lost_reply:
             return _lost_reply(request, lost_reply)
@@ -84,7 +84,7 @@ class _Service:
         try:
             spec = msgspec.json.decode(await request.read(), type=LaunchSpec)
         except msgspec.MsgspecError as error:
-            raise Rejected("InvalidOrder", f"The order cannot be read: {error}.") from error
+            raise Rejected("InvalidOrder", f"The launch spec cannot be decoded: {error}.") from error
         return _json(await account.create(spec), status=201)
 
     async def offers(self, request: web.Request) -> web.Response:
@@ -107,8 +107,8 @@ class _Service:
         return await _stream(request, self._account(request).output(_id(request)))
 
     async def changes(self, request: web.Request) -> web.StreamResponse:
-        """A first empty line says that from now on nothing is missed."""
-        return await _stream(request, _after_a_word(self._account(request).watch()))
+        """Stream changed claims. The first line is empty: it shows that no later change is missed."""
+        return await _stream(request, _after_empty_line(self._account(request).watch()))
 
     async def exec(self, request: web.Request) -> web.WebSocketResponse:
         account, command = self._account(request), tuple(request.query.getall("command", []))
@@ -133,7 +133,7 @@ class _Service:
 
 
 async def _stream(request: web.Request, things: AsyncIterator[Any]) -> web.StreamResponse:
-    """JSON lines, as they come. The first one is awaited before anything is promised."""
+    """Stream JSON lines. The first item is awaited before the headers, so that its error can still set the status."""
     first = await anext(things, None)
     reply = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
     await reply.prepare(request)
@@ -143,12 +143,12 @@ async def _stream(request: web.Request, things: AsyncIterator[Any]) -> web.Strea
         async for thing in things:
             await reply.write(msgspec.json.encode(thing) + b"\n")
         await reply.write_eof()
-    except ConnectionError:  # the reader has gone
+    except ConnectionError:  # the client has disconnected
         return reply
     return reply
 
 
-async def _after_a_word(things: AsyncIterator[str]) -> AsyncIterator[str]:
+async def _after_empty_line(things: AsyncIterator[str]) -> AsyncIterator[str]:
     yield ""
     async for thing in things:
         yield thing
@@ -169,7 +169,7 @@ def _lost_reply(request: web.Request, lost_reply: LostReply) -> web.Response:
 
 
 def _authorization(request: web.Request) -> bytes:
-    """Return the header as it came: bytes that are no UTF-8 arrive as surrogates."""
+    """Return the raw header: bytes that are not UTF-8 arrive as surrogates."""
     return request.headers.get("Authorization", "").encode(errors="surrogateescape")
 
 

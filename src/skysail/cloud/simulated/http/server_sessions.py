@@ -1,4 +1,4 @@
-"""The server's ends of commands, visitors and ports: WebSockets whose first answer says whether there is anybody."""
+"""Server side of exec, attach and port connections: WebSockets whose first frame is `Opened` or `Failed`."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ async def serve_connection(
         return await _failed(socket, error)
     try:
         await _send(socket, Opened())
-        await _join(_to_line(socket, connection), _from_line(socket, connection))
+        await _join(_to_port(socket, connection), _from_port(socket, connection))
     finally:
         await connection.close()
     return socket
 
 
 async def _to_session(socket: web.WebSocketResponse, session: Session) -> None:
-    """Until the user leaves."""
+    """Forward frames to the session until the client disconnects."""
     while frame := await _receive(socket):
         match frame:
             case Data(data):
@@ -72,7 +72,7 @@ async def _to_session(socket: web.WebSocketResponse, session: Session) -> None:
 
 
 async def _from_session(socket: web.WebSocketResponse, session: Session) -> None:
-    """Until the command ends; then there is nothing to stay for."""
+    """Forward the output and the exit code, then close the connection."""
     try:
         async for piece in session.output():
             await _send(socket, OutputChunk(piece))
@@ -81,8 +81,8 @@ async def _from_session(socket: web.WebSocketResponse, session: Session) -> None
         await socket.close()
 
 
-async def _to_line(socket: web.WebSocketResponse, connection: PortConnection) -> None:
-    """Until the user leaves."""
+async def _to_port(socket: web.WebSocketResponse, connection: PortConnection) -> None:
+    """Forward data to the port until the client disconnects."""
     while frame := await _receive(socket):
         match frame:
             case Data(data):
@@ -91,22 +91,22 @@ async def _to_line(socket: web.WebSocketResponse, connection: PortConnection) ->
                 await connection.write_eof()
 
 
-async def _from_line(socket: web.WebSocketResponse, connection: PortConnection) -> None:
+async def _from_port(socket: web.WebSocketResponse, connection: PortConnection) -> None:
     while data := await connection.read():
         await _send(socket, Data(data))
     await _send(socket, EndOfInput())
 
 
 async def _join(user: Awaitable[None], other: Awaitable[None]) -> None:
-    """Both ways at once, until the user leaves. A connection that breaks on either side is a way to leave."""
-    there = asyncio.ensure_future(other)
+    """Forward both ways until the client disconnects. A broken connection on either side counts as that."""
+    other_task = asyncio.ensure_future(other)
     try:
         await user
     except ConnectionError:
         return
     finally:
-        there.cancel()
-        (error,) = await asyncio.gather(there, return_exceptions=True)
+        other_task.cancel()
+        (error,) = await asyncio.gather(other_task, return_exceptions=True)
         if isinstance(error, Exception) and not isinstance(error, ConnectionError | ProviderError):
             raise error
 
@@ -128,7 +128,7 @@ async def _send(socket: web.WebSocketResponse, frame: Frame) -> None:
 
 
 async def _receive(socket: web.WebSocketResponse) -> Frame | None:
-    """None at the end, and for a message that is none of ours."""
+    """Return the next frame. Returns None at the end of the connection, and for an invalid message."""
     message = await socket.receive()
     if message.type is not WSMsgType.BINARY:
         return None

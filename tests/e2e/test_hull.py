@@ -227,7 +227,8 @@ if os.geteuid() == 0:
 """
 
 LOOK_AROUND = """
-    links = json.loads(subprocess.run([namespaces.ip_program(), "-json", "addr"], capture_output=True, check=True).stdout)
+    command = [namespaces.ip_program(), "-json", "addr"]
+    links = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     print(json.dumps({
         "links": {link["ifname"]: [a["local"] for a in link["addr_info"] if a["family"] == "inet"] for link in links},
         "sys": sorted(os.listdir("/sys/class/net")),

@@ -577,7 +577,8 @@ WITHOUT_A_PLANE = """
         listener.bind((first.address, 8000))
         listener.listen()
         proxy = ServiceProxy(network.listen)
-        await proxy.sync({ServiceEndpoint("10.96.0.9", 80): (ServiceEndpoint(second.address, 8000), ServiceEndpoint(first.address, 8000))})
+        endpoints = ServiceEndpoint(second.address, 8000), ServiceEndpoint(first.address, 8000)
+        await proxy.sync({ServiceEndpoint("10.96.0.9", 80): endpoints})
         said = []
         for host, port in ((first.address, 8000), ("10.96.0.9", 80)):
             caller = netns.make_socket(second.namespace)

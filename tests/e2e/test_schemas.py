@@ -36,6 +36,7 @@ SPECS = {
         "owner": {"kind": "Pod", "name": "p", "namespace": "default", "uid": "u"},
     },
     "OffloadPolicy": {"namespaceSelector": {}, "providers": ["simulated"]},
+    "SpendAccount": {"namespace": "default"},
 }
 
 # (kind, spec as it is, what it becomes, field and words of the refusal). Without a first spec the object is new.

@@ -15,7 +15,6 @@ from skysail.kube.api import fields
 from skysail.kube.api.crd import Column, CustomKind
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import Resource
-from skysail.kube.api.schema import Rule
 
 # Days of which totals are kept.
 KEPT_DAYS = 400
@@ -70,6 +69,5 @@ SPEND_ACCOUNT = CustomKind(
     resource=Resource("skysail.dev", "v1alpha1", "spendaccounts", "SpendAccount", namespaced=False),
     struct=SpendAccount,
     columns=(Column("Reservations", ".status.reservations[*].usd"),),
-    rules=(Rule("self == oldSelf", "the namespace of an account is immutable"),),
     exempt_names=frozenset({"at"}),
 )

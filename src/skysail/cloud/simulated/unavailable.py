@@ -46,7 +46,7 @@ class UnavailableAccount:
         self._fail()
 
     async def offers(self) -> OfferList:
-        self._say()
+        self._fail()
 
     async def get(self, instance: str) -> Instance | None:  # noqa: ARG002
         self._fail()

@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Named, because a virtual environment that is active in the user's shell would come first.
+# Explicit, because uv would prefer a virtual environment that is active in the user's shell.
 OURS := --python $(BIN)/python
 LOCK := $(BIN)/uv pip compile $(OURS) -q --universal --generate-hashes --custom-compile-command "make lock"
-# What runs in pods is tested here as well, as far as that needs no PyTorch.
+# Programs that run in pods are tested here as well, unless they need PyTorch.
 TESTED := --extra fetch --extra fastapi-onnx
 
 .DEFAULT_GOAL := help
@@ -20,7 +20,7 @@ up: $(READY) ## start a Kubernetes cluster with Skysail on this machine
 	$(BIN)/skysail up
 
 .PHONY: down
-down: $(READY) ## stop it; the data stay (.venv/bin/skysail down --purge deletes them)
+down: $(READY) ## stop the cluster and keep its data (.venv/bin/skysail down --purge deletes them)
 	$(BIN)/skysail down
 
 .PHONY: build
@@ -28,11 +28,11 @@ build: $(READY) ## build the control plane into your cache, once
 	$(BIN)/skysail build
 
 .PHONY: test
-test: check build ## check, then every test, against a real control plane
+test: check build ## make check, then unit, contract, conformance, simulation and e2e tests
 	$(BIN)/python -m scripts.run_tests -n 3 --dist loadfile --no-loadscope-reorder --durations 30
 
 .PHONY: test-security
-test-security: build ## attacks by a tenant, by pods and by models; prints attempts tried and held
+test-security: build ## attacks on a cluster by a tenant, pods and models; prints attempts tried and held
 	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile tests/security
 
 .PHONY: test-crashes
@@ -40,7 +40,7 @@ test-crashes: build ## crash at every effect, simulated and on the real control 
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/fault_injection
 
 .PHONY: test-launches
-test-launches: build ## the part of test-crashes that costs money: pods at clouds; SKYSAIL_CRASH_POINTS=3/7 takes a sample
+test-launches: build ## the part of test-crashes about pods at clouds; SKYSAIL_CRASH_POINTS=3/7 takes a sample
 	$(BIN)/python -m scripts.run_tests -n 3 --dist loadfile tests/fault_injection/test_clouds_*.py tests/fault_injection/test_offload_*.py
 
 .PHONY: test-frameworks
@@ -56,7 +56,7 @@ test-gangs: build ## the real Kueue and Volcano beside the operator; builds them
 	$(BIN)/python -m scripts.run_tests tests/gang_schedulers
 
 .PHONY: check
-check: $(READY) ## style, types, import law, generated files, promises; below a minute
+check: $(READY) ## style, types, import order, generated files, promises; below a minute
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
@@ -70,16 +70,16 @@ bench: $(READY) ## measure, beside Kopf doing the same work
 	$(BIN)/python -m bench
 
 .PHONY: format
-format: $(READY) ## put the code into shape
+format: $(READY) ## format the code, fix what ruff can fix
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
 .PHONY: generate
-generate: $(READY) ## write the generated files: CRDs, rights, reference pages
+generate: $(READY) ## write the generated files: CRDs, RBAC roles, reference pages
 	$(BIN)/python -m scripts.generate
 
 .PHONY: lock
-lock: $(READY) ## resolve the dependencies anew, with hashes
+lock: $(READY) ## resolve the dependencies again, with hashes
 	$(LOCK) pyproject.toml -o requirements.lock
 	$(LOCK) pyproject.toml $(TESTED) --group dev -o requirements-dev.lock
 	$(LOCK) pyproject.toml $(TESTED) --group dev --group bench -o requirements-bench.lock

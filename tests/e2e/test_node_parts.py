@@ -342,4 +342,4 @@ def test_kubectl_debug_of_a_running_pod_ends_with_the_reason(node, namespace):
     apply(node, namespace, pod("a", "sleep", "1000"))
     until_phase(node, namespace, "a", "Running")
     done = node.kubectl("debug", "a", "-n", namespace, "-i", "--image=busybox", "-c", "debugger", "--", "true")
-    assert "nothing is added to a pod that runs; use exec" in done.stdout + done.stderr
+    assert "ephemeral containers are not supported; use exec" in done.stdout + done.stderr

@@ -479,7 +479,7 @@ def test_what_a_provider_cannot_do_is_told(cluster, served, pods, path):
     try:
         done = kubectl.exec("true")
         assert done.returncode == 1
-        assert b"this provider cannot run a command beside a container" in done.stderr
+        assert b"this provider cannot run commands in a container" in done.stderr
         done = kubectl.run("attach", kubectl.pod.name)
         assert b"this provider cannot attach" in done.stderr
     finally:

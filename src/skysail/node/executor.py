@@ -1,7 +1,7 @@
-"""Carries out the steps of a plan at the provider, and follows each run: its output, its probes, its end.
+"""Executes the steps of a plan at the provider, and follows each run: its output, its probes, its end.
 
-What may be slow (a start that fetches an image, a hook, a grace period) is a task of its own; whoever waits for its
-outcome is told by `changed`. Every step may be asked for twice.
+A slow step (a start that pulls an image, a hook, a grace period) is a task of its own, and calls `changed` with its
+outcome. Every step is idempotent.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ log = logging.getLogger(__name__)
 
 class EventSink(Protocol):
     def record_event(self, pod: Pod, reason: str, note: str, *, warning: bool = True) -> None:
-        """An event about a pod. Never blocks and never fails."""
+        """Record an event about a pod. Never blocks and never fails."""
         ...
 
 
 class StepExecutor:
-    """All methods belong to one event loop, and to the tasks of one group."""
+    """Executes steps. All methods run in one event loop, and all tasks belong to one task group."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class StepExecutor:
         self.tasks: asyncio.TaskGroup | None = None
 
     async def prepare(self, pod_state: PodState, pod: Pod) -> None:
-        """Make the place, or remember why it cannot be made now."""
+        """Create the pod sandbox, or back off with the reason if that fails."""
         try:
             resolved = await self._references.resolve(pod, "")
             pod_state.address = await self._provider.create_sandbox(container_config.sandbox(pod, resolved))
         except (Missing, ProviderError, KubeError) as error:
-            self._held(pod_state, pod, "", error)
+            self._back_off(pod_state, pod, "", error)
             return
         pod_state.clear_back_off("")
         for reference in container_config.missing_optional_refs(pod, resolved):
@@ -86,8 +86,9 @@ class StepExecutor:
         pod_state.starting[run] = self.task(self._start(pod_state, pod, container, run), f"start of {run}")
 
     async def stop(self, pod_state: PodState, pod: Pod, step: Stop) -> None:
-        """Begin to end a run. Asked again with less grace, it is ended sooner."""
-        log.info("stopping", extra={"pod": str(pod_state.key), "container": step.run.container, "why": step.why})
+        """Begin to stop a run. A second call with a shorter grace period stops the run sooner."""
+        extra = {"pod": str(pod_state.key), "container": step.run.container, "why": step.why}
+        log.info("stopping container", extra=extra)
         pod_state.stops[step.run] = self._now() + step.grace
         if step.run in pod_state.stopping:
             pod_state.stopping[step.run].cancel()
@@ -97,12 +98,12 @@ class StepExecutor:
         pod_state.stopping[step.run] = self.task(self._stop(pod_state, pod, container, step), f"end of {step.run}")
 
     async def release(self, pod_state: PodState) -> None:
-        """Take the place away; its runs have ended, or nobody waits for their end."""
+        """Remove the pod sandbox. Its runs have ended, or their end does not matter any more."""
         await self._provider.remove_sandbox(pod_state.uid)
         pod_state.address = None
 
     async def refresh(self, pod_state: PodState, pod: Pod) -> None:
-        """Bring the files that come from Kubernetes up to date."""
+        """Update the files of volumes that come from Kubernetes objects."""
         volumes = [volume for volume in pod.spec.volumes if _has_files(volume)]
         if not volumes or pod_state.address is None or not self._provider.features.volumes:
             return
@@ -111,11 +112,11 @@ class StepExecutor:
             for volume in volumes:
                 await self._provider.update(pod_state.uid, volume.name, container_config.files(pod, volume, resolved))
         except (Missing, ProviderError, KubeError) as error:
-            # The files stay as they are, which is what a program that reads them can live with.
+            # Keep the old files until the next refresh: programs must expect them to be late.
             log.info("volumes not refreshed", extra={"pod": str(pod_state.key), "why": str(error)})
 
     def adopt(self, pod_state: PodState, pod: Pod, run: RunId) -> None:
-        """Follow a run that is there already: we started it in an earlier life, or got no answer when we did."""
+        """Follow a run that already exists: an earlier process started it, or the reply to our start was lost."""
         container = next((c for c in container_config.all_containers(pod) if c.name == run.container), None)
         if container is not None:
             pod_state.clear_back_off(container.name)
@@ -123,7 +124,7 @@ class StepExecutor:
             self._start_probes(pod_state, pod, run, is_late=False)
 
     async def on_state(self, pod_state: PodState, pod: Pod | None, run: RunId, state: State | None) -> None:
-        """What the provider says of a run now. Its end is believed when all that it printed is here."""
+        """Record the provider's state of a run. An end is recorded after the run's whole output has been copied."""
         if isinstance(pod_state.runs.get(run), Ended):
             return
         if isinstance(state, (Pending, Running)):
@@ -142,16 +143,14 @@ class StepExecutor:
     async def _start(self, pod_state: PodState, pod: Pod, container: Container, run: RunId) -> None:
         try:
             if not await base_tasks.run_logged(self._try_start(pod_state, pod, container, run), f"start of {run}"):
-                pod_state.back_off(
-                    container.name, "CreateContainerError", "The node failed; its log tells more.", self._now()
-                )
-            # Before it is no longer under way: a run that nobody knows of would be started once more.
-            await self._look(pod_state, pod, run)
+                message = "The node failed to start the container: see the node's log."
+                pod_state.back_off(container.name, "CreateContainerError", message, self._now())
+            # Read the state while the run is still in `starting`: an unknown run would be started a second time.
+            await self._read_state(pod_state, pod, run)
         except asyncio.CancelledError:
             if run in pod_state.stops:
-                await self._look(
-                    pod_state, pod, run
-                )  # it may run already, and then it has to be ended as one that does
+                # The run may exist already: then it is stopped as a running one.
+                await self._read_state(pod_state, pod, run)
             raise
         finally:
             pod_state.starting.pop(run, None)
@@ -167,41 +166,41 @@ class StepExecutor:
         except Gone:
             pod_state.sandbox_lost()
         except (Missing, ProviderError, KubeError) as error:
-            self._held(pod_state, pod, container.name, error)
+            self._back_off(pod_state, pod, container.name, error)
 
     async def _after_start(self, pod_state: PodState, pod: Pod, container: Container, run: RunId) -> None:
         hook = container.lifecycle.post_start
         if hook is None or isinstance(await self._provider.state(run), Pending):
-            return  # a cloud's run begins later, and is cared for then
+            return  # a run at a cloud starts later; `_start_probes` runs the hook then
         failure = await ProbeHandlers(self._provider, run, container, pod_state.address or "").run_hook(hook)
         if failure:
             self._event_sink.record_event(pod, EventReason.POST_START_FAILED, f"{container.name}: {failure}")
-            note = f"{container.name}: It is ended, because the hook after its start failed."
+            note = f"{container.name}: Stopped, because its postStart hook failed."
             self._event_sink.record_event(pod, EventReason.KILLING, note, warning=False)
             await self._provider.stop(run, float(pod.spec.termination_grace_period_seconds or 0))
 
     async def _stop(self, pod_state: PodState, pod: Pod, container: Container | None, step: Stop) -> None:
         began = self._now()
-        await self._break_off(pod_state, step.run)
+        await self._cancel_start(pod_state, step.run)
         try:
             if container is not None and isinstance(pod_state.runs.get(step.run), Running) and step.grace > 0:
                 await self._before_stop(pod_state, pod, container, step)
             seconds_left = step.grace - (self._now() - began)
             await self._provider.stop(step.run, max(_MIN_GRACE_SECONDS, seconds_left) if step.grace > 0 else 0.0)
         except Gone:
-            log.debug("run gone before it was stopped", extra={"pod": str(pod_state.key)})
+            log.debug("run ended before it was stopped", extra={"pod": str(pod_state.key)})
         except ProviderError as error:
-            log.warning("run not stopped, tried again", extra={"pod": str(pod_state.key), "why": str(error)})
+            log.warning("run not stopped, retried", extra={"pod": str(pod_state.key), "why": str(error)})
             await asyncio.sleep(_STOP_RETRY_SECONDS)
             pod_state.stops.pop(step.run, None)
         finally:
             pod_state.stopping.pop(step.run, None)
-        await self._look(pod_state, pod, step.run)
+        await self._read_state(pod_state, pod, step.run)
         if step.run not in pod_state.runs:
-            pod_state.stops.pop(step.run, None)  # there never was such a run, so nobody will tell its end
+            pod_state.stops.pop(step.run, None)  # the run was never created, so no end will be reported
 
-    async def _break_off(self, pod_state: PodState, run: RunId) -> None:
-        """End a start that is under way, and know how far it came."""
+    async def _cancel_start(self, pod_state: PodState, run: RunId) -> None:
+        """Cancel a start in progress, and wait until it has recorded the state of the run."""
         start = pod_state.starting.get(run)
         if start is not None:
             start.cancel()
@@ -217,23 +216,23 @@ class StepExecutor:
         if failure:
             self._event_sink.record_event(pod, EventReason.PRE_STOP_FAILED, f"{container.name}: {failure}")
 
-    async def _look(self, pod_state: PodState, pod: Pod, run: RunId) -> None:
+    async def _read_state(self, pod_state: PodState, pod: Pod, run: RunId) -> None:
         try:
             state = await self._provider.state(run)
         except ProviderError as error:
-            log.info("state of a run not known", extra={"pod": str(pod_state.key), "why": str(error)})
+            log.info("run state unknown after a step", extra={"pod": str(pod_state.key), "why": str(error)})
             return
         await self.on_state(pod_state, pod, run, state)
 
     def _follow(self, pod_state: PodState, container: Container, run: RunId) -> None:
         if run in pod_state.pumps:
-            return  # it was started again, because the provider had forgotten it
+            return  # the run was started again, because the provider had lost its spec
         pod_state.pumps[run] = self.task(self._copy_output(run), f"output of {run}")
         if _has_probes(container):
             pod_state.health[run] = prober.initial_state(container)
 
     def _start_probes(self, pod_state: PodState, pod: Pod | None, run: RunId, *, is_late: bool) -> None:
-        """What is due when a run has begun; once. One that began later than its start still wants its hook."""
+        """Start the probes of a run, once it runs. If it began after its start call returned, run its hook as well."""
         container = next(
             (c for c in (container_config.all_containers(pod) if pod else ()) if c.name == run.container), None
         )
@@ -250,17 +249,17 @@ class StepExecutor:
     async def _probe(self, pod_state: PodState, pod: Pod, container: Container, run: RunId) -> None:
         probe_handlers = ProbeHandlers(self._provider, run, container, pod_state.address or "")
 
-        def tell(probe_state: ProbeState) -> None:
+        def set_health(probe_state: ProbeState) -> None:
             if run in pod_state.health:
                 pod_state.health[run] = probe_state
             self._changed(pod_state.uid)
 
         def report_failure(message: str) -> None:
-            """Of a run that goes on: what has ended, or is being ended, cannot answer."""
+            """Record a failed probe, unless the run has ended or is being stopped: then it cannot answer."""
             if isinstance(pod_state.runs.get(run), Running) and run not in pod_state.stops:
                 self._event_sink.record_event(pod, EventReason.UNHEALTHY, f"{container.name}: {message}")
 
-        await prober.run_probes(container, probe_handlers.probe, tell, report_failure)
+        await prober.run_probes(container, probe_handlers.probe, set_health, report_failure)
 
     async def _copy_output(self, run: RunId) -> None:
         writer = self._logs.writer(run)
@@ -268,19 +267,19 @@ class StepExecutor:
             async for piece in self._provider.output(run):
                 writer.write(piece)
         except ProviderError as error:
-            log.warning("output lost", extra={"container": run.container, "why": str(error)})
+            log.warning("container output lost", extra={"container": run.container, "why": str(error)})
         finally:
             writer.close()
 
     async def _drain(self, pod_state: PodState, run: RunId) -> None:
-        """Wait until the log of a run that has ended is complete; not for ever, where something holds it open."""
+        """Wait until the log of an ended run is complete. Limited in time: a child process may hold the output open."""
         pump = pod_state.pumps.pop(run, None)
         if pump is not None:
             await asyncio.wait([pump], timeout=_PUMP_SECONDS)
             pump.cancel()
 
     def _with_message(self, pod: Pod | None, run: RunId, end: Ended) -> Ended:
-        """Where it left no message and failed, the end of its log may speak for it."""
+        """Use the end of the log as message of a failed run without a message, if the container asks for that."""
         containers = container_config.all_containers(pod) if pod else ()
         policies = {container.name: container.termination_message_policy for container in containers}
         if end.message or not end.code or policies.get(run.container) != "FallbackToLogsOnError":
@@ -288,24 +287,26 @@ class StepExecutor:
         tail = self._logs.end(run, _TAIL_LINES, _TAIL_BYTES).decode(errors="replace")
         return msgspec.structs.replace(end, message=tail)
 
-    def _held(self, pod_state: PodState, pod: Pod, container: str, error: Missing | ProviderError | KubeError) -> None:
+    def _back_off(
+        self, pod_state: PodState, pod: Pod, container: str, error: Missing | ProviderError | KubeError
+    ) -> None:
         reason, event = _reasons(error)
         pod_state.back_off(container, reason, str(error), self._now())
         self._event_sink.record_event(pod, event, f"{container}: {error}" if container else str(error))
 
-    def task(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
-        assert self.tasks is not None, "steps are performed while the keeper runs"
-        task = self.tasks.create_task(self._survive(work, what))
-        # One that is cancelled before it began would leave its work for the collector to complain about.
+    def task(self, work: Coroutine[Any, Any, None], title: str) -> asyncio.Task[None]:
+        assert self.tasks is not None, "steps are executed while the kubelet runs"
+        task = self.tasks.create_task(self._run_logged(work, title))
+        # A task that is cancelled before it began never awaits its coroutine: close it, to avoid Python's warning.
         task.add_done_callback(lambda _: work.close())
         return task
 
-    async def _survive(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        await base_tasks.run_logged(work, what)
+    async def _run_logged(self, work: Coroutine[Any, Any, None], title: str) -> None:
+        await base_tasks.run_logged(work, title)
 
 
 def _reasons(error: Missing | ProviderError | KubeError) -> tuple[str, str]:
-    """What a container waits for, and the event that tells it."""
+    """Return the waiting reason of a container, and the reason of its event."""
     if isinstance(error, Missing):
         return "CreateContainerConfigError", error.reason
     if isinstance(error, Rejected):

@@ -1,7 +1,7 @@
-"""Keeps the pods of one node: observe, plan, act, report, for each of them alone and all of them at once.
+"""The sync loop of one node: observe, plan, execute and report, for each pod independently.
 
-The truth about a run is the provider's, by its changes and by a complete listing from time to time; the truth about a
-pod is the API server's. What the keeper itself remembers can be lost: it is found again in these two.
+The provider is the source of truth for runs, by its changes and by a complete listing at intervals; the API server is
+the source of truth for pods. State in memory may be lost: it is rebuilt from these two.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _WORKERS = 16
 _RELIST_SECONDS = 30.0
 _REFRESH_SECONDS = 60.0
 _AUDIT_SECONDS = 600.0
-# A start or an end takes some milliseconds: a status in between would be a write that nobody reads.
-_TIMEOUT_SECONDS = 2.0
-# A pod that is deleted must be able to go, whatever an admission webhook or the size of the pod do to its last status.
+# A start or stop takes some milliseconds: delay the status, so that it is not written for a transition that short.
+_MAX_STATUS_DELAY = 2.0
+# Delete a pod after this many rejections of its last status, by an admission webhook or for its size: it must not hang.
 _MAX_REJECTIONS = 3
 
 POLICY_RULES = (
@@ -59,9 +59,9 @@ log = logging.getLogger(__name__)
 
 
 class KubeletDependencies(msgspec.Struct, frozen=True):
-    """What a keeper needs from outside.
+    """Dependencies of a kubelet.
 
-    `wall` is the time in statuses: seconds since 1970. `clock` only goes forward.
+    `wall` is the time in statuses, in seconds since 1970. `clock` is monotonic.
     """
 
     broadcaster: events.Broadcaster
@@ -71,7 +71,7 @@ class KubeletDependencies(msgspec.Struct, frozen=True):
 
 
 class Kubelet:
-    """One per node."""
+    """Runs the pods of one node."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Kubelet:
         self.pods: Cache[Pod] = Cache(POD, Pod, selector={"fieldSelector": f"spec.nodeName={node_info.name}"})
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the node's pods until cancelled."""
         services = self._references.services
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -106,18 +106,18 @@ class Kubelet:
                 for cache in (self.pods, services):
                     reflector = Reflector[Any](self._client, cache, rng=self._rng)
                     tasks.create_task(reflector.run())
-                    tasks.create_task(self._audit_for_ever(cache, reflector))
+                    tasks.create_task(self._audit_forever(cache, reflector))
                 tasks.create_task(self._follow_changes())
                 await self.pods.synced.wait()
                 await services.synced.wait()
                 if not self.pods.undecodable:
                     self._logs.forget_others({pod.metadata.uid for pod in self.pods.all()})
-                await self._first_survey()
+                await self._first_listing()
                 for pod in self.pods.all():
                     self._on_pod_change(None, pod)
                 self.pods.subscribe(self._on_pod_change)
-                tasks.create_task(self._relist_for_ever())
-                tasks.create_task(self._refresh_for_ever())
+                tasks.create_task(self._relist_forever())
+                tasks.create_task(self._refresh_forever())
                 for _ in range(_WORKERS):
                     tasks.create_task(self._work())
         finally:
@@ -129,20 +129,23 @@ class Kubelet:
         )
 
     def record_run_event(self, run: RunId, reason: str, note: str) -> None:
-        """What the provider has to say about a run, for the user."""
+        """Record an event of the provider about a run, on its pod."""
         pod_state = self.pod_states.get(run.pod)
         pod = self.effective_pod(pod_state) if pod_state else None
         if pod is not None:
             self.record_event(pod, reason, f"{run.container}: {note}", warning=False)
 
     def cached_pod(self, uid: str) -> Pod | None:
-        """A pod of this node, as the API server last told it."""
+        """Return a pod of this node from the cache. Returns None if it is deleted or unknown."""
         pod_state = self.pod_states.get(uid)
         pod = self.pods.get(pod_state.key) if pod_state else None
         return pod if pod is not None and pod.metadata.uid == uid else None
 
     def effective_pod(self, pod_state: PodState) -> Pod | None:
-        """The pod of this book as the API server has it; None where it is gone, whoever has its name now."""
+        """Return the cached pod, without its service account token on a virtual node.
+
+        Returns None if the pod is deleted, even if another pod has its name now.
+        """
         pod = self.cached_pod(pod_state.uid)
         return container_config.without_service_account(pod) if pod and self._node_info.is_virtual else pod
 
@@ -161,8 +164,8 @@ class Kubelet:
         uid = pod.metadata.uid
         runs = {run: state for run, state in self._runtime_listing.runs.items() if run.pod == uid}
         now = self._wall()
-        known = {**runs, **lost_runs(pod, runs, now)}
-        pod_state = PodState(pod, known, self._runtime_listing.pods.get(uid), began=self._clock() - age(pod, now))
+        all_runs = {**runs, **lost_runs(pod, runs, now)}
+        pod_state = PodState(pod, all_runs, self._runtime_listing.pods.get(uid), began=self._clock() - age(pod, now))
         self.pod_states[uid] = pod_state
         self._report_unsupported(pod)
         for run in pod_state.active_runs():
@@ -181,25 +184,27 @@ class Kubelet:
         while True:
             uid, _ = await self._queue.get()
             try:
-                await self._pass(uid)
+                await self._reconcile_logged(uid)
             finally:
                 self._queue.done(uid)
 
-    async def _pass(self, uid: str) -> None:
-        """One look at one pod, with every way that it can end."""
-        if not await base_tasks.run_logged(self._try(uid), f"pass over pod {uid}"):
+    async def _reconcile_logged(self, uid: str) -> None:
+        """Reconcile one pod, and requeue it with backoff after an unexpected error."""
+        if not await base_tasks.run_logged(self._try_reconcile(uid), f"reconcile of pod {uid}"):
             self._queue.add_rate_limited(uid)
 
-    async def _try(self, uid: str) -> None:
+    async def _try_reconcile(self, uid: str) -> None:
         try:
             await self._reconcile(uid)
         except (Conflict, NotFound) as error:
-            # It changed meanwhile: the watch tells how, and the next look begins with that.
-            log.debug("changed meanwhile", extra={"pod": uid, "why": str(error)})
+            # The pod changed meanwhile: the watch brings the new version for the next reconcile.
+            log.debug("pod changed during its reconcile, requeued", extra={"pod": uid, "why": str(error)})
             self._queue.add_rate_limited(uid)
         except (KubeError, ProviderError) as error:
             delay = self._queue.add_rate_limited(uid)
-            log.warning("pass interrupted", extra={"pod": uid, "why": str(error), "retry_in": round(delay, 1)})
+            log.warning(
+                "reconcile of pod failed, requeued", extra={"pod": uid, "why": str(error), "retry_in": round(delay, 1)}
+            )
         else:
             self._queue.forget(uid)
 
@@ -212,7 +217,7 @@ class Kubelet:
             await self._forget_pod(pod_state)
             return
         if self._node_info.is_virtual and await self._ensure_tolerations(pod):
-            return  # the cache tells of what was written
+            return  # the cache enqueues the pod for our own write
         unsupported, pod = self._unsupported(pod), unsupported_fields.bounded(pod)
         snapshot = pod_state.snapshot(
             pod, now=self._wall(), clock=self._clock(), host_ip=self._node_info.address, unsupported=unsupported
@@ -220,14 +225,17 @@ class Kubelet:
         planned = (
             daemonset_pods.plan(snapshot) if daemonset_pods.is_placeholder(pod, self._node_info) else plan(snapshot)
         )
-        await self._act(pod_state, pod, planned)
+        await self._execute(pod_state, pod, planned)
         await self._report(pod_state, pod, planned)
         await self._clean_up(pod_state, pod, planned)
         if planned.requeue_after is not None:
             self._queue.add_after(uid, planned.requeue_after)
 
     async def _ensure_tolerations(self, pod: Pod) -> bool:
-        """Admission did it where it was there, and knew that the pod comes here."""
+        """Remove the time limits of the pod's tolerations, and return whether the pod was written.
+
+        The webhook does this at admission, unless it was down or could not know the node.
+        """
         lasting = tolerations.tolerate_forever(pod.spec.tolerations)
         if lasting is None or pod.is_finished or pod.metadata.is_deleting:
             return False
@@ -242,7 +250,7 @@ class Kubelet:
         found = unsupported_fields.find(pod, self._provider.features)
         return found + cloud_requirements.unsupported(pod) if self._node_info.is_virtual else found
 
-    async def _act(self, pod_state: PodState, pod: Pod, planned: Plan) -> None:
+    async def _execute(self, pod_state: PodState, pod: Pod, planned: Plan) -> None:
         for step in planned.steps:
             match step:
                 case CreateSandbox():
@@ -253,16 +261,16 @@ class Kubelet:
                 case Stop():
                     await self._executor.stop(pod_state, pod, step)
                 case Annotate():
-                    await self._mark(pod, step.annotations)
+                    await self._annotate(pod, step.annotations)
                 case RemoveSandbox() | DeletePod():
-                    pass  # after the report: the last word is written before anything is forgotten
-            await asyncio.sleep(0)  # a pod with many containers must not hold up the others
+                    pass  # in `_clean_up`: the last status is written before the pod is removed
+            await asyncio.sleep(0)  # a pod with many containers must not delay the others
 
-    async def _mark(self, pod: Pod, annotations: Mapping[str, str]) -> None:
+    async def _annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         metadata = pod.metadata
         patch = {"metadata": {"uid": metadata.uid, "annotations": annotations}}
         self.pods.record_write(await self._client.merge_patch(POD, metadata.namespace, metadata.name, patch, Pod))
-        note = "Shown as running and not run: this node stands for a cloud, and no machine is there to look after."
+        note = "Shown as running, but not run: this node stands for a cloud and has no machine for a DaemonSet."
         self.record_event(pod, EventReason.PLACEHOLDER_POD, note, warning=False)
 
     async def _clean_up(self, pod_state: PodState, pod: Pod, planned: Plan) -> None:
@@ -278,7 +286,7 @@ class Kubelet:
             return
         if not planned.is_final and (planned.is_moving or pod_state.is_in_transition):
             now = self._wall()
-            pod_state.report_due = pod_state.report_due or now + _TIMEOUT_SECONDS
+            pod_state.report_due = pod_state.report_due or now + _MAX_STATUS_DELAY
             if now < pod_state.report_due:
                 self._queue.add_after(pod_state.uid, pod_state.report_due - now)
                 return
@@ -293,7 +301,10 @@ class Kubelet:
             self.record_event(pod, EventReason.BACK_OFF, note)
 
     async def _rejected(self, pod_state: PodState, pod: Pod, planned: Plan, error: ApiError) -> None:
-        """Write a shorter status if this one is too large. Raises the error, unless the pod has to go without."""
+        """Write a shorter status if this one is too large.
+
+        Raises the error, unless the pod is to be deleted and its last status was rejected too often.
+        """
         if status_size.is_too_large(error) and pod_state.brevity < status_size.MAX_BREVITY:
             pod_state.brevity += 1
             log.warning("status too large, shortened", extra={"pod": str(pod_state.key), "brevity": pod_state.brevity})
@@ -310,12 +321,12 @@ class Kubelet:
         try:
             left = await self._client.delete(POD, pod, Pod, {"gracePeriodSeconds": 0})
         except (NotFound, Conflict):
-            return  # gone already, or another pod has its name
+            return  # already deleted, or the name belongs to another pod
         if left is not None:
             self.pods.record_write(left)
 
     async def _forget_pod(self, pod_state: PodState) -> None:
-        """The pod is gone from the API server: by force, or as we asked. Nothing of it stays."""
+        """Remove everything about a pod that is deleted at the API server, by force or by us."""
         pod_state.close()
         await self._executor.release(pod_state)
         self._logs.forget(pod_state.uid)
@@ -327,51 +338,51 @@ class Kubelet:
         async for run in self._provider.changes():
             pod_state = self.pod_states.get(run.pod)
             if pod_state is not None:
-                self._executor.task(self._look(pod_state, run), f"look at {run}")
+                self._executor.task(self._refresh_run(pod_state, run), f"state of {run}")
 
-    async def _look(self, pod_state: PodState, run: RunId) -> None:
+    async def _refresh_run(self, pod_state: PodState, run: RunId) -> None:
         try:
             state = await self._provider.state(run)
         except ProviderError as error:
-            log.info("state of a run not known, the next survey tells", extra={"why": str(error)})
+            log.info("run state unknown until the next listing", extra={"why": str(error)})
             return
         if run in pod_state.starting:
-            return  # whoever starts it looks at it
+            return  # the task that starts the run reads its state
         await self._executor.on_state(pod_state, self.effective_pod(pod_state), run, state)
 
-    async def _first_survey(self) -> None:
-        """Without a complete listing nobody can say what is lost, so nothing is done before there is one."""
+    async def _first_listing(self) -> None:
+        """Wait for a complete listing. Nothing is done before it, because an unlisted run may not be lost."""
         while not self._runtime_listing.complete:
             try:
                 self._runtime_listing = await self._provider.list()
             except ProviderError as error:
-                log.warning("provider does not list", extra={"why": str(error)})
+                log.warning("first listing of the provider failed, retried", extra={"why": str(error)})
             if not self._runtime_listing.complete:
                 await asyncio.sleep(1.0)
 
-    async def _relist_for_ever(self) -> None:
+    async def _relist_forever(self) -> None:
         while True:
-            await base_tasks.run_logged(self._try_survey(), "survey")
+            await base_tasks.run_logged(self._try_relist(), "listing of the provider")
             await asyncio.sleep(_RELIST_SECONDS * self._rng.uniform(0.9, 1.1))
 
-    async def _try_survey(self) -> None:
+    async def _try_relist(self) -> None:
         try:
             await self._relist()
         except ProviderError as error:
-            log.warning("provider does not list", extra={"why": str(error)})
+            log.warning("listing of the provider failed, retried", extra={"why": str(error)})
 
     async def _relist(self) -> None:
-        """Compare what we believe with what is there: news that got lost, runs that got lost, places nobody wants."""
-        believed = {run: pod_state for pod_state in self.pod_states.values() for run in pod_state.active_runs()}
+        """Compare our state with a listing: find missed changes, lost runs, and obsolete pod sandboxes."""
+        expected = {run: pod_state for pod_state in self.pod_states.values() for run in pod_state.active_runs()}
         runtime_listing = await self._provider.list()
         for run, state in runtime_listing.runs.items():
             pod_state = self.pod_states.get(run.pod)
             if pod_state is not None and pod_state.runs.get(run) != state:
-                await self._look(pod_state, run)
+                await self._refresh_run(pod_state, run)
         if not runtime_listing.complete:
             return
         self._runtime_listing = runtime_listing
-        for run, pod_state in believed.items():
+        for run, pod_state in expected.items():
             last = pod_state.runs.get(run)
             if run in runtime_listing.runs or run in pod_state.starting or last is None or isinstance(last, Ended):
                 continue
@@ -381,20 +392,20 @@ class Kubelet:
         for uid in {*runtime_listing.pods, *(run.pod for run in runtime_listing.runs)} - self.pod_states.keys():
             await self._provider.remove_sandbox(uid)
 
-    async def _audit_for_ever(self, cache: Cache[Any], reflector: Reflector[Any]) -> None:
-        """A watch can lose an event without anybody noticing: from time to time the whole is compared."""
+    async def _audit_forever(self, cache: Cache[Any], reflector: Reflector[Any]) -> None:
+        """Compare a cache with the API server at intervals, because a watch can miss an event without an error."""
         while True:
             await asyncio.sleep(_AUDIT_SECONDS * self._rng.uniform(0.9, 1.1))
             try:
                 audit_result = await audit(self._client, cache)
             except KubeError as error:
-                log.info("cache not audited", extra={"why": str(error)})
+                log.info("node cache not audited", extra={"why": str(error)})
                 continue
             if audit_result.differs:
-                log.warning("cache differed and is filled anew", extra=msgspec.structs.asdict(audit_result))
+                log.warning("node cache differs, relisted", extra=msgspec.structs.asdict(audit_result))
                 reflector.relist()
 
-    async def _refresh_for_ever(self) -> None:
+    async def _refresh_forever(self) -> None:
         while True:
             await asyncio.sleep(_REFRESH_SECONDS * self._rng.uniform(0.9, 1.1))
             for pod_state in list(self.pod_states.values()):

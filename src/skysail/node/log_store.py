@@ -1,8 +1,8 @@
-"""What containers printed, kept on disk until their pod is forgotten.
+"""Logs of containers, on disk until their pod is deleted.
 
-One folder per run, of numbered files with lines like the container runtimes' own: a timestamp, the stream, F for a full
-line or P for a part of one, the text. All fields but the text have a fixed width. The oldest file goes when there are
-too many. Files are local, so they are read and written in the event loop.
+Each run has a folder of numbered files. A line has the format of container runtimes: timestamp, stream, F for a full
+line or P for a partial one, text. All fields except the text have a fixed width. When there are too many files, the
+oldest is deleted. Files are local, so they are read and written in the event loop.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from skysail.cloud.provider import Output, RunId
 _STAMP = len("2026-11-15T20:30:26.955746944Z")
 _TAG = _STAMP + len(" stdout ")
 _TEXT = _TAG + len("F ")
-# As the container runtimes do: a program that prints no line end must not fill the memory.
+# As in container runtimes: a program that prints no line end must not fill the memory.
 _MAX_PART_BYTES = 16 * 1024
 _READ = 128 * 1024
 
 
 class RotationPolicy(msgspec.Struct, frozen=True):
-    """How much of one run is kept: this many files of about this many bytes."""
+    """Limits of the log of one run: number of files, and approximate size of each."""
 
     file_bytes: int = 8 * 2**20
     files: int = 4
 
 
 class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of a log: of its last `tail` lines those `since` then, and of these the first `limit` bytes."""
+    """Part of a log: of the last `tail` lines, those from `since` on, up to `limit` bytes."""
 
     follow: bool = False
     timestamps: bool = False
@@ -51,7 +51,7 @@ _ALL = LogQuery()
 
 
 class LogStore:
-    """Everything that one node keeps, below one folder. Several processes may read it; one writes."""
+    """Logs of one node, below one folder. Several processes may read; one writes."""
 
     def __init__(self, folder: Path, rotation_policy: RotationPolicy = _DEFAULT_BOUNDS) -> None:
         self._folder = folder
@@ -59,10 +59,10 @@ class LogStore:
         self._writers: dict[RunId, LogWriter] = {}
 
     def writer(self, run: RunId) -> LogWriter:
-        """Write this run's log; close it when the run has ended, because followers wait for that.
+        """Return a writer for this run's log. Close it when the run has ended, because followers wait for that.
 
-        Called for a run that has a log already, it goes on with it, and drops what it was told before: a provider that
-        is asked again tells everything again. Only this run's log and that of the run before are kept.
+        If the run already has a log, the writer appends to it and drops output that is already stored: a provider
+        repeats all output for a new reader. Only the logs of this run and the previous one are kept.
         """
         for number in self.numbers(run.pod, run.container):
             if number < run.number - 1:
@@ -74,39 +74,39 @@ class LogStore:
         return writer
 
     def numbers(self, pod: str, container: str) -> list[int]:
-        """The runs of a container of which there is a log, oldest first."""
+        """Return the numbers of a container's runs that have a log, oldest first."""
         folder = self._folder / _safe(pod) / _safe(container)
         return sorted(int(entry.name) for entry in folder.iterdir()) if folder.is_dir() else []
 
     async def read(self, run: RunId, log_query: LogQuery = _ALL) -> AsyncIterator[bytes]:
-        """The wanted part, in pieces. With `follow`, what comes later, too, until the run's writer is closed."""
-        room = log_query.limit
+        """Yield the requested part, in pieces. With `follow`, also later output, until the run's writer is closed."""
+        remaining = log_query.limit
         async with contextlib.aclosing(self._pieces(run, log_query)) as pieces:
             async for piece in pieces:
-                if room is not None and len(piece) >= room:
-                    yield piece[:room]
+                if remaining is not None and len(piece) >= remaining:
+                    yield piece[:remaining]
                     return
-                room = room and room - len(piece)
+                remaining = remaining and remaining - len(piece)
                 yield piece
 
     def end(self, run: RunId, lines: int, size: int) -> bytes:
-        """The last lines, of not more than `size` bytes: what a failed container says of itself."""
+        """Return the last lines, up to `size` bytes: the message of a failed container."""
         path = self._path(run)
         with contextlib.closing(_Cursor(path, *_start_of_tail(path, lines))) as cursor:
             found = list(itertools.chain.from_iterable(cursor.batches()))
         return _render(found, _ALL, starts_line=True)[-size:]
 
     def forget(self, pod: str) -> None:
-        """Delete all logs of a pod, whose UID this is. Unknown pods are fine; followers come to an end."""
+        """Delete all logs of the pod with this UID, and end their followers. Unknown pods are no error."""
         for run in [run for run in self._writers if run.pod == pod]:
             self._writers.pop(run).close()
         shutil.rmtree(self._folder / _safe(pod), ignore_errors=True)
 
     def forget_others(self, pods: Collection[str]) -> None:
-        """Delete the logs of all pods but these: of those that were deleted while nobody was here to see it."""
-        known = {entry.name for entry in self._folder.iterdir()} if self._folder.is_dir() else set()
-        for pod in known - {*pods}:
-            if not pod.startswith("."):  # such as a file system leaves behind
+        """Delete the logs of all pods except these: pods may have been deleted while the node was down."""
+        stored = {entry.name for entry in self._folder.iterdir()} if self._folder.is_dir() else set()
+        for pod in stored - {*pods}:
+            if not pod.startswith("."):  # hidden files of a file system
                 self.forget(pod)
 
     async def _pieces(self, run: RunId, log_query: LogQuery) -> AsyncGenerator[bytes, None]:
@@ -115,15 +115,15 @@ class LogStore:
         starts_line = True
         with contextlib.closing(_Cursor(path, *_start_of_tail(path, log_query.tail))) as cursor:
             while True:
-                # Looked at before the files, so that nothing that is written meanwhile is missed.
+                # Read before the files, so that no line that is written meanwhile is missed.
                 seen = writer.written if writer else 0
-                is_over = not log_query.follow or writer is None or writer.is_closed
+                is_complete = not log_query.follow or writer is None or writer.is_closed
                 for batch in cursor.batches():
                     desired = [line for line in batch if line[:_STAMP] >= since] if since else batch
                     if desired:
                         yield _render(desired, log_query, starts_line=starts_line)
                         starts_line = _is_full(desired[-1])
-                if is_over or writer is None:
+                if is_complete or writer is None:
                     return
                 await writer.grown(seen)
 
@@ -132,7 +132,7 @@ class LogStore:
 
 
 class LogWriter:
-    """Made by `LogStore.writer`; one per run."""
+    """Writes the log of one run. Created by `LogStore.writer`."""
 
     def __init__(self, folder: Path, rotation_policy: RotationPolicy) -> None:
         self._folder = folder
@@ -147,12 +147,12 @@ class LogWriter:
             self._after = _last_stamp(folder)
         self._parts: dict[Literal["stdout", "stderr"], bytes] = {}
         self._last = b""
-        self._news = asyncio.Event()
+        self._grown = asyncio.Event()
         self.written = 0
         self.is_closed = False
 
     def write(self, output: Output) -> None:
-        """A piece, in order. Pieces that an earlier writer of this run has stored are dropped."""
+        """Append a piece of output. Drops a piece that an earlier writer of this run has stored."""
         at = stamp(output.at)
         if at <= self._after:
             return
@@ -166,18 +166,18 @@ class LogWriter:
         self._append(data)
 
     def close(self) -> None:
-        """The run has ended: what has no line end is a line. May be called twice."""
+        """Close the log: text without a line end becomes a line. Idempotent."""
         if self.is_closed:
             return
         self._append(b"".join(_line(self._last, stream, rest) for stream, rest in self._parts.items() if rest))
         self._file.close()
         self.is_closed = True
-        self._tell()
+        self._notify()
 
     async def grown(self, seen: int) -> None:
-        """Returns when more than `seen` bytes have been written, or no more will be."""
+        """Wait until more than `seen` bytes have been written, or the writer is closed."""
         while self.written <= seen and not self.is_closed:
-            await self._news.wait()
+            await self._grown.wait()
 
     def _append(self, data: bytes) -> None:
         if not data:
@@ -186,22 +186,22 @@ class LogWriter:
             self._rotate()
         if self._store(data):
             self.written += len(data)
-            self._tell()
+            self._notify()
 
     def _store(self, data: bytes) -> bool:
-        """Return whether the data is on the disk. On a full one lines are lost, and the container goes on."""
+        """Write the data, and return whether that succeeded. On a full disk lines are lost; the container continues."""
         start = self._file.tell()
         with contextlib.suppress(OSError):
             if self._file.write(data) == len(data):
                 return True
         with contextlib.suppress(OSError):
-            self._file.truncate(start)  # half a line could not be read
+            self._file.truncate(start)  # remove an incomplete line, which could not be parsed
             self._file.seek(start)
         return False
 
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+    def _notify(self) -> None:
+        self._grown.set()
+        self._grown = asyncio.Event()
 
     def _rotate(self) -> None:
         self._file.close()
@@ -215,7 +215,7 @@ class LogWriter:
 
 
 class _Cursor:
-    """A place in the files of a run, which moves on as they grow and as new ones come."""
+    """A position in the files of a run. Continues as files grow and new ones are added."""
 
     def __init__(self, folder: Path, number: int, offset: int) -> None:
         self._folder = folder
@@ -224,7 +224,7 @@ class _Cursor:
         self._file: IO[bytes] | None = None
 
     def batches(self) -> Iterator[list[bytes]]:
-        """What is there now, from here on."""
+        """Yield all lines from the current position to the current end."""
         while True:
             if self._file is None and not self._open():
                 return
@@ -232,7 +232,7 @@ class _Cursor:
             following = [number for number in _file_numbers(self._folder) if number > self._number]
             if not following:
                 return
-            # The file may have grown after we read its end, and before its successor was made.
+            # The file may have grown after we read its end and before the next one was created.
             yield from self._rest()
             self.close()
             self._number, self._offset = following[0], 0
@@ -265,13 +265,13 @@ class _Cursor:
 
 
 def stamp(at: float) -> bytes:
-    """RFC 3339 with nine digits, so that they compare as bytes."""
+    """Return the time in RFC 3339 with nine fractional digits, so that times compare as bytes."""
     seconds, nanoseconds = divmod(round(at * 1e9), 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z".encode()
 
 
 def _lines(at: bytes, stream: Literal["stdout", "stderr"], text: bytes) -> bytes:
-    """All at once where no line has to be cut: a program that prints much must not hold up the others."""
+    """Format lines; all at once if none is too long, so that a program that prints much does not delay the others."""
     lines = text.split(b"\n")
     if max(map(len, lines)) > _MAX_PART_BYTES:
         return b"".join(_line(at, stream, line) for line in lines)
@@ -286,7 +286,7 @@ def _line(at: bytes, stream: Literal["stdout", "stderr"], line: bytes, *, is_ful
 
 
 def _head(at: bytes, stream: Literal["stdout", "stderr"], *, is_full: bool) -> bytes:
-    """What stands before the text in a file."""
+    """Return the fields before the text of a line."""
     return b"%b %b %b " % (at, stream.encode(), b"F" if is_full else b"P")
 
 
@@ -309,7 +309,7 @@ def _render(lines: list[bytes], log_query: LogQuery, *, starts_line: bool) -> by
 
 
 def _start_of_tail(folder: Path, lines: int | None) -> tuple[int, int]:
-    """The file and the place in it at which the last so many lines begin."""
+    """Return the file number and offset at which the last `lines` lines begin."""
     numbers = _file_numbers(folder)
     if lines is None or not numbers:
         return (numbers[0] if numbers else 0), 0
@@ -323,12 +323,15 @@ def _start_of_tail(folder: Path, lines: int | None) -> tuple[int, int]:
 
 
 def _back(content: bytes | mmap.mmap, lines: int, *, is_end: bool) -> tuple[int, int]:
-    """Go back over lines from the end: where the wanted ones begin, and -1; or how many are still wanted."""
+    """Go back over `lines` lines from the end.
+
+    Returns the offset at which they begin, and -1. If the content has fewer lines, returns 0 and the missing number.
+    """
     end = len(content)
     is_last_record = is_end
     while end:
         start = content.rfind(b"\n", 0, end - 1) + 1
-        # A part that nothing follows yet is a line as well.
+        # A partial line at the end counts as a line.
         if is_last_record or content[start + _TAG : start + _TAG + 1] == b"F":
             if not lines:
                 return end, -1
@@ -355,7 +358,7 @@ def _last_stamp(folder: Path) -> bytes:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Whoever wrote here before may have died within a line."""
+    """Remove an incomplete last line: an earlier writer may have died while writing it."""
     content = _mapped(path)
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
@@ -368,7 +371,7 @@ def _file_numbers(folder: Path) -> list[int]:
 
 
 def _safe(name: str) -> str:
-    """UIDs and names of containers have no slash; one that has would lead out of the folder."""
+    """Return the name. Raises ValueError if it has a slash or a leading dot, which could lead out of the folder."""
     if not name or "/" in name or name.startswith("."):
         raise ValueError(f"{name!r} cannot be the name of a log's folder")
     return name

@@ -1,6 +1,6 @@
-"""metrics.k8s.io for the pods of one node, so that `kubectl top` and autoscalers work without another server.
+"""The API metrics.k8s.io for the pods of one node, so that `kubectl top` and the HPA work without metrics-server.
 
-Behind the API server, which authenticates and authorises before it asks: only its front proxy is let in, by TLS.
+The API server authenticates and authorizes callers before it forwards a request. TLS admits only its front proxy.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Json = dict[str, Any]
 
 
 class BadSelector(Exception):
-    """Its text is for the caller."""
+    """Invalid label selector; the caller sees the message."""
 
 
 def selects(selector: str, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector chooses an object with these labels. Raises `BadSelector`."""
+    """Return whether a label selector matches these labels. Raises `BadSelector`."""
     position = 0
     while position < len(selector):
         match = _REQUIREMENT.match(selector, position)
         if not match:
-            raise BadSelector(f"{selector!r} is no label selector.")
+            raise BadSelector(f"{selector!r} is not a valid label selector.")
         if not _meets(match.groups(default=""), labels):
             return False
         position = match.end()
@@ -111,7 +111,7 @@ class MetricsApi:
 
     @property
     def _is_known(self) -> bool:
-        """Nothing is better than a zero that nobody measured."""
+        """Return whether rates are known. Before that, metrics are missing: a zero would be wrong."""
         return self._usage_sampler.window is not None
 
     def _node_metrics(self) -> Json:
@@ -131,7 +131,7 @@ class MetricsApi:
 
 
 def registration(authority: str, *, service: tuple[str, str], port: int) -> Json:
-    """The APIService that leads to a Service (namespace, name); `authority` is base64."""
+    """Return the APIService that points to a Service (namespace, name). `authority` is base64."""
     group, version = GROUP_VERSION.split("/")
     return {
         "apiVersion": API_SERVICE.api_version,
@@ -157,7 +157,7 @@ def _list(kind: str, items: list[Json]) -> Json:
 
 
 def _missing() -> web.Response:
-    return _status(404, "NotFound", "There are no metrics of that name yet.")
+    return _status(404, "NotFound", "No metrics of that name yet.")
 
 
 def _status(code: int, reason: str, message: str) -> web.Response:

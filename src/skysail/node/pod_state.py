@@ -1,4 +1,4 @@
-"""What the node remembers of one pod: what the provider told, what is under way, and what went wrong."""
+"""The node's state of one pod in memory: runs as the provider reported them, tasks in progress, and start failures."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from skysail.node.sync.unsupported_fields import UnsupportedFields
 
 _INITIAL_BACKOFF = 5.0
 _MAX_BACKOFF = 60.0
-# As a kubelet calls it: the first time, and when it has been tried again.
-_NO_IMAGE = "ErrImagePull"
-_STILL_NO_IMAGE = "ImagePullBackOff"
+# The kubelet's reasons: for the first failure, and for later ones.
+_PULL_FAILED = "ErrImagePull"
+_PULL_BACKOFF = "ImagePullBackOff"
 
 
 class PodState:
-    """Kept from the first sight of a pod until nothing of it is left. A pod is its UID: its name may come back.
+    """State of one pod, from its first event until it is removed. Identified by UID, because a name may be reused.
 
-    `began` is when it came to the node, by the clock that nobody can set.
+    `began` is when the pod came to the node, by the monotonic clock.
     """
 
-    def __init__(self, pod: Pod, known: dict[RunId, State], address: str | None, *, began: float) -> None:
+    def __init__(self, pod: Pod, runs: dict[RunId, State], address: str | None, *, began: float) -> None:
         self.uid = pod.metadata.uid
         self.key: Key = pod.metadata.key
         self.address = address
         self.began = began
-        self.runs = known
-        # Of a place that is gone. What a cloud still runs was never there.
+        self.runs = runs
+        # Runs of a lost pod sandbox. Live runs at a cloud are not among them.
         self.lost_runs: frozenset[RunId] = (
-            frozenset() if address is not None else (started_runs(pod) | known.keys()) - _live(known)
+            frozenset() if address is not None else (started_runs(pod) | runs.keys()) - _live(runs)
         )
         self.starting: dict[RunId, asyncio.Task[None]] = {}
         self.stops: dict[RunId, float] = {}
@@ -42,7 +42,7 @@ class PodState:
         self.health: dict[RunId, ProbeState] = {}
         self.waiting: dict[str, StartBackoff] = {}
         self.report_due: float | None = None
-        # How much shorter than whole the status must be to fit, and how often the API server has rejected the last one.
+        # Level of `status_size.shortened` that the status needs to fit, and number of rejections of the last status.
         self.brevity = 0
         self.rejections = 0
         self._failures: dict[str, int] = {}
@@ -68,13 +68,13 @@ class PodState:
         self.lost_runs |= self.runs.keys() - _live(self.runs)
 
     def back_off(self, container: str, reason: str, message: str, now: float) -> None:
-        """A start failed (of the place itself, without a name): try again later, and later each time."""
+        """Delay the next start after a failure, longer each time. An empty `container` is the pod sandbox."""
         failures = self._failures.get(container, 0)
-        if failures and reason == _NO_IMAGE:
-            reason = _STILL_NO_IMAGE
+        if failures and reason == _PULL_FAILED:
+            reason = _PULL_BACKOFF
         self._failures[container] = failures + 1
-        pause = min(_MAX_BACKOFF, _INITIAL_BACKOFF * 2.0 ** min(failures, 10))
-        self.waiting[container] = StartBackoff(reason, message, now + pause)
+        delay = min(_MAX_BACKOFF, _INITIAL_BACKOFF * 2.0 ** min(failures, 10))
+        self.waiting[container] = StartBackoff(reason, message, now + delay)
 
     def clear_back_off(self, container: str) -> None:
         self.waiting.pop(container, None)
@@ -89,30 +89,30 @@ class PodState:
             task.cancel()
 
     def _forget_before(self, run: RunId) -> None:
-        over = [past for past, state in self.runs.items() if isinstance(state, Ended)]
-        for past in over:
+        ended = [past for past, state in self.runs.items() if isinstance(state, Ended)]
+        for past in ended:
             if past.container == run.container and past.number <= run.number - REMEMBERED:
                 del self.runs[past]
 
     @property
     def is_in_transition(self) -> bool:
-        """Whether something of it begins or ends, or waits for a cloud to begin it, and tells soon how that went."""
+        """Return whether a run is starting, stopping or pending at a cloud, so that a change follows soon."""
         waits = any(isinstance(state, Pending) for state in self.runs.values())
         return bool(self.starting or self.stops or waits)
 
     def latest(self, container: str) -> RunId | None:
-        """The newest run of a container, whatever became of it."""
+        """Return the newest run of a container, in any state."""
         return max((run for run in self.runs if run.container == container), default=None)
 
     def running(self) -> list[RunId]:
         return [run for run, state in self.runs.items() if isinstance(state, Running)]
 
     def active_runs(self) -> list[RunId]:
-        """Runs that have not ended, be it that they run or that they will."""
+        """Return the runs that have not ended: running or pending."""
         return sorted(_live(self.runs))
 
     def close(self) -> None:
-        """Nothing is wanted of this pod any more."""
+        """Cancel all tasks of this pod."""
         tasks = [*self.starting.values(), *self.stopping.values(), *self.pumps.values()]
         for task in (*tasks, *(follower for followers in self.followers.values() for follower in followers)):
             task.cancel()

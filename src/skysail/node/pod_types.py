@@ -1,4 +1,4 @@
-"""A pod as its node reads it: more of the spec than anybody else needs, and the status that only the node writes."""
+"""A pod as its node reads it: the full spec, and the status, which only the node writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skysail.kube.api.objects import Object
 
 
 class _Read(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A part that is only read: unknown fields pass, absent ones have their default."""
+    """Base of parts that are only read: unknown fields are ignored, absent fields have their default."""
 
 
 class KeySelector(_Read, frozen=True):
@@ -140,7 +140,7 @@ class Lifecycle(_Read, frozen=True):
 
 
 class Capabilities(_Read, frozen=True):
-    """People write them as they like: `net_raw` and `CAP_NET_RAW` are both NET_RAW."""
+    """Linux capabilities, in any spelling: `net_raw` and `CAP_NET_RAW` are both NET_RAW."""
 
     add: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
@@ -159,7 +159,7 @@ class Profile(_Read, frozen=True):
 
 
 class SecurityContext(_Read, frozen=True):
-    """A container's, and what a pod says for all of its containers."""
+    """Security context of a container, or of a pod for all of its containers."""
 
     run_as_user: int | None = None
     run_as_group: int | None = None
@@ -273,7 +273,7 @@ class ClaimSource(_Read, frozen=True):
 
 
 class Volume(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """One of the sources is set; a kind of volume that is not here is none that a node of ours can carry."""
+    """A volume. One source is set; if none is, the node does not support this type of volume."""
 
     name: str
     empty_dir: EmptyDir | None = None
@@ -331,7 +331,7 @@ class PodSpec(_Read, frozen=True):
 
 
 class PodStatus(_Read, frozen=True):
-    """As it was last written; the node reads back its own words after a restart."""
+    """Status as it was last written. The node reads its own status back after a restart."""
 
     phase: str = "Pending"
     reason: str | None = None

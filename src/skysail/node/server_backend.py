@@ -1,4 +1,4 @@
-"""The ways into the pods of a node that its server needs: which run a path means, its logs, its commands, its use."""
+"""Backend of the node's server: resolves a pod path to a run, and gives access to logs, exec, ports and usage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from skysail.node.usage_sampler import Rate, UsageSampler
 
 
 class KubeletBackend:
-    """The server's backend over a keeper and its provider."""
+    """The server's backend over a kubelet and its provider."""
 
     def __init__(self, kubelet: Kubelet, provider: Provider, logs: LogStore, usage_sampler: UsageSampler) -> None:
         self._kubelet = kubelet
@@ -59,9 +59,9 @@ class KubeletBackend:
             if not kept:
                 raise NotRunning(_why_waiting(pod, container, pod_ref))
             return self._logs.read(RunId(pod_state.uid, container.name, kept[-1]), log_query)
-        # Of a container that waits for its restart, the last run is the previous one already.
-        going_on = {run.number for run in pod_state.running() if run.container == container.name}
-        earlier = [number for number in kept if number not in going_on]
+        # While a container waits for its restart, its last run already is the previous one.
+        running = {run.number for run in pod_state.running() if run.container == container.name}
+        earlier = [number for number in kept if number not in running]
         if not earlier:
             raise NotRunning(f'previous terminated container "{container.name}" in pod "{pod_ref.pod}" not found')
         return self._logs.read(RunId(pod_state.uid, container.name, earlier[-1]), log_query)
@@ -122,8 +122,8 @@ class KubeletBackend:
 
 
 def _why_waiting(pod: Pod, container: Container, pod_ref: PodRef) -> str:
-    if daemonset_pods.has_placeholder_mark(pod):
-        return f'pod "{pod_ref.pod}" is of a DaemonSet; on this virtual node it is shown, and not run'
+    if daemonset_pods.has_placeholder_annotation(pod):
+        return f'pod "{pod_ref.pod}" belongs to a DaemonSet, and this virtual node does not run it'
     rows = (*pod.status.container_statuses, *pod.status.init_container_statuses)
     states = [row.get("state") or {} for row in rows if row["name"] == container.name]
     reason = next((state["waiting"]["reason"] for state in states if "waiting" in state), "ContainerCreating")

@@ -1,7 +1,7 @@
-"""What runs use: sampled at a steady pace, so that everybody who asks is told the same, and rates are known.
+"""CPU and memory usage of runs, sampled at a fixed interval, so that all readers get the same values.
 
-A counter alone says little: how much is used *now* is the difference between two samples. The first two are taken close
-together, so that a node that was restarted can answer soon; before that it says that it does not know.
+A CPU rate is the difference of two samples. The first two samples follow each other closely, so that a restarted node
+has rates soon; until then they are unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """`ended` is what runs used that are no longer there: the node's own counter must not fall when one ends."""
+    """Usage at one moment. `ended` is the CPU time of runs that ended, because the node's counter must not decrease."""
 
     at: float
     usage: Mapping[RunId, Usage]
@@ -37,14 +37,14 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """What a run uses: cores on average since the sample before, and bytes now."""
+    """Usage of a run: average cores since the previous sample, and bytes now."""
 
     cores: float
     memory: int
 
 
 def rates(previous: Sample, after: Sample) -> dict[RunId, Rate]:
-    """Of the runs that are in both: of a younger one nobody knows yet how much it uses."""
+    """Return the rates of runs that are in both samples. The rate of a newer run is not known yet."""
     seconds = after.at - previous.at
     return {
         run: Rate(max(0.0, used.cpu_seconds - previous.usage[run].cpu_seconds) / seconds, used.memory)
@@ -54,7 +54,7 @@ def rates(previous: Sample, after: Sample) -> dict[RunId, Rate]:
 
 
 class UsageSampler:
-    """Samples while `run` runs."""
+    """Samples the usage of all runs of a provider."""
 
     def __init__(self, provider: Provider, wall: Callable[[], float]) -> None:
         self._provider = provider
@@ -64,24 +64,24 @@ class UsageSampler:
         self._after: Sample | None = None
 
     async def run(self) -> None:
-        """Until cancelled. Returns at once where the provider measures nothing."""
+        """Sample until cancelled. Returns at once if the provider has no usage data."""
         while self._provider.features.stats:
             try:
                 await self._sample()
             except ProviderError as error:
-                log.info("usage not known", extra={"why": str(error)})
+                log.info("usage not sampled", extra={"why": str(error)})
             await asyncio.sleep(_SAMPLE_SECONDS if self._before else _INITIAL_DELAY)
 
     @property
     def latest(self) -> Sample:
-        """Empty before the first one. Raises Unsupported where the provider measures nothing."""
+        """Return the latest sample, empty before the first. Raises Unsupported if the provider has no usage data."""
         if not self._provider.features.stats:
-            raise Unsupported(f"What runs at {self._provider.name} is not measured there.")
+            raise Unsupported(f"Provider {self._provider.name} does not measure the usage of containers.")
         return self._after or Sample(self._wall(), {})
 
     @property
     def window(self) -> float | None:
-        """Seconds between the two latest samples; None while there are no two."""
+        """Return the seconds between the two latest samples. Returns None if there are fewer than two."""
         return self._after.at - self._before.at if self._before and self._after else None
 
     def rates(self) -> dict[RunId, Rate]:
@@ -90,5 +90,5 @@ class UsageSampler:
     async def _sample(self) -> None:
         usage = await self._provider.usage()
         last = self._after or Sample(self._wall(), {})
-        gone = sum(used.cpu_seconds for run, used in last.usage.items() if run not in usage)
-        self._before, self._after = self._after, Sample(self._wall(), usage, last.ended + gone)
+        ended = sum(used.cpu_seconds for run, used in last.usage.items() if run not in usage)
+        self._before, self._after = self._after, Sample(self._wall(), usage, last.ended + ended)

@@ -209,7 +209,7 @@ def test_a_hook_that_takes_all_the_time_leaves_a_moment_to_its_program(tmp_path,
     ("fields", "note"),
     [
         ({"livenessProbe": {**FAILS, "failureThreshold": 1}}, "main: Liveness probe failed: exit code 1"),
-        ({"lifecycle": {"postStart": FAILS}}, "main: It is ended, because the hook after its start failed."),
+        ({"lifecycle": {"postStart": FAILS}}, "main: Stopped, because its postStart hook failed."),
     ],
 )
 def test_that_a_container_is_ended_for_its_health_or_its_hook_is_told(tmp_path, fields, note):

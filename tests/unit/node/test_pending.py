@@ -79,13 +79,13 @@ def test_what_the_provider_forgot_is_started_again_under_its_number():
 
 def test_what_nobody_wants_any_more_is_not_started_again():
     of = pod(metadata=DELETED)
-    assert plan(snapshot(of, {run(): FORGOTTEN})).steps == (Stop(run(), 5.0, "The pod is deleted."),)
+    assert plan(snapshot(of, {run(): FORGOTTEN})).steps == (Stop(run(), 5.0, "The pod is being deleted."),)
 
 
 def test_a_pod_ends_only_when_its_waiting_run_has_ended():
     of = pod(metadata=DELETED, restartPolicy="Never")
     waiting = plan(snapshot(of, {run(): WAITING}))
-    assert waiting.steps == (Stop(run(), 5.0, "The pod is deleted."),)
+    assert waiting.steps == (Stop(run(), 5.0, "The pod is being deleted."),)
     assert waiting.status["phase"] == "Pending"
     asked = plan(snapshot(of, {run(): WAITING}, stops={run(): NOW + 5}, now=NOW + 600))
     assert (asked.steps, asked.status["phase"]) == ((), "Pending")

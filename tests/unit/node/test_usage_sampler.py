@@ -80,5 +80,5 @@ async def test_the_nodes_counter_does_not_fall_when_a_run_ends():
 async def test_where_nothing_is_measured_that_is_said():
     usage_sampler = UsageSampler(Measured(stats=False), lambda: 1.0)
     await usage_sampler.run()
-    with pytest.raises(Unsupported, match="not measured"):
+    with pytest.raises(Unsupported, match="does not measure"):
         _ = usage_sampler.latest

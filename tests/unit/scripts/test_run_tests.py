@@ -1,4 +1,4 @@
-"""A few tests that fail are run once more, and told."""
+"""Rerun of a few failed tests."""
 
 from __future__ import annotations
 
@@ -30,26 +30,28 @@ def _run(folder: Path, test: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_what_passes_at_the_second_time_is_named_and_holds_nobody_up(tmp_path: Path):
+def test_run_tests_two_tests_pass_in_the_rerun_exits_with_0_and_names_them(tmp_path: Path):
     result = _run(tmp_path, _FIRST.format(number=2))
     assert result.returncode == 0, result.stdout
-    assert result.stdout.endswith("to be mended:\n  test_it.py::test_first[0]\n  test_it.py::test_first[1]\n")
+    assert result.stdout.endswith(
+        "Passed only in the rerun, fix them:\n  test_it.py::test_first[0]\n  test_it.py::test_first[1]\n"
+    )
 
 
-def test_more_than_a_few_failures_are_no_chance(tmp_path: Path):
+def test_run_tests_four_tests_fail_does_not_rerun_them(tmp_path: Path):
     result = _run(tmp_path, _FIRST.format(number=4))
     assert result.returncode == 1
     assert "4 failed, 1 passed" in result.stdout
-    assert "Once more" not in result.stdout
+    assert "Rerunning" not in result.stdout
 
 
-def test_what_fails_twice_is_red(tmp_path: Path):
+def test_run_tests_test_fails_twice_exits_with_1(tmp_path: Path):
     result = _run(tmp_path, "def test_never():\n    assert False\n")
     assert result.returncode == 1
-    assert "Once more, alone:\n  test_it.py::test_never" in result.stdout
+    assert "Rerunning failed tests:\n  test_it.py::test_never" in result.stdout
 
 
-def test_what_is_no_test_gets_no_second_chance(tmp_path: Path):
+def test_run_tests_collection_error_does_not_rerun(tmp_path: Path):
     result = _run(tmp_path, "import nothing_of_that_name\n")
     assert result.returncode != 0
-    assert "Once more" not in result.stdout
+    assert "Rerunning" not in result.stdout

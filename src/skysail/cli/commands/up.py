@@ -103,14 +103,14 @@ def _follow(home: Home) -> None:
     """Print new log lines until Ctrl-C."""
     import time
 
-    from skysail.cli.log_follower import Follower
+    from skysail.cli.log_file import LogFileFollower
 
-    followed = {path: Follower(path) for path in home.logs.glob("*.log")}
+    followed = {path: LogFileFollower(path) for path in home.logs.glob("*.log")}
     try:
         while home.is_taken():
             for path in sorted(home.logs.glob("*.log")):
                 if path not in followed:
-                    followed[path] = Follower(path, from_start=True)
+                    followed[path] = LogFileFollower(path, from_start=True)
                 for line in followed[path].lines():
                     typer.echo(f"{path.stem}: {line}")
             time.sleep(0.2)

@@ -1,6 +1,6 @@
-"""From a pod as Kubernetes describes it to what a provider runs. Pure: what is referred to comes in as facts.
+"""Translation of a Kubernetes pod to the provider's types. Pure: referenced objects are passed in.
 
-What a provider cannot carry is not looked at here: `burden` has told it before anything is started.
+Fields that a provider does not support are ignored here: `sync/unsupported_fields.py` reports them before any start.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ CONFIG_MAP = "ConfigMap"
 SECRET = "Secret"  # noqa: S105 (a kind)
 _GPU = "nvidia.com/gpu"
 _STORAGE = "ephemeral-storage"
-# The volume by which the API server gives every pod its service account's token.
-_LOGIN = "kube-api-access-"
+# Prefix of the volume in which the API server gives every pod its service account's token.
+_TOKEN_VOLUME = "kube-api-access-"  # noqa: S105 (a name)
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """A ConfigMap or Secret that a pod names."""
+    """Reference of a pod to a ConfigMap or Secret."""
 
     kind: str
     name: str
@@ -52,26 +52,26 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 class RequiredRefs(msgspec.Struct, frozen=True):
-    """What must be looked up before a pod can be translated."""
+    """Names of the objects that must be read before a pod can be translated."""
 
     config_maps: frozenset[str]
     secrets: frozenset[str]
-    claims: frozenset[str]
+    pvcs: frozenset[str]
     tokens: frozenset[TokenSource]
 
 
-def needs(pod: Pod) -> RequiredRefs:
-    named = list(references(pod))
+def required_refs(pod: Pod) -> RequiredRefs:
+    found = list(references(pod))
     return RequiredRefs(
-        config_maps=frozenset(reference.name for reference in named if reference.kind == CONFIG_MAP),
-        secrets=frozenset(reference.name for reference in named if reference.kind == SECRET),
-        claims=frozenset(v.persistent_volume_claim.claim_name for v in pod.spec.volumes if v.persistent_volume_claim),
+        config_maps=frozenset(reference.name for reference in found if reference.kind == CONFIG_MAP),
+        secrets=frozenset(reference.name for reference in found if reference.kind == SECRET),
+        pvcs=frozenset(v.persistent_volume_claim.claim_name for v in pod.spec.volumes if v.persistent_volume_claim),
         tokens=frozenset(part for part in _parts(pod.spec.volumes) if isinstance(part, TokenSource)),
     )
 
 
 def references(pod: Pod) -> Iterator[Reference]:
-    """Every ConfigMap and Secret that the pod names, once for each place that names it."""
+    """Yield each reference of the pod to a ConfigMap or Secret, in each field that has one."""
     for container in all_containers(pod):
         for source in container.env_from:
             yield from _reference(source.config_map_ref, source.secret_ref)
@@ -94,7 +94,7 @@ def _reference(
 
 
 def missing_optional_refs(pod: Pod, resolved: ResolvedReferences) -> list[Reference]:
-    """Optional references to what does not exist: the pod runs without them, and its owner should know."""
+    """Return optional references to missing objects: the pod runs without them, and an event names them."""
     stores = {CONFIG_MAP: resolved.config_maps, SECRET: resolved.secrets}
     absent = (row for row in references(pod) if row.optional and row.name not in stores[row.kind])
     return sorted(set(absent), key=lambda row: (row.kind, row.name))
@@ -105,17 +105,17 @@ def all_containers(pod: Pod) -> tuple[Container, ...]:
 
 
 def without_service_account(pod: Pod) -> Pod:
-    """Without the login at the cluster that nearly every pod is given: it stays in the cluster."""
-    names = {volume.name for volume in pod.spec.volumes if volume.name.startswith(_LOGIN)}
+    """Return the pod without the volume of its service account token, which must not leave the cluster."""
+    names = {volume.name for volume in pod.spec.volumes if volume.name.startswith(_TOKEN_VOLUME)}
     if not names:
         return pod
-    lighter = replace(
+    spec = replace(
         pod.spec,
         volumes=tuple(volume for volume in pod.spec.volumes if volume.name not in names),
         containers=tuple(_without(container, names) for container in pod.spec.containers),
         init_containers=tuple(_without(container, names) for container in pod.spec.init_containers),
     )
-    return replace(pod, spec=lighter)
+    return replace(pod, spec=spec)
 
 
 def _without(container: Container, volumes: set[str]) -> Container:
@@ -124,14 +124,14 @@ def _without(container: Container, volumes: set[str]) -> Container:
 
 
 def sandbox(pod: Pod, resolved: ResolvedReferences) -> provider.Pod:
-    """The pod without its containers. Raises `Missing`."""
+    """Return the sandbox of the pod, without containers. Raises `Missing`."""
     return provider.Pod(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         hostname=field_values.host_name("spec.hostname", pod.hostname),
         subdomain=field_values.host_name("spec.subdomain", pod.spec.subdomain),
-        volumes=tuple(provider.Volume(volume.name, _carried(pod, volume, resolved)) for volume in pod.spec.volumes),
+        volumes=tuple(provider.Volume(volume.name, _source(pod, volume, resolved)) for volume in pod.spec.volumes),
         hosts=tuple(_hosts(pod)),
         uses_host_network=pod.spec.host_network,
         fs_group=pod.spec.security_context.fs_group,
@@ -142,17 +142,21 @@ def sandbox(pod: Pod, resolved: ResolvedReferences) -> provider.Pod:
 
 
 def container(pod: Pod, source: Container, resolved: ResolvedReferences) -> provider.Container:
-    """One container with everything resolved. Raises `Missing`, and InvalidField with the path of the field."""
+    """Return one container with all references resolved.
+
+    Raises `Missing` if a referenced object is missing.
+    Raises `InvalidField`, with the path of the field, if a value is invalid.
+    """
     path, budget = field_values.container_path(pod, source), Budget()
     env = container_env.resolve(pod, source, resolved, budget)
     _check_commands(path, source)
     return provider.Container(
         name=source.name,
         image=field_values.image(f"{path}.image", source.image),
-        command=_words(f"{path}.command", source.command, env, budget),
-        args=_words(f"{path}.args", source.args, env, budget),
+        command=_arguments(f"{path}.command", source.command, env, budget),
+        args=_arguments(f"{path}.args", source.args, env, budget),
         env=tuple(env.items()),
-        working_dir=_inside(f"{path}.workingDir", source.working_dir),
+        working_dir=_absolute(f"{path}.workingDir", source.working_dir),
         mounts=tuple(
             _mount(f"{path}.volumeMounts[{index}]", mount, env) for index, mount in enumerate(source.volume_mounts)
         ),
@@ -160,21 +164,21 @@ def container(pod: Pod, source: Container, resolved: ResolvedReferences) -> prov
         stdin=source.stdin,
         stdin_once=source.stdin_once,
         tty=source.tty,
-        rights=_rights(pod, source),
-        message_path=_inside(f"{path}.terminationMessagePath", source.termination_message_path),
+        rights=_security_context(pod, source),
+        message_path=_absolute(f"{path}.terminationMessagePath", source.termination_message_path),
     )
 
 
-def _words(path: str, words: Iterable[str], env: Mapping[str, str], budget: Budget) -> tuple[str, ...]:
+def _arguments(path: str, texts: Iterable[str], env: Mapping[str, str], budget: Budget) -> tuple[str, ...]:
     found = []
-    for index, word in enumerate(words):
+    for index, text in enumerate(texts):
         where = f"{path}[{index}]"
-        found.append(field_values.argument(where, field_values.expand(where, word, env), budget))
+        found.append(field_values.argument(where, field_values.expand(where, text, env), budget))
     return tuple(found)
 
 
-def _inside(path: str, text: str) -> str:
-    """Return the path from the container's root; nothing where none is named."""
+def _absolute(path: str, text: str) -> str:
+    """Return the path from the container's root; empty if the field is empty."""
     return field_values.absolute_path(path, text) if text else ""
 
 
@@ -190,7 +194,7 @@ def _mount(path: str, mount: VolumeMount, env: Mapping[str, str]) -> provider.Mo
 
 
 def _check_commands(path: str, source: Container) -> None:
-    """Raise InvalidField for a command of a probe or hook that cannot be executed: it runs beside the container."""
+    """Raise InvalidField for the command of a probe or hook that cannot be executed."""
     actions: dict[str, Probe | Handler | None] = {
         "startupProbe": source.startup_probe,
         "readinessProbe": source.readiness_probe,
@@ -200,8 +204,8 @@ def _check_commands(path: str, source: Container) -> None:
     }
     for name, action in actions.items():
         budget = Budget()
-        for index, word in enumerate(action.exec.command if action and action.exec else ()):
-            field_values.argument(f"{path}.{name}.exec.command[{index}]", word, budget)
+        for index, text in enumerate(action.exec.command if action and action.exec else ()):
+            field_values.argument(f"{path}.{name}.exec.command[{index}]", text, budget)
 
 
 def _hosts(pod: Pod) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -212,15 +216,18 @@ def _hosts(pod: Pod) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def files(pod: Pod, volume: Volume, resolved: ResolvedReferences) -> tuple[provider.File, ...]:
-    """The content of a volume that is made of Kubernetes objects. Raises `Missing`."""
+    """Return the files of a volume that consists of Kubernetes objects. Raises `Missing`."""
     files = tuple(file for part, mode in _with_modes(volume) for file in _files_of(pod, part, resolved, mode))
     for file in files:
         field_values.relative_path(f"spec.volumes ({volume.name})", file.path)
     return files
 
 
-def _rights(pod: Pod, source: Container) -> provider.SecurityContext:
-    """What a container says of itself comes before what its pod says for all. Raises `Missing` where both cannot be."""
+def _security_context(pod: Pod, source: Container) -> provider.SecurityContext:
+    """Return the security context: fields of the container take precedence over those of the pod.
+
+    Raises `Missing` if the fields contradict each other.
+    """
     own, shared = source.security_context, pod.spec.security_context
     user = shared.run_as_user if own.run_as_user is None else own.run_as_user
     profile = own.seccomp_profile or shared.seccomp_profile
@@ -228,8 +235,8 @@ def _rights(pod: Pod, source: Container) -> provider.SecurityContext:
     if non_root and user == 0:
         raise Missing(
             "RunAsNonRoot",
-            f"Container {source.name} must not run as root (runAsNonRoot) and asks for it (runAsUser: 0). "
-            "Name another user, or drop runAsNonRoot.",
+            f"Container {source.name} has runAsNonRoot but runs as root (runAsUser: 0). "
+            "Set another user, or remove runAsNonRoot.",
         )
     return provider.SecurityContext(
         user=user,
@@ -258,7 +265,7 @@ def _storage_limit(source: Container) -> int | None:
 
 
 def _ephemeral_storage(pod: Pod) -> int | None:
-    """Return the pod's own limit as Kubernetes counts it: init containers run before the others, sidecars beside."""
+    """Return the pod's limit as Kubernetes counts it: init containers run before the others, sidecars beside them."""
     if not any(_STORAGE in container.resources.limits for container in all_containers(pod)):
         return None
     first = [c for c in pod.spec.init_containers if c.restart_policy != "Always"]
@@ -267,7 +274,7 @@ def _ephemeral_storage(pod: Pod) -> int | None:
     return sidecars + max(together, *(_storage_limit(c) or 0 for c in first), 0)
 
 
-def _carried(
+def _source(
     pod: Pod, volume: Volume, resolved: ResolvedReferences
 ) -> provider.EmptyDir | provider.ProjectedFiles | provider.HostPath | provider.PersistentDisk:
     if volume.empty_dir is not None:
@@ -278,10 +285,10 @@ def _carried(
         path = field_values.host_path(f"spec.volumes ({volume.name}).hostPath.path", volume.host_path.path)
         return provider.HostPath(path, create=volume.host_path.type.endswith("OrCreate"))
     if volume.persistent_volume_claim is not None:
-        claim = volume.persistent_volume_claim
-        if claim.claim_name not in resolved.disks:
-            raise Missing("ClaimNotBound", f"PersistentVolumeClaim {claim.claim_name} is not bound yet.")
-        return provider.PersistentDisk(resolved.disks[claim.claim_name], read_only=claim.read_only)
+        pvc = volume.persistent_volume_claim
+        if pvc.claim_name not in resolved.disks:
+            raise Missing("ClaimNotBound", f"PersistentVolumeClaim {pvc.claim_name} is not bound yet.")
+        return provider.PersistentDisk(resolved.disks[pvc.claim_name], read_only=pvc.read_only)
     return provider.ProjectedFiles(files(pod, volume, resolved))
 
 
@@ -294,7 +301,7 @@ def _parts(volumes: Iterable[Volume]) -> Iterator[Part]:
 
 
 def _with_modes(volume: Volume) -> Iterator[tuple[Part, int]]:
-    """The parts of a volume that come from Kubernetes, each with the mode that its files have by default."""
+    """Yield the parts of a volume that come from Kubernetes objects, each with the default mode of its files."""
     if volume.projected is not None:
         yield from ((part, volume.projected.default_mode) for part in _projected(volume.projected))
     for part in (volume.config_map, volume.secret, volume.downward_api):
@@ -312,7 +319,7 @@ def _projected(source: ProjectedSource) -> Iterator[Part]:
 def _files_of(pod: Pod, part: Part, resolved: ResolvedReferences, mode: int) -> Iterator[provider.File]:
     if isinstance(part, TokenSource):
         if part not in resolved.tokens:
-            raise Missing("TokenMissing", f"There is no token for the service account {pod.spec.service_account_name}.")
+            raise Missing("TokenMissing", f"Service account {pod.spec.service_account_name} has no token yet.")
         yield provider.File(part.path, resolved.tokens[part].encode(), mode)
     elif isinstance(part, DownwardSource):
         for item in part.items:
@@ -327,23 +334,23 @@ def _files_of(pod: Pod, part: Part, resolved: ResolvedReferences, mode: int) -> 
 def _downward(pod: Pod, item: DownwardItem, resolved: ResolvedReferences) -> str:
     if item.field_ref:
         return container_env.field(pod, item.field_ref.field_path, resolved)
-    assert item.resource_field_ref is not None, "the API server lets one of the two pass"
+    assert item.resource_field_ref is not None, "the API server requires one of the two"
     return container_env.resource(pod, pod.spec.containers[0], item.resource_field_ref, resolved)
 
 
 def _selected(
     part: ConfigMapSource | SecretSource, data: Data | None, mode: int, named: tuple[str, str]
 ) -> Iterator[provider.File]:
-    """All keys of an object as files, or those that are named, at the paths that are named."""
+    """Yield all keys of an object as files, or the selected keys at their paths."""
     kind, name = named
     if data is None:
         if not part.optional:
-            raise Missing(f"Mandatory{kind}NotFound", f"{kind} {name} does not exist. Create it, and the pod starts.")
+            raise Missing(f"Mandatory{kind}NotFound", f"{kind} {name} not found: create it, and the pod starts.")
         return
     for item in part.items or tuple(KeyToPath(key, key) for key in data):
         if item.key in data:
             yield provider.File(item.path, data[item.key], item.mode or mode)
         elif not part.optional:
             raise Missing(
-                f"Mandatory{kind}NotFound", f"{kind} {name} has no key {item.key}. Add it, and the pod starts."
+                f"Mandatory{kind}NotFound", f"{kind} {name} has no key {item.key}: add it, and the pod starts."
             )

@@ -1,7 +1,7 @@
-"""The environment of a container, resolved as a kubelet does it. Pure: what is referred to comes in as an argument.
+"""The environment of a container, resolved as a kubelet does it. Pure: referenced objects are passed in.
 
-Later names win over earlier ones: Services, then `envFrom` in order, then `env` in order. `$(NAME)` is replaced by what
-stands before it, `$$` is a dollar, and an unknown name stays as it is.
+Later variables override earlier ones: Services, then `envFrom` in order, then `env` in order. `$(NAME)` is replaced by
+the value of an earlier variable, `$$` is a dollar, and an unknown name stays unchanged.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Data = Mapping[str, bytes]
 
 
 class ResolvedReferences(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies outside the pod's own spec, by name; a name that is not there does not exist.
+    """Objects that the pod refers to, by name. A missing name means that the object does not exist.
 
-    `disks` has the provider's disk for each bound PersistentVolumeClaim, `tokens` a token for each that is asked for.
+    `disks` has the provider's disk of each bound PVC, `tokens` the token of each token volume.
     """
 
     config_maps: Mapping[str, Data]
@@ -41,7 +41,11 @@ class ResolvedReferences(msgspec.Struct, frozen=True, kw_only=True):
 def resolve(
     pod: Pod, container: Container, resolved: ResolvedReferences, budget: Budget | None = None
 ) -> dict[str, str]:
-    """Raises `Missing`, and InvalidField for a variable that no program can be given."""
+    """Return the environment of a container.
+
+    Raises `Missing` if a mandatory reference does not exist.
+    Raises `InvalidField` if a variable cannot be passed to a program.
+    """
     where, budget = field_values.container_path(pod, container), budget or Budget()
     result: dict[str, str] = {}
     for name, value in resolved.services.items():
@@ -57,7 +61,7 @@ def resolve(
 
 
 def field(pod: Pod, path: str, resolved: ResolvedReferences) -> str:
-    """A field of the pod itself, as the downward API tells it. Raises `Missing` for one that it does not have."""
+    """Return a field of the pod for the downward API. Raises `Missing` if the downward API has no such field."""
     if keyed := _KEYED_FIELD.match(path):
         entries = pod.metadata.labels if keyed.group(1) == "labels" else pod.metadata.annotations
         return (entries or {}).get(keyed.group(2), "")
@@ -75,22 +79,22 @@ def field(pod: Pod, path: str, resolved: ResolvedReferences) -> str:
         "status.podIPs": lambda: resolved.pod_ip,
     }
     if path not in known:
-        raise Missing("InvalidFieldPath", f"The field {path} cannot be given to a container.")
+        raise Missing("InvalidFieldPath", f"Field {path} is not available in the downward API.")
     return known[path]()
 
 
 def resource(pod: Pod, container: Container, selector: ResourceSelector, resolved: ResolvedReferences) -> str:
-    """A limit or request of a container; what has no limit may use the whole node."""
+    """Return a limit or request of a container. Without a limit, the node's allocatable amount counts."""
     every = (*pod.spec.containers, *pod.spec.init_containers)
     target = next((c for c in every if c.name == (selector.container_name or container.name)), container)
-    which, _, name = selector.resource.partition(".")
-    amounts = target.resources.limits if which == "limits" else target.resources.requests
-    amount = amounts.get(name, resolved.allocatable.get(name, "0") if which == "limits" else "0")
+    kind, _, name = selector.resource.partition(".")
+    amounts = target.resources.limits if kind == "limits" else target.resources.requests
+    amount = amounts.get(name, resolved.allocatable.get(name, "0") if kind == "limits" else "0")
     return str(quantities.in_units(amount, selector.divisor))
 
 
 def service_variables(services: Mapping[str, tuple[str, tuple[tuple[str, int], ...]]]) -> dict[str, str]:
-    """`NAME_SERVICE_HOST` and its kin for each Service: its address and its named ports."""
+    """Return the variables of each Service, such as `NAME_SERVICE_HOST`: its address and its named ports."""
     result: dict[str, str] = {}
     for name, (address, ports) in services.items():
         prefix = name.upper().replace("-", "_")
@@ -111,7 +115,7 @@ def service_variables(services: Mapping[str, tuple[str, tuple[tuple[str, int], .
 
 def _from(path: str, source: EnvFrom, resolved: ResolvedReferences, budget: Budget) -> dict[str, str]:
     result: dict[str, str] = {}
-    for reference, store, what in (
+    for reference, store, kind in (
         (source.config_map_ref, resolved.config_maps, "ConfigMap"),
         (source.secret_ref, resolved.secrets, "Secret"),
     ):
@@ -119,24 +123,29 @@ def _from(path: str, source: EnvFrom, resolved: ResolvedReferences, budget: Budg
             continue
         data = store.get(reference.name)
         if data is None and not reference.optional:
-            raise _absent(what, reference.name)
+            raise _missing(kind, reference.name)
         for key, value in (data or {}).items():
-            where = f"{path} (key {key} of {what} {reference.name})"
+            where = f"{path} (key {key} of {kind} {reference.name})"
             result[source.prefix + key] = field_values.variable(where, source.prefix + key, _text(value), budget)
     return result
 
 
 def _value(
-    path: str, pod: Pod, container: Container, variable: EnvVar, resolved: ResolvedReferences, known: Mapping[str, str]
+    path: str,
+    pod: Pod,
+    container: Container,
+    variable: EnvVar,
+    resolved: ResolvedReferences,
+    earlier: Mapping[str, str],
 ) -> str | None:
     source = variable.value_from
     if source is None:
-        return field_values.expand(path, variable.value, known)
+        return field_values.expand(path, variable.value, earlier)
     if source.field_ref:
         return field(pod, source.field_ref.field_path, resolved)
     if source.resource_field_ref:
         return resource(pod, container, source.resource_field_ref, resolved)
-    for selector, store, what in (
+    for selector, store, kind in (
         (source.config_map_key_ref, resolved.config_maps, "ConfigMap"),
         (source.secret_key_ref, resolved.secrets, "Secret"),
     ):
@@ -146,15 +155,15 @@ def _value(
         if data is not None and selector.key in data:
             return _text(data[selector.key])
         if not selector.optional:
-            raise _absent(what, selector.name, selector.key if data is not None else "")
+            raise _missing(kind, selector.name, selector.key if data is not None else "")
     return None
 
 
-def _absent(what: str, name: str, key: str = "") -> Missing:
-    thing = f"The key {key} of {what} {name}" if key else f"{what} {name}"
+def _missing(kind: str, name: str, key: str = "") -> Missing:
+    title = f"Key {key} of {kind} {name}" if key else f"{kind} {name}"
     return Missing(
-        f"Mandatory{what}NotFound",
-        f"{thing} does not exist. Create it, and the container starts; or mark the reference as optional.",
+        f"Mandatory{kind}NotFound",
+        f"{title} not found: create it, and the container starts; or mark the reference as optional.",
     )
 
 

@@ -1,7 +1,7 @@
-"""Why a container cannot be configured.
+"""Errors of a container's configuration.
 
 Missing
-└── InvalidField  a value that no program or file system can take; the message begins with the path of the field
+└── InvalidField  a value that no program or file system accepts; the message begins with the path of the field
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from skysail.base.names import EventReason
 
 
 class Missing(Exception):
-    """Something mandatory that the container refers to is not there: it cannot be started until it is."""
+    """A mandatory reference of the container does not exist. The container is retried until it does."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

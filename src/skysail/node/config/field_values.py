@@ -1,7 +1,7 @@
 """Checks of the values of a pod that reach a command line, a file or a path outside of its containers. Pure.
 
-The API server lets most characters through, NUL included, and Secrets hold any byte. Every such value goes through one
-of these functions, and nothing else decides what may pass. They never repeat a value, because it may be a secret.
+The API server accepts most characters, including NUL, and Secrets hold any byte. Every such value goes through one of
+these functions; no other code validates it. Their errors never repeat a value, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from skysail.node.config.errors import InvalidField
 from skysail.node.pod_types import Container, Pod
 
-# Of the kernel: one argument or variable with its end, all of them together with the usual stack, a path, a file name.
+# Limits of the kernel: one argument or variable with its NUL, all of them with the usual stack, a path, a file name.
 _MAX_STRING = 128 * 1024 - 1
 _MAX_TOTAL = 2 * 1024 * 1024
 _MAX_PATH = 4095
@@ -52,7 +52,7 @@ def container_path(pod: Pod, container: Container) -> str:
 
 
 def argument(path: str, text: str, budget: Budget) -> str:
-    """Return a word of a command line, unchanged. Raises InvalidField."""
+    """Return an argument of a command line, unchanged. Raises InvalidField."""
     budget.spend(path, _checked_size(path, text))
     return text
 
@@ -68,7 +68,7 @@ def variable(path: str, name: str, value: str, budget: Budget) -> str:
 def expand(path: str, text: str, known: Mapping[str, str]) -> str:
     """Return the text with each `$(NAME)` replaced. Raises InvalidField before the result outgrows the kernel's limit.
 
-    `$$` is a dollar, and an unknown name stays as it is.
+    `$$` is a dollar, and an unknown name stays unchanged.
     """
     parts: list[str] = []
     size = end = 0

@@ -1,6 +1,6 @@
-"""Looks up what pods refer to: ConfigMaps, Secrets, Services, claims, and tokens of their service accounts.
+"""Resolution of the references of pods: ConfigMaps, Secrets, Services, PVCs, and tokens of service accounts.
 
-A node may read only what a pod that is bound to it names, one by one; so nothing here lists or watches but Services.
+A node may read only objects that a pod bound to it refers to, one by one; so only Services are listed and watched.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from skysail.node.config import container_config, env
 from skysail.node.config.env import Data, ResolvedReferences
 from skysail.node.pod_types import Pod, TokenSource
 
-# Pods that start together name the same objects: they are read once.
+# Pods that start together often refer to the same objects: read each once.
 _FRESH_SECONDS = 1.0
-# A token is renewed well before its end, so that no program ever holds an old one.
-_SPENT = 0.6
+# Renew a token well before it expires, so that no program holds an expired one.
+_RENEW_FRACTION = 0.6
 _RETRY_DELAYS = (0.05, 0.1, 0.2, 0.4, 0.8)
 _HEADLESS = ("", "None")
 
@@ -70,12 +70,12 @@ class _Secret(msgspec.Struct):
     data: dict[str, bytes] | None = None
 
 
-class _ClaimSpec(msgspec.Struct, rename="camel"):
+class _PvcSpec(msgspec.Struct, rename="camel"):
     volume_name: str = ""
 
 
-class _Claim(msgspec.Struct):
-    spec: _ClaimSpec
+class _Pvc(msgspec.Struct):
+    spec: _PvcSpec
 
 
 class _TokenStatus(msgspec.Struct, rename="camel"):
@@ -87,9 +87,9 @@ class _TokenReply(msgspec.Struct):
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What pods may know of their node. `environment` is for all of them, unless they say otherwise.
+    """Facts about the node for its pods. `environment` holds variables of all pods, which a pod may override.
 
-    A virtual node stands for a cloud: there is no machine, and so nothing that a DaemonSet could look after.
+    A virtual node stands for a cloud: it has no machine, and does not run DaemonSet pods.
     """
 
     name: str
@@ -100,7 +100,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReferenceResolver:
-    """Raises errors of `kube.errors`; what does not exist is left out of the facts."""
+    """Reads the objects that pods refer to. Raises errors of `kube.client.errors`; missing objects are omitted."""
 
     def __init__(self, client: Client, node_info: NodeInfo, clock: Callable[[], float]) -> None:
         self._client = client
@@ -111,12 +111,12 @@ class ReferenceResolver:
         self.services: Cache[Service] = Cache(SERVICE, Service)
 
     async def resolve(self, pod: Pod, address: str) -> ResolvedReferences:
-        """Everything that this pod refers to, as it is now."""
-        required_refs, namespace = container_config.needs(pod), pod.metadata.namespace
+        """Return the current state of all objects that this pod refers to."""
+        required_refs, namespace = container_config.required_refs(pod), pod.metadata.namespace
         config_maps, secrets, disks, tokens = await asyncio.gather(
             self._all(required_refs.config_maps, lambda name: self._config_map(namespace, name)),
             self._all(required_refs.secrets, lambda name: self._secret(namespace, name)),
-            self._all(required_refs.claims, lambda name: self._disk(namespace, name)),
+            self._all(required_refs.pvcs, lambda name: self._disk(namespace, name)),
             self._all(required_refs.tokens, lambda source: self._token(pod, source)),
         )
         return ResolvedReferences(
@@ -135,8 +135,8 @@ class ReferenceResolver:
             del self._tokens[key]
 
     async def _all(self, desired: Iterable[T], read: Callable[[T], Awaitable[Any]]) -> dict[T, Any]:
-        found = {one: await read(one) for one in desired}
-        return {one: value for one, value in found.items() if value is not None}
+        found = {key: await read(key) for key in desired}
+        return {key: value for key, value in found.items() if value is not None}
 
     async def _config_map(self, namespace: str, name: str) -> Data | None:
         async def read() -> Data:
@@ -160,19 +160,19 @@ class ReferenceResolver:
         key = (resource, namespace, name)
         if key not in self._read:
             try:
-                self._read[key] = (now, await _patiently(read))
+                self._read[key] = (now, await _retry_forbidden(read))
             except NotFound:
                 self._read[key] = (now, None)
         return self._read[key][1]
 
     async def _disk(self, namespace: str, name: str) -> str | None:
-        """The provider's name of the disk behind a claim that is bound."""
+        """Return the provider's name of the disk of a PVC. Returns None if the PVC is not bound to a disk of ours."""
         try:
-            claim = await _patiently(lambda: self._client.get(PERSISTENT_VOLUME_CLAIM, namespace, name, _Claim))
-            volume = claim.spec.volume_name
+            pvc = await _retry_forbidden(lambda: self._client.get(PERSISTENT_VOLUME_CLAIM, namespace, name, _Pvc))
+            volume = pvc.spec.volume_name
             if not volume:
                 return None
-            disk = await _patiently(lambda: self._client.get(PERSISTENT_VOLUME, "", volume, Object))
+            disk = await _retry_forbidden(lambda: self._client.get(PERSISTENT_VOLUME, "", volume, Object))
         except NotFound:
             return None
         is_ours = (disk.metadata.annotations or {}).get(Annotation.PROVISIONED_BY) == PROVISIONER_NAME
@@ -194,14 +194,14 @@ class ReferenceResolver:
                 "boundObjectRef": bound,
             },
         }
-        reply = await _patiently(
+        reply = await _retry_forbidden(
             lambda: self._client.create(SERVICE_ACCOUNT, request, _TokenReply, subresource="token")
         )
-        self._tokens[key] = (self._clock() + source.expiration_seconds * _SPENT, reply.status.token)
+        self._tokens[key] = (self._clock() + source.expiration_seconds * _RENEW_FRACTION, reply.status.token)
         return reply.status.token
 
     def _services_for(self, pod: Pod) -> dict[str, tuple[str, tuple[tuple[str, int], ...]]]:
-        """Those of its own namespace where it wants them; the API server's always."""
+        """Return the Services for the pod's environment: the API server's, and if enabled those of its namespace."""
         chosen = {}
         for service in self.services.all():
             key, spec = service.metadata.key, service.spec
@@ -212,11 +212,11 @@ class ReferenceResolver:
         return chosen
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """The API server lets a node read what its pods name; it may hear of a new pod a moment later than we do."""
-    for pause in _RETRY_DELAYS:
+async def _retry_forbidden(read: Callable[[], Awaitable[T]]) -> T:
+    """Retry a read that is forbidden: the node authorizer may see a new pod a moment later than we do."""
+    for delay in _RETRY_DELAYS:
         try:
-            return await ask()
+            return await read()
         except Forbidden:
-            await asyncio.sleep(pause)
-    return await ask()
+            await asyncio.sleep(delay)
+    return await read()

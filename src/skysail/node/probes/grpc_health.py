@@ -1,7 +1,7 @@
-"""One question of gRPC's health protocol, by the byte: a unary call over plain HTTP/2, and what its answer says. Pure.
+"""One call of gRPC's health protocol, as bytes: a unary call over plain HTTP/2, and its response. Pure.
 
-Only this call is ever made, so it needs no library: the request is constant but for three words, and the answer is
-decided by one small message. Headers of the answer are compressed and not read; a call that failed has no message.
+Only this call is needed, so no library is used: the request is constant except for three strings, and one small message
+of the response has the result. Headers of the response are compressed and not read; a failed call has no message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GO_AWAY = 0, 1, 3, 4, 6, 7
 _ACK = _END_STREAM = 0x1
 _END_HEADERS = 0x4
 _PADDED = 0x8
-_METHOD_POST, _SCHEME_HTTP = b"\x83", b"\x86"  # rows of the table that every peer knows
+_METHOD_POST, _SCHEME_HTTP = b"\x83", b"\x86"  # entries of HPACK's static table
 _HEAD = 9
 _MAX_FRAME_BYTES = 2**14
 _SEVEN_BITS = 0x7F
@@ -28,7 +28,7 @@ _NAMES = {_UNKNOWN: "UNKNOWN", SERVING: "SERVING", 2: "NOT_SERVING", 3: "SERVICE
 
 
 class NotHttp2(Exception):
-    """The peer speaks something else."""
+    """The peer does not speak HTTP/2."""
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 def request(service: str, authority: str) -> bytes:
-    """All that the caller sends by itself. An empty service asks for the server as a whole."""
+    """Return the bytes of the request. An empty service asks for the health of the whole server."""
     fields = {
         ":path": _PATH,
         ":authority": authority,
@@ -52,8 +52,8 @@ def request(service: str, authority: str) -> bytes:
         "user-agent": "kube-probe/skysail",
     }
     headers = _METHOD_POST + _SCHEME_HTTP + b"".join(_literal(name, value) for name, value in fields.items())
-    named = service.encode()
-    message = b"\x0a" + _varint(len(named)) + named if named else b""
+    name = service.encode()
+    message = b"\x0a" + _varint(len(name)) + name if name else b""
     return (
         _PREFACE
         + _frame(_SETTINGS, 0, 0, b"")
@@ -63,7 +63,7 @@ def request(service: str, authority: str) -> bytes:
 
 
 class HealthResponse:
-    """Fed with what the peer sends. `reason` is empty where it serves; it holds when `is_complete`."""
+    """Parser of the peer's bytes. When `is_complete`, `reason` is the failure, empty if the service is healthy."""
 
     def __init__(self, service: str) -> None:
         self._service = service
@@ -73,7 +73,7 @@ class HealthResponse:
         self.is_complete = False
 
     def feed(self, data: bytes) -> bytes:
-        """What to send back. Raises NotHttp2."""
+        """Parse bytes of the peer, and return the bytes to send back. Raises NotHttp2."""
         reply = b""
         for frame in self._frames(data):
             reply += self._take(frame)
@@ -82,11 +82,11 @@ class HealthResponse:
     @property
     def reason(self) -> str:
         if not self._has_settings:
-            return "the answer is no HTTP/2"
+            return "the response is not HTTP/2"
         status = self._status
         if status is None:
             about = f" for the service {self._service}" if self._service else ""
-            return f"the server refused the health check: it must serve grpc.health.v1.Health{about}"
+            return f"the server rejected the health check: it must serve grpc.health.v1.Health{about}"
         if status == SERVING:
             return ""
         return f'service unhealthy (responded with "{_NAMES.get(status, status)}")'
@@ -115,14 +115,14 @@ class HealthResponse:
 
     @property
     def _status(self) -> int | None:
-        """The one field of the message; None without a whole and uncompressed message."""
+        """Return the status field of the message. Returns None without a complete and uncompressed message."""
         if len(self._body) < struct.calcsize(">BI"):
             return None
         compressed, length = struct.unpack_from(">BI", self._body)
         message = self._body[5 : 5 + length]
         if compressed or len(message) < length:
             return None
-        # Field 1, a small number. One that is zero is left out.
+        # Field 1, a small number; zero is omitted on the wire.
         return message[1] if message[:1] == b"\x08" and len(message) > 1 else _UNKNOWN
 
 
@@ -131,7 +131,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header field that nobody remembers, uncompressed."""
+    """Return a literal header field without indexing, uncompressed."""
     return b"\x00" + b"".join(_length(len(part)) + part for part in (name.encode(), value.encode()))
 
 
@@ -140,7 +140,7 @@ def _length(number: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first: HTTP/2 and protobuf agree."""
+    """Encode a number with seven bits per byte, lowest first: the same in HTTP/2 and protobuf."""
     rest, low = number >> 7, number & _SEVEN_BITS
     return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
 

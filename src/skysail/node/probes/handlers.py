@@ -1,7 +1,7 @@
-"""One question to a run, through its provider; and what it wants done after its start and before its end.
+"""Probe and lifecycle handlers of a run, executed through its provider.
 
-An empty answer is good, another is the reason. Nothing is asked of any other host than the pod itself: a node that
-would connect to wherever a pod names could be sent to places that the pod itself cannot reach.
+An empty result is success; otherwise it is the reason. Handlers connect to the pod itself only: a node that connects to
+any host named in a pod could be sent to servers that the pod itself cannot reach.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOOK_SECONDS = 30.0
 
 
 class ProbeHandlers:
-    """Asks one run. `address` is its pod's, as its servers should see it in a request."""
+    """Runs the handlers of one run. `address` is the pod's address, for the headers of requests."""
 
     def __init__(self, provider: Provider, run: RunId, container: Container, address: str) -> None:
         self._provider = provider
@@ -35,10 +35,10 @@ class ProbeHandlers:
         self._address = address
 
     async def probe(self, action: Probe | Handler, timeout: float) -> str:  # noqa: ASYNC109 (the probe's own field)
-        """Empty where all is well; else why not."""
+        """Run the handler once. Returns the reason of a failure, or an empty string."""
         try:
             async with asyncio.timeout(timeout):
-                return (await self._ask(action))[-_MAX_REASON_LENGTH:]
+                return (await self._run_action(action))[-_MAX_REASON_LENGTH:]
         except TimeoutError:
             return f"no answer within {timeout:.0f} s"
         except (ProviderError, OSError) as error:
@@ -50,18 +50,18 @@ class ProbeHandlers:
             return ""
         return await self.probe(handler, seconds)
 
-    async def _ask(self, action: Probe | Handler) -> str:
+    async def _run_action(self, action: Probe | Handler) -> str:
         if action.exec is not None:
-            return await self._ask_command(action.exec)
+            return await self._run_exec(action.exec)
         if action.http_get is not None:
-            return await self._ask_http(action.http_get)
+            return await self._run_http(action.http_get)
         if action.tcp_socket is not None:
-            return await self._ask_tcp(action.tcp_socket)
+            return await self._run_tcp(action.tcp_socket)
         if isinstance(action, Probe) and action.grpc is not None:
-            return await self._ask_grpc(action.grpc)
+            return await self._run_grpc(action.grpc)
         return ""
 
-    async def _ask_command(self, action: ExecAction) -> str:
+    async def _run_exec(self, action: ExecAction) -> str:
         session = await self._provider.exec(self._run, action.command, stdin=False, tty=False)
         output = b""
         try:
@@ -69,29 +69,29 @@ class ProbeHandlers:
                 output = (output + piece.data)[-_MAX_RESPONSE_BYTES:]
             code = await session.wait()
         except asyncio.CancelledError:
-            await session.kill()  # its time is over, and the next one must not find it still there
+            await session.kill()  # after a timeout, so that commands of later probes do not pile up
             raise
         finally:
             await session.close()
         return output.decode(errors="replace") or f"exit code {code}" if code else ""
 
-    async def _ask_http(self, action: HttpAction) -> str:
+    async def _run_http(self, action: HttpAction) -> str:
         port = self._port(action.port)
-        async with self._line(port) as plain:
-            connection = await TlsConnection.open(plain, self._trusting) if action.scheme == "HTTPS" else plain
+        async with self._connect(port) as plain:
+            connection = await TlsConnection.open(plain, self._insecure_tls) if action.scheme == "HTTPS" else plain
             await connection.write(_request(action, f"{self._address}:{port}"))
-            words = (await _first_line(connection)).split(maxsplit=2)
-        if len(words) < 2 or not words[1].isdigit():  # noqa: PLR2004 (the version and the code)
-            return "the answer is no HTTP"
-        return "" if int(words[1]) in _GOOD else f"HTTP probe failed with statuscode: {words[1]}"
+            parts = (await _first_line(connection)).split(maxsplit=2)
+        if len(parts) < 2 or not parts[1].isdigit():  # noqa: PLR2004 (the version and the code)
+            return "the response is not HTTP"
+        return "" if int(parts[1]) in _GOOD else f"HTTP probe failed with statuscode: {parts[1]}"
 
-    async def _ask_tcp(self, action: TcpAction) -> str:
-        async with self._line(self._port(action.port)):
+    async def _run_tcp(self, action: TcpAction) -> str:
+        async with self._connect(self._port(action.port)):
             return ""
 
-    async def _ask_grpc(self, action: GrpcAction) -> str:
+    async def _run_grpc(self, action: GrpcAction) -> str:
         health_response = grpc_health.HealthResponse(action.service or "")
-        async with self._line(action.port) as connection:
+        async with self._connect(action.port) as connection:
             await connection.write(grpc_health.request(action.service or "", f"{self._address}:{action.port}"))
             while not health_response.is_complete and (data := await connection.read()):
                 try:
@@ -103,7 +103,7 @@ class ProbeHandlers:
         return health_response.reason
 
     @asynccontextmanager
-    async def _line(self, port: int) -> AsyncIterator[PortConnection]:
+    async def _connect(self, port: int) -> AsyncIterator[PortConnection]:
         connection = await self._provider.connect(self._run.pod, port, from_outside=True)
         try:
             yield connection
@@ -111,8 +111,8 @@ class ProbeHandlers:
             await connection.close()
 
     @functools.cached_property
-    def _trusting(self) -> ssl.SSLContext:
-        """A probe asks whether somebody answers, not who: no authority is read for it."""
+    def _insecure_tls(self) -> ssl.SSLContext:
+        """Return a context without verification: as in a kubelet, a probe does not check the server's identity."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -124,10 +124,10 @@ class ProbeHandlers:
 
 
 async def _first_line(connection: PortConnection) -> str:
-    heard = b""
-    while b"\n" not in heard and len(heard) < _MAX_LINE_BYTES and (data := await connection.read()):
-        heard += data
-    return heard.partition(b"\n")[0].decode(errors="replace")
+    received = b""
+    while b"\n" not in received and len(received) < _MAX_LINE_BYTES and (data := await connection.read()):
+        received += data
+    return received.partition(b"\n")[0].decode(errors="replace")
 
 
 def _request(action: HttpAction, host: str) -> bytes:

@@ -1,4 +1,4 @@
-"""TLS over a line to a port in a pod, whoever provides the line."""
+"""TLS over a provider's connection to a port in a pod."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNK = 64 * 1024
 
 
 class TlsConnection:
-    """A line like the one below it. Made by `open`."""
+    """A `PortConnection` with TLS over another one. Created by `open`."""
 
     def __init__(self, connection: PortConnection, context: ssl.SSLContext) -> None:
         self._port_connection = connection
@@ -24,19 +24,19 @@ class TlsConnection:
 
     @classmethod
     async def open(cls, connection: PortConnection, context: ssl.SSLContext) -> Self:
-        """Shake hands. Raises ssl.SSLError."""
+        """Do the TLS handshake. Raises ssl.SSLError."""
         secured = cls(connection, context)
-        await secured._carry(secured._tls.do_handshake)
+        await secured._step(secured._tls.do_handshake)
         return secured
 
     async def read(self) -> bytes:
         try:
-            return await self._carry(lambda: self._tls.read(_CHUNK))
+            return await self._step(lambda: self._tls.read(_CHUNK))
         except ssl.SSLEOFError:
-            return b""  # the peer hung up without a word, as many do
+            return b""  # many peers close the connection without a TLS alert
 
     async def write(self, data: bytes) -> None:
-        await self._carry(lambda: self._tls.write(data))
+        await self._step(lambda: self._tls.write(data))
 
     async def write_eof(self) -> None:
         await self._port_connection.write_eof()
@@ -44,8 +44,8 @@ class TlsConnection:
     async def close(self) -> None:
         await self._port_connection.close()
 
-    async def _carry(self, step: Callable[[], T]) -> T:
-        """Do one step, and move bytes below it until it is done."""
+    async def _step(self, step: Callable[[], T]) -> T:
+        """Run one step of the TLS engine, and transfer bytes until it is complete."""
         while True:
             try:
                 done = step()

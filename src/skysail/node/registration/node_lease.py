@@ -1,8 +1,8 @@
-"""The Lease by which a node is known to live. Any process that could stand in for the node may keep it.
+"""The Lease that shows that a node is alive. Any process that could serve the node may renew it.
 
-The one that serves the node renews it at a steady pace. Others stand by: they look more rarely, and renew only what
-nobody has renewed since their last look, so a node lives on while its work moves from one process to another. No clocks
-are compared: a Lease that has not changed between two looks is an old one, whatever time it tells.
+The process that serves the node renews the Lease at a fixed interval. Standby processes read it less often, and renew
+it only if it has not changed since their last read, so that the node stays alive while another process takes over. No
+clocks are compared: a Lease that has not changed between two reads is outdated, whatever its time says.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from skysail.kube.events import micro_time
 NAMESPACE = "kube-node-lease"
 _SECONDS = 40
 _RENEW_SECONDS = 10.0
-# Two looks must fit into the Lease's own time, and a busy owner must fit between two looks.
+# Two reads must fit into the Lease's duration, and a renewal of a busy owner must fit between two reads.
 _POLL_SECONDS = 15.0
 _RETRY_SECONDS = 1.0
 
@@ -43,7 +43,7 @@ class _Lease(Object, frozen=True):
 
 
 class NodeLease:
-    """Of one node, in one process."""
+    """The Lease of one node, as one process renews it."""
 
     def __init__(self, client: Client, node: str, now: Callable[[], datetime]) -> None:
         self._client = client
@@ -52,27 +52,27 @@ class NodeLease:
         self._seen = ""
 
     async def renew_forever(self) -> None:
-        """Renew until cancelled, and make the Lease where there is none: for the process that serves the node."""
-        await self._for_ever(self._renew, _RENEW_SECONDS)
+        """Renew the Lease, and create it if it is missing, until cancelled: for the process that serves the node."""
+        await self._repeat(self._renew, _RENEW_SECONDS)
 
     async def stand_by(self) -> None:
-        """Renew what nobody else renews, until cancelled: for a process that could serve the node."""
-        await self._for_ever(self._look, _POLL_SECONDS)
+        """Renew the Lease if no other process does, until cancelled: for a process that could serve the node."""
+        await self._repeat(self._renew_if_unchanged, _POLL_SECONDS)
 
-    async def _for_ever(self, beat: Callable[[], Awaitable[None]], pause: float) -> None:
+    async def _repeat(self, step: Callable[[], Awaitable[None]], interval: float) -> None:
         while True:
             try:
-                await beat()
+                await step()
             except (NotFound, AlreadyExists) as error:
-                log.debug("no lease to renew", extra={"node": self._node, "why": str(error)})
+                log.debug("node lease missing or just created", extra={"node": self._node, "why": str(error)})
                 await asyncio.sleep(_RETRY_SECONDS)
             except KubeError as error:
                 log.warning("node lease not renewed", extra={"node": self._node, "why": str(error)})
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
-                await asyncio.sleep(pause)
+                await asyncio.sleep(interval)
 
-    async def _look(self) -> None:
+    async def _renew_if_unchanged(self) -> None:
         lease = await self._client.get(LEASE, NAMESPACE, self._node, _Lease)
         if lease.spec.renew_time == self._seen:
             await self._renew()

@@ -1,9 +1,10 @@
-"""Keeps the Node object as a kubelet does, so that the scheduler sends pods and nobody takes them away.
+"""Keeps the Node object current, as a kubelet does, so that the scheduler binds pods to it and none is evicted.
 
-For the process that serves the node, and only for that one: its address and its readiness are written here. What other
-processes may do for a node is to keep its Lease (`heartbeat`).
+Only the process that serves the node uses this module, because it writes the node's address and readiness. Other
+processes only renew the Lease (`node_lease`).
 
-Only an InternalIP is published: the API server shows its client certificate to whoever a published name leads to.
+Only an InternalIP is published: a host name could resolve to another server, to which the API server would present its
+client certificate.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from skysail.kube.client.client import Client
 from skysail.kube.client.errors import AlreadyExists, Conflict, KubeError
 from skysail.node.registration.node_lease import NodeLease
 
-# A look costs nothing where all is as it should be, and people wait for the news of a cloud.
+# Short, because users wait for the state of a cloud; a check without a difference costs no request.
 _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 1.0
-# So that the API server hands WebSockets on: there a command that breaks off is an error, and not a success.
+# Makes the API server forward WebSockets: with them an interrupted command is an error, not a success.
 _FEATURES = ("ExtendWebSocketsToKubelet",)
 _VIRTUAL = {Label.TYPE.value: "virtual-kubelet", Label.NO_LOAD_BALANCER.value: "true"}
 _HEALTHY = {
@@ -44,10 +45,10 @@ _HEALTHY = {
 _DISK_PRESSURE = {
     "DiskPressure": ("True", "KubeletHasDiskPressure", "The disk is nearly full: pods that use most of it are evicted.")
 }
-_REACHED = ("True", Reason.CLOUD_LISTS.value, "The cloud lists what it runs for us.")
-_CLAIMED = ("True", Reason.ALL_CLAIMED.value, "Each instance that runs there in our name has a claim.")
-_UNTOLD = ("Unknown", Reason.CLOUD_UNREACHABLE.value, "The cloud has not been asked yet.")
-_OF_CLOUDS = (Condition.CLOUD_REACHABLE, Condition.NO_ORPHANED_INSTANCES)
+_REACHED = ("True", Reason.CLOUD_LISTS.value, "The cloud lists its instances.")
+_CLAIMED = ("True", Reason.ALL_CLAIMED.value, "Each of our instances there has a claim.")
+_UNKNOWN = ("Unknown", Reason.CLOUD_UNREACHABLE.value, "The cloud has not been polled yet.")
+_CLOUD_CONDITIONS = (Condition.CLOUD_REACHABLE, Condition.NO_ORPHANED_INSTANCES)
 
 # By type: status, reason, message.
 Conditions = Mapping[str, tuple[str, str, str]]
@@ -62,9 +63,9 @@ log = logging.getLogger(__name__)
 
 
 class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself. A virtual one stands for a cloud: people and load balancers can keep off it.
+    """Desired content of a Node object. A virtual node stands for a cloud; its labels keep load balancers away.
 
-    `runtime` is what runs its pods, as `name://version`. `conditions` are its own, besides those of every node.
+    `runtime` names the container runtime, as `name://version`. `conditions` are added to those of every node.
     """
 
     name: str
@@ -99,20 +100,17 @@ class NodeObject(Object, frozen=True, gc=False):
 
 
 class CloudHealth(msgspec.Struct, frozen=True):
-    """What a node knows of its cloud, as sentences: why it cannot be asked, and what runs there without a claim.
-
-    Empty where all is well.
-    """
+    """State of a node's cloud, as messages: the outage, and instances without a claim. Empty without a problem."""
 
     outage: str = ""
     orphans: str = ""
 
 
 class NodeRegistrar:
-    """One per node. `registered` is set when the node was first seen as it should be.
+    """Keeps one Node object current. `registered` is set when the node was current for the first time.
 
-    `cloud` is for the node of one; it tells None before the first answer. Where a cloud cannot be asked the node
-    stays ready, because pods of one that is not would be taken away, and they run on.
+    `cloud` returns the state of a virtual node's cloud, or None before the first poll. During an outage of the cloud
+    the node stays ready: pods of a node that is not ready are evicted, although their instances still run.
     """
 
     def __init__(
@@ -140,21 +138,21 @@ class NodeRegistrar:
         self.registered = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled. The node is looked at when it changed, so one that was deleted comes back at once."""
+        """Keep the node current until cancelled. A change triggers a check, so a deleted node is recreated at once."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(Reflector(self._client, self._nodes, rng=self._rng).run())
             await self._nodes.synced.wait()
-            tasks.create_task(self._beat())
+            tasks.create_task(self._renew_lease())
             while True:
                 self._changed.clear()
-                settled = await self._try(self._settle)
+                is_updated = await self._try(self._update)
                 try:
-                    async with asyncio.timeout(_POLL_SECONDS if settled else _RETRY_SECONDS):
+                    async with asyncio.timeout(_POLL_SECONDS if is_updated else _RETRY_SECONDS):
                         await self._changed.wait()
                 except TimeoutError:
                     continue
 
-    async def _beat(self) -> None:
+    async def _renew_lease(self) -> None:
         await self.registered.wait()
         await self._node_lease.renew_forever()
 
@@ -162,15 +160,15 @@ class NodeRegistrar:
         try:
             await do()
         except (Conflict, AlreadyExists) as error:
-            log.debug("node changed meanwhile", extra={"why": str(error)})
+            log.debug("node changed during its update, retried", extra={"why": str(error)})
         except KubeError as error:
-            log.warning("node not kept", extra={"node": self._described.name, "why": str(error)})
+            log.warning("node not updated, retried", extra={"node": self._described.name, "why": str(error)})
         else:
             return True
         return False
 
-    async def _settle(self) -> None:
-        """Make the node what it should be, if it is not."""
+    async def _update(self) -> None:
+        """Create or correct the node, if it differs from its description."""
         node = self._node()
         if node is None:
             node = await self._client.create(NODE, manifest(self._described), NodeObject)
@@ -186,12 +184,12 @@ class NodeRegistrar:
         self.registered.set()
 
     def _cloud_conditions(self, node: NodeObject) -> Conditions:
-        """What was told stands until the cloud has answered anew, so that a restart of ours is no news of it."""
+        """Return the conditions about the cloud. The old ones stay until the first poll, so a restart changes none."""
         if self._cloud is None:
             return {}
         state = self._cloud()
         previous = {row["type"]: (row["status"], row["reason"], row["message"]) for row in node.status.conditions}
-        old = {name.value: previous.get(name, _UNTOLD) for name in _OF_CLOUDS}
+        old = {name.value: previous.get(name, _UNKNOWN) for name in _CLOUD_CONDITIONS}
         if state is None:
             return old
         if state.outage:
@@ -213,9 +211,9 @@ def manifest(described: NodeDescription) -> dict[str, Any]:
 
 
 def label_patch(node: NodeObject, described: NodeDescription) -> dict[str, Any]:
-    """What makes labels and taints right again. Without its taint a cloud would be paid for any pod.
+    """Return a patch that restores labels and taints: without its taint, a cloud node would run and bill any pod.
 
-    What others put there (a cordon, the controller of nodes) stays.
+    Labels and taints of others (a cordon, the node controller) stay.
     """
     patch: dict[str, Any] = {}
     taints = [{key: taint.get(key, "") for key in ("key", "value", "effect")} for taint in node.spec.taints]
@@ -227,9 +225,9 @@ def label_patch(node: NodeObject, described: NodeDescription) -> dict[str, Any]:
     labels = {name: value for name, value in _labels(described).items() if current.get(name) != value}
     if not patch and not labels:
         return {}
-    # Against its version: taints are one list, and others write it too.
-    known = {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}
-    return {**patch, "metadata": {**known, "labels": labels}}
+    # With resourceVersion, because taints are one list that others write as well.
+    precondition = {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}
+    return {**patch, "metadata": {**precondition, "labels": labels}}
 
 
 def _labels(described: NodeDescription) -> dict[str, str]:
@@ -263,7 +261,7 @@ def status(
 
 
 def is_current(node: NodeObject, described: NodeDescription, conditions: Conditions = _HEALTHY) -> bool:
-    """Whether everybody sees what they should. Times are left out: the Lease tells them."""
+    """Return whether the status is current. Times are not compared: the Lease shows that the node is alive."""
     seen = node.status
     reported = {row["type"]: (row["status"], row.get("reason"), row.get("message")) for row in seen.conditions}
     desired = status(described, "")

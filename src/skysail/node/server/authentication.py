@@ -1,4 +1,4 @@
-"""Who is calling: the name on a client certificate, or whom the API server says that a bearer token belongs to."""
+"""Authentication of callers: by client certificate, or by a bearer token that the API server reviews."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BEARER = "bearer "
 
 
 class UserInfo(msgspec.Struct, frozen=True):
-    """As Kubernetes knows users. Frozen, so that it can be part of a key."""
+    """A Kubernetes user. Frozen, so that it can be part of a key."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -32,14 +32,14 @@ class UserInfo(msgspec.Struct, frozen=True):
 
 
 class Authenticator:
-    """`clock` never goes back. Tokens are remembered by their hash only."""
+    """Identifies callers. `clock` is monotonic. Tokens are cached by their hash only."""
 
     def __init__(self, client: Client, clock: Callable[[], float]) -> None:
         self._client = client
         self._memory: Memory[bytes, UserInfo | None] = Memory(clock)
 
     async def identify(self, request: web.Request) -> UserInfo:
-        """Raises Unauthenticated for everybody who shows nothing, or nothing that is true."""
+        """Return the caller. Raises Unauthenticated without a valid certificate or token."""
         user_info = by_certificate(_certificate(request)) or await self._by_token(request)
         if user_info is None:
             raise Unauthenticated("Unauthorized")
@@ -62,7 +62,7 @@ class Authenticator:
 
 
 def by_certificate(certificate: dict[str, Any] | None) -> UserInfo | None:
-    """The caller whom a verified certificate names: common name and organisations, as at the API server."""
+    """Return the caller of a verified certificate: common name and organizations, as at the API server."""
     fields = [field for part in (certificate or {}).get("subject", ()) for field in part]
     name = next((value for key, value in fields if key == "commonName"), "")
     if not name:

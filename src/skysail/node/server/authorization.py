@@ -1,7 +1,7 @@
-"""What a caller may: the API server decides, as for a kubelet.
+"""Authorization of callers by the API server, as for a kubelet.
 
-Every route is a part of this node: `get nodes/stats` for statistics, `create nodes/proxy` for an exec by POST. Mind
-that an exec over WebSocket is a GET, hence `get nodes/proxy` is the right to do everything in every pod of the node.
+Every route is a subresource of this node: `get nodes/stats` for statistics, `create nodes/proxy` for an exec by POST.
+An exec over WebSocket is a GET, so `get nodes/proxy` permits any action in every pod of the node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from skysail.node.server.errors import Forbidden
 ACCESS_REVIEW = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
 POLICY_RULES = (PolicyRule(ACCESS_REVIEW, ("create",)),)
 
-# As long as the kubelet believes the same answers.
+# The kubelet's cache times.
 _ALLOWED_SECONDS = 300.0
 _DENIED_SECONDS = 30.0
 
@@ -32,7 +32,7 @@ _PROXY = "proxy"
 
 
 class ResourceAttributes(msgspec.Struct, frozen=True):
-    """One thing that a caller wants to do with a part of the node."""
+    """Verb and node subresource of a request."""
 
     verb: str
     subresource: str
@@ -47,7 +47,7 @@ class _Review(msgspec.Struct):
 
 
 class Authorizer:
-    """`clock` never goes back."""
+    """Checks callers by access reviews. `clock` is monotonic."""
 
     def __init__(self, client: Client, node: str, clock: Callable[[], float]) -> None:
         self._client = client
@@ -55,16 +55,17 @@ class Authorizer:
         self._memory: Memory[tuple[UserInfo, ResourceAttributes], bool] = Memory(clock)
 
     async def check(self, user_info: UserInfo, method: str, path: str) -> None:
-        """Raises Forbidden unless one of the rights that open this path is the caller's."""
-        ways = required_access(method, path)
-        for resource_attributes in ways:
+        """Raise Forbidden unless the caller has one of the permissions for this path."""
+        alternatives = required_access(method, path)
+        for resource_attributes in alternatives:
             if await self._is_allowed(user_info, resource_attributes):
                 return
         needed = " or ".join(
-            f"{resource_attributes.verb} nodes/{resource_attributes.subresource}" for resource_attributes in ways
+            f"{resource_attributes.verb} nodes/{resource_attributes.subresource}"
+            for resource_attributes in alternatives
         )
         raise Forbidden(
-            f'user "{user_info.name}" may not do this on node "{self._node}": it takes the right to {needed}'
+            f'user "{user_info.name}" may not do this on node "{self._node}": grant the permission to {needed}'
         )
 
     async def _is_allowed(self, user_info: UserInfo, resource_attributes: ResourceAttributes) -> bool:
@@ -80,7 +81,7 @@ class Authorizer:
 
 
 def required_access(method: str, path: str) -> tuple[ResourceAttributes, ...]:
-    """The rights of which each opens this path, the finest first."""
+    """Return the permissions of which each one is sufficient for this path, the most specific first."""
     verb, first = _VERBS.get(method, method.lower()), path.lstrip("/").split("/")[0]
     subresources = _OWN.get(first) or ((_FINER[first], _PROXY) if first in _FINER else (_PROXY,))
     return tuple(ResourceAttributes(verb, subresource) for subresource in subresources)

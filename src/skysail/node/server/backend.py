@@ -1,7 +1,7 @@
-"""What the server needs from the node: the pods that it keeps, and ways to reach into them.
+"""Interface between the server and the node: pods, logs, exec, attach, port connections, statistics.
 
-Refusals of `server.errors` become HTTP answers, so their texts are for the user. Errors of `cloud.errors` may come from
-every method that talks to the provider.
+Each `HttpError` of `server.errors` becomes an HTTP response, so its message is for the user. Every method that calls
+the provider may raise errors of `cloud.errors`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ Manifest = dict[str, Any]
 
 
 class PodRef(msgspec.Struct, frozen=True, kw_only=True):
-    """What a path names. An empty `uid` means whichever pod has that name now; no `container` means the pod itself."""
+    """Pod and container in the path of a request. An empty `uid` matches the current pod of that name.
+
+    An empty `container` means the pod itself.
+    """
 
     namespace: str
     pod: str
@@ -27,7 +30,7 @@ class PodRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What one running container has used since `started` (seconds since 1970), and uses now, where that is known."""
+    """Usage of one running container since `started` (seconds since 1970), and its current CPU rate if known."""
 
     namespace: str
     pod: str
@@ -39,7 +42,7 @@ class ContainerStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeStats(msgspec.Struct, frozen=True, kw_only=True):
-    """As it was at one moment. The node's own usage is not the sum of its containers': its counter must never fall."""
+    """Usage at one moment. The node's usage includes ended containers, because its counter must never decrease."""
 
     started: float
     at: float
@@ -49,43 +52,43 @@ class NodeStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backend(Protocol):
-    """Every method may be called at any time and by many tasks at once."""
+    """The node, as the server sees it. Methods may be called at any time, by many tasks at once."""
 
     @property
     def features(self) -> Features:
-        """Asked before a connection is upgraded: afterwards there is no way to answer 501."""
+        """Features of the provider. Checked before a connection is upgraded, because 501 is impossible afterwards."""
         ...
 
     def pod(self, pod_ref: PodRef) -> str:
-        """The UID of the pod there. Raises `NoSuch`."""
+        """Return the UID of the pod. Raises `NotFound`."""
         ...
 
     def run(self, pod_ref: PodRef) -> RunId:
-        """The run of that container that goes on now. Raises `NoSuch`, and `NotRunning` with the reason."""
+        """Return the current run of the container. Raises `NotFound`, or `NotRunning` with the reason."""
         ...
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
-        """Start a command beside a run. Raises the provider's `Refused` where it cannot be started."""
+        """Start a command in the container of a run. Raises the provider's `Rejected` if it cannot be started."""
         ...
 
     async def attach(self, run: RunId, *, stdin: bool) -> Session:
-        """Talk to the run itself. Whether the end of one user's input is the end of the run's is decided here."""
+        """Attach to the run itself. The backend decides whether the end of a user's input closes the run's stdin."""
         ...
 
     async def dial(self, pod: str, port: int) -> PortConnection:
-        """Connect to a port in the pod of this UID. Raises the provider's `Gone` only where the pod is gone."""
+        """Connect to a port in the pod with this UID. Raises the provider's `Gone` only if the pod does not exist."""
         ...
 
     def logs(self, pod_ref: PodRef, *, previous: bool, log_query: LogQuery) -> AsyncIterator[bytes]:
-        """What a container has printed. Raises `NoSuch` and `NotRunning` (it has not started yet) at the call."""
+        """Yield the log of a container. The call itself raises `NotFound`, or `NotRunning` before the first start."""
         ...
 
     def pods(self) -> list[Manifest]:
-        """Every pod that is bound to this node, as it is now."""
+        """Return all pods bound to this node."""
         ...
 
     def running_pods(self) -> list[Manifest]:
-        """The pods that have a place at the provider, whatever the API server says of them."""
+        """Return all pods with a sandbox at the provider, in any phase."""
         ...
 
     async def stats(self) -> NodeStats: ...

@@ -1,4 +1,4 @@
-"""containerLogs: what a container printed, as text, at once and for as long as the caller follows."""
+"""The route containerLogs: the log of a container as text, followed on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLL_SECONDS = 5.0
 
 
 class ContainerLogs:
-    """`clock` tells seconds since 1970."""
+    """Serves logs. `clock` returns seconds since 1970."""
 
     def __init__(self, backend: Backend, stopping: asyncio.Event, clock: Callable[[], float]) -> None:
         self._backend = backend
@@ -25,12 +25,12 @@ class ContainerLogs:
         self._clock = clock
 
     async def serve(self, request: web.Request, pod_ref: PodRef) -> web.StreamResponse:
-        log_query = wanted(request, self._clock())
+        log_query = parse_query(request, self._clock())
         previous = _flag(request, "previous")
         pieces = self._backend.logs(pod_ref, previous=previous, log_query=log_query)
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         response.enable_chunked_encoding()
-        # Who reads a log may leave at any time, also within the last write.
+        # The caller may disconnect at any time, even during the last write.
         with contextlib.suppress(ConnectionError):
             await response.prepare(request)
             await self._send(request, response, pieces)
@@ -38,11 +38,11 @@ class ContainerLogs:
         return response
 
     async def _send(self, request: web.Request, response: web.StreamResponse, pieces: AsyncIterator[bytes]) -> None:
-        """Between two pieces may lie hours, in which nothing but a look tells that the caller has left."""
+        """Send the pieces. Polls the connection, because hours may pass between two pieces and the caller may leave."""
         stopping = asyncio.create_task(self._stopping.wait())
         coming = asyncio.ensure_future(anext(pieces, None))
         try:
-            while not stopping.done() and _is_there(request):
+            while not stopping.done() and _is_connected(request):
                 await asyncio.wait({coming, stopping}, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
                     continue
@@ -57,8 +57,8 @@ class ContainerLogs:
             await asyncio.gather(stopping, coming, return_exceptions=True)
 
 
-def wanted(request: web.Request, now: float) -> LogQuery:
-    """From the query. Raises BadRequest for what the API server would not let pass either."""
+def parse_query(request: web.Request, now: float) -> LogQuery:
+    """Return the log query of a request. Raises BadRequest for values that the API server rejects as well."""
     seconds, time = _number(request, "sinceSeconds"), request.query.get("sinceTime")
     if seconds is not None and time:
         raise BadRequest("at most one of sinceTime or sinceSeconds may be specified")
@@ -81,7 +81,7 @@ def _number(request: web.Request, name: str) -> int | None:
     if text is None:
         return None
     if not text.isdecimal():
-        raise BadRequest(f"{name} must be a number that is not negative, not {text!r}")
+        raise BadRequest(f"{name} must be a non-negative number, not {text!r}")
     return int(text)
 
 
@@ -95,5 +95,5 @@ def _time(text: str) -> float:
     return time.timestamp()
 
 
-def _is_there(request: web.Request) -> bool:
+def _is_connected(request: web.Request) -> bool:
     return request.transport is not None and not request.transport.is_closing()

@@ -1,15 +1,15 @@
-"""What can go wrong while a caller is served, sorted by who has to hear of it.
+"""Errors of the node's server.
 
 ServerError
-├── Refusal             the caller gets `status` and this text
-│   ├── BadRequest      400: the request itself makes no sense
-│   ├── Unauthenticated 401: nobody knows who is calling
-│   ├── Forbidden       403: known, but without the right, or without a protocol in common
-│   ├── NoSuch          404: no such pod, container or run on this node
-│   ├── NotRunning      400: it is there, but waits or has ended
-│   └── CannotDo        501: this provider has no way to do it
-└── PeerGone            there is nobody left to tell: stop what was done for them
-    └── ProtocolBroken  the peer sent what no peer may send; the connection cannot go on
+├── HttpError           the caller gets `status` and the message
+│   ├── BadRequest      400: the request is invalid
+│   ├── Unauthenticated 401: the caller is unknown
+│   ├── Forbidden       403: the caller lacks a permission, or there is no common protocol
+│   ├── NotFound        404: no such pod, container or run on this node
+│   ├── NotRunning      400: the container exists, but waits or has ended
+│   └── NotSupported    501: the provider does not support the operation
+└── PeerGone            the caller has disconnected: stop its work
+    └── ProtocolBroken  the peer violated the protocol: close the connection
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ServerError(Exception):
 
 
 class HttpError(ServerError):
-    """Its text is a sentence for the user; kubectl prints it."""
+    """Error with a message for the user, which kubectl prints."""
 
     status: ClassVar[int] = 500
 
@@ -44,7 +44,7 @@ class NotFound(HttpError):
 
 
 class NotRunning(HttpError):
-    """400, because the API server replaces the text of most other answers by a sentence of its own."""
+    """The container is not running. Status 400, because the API server replaces the message of most other statuses."""
 
     status = 400
 

@@ -1,4 +1,4 @@
-"""The user's end of exec and attach, over SPDY or WebSocket: the streams that they asked for, opened."""
+"""The client's connection for exec and attach, over SPDY or WebSocket, with the requested streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skysail.node.server.spdy.session import Session, SpdyStream
 from skysail.node.server.streams import ERROR, RESIZE, STDERR, STDIN, STDOUT, Connection, requested_protocol
 from skysail.node.server.websocket_channels import Channels
 
-# Never v5 on SPDY, though it is offered: there it is not defined, and a stream's end is told by SPDY itself.
+# Never v5 on SPDY, even if offered: v5 is not defined for SPDY, which has its own end of a stream.
 _SPDY = (websocket_channels.V4, "v3.channel.k8s.io", "v2.channel.k8s.io")
 _WITHOUT_RESIZE = "v2.channel.k8s.io"
 _WEBSOCKET = (websocket_channels.V5, websocket_channels.V4, websocket_channels.V4_BASE64)
@@ -24,7 +24,7 @@ _OPENING_SECONDS = 30.0
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which streams the user wants. With a tty there is no stderr."""
+    """Streams that the client requests. With a tty there is no stderr."""
 
     stdin: bool
     stdout: bool
@@ -33,7 +33,10 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, request: web.Request) -> StreamOptions:
-        """From the query, whose names are not those of the API server's own. Raises BadRequest for no stream at all."""
+        """Return the options of a request. The parameters have other names than at the API server.
+
+        Raises BadRequest if no stream is requested.
+        """
         on = {name for name in ("input", "output", "error", "tty") if request.query.get(name) in {"1", "true"}}
         if not on & {"input", "output", "error"}:
             raise BadRequest("you must specify at least 1 of stdin, stdout, stderr")
@@ -42,12 +45,12 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> frozenset[str]:
-        desired = {STDIN: self.stdin, STDOUT: self.stdout, STDERR: self.stderr, RESIZE: self.tty, ERROR: True}
-        return frozenset(name for name, is_wanted in desired.items() if is_wanted)
+        requested = {STDIN: self.stdin, STDOUT: self.stdout, STDERR: self.stderr, RESIZE: self.tty, ERROR: True}
+        return frozenset(name for name, is_requested in requested.items() if is_requested)
 
 
 async def open_connection(request: web.Request, options: StreamOptions) -> Connection:
-    """Upgrade the request. Raises a Refusal while it can still be answered, and PeerGone afterwards."""
+    """Upgrade the request. Raises an HttpError before the upgrade, and PeerGone after it."""
     upgrade = requested_protocol(request)
     if upgrade == websocket_channels.UPGRADE:
         return await _over_websocket(request, options)
@@ -62,14 +65,14 @@ class WebSocketConnection(Channels):
 
 async def _over_websocket(request: web.Request, options: StreamOptions) -> WebSocketConnection:
     socket = await websocket_channels.shake_hands(request, _WEBSOCKET)
-    terminal = WebSocketConnection(socket, {name: _NUMBERS[name] for name in options.names})
+    connection = WebSocketConnection(socket, {name: _NUMBERS[name] for name in options.names})
     first = min(options.names & {STDOUT, STDERR, ERROR}, key=_NUMBERS.__getitem__)
-    await terminal.streams[first].announce()
-    return terminal
+    await connection.streams[first].announce()
+    return connection
 
 
 class SpdyConnection:
-    """A `Connection` whose streams are opened by the peer, one by one."""
+    """A `Connection` over SPDY. The peer opens the streams one by one."""
 
     def __init__(self, expected: frozenset[str], *, has_plain_status: bool) -> None:
         self._expected = expected
@@ -91,7 +94,7 @@ class SpdyConnection:
             self._is_complete.set()
 
     async def complete(self) -> None:
-        """Wait for every stream: the program's first byte must have somewhere to go."""
+        """Wait until all streams are open, because the program's first byte needs its stream."""
         try:
             await asyncio.wait_for(self._is_complete.wait(), _OPENING_SECONDS)
         except TimeoutError as error:
@@ -112,7 +115,7 @@ class SpdyConnection:
 async def _over_spdy(request: web.Request, options: StreamOptions) -> SpdyConnection:
     version = spdy_upgrade.version(request, _SPDY)
     expected = options.names - {RESIZE} if version == _WITHOUT_RESIZE else options.names
-    terminal = SpdyConnection(expected, has_plain_status=version != websocket_channels.V4)
-    terminal.session = spdy_upgrade.take_over(request, version, terminal.accept)
-    await terminal.complete()
-    return terminal
+    connection = SpdyConnection(expected, has_plain_status=version != websocket_channels.V4)
+    connection.session = spdy_upgrade.take_over(request, version, connection.accept)
+    await connection.complete()
+    return connection

@@ -1,4 +1,4 @@
-"""The last word on the error stream: how a command ended, as a Status object. kubectl's exit code is read from it."""
+"""Exit status of a command, as a Status object on the error stream. kubectl takes its exit code from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SUCCESS = {"metadata": {}, "status": "Success"}
 
 
 class ExitStatus(msgspec.Struct, frozen=True):
-    """An exit code; or, with a `fault`, the reason why there is none."""
+    """An exit code, or a `fault` if there is none."""
 
     code: int = 0
     fault: str = ""
@@ -20,7 +20,7 @@ class ExitStatus(msgspec.Struct, frozen=True):
         return not self.code and not self.fault
 
     def encode(self, *, plain: bool) -> bytes:
-        """For the error stream. Old protocols take plain text there, and none for success."""
+        """Encode for the error stream. Old protocols use plain text, which is empty for success."""
         if plain:
             return b"" if self.is_success else self._message.encode()
         return msgspec.json.encode(self._status)

@@ -1,4 +1,4 @@
-"""What the node tells about itself: its pods, and what they use. Pure."""
+"""Pages of the node: its pods and their usage. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pod_list(pods: list[Manifest]) -> Manifest:
 
 
 def summary(node: str, stats: NodeStats) -> Manifest:
-    """The kubelet's /stats/summary, without the fields for which nobody measures anything."""
+    """Return the kubelet's /stats/summary, without fields that are not measured."""
     return {
         "node": {"nodeName": node, "startTime": _time(stats.started), **_usage(stats.usage, stats.cores, stats.at)},
         "pods": [_pod(containers, stats.at) for containers in _by_pod(stats.containers).values()],
@@ -25,18 +25,18 @@ def summary(node: str, stats: NodeStats) -> Manifest:
 
 
 def resource_metrics(stats: NodeStats) -> str:
-    """The kubelet's /metrics/resource, from which metrics-server takes what `kubectl top` shows."""
+    """Return the kubelet's /metrics/resource, which metrics-server reads for `kubectl top`."""
     at = int(stats.at * 1000)
     pods = {
         _labels(containers[0], "namespace", "pod"): _sum(containers)
         for containers in _by_pod(stats.containers).values()
     }
-    boxes = {_labels(box, "container", "namespace", "pod"): box.usage for box in stats.containers}
-    starts = {_labels(box, "container", "namespace", "pod"): box.started for box in stats.containers}
+    usages = {_labels(container, "container", "namespace", "pod"): container.usage for container in stats.containers}
+    starts = {_labels(container, "container", "namespace", "pod"): container.started for container in stats.containers}
     families = [
         *_usage_families("node", {"": stats.usage}, at),
         *_usage_families("pod", pods, at),
-        *_usage_families("container", boxes, at),
+        *_usage_families("container", usages, at),
         _family("container_start_time_seconds", "gauge", (f"{labels} {start:f}" for labels, start in starts.items())),
         _family("resource_scrape_error", "gauge", [" 0"]),
     ]
@@ -45,15 +45,19 @@ def resource_metrics(stats: NodeStats) -> str:
 
 def _pod(containers: list[ContainerStats], at: float) -> Manifest:
     first = containers[0]
-    cores = [box.cores for box in containers if box.cores is not None]
+    cores = [container.cores for container in containers if container.cores is not None]
     return {
         "podRef": {"name": first.pod, "namespace": first.namespace, "uid": first.uid},
-        "startTime": _time(min(box.started for box in containers)),
+        "startTime": _time(min(container.started for container in containers)),
         "containers": [
-            {"name": box.container, "startTime": _time(box.started), **_usage(box.usage, box.cores, at)}
-            for box in containers
+            {
+                "name": container.container,
+                "startTime": _time(container.started),
+                **_usage(container.usage, container.cores, at),
+            }
+            for container in containers
         ],
-        # A sum without one of its parts would be a lie.
+        # Omit the sum if a part is unknown, because it would be too low.
         **_usage(_sum(containers), sum(cores) if len(cores) == len(containers) else None, at),
     }
 
@@ -79,20 +83,20 @@ def _family(name: str, kind: str, samples: Iterable[str]) -> str:
     return f"# TYPE {name} {kind}\n" + "".join(f"{name}{sample}\n" for sample in samples)
 
 
-def _labels(box: ContainerStats, *names: str) -> str:
-    """Names of Kubernetes need no quoting: none of them holds a quote, a backslash or a line end."""
-    return "{" + ",".join(f'{name}="{getattr(box, name)}"' for name in names) + "}"
+def _labels(container: ContainerStats, *names: str) -> str:
+    """Return the labels of a metric. Kubernetes names need no quoting: they have no quote, backslash or line end."""
+    return "{" + ",".join(f'{name}="{getattr(container, name)}"' for name in names) + "}"
 
 
 def _by_pod(containers: Iterable[ContainerStats]) -> dict[str, list[ContainerStats]]:
     pods: dict[str, list[ContainerStats]] = {}
-    for box in containers:
-        pods.setdefault(box.uid, []).append(box)
+    for container in containers:
+        pods.setdefault(container.uid, []).append(container)
     return pods
 
 
 def _sum(containers: Iterable[ContainerStats]) -> Usage:
-    usages = [box.usage for box in containers]
+    usages = [container.usage for container in containers]
     return Usage(cpu_seconds=sum(usage.cpu_seconds for usage in usages), memory=sum(usage.memory for usage in usages))
 
 

@@ -1,7 +1,7 @@
-"""port-forward: TCP connections of the user's machine, joined to ports in a pod.
+"""The route portForward: connects TCP connections of the user's machine to ports in a pod.
 
-Three forms arrive: SPDY on the bare connection, SPDY inside a WebSocket, and the older one with a pair of WebSocket
-channels for each port of the query. Each yields pairs of a data and an error stream.
+There are three protocols: SPDY on the bare connection, SPDY inside a WebSocket, and an older one with a pair of
+WebSocket channels for each port of the query. Each yields pairs of a data and an error stream.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class PortForwardHandler:
 
     async def _over_spdy(self, request: web.Request, pod: str) -> web.StreamResponse:
         version = spdy_upgrade.version(request, (_PROTOCOL,))
-        async with asyncio.TaskGroup() as lines:
-            stream_pairs = StreamPairs(self._backend, pod, lines)
+        async with asyncio.TaskGroup() as tasks:
+            stream_pairs = StreamPairs(self._backend, pod, tasks)
             session = spdy_upgrade.take_over(request, version, stream_pairs.accept)
             await self._until_lost(session)
             session.carrier.close()
@@ -62,16 +62,16 @@ class PortForwardHandler:
 
     async def _over_tunnel(self, request: web.Request, pod: str) -> web.StreamResponse:
         socket = await websocket_channels.shake_hands(request, (_TUNNELLED,))
-        async with asyncio.TaskGroup() as lines:
-            tunnel = Tunnel(socket, StreamPairs(self._backend, pod, lines).accept)
-            carrying = lines.create_task(tunnel.run())
+        async with asyncio.TaskGroup() as tasks:
+            tunnel = Tunnel(socket, StreamPairs(self._backend, pod, tasks).accept)
+            running = tasks.create_task(tunnel.run())
             await self._until_lost(tunnel.session)
             tunnel.close()
-            await carrying
+            await running
         return socket
 
     async def _until_lost(self, session: Session) -> None:
-        """Afterwards every line of this user ends: its streams are lost."""
+        """Wait until the session is lost or the server stops. Then all forwarded connections of this session end."""
         lost, stopping = asyncio.create_task(session.lost()), asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({lost, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -86,34 +86,34 @@ class PortForwardHandler:
         numbers = {
             f"{kind} {i}": 2 * i + part for i in range(len(ports)) for part, kind in enumerate(("data", "error"))
         }
-        user = Channels(socket, numbers)
+        channels = Channels(socket, numbers)
         try:
             for i, port in enumerate(ports):
                 for kind in ("data", "error"):
-                    await user.streams[f"{kind} {i}"].announce(struct.pack("<H", port))
-            async with asyncio.TaskGroup() as lines:
+                    await channels.streams[f"{kind} {i}"].announce(struct.pack("<H", port))
+            async with asyncio.TaskGroup() as tasks:
                 for i, port in enumerate(ports):
-                    data, error = user.streams[f"data {i}"], user.streams[f"error {i}"]
-                    lines.create_task(forward(self._backend, pod, port, data, error))
+                    data, error = channels.streams[f"data {i}"], channels.streams[f"error {i}"]
+                    tasks.create_task(forward(self._backend, pod, port, data, error))
         except PeerGone:
-            log.debug("the user left", extra={"path": request.path})
-        return await user.hang_up()
+            log.debug("port-forward: client disconnected", extra={"path": request.path})
+        return await channels.hang_up()
 
 
 class StreamPairs:
-    """Puts the two streams of each connection together, whichever comes first, and forwards them."""
+    """Pairs the two streams of each connection, which come in any order, and forwards them."""
 
-    def __init__(self, backend: Backend, pod: str, lines: asyncio.TaskGroup) -> None:
+    def __init__(self, backend: Backend, pod: str, tasks: asyncio.TaskGroup) -> None:
         self._backend = backend
         self._pod = pod
-        self._lines = lines
+        self._tasks = tasks
         self._half: dict[str, SpdyStream] = {}
 
     def accept(self, stream: SpdyStream) -> None:
         kind, port = stream.headers.get("streamtype", ""), stream.headers.get("port", "")
         if kind not in {"data", "error"} or not port.isdigit() or int(port) not in _PORTS:
             raise BadRequest("a stream needs the headers streamtype (data or error) and port")
-        # Old clients send no request id: they open the error stream, and next to it the data stream.
+        # Old clients send no request id: they open the error stream, and then the data stream with the next number.
         request = stream.headers.get("requestid") or str(stream.number - (2 if kind == "data" else 0))
         other = self._half.pop(request, None)
         if other is None:
@@ -122,21 +122,21 @@ class StreamPairs:
         if other.headers.get("streamtype") == kind:
             raise BadRequest(f"there are two {kind} streams for one connection")
         data, error = (stream, other) if kind == "data" else (other, stream)
-        self._lines.create_task(forward(self._backend, self._pod, int(port), data, error))
+        self._tasks.create_task(forward(self._backend, self._pod, int(port), data, error))
 
 
 async def forward(backend: Backend, pod: str, port: int, data: Stream, error: Stream) -> None:
-    """One TCP connection, from dialling to its end. Never raises what concerns only this connection.
+    """Forward one TCP connection, from its start to its end. Never raises errors of this connection.
 
-    A word on the error stream makes kubectl print it and end all its connections, as with any node; so there is one
-    where no connection came to be, and none where one broke off.
+    kubectl prints a message on the error stream and then closes all of its connections, as with any kubelet. So only a
+    failed connect sends a message; a connection that breaks later does not.
     """
     try:
         connection = await backend.dial(pod, port)
     except (ProviderError, ConnectionError) as why:
-        await _tell(error, f"error forwarding port {port} to pod {pod}: {why}")
+        await _send_error(error, f"error forwarding port {port} to pod {pod}: {why}")
     else:
-        await _carry(connection, data, port)
+        await _relay_logged(connection, data, port)
     finally:
         data.finish()
         error.finish()
@@ -144,17 +144,17 @@ async def forward(backend: Backend, pod: str, port: int, data: Stream, error: St
         error.discard()
 
 
-async def _carry(connection: PortConnection, data: Stream, port: int) -> None:
+async def _relay_logged(connection: PortConnection, data: Stream, port: int) -> None:
     try:
         await _relay(connection, data)
     except (ProviderError, ConnectionError, PeerGone) as why:
-        log.info("a forwarded connection ended", extra={"port": port, "why": str(why)})
+        log.info("forwarded connection ended", extra={"port": port, "why": str(why)})
     finally:
         await connection.close()
 
 
 async def _relay(connection: PortConnection, data: Stream) -> None:
-    """Until the pod's side has said all, or the user has left. The user's side may also just end, before that."""
+    """Copy both ways until the pod closes its side or the client disconnects. The client may close its side first."""
     down, up = asyncio.create_task(_receive(connection, data)), asyncio.create_task(_send(connection, data))
     try:
         await asyncio.wait({down, up}, return_when=asyncio.FIRST_COMPLETED)
@@ -178,15 +178,15 @@ async def _send(connection: PortConnection, data: Stream) -> None:
             await connection.write(piece)
         await connection.write_eof()
     except (ProviderError, ConnectionError) as error:
-        log.debug("the pod takes no more", extra={"why": str(error)})
+        log.debug("pod closed its side of a forwarded connection", extra={"why": str(error)})
         data.discard()
 
 
-async def _tell(error: Stream, text: str) -> None:
+async def _send_error(error: Stream, text: str) -> None:
     try:
         await error.write(text.encode())
     except PeerGone:
-        log.debug("nobody is left to be told", extra={"text": text})
+        log.debug("port-forward error not sent, client disconnected", extra={"text": text})
 
 
 def _ports(request: web.Request) -> list[int]:

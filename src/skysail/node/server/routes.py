@@ -1,4 +1,4 @@
-"""The routes, and the gate before them: nobody passes who is not known and allowed."""
+"""Routes of the node's server. Each request is authenticated and authorized first."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _STOP_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-OnPlace = Callable[[web.Request, PodRef], Awaitable[web.StreamResponse]]
+PodHandler = Callable[[web.Request, PodRef], Awaitable[web.StreamResponse]]
 
 
 class AccessGate(msgspec.Struct, frozen=True):
-    """Who may pass. The same for every route, also for those that do not exist."""
+    """Authentication and authorization, for every route, including routes that do not exist."""
 
-    callers: Authenticator
-    rights: Authorizer
+    authenticator: Authenticator
+    authorizer: Authorizer
 
     async def check(self, request: web.Request) -> None:
-        user_info = await self.callers.identify(request)
-        await self.rights.check(user_info, request.method, request.path)
+        user_info = await self.authenticator.identify(request)
+        await self.authorizer.check(user_info, request.method, request.path)
 
 
 class KubeletApi:
-    """One node's API. `metrics` is this process's own page; `clock` tells seconds since 1970."""
+    """The API of one node. `metrics` returns this process's own metrics; `clock` returns seconds since 1970."""
 
     def __init__(
         self, node: str, backend: Backend, gate: AccessGate, *, metrics: Callable[[], bytes], clock: Callable[[], float]
@@ -63,15 +63,15 @@ class KubeletApi:
         exec_attach_handler = ExecAttachHandler(self._backend, self._stopping)
         port_forward_handler = PortForwardHandler(self._backend, self._stopping)
         logs = ContainerLogs(self._backend, self._stopping, self._clock)
-        app = web.Application(middlewares=[tolerate_disconnects, self._pass])
+        app = web.Application(middlewares=[tolerate_disconnects, self._check])
         app.on_shutdown.append(self._stop)
         for method in ("GET", "POST"):
             for with_uid in ("", "/{uid}"):
                 pod = f"/{{namespace}}/{{pod}}{with_uid}"
-                app.router.add_route(method, f"/exec{pod}/{{container}}", _on_place(exec_attach_handler.exec))
-                app.router.add_route(method, f"/attach{pod}/{{container}}", _on_place(exec_attach_handler.attach))
-                app.router.add_route(method, f"/portForward{pod}", _on_place(port_forward_handler.serve))
-        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", _on_place(logs.serve))
+                app.router.add_route(method, f"/exec{pod}/{{container}}", _for_pod(exec_attach_handler.exec))
+                app.router.add_route(method, f"/attach{pod}/{{container}}", _for_pod(exec_attach_handler.attach))
+                app.router.add_route(method, f"/portForward{pod}", _for_pod(port_forward_handler.serve))
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", _for_pod(logs.serve))
         for path, page in self._pages.items():
             app.router.add_get(path, page)
             app.router.add_get(f"{path}/", page)
@@ -89,14 +89,14 @@ class KubeletApi:
         }
 
     @web.middleware
-    async def _pass(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Text, not JSON: the API server hands the bodies of logs on as they are."""
+    async def _check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Check access, and turn errors into responses: text, not JSON, because the API server forwards log bodies."""
         try:
             await self._gate.check(request)
             return await handler(request)
         except (HttpError, PeerGone, ProviderError, KubeError) as error:
             status, text = answer(error)
-            log.info("request refused", extra={"path": request.path, "status": status, "why": str(error)})
+            log.info("request failed", extra={"path": request.path, "status": status, "why": str(error)})
             return web.Response(status=status, text=text)
 
     async def _stop(self, _: web.Application) -> None:
@@ -123,7 +123,7 @@ class KubeletApi:
 
 
 def answer(error: Exception) -> tuple[int, str]:
-    """The status and text that an error means to the caller."""
+    """Return the status and text of the response for an error."""
     match error:
         case HttpError():
             return error.status, str(error)
@@ -132,19 +132,19 @@ def answer(error: Exception) -> tuple[int, str]:
         case Unsupported():
             return 501, str(error)
         case KubeError():
-            return 500, "the node could not ask the API server about you; try again"
+            return 500, "the node could not authenticate you at the API server; try again"
     return 500, str(error)
 
 
 async def serve(api: KubeletApi, listener: socket, context: ssl.SSLContext) -> web.AppRunner:
-    """Listen. The runner's `cleanup` tells every user that the node stops, and ends it."""
+    """Start the server. The runner's `cleanup` sends each user a final status, and stops the server."""
     runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=_STOP_SECONDS)
     await runner.setup()
     await web.SockSite(runner, listener, ssl_context=context).start()
     return runner
 
 
-def _on_place(handler: OnPlace) -> Handler:
+def _for_pod(handler: PodHandler) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         return await handler(request, PodRef(**request.match_info))
 

@@ -1,8 +1,8 @@
-"""What a peer has sent and nobody has taken yet: in memory first, then on disk.
+"""Buffer of unread bytes of a peer: in memory first, then on disk.
 
-A program may not read its input for minutes. Were the connection not read meanwhile, its pings would stay unanswered
-and kubectl would give up after a minute; so what arrives is kept. Files are small and local, hence read and written in
-the event loop.
+A program may not read its input for minutes. If the connection were not read meanwhile, its pings would stay unanswered
+and kubectl would give up after a minute; so arriving bytes are buffered. Files are small and local, so they are read
+and written in the event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IN_MEMORY = 4 * 2**20
 
 
 class SpillBuffer:
-    """Filled by a connection, read by one task. `counted` hears by how many bytes it has grown or shrunk."""
+    """Buffer that a connection fills and one task reads. `counted` is called with each change of its size."""
 
     def __init__(self, counted: Callable[[int], None], *, in_memory: int = _IN_MEMORY) -> None:
         self._counted = counted
@@ -28,14 +28,14 @@ class SpillBuffer:
         self._pieces: deque[bytes] = deque()
         self._in_memory = 0
         self._disk: _Disk | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._has_ended = False
         self._is_lost = False
 
     def put(self, data: bytes) -> None:
         if self._has_ended or not data:
             return
-        # What is on disk is younger than what is in memory: as long as there is some, the disk is the end of the line.
+        # Bytes on disk are newer than bytes in memory: while there are some, new bytes go to disk as well.
         if self._disk is None and self._in_memory + len(data) <= self._limit:
             self._pieces.append(data)
             self._in_memory += len(data)
@@ -43,34 +43,34 @@ class SpillBuffer:
             self._disk = self._disk or _Disk()
             self._disk.put(data)
         self._counted(len(data))
-        self._news.set()
+        self._changed.set()
 
     def end(self) -> None:
-        """The peer has said all that it will say."""
+        """Mark the end: the peer sends no more bytes."""
         self._has_ended = True
-        self._news.set()
+        self._changed.set()
 
     def lose(self) -> None:
-        """The peer is gone, or nobody wants its bytes any more: what waits is thrown away."""
+        """Drop all bytes: the peer has disconnected, or its bytes are not needed any more."""
         self._has_ended = self._is_lost = True
-        waiting = self._in_memory + (self._disk.size if self._disk else 0)
+        unread = self._in_memory + (self._disk.size if self._disk else 0)
         self._pieces.clear()
         self._in_memory = 0
         self._close_disk()
-        if waiting:
-            self._counted(-waiting)
-        self._news.set()
+        if unread:
+            self._counted(-unread)
+        self._changed.set()
 
     async def read(self) -> bytes:
-        """The next bytes; none at the end. Raises PeerGone where there will be no proper end."""
+        """Return the next bytes; empty at the end. Raises PeerGone if the peer disconnected before the end."""
         while True:
             if self._is_lost:
-                raise PeerGone("the peer has gone")
+                raise PeerGone("the peer has disconnected")
             data = self._take()
             if data or self._has_ended:
                 return data
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     def _take(self) -> bytes:
         if self._pieces:
@@ -92,7 +92,7 @@ class SpillBuffer:
 
 
 class _Disk:
-    """A nameless file, written at its end and read from its beginning."""
+    """An unnamed file: bytes are appended, and read from the beginning."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (its owner closes it)

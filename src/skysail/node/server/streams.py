@@ -1,6 +1,6 @@
-"""Streams by name: how exec, attach and port-forward see a user, whichever protocol carries them.
+"""Streams by name: the view of exec, attach and port-forward on a client, for any protocol.
 
-SPDY has real streams; over WebSockets a stream is a numbered channel. Both are these two Protocols.
+SPDY has real streams; in a WebSocket, a stream is a numbered channel. Both implement these two Protocols.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ STDIN, STDOUT, STDERR, ERROR, RESIZE = "stdin", "stdout", "stderr", "error", "re
 
 class Stream(Protocol):
     async def read(self) -> bytes:
-        """The next bytes; none when the peer has said all. Raises PeerGone where it left before that."""
+        """Return the next bytes; empty at the end. Raises PeerGone if the peer disconnected before the end."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Waits while the peer does not read. Raises PeerGone."""
+        """Write bytes; waits while the peer does not read. Raises PeerGone."""
         ...
 
     def finish(self) -> None:
-        """Nothing more will be written. May be called twice, and after the peer has gone."""
+        """End the writing side. Idempotent, even after the peer has disconnected."""
         ...
 
     def discard(self) -> None:
-        """Nothing more will be read: what waits is thrown away."""
+        """Drop unread bytes and ignore further ones."""
         ...
 
 
 class Connection(Protocol):
-    """One user who runs one command, or is attached to one container."""
+    """Connection of one client that runs one command, or is attached to one container."""
 
     @property
     def streams(self) -> Mapping[str, Stream]: ...
 
     @property
     def has_plain_status(self) -> bool:
-        """Whether the error stream carries text, as in old protocols, and not a Status object."""
+        """Return whether the error stream carries plain text, as in old protocols, instead of a Status object."""
         ...
 
     async def gone(self) -> None:
-        """Returns when the peer has left."""
+        """Wait until the peer has disconnected."""
         ...
 
     async def hang_up(self) -> web.StreamResponse:
-        """Finish every stream and let the peer close first: closing on unread input would cut off our last bytes."""
+        """End all streams and let the peer close first: to close with unread input would lose our last bytes."""
         ...
 
 
 def negotiate(request: web.Request, header: str, ours: Iterable[str]) -> str | None:
-    """The first of the peer's protocols that is ours. It may send several headers, and lists in each."""
+    """Return the first of the peer's protocols that we support. The peer may send several headers with lists."""
     ours = frozenset(ours)
     offers = (offer.strip() for value in request.headers.getall(header, []) for offer in value.split(","))
     return next((offer for offer in offers if offer in ours), None)

@@ -1,7 +1,7 @@
-"""The TLS of the node's servers: their own certificate, and whose certificates they believe. Both change in use.
+"""TLS of the node's servers: their certificate and their client CAs. Both are reloaded without a restart.
 
-OpenSSL can add an authority to a context, but never take one away. So each change makes a new context, and every
-handshake begins at a front that hands over to the newest one; connections that are there go on.
+OpenSSL can add an authority to a context, but cannot remove one. So each change creates a new context. A permanent
+front context begins every handshake and switches to the newest context; existing connections continue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from skysail.kube.certificates import KeyPair
 from skysail.kube.client.client import Client
 from skysail.kube.client.kubeconfig import load_certificate
 
-# Where every API server tells other servers whom it believes.
+# The ConfigMap in which every API server publishes its client CAs.
 _NAMESPACE, _NAME = "kube-system", "extension-apiserver-authentication"
 READER = (_NAMESPACE, f"{_NAME}-reader")
 _CALLERS, _FRONT_PROXY = "client-ca-file", "requestheader-client-ca-file"
@@ -37,7 +37,7 @@ class _Authentication(Object, frozen=True, gc=False):
 
 
 class ReloadingContext:
-    """A context for a server that lasts, in front of ones that are replaced. Nobody gets in before the first."""
+    """A permanent front context, which delegates to replaceable ones. Before the first `use`, handshakes fail."""
 
     def __init__(self, verify: ssl.VerifyMode) -> None:
         self._verify = verify
@@ -47,14 +47,17 @@ class ReloadingContext:
         self.context.sni_callback = self._hand_over
 
     def use(self, own: KeyPair, authority: str) -> None:
-        """From now on. Raises ssl.SSLError where one of them cannot be read; then all stays as it was."""
+        """Use this certificate and authority for new connections.
+
+        Raises ssl.SSLError if one of them is invalid; the old ones stay in use then.
+        """
         if (own, authority) == self._used:
             return
         self._newest = context(own, authority, self._verify)
         self._used = (own, authority)
 
     def _hand_over(self, connection: ssl.SSLObject, _name: str | None, _front: ssl.SSLContext) -> int | None:
-        """Called in every handshake, also where the caller names no server."""
+        """Switch to the newest context. OpenSSL calls this in every handshake, even without a server name."""
         if self._newest is None:
             return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
         connection.context = self._newest
@@ -62,10 +65,10 @@ class ReloadingContext:
 
 
 class ServingCertificate:
-    """Both servers of a node. `read` gives the pair that should be in use now; it is asked from time to time.
+    """TLS contexts of both servers of a node. `read` returns the current key pair; it is called at intervals.
 
-    `callers` asks for a certificate and does not require one: who has none may have a token. `front_proxy` lets nobody
-    in but the API server's own proxy.
+    `callers` requests a client certificate but does not require one, because a caller may have a token instead.
+    `front_proxy` admits only the API server's proxy.
     """
 
     def __init__(self, client: Client, read: Callable[[], KeyPair], rng: random.Random) -> None:
@@ -83,7 +86,7 @@ class ServingCertificate:
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Keep the contexts current until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             reflector = Reflector(self._client, self._maps, namespace=_NAMESPACE, rng=self._rng)
             tasks.create_task(reflector.run())
@@ -105,25 +108,25 @@ class ServingCertificate:
             self.callers.use(own, data.get(_CALLERS, ""))
             self.front_proxy.use(own, data.get(_FRONT_PROXY, ""))
         except (OSError, ValueError) as error:
-            log.warning("certificates not renewed", extra={"why": str(error)})
+            log.warning("serving certificate not reloaded, retried", extra={"why": str(error)})
             return False
         self.ready.set()
         return True
 
 
 def context(own: KeyPair, authority: str, verify: ssl.VerifyMode) -> ssl.SSLContext:
-    """A false certificate ends the handshake. Without an authority every certificate is false."""
-    made = _bare(verify)
-    load_certificate(made, own.certificate, own.key)
+    """Return a server context. An invalid client certificate fails the handshake; without an authority, all are."""
+    created = _bare(verify)
+    load_certificate(created, own.certificate, own.key)
     if authority:
-        made.load_verify_locations(cadata=authority)
-    return made
+        created.load_verify_locations(cadata=authority)
+    return created
 
 
 def _bare(verify: ssl.VerifyMode) -> ssl.SSLContext:
     bare = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # A resumed session would bring back a caller whose authority is no longer believed. Before 1.3 the server's own
-    # cache resumes them, also without tickets, and it is the front's, which outlives every authority.
+    # Forbid session resumption: it would admit a caller whose authority is no longer trusted. Before TLS 1.3 the
+    # server's cache resumes sessions even without tickets, and that cache belongs to the permanent front context.
     bare.minimum_version = ssl.TLSVersion.TLSv1_3
     bare.num_tickets = 0
     bare.set_alpn_protocols(["http/1.1"])

@@ -1,7 +1,7 @@
-"""Streams as channels of a WebSocket: the first byte of each message says which.
+"""Streams as channels of a WebSocket: the first byte of each message is the number of the channel.
 
-v5 has, beyond v4, a message with which the client closes a channel: without it, standard input has no end. In the
-base64 form, messages are text: a digit, then base64.
+v5 adds a message with which the client closes a channel; before v5, standard input has no end. In the base64 variant,
+messages are text: a digit, then base64.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_MESSAGE_BYTES = 64 * 2**20
 
 
 async def shake_hands(request: web.Request, ours: tuple[str, ...]) -> web.WebSocketResponse:
-    """Open the WebSocket. Raises Forbidden where no protocol is in common."""
+    """Open the WebSocket. Raises Forbidden if there is no common protocol."""
     if negotiate(request, "Sec-WebSocket-Protocol", ours) is None:
         raise Forbidden(f"unable to upgrade: this node speaks {', '.join(ours)}")
     socket = web.WebSocketResponse(protocols=ours, max_msg_size=_MAX_MESSAGE_BYTES, compress=False)
@@ -49,18 +49,18 @@ class Channel:
             await self._channels.send(self._number, data[start : start + PIECE])
 
     async def announce(self, data: bytes = b"") -> None:
-        """A message that may be empty: the kubelet opens with one, and clients wait for it."""
+        """Send a message even if it is empty: the kubelet sends one first, and clients wait for it."""
         await self._channels.send(self._number, data)
 
     def finish(self) -> None:
-        """A channel has no end of its own: the socket's is the end of all."""
+        """Do nothing: a channel has no end of its own, only the socket has."""
 
     def discard(self) -> None:
         self.inbox.lose()
 
 
 class Channels:
-    """All channels of one socket, by name. Reads from the moment it is made, so pings are always answered."""
+    """All channels of one socket, by name. Reads from the start, so that pings are always answered."""
 
     def __init__(self, socket: web.WebSocketResponse, numbers: Mapping[str, int]) -> None:
         self._socket = socket
@@ -92,7 +92,7 @@ class Channels:
         await asyncio.wait({self._reader})
         for stream in self.streams.values():
             stream.discard()
-        # Sends code 1000 and waits for the peer's close; without that, kubectl tells of an abnormal closure.
+        # Sends code 1000 and waits for the peer's close; without it, kubectl reports an abnormal closure.
         await self._socket.close()
         return self._socket
 
@@ -115,7 +115,7 @@ class Channels:
             self._by_number[number].inbox.put(data)
 
     def _parse(self, message: WSMessage) -> tuple[int, bytes]:
-        """Its channel and content; channel -1 for what makes no sense, which is skipped as the kubelet does."""
+        """Return channel and content. Returns channel -1 for an invalid message, which is skipped as in the kubelet."""
         if message.type is WSMsgType.BINARY and message.data and not self._is_base64:
             return message.data[0], message.data[1:]
         if message.type is WSMsgType.TEXT and self._is_base64 and message.data[:1].isdigit():

@@ -1,4 +1,4 @@
-"""What a pod asks of a cloud beyond what its containers say. Pure."""
+"""Requirements of a pod on its cloud, besides the container configs: GPUs, lifetime, grace period. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 _DEFAULT_GRACE = 30
 _MAX_GPUS = 1024
 _CLOUDS = ("modal-operator.io/", "runpod.io/")
-# Where to run is said by the node that it was bound to.
+# Annotations that choose the cloud have no effect here, because the pod is already bound to a node.
 _SUPPORTED = {
     Annotation.MODAL_GPU,
     Annotation.MODAL_GPU_TYPE,
@@ -44,7 +44,10 @@ def requirements(pod: Pod) -> CloudRequirements:
 
 
 def work_key(pod: Pod) -> str:
-    """One index of an Indexed Job is done by one pod at a time; other pods of a controller stand for themselves."""
+    """Return the key of work that only one pod may do at a time: one index of an Indexed Job.
+
+    Returns an empty string for other pods.
+    """
     owner = _job(pod)
     index = (pod.metadata.annotations or {}).get(_INDEX)
     return f"{owner.uid}/{index}" if owner and index is not None else ""
@@ -56,43 +59,43 @@ def _job(pod: Pod) -> OwnerReference | None:
 
 
 def unsupported(pod: Pod) -> UnsupportedFields:
-    """What is asked by annotation and cannot be understood, or not be had. What would cost more is refused."""
+    """Return annotations that are invalid or not supported. Rejects those whose neglect could cost more money."""
     annotations = pod.metadata.annotations or {}
-    refused = [*_unclear_gpus(pod), *_unclear_timeout(pod)]
+    rejected = [*_invalid_gpus(pod), *_invalid_timeout(pod)]
     if Annotation.RUNPOD_MAX_PRICE in annotations:
-        refused.append(
-            _annotation_message(Annotation.RUNPOD_MAX_PRICE, "prices are not compared; drop it to run at any price.")
+        rejected.append(
+            _annotation_message(Annotation.RUNPOD_MAX_PRICE, "prices are not compared; remove it to run at any price.")
         )
-    unheeded = sorted(name for name in annotations if name.startswith(_CLOUDS) and name not in _SUPPORTED)
-    left_out = (
-        [_annotation_message(", ".join(unheeded), "this node does not heed them; the pod's own fields hold.")]
-        if unheeded
+    ignored = sorted(name for name in annotations if name.startswith(_CLOUDS) and name not in _SUPPORTED)
+    messages = (
+        [_annotation_message(", ".join(ignored), "this node ignores them; the pod's own fields apply.")]
+        if ignored
         else []
     )
-    return UnsupportedFields(tuple(refused), tuple(left_out))
+    return UnsupportedFields(tuple(rejected), tuple(messages))
 
 
-def _unclear_gpus(pod: Pod) -> Iterator[str]:
-    asked, limit = _annotation(pod, Annotation.MODAL_GPU), _limit(pod)
-    kind, colon, number = asked.partition(":")
-    if asked and not (kind and (not colon or (_is_count(number) and int(number) <= _MAX_GPUS))):
+def _invalid_gpus(pod: Pod) -> Iterator[str]:
+    text, limit = _annotation(pod, Annotation.MODAL_GPU), _limit(pod)
+    kind, colon, number = text.partition(":")
+    if text and not (kind and (not colon or (_is_count(number) and int(number) <= _MAX_GPUS))):
         yield _annotation_message(
-            Annotation.MODAL_GPU, f"`{asked}` is no type with a number of GPUs, such as `H100:2`."
+            Annotation.MODAL_GPU, f"`{text}` is not a type with a number of GPUs, such as `H100:2`."
         )
     elif colon and limit and int(number) != limit:
         yield _annotation_message(
-            Annotation.MODAL_GPU, f"`{asked}` contradicts the containers' limits of {limit}: make them equal."
+            Annotation.MODAL_GPU, f"`{text}` contradicts the containers' limits of {limit}: make them equal."
         )
 
 
-def _unclear_timeout(pod: Pod) -> Iterator[str]:
-    asked = _annotation(pod, Annotation.MODAL_TIMEOUT)
-    if asked and not _is_count(asked):
-        yield _annotation_message(Annotation.MODAL_TIMEOUT, f"`{asked}` is no number of seconds.")
+def _invalid_timeout(pod: Pod) -> Iterator[str]:
+    text = _annotation(pod, Annotation.MODAL_TIMEOUT)
+    if text and not _is_count(text):
+        yield _annotation_message(Annotation.MODAL_TIMEOUT, f"`{text}` is not a number of seconds.")
 
 
-def _annotation_message(name: str, what: str) -> str:
-    return f"metadata.annotations[{name}]: {what}"
+def _annotation_message(name: str, problem: str) -> str:
+    return f"metadata.annotations[{name}]: {problem}"
 
 
 def _seconds(pod: Pod) -> float | None:

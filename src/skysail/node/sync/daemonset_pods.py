@@ -1,8 +1,8 @@
-"""Pods of DaemonSets on a node that is no machine: shown as running, and not run. Pure.
+"""DaemonSet pods on a virtual node: shown as running, but not run. Pure.
 
-Agents that tolerate every taint (networks, log shippers, monitors) are sent to every node, also to one that stands
-for a cloud, where there is nothing for them to look after. Left pending they would hold up their rollout for ever;
-failed they would be made again for ever. So they are shown as running, with a mark, and cost nothing.
+Agents that tolerate every taint (network plugins, log shippers, monitors) are also scheduled to a node that stands for
+a cloud, where they have no machine to serve. A pending pod would block the DaemonSet's rollout, and a failed pod would
+be recreated without end. So such pods are shown as running, with an annotation, and cost nothing.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ def is_placeholder(pod: Pod, node_info: NodeInfo) -> bool:
     )
 
 
-def has_placeholder_mark(pod: Pod) -> bool:
+def has_placeholder_annotation(pod: Pod) -> bool:
     return (pod.metadata.annotations or {}).items() >= PLACEHOLDER_ANNOTATION.items()
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    """Mark it, show it, and let it go when it is deleted. It has no address: nothing would answer there."""
+    """Annotate the pod, show it as running, and delete it on request. It gets no address, because no server runs."""
     pod = snapshot.pod
     if pod.is_finished or pod.metadata.is_deleting:
         return Plan(steps=final_steps(snapshot))
-    if not has_placeholder_mark(pod):
+    if not has_placeholder_annotation(pod):
         return Plan(steps=(Annotate(PLACEHOLDER_ANNOTATION),))
     bare = msgspec.structs.replace(snapshot, runs={}, address="", unsupported=UnsupportedFields(), waiting={})
     return Plan(status=status.build(bare, _histories(pod, snapshot.now)))
 
 
 def _histories(pod: Pod, now: float) -> dict[str, RunHistory]:
-    """As if every init container had done its work, and every other one ran since the pod came here."""
+    """Return histories as if each init container had completed and the others ran since the pod's start."""
     began = seconds(pod.status.start_time) if pod.status.start_time else now
     running = RunHistory(number=0, state=Running(began))
     done = RunHistory(number=0, state=Ended(code=0, reason="Completed", started=began, ended=began))

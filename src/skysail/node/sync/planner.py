@@ -1,7 +1,8 @@
-"""What a kubelet decides: from a snapshot of one pod to the next steps, the status to show, and when to look again.
+"""Planner of the kubelet: computes the next steps, the status, and the requeue delay from a snapshot of one pod. Pure.
 
-Pure. Init containers come in order, sidecars stay, the others run side by side; who ended runs again as the pod's
-restart policy says; a pod that is deleted, late or done is ended, and only the end of every run makes its status final.
+Init containers run in order, sidecars keep running, and the other containers run in parallel. Ended containers restart
+by the pod's restart policy. A pod that is deleted, past its deadline or complete is stopped. Its status becomes final
+only when all of its runs have ended.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _DEFAULT_GRACE = 30.0
 
 
 class CreateSandbox(msgspec.Struct, frozen=True, tag=True):
-    """Make the place."""
+    """Create the pod sandbox."""
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
@@ -37,15 +38,15 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 class RemoveSandbox(msgspec.Struct, frozen=True, tag=True):
-    """Take the place away. No run is left in it."""
+    """Remove the pod sandbox. All of its runs have ended."""
 
 
 class DeletePod(msgspec.Struct, frozen=True, tag=True):
-    """Let the API server forget this very pod: without grace, and by its UID. After the last status is written."""
+    """Delete the pod at the API server, without grace and by its UID, after the last status is written."""
 
 
 class Annotate(msgspec.Struct, frozen=True, tag=True):
-    """Annotate the pod, so that everybody sees what the node does with it."""
+    """Annotate the pod, so that users see how the node treats it."""
 
     annotations: Mapping[str, str]
 
@@ -54,7 +55,7 @@ Step = CreateSandbox | Start | Stop | RemoveSandbox | DeletePod | Annotate
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """`steps` in their order; `status` is None where the one that was written is final."""
+    """Result of the planner: ordered steps, and the status. `status` is None if the written status is final."""
 
     steps: tuple[Step, ...] = ()
     status: dict[str, Any] | None = None
@@ -62,17 +63,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_moving(self) -> bool:
-        """Whether the status will change again at once, so that writing it now would be waste."""
+        """Return whether the status will change again at once, so that a write now would be wasted."""
         return any(isinstance(step, (CreateSandbox, Start)) for step in self.steps)
 
     @property
     def is_final(self) -> bool:
-        """Whether the status is the last word, and nobody could write it later."""
+        """Return whether this is the last chance to write the status."""
         return any(isinstance(step, (RemoveSandbox, DeletePod)) for step in self.steps)
 
 
 class PodTermination(msgspec.Struct, frozen=True):
-    """The pod has to end: how long its runs have for that, and what is said of it."""
+    """The pod must end: grace period of its runs, and the final status."""
 
     grace: float
     why: str
@@ -82,30 +83,31 @@ class PodTermination(msgspec.Struct, frozen=True):
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    known = histories(snapshot)
+    by_container = histories(snapshot)
     if snapshot.pod.is_finished:
-        return _after_the_end(snapshot)
-    pod_termination = _ending(snapshot, known)
+        return _plan_finished(snapshot)
+    pod_termination = _termination(snapshot, by_container)
     if pod_termination is not None:
-        return _end(snapshot, known, pod_termination)
-    steps, moments = _run_pod(snapshot, known)
+        return _end(snapshot, by_container, pod_termination)
+    steps, moments = _run_pod(snapshot, by_container)
     limit = snapshot.pod.spec.active_deadline_seconds
     if limit is not None:
         moments.append(snapshot.now + limit - snapshot.active_seconds)
-    # A moment that is past and brought no step waits for an event, not for the clock.
-    ahead = [moment - snapshot.now for moment in moments if moment > snapshot.now]
-    status = pod_status.build(snapshot, known)
-    return Plan(steps=(*_orphan_runs(snapshot, known), *steps), status=status, requeue_after=min(ahead, default=None))
+    # A past moment that brought no step waits for an event, not for the clock.
+    delays = [moment - snapshot.now for moment in moments if moment > snapshot.now]
+    status = pod_status.build(snapshot, by_container)
+    steps = [*_obsolete_runs(snapshot, by_container), *steps]
+    return Plan(steps=tuple(steps), status=status, requeue_after=min(delays, default=None))
 
 
-def _after_the_end(snapshot: Snapshot) -> Plan:
-    """The last word is written. What is left over goes, whoever wrote it."""
+def _plan_finished(snapshot: Snapshot) -> Plan:
+    """Stop and remove the rest of a pod whose final status is written, even if another writer wrote it."""
     if live := _live(snapshot):
-        return Plan(steps=tuple(_stops(snapshot, live, _grace(snapshot.pod), "The pod is over.")))
+        return Plan(steps=tuple(_stops(snapshot, live, _grace(snapshot.pod), "The pod is finished.")))
     return Plan(steps=final_steps(snapshot))
 
 
-def _ending(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> PodTermination | None:
+def _termination(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> PodTermination | None:
     pod = snapshot.pod
     outcome = _outcome(pod, histories)
     if _is_late(snapshot, histories):
@@ -115,31 +117,31 @@ def _ending(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> PodTermi
     if evicted is not None:
         return PodTermination(0.0, evicted.message, EVICTED, evicted.message, "Failed")
     if pod.metadata.is_deleting:
-        phase = outcome or ("Succeeded" if _all_went_well(pod, histories) else "Failed")
-        return PodTermination(_grace(pod), "The pod is deleted.", phase=phase)
+        phase = outcome or ("Succeeded" if _all_succeeded(pod, histories) else "Failed")
+        return PodTermination(_grace(pod), "The pod is being deleted.", phase=phase)
     if outcome:
-        return _decided(pod, histories, outcome)
+        return _completion(pod, histories, outcome)
     if snapshot.lost_runs and pod.spec.restart_policy == "Never":
-        message = "The node lost the pod's place, with all that was done there, and nothing in this pod may run twice."
+        message = "The node lost the pod's sandbox and its files, and restartPolicy Never forbids another run."
         return PodTermination(_grace(pod), message, LOST, message, "Failed")
     return None
 
 
-def _decided(pod: Pod, histories: Mapping[str, RunHistory], outcome: str) -> PodTermination:
+def _completion(pod: Pod, histories: Mapping[str, RunHistory], outcome: str) -> PodTermination:
     lost = _lost(histories) if outcome == "Failed" else None
     if lost is not None:
         return PodTermination(_grace(pod), lost.message, LOST, lost.message, outcome)
-    return PodTermination(_grace(pod), "The pod's work is over.", phase=outcome)
+    return PodTermination(_grace(pod), "The pod is complete.", phase=outcome)
 
 
 def _lost(histories: Mapping[str, RunHistory]) -> Ended | None:
-    """The end of a run that the node lost, where no other run ended badly: the programs did nothing wrong."""
-    bad = [past.ended for past in histories.values() if past.ended is not None and past.ended.code]
-    return bad[0] if bad and all(end.reason == LOST for end in bad) else None
+    """Return the end of a run that the node lost. Returns None if another run failed by itself."""
+    failed = [past.ended for past in histories.values() if past.ended is not None and past.ended.code]
+    return failed[0] if failed and all(end.reason == LOST for end in failed) else None
 
 
 def _end(snapshot: Snapshot, histories: Mapping[str, RunHistory], pod_termination: PodTermination) -> Plan:
-    """Stop the runs, sidecars last and in reverse; then, with nothing left, say how it ended and let go."""
+    """Stop the runs, sidecars last and in reverse order. When all have ended, set the final status and clean up."""
     if live := _live(snapshot):
         first = _first_to_end(snapshot.pod, live)
         status = pod_status.build(snapshot, histories)
@@ -151,27 +153,27 @@ def _end(snapshot: Snapshot, histories: Mapping[str, RunHistory], pod_terminatio
 def final_steps(snapshot: Snapshot) -> tuple[Step, ...]:
     steps: list[Step] = [RemoveSandbox()] if snapshot.address is not None else []
     metadata = snapshot.pod.metadata
-    # With a grace of 0 the API server waits for finalizers only: there is nothing left to ask of it.
+    # With a grace period of 0 the API server waits for finalizers only, so a second delete has no effect.
     if metadata.is_deleting and metadata.deletion_grace_period_seconds != 0:
         steps.append(DeletePod())
     return tuple(steps)
 
 
 def _run_pod(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> tuple[list[Step], list[float]]:
-    """The steps of a pod that shall run, and the moments at which time alone brings the next one."""
+    """Return the steps of a pod that should run, and the moments at which the clock alone causes the next step."""
     if snapshot.unsupported.rejected:
         return [], []
     if snapshot.address is None:
-        held = snapshot.waiting.get("")
-        if held is not None and held.retry_at > snapshot.now:
-            return [], [held.retry_at]
+        backoff = snapshot.waiting.get("")
+        if backoff is not None and backoff.retry_at > snapshot.now:
+            return [], [backoff.retry_at]
         return [CreateSandbox()], []
     steps: list[Step] = []
     moments: list[float] = []
-    for container in _wanted(snapshot, histories):
+    for container in _desired_containers(snapshot, histories):
         due = _due(snapshot, container, histories[container.name])
         if due is None:
-            steps += _ended_for_health(snapshot, container, histories[container.name])
+            steps += _stop_unhealthy(snapshot, container, histories[container.name])
         elif due <= snapshot.now:
             steps.append(Start(container.name, histories[container.name].next))
         else:
@@ -179,8 +181,8 @@ def _run_pod(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> tuple[l
     return steps, moments
 
 
-def _wanted(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> Iterator[Container]:
-    """Containers that shall run now and do not have their end behind them."""
+def _desired_containers(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> Iterator[Container]:
+    """Yield containers that should run now and are not complete."""
     pod = snapshot.pod
     for container in pod.spec.init_containers:
         past = histories[container.name]
@@ -200,7 +202,8 @@ def _wanted(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> Iterator
 def _is_initialised(snapshot: Snapshot, container: Container, past: RunHistory) -> bool:
     if past.ended is None or past.ended.code:
         return False
-    return snapshot.run(container.name, past.number) not in snapshot.lost_runs  # what it prepared went with its place
+    # An init container of a lost sandbox must run again, because its files are lost.
+    return snapshot.run(container.name, past.number) not in snapshot.lost_runs
 
 
 def is_started(snapshot: Snapshot, container: Container, past: RunHistory) -> bool:
@@ -209,17 +212,17 @@ def is_started(snapshot: Snapshot, container: Container, past: RunHistory) -> bo
 
 
 def _due(snapshot: Snapshot, container: Container, past: RunHistory) -> float | None:
-    """When to start the next run; None while one is there or under way."""
-    is_there = past.is_live and past.next > past.number
-    if is_there or snapshot.run(container.name, past.next) in snapshot.starting:
+    """Return when to start the next run. Returns None if a run is live or starting."""
+    is_live = past.is_live and past.next > past.number
+    if is_live or snapshot.run(container.name, past.next) in snapshot.starting:
         return None
-    held = snapshot.waiting.get(container.name)
-    if held is not None:
-        return held.retry_at
+    backoff = snapshot.waiting.get(container.name)
+    if backoff is not None:
+        return backoff.retry_at
     return past.ended.ended + past.restart_delay if past.ended else snapshot.now
 
 
-def _ended_for_health(snapshot: Snapshot, container: Container, past: RunHistory) -> Iterable[Stop]:
+def _stop_unhealthy(snapshot: Snapshot, container: Container, past: RunHistory) -> Iterable[Stop]:
     run = snapshot.run(container.name, past.number)
     probe_state = snapshot.health.get(run, HEALTHY)
     if not past.is_running or not probe_state.failure:
@@ -228,14 +231,14 @@ def _ended_for_health(snapshot: Snapshot, container: Container, past: RunHistory
     return _stops(snapshot, [run], grace, probe_state.failure)
 
 
-def _orphan_runs(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> Iterator[Stop]:
-    """Runs that go on although a later one is there, or although they were told to have ended."""
-    strange = [
+def _obsolete_runs(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> Iterator[Stop]:
+    """Stop live runs that a later run has replaced, or that have ended according to the written status."""
+    obsolete = [
         run
         for run in _unended(snapshot)
         if run.container not in histories or (run.number, True) != _latest(histories[run.container])
     ]
-    return _stops(snapshot, strange, 0.0, "It is not the latest run of its container.")
+    return _stops(snapshot, obsolete, 0.0, "It is not the latest run of its container.")
 
 
 def _latest(past: RunHistory) -> tuple[int, bool]:
@@ -243,7 +246,7 @@ def _latest(past: RunHistory) -> tuple[int, bool]:
 
 
 def _stops(snapshot: Snapshot, runs: Iterable[RunId], grace: float, message: str) -> Iterator[Stop]:
-    """Ask once, and once more only where there is less time than was given."""
+    """Stop each run once, and again only if the grace period has become shorter."""
     for run in runs:
         if run not in snapshot.stops or snapshot.now + grace < snapshot.stops[run]:
             yield Stop(run, grace, message)
@@ -266,7 +269,7 @@ def _first_to_end(pod: Pod, live: list[RunId]) -> list[RunId]:
 
 
 def _outcome(pod: Pod, histories: Mapping[str, RunHistory]) -> str:
-    """Succeeded or Failed where the containers have decided it; empty while they have not."""
+    """Return Succeeded or Failed if the containers have decided the pod's phase, else an empty string."""
     never = pod.spec.restart_policy == "Never"
     for container in pod.spec.init_containers:
         end = histories[container.name].ended
@@ -275,12 +278,12 @@ def _outcome(pod: Pod, histories: Mapping[str, RunHistory]) -> str:
     ends = [histories[container.name].ended for container in pod.spec.containers]
     if pod.spec.restart_policy == "Always" or not all(ends):
         return ""
-    if _all_went_well(pod, histories):
+    if _all_succeeded(pod, histories):
         return "Succeeded"
     return "Failed" if never else ""
 
 
-def _all_went_well(pod: Pod, histories: Mapping[str, RunHistory]) -> bool:
+def _all_succeeded(pod: Pod, histories: Mapping[str, RunHistory]) -> bool:
     ends = [histories[container.name].ended for container in pod.spec.containers]
     return all(end is not None and end.code == 0 for end in ends)
 
@@ -289,15 +292,15 @@ def _grace(pod: Pod) -> float:
     seconds = pod.metadata.deletion_grace_period_seconds
     if pod.metadata.is_deleting and seconds is not None:
         return float(seconds)
-    asked = pod.spec.termination_grace_period_seconds
-    return _DEFAULT_GRACE if asked is None else float(asked)
+    grace = pod.spec.termination_grace_period_seconds
+    return _DEFAULT_GRACE if grace is None else float(grace)
 
 
 def _is_late(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> bool:
-    """Whether the deadline came before the end of the work. It stays so when the runs have been ended for it.
+    """Return whether the pod passed its deadline before it was complete. Stays true after the runs were stopped for it.
 
-    A clock that is set ends nothing. An end may be told by another clock, such as a cloud's: what would run again after
-    it is late whatever that one says.
+    A change of the wall clock does not end a pod. The end of a run may have a time of another clock, such as a cloud's:
+    a pod that would run again is late, whatever that time is.
     """
     pod, limit = snapshot.pod, snapshot.pod.spec.active_deadline_seconds
     if limit is None or snapshot.active_seconds < limit:

@@ -1,7 +1,7 @@
-"""What is known of one pod at one moment, and the history of each of its containers that follows from it. Pure.
+"""Snapshot of one pod at one moment, and the history of each of its containers that follows from it. Pure.
 
-Two sources tell what became of a container: the provider (and the node's memory of it), and the status that was last
-written. The written one is what a node that was restarted has left; and it is what the user was told, so it holds.
+The history has two sources: the provider (and the node's memory of it), and the status that was last written. A
+restarted node has only the written status. The end of a run in the written status is final, because users have seen it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from skysail.node.sync.unsupported_fields import UnsupportedFields
 
 ALWAYS = "Always"
 LOST_CODE = 137
-# A container that ran for so long was healthy: what happens next is a new story.
+# A container that ran this long was healthy: the backoff starts again from zero.
 _HEALTHY_SECONDS = 600.0
 _INITIAL_BACKOFF = 10.0
 _MAX_BACKOFF = 300.0
-# So many short runs in a row have the longest pause: what was before them changes nothing.
+# After this many short runs in a row the backoff is at its maximum: earlier runs do not matter.
 REMEMBERED = 8
 
 
 class StartBackoff(msgspec.Struct, frozen=True):
-    """Why a start did not succeed, and when it is tried again."""
+    """Reason of a failed start, and the time of the next attempt."""
 
     reason: str
     message: str
@@ -35,7 +35,7 @@ class StartBackoff(msgspec.Struct, frozen=True):
 
 
 class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the probes of a run say. `failure` is why it must be ended, within `grace` where the probe names one."""
+    """Results of a run's probes. `failure` is the reason to stop the run, within `grace` if the probe has one."""
 
     started: bool = True
     ready: bool = True
@@ -47,12 +47,11 @@ HEALTHY = ProbeState()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a plan is made from.
+    """Input of a plan.
 
-    `active_seconds` is for how long the pod has been here: `now` may jump, and that ends nothing. `runs` are the pod's,
-    from a
-    complete listing; `stops` tells for each run that was asked to end when it will be ended; `waiting` is by container,
-    and under the empty name for the pod itself.
+    `active_seconds` is how long the pod has been on the node; `now` may jump and must not end a pod. `runs` are the
+    pod's, from a complete listing. `stops` has the time by which each stopping run will be killed. `waiting` is by
+    container; the empty name is the pod sandbox.
     """
 
     pod: Pod
@@ -60,14 +59,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     active_seconds: float
     host_ip: str
     runs: Mapping[RunId, State]
-    # None while there is no place for the pod; empty where its place has no address in the cluster.
+    # None without a pod sandbox; empty if the sandbox has no address in the cluster.
     address: str | None = None
     starting: frozenset[RunId] = frozenset()
     stops: Mapping[RunId, float] = msgspec.field(default_factory=dict)
     health: Mapping[RunId, ProbeState] = msgspec.field(default_factory=dict)
     waiting: Mapping[str, StartBackoff] = msgspec.field(default_factory=dict)
     unsupported: UnsupportedFields = UnsupportedFields()
-    # Runs whose place was lost, with all that they left there.
+    # Runs whose pod sandbox was lost, with all files that they left in it.
     lost_runs: frozenset[RunId] = frozenset()
 
     def run(self, container: str, number: int) -> RunId:
@@ -75,7 +74,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The latest run of a container: -1 where there was none yet. `short_run_count` counts the short runs up to it."""
+    """The latest run of a container; -1 without a run. `short_run_count` is the number of short runs in a row."""
 
     number: int = -1
     state: State | None = None
@@ -92,22 +91,22 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_live(self) -> bool:
-        """Whether there is a run that has not ended, be it that it runs or that it will."""
+        """Return whether the latest run has not ended: it runs or is pending."""
         return isinstance(self.state, (Pending, Running))
 
     @property
     def next(self) -> int:
-        """The run to start next: the same one again, where the provider forgot what it is."""
+        """Return the number of the next run to start: the same number if the provider has lost the run's spec."""
         return self.number if is_forgotten(self.state) else self.number + 1
 
     @property
     def has_started(self) -> int:
-        """The latest run that is more than a wish."""
+        """Return the number of the latest run that has started; a pending run has not."""
         return self.number - 1 if isinstance(self.state, Pending) else self.number
 
     @property
     def restart_delay(self) -> float:
-        """How long to wait after the end before the next start: not at all at first, then longer each time."""
+        """Return the delay between the end of a run and the next start: zero at first, then longer each time."""
         if self.short_run_count < 2:  # noqa: PLR2004 (the first restart comes at once)
             return 0.0
         return float(min(_MAX_BACKOFF, _INITIAL_BACKOFF * 2.0 ** min(self.short_run_count - 2, 10)))
@@ -121,7 +120,7 @@ def history(snapshot: Snapshot, container: str) -> RunHistory:
         return written
     state = known.get(number, written.state)
     if number == written.number and written.ended:
-        state = written.state  # told is told: an end is never taken back
+        state = written.state  # an end in the written status is final
     previous = known.get(number - 1)
     if not isinstance(previous, Ended):
         previous = written.ended if written.number == number - 1 else written.previous
@@ -135,18 +134,18 @@ def histories(snapshot: Snapshot) -> dict[str, RunHistory]:
 
 
 def started_runs(pod: Pod) -> frozenset[RunId]:
-    """The latest run of each container, where the status tells of one."""
+    """Return the latest run of each container that has one in the written status."""
     numbers = {c.name: _written(pod, c.name).number for c in (*pod.spec.init_containers, *pod.spec.containers)}
     return frozenset(RunId(pod.metadata.uid, name, number) for name, number in numbers.items() if number >= 0)
 
 
 def age(pod: Pod, now: float) -> float:
-    """How long the pod was here before this process saw it, by the clocks that wrote it down: there is no other."""
+    """Return how long the pod was on the node before this process saw it, by wall clock: no other time is stored."""
     return max(0.0, now - seconds(pod.status.start_time)) if pod.status.start_time else 0.0
 
 
 def lost_runs(pod: Pod, known: Mapping[RunId, State], now: float) -> dict[RunId, Ended]:
-    """Runs that were told to be running and that the provider does not know any more. Only after a complete listing."""
+    """Return runs that run in the written status but are not at the provider. Requires a complete listing."""
     found = {}
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         written = _written(pod, container.name)
@@ -157,13 +156,13 @@ def lost_runs(pod: Pod, known: Mapping[RunId, State], now: float) -> dict[RunId,
 
 
 def lost_state(state: Pending | Running, now: float) -> Ended:
-    message = "The node lost this container: its process ended together with the node's agent, or unseen by it."
+    message = "The node lost this container: its process ended with the node's agent, or unnoticed by the agent."
     started, image = (state.started, state.image_id) if isinstance(state, Running) else (None, "")
     return Ended(code=LOST_CODE, reason=LOST, message=message, started=started, ended=now, image_id=image)
 
 
 def is_sidecar(container: Container) -> bool:
-    """An init container that stays: the pod goes on when it has started, and ends without waiting for it."""
+    """Return whether this init container is a sidecar: the pod waits for its start, but not for its end."""
     return container.restart_policy == ALWAYS
 
 
@@ -176,7 +175,7 @@ def timestamp(moment: float) -> str:
 
 
 def _streak(number: int, known: Mapping[int, State | None]) -> int:
-    """Short runs in a row, the latest included. One that nobody remembers counts as short."""
+    """Return the number of short runs in a row, including the latest. A run without a known state counts as short."""
     count = 0
     for earlier in range(number, -1, -1):
         state = known.get(earlier)
@@ -189,7 +188,7 @@ def _streak(number: int, known: Mapping[int, State | None]) -> int:
 
 
 def _written(pod: Pod, container: str) -> RunHistory:
-    """What the status says of a container."""
+    """Return the history of a container according to the written status."""
     entries = (*pod.status.container_statuses, *pod.status.init_container_statuses)
     entry: dict[str, Any] = next((row for row in entries if row["name"] == container), {})
     state, last = entry.get("state") or {}, entry.get("lastState") or {}
@@ -220,5 +219,5 @@ def _ended(entry: dict[str, Any], image_id: str) -> Ended:
 
 
 def is_forgotten(state: State | None) -> bool:
-    """Whether the provider has to be told once more what to run."""
+    """Return whether the provider has lost the spec of a pending run, so that it must be started again."""
     return isinstance(state, Pending) and state.needs_restart_spec

@@ -1,4 +1,4 @@
-"""The status of a pod as Kubernetes' other parts expect it: phase, conditions, containers. Pure."""
+"""The status of a pod as other components of Kubernetes expect it: phase, conditions, containers. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from skysail.node.pod_types import Container, Pod
 from skysail.node.sync.snapshot import HEALTHY, RunHistory, Snapshot, is_sidecar, timestamp
 from skysail.node.sync.unsupported_fields import NO_EPHEMERAL_CONTAINERS
 
-# As a kubelet does: messages of one container, and of all containers of a pod together.
+# The kubelet's limits: messages of one container, and of all containers of a pod together.
 _MAX_MESSAGE_LENGTH = 4096
 _MAX_MESSAGES = 12 * 1024
-# By this a Job's podFailurePolicy tells what the node did from what the program did.
+# By this condition a Job's podFailurePolicy distinguishes disruptions by the node from failures of the program.
 _DISRUPTED = "DisruptionTarget"
 _CRASH_LOOP = "CrashLoopBackOff"
-_NEVER_RAN = 128  # as a runtime says of what could not be started
+_NEVER_RAN = 128  # exit code that container runtimes report if the start fails
 
 Json = dict[str, Any]
 
 
 class FinalStatus(msgspec.Struct, frozen=True):
-    """How the pod ended."""
+    """Phase, reason and message of a finished pod."""
 
     phase: str
     reason: str | None = None
@@ -33,7 +33,7 @@ class FinalStatus(msgspec.Struct, frozen=True):
 
 
 def build(snapshot: Snapshot, histories: Mapping[str, RunHistory], final_status: FinalStatus | None = None) -> Json:
-    """The whole status that the node answers for. None stands for a field that is not there."""
+    """Return all status fields that the node owns. None means that the field is absent."""
     pod = snapshot.pod
     initialised = _is_initialised(pod, histories)
     inits = [_container(snapshot, c, histories[c.name], final_status=final_status) for c in pod.spec.init_containers]
@@ -55,31 +55,32 @@ def build(snapshot: Snapshot, histories: Mapping[str, RunHistory], final_status:
         "conditions": _conditions(snapshot, histories, final_status, [*inits, *mains]),
         "initContainerStatuses": inits,
         "containerStatuses": mains,
-        "ephemeralContainerStatuses": [_never_added(c) for c in pod.spec.ephemeral_containers],
+        "ephemeralContainerStatuses": [_unsupported_ephemeral(c) for c in pod.spec.ephemeral_containers],
     }
 
 
 def differs(pod: Pod, new_status: Json) -> bool:
-    """Whether this status is another than the one that was written."""
+    """Return whether this status differs from the one that was written."""
     written = msgspec.to_builtins(pod.status)
     return any(_bare(written.get(name)) != _bare(value) for name, value in new_status.items())
 
 
 def new_backoffs(pod: Pod, new_status: Json) -> list[str]:
-    """What this status tells, and the one that was written did not, of containers that end again and again."""
+    """Return messages about containers in CrashLoopBackOff that the written status does not have yet."""
     written = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    previous = {(row["name"], row.get("restartCount")) for row in written if _is_paused(row)}
-    rows = [row for row in (*new_status["initContainerStatuses"], *new_status["containerStatuses"]) if _is_paused(row)]
+    previous = {(row["name"], row.get("restartCount")) for row in written if _is_crash_loop(row)}
+    new = (*new_status["initContainerStatuses"], *new_status["containerStatuses"])
+    rows = [row for row in new if _is_crash_loop(row)]
     return [row["state"]["waiting"]["message"] for row in rows if (row["name"], row["restartCount"]) not in previous]
 
 
-def _is_paused(row: Json) -> bool:
+def _is_crash_loop(row: Json) -> bool:
     waiting = (row.get("state") or {}).get("waiting") or {}
     return waiting.get("reason") == _CRASH_LOOP
 
 
 def _bare(value: Any) -> Any:
-    """Without what is null or empty: the server leaves it out, or adds it."""
+    """Return the value without null and empty parts, because the API server drops or adds them."""
     if isinstance(value, Mapping):
         bare = {name: _bare(part) for name, part in value.items()}
         return {name: part for name, part in bare.items() if part not in (None, {}, [])}
@@ -89,14 +90,14 @@ def _bare(value: Any) -> Any:
 
 
 def _beginning(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> float:
-    """The first status is often written when containers run already, and a pod is not younger than they are."""
+    """Return the start time of the pod: its first status may be written after its first container has started."""
     states = [state for past in histories.values() for state in (past.state, past.previous)]
     begun = [state.started for state in states if isinstance(state, (Running, Ended)) and state.started is not None]
     return min((snapshot.now, *begun))
 
 
 def _phase(pod: Pod, histories: Mapping[str, RunHistory]) -> str:
-    """A pod that was running does not go back to pending, whatever it waits for."""
+    """Return the phase. A pod that was Running never becomes Pending again."""
     if pod.status.phase == "Running":
         return "Running"
     if not _is_initialised(pod, histories):
@@ -130,26 +131,26 @@ def _container(
 ) -> Json:
     run = snapshot.run(container.name, max(past.has_started, 0))
     probe_state = snapshot.health.get(run, HEALTHY)
-    goes_on = past.is_running and run not in snapshot.starting
+    is_running = past.is_running and run not in snapshot.starting
     state, last = _states(snapshot, container, past, final_status=final_status, initialised=initialised)
-    is_done = container in snapshot.pod.spec.init_containers and not is_sidecar(container)
+    is_init = container in snapshot.pod.spec.init_containers and not is_sidecar(container)
     return {
         "name": container.name,
         "image": container.image,
         "imageID": _image_id(container, past),
         "containerID": f"skysail://{run.pod}.{run.container}.{run.number}" if past.has_started >= 0 else None,
         "restartCount": max(past.has_started, 0),
-        "started": goes_on and probe_state.started,
+        "started": is_running and probe_state.started,
         "ready": bool(past.ended and past.ended.code == 0)
-        if is_done
-        else goes_on and probe_state.started and probe_state.ready,
+        if is_init
+        else is_running and probe_state.started and probe_state.ready,
         "state": state,
         "lastState": last,
     }
 
 
-def _never_added(container: Container) -> Json:
-    """`kubectl debug` waits until its container has begun or ended."""
+def _unsupported_ephemeral(container: Container) -> Json:
+    """Return the status of an unsupported ephemeral container, because `kubectl debug` waits for its end."""
     end = {"exitCode": _NEVER_RAN, "reason": Reason.UNSUPPORTED, "message": f"{NO_EPHEMERAL_CONTAINERS}."}
     return {
         "name": container.name,
@@ -171,42 +172,43 @@ def _image_id(container: Container, past: RunHistory) -> str:
 def _states(
     snapshot: Snapshot, container: Container, past: RunHistory, *, final_status: FinalStatus | None, initialised: bool
 ) -> tuple[Json, Json]:
-    """What it does now, and how the run before ended."""
+    """Return the state of the current run, and the last state of the previous one."""
     previous = {"terminated": _terminated(snapshot, container, past.number - 1, past.previous)} if past.previous else {}
     if isinstance(past.state, Running) and snapshot.run(container.name, past.number) not in snapshot.starting:
         return {"running": {"startedAt": timestamp(past.state.started)}}, previous
     if past.ended is None:
         return _unstarted(snapshot, container, past, initialised=initialised), previous
     end = {"terminated": _terminated(snapshot, container, past.number, past.ended)}
-    pause = None if final_status or snapshot.pod.metadata.is_deleting else _pause(snapshot, container, past, past.ended)
-    return (pause, end) if pause else (end, previous)
+    is_ending = final_status or snapshot.pod.metadata.is_deleting
+    backoff = None if is_ending else _restart_backoff(snapshot, container, past, past.ended)
+    return (backoff, end) if backoff else (end, previous)
 
 
 def _unstarted(snapshot: Snapshot, container: Container, past: RunHistory, *, initialised: bool) -> Json:
     if snapshot.unsupported.rejected:
         return _waiting(Reason.UNSUPPORTED, " ".join(snapshot.unsupported.rejected))
-    held = snapshot.waiting.get(container.name) or snapshot.waiting.get("")
-    if held is not None:
-        return _waiting(held.reason, held.message)
+    backoff = snapshot.waiting.get(container.name) or snapshot.waiting.get("")
+    if backoff is not None:
+        return _waiting(backoff.reason, backoff.message)
     if isinstance(past.state, Pending):
         return _waiting(past.state.reason, past.state.message)
     return _waiting("ContainerCreating" if initialised else "PodInitializing")
 
 
-def _pause(snapshot: Snapshot, container: Container, past: RunHistory, end: Ended) -> Json | None:
-    """What a container that will run again waits for."""
-    if not _comes_back(snapshot.pod, container, end):
+def _restart_backoff(snapshot: Snapshot, container: Container, past: RunHistory, end: Ended) -> Json | None:
+    """Return the waiting state of a container before its restart. Returns None if it restarts at once or never."""
+    if not _restarts(snapshot.pod, container, end):
         return None
-    held = snapshot.waiting.get(container.name) or snapshot.waiting.get("")
-    if held is not None:
-        return _waiting(held.reason, held.message)
+    backoff = snapshot.waiting.get(container.name) or snapshot.waiting.get("")
+    if backoff is not None:
+        return _waiting(backoff.reason, backoff.message)
     if not past.restart_delay:
         return None
     where = f"container={container.name} pod={snapshot.pod.metadata.key}"
     return _waiting(_CRASH_LOOP, f"back-off {past.restart_delay:.0f}s restarting failed {where}")
 
 
-def _comes_back(pod: Pod, container: Container, end: Ended) -> bool:
+def _restarts(pod: Pod, container: Container, end: Ended) -> bool:
     if is_sidecar(container):
         return True
     if container in pod.spec.init_containers:

@@ -1,7 +1,7 @@
-"""Shorter forms of a pod's status, for one that does not fit into what the API server stores. Pure.
+"""Shorter forms of a pod's status, for a pod that is too large for the API server. Pure.
 
-Pod and status are stored together, so only the API server can tell whether they fit. A shorter form is a function of
-the status and of its `brevity`, so the same status is written once, and not again.
+Spec and status are stored together, so only the API server knows whether they fit. The shorter form depends only on the
+status and on `brevity`, so that the same status is written only once.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Any
 
 from skysail.kube.client.errors import ApiError
 
-# 0 is the whole status; 1 has short messages, 2 no messages; 3 has no rows of containers.
+# 0: full status; 1: short messages; 2: no messages; 3: no container statuses.
 MAX_BREVITY = 3
 _SHORT = 200
 _ROWS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 _TOO_LARGE = 413
-# Of etcd, and of the API server's connection to it.
+# Messages of etcd, and of the API server's connection to it.
 _SIGNS = ("too large", "larger than max")
 
 Json = dict[str, Any]
 
 
 def is_too_large(error: ApiError) -> bool:
-    """Whether the API server rejects a write for its size alone."""
+    """Return whether the API server rejects a write because of its size."""
     return error.status == _TOO_LARGE or any(sign in error.message for sign in _SIGNS)
 
 
@@ -33,12 +33,12 @@ def shortened(status: Json, brevity: int) -> Json:
     return found | ({key: [] for key in _ROWS} if brevity >= MAX_BREVITY else {})
 
 
-def _without_messages(part: Any, longest: int) -> Any:
+def _without_messages(part: Any, max_length: int) -> Any:
     if isinstance(part, list):
-        return [_without_messages(row, longest) for row in part]
+        return [_without_messages(row, max_length) for row in part]
     if not isinstance(part, dict):
         return part
-    found = {name: _without_messages(value, longest) for name, value in part.items()}
+    found = {name: _without_messages(value, max_length) for name, value in part.items()}
     if isinstance(found.get("message"), str):
-        found["message"] = found["message"][:longest]
+        found["message"] = found["message"][:max_length]
     return found

@@ -1,8 +1,8 @@
-"""What a pod asks for that its node cannot carry, each told by the path of its field. Pure.
+"""Pod fields that the node's provider does not support, reported by their path. Pure.
 
-Some of it a pod cannot do without: it is refused, and not run. Without the rest it runs, and is told so: what others
-may rely on (a port of the machine) or what only matters elsewhere (a label of SELinux). All other fields are carried,
-or mean nothing to a node.
+Two kinds: *rejected* fields, without which the pod would be wrong, so it is not started; and *ignored* fields
+(hostPort, SELinux options), without which it runs, with a condition that names them. All other fields are supported, or
+have no meaning for a node.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from skysail.cloud.provider import Features
 from skysail.node.pod_types import Container, Handler, Pod, PodSpec, Probe, SecurityContext, Volume
 
-# A status has a row per container, and must fit into what the API server takes, together with the spec.
+# The status has an entry per container, and spec and status together must fit into the API server's size limit.
 MAX_CONTAINERS = 100
 _MAX_SENTENCES = 20
-NO_EPHEMERAL_CONTAINERS = "nothing is added to a pod that runs; use exec"
+NO_EPHEMERAL_CONTAINERS = "ephemeral containers are not supported; use exec"
 _DNS = ("ClusterFirst", "ClusterFirstWithHostNet")
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ Rule = tuple[str, Callable[[T], object], str]
 
 
 class UnsupportedFields(msgspec.Struct, frozen=True):
-    """Sentences. A pod with a refusal is not run; without what is left out it runs."""
+    """Messages about unsupported fields. A pod with a rejected field is not run; ignored fields have no effect."""
 
     rejected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class UnsupportedFields(msgspec.Struct, frozen=True):
         return UnsupportedFields((*self.rejected, *other.rejected), (*self.ignored, *other.ignored))
 
 
-_POD_REFUSED: tuple[Rule[PodSpec], ...] = (
+_POD_REJECTED: tuple[Rule[PodSpec], ...] = (
     ("hostPID", lambda spec: spec.host_pid, "a pod never sees the processes of the machine"),
     ("hostIPC", lambda spec: spec.host_ipc, "a pod never sees the shared memory of the machine"),
     (
@@ -44,98 +44,106 @@ _POD_REFUSED: tuple[Rule[PodSpec], ...] = (
         lambda spec: spec.share_process_namespace,
         "containers do not see each other's processes",
     ),
-    ("runtimeClassName", lambda spec: spec.runtime_class_name, "this node has one runtime; drop the class"),
+    ("runtimeClassName", lambda spec: spec.runtime_class_name, "this node has one runtime; remove the field"),
     ("resourceClaims", lambda spec: spec.resource_claims, "this node has no devices to claim"),
     ("os.name", lambda spec: spec.os and spec.os.name != "linux", "this node runs Linux programs only"),
-    ("securityContext.sysctls", lambda spec: spec.security_context.sysctls, "the kernel is not the pod's to set"),
+    ("securityContext.sysctls", lambda spec: spec.security_context.sysctls, "a pod cannot set kernel parameters"),
 )
-_POD_LEFT_OUT: tuple[Rule[PodSpec], ...] = (
-    ("dnsPolicy", lambda spec: spec.dns_policy not in _DNS, "names come from the cluster's name server"),
-    ("dnsConfig", lambda spec: spec.dns_config, "names come from the cluster's name server"),
+_POD_IGNORED: tuple[Rule[PodSpec], ...] = (
+    ("dnsPolicy", lambda spec: spec.dns_policy not in _DNS, "names are resolved by the cluster's DNS server"),
+    ("dnsConfig", lambda spec: spec.dns_config, "names are resolved by the cluster's DNS server"),
     ("setHostnameAsFQDN", lambda spec: spec.set_hostname_as_fqdn, "the host name stays the short one"),
-    ("resources", lambda spec: spec.resources, "limits hold for each container, not for the pod as a whole"),
+    ("resources", lambda spec: spec.resources, "limits apply to each container, not to the pod as a whole"),
     ("ephemeralContainers", lambda spec: spec.ephemeral_containers, NO_EPHEMERAL_CONTAINERS),
 )
-_CONTAINER_REFUSED: tuple[Rule[Container], ...] = (
-    ("volumeDevices", lambda box: box.volume_devices, "this node has no block devices"),
-    ("resources.claims", lambda box: box.resources.claims, "this node has no devices to claim"),
-    ("restartPolicyRules", lambda box: box.restart_policy_rules, "the pod's restartPolicy holds for all exit codes"),
-    ("securityContext.privileged", lambda box: box.security_context.privileged, "nobody is privileged here"),
+_CONTAINER_REJECTED: tuple[Rule[Container], ...] = (
+    ("volumeDevices", lambda container: container.volume_devices, "this node has no block devices"),
+    ("resources.claims", lambda container: container.resources.claims, "this node has no devices to claim"),
+    (
+        "restartPolicyRules",
+        lambda container: container.restart_policy_rules,
+        "the pod's restartPolicy applies to all exit codes",
+    ),
+    (
+        "securityContext.privileged",
+        lambda container: container.security_context.privileged,
+        "privileged containers are not supported",
+    ),
     (
         "securityContext.procMount",
-        lambda box: box.security_context.proc_mount != "Default",
+        lambda container: container.security_context.proc_mount != "Default",
         "the kernel's files stay masked",
     ),
 )
-_CONTAINER_LEFT_OUT: tuple[Rule[Container], ...] = (
+_CONTAINER_IGNORED: tuple[Rule[Container], ...] = (
     (
         "ports.hostPort",
-        lambda box: any(port.host_port for port in box.ports),
-        "no port of the machine is opened; reach the pod through a Service, or by port-forward",
+        lambda container: any(port.host_port for port in container.ports),
+        "no port of the machine is opened; reach the pod through a Service or by port-forward",
     ),
-    ("lifecycle.stopSignal", lambda box: box.lifecycle.stop_signal, "containers are ended by SIGTERM"),
+    ("lifecycle.stopSignal", lambda container: container.lifecycle.stop_signal, "containers are stopped by SIGTERM"),
     (
         "volumeMounts.mountPropagation",
-        lambda box: any(mount.mount_propagation != "None" for mount in box.volume_mounts),
-        "what a container mounts stays its own",
+        lambda container: any(mount.mount_propagation != "None" for mount in container.volume_mounts),
+        "mounts of a container are not visible outside of it",
     ),
     (
         "volumeMounts.recursiveReadOnly",
-        lambda box: any(mount.recursive_read_only == "Enabled" for mount in box.volume_mounts),
+        lambda container: any(mount.recursive_read_only == "Enabled" for mount in container.volume_mounts),
         "mounts below a read-only one are not changed",
     ),
 )
-_SECURITY_REFUSED: tuple[Rule[SecurityContext], ...] = (
+_SECURITY_REJECTED: tuple[Rule[SecurityContext], ...] = (
     (
         "seccompProfile",
         lambda context: context.seccomp_profile and context.seccomp_profile.type == "Localhost",
-        "this node loads no profiles of the machine; use RuntimeDefault",
+        "this node does not load profiles of the machine; use RuntimeDefault",
     ),
 )
-_SECURITY_LEFT_OUT: tuple[Rule[SecurityContext], ...] = (
+_SECURITY_IGNORED: tuple[Rule[SecurityContext], ...] = (
     (
         "appArmorProfile",
         lambda context: context.app_armor_profile and context.app_armor_profile.type == "Localhost",
-        "profiles of the machine are not loaded",
+        "this node does not load profiles of the machine",
     ),
-    ("seLinuxOptions", lambda context: context.se_linux_options, "this node knows no SELinux"),
+    ("seLinuxOptions", lambda context: context.se_linux_options, "this node does not support SELinux"),
     ("windowsOptions", lambda context: context.windows_options, "this node runs Linux programs only"),
 )
 
 
 def find(pod: Pod, features: Features) -> UnsupportedFields:
-    """What this provider cannot carry of this pod."""
+    """Return the fields of this pod that a provider with these features does not support."""
     spec = pod.spec
     if count := _surplus(spec):
         message = (
             f"this node runs at most {MAX_CONTAINERS} containers per pod, and this pod has {count}: split the pod."
         )
         return UnsupportedFields((f"spec.containers: {message}",))
-    boxes = [*_named("spec.initContainers", spec.init_containers), *_named("spec.containers", spec.containers)]
-    refused = [
-        *_messages("spec", spec, _POD_REFUSED),
-        *_messages("spec.securityContext", spec.security_context, _SECURITY_REFUSED),
-        *_places(spec, features),
-        *(prefix for path, container in boxes for prefix in _container(path, container, features)),
+    containers = [*_named("spec.initContainers", spec.init_containers), *_named("spec.containers", spec.containers)]
+    rejected = [
+        *_messages("spec", spec, _POD_REJECTED),
+        *_messages("spec.securityContext", spec.security_context, _SECURITY_REJECTED),
+        *_sandbox(spec, features),
+        *(message for path, container in containers for message in _container(path, container, features)),
         *_restarts(spec),
     ]
-    left_out = [
-        *_messages("spec", spec, _POD_LEFT_OUT),
+    ignored = [
+        *_messages("spec", spec, _POD_IGNORED),
         *_ids(spec, features),
-        *_messages("spec.securityContext", spec.security_context, _SECURITY_LEFT_OUT),
-        *(prefix for path, container in boxes for prefix in _messages(path, container, _CONTAINER_LEFT_OUT)),
-        *(prefix for path, container in boxes for prefix in _ineffective(path, container, features)),
+        *_messages("spec.securityContext", spec.security_context, _SECURITY_IGNORED),
+        *(message for path, container in containers for message in _messages(path, container, _CONTAINER_IGNORED)),
+        *(message for path, container in containers for message in _ineffective(path, container, features)),
         *(
-            prefix
-            for path, container in boxes
-            for prefix in _messages(f"{path}.securityContext", container.security_context, _SECURITY_LEFT_OUT)
+            message
+            for path, container in containers
+            for message in _messages(f"{path}.securityContext", container.security_context, _SECURITY_IGNORED)
         ),
     ]
-    return UnsupportedFields(_first(refused), _first(left_out))
+    return UnsupportedFields(_first(rejected), _first(ignored))
 
 
 def bounded(pod: Pod) -> Pod:
-    """Return the pod with no more containers than a node looks at. The rest never runs, and has no status."""
+    """Return the pod with at most `MAX_CONTAINERS` containers. The rest is never run and has no status."""
     spec = pod.spec
     if _surplus(spec):
         half = MAX_CONTAINERS // 2
@@ -152,16 +160,16 @@ def _surplus(spec: PodSpec) -> int:
 
 
 def _first(sentences: list[str]) -> tuple[str, ...]:
-    """Return as many sentences as a person reads: each row of a status repeats them."""
+    """Return a limited number of sentences, because each container status repeats them."""
     rest = len(sentences) - _MAX_SENTENCES
     return (*sentences[:_MAX_SENTENCES], *((f"And {rest} more fields.",) if rest > 0 else ()))
 
 
 def _messages(path: str, thing: T, rules: Iterable[Rule[T]]) -> Iterator[str]:
-    return (f"{path}.{field}: {message}." for field, asks, message in rules if asks(thing))
+    return (f"{path}.{field}: {message}." for field, is_set, message in rules if is_set(thing))
 
 
-def _places(spec: PodSpec, features: Features) -> Iterator[str]:
+def _sandbox(spec: PodSpec, features: Features) -> Iterator[str]:
     if spec.host_network and not features.host_network:
         yield f"spec.hostNetwork: {_no_host_network(features)}"
     if not features.multi_container and len(spec.init_containers) + len(spec.containers) > 1:
@@ -169,17 +177,17 @@ def _places(spec: PodSpec, features: Features) -> Iterator[str]:
     for index, volume in enumerate(spec.volumes):
         path = f"spec.volumes[{index}] ({volume.name})"
         if not features.volumes:
-            yield f"{path}: this node mounts no volumes."
+            yield f"{path}: this node does not support volumes."
         elif not _is_known(volume):
-            yield f"{path} is of a kind that this node cannot mount."
+            yield f"{path}: this node does not support this type of volume."
 
 
 def _ids(spec: PodSpec, features: Features) -> Iterator[str]:
     """Yield the fields about users and groups that have no effect at this provider."""
     if not spec.host_users and not features.user_namespaces:
-        yield "spec.hostUsers: the pod gets no users of its own; it has few rights instead."
+        yield "spec.hostUsers: user namespaces are not available; the pod has few capabilities instead."
     if spec.security_context.supplemental_groups and not features.supplemental_groups:
-        yield "spec.securityContext.supplementalGroups: a program is in one group only."
+        yield "spec.securityContext.supplementalGroups: a container has one group only."
 
 
 def _ineffective(path: str, container: Container, features: Features) -> Iterator[str]:
@@ -192,9 +200,9 @@ def _ineffective(path: str, container: Container, features: Features) -> Iterato
 
 def _no_host_network(features: Features) -> str:
     if not features.host_network_setting:
-        return "this node has no network that a pod could share."
+        return "this node has no host network for pods: remove the field."
     return (
-        "pods do not share the network of this node: drop the field, or `skysail down` and "
+        "pods cannot use the host network of this node: remove the field, or run `skysail down` and "
         f"`{features.host_network_setting}=true skysail up`."
     )
 
@@ -208,14 +216,14 @@ def _is_known(volume: Volume) -> bool:
 
 
 def _container(path: str, container: Container, features: Features) -> Iterator[str]:
-    yield from _messages(path, container, _CONTAINER_REFUSED)
-    yield from _messages(f"{path}.securityContext", container.security_context, _SECURITY_REFUSED)
+    yield from _messages(path, container, _CONTAINER_REJECTED)
+    yield from _messages(f"{path}.securityContext", container.security_context, _SECURITY_REJECTED)
     known = features.capabilities | features.ignored_capabilities
-    if desired := sorted(container.security_context.capabilities.added - known):
-        yield f"{path}.securityContext.capabilities.add: no container here may have {', '.join(desired)}."
+    if unsupported := sorted(container.security_context.capabilities.added - known):
+        yield f"{path}.securityContext.capabilities.add: this node does not grant {', '.join(unsupported)}."
     for index, variable in enumerate(container.env):
         if variable.value_from and variable.value_from.file_key_ref:
-            yield f"{path}.env[{index}].valueFrom.fileKeyRef: files are not read for variables."
+            yield f"{path}.env[{index}].valueFrom.fileKeyRef: variables from files are not supported."
     for name, action in _actions(container):
         yield from _action(f"{path}.{name}", action, features)
 
@@ -232,24 +240,24 @@ def _actions(container: Container) -> Iterator[tuple[str, Probe | Handler]]:
 
 
 def _action(path: str, action: Probe | Handler, features: Features) -> Iterator[str]:
-    asked: dict[str, Any] = {"httpGet": action.http_get, "tcpSocket": action.tcp_socket}
-    for name, target in asked.items():
+    targets: dict[str, Any] = {"httpGet": action.http_get, "tcpSocket": action.tcp_socket}
+    for name, target in targets.items():
         if target is not None and target.host:
-            yield f"{path}.{name}.host: this node asks the pod itself only; name a header Host instead."
-    asked["grpc"] = action.grpc if isinstance(action, Probe) else None
-    for name, target in asked.items():
+            yield f"{path}.{name}.host: this node connects to the pod itself only; set the header Host instead."
+    targets["grpc"] = action.grpc if isinstance(action, Probe) else None
+    for name, target in targets.items():
         if target is not None and not features.port_forward:
-            yield f"{path}.{name}: this node does not reach ports of its pods."
+            yield f"{path}.{name}: this node cannot connect to ports of its pods."
     if action.exec is not None and not features.exec:
-        yield f"{path}.exec: this node runs no commands beside a container."
+        yield f"{path}.exec: this node cannot run commands in a container."
 
 
 def _restarts(spec: PodSpec) -> Iterator[str]:
-    """Of an init container it makes a sidecar, which is carried."""
+    """Yield restart policies of containers. Those of init containers make sidecars, which are supported."""
     for path, container in _named("spec.containers", spec.containers):
         if container.restart_policy is not None:
-            yield f"{path}.restartPolicy: the pod's own holds for all of its containers."
+            yield f"{path}.restartPolicy: the pod's restartPolicy applies to all of its containers."
 
 
-def _named(path: str, boxes: Iterable[Container]) -> Iterator[tuple[str, Container]]:
-    return ((f"{path}[{index}]", container) for index, container in enumerate(boxes))
+def _named(path: str, containers: Iterable[Container]) -> Iterator[tuple[str, Container]]:
+    return ((f"{path}[{index}]", container) for index, container in enumerate(containers))

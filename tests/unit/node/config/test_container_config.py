@@ -18,7 +18,7 @@ FACTS = ResolvedReferences(
 
 def volume(**source) -> provider.EmptyDir | provider.ProjectedFiles | provider.HostPath | provider.PersistentDisk:
     of = pod(volumes=[{"name": "v", **source}])
-    resolved = msgspec.structs.replace(FACTS, tokens=dict.fromkeys(container_config.needs(of).tokens, "token"))
+    resolved = msgspec.structs.replace(FACTS, tokens=dict.fromkeys(container_config.required_refs(of).tokens, "token"))
     return container_config.sandbox(of, resolved).volumes[0].source
 
 
@@ -122,8 +122,8 @@ def test_what_must_be_looked_up():
         container("main", envFrom=[{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "c"}}]),
         volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "p"}}],
     )
-    found = container_config.needs(of)
-    assert (found.secrets, found.config_maps, found.claims) == ({"s"}, {"c"}, {"p"})
+    found = container_config.required_refs(of)
+    assert (found.secrets, found.config_maps, found.pvcs) == ({"s"}, {"c"}, {"p"})
 
 
 @pytest.mark.parametrize(

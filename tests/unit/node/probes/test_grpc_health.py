@@ -45,10 +45,10 @@ UNHEALTHY = 'service unhealthy (responded with "{}")'
         (HEADERS + message(b"\x08\x03"), UNHEALTHY.format("SERVICE_UNKNOWN")),
         (HEADERS + message(b""), UNHEALTHY.format("UNKNOWN")),
         (HEADERS + message(b"\x08\x09"), UNHEALTHY.format(9)),
-        (REFUSED, "the server refused the health check: it must serve grpc.health.v1.Health"),
+        (REFUSED, "the server rejected the health check: it must serve grpc.health.v1.Health"),
         (
             b"\x00\x00\x04\x03\x00\x00\x00\x00\x01\x00\x00\x00\x08",
-            "the server refused the health check: it must serve grpc.health.v1.Health",
+            "the server rejected the health check: it must serve grpc.health.v1.Health",
         ),
     ],
 )

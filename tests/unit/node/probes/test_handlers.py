@@ -121,8 +121,8 @@ async def test_https_to_a_server_without_it_is_a_failure(listen):
 
 async def test_what_answers_something_else_is_told(listen):
     port = await listen(says(b"220 mail ready\r\n"))
-    assert await asks(port).probe(probe(httpGet={"port": port}), LONG) == "the answer is no HTTP"
-    assert await asks(port).probe(probe(grpc={"port": port}), LONG) == "the answer is no HTTP/2"
+    assert await asks(port).probe(probe(httpGet={"port": port}), LONG) == "the response is not HTTP"
+    assert await asks(port).probe(probe(grpc={"port": port}), LONG) == "the response is not HTTP/2"
 
 
 async def test_a_tcp_probe_connects(listen):
@@ -136,7 +136,7 @@ async def test_a_tcp_probe_connects(listen):
     [
         (SETTINGS + SERVING, ""),
         (SETTINGS + NOT_SERVING, 'service unhealthy (responded with "NOT_SERVING")'),
-        (SETTINGS, "the server refused the health check: it must serve grpc.health.v1.Health"),
+        (SETTINGS, "the server rejected the health check: it must serve grpc.health.v1.Health"),
     ],
 )
 async def test_a_grpc_probe_believes_one_message(listen, answer, reason):

@@ -90,7 +90,7 @@ async def test_the_review_names_the_caller_and_the_node():
 async def test_the_coarser_right_opens_what_the_finer_does_not():
     authorizer = Authorizer(Client(Reviewer(("ann", "get", "proxy"))), "n", Clock())
     await authorizer.check(ANN, "GET", "/pods")
-    with pytest.raises(Forbidden, match='"ann" may not do this on node "n": it takes the right to get nodes/stats'):
+    with pytest.raises(Forbidden, match='"ann" may not do this on node "n": grant the permission to get nodes/stats'):
         await authorizer.check(ANN, "GET", "/stats/summary")
 
 

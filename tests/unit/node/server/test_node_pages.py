@@ -96,7 +96,7 @@ def test_an_error_has_its_status_and_its_own_words(error, status):
 def test_a_fault_of_the_api_server_is_told_without_its_words():
     assert answer(Unreachable("https://10.0.0.1: refused")) == (
         500,
-        "the node could not ask the API server about you; try again",
+        "the node could not authenticate you at the API server; try again",
     )
 
 

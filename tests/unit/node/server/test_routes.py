@@ -12,7 +12,7 @@ from skysail.cloud.errors import Gone, OutcomeUnknown
 from skysail.cloud.provider import Features, Output
 from skysail.node.log_store import LogQuery, LogStore
 from skysail.node.server.backend import PodRef
-from skysail.node.server.container_logs import wanted
+from skysail.node.server.container_logs import parse_query
 from skysail.node.server.errors import BadRequest, Forbidden
 from skysail.node.server.exec_attach import sizes
 from skysail.node.server.routes import KubeletApi
@@ -206,7 +206,7 @@ REFUSED = [
     ("/exec/ns/pod/sidecar?command=true&output=1", 404, '"sidecar" is not in pod'),
     ("/attach/ns/other/main?output=1", 404, '"other" in namespace "ns" is not on this node'),
     ("/portForward/ns/pod", 400, "Upgrade request required"),
-    ("/containerLogs/ns/pod/main?tailLines=-1", 400, "tailLines must be a number"),
+    ("/containerLogs/ns/pod/main?tailLines=-1", 400, "tailLines must be a non-negative number"),
     ("/containerLogs/ns/pod/main?previous=true", 400, "previous terminated container"),
     ("/containerLogs/ns/pod/main?sinceTime=yesterday", 400, "sinceTime must be a time"),
     ("/nothing", 404, ""),
@@ -288,10 +288,10 @@ EXCERPTS = [
 
 @pytest.mark.parametrize(("query", "excerpt"), EXCERPTS)
 def test_the_query_of_logs(query, excerpt):
-    assert wanted(make_mocked_request("GET", f"/?{query}"), now=100.0) == excerpt
+    assert parse_query(make_mocked_request("GET", f"/?{query}"), now=100.0) == excerpt
 
 
 @pytest.mark.parametrize("query", ["sinceSeconds=1&sinceTime=1970-01-01T00:01:00Z", "sinceTime=1970-01-01T00:01:00"])
 def test_a_query_of_logs_that_contradicts_itself(query):
     with pytest.raises(BadRequest):
-        wanted(make_mocked_request("GET", f"/?{query}"), now=100.0)
+        parse_query(make_mocked_request("GET", f"/?{query}"), now=100.0)

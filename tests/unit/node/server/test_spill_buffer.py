@@ -52,7 +52,7 @@ async def test_a_lost_inbox_holds_nothing_and_has_no_proper_end():
 
 def test_the_peer_is_paused_only_beyond_the_limit_and_resumed_below_it():
     heard = []
-    backpressure = Backpressure(lambda: heard.append("pause"), lambda: heard.append("resume"), most=100 * 2**20)
+    backpressure = Backpressure(lambda: heard.append("pause"), lambda: heard.append("resume"), max_bytes=100 * 2**20)
     for change in (100, 1, -2, -16, 17, 5):
         backpressure.count(change * 2**20)
         heard.append(change)

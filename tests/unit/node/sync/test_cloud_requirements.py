@@ -55,10 +55,10 @@ def test_which_gpus(annotations, limit, gpus):
         ("", 8, ""),
         ("H100:2", 1, "contradicts the containers' limits of 1"),
         *[
-            (wrong, 0, "is no type with a number")
+            (wrong, 0, "is not a type with a number")
             for wrong in ("H100:two", "H100:0", "H100:-3", "H100:²", ":2", "H100:")
         ],
-        ("H100:100000", 0, "is no type with a number"),
+        ("H100:100000", 0, "is not a type with a number"),
     ],
 )
 def test_gpus_that_nobody_can_understand_are_told(asked, limit, complaint):

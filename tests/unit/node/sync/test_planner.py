@@ -152,7 +152,7 @@ def test_the_work_is_over_when_the_sidecars_have_ended_too():
 
 def test_deletion_asks_once_and_again_only_with_less_time():
     of = pod(metadata=DELETED)
-    assert plan(snapshot(of, {run(): running()})).steps == (Stop(run(), 5.0, "The pod is deleted."),)
+    assert plan(snapshot(of, {run(): running()})).steps == (Stop(run(), 5.0, "The pod is being deleted."),)
     assert plan(snapshot(of, {run(): running()}, stops={run(): NOW + 5}, now=NOW + 1)).steps == ()
     hurried = pod(metadata={**DELETED, "deletionGracePeriodSeconds": 1})
     assert plan(snapshot(hurried, {run(): running()}, stops={run(): NOW + 5})).steps[0].grace == 1
@@ -223,7 +223,7 @@ def test_what_a_node_cannot_carry_is_said_and_not_run():
         snapshot(
             pod(),
             address=None,
-            unsupported=UnsupportedFields(("spec.volumes[0] (v) is of a kind that this node cannot mount.",)),
+            unsupported=UnsupportedFields(("spec.volumes[0] (v): this node does not support this type of volume.",)),
         )
     )
     assert made.steps == ()

@@ -360,7 +360,7 @@ def test_an_ordinary_pod_is_no_burden():
 def test_the_host_network_is_rejected_with_the_setting_that_allows_it():
     of = msgspec.convert({"metadata": {}, "spec": {**with_main(), "hostNetwork": True}}, pod_types.Pod)
     (refused,) = unsupported_fields.find(of, msgspec.structs.replace(LOCAL, host_network=False)).rejected
-    assert refused == "spec.hostNetwork: this node has no network that a pod could share."
+    assert refused == "spec.hostNetwork: this node has no host network for pods: remove the field."
     without = msgspec.structs.replace(LOCAL, host_network=False, host_network_setting="SETTING")
     (refused,) = unsupported_fields.find(of, without).rejected
     assert refused.startswith("spec.hostNetwork: ")

@@ -1,4 +1,4 @@
-"""SPDY/3.1 frames and bytes. Pure; knows no stream.
+"""Encoding and decoding of SPDY/3.1 frames. Pure; has no notion of streams.
 
 A frame is eight bytes and a body. Control: 0x8003, u16 kind, u8 flags, u24 length. Data: u32 stream, u8 flags, u24
 length. All integers are big endian.
@@ -36,7 +36,7 @@ class Kind(IntEnum):
 
 
 class Reset(IntEnum):
-    """Why a stream is ended at once."""
+    """Reason of a stream reset."""
 
     PROTOCOL_ERROR = 1
     REFUSED = 3
@@ -53,12 +53,12 @@ class Data(msgspec.Struct, frozen=True):
         return bool(self.flags & FIN)
 
     def encode(self) -> bytes:
-        assert len(self.body) <= _MAX_FRAME_LENGTH, "the writer cuts longer bodies into pieces"
+        assert len(self.body) <= _MAX_FRAME_LENGTH, "the writer splits longer bodies"
         return _HEAD.pack(self.stream, self.flags << _LENGTH_BITS | len(self.body)) + self.body
 
 
 class Control(msgspec.Struct, frozen=True):
-    """`kind` is a number, because a peer may send kinds that we do not know and have to skip."""
+    """A control frame. `kind` is a plain number, because a peer may send unknown kinds, which are skipped."""
 
     kind: int
     body: bytes
@@ -73,7 +73,7 @@ class Control(msgspec.Struct, frozen=True):
         return _HEAD.pack(word, self.flags << _LENGTH_BITS | len(self.body)) + self.body
 
     def word(self, position: int = 0) -> int:
-        """The u32 at this place of the body."""
+        """Return the u32 at this position of the body. Raises ProtocolBroken if the body is too short."""
         if len(self.body) < 4 * position + 4:
             raise ProtocolBroken(f"a control frame of kind {self.kind} is too short")
         return int(_WORD.unpack_from(self.body, 4 * position)[0])
@@ -87,13 +87,13 @@ Frame = Data | Control
 
 
 class Decoder:
-    """Cuts a flow of bytes, which comes in pieces of any size, into frames."""
+    """Splits a byte stream, received in pieces of any size, into frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Every frame that is whole by now. Iterate to the end before feeding more."""
+        """Yield each complete frame. Iterate to the end before the next call."""
         self._buffer += data
         done = 0
         try:

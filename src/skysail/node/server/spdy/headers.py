@@ -1,6 +1,6 @@
-"""SPDY/3.1 header blocks: pairs of strings, deflated with a dictionary that both sides know.
+"""SPDY/3.1 header blocks: pairs of strings, compressed by deflate with a fixed dictionary.
 
-There is one compressor and one decompressor for the whole connection: a block that is skipped breaks all later ones.
+Each connection has one compressor and one decompressor: a block that is skipped breaks all later blocks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Decompressor:
         self._zlib = zlib.decompressobj(zdict=DICTIONARY)
 
     def headers(self, block: bytes) -> dict[str, str]:
-        """Names are lower case; of several values of one name, the first. Raises ProtocolBroken."""
+        """Return the headers, with names in lower case and the first value of each name. Raises ProtocolBroken."""
         try:
             plain = self._zlib.decompress(block, _MAX_BLOCK_BYTES)
         except zlib.error as error:

@@ -1,7 +1,7 @@
-"""The server's side of one SPDY session: the streams that the peer opens, until it leaves.
+"""Server side of one SPDY session: the streams that the peer opens, until it disconnects.
 
-There is no flow control: the Go peer neither sends window updates nor heeds ours, so nobody may ever wait for one. What
-a stream's reader does not take is kept in its inbox.
+There is no flow control: the Go peer neither sends window updates nor obeys ours, so no code may wait for one. Unread
+bytes of a stream are kept in its inbox.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 
 class Carrier(Protocol):
-    """Brings bytes to the peer. Whoever reads from the peer calls `Session.feed`, and at the end `Session.lose`."""
+    """Sends bytes to the peer. Its reader calls `Session.feed` for each piece, and `Session.lose` at the end."""
 
     def write(self, data: bytes) -> None:
-        """Queue bytes; in order, at once."""
+        """Queue bytes in order, without waiting."""
         ...
 
     async def drain(self) -> None:
-        """Wait while too much is queued."""
+        """Wait while too many bytes are queued."""
         ...
 
     def pause(self) -> None:
@@ -41,12 +41,12 @@ class Carrier(Protocol):
     def resume(self) -> None: ...
 
     def close(self) -> None:
-        """Send what is queued, then close. May be called twice."""
+        """Send all queued bytes, then close. Idempotent."""
         ...
 
 
 class SpdyStream:
-    """A `Stream` that the peer opened, with the headers that tell its use."""
+    """A `Stream` that the peer opened, with the headers that describe its purpose."""
 
     def __init__(self, session: Session, number: int, headers: dict[str, str]) -> None:
         self._session = session
@@ -73,7 +73,7 @@ class SpdyStream:
 
 
 class Session:
-    """`accept` is called for each stream that the peer opens, and refuses it by raising BadRequest."""
+    """One session. `accept` is called for each stream that the peer opens; it rejects a stream with BadRequest."""
 
     def __init__(self, carrier: Carrier, accept: Callable[[SpdyStream], None]) -> None:
         self.carrier = carrier
@@ -87,7 +87,7 @@ class Session:
         self._lost = asyncio.Event()
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the peer. Raises ProtocolBroken; then the connection is of no more use."""
+        """Process bytes of the peer. Raises ProtocolBroken; the connection must be closed then."""
         for frame in self._decoder.feed(data):
             if isinstance(frame, Data):
                 self._take_data(frame)
@@ -95,7 +95,7 @@ class Session:
                 self._take_control(frame)
 
     def lose(self) -> None:
-        """The peer is gone. May be called twice."""
+        """Mark the peer as disconnected. Idempotent."""
         self._lost.set()
         self._drop_streams()
 
@@ -103,7 +103,7 @@ class Session:
         await self._lost.wait()
 
     async def hang_up(self) -> None:
-        """Finish, throw away what still comes in, let the peer close first, and close."""
+        """End all streams, drop further input, wait for the peer to close first, then close."""
         for stream in list(self._streams.values()):
             stream.finish()
         self._drop_streams()
@@ -123,7 +123,7 @@ class Session:
         if self._lost.is_set():
             return
         self.carrier.write(Data(stream.number, b"", frames.FIN).encode())
-        self._forget_if_over(stream)
+        self._forget_if_finished(stream)
 
     def _take_data(self, frame: Data) -> None:
         stream = self._streams.get(frame.stream)
@@ -142,7 +142,7 @@ class Session:
                 if stream:
                     stream.is_finished = True
                     stream.inbox.lose()
-            case Kind.PING if frame.word() % 2:  # odd numbers are the client's, and want an echo
+            case Kind.PING if frame.word() % 2:  # odd numbers are the client's and need an echo
                 self._control(Kind.PING, frame.body)
             case Kind.HEADERS:
                 self._decompressor.headers(frame.body[4:])
@@ -158,23 +158,23 @@ class Session:
         self._last_number = number
         stream = SpdyStream(self, number, headers)
         self._streams[number] = stream
-        # Before the stream is given away: the peer drops data that come before the reply.
+        # Send the reply before the stream is used: the peer drops data that arrives before it.
         self._control(Kind.SYN_REPLY, frames.words(number) + self._compressor.block({}))
         if frame.is_last:
             self._peer_finished(stream)
         try:
             self._accept(stream)
-        except BadRequest as refusal:
-            log.info("stream refused", extra={"headers": headers, "why": str(refusal)})
+        except BadRequest as error:
+            log.info("stream rejected", extra={"headers": headers, "why": str(error)})
             del self._streams[number]
             self._reset(number, Reset.CANCEL)
 
     def _peer_finished(self, stream: SpdyStream) -> None:
         stream.peer_has_finished = True
         stream.inbox.end()
-        self._forget_if_over(stream)
+        self._forget_if_finished(stream)
 
-    def _forget_if_over(self, stream: SpdyStream) -> None:
+    def _forget_if_finished(self, stream: SpdyStream) -> None:
         if stream.is_finished and stream.peer_has_finished:
             self._streams.pop(stream.number, None)
 

@@ -1,4 +1,4 @@
-"""SPDY inside WebSocket messages: the same bytes, in binary messages whose borders mean nothing."""
+"""SPDY inside a WebSocket: the same bytes, in binary messages whose boundaries have no meaning."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tunnel:
         self.session = Session(self, accept)
 
     async def run(self) -> None:
-        """Carry bytes both ways until the peer leaves or the session closes."""
+        """Transfer bytes both ways until the peer disconnects or the session closes."""
         sender = asyncio.create_task(self._send())
         reader = asyncio.create_task(self._read())
         try:
@@ -76,7 +76,7 @@ class Tunnel:
             try:
                 self.session.feed(message.data)
             except ProtocolBroken as error:
-                log.warning("connection dropped", extra={"why": str(error)})
+                log.warning("tunnelled connection closed, protocol violated", extra={"why": str(error)})
                 return
             await self._may_read.wait()
 

@@ -1,4 +1,4 @@
-"""SPDY on the bare connection: an HTTP request is answered 101, and its transport is taken over from aiohttp."""
+"""SPDY on the bare connection: answers an HTTP request with 101, and takes its transport over from aiohttp."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def version(request: web.Request, ours: tuple[str, ...]) -> str:
-    """The protocol to be spoken on top of SPDY. Raises Forbidden where there is none in common."""
+    """Return the protocol to use on top of SPDY. Raises Forbidden if there is no common protocol."""
     chosen = negotiate(request, _VERSIONS, ours)
     if chosen is None:
         raise Forbidden(f"unable to upgrade: this node speaks {', '.join(ours)}")
@@ -30,10 +30,10 @@ def version(request: web.Request, ours: tuple[str, ...]) -> str:
 
 
 def take_over(request: web.Request, chosen: str, accept: Callable[[SpdyStream], None]) -> Session:
-    """Answer 101 and speak SPDY from here on. The handler then returns `Taken`, once the session has ended."""
+    """Answer 101 and switch to SPDY. When the session has ended, the handler returns `Taken`."""
     transport = request.transport
     if transport is None:
-        raise PeerGone("the caller left before the upgrade")
+        raise PeerGone("the client disconnected before the upgrade")
     wire = Wire(transport, transport.get_protocol())
     wire.session = Session(wire, accept)
     transport.set_write_buffer_limits(high=_QUEUED)
@@ -78,7 +78,7 @@ class Wire(asyncio.Protocol):
         try:
             self.session.feed(data)
         except ProtocolBroken as error:
-            log.warning("connection dropped", extra={"why": str(error)})
+            log.warning("SPDY connection closed, protocol violated", extra={"why": str(error)})
             self._transport.abort()
 
     def pause_writing(self) -> None:
@@ -90,12 +90,12 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.session.lose()
         self._has_room.set()
-        # aiohttp has to forget the connection, too.
+        # aiohttp must release the connection as well.
         self._http.connection_lost(error)
 
 
 class Taken(web.Response):
-    """Tells aiohttp that everything has been said on this connection."""
+    """Response that makes aiohttp send nothing more on this connection."""
 
     def __init__(self) -> None:
         super().__init__(status=101)

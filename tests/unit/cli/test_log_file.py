@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from skysail.cli.log_follower import Follower
+from skysail.cli.log_file import LogFileFollower
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def follower(log):
-    follower = Follower(log)
+    follower = LogFileFollower(log)
     yield follower
     follower.close()
 
@@ -47,6 +47,6 @@ def test_rotation_loses_no_line(log, follower):
 
 
 def test_a_log_that_began_later_is_told_from_its_start(log):
-    follower = Follower(log, from_start=True)
+    follower = LogFileFollower(log, from_start=True)
     assert list(follower.lines()) == ["old"]
     follower.close()

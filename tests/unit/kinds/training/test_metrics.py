@@ -45,7 +45,7 @@ def test_a_life_is_counted_once():
     for _ in range(2):
         page.see(status(attempt(0, "Failed", run_time=ago(35))))
     over = status(attempt(0, "Failed", run_time=ago(35)), attempt(1, "Failed"), phase="Failed")
-    page.see(msgspec.structs.replace(over, conditions=conditions.set_condition((), failed)))
+    page.see(msgspec.structs.replace(over, conditions=conditions.replace_condition((), failed)))
     assert page.figures("trainingjob_created_total") == {'{namespace="ml-jobs"}': 1}
     assert page.figures("trainingjob_completed_total") == {'{namespace="ml-jobs"}': 0}
     assert page.figures("trainingjob_failed_total") == {'{namespace="ml-jobs",reason="BackoffLimitExceeded"}': 1}

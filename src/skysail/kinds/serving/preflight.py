@@ -13,7 +13,7 @@ from skysail.kinds.serving.spec.revisions import Revision
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import DEPLOYMENT
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import Forbidden, Invalid, NotFound
+from skysail.kube.client.errors import Forbidden, Invalid
 
 # Prefix and suffix that clients and the API server add to a message.
 _AROUND = re.compile(
@@ -63,8 +63,5 @@ def _as_written(message: str, snapshot: Snapshot, revision: Revision) -> str:
 async def _is_taken(client: Client, snapshot: Snapshot) -> bool:
     """Return whether another owner has a Deployment of that name: then its immutable fields caused the error."""
     model = snapshot.object.metadata
-    try:
-        found = await client.get(DEPLOYMENT, model.namespace, snapshot.serving.names.deployment, Object)
-    except NotFound:
-        return False
-    return found.metadata.controller is None or found.metadata.controller.uid != model.uid
+    found = await client.find(DEPLOYMENT, model.namespace, snapshot.serving.names.deployment, Object)
+    return found is not None and not found.metadata.is_controlled_by(model)

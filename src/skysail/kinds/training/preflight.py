@@ -15,7 +15,7 @@ from skysail.kinds.training.plan import api_errors, attempts
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import JOB
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import ApiError, Forbidden, Invalid, NotFound, Terminating
+from skysail.kube.client.errors import ApiError, Forbidden, Invalid, Terminating
 
 _QUOTA = "exceeded quota"
 _NO_TRIALS = "does not support dry run"
@@ -58,8 +58,4 @@ def _says_nothing(error: ApiError) -> bool:
 async def _is_taken(client: Client, manifest: Manifest) -> bool:
     """Return whether a Job of that name exists: the error is then about changing that Job."""
     metadata = manifest["metadata"]
-    try:
-        await client.get(JOB, metadata["namespace"], metadata["name"], Object)
-    except NotFound:
-        return False
-    return True
+    return await client.find(JOB, metadata["namespace"], metadata["name"], Object) is not None

@@ -199,9 +199,9 @@ class ModelReconciler:
         """Add what the planner needs to know about servers that are not ready."""
         if target_revision.rollout_revision(snapshot, target) is not revision:
             return snapshot
-        if preflight.is_due(snapshot, revision):
+        if preflight.is_needed(snapshot, revision):
             return msgspec.structs.replace(
-                snapshot, preflight_error=await preflight.refusal(self._client, snapshot, revision)
+                snapshot, preflight_error=await preflight.check(self._client, snapshot, revision)
             )
         snapshot = await self._with_obstacle(snapshot, snapshot.serving_pods(revision.hash))
         if _is_already_reported(snapshot, target, failure.rollout_failure(snapshot, revision)):

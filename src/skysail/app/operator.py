@@ -221,7 +221,7 @@ class Operator:
             loop = self._add_controller(
                 controller, models, *serving_module.caches.children, performer=serving_module.performer
             )
-            serving_module.caches.wake(loop, models)
+            serving_module.caches.connect(loop, models)
         return serving_module
 
     def _add_controller(

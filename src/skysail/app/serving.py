@@ -18,7 +18,7 @@ class ServingModule:
     """Its performer is its own: it knows the Jobs, pods and Services of models, as another one knows those of runs."""
 
     def __init__(self, client: Client, settings: Settings, fence: Fence) -> None:
-        self.caches = Caches.make()
+        self.caches = Caches.create()
         config = serving_config(settings)
         self.controllers = tuple(ModelReconciler(kind, client, self.caches, clock.now, config) for kind in KINDS)
         self.performer = Performer(

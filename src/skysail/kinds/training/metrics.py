@@ -9,11 +9,11 @@ from skysail.base.metrics import Metrics
 from skysail.base.names import Condition, Metric
 from skysail.core import conditions
 from skysail.kinds.training.api.training_job import TRAINING_JOB, Attempt, TrainingJob
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.children.replica_groups import replica_groups
 from skysail.kinds.training.objects import WORKER
 from skysail.kinds.training.plan import attempts
 from skysail.kinds.training.progress.report import parse_number
-from skysail.kinds.training.reconciler import Caches
 
 _LOSS = ("loss", "train_loss")
 _ACCURACY = ("accuracy", "eval_accuracy")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from skysail.base.names import Label
 from skysail.core import pod_pending
 from skysail.core.actions import Event, Plan
-from skysail.core.controller import Controller
 from skysail.core.live_reads import check_current, find_child, list_labelled, newest_versions
 from skysail.core.pod_pending import PodEvent
 from skysail.kinds.training import preflight, scheduling
 from skysail.kinds.training.admission.validation import validate
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.children import naming, volumes
 from skysail.kinds.training.children.progress_endpoint import TrainingConfig
 from skysail.kinds.training.children.replica_groups import replica_groups
@@ -28,8 +28,6 @@ from skysail.kube import diagnostics
 from skysail.kube.api.objects import IndexKey, Key, Object
 from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE, Resource
-from skysail.kube.cache.cache import Cache, index_by_label, index_by_owner, index_by_uid
-from skysail.kube.cache.discovery import Discovery
 from skysail.kube.client.client import Client
 from skysail.kube.diagnostics import PodDiagnostics
 
@@ -55,65 +53,10 @@ POLICY_RULES = (
 
 # Launchers such as torchrun print a page of their own after the error of the program.
 _LOG_LINES = 100
-_LABEL_SELECTOR = {"labelSelector": Label.TRAINING_JOB_UID}
 # The Job controller creates pods at once; if pods are missing after this time, something blocks it.
 _GRACE = timedelta(seconds=10)
 
 T = TypeVar("T", bound=Object)
-# Pods are owned by Jobs: a label leads to their TrainingJob.
-training_jobs = index_by_label(Label.TRAINING_JOB_UID)
-
-
-class Caches(msgspec.Struct, frozen=True):
-    """Caches of TrainingJobs and their children. Other objects of the cluster are not cached."""
-
-    training: Cache[TrainingJob]
-    jobs: Cache[Job]
-    pods: Cache[Pod]
-    services: Cache[Object]
-    # Kinds of gang schedulers, in the order of the registry. The cluster may not serve them.
-    gangs: tuple[Cache[Any], ...] = ()
-
-    @classmethod
-    def create(cls) -> Caches:
-        return cls(
-            training=Cache(TRAINING_JOB.resource, TrainingJob, {"uid": index_by_uid}),
-            jobs=Cache(JOB, Job, {"owner": index_by_owner}, _LABEL_SELECTOR),
-            pods=Cache(POD, Pod, {"training": training_jobs}, _LABEL_SELECTOR),
-            services=Cache(SERVICE, Object, {"owner": index_by_owner}, _LABEL_SELECTOR),
-            gangs=tuple(
-                Cache(scheduler.resource, scheduler.type, {"owner": index_by_owner}, _LABEL_SELECTOR)
-                for scheduler in scheduling.SCHEDULERS.values()
-            ),
-        )
-
-    @property
-    def children(self) -> tuple[Cache[Job], Cache[Pod], Cache[Object]]:
-        return self.jobs, self.pods, self.services
-
-    def connect(self, controller: Controller[Snapshot], discovery: Discovery) -> None:
-        """Enqueue a TrainingJob when one of its children changes.
-
-        Pods are owned by a Job, so their label names the TrainingJob.
-        """
-        controller.watch_owned(self.jobs, self.training)
-        for cache in (self.services, *self.gangs):
-            controller.watch_owned(cache, self.training)
-
-        def changed(old: Pod | None, new: Pod | None) -> None:
-            jobs = {job for pod in (old, new) if pod for job in training_jobs(pod)}
-            for root in [root for job in jobs for root in self.training.by("uid", job)]:
-                controller.queue.add(root.metadata.key)
-
-        self.pods.subscribe(changed)
-        for cache in self.gangs:
-            discovery.follow(cache.resource, lambda _: self._look_at_gangs(controller))
-
-    def _look_at_gangs(self, controller: Controller[Snapshot]) -> None:
-        """Enqueue all jobs with a gang scheduler, because one was installed or removed."""
-        for job in self.training.all():
-            if scheduling.for_spec(job.spec) is not None:
-                controller.queue.add(job.metadata.key)
 
 
 def _nothing_to_read(_: IndexKey) -> bool:

@@ -16,7 +16,7 @@ from tests.unit.kinds.serving.builders import ago, model, shown
 
 class Page:
     def __init__(self, *, leads: bool = True) -> None:
-        self.caches = Caches.make()
+        self.caches = Caches.create()
         self.metrics = Metrics()
         self._version = 0
         Counts(self.caches, lambda: leads).register(self.metrics)

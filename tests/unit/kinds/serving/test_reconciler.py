@@ -102,7 +102,7 @@ def stored(of, known):
 
 async def observed(of, *children, **answers):
     server_ = Server({**LIVE, **answers})
-    caches = Caches.make()
+    caches = Caches.create()
     caches.models[MODEL_DEPLOYMENT].put(of)
     into = {Job: caches.jobs, Deployment: caches.deployments}
     for each in children:
@@ -118,7 +118,7 @@ async def observed(of, *children, **answers):
 
 async def test_a_model_that_is_gone_is_no_snapshot():
     for kind in KINDS:
-        assert await ModelReconciler(kind, Client(Server({})), Caches.make(), lambda: NOW, TERMS).observe(KEY) is None
+        assert await ModelReconciler(kind, Client(Server({})), Caches.create(), lambda: NOW, TERMS).observe(KEY) is None
 
 
 async def test_a_served_model_is_seen_without_a_question():
@@ -177,7 +177,7 @@ async def test_a_revision_that_cannot_be_read_keeps_no_model_from_being_looked_a
 async def test_a_claim_is_gone_only_on_the_servers_own_word():
     of = model(ml=True)
     known, there = entry(of, 1, "served"), msgspec.to_builtins(owned(claim()))
-    caches, paths = Caches.make(), {**LIVE, ML_MODEL.resource.path("shop", "flowers"): {"metadata": {}}}
+    caches, paths = Caches.create(), {**LIVE, ML_MODEL.resource.path("shop", "flowers"): {"metadata": {}}}
     caches.models[ML_MODEL].put(of)
     caches.revisions.put(msgspec.convert(stored(of, known), ControllerRevision))
     for answers, is_lost in (({}, True), ({CLAIMS: there}, False)):
@@ -287,7 +287,7 @@ async def test_a_name_that_another_deployment_has_is_not_the_fault_of_the_revisi
                 raise Invalid(422, "Invalid", "spec.selector: field is immutable")
             return await super().send(request)
 
-    of, caches = model(), Caches.make()
+    of, caches = model(), Caches.create()
     new = entry(of)
     caches.models[MODEL_DEPLOYMENT].put(of)
     caches.revisions.put(msgspec.convert(stored(of, new), ControllerRevision))
@@ -443,4 +443,4 @@ def test_a_line_that_says_something_else_is_no_progress(line):
 
 
 def test_each_kind_has_its_cache():
-    assert list(Caches.make().models) == [MODEL_DEPLOYMENT, ML_MODEL]
+    assert list(Caches.create().models) == [MODEL_DEPLOYMENT, ML_MODEL]

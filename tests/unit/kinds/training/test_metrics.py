@@ -10,8 +10,8 @@ import pytest
 from skysail.base.metrics import Metrics
 from skysail.core import conditions
 from skysail.kinds.training.api.training_job import LatestCheckpoint, Metric, Progress
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.metrics import TrainingMetrics, lost_training_seconds
-from skysail.kinds.training.reconciler import Caches
 from skysail.kube.api.fields import Condition
 from tests.unit.kinds.training.builders import ago, attempt, job, pod, status
 from tests.unit.kinds.training.test_reconciler import labelled

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from skysail.core.controller import Controller
 from skysail.core.errors import Stale
 from skysail.core.pod_pending import PodEvent
 from skysail.kinds.training.api.training_job import TRAINING_JOB, LatestCheckpoint
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.plan import attempts
-from skysail.kinds.training.reconciler import Caches, TrainingJobReconciler
+from skysail.kinds.training.reconciler import TrainingJobReconciler
 from skysail.kinds.training.snapshot import NameHolder
 from skysail.kube.api.fields import PodTemplate
 from skysail.kube.api.objects import Key, OwnerReference
@@ -399,7 +401,7 @@ class Loop:
     def add(self, key: Key) -> None:
         self.woken.append(key)
 
-    def watch_owned(self, children: Any, roots: Any) -> None: ...
+    watch_owned = Controller.watch_owned
 
 
 def test_a_pod_wakes_its_training_job_by_the_uid_that_it_carries():

@@ -12,7 +12,7 @@ from skysail.kinds.training.children.job_errors import user_message
 from skysail.kinds.training.children.manifests import build_children
 from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint
 from skysail.kinds.training.children.replica_groups import replica_groups
-from skysail.kinds.training.plan import attempts
+from skysail.kinds.training.children.spec_hash import is_new_spec
 from skysail.kube.api.resources import JOB
 from skysail.kube.client.client import Client
 
@@ -25,7 +25,7 @@ def is_needed(job: TrainingJob) -> bool:
     """
     spec = job.spec
     is_alone = not job.status.attempts and len(replica_groups(spec)) == 1 and spec.pod_template is None
-    return attempts.is_new_spec(job) and not is_alone
+    return is_new_spec(job) and not is_alone
 
 
 async def check(

@@ -13,7 +13,7 @@ from skysail.core.errors import Stale
 from skysail.core.pod_pending import PodEvent
 from skysail.kinds.training.api.training_job import TRAINING_JOB, LatestCheckpoint
 from skysail.kinds.training.caches import Caches
-from skysail.kinds.training.plan import attempts
+from skysail.kinds.training.children import spec_hash
 from skysail.kinds.training.reconciler import TrainingJobReconciler
 from skysail.kinds.training.snapshot import NameHolder
 from skysail.kube.api.fields import PodTemplate
@@ -158,7 +158,7 @@ async def test_the_jobs_of_a_spec_are_tried_once_before_an_attempt_is_made_from_
     assert (await observed(job(metadata={"resource_version": "7"}), answers=itself))[1].paths == [ITSELF]
     template = job(metadata={"resource_version": "7"}, podTemplate={"spec": {"nodeSelektor": {"zone": "a"}}})
     assert f"{JOBS}/mnist-worker-0" in (await observed(template, answers=itself))[1].paths
-    known = attempt(0, "Suspended", spec_hash=attempts.job_spec_hash(job().spec))
+    known = attempt(0, "Suspended", spec_hash=spec_hash.job_spec_hash(job().spec))
     again = job(metadata={"resource_version": "7"}, status=status(known))
     assert f"{JOBS}/mnist-worker-1" not in (await observed(again, answers=itself))[1].paths
     other = changed(again, image="other:1")

@@ -25,6 +25,7 @@ from skysail.kinds.training.api.training_job import (
 )
 from skysail.kinds.training.children.job_errors import user_message
 from skysail.kinds.training.children.replica_groups import min_pods, replica_groups
+from skysail.kinds.training.children.spec_hash import job_spec_hash
 from skysail.kinds.training.children.volumes import is_reachable
 from skysail.kinds.training.objects import EVALUATOR, Job, Pod
 from skysail.kinds.training.plan import (
@@ -107,7 +108,7 @@ def _plan_active_attempt(snapshot: Snapshot, attempt: AttemptState) -> Plan:
         number=attempt.number,
         start_time=_begun(snapshot, attempt),
         resumed_from=_resumed_from(job, attempt, previous.checkpoint),
-        spec_hash="" if outdated_job(job.spec, attempt) else attempts.job_spec_hash(job.spec),
+        spec_hash="" if outdated_job(job.spec, attempt) else job_spec_hash(job.spec),
     )
     current = status.with_workers(snapshot, attempts.open_attempt(previous, begun), attempt.number)
     since = _ran_since(snapshot, attempt)

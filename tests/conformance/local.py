@@ -18,7 +18,7 @@ from skysail.local.bubblewrap.cgroups import CgroupManager
 from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.isolation import Isolation
 from skysail.local.cluster import syscalls
-from skysail.local.images import store
+from skysail.local.images.environments import open_environments
 from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.provider import LocalProvider
 from skysail.local.provider.run_journal import RunJournal
@@ -71,7 +71,7 @@ async def local_provider(
     isolation: Isolation | None = None,
     tell: Callable[[RunId, EventReason, str], None] = lambda run, reason, note: None,
 ) -> AsyncIterator[LocalProvider]:
-    _, environments = store.open_in(folder / "home", os.environ)
+    _, environments = open_environments(folder / "home", os.environ)
     provider = LocalProvider(
         ProviderDependencies(
             tools=HostTools.find(os.environ["PATH"]),

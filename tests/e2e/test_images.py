@@ -62,10 +62,10 @@ def serves_again(index: Index) -> Iterator[None]:
 
 def add(cluster: Cluster, module: str) -> None:
     """As `skysail image add` does, without making it now."""
-    from skysail.local.images import store
+    from skysail.local.images.environments import open_environments
     from skysail.local.images.rules import Rule
 
-    rules, _ = store.open_in(cluster.home.root, os.environ)
+    rules, _ = open_environments(cluster.home.root, os.environ)
     rules.add(Rule(pattern=f"team/{module}:*", packages=(module,)))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skysail.local.images import store
+from skysail.local.images.environments import open_environments
 from tests.support.model_server import refusal, serving
 
 # The first time, an environment of gigabytes is made.
@@ -24,7 +24,7 @@ CODE = {"ALLOW_CODE": "1"}
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The interpreter of the image."""
-    _, environments = store.open_in(tmp_path_factory.mktemp("home"), os.environ)
+    _, environments = open_environments(tmp_path_factory.mktemp("home"), os.environ)
     environment = asyncio.run(environments.find("localhost/fastapi-pytorch:dev", lambda _: None))
     assert environment is not None
     return f"{environment.folders[0]}/bin/python"

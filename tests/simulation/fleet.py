@@ -121,7 +121,7 @@ def _told(snapshot: Snapshot, *, is_ready: bool, reason: str, message: str) -> F
     return FleetStatus(
         observed_generation=fleet.metadata.generation,
         afloat=fleet.status.afloat,
-        conditions=conditions.set_condition(fleet.status.conditions, ready),
+        conditions=conditions.replace_condition(fleet.status.conditions, ready),
     )
 
 

@@ -53,12 +53,12 @@ class ServingOperator:
     """An operator with the controllers of both kinds."""
 
     def __init__(self, process: Process) -> None:
-        caches = Caches.make()
+        caches = Caches.create()
         for cache in (*caches.models.values(), *caches.children):
             process.fill(cache)
         for kind in KINDS:
             controller = ModelReconciler(kind, process.client, caches, process.now, _TERMS)
-            caches.wake(process.control(controller, caches.models[kind]), caches.models[kind])
+            caches.connect(process.control(controller, caches.models[kind]), caches.models[kind])
 
 
 class Watchman:

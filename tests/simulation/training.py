@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from skysail.base.timestamps import timestamp
 from skysail.kinds.training.api.training_job import TRAINING_JOB, LatestCheckpoint, Progress
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.progress.report import Report
 from skysail.kinds.training.progress.status_writer import StatusWriter
-from skysail.kinds.training.reconciler import Caches, TrainingJobReconciler
+from skysail.kinds.training.reconciler import TrainingJobReconciler
 from skysail.kube.api.resources import JOB, POD
 from skysail.kube.cache.discovery import Discovery
 from tests.simulation import runner

@@ -13,7 +13,7 @@ from skysail.kube.api.resources import CRD, ROLE_BINDING, SERVICE
 from skysail.kube.cache.discovery import CrdInfo
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client, Manifest
-from skysail.kube.client.errors import Conflict, NotFound, Throttled
+from skysail.kube.client.errors import Conflict, Throttled
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.local.addresses import CLUSTER_IP, METRICS_PORT, METRICS_SERVICE, NODE
 from skysail.local.control_plane.pki import NODE_AGENT
@@ -87,12 +87,8 @@ async def _absent_or_ours(client: Client, definitions: list[Manifest]) -> list[M
     """Return the CRDs to apply: another project's own CRD stays, and our stand-in is used only if it is missing."""
     desired = []
     for definition in definitions:
-        try:
-            present = await client.get(CRD, "", definition["metadata"]["name"], Object)
-        except NotFound:
-            desired.append(definition)
-            continue
-        if (present.metadata.labels or {}).get(Label.MANAGED_BY) == manifests.NAME:
+        present = await client.find(CRD, "", definition["metadata"]["name"], Object)
+        if present is None or (present.metadata.labels or {}).get(Label.MANAGED_BY) == manifests.NAME:
             desired.append(definition)
     return desired
 

@@ -41,7 +41,7 @@ from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.isolation import MAX_PROCESSES, Isolation
 from skysail.local.cluster.home import Home
 from skysail.local.control_plane import credentials, pki
-from skysail.local.images import store
+from skysail.local.images.environments import open_environments
 from skysail.local.network import egress_proxy, host_network
 from skysail.local.network.network import Network
 from skysail.local.provider import pod_limits
@@ -190,7 +190,7 @@ class NodeAgent:
             folder.chmod(0o700)
         allowed = os.environ.get("SKYSAIL_ALLOWED_FOLDERS", "")
         # Inside the local cluster, package indexes are reached through the egress proxy only.
-        _, environments = store.open_in(home, {**os.environ, **egress_proxy.proxy_env()})
+        _, environments = open_environments(home, {**os.environ, **egress_proxy.proxy_env()})
         tools, seed = HostTools.find(os.environ.get("PATH", "")), self._home.root.stat().st_ino
         cgroups = CgroupManager.mount(inside / "cgroup", f"skysail-{seed}", max_processes=MAX_PROCESSES)
         cgroups.bound_all(Bounds.of_this_machine())

@@ -223,7 +223,7 @@ class Operator:
             controller = self._add_controller(
                 reconciler, models, *serving_module.caches.children, performer=serving_module.performer
             )
-            serving_module.caches.wake(controller, models)
+            serving_module.caches.connect(controller, models)
         return serving_module
 
     def _add_controller(

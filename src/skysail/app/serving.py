@@ -18,7 +18,7 @@ class ServingModule:
     """Builds the parts for models. They have their own performer, because its caches hold the children of models."""
 
     def __init__(self, client: Client, settings: Settings, fence: Fence) -> None:
-        self.caches = Caches.make()
+        self.caches = Caches.create()
         config = serving_config(settings)
         self.reconcilers = tuple(ModelReconciler(kind, client, self.caches, clock.now, config) for kind in KINDS)
         self.performer = Performer(

@@ -11,12 +11,13 @@ from aiohttp import web
 from skysail.base import clock
 from skysail.base.settings import Settings
 from skysail.core.controller import EventRecorder
-from skysail.kinds.training import reconciler
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint, TrainingConfig
 from skysail.kinds.training.progress.auth import ReporterAuthenticator
 from skysail.kinds.training.progress.log_watcher import CheckpointLogWatcher
 from skysail.kinds.training.progress.server import ProgressServer, ReportRateLimiter
 from skysail.kinds.training.progress.status_writer import StatusWriter
+from skysail.kinds.training.reconciler import TrainingJobReconciler
 from skysail.kinds.training.scheduling.observer import IsServed
 from skysail.kube.client.client import Client
 
@@ -40,10 +41,10 @@ class TrainingModule:
     ) -> None:
         self._settings = settings
         self._authority = authority
-        self.caches = reconciler.Caches.create()
+        self.caches = Caches.create()
         self.status_writer = StatusWriter(client, self.caches.training, now=clock.now, rng=rng)
         self.log_watcher = CheckpointLogWatcher(client, self.caches, self.status_writer, recorder)
-        self.reconciler = reconciler.TrainingJobReconciler(
+        self.reconciler = TrainingJobReconciler(
             client, self.caches, clock.now, config=self._config, serves=serves, is_settled=self.log_watcher.is_drained
         )
         self._authenticator = ReporterAuthenticator(client, self.caches, clock.boottime)

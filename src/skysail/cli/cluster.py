@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from skysail.base.errors import UserError
 from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
@@ -21,7 +19,7 @@ from skysail.kube.api.objects import Key, Object
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client import kubeconfig
-from skysail.kube.client.client import Client, decode_reply
+from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Forbidden, KubeError, NotFound, NotServed
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.kube.client.kubeconfig import Access
@@ -48,10 +46,6 @@ class NoAnswer(UserError):
     """The cluster did not answer, or rejected the request. The message says what to do."""
 
     exit_code = 1
-
-
-class _List(msgspec.Struct):
-    items: tuple[Object, ...]
 
 
 def run_client(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
@@ -176,5 +170,4 @@ async def _not_there(client: Client, kinds: tuple[CustomKind, ...], desired: Key
 
 
 async def _names(client: Client, kind: CustomKind) -> list[Key]:
-    page = await client.list_page(kind.resource, "", {})
-    return [item.metadata.key for item in decode_reply(page, _List).items]
+    return [item.metadata.key for item in await client.list_objects(kind.resource, "", {}, Object)]

@@ -19,7 +19,7 @@ from skysail.kinds.serving.spec.revisions import ControllerRevision
 from skysail.kinds.serving.spec.runtimes import RUNTIMES, ServingRuntime
 from skysail.kube.api.objects import IndexKey, Object
 from skysail.kube.api.resources import CONTROLLER_REVISION, POD
-from skysail.kube.client.client import Client, decode_reply
+from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -43,31 +43,13 @@ class _Stats(msgspec.Struct):
     requests: Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=10**12)]], msgspec.Meta(max_length=600)]
 
 
-class _Models(msgspec.Struct):
-    items: tuple[ModelDeployment, ...]
-
-
-class _MLModels(msgspec.Struct):
-    items: tuple[MLModel, ...]
-
-
-class _Pods(msgspec.Struct):
-    items: tuple[Object, ...]
-
-
-class _Revisions(msgspec.Struct):
-    items: tuple[ControllerRevision, ...]
-
-
 async def read(client: Client) -> list[ModelRow]:
-    deployments = decode_reply(await client.list_page(MODEL_DEPLOYMENT.resource, "", {}), _Models).items
-    others = decode_reply(await client.list_page(ML_MODEL.resource, "", {}), _MLModels).items
+    deployments = await client.list_objects(MODEL_DEPLOYMENT.resource, "", {}, ModelDeployment)
+    others = await client.list_objects(ML_MODEL.resource, "", {}, MLModel)
     models: list[Model] = sorted((*deployments, *others), key=lambda model: model.metadata.key)
-    pods = decode_reply(await client.list_page(POD, "", {"labelSelector": _SERVERS}), _Pods).items
-    stored = decode_reply(
-        await client.list_page(CONTROLLER_REVISION, "", {"labelSelector": Label.MODEL_UID}), _Revisions
-    )
-    servers = _servers_with_stats(pods, stored.items)
+    pods = await client.list_objects(POD, "", {"labelSelector": _SERVERS}, Object)
+    query = {"labelSelector": Label.MODEL_UID}
+    servers = _servers_with_stats(pods, await client.list_objects(CONTROLLER_REVISION, "", query, ControllerRevision))
     turns = asyncio.Semaphore(_MAX_CONCURRENT)
     asked = await asyncio.gather(*(_requests(client, model, servers, turns) for model in models))
     return [ModelRow(model, requests) for model, requests in zip(models, asked, strict=True)]

@@ -17,7 +17,7 @@ from skysail.kinds.training.plan import attempts
 from skysail.kinds.training.plan.planner import FINISHED_PHASES
 from skysail.kube.api.resources import POD
 from skysail.kube.cache.cache import Cache
-from skysail.kube.client.client import Client, decode_reply
+from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Invalid, NotFound, ReplyLost, ServerFault, Throttled, Unreachable
 
 # Delay before a broken stream or a pod without an end state is retried.
@@ -46,14 +46,9 @@ class LogSelection(msgspec.Struct, frozen=True):
         return known is not None and known.end_time is not None
 
 
-class _List(msgspec.Struct):
-    items: tuple[Pod, ...]
-
-
 async def pods(client: Client, job: TrainingJob) -> tuple[Pod, ...]:
     """Return the existing pods, ordered by attempt and rank."""
-    page = await client.list_page(POD, job.metadata.namespace, _selector(job))
-    return tuple(sorted(decode_reply(page, _List).items, key=_order))
+    return tuple(sorted(await client.list_objects(POD, job.metadata.namespace, _selector(job), Pod), key=_order))
 
 
 async def read(client: Client, pod: Pod, tail: int | None = None) -> AsyncIterator[str]:

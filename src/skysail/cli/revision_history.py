@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from skysail.base.errors import UserError
 from skysail.base.names import Condition, Label
 from skysail.cli.cluster import Model
@@ -12,7 +10,7 @@ from skysail.kinds.serving.api.types import ModelDeployment
 from skysail.kinds.serving.spec import revisions
 from skysail.kinds.serving.spec.revisions import ControllerRevision, Revision
 from skysail.kube.api.resources import CONTROLLER_REVISION
-from skysail.kube.client.client import Client, decode_reply
+from skysail.kube.client.client import Client
 
 
 class NoSuchRevision(UserError):
@@ -23,17 +21,11 @@ class Failed(UserError):
     """The revision failed and was rolled back. The message says how to retry it."""
 
 
-class _List(msgspec.Struct):
-    items: tuple[ControllerRevision, ...]
-
-
 async def history(client: Client, model: Model) -> list[Revision]:
     """Return the revisions, newest first. Only those with the model's UID count: other objects are untrusted."""
     query = {"labelSelector": f"{Label.MODEL_UID}={model.metadata.uid}"}
-    page = await client.list_page(CONTROLLER_REVISION, model.metadata.namespace, query)
-    entries = [
-        entry for row in decode_reply(page, _List).items if _is_of(model, row) and (entry := revisions.from_object(row))
-    ]
+    rows = await client.list_objects(CONTROLLER_REVISION, model.metadata.namespace, query, ControllerRevision)
+    entries = [entry for row in rows if _is_of(model, row) and (entry := revisions.from_object(row))]
     return sorted(entries, key=lambda entry: -entry.number)
 
 

@@ -19,7 +19,7 @@ from skysail.core.fence import Fenced
 from skysail.core.workqueue import WorkQueue
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import Resource
-from skysail.kube.cache.cache import Cache, index_by_owner
+from skysail.kube.cache.cache import Cache, Index, index_by_owner
 from skysail.kube.client.errors import (
     AlreadyExists,
     Conflict,
@@ -120,14 +120,15 @@ class Controller(Generic[S]):
         assert object_ is not None, "a change has an old or a new object"
         self.queue.add(object_.metadata.key)
 
-    def watch_owned(self, children: Cache[Any], owner_cache: Cache[Any]) -> None:
+    def watch_owned(self, children: Cache[Any], owner_cache: Cache[Any], index: Index[Object] = index_by_owner) -> None:
         """Enqueue the owner of a changed child.
 
-        The owner is found by UID in the namespace of the child, in the index `uid` of `owner_cache`.
+        `index` returns the UID of the owner in the namespace of the child. The owner is found in the index `uid` of
+        `owner_cache`.
         """
 
         def changed(old: Object | None, new: Object | None) -> None:
-            owners = {owner for o in (old, new) if o is not None for owner in index_by_owner(o)}
+            owners = {owner for o in (old, new) if o is not None for owner in index(o)}
             for root in [root for owner in owners for root in owner_cache.by("uid", owner)]:
                 self.queue.add(root.metadata.key)
 

@@ -15,7 +15,7 @@ from skysail.base.rate_limiter import Ration
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import EVENT, POD
-from skysail.kube.client.client import Client, decode_reply
+from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError
 
 POLICY_RULES = (PolicyRule(POD, ("get",), subresource="log"), PolicyRule(EVENT, ("list",)))
@@ -49,10 +49,6 @@ class EventNote(msgspec.Struct, frozen=True, rename="camel"):
     def time(self) -> str:
         last = self.series.last_observed_time if self.series else None
         return last or self.deprecated_last_timestamp or self.event_time or ""
-
-
-class _Events(msgspec.Struct, frozen=True):
-    items: tuple[EventNote, ...]
 
 
 class PodDiagnostics:
@@ -96,10 +92,11 @@ class PodDiagnostics:
         if not self._ration.try_acquire(asyncio.get_running_loop().time()):
             return self._remembered.get(selector, ())
         try:
-            page = await self._client.list_page(EVENT, about.metadata.namespace, {"fieldSelector": selector})
+            query = {"fieldSelector": selector}
+            events = await self._client.list_objects(EVENT, about.metadata.namespace, query, EventNote)
         except KubeError:
             return ()
-        return self._remember(selector, decode_reply(page, _Events).items)
+        return self._remember(selector, events)
 
     def _remember(self, selector: str, events: tuple[EventNote, ...]) -> tuple[EventNote, ...]:
         self._remembered.pop(selector, None)

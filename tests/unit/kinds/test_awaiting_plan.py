@@ -1,3 +1,5 @@
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
@@ -8,6 +10,8 @@ from skysail.kinds.serving.api.types import ML_MODEL
 from skysail.kinds.unimplemented.planner import Snapshot, plan
 from skysail.kube.api.objects import Meta
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = datetime(2026, 9, 9, tzinfo=UTC)
 KINDS = (*ALL_KINDS, *COMPATIBLE_KINDS)
 
 
@@ -24,7 +28,7 @@ def bare(kind, **metadata):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource.kind)
 def test_the_first_status_says_honestly_that_nothing_happens_yet(kind):
     object_ = bare(kind)
-    result = plan(Snapshot(kind, object_, "2026-01-01T00:00:00Z"))
+    result = plan(Snapshot(kind, object_, NOW))
     (condition,) = result.status.conditions
     assert (condition.type, condition.status, condition.reason) == ("Accepted", "False", "NotImplementedYet")
     assert kind.resource.kind in condition.message
@@ -36,13 +40,13 @@ def test_the_first_status_says_honestly_that_nothing_happens_yet(kind):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource.kind)
 def test_a_second_look_at_the_same_object_changes_nothing(kind):
     object_ = bare(kind)
-    status = plan(Snapshot(kind, object_, "2026-01-01T00:00:00Z")).status
-    again = plan(Snapshot(kind, msgspec.structs.replace(object_, status=status), "2026-09-09T00:00:00Z"))
+    status = plan(Snapshot(kind, object_, NOW)).status
+    again = plan(Snapshot(kind, msgspec.structs.replace(object_, status=status), LATER))
     assert again.status == status
 
 
 def test_an_mlmodel_has_a_legal_status_from_the_first_write():
-    status = msgspec.to_builtins(plan(Snapshot(ML_MODEL, bare(ML_MODEL), "2026-01-01T00:00:00Z")).status)
+    status = msgspec.to_builtins(plan(Snapshot(ML_MODEL, bare(ML_MODEL), NOW)).status)
     assert status["phase"] == "Pending"
     assert status["observedGeneration"] == 4
 
@@ -50,13 +54,13 @@ def test_an_mlmodel_has_a_legal_status_from_the_first_write():
 def test_finalizers_of_the_operators_before_us_are_removed_when_an_object_is_deleted():
     finalizers = (*(finalizer.value for finalizer in LegacyFinalizer), "somebody.else/keeps")
     object_ = bare(ML_MODEL, finalizers=finalizers, deletion_timestamp="2026-01-01T00:00:00Z")
-    assert plan(Snapshot(ML_MODEL, object_, "2026-01-01T00:00:01Z")).actions == (
+    assert plan(Snapshot(ML_MODEL, object_, NOW)).actions == (
         SetFinalizers(ML_MODEL.resource, object_, ("somebody.else/keeps",)),
     )
 
 
 def test_a_deleted_object_without_such_finalizers_is_left_alone():
     object_ = bare(ML_MODEL, finalizers=("somebody.else/keeps",), deletion_timestamp="2026-01-01T00:00:00Z")
-    result = plan(Snapshot(ML_MODEL, object_, "2026-01-01T00:00:01Z"))
+    result = plan(Snapshot(ML_MODEL, object_, NOW))
     assert result.actions == ()
     assert result.status is None

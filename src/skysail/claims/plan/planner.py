@@ -24,6 +24,7 @@ from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceStatus, Launching
 from skysail.cloud.account import Instance, oldest_first
 from skysail.cloud.errors import NoCapacity, ProviderError, Rejected, Throttled, Unsupported
 from skysail.core.actions import Event, LaunchInstance, Plan
+from skysail.core.conditions import set_condition
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -46,7 +47,8 @@ def plan(snapshot: Snapshot) -> Plan:
 
 def refused(snapshot: Snapshot, event: Event) -> Plan:
     """Report a rejected write in a condition. The state of the claim stays."""
-    status = claim_status.set_condition(snapshot, Conditions.LAUNCHED, "Unknown", event.reason, event.message)
+    status, type_ = snapshot.object.status, Conditions.LAUNCHED
+    status = set_condition(snapshot, status, type_, "Unknown", event.reason, event.message)
     return Plan(status=status, events=(event,))
 
 
@@ -67,7 +69,7 @@ def _without_account(snapshot: Snapshot) -> Plan:
     claim = snapshot.object
     instance = f"instance {claim.status.instance_id}" if claim.status.instance_id else "an instance that may exist"
     message = f"{snapshot.outage} Until then, {instance} can only be terminated at the cloud itself."
-    status = claim_status.set_condition(snapshot, Conditions.TERMINATED, "Unknown", Reason.NO_ACCOUNT, message)
+    status = set_condition(snapshot, claim.status, Conditions.TERMINATED, "Unknown", Reason.NO_ACCOUNT, message)
     return Plan(status=status)
 
 
@@ -92,9 +94,8 @@ def _launch(snapshot: Snapshot) -> Plan:
     claim, spec = snapshot.object, snapshot.order
     assert spec is not None, "a missing launch spec is a reason to wait"
     launching = Launching(by=snapshot.identity, nonce=snapshot.nonce, at=timestamp(snapshot.now))
-    status = claim_status.set_condition(
-        snapshot, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, "The operator is calling the cloud."
-    )
+    message = "The operator is calling the cloud."
+    status = set_condition(snapshot, claim.status, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, message)
     # Start the lifetime at the call, as the cloud does: time spent waiting for capacity does not count.
     deadline = timestamp(snapshot.now + timedelta(seconds=spec.max_lifetime))
     status = msgspec.structs.replace(status, state="Launching", launching=launching, deadline_time=deadline)
@@ -183,7 +184,7 @@ def _refused(snapshot: Snapshot, reason: str, error: ProviderError) -> Plan:
 
 def _outcome_unknown(snapshot: Snapshot, reason: str) -> Plan:
     message = f"{reason} Nothing is launched until the cloud's inventory shows whether an instance exists."
-    status = claim_status.set_condition(snapshot, Conditions.LAUNCHED, "Unknown", Reason.REPLY_LOST, message)
+    status = set_condition(snapshot, snapshot.object.status, Conditions.LAUNCHED, "Unknown", Reason.REPLY_LOST, message)
     return Plan(
         status=msgspec.structs.replace(status, state="Unknown"),
         events=(Event(Reason.REPLY_LOST, message, warning=True),),
@@ -259,7 +260,7 @@ def _waiting(snapshot: Snapshot, reason: Reason, message: str, seconds: float) -
 
 def _reset_to_claimed(snapshot: Snapshot, reason: Reason, message: str) -> CloudInstanceStatus:
     """Reset the status to Claimed, because the cloud certainly has no instance of this claim."""
-    status = claim_status.set_condition(snapshot, Conditions.LAUNCHED, "False", reason, message)
+    status = set_condition(snapshot, snapshot.object.status, Conditions.LAUNCHED, "False", reason, message)
     return msgspec.structs.replace(status, state="Claimed", launching=None, deadline_time=None)
 
 

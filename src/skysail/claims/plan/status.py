@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Literal
 
 import msgspec
 
@@ -14,13 +13,11 @@ from skysail.claims.snapshot import Snapshot
 from skysail.claims.types import CloudInstanceStatus, Exit
 from skysail.cloud.account import Instance
 from skysail.cloud.provider import Ended
-from skysail.core import conditions
-from skysail.kube.api.fields import Condition
+from skysail.core.conditions import MAX_MESSAGE_LENGTH, set_condition
 
 NEVER_PAID = 0.0
 # Truncate or drop values that the API server would reject, such as long texts or milliseconds instead of seconds: a
 # claim whose status cannot be written would never be terminated.
-_MAX_MESSAGE_LENGTH = 4096
 _MAX_WORD_LENGTH = 256
 _DEAREST = 1e9
 _FIRST_MOMENT = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
@@ -31,9 +28,8 @@ _NO_CODE = 255
 
 def mirror_instance(snapshot: Snapshot, instance: Instance) -> CloudInstanceStatus:
     """Copy the instance into the status. Values that are already set, such as times and prices, are kept."""
-    status = set_condition(
-        snapshot, Conditions.LAUNCHED, "True", Reason.LAUNCHED, "The cloud has created the instance."
-    )
+    status, message = snapshot.object.status, "The cloud has created the instance."
+    status = set_condition(snapshot, status, Conditions.LAUNCHED, "True", Reason.LAUNCHED, message)
     runs = instance.state == "running" or instance.started is not None
     exit_ = instance.exit
     start = status.start_time or time(instance.created) or _called(snapshot)
@@ -48,32 +44,6 @@ def mirror_instance(snapshot: Snapshot, instance: Instance) -> CloudInstanceStat
         ready_time=status.ready_time or _ready(instance, snapshot.now),
         finish_time=status.finish_time or (exit_ and (time(exit_.ended) or timestamp(snapshot.now))),
         exit=status.exit or (None if exit_ is None else _exit(exit_)),
-    )
-
-
-def set_condition(
-    snapshot: Snapshot,
-    type_: Conditions,
-    value: Literal["True", "False", "Unknown"],
-    reason: str,
-    message: str,
-    *,
-    status: CloudInstanceStatus | None = None,
-) -> CloudInstanceStatus:
-    """Set one condition in this status, or in the claim's own."""
-    old, claim = status or snapshot.object.status, snapshot.object
-    new = Condition(
-        type=type_,
-        status=value,
-        last_transition_time=timestamp(snapshot.now),
-        reason=reason,
-        message=message[:_MAX_MESSAGE_LENGTH],
-        observed_generation=claim.metadata.generation,
-    )
-    return msgspec.structs.replace(
-        old,
-        conditions=conditions.set_condition(old.conditions, new),
-        observed_generation=claim.metadata.generation,
     )
 
 
@@ -115,4 +85,4 @@ def _ready(instance: Instance, now: datetime) -> str | None:
 
 def _exit(end: Ended) -> Exit:
     code = end.code if end.code in _CODES else _NO_CODE
-    return Exit(code=code, reason=end.reason[:_MAX_WORD_LENGTH], message=end.message[-_MAX_MESSAGE_LENGTH:])
+    return Exit(code=code, reason=end.reason[:_MAX_WORD_LENGTH], message=end.message[-MAX_MESSAGE_LENGTH:])

@@ -20,6 +20,7 @@ from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceStatus, Exit
 from skysail.cloud.account import Instance
 from skysail.core import conditions
 from skysail.core.actions import Action, Delete, Event, Plan, SetFinalizers, TerminateInstance
+from skysail.core.conditions import set_condition
 
 # Exit codes of a killed container, and of a container that could not be started.
 EXIT_LOST = 137
@@ -103,9 +104,7 @@ def request_termination(
     snapshot: Snapshot, end: TerminationReason, ids: tuple[str, ...], status: CloudInstanceStatus
 ) -> Plan:
     """Request the termination, record it in the status, and repeat the request until the cloud confirms."""
-    new_status = claim_status.set_condition(
-        snapshot, Conditions.TERMINATED, "False", end.reason, end.message, status=status
-    )
+    new_status = set_condition(snapshot, status, Conditions.TERMINATED, "False", end.reason, end.message)
     new_status = msgspec.structs.replace(new_status, state="Terminating")
     return Plan(
         actions=terminate_actions(snapshot, ids), status=new_status, requeue_after=snapshot.timings.poll_interval
@@ -190,14 +189,10 @@ def finalize(
 ) -> Plan:
     """Write the final status and cost, once, after a confirmed termination."""
     old = status or snapshot.object.status
-    new_status = claim_status.set_condition(
-        snapshot, Conditions.TERMINATED, "True", end.reason, end.message, status=old
-    )
+    new_status = set_condition(snapshot, old, Conditions.TERMINATED, "True", end.reason, end.message)
     launched = conditions.find_condition(new_status.conditions, Conditions.LAUNCHED)
     if launched is not None and launched.status == "Unknown":
-        new_status = claim_status.set_condition(
-            snapshot, Conditions.LAUNCHED, "False", end.reason, end.message, status=new_status
-        )
+        new_status = set_condition(snapshot, new_status, Conditions.LAUNCHED, "False", end.reason, end.message)
     final = msgspec.structs.replace(
         new_status,
         state="Terminated",
@@ -242,7 +237,8 @@ def _cost(status: CloudInstanceStatus, end: str) -> float:
 
 def _kept(snapshot: Snapshot) -> CloudInstanceStatus:
     message = f"The claim is kept until {_beneficiary(snapshot)} is deleted, so that nothing is launched for it again."
-    return claim_status.set_condition(snapshot, Conditions.RELEASED, "False", Reason.OWNER_EXISTS, message)
+    status = snapshot.object.status
+    return set_condition(snapshot, status, Conditions.RELEASED, "False", Reason.OWNER_EXISTS, message)
 
 
 def _last_seen(snapshot: Snapshot) -> Instance | None:

@@ -83,9 +83,9 @@ def _open(home: Path | None) -> tuple[Rules, Environments]:
     import os
 
     from skysail.local.cluster.home import Home
-    from skysail.local.images import store
+    from skysail.local.images.environments import open_environments
 
-    return store.open_in(Home.of(home, os.environ).root, os.environ)
+    return open_environments(Home.of(home, os.environ).root, os.environ)
 
 
 def _pattern(pattern: str) -> str:

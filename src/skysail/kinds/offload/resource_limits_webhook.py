@@ -11,7 +11,7 @@ from typing import Any
 
 from skysail.base.settings import NodeSettings
 from skysail.kinds.offload import toleration_webhook
-from skysail.kube.admission.hooks import AdmissionResponse, AdmitFunc, Hook, Manifest
+from skysail.kube.admission.hooks import AdmissionResponse, AdmitFunc, Hook, Manifest, admission_rule
 from skysail.kube.api.resource_validation import is_extended_resource
 
 _CONTAINERS = ("containers", "initContainers")
@@ -88,16 +88,7 @@ def _hook(name: str, path: str, operations: tuple[str, ...], *rules: tuple[str, 
     return Hook(
         name=name,
         admit=default_limits(path),
-        rules=tuple(
-            {
-                "apiGroups": [group],
-                "apiVersions": ["*"],
-                "operations": list(operations),
-                "resources": [plural],
-                "scope": "Namespaced",
-            }
-            for group, plural in rules
-        ),
+        rules=tuple(admission_rule(group, plural, *operations) for group, plural in rules),
         match_conditions=(("requests-without-limit", _missing_limit_cel(cel)),),
     )
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from skysail.base.settings import NodeSettings
-from skysail.kube.admission.hooks import AdmissionResponse, Hook, Manifest
+from skysail.kube.admission.hooks import AdmissionResponse, Hook, Manifest, admission_rule
 from skysail.kube.api import tolerations
 
 _HOSTNAME = "kubernetes.io/hostname"
 
 
 def hook(nodes: Mapping[str, NodeSettings]) -> Hook:
-    rule = {"apiGroups": [""], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["pods"]}
     return Hook(
         name="stay",
         admit=admit,
-        rules=({**rule, "scope": "Namespaced"},),
+        rules=(admission_rule("", "pods", "CREATE"),),
         match_conditions=(("sent-to-a-cloud", _is_sent_to(nodes)),),
     )
 

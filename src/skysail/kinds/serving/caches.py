@@ -44,7 +44,7 @@ class Caches(msgspec.Struct, frozen=True):
     revisions: Cache[ControllerRevision]
 
     @classmethod
-    def make(cls) -> Caches:
+    def create(cls) -> Caches:
         by_owner = {"owner": index_by_owner}
         return cls(
             models={kind: Cache(kind.resource, kind.struct, {"uid": index_by_uid}) for kind in KINDS},
@@ -69,18 +69,10 @@ class Caches(msgspec.Struct, frozen=True):
             self.revisions,
         )
 
-    def wake(self, controller: Controller[Snapshot], models: Cache[Any]) -> None:
+    def connect(self, controller: Controller[Snapshot], models: Cache[Any]) -> None:
         """Enqueue a model when one of its children changes.
 
         Pods are owned by a Job or ReplicaSet, so their label names the model.
         """
         for cache in self.children:
-            if cache is not self.pods:
-                controller.watch_owned(cache, models)
-
-        def changed(old: Pod | None, new: Pod | None) -> None:
-            owners = {owner for pod in (old, new) if pod for owner in model_of(pod)}
-            for root in [root for owner in owners for root in models.by("uid", owner)]:
-                controller.queue.add(root.metadata.key)
-
-        self.pods.subscribe(changed)
+            controller.watch_owned(cache, models, model_of if cache is self.pods else index_by_owner)

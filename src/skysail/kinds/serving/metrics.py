@@ -51,8 +51,8 @@ class Counts:
     def _validated(self, old: Model, new: Model) -> None:
         """Count validations. A validation starts with the download of the revision."""
         previous, now = (
-            _condition_state(old, Condition.MODEL_VALIDATED),
-            _condition_state(new, Condition.MODEL_VALIDATED),
+            conditions.condition_state(old.status, Condition.MODEL_VALIDATED),
+            conditions.condition_state(new.status, Condition.MODEL_VALIDATED),
         )
         is_on = now == ("Unknown", Reason.VALIDATING)
         is_next = new.status.candidate != old.status.candidate
@@ -66,7 +66,7 @@ class Counts:
             return {}
         return {
             (kind.resource.kind, model.metadata.namespace, model.metadata.name): float(
-                _condition_state(model, Condition.READY)[0] == "True"
+                conditions.condition_state(model.status, Condition.READY)[0] == "True"
             )
             for kind in KINDS
             for model in self._caches.models[kind].all()
@@ -74,13 +74,11 @@ class Counts:
 
 
 def _turned(old: Model, new: Model, type_: Condition) -> bool:
-    return _condition_state(old, type_)[0] != "True" and _condition_state(new, type_)[0] == "True"
+    return (
+        conditions.condition_state(old.status, type_)[0] != "True"
+        and conditions.condition_state(new.status, type_)[0] == "True"
+    )
 
 
 def _is_pinned(model: Model) -> bool:
-    return _condition_state(model, Condition.ROLLED_BACK)[1] == Reason.PINNED
-
-
-def _condition_state(model: Model, type_: Condition) -> tuple[str, str]:
-    condition = conditions.find_condition(model.status.conditions, type_)
-    return (condition.status, condition.reason) if condition is not None else ("", "")
+    return conditions.condition_state(model.status, Condition.ROLLED_BACK)[1] == Reason.PINNED

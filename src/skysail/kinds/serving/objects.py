@@ -10,7 +10,7 @@ from skysail.kinds.serving.children import labels
 from skysail.kinds.serving.children.fetch_container import NAME as FETCH
 from skysail.kube.api import resource_validation, workloads
 from skysail.kube.api.objects import Object
-from skysail.kube.api.workloads import Condition, Container, PartialStruct, first_true_condition, label
+from skysail.kube.api.workloads import Condition, Container, PartialStruct, first_true_condition, label, oldest_first
 
 _DEADLINE = "ProgressDeadlineExceeded"
 _MEMORY = "memory"
@@ -198,8 +198,5 @@ class Deployment(Object, frozen=True, gc=False):
 
 
 def newest(pods: Iterable[Pod]) -> Pod | None:
-    """Return the newest pod, or None. Timestamps have seconds, so a finished pod counts as older."""
-    in_order = sorted(
-        pods, key=lambda pod: (pod.metadata.creation_timestamp or "", not pod.is_finished, pod.metadata.name)
-    )
-    return in_order[-1] if in_order else None
+    """Return the newest pod, or None."""
+    return next(reversed(oldest_first(pods)), None)

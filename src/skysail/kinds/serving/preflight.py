@@ -7,46 +7,37 @@ from __future__ import annotations
 
 import re
 
+from skysail.core import api_errors
+from skysail.core.preflight import find_rejection
 from skysail.kinds.serving.children import manifests, pod_templates
 from skysail.kinds.serving.snapshot import Snapshot
 from skysail.kinds.serving.spec.revisions import Revision
-from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import DEPLOYMENT
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import Forbidden, Invalid, NotFound
+from skysail.kube.client.errors import Forbidden
 
-# Prefix and suffix that clients and the API server add to a message.
-_AROUND = re.compile(
-    r"^(failed to [a-z ]+object \([^)]*\)|Deployment\.apps \"[^\"]*\" is invalid): | \(HTTP \d+( \w+)?\)$"
-)
 _SERVER = "spec.template.spec.containers[0]."
 _VARIABLE = re.compile(rf"{re.escape(_SERVER)}env\[(?P<place>\d+)\]")
 
 
-def is_due(snapshot: Snapshot, revision: Revision) -> bool:
+def is_needed(snapshot: Snapshot, revision: Revision) -> bool:
     """Return whether the servers of this revision are about to be created for the first time."""
     deployment = snapshot.deployment
     return not revision.outcome and (deployment is None or deployment.revision != revision.hash)
 
 
-async def refusal(client: Client, snapshot: Snapshot, revision: Revision) -> str | None:
+async def check(client: Client, snapshot: Snapshot, revision: Revision) -> str | None:
     """Return why the API server rejects the Deployment, as a sentence with the fix, or None.
 
     Forbidden is not a rejection: a quota or policy may allow the servers later. The actual write reports and retries
     it.
     """
-    try:
-        await client.apply(
-            DEPLOYMENT, manifests.deployment(snapshot.serving, revision, snapshot.config), Object, dry_run=True
-        )
-    except Forbidden:
+    manifest = manifests.deployment(snapshot.serving, revision, snapshot.config)
+    error = await find_rejection(client, DEPLOYMENT, manifest, updated_by=snapshot.object)
+    if error is None or isinstance(error, Forbidden):
         return None
-    except Invalid as error:
-        if snapshot.deployment is None and await _is_taken(client, snapshot):
-            return None
-        message = _as_written(_AROUND.sub("", str(error)).strip().removesuffix("."), snapshot, revision)
-        return f"The API server rejects the Deployment of this model: {message}. Fix the named fields."
-    return None
+    message = _as_written(api_errors.field_errors(str(error), DEPLOYMENT), snapshot, revision)
+    return f"The API server rejects the Deployment of this model: {message}. Fix the named fields."
 
 
 def _as_written(message: str, snapshot: Snapshot, revision: Revision) -> str:
@@ -58,13 +49,3 @@ def _as_written(message: str, snapshot: Snapshot, revision: Revision) -> str:
         return f"spec.env[{place}]" if place >= 0 else found[0]
 
     return _VARIABLE.sub(variable, message).replace(f"{_SERVER}resources", "spec.resources")
-
-
-async def _is_taken(client: Client, snapshot: Snapshot) -> bool:
-    """Return whether another owner has a Deployment of that name: then its immutable fields caused the error."""
-    model = snapshot.object.metadata
-    try:
-        found = await client.get(DEPLOYMENT, model.namespace, snapshot.serving.names.deployment, Object)
-    except NotFound:
-        return False
-    return found.metadata.controller is None or found.metadata.controller.uid != model.uid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from skysail.base.names import Label
 from skysail.core import pod_pending
 from skysail.core.actions import Event, Plan
 from skysail.core.errors import Stale
+from skysail.core.live_reads import check_current, find_child, list_labelled, newest_versions
 from skysail.core.pod_pending import PodEvent
 from skysail.kinds.serving import preflight, takeover
 from skysail.kinds.serving.admission.validation import validate
@@ -29,7 +30,7 @@ from skysail.kinds.serving.spec.desired import desired_model
 from skysail.kinds.serving.spec.revisions import ControllerRevision, Revision
 from skysail.kube import diagnostics
 from skysail.kube.api.crd import CustomKind
-from skysail.kube.api.objects import Key, Object, resource_version
+from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import (
     CONTROLLER_REVISION,
@@ -41,8 +42,7 @@ from skysail.kube.api.resources import (
     SERVICE,
     Resource,
 )
-from skysail.kube.client.client import Client, decode_reply
-from skysail.kube.client.errors import NotFound
+from skysail.kube.client.client import Client
 from skysail.kube.diagnostics import PodDiagnostics
 
 POLICY_RULES = (
@@ -77,10 +77,6 @@ POLICY_RULES = (
 _GRACE = timedelta(seconds=10)
 
 T = TypeVar("T", bound=Object)
-
-
-class _List(msgspec.Struct, Generic[T], frozen=True):
-    items: tuple[T, ...]
 
 
 class ModelReconciler:
@@ -148,12 +144,11 @@ class ModelReconciler:
 
         A stale cache would restore an old revision or download one twice.
         """
-        model, namespace = snapshot.object, snapshot.object.metadata.namespace
-        live = await self._client.get(self.resource, namespace, model.metadata.name, Object)
-        if live.metadata.resource_version != model.metadata.resource_version:
-            raise Stale(f"cached {model.metadata.key} is stale")
-        listed = await self._list(CONTROLLER_REVISION, model, _List[ControllerRevision])
-        known = _newest((*self._caches.revisions.by("owner", model.metadata.identity), *_owned(listed.items, model)))
+        model = snapshot.object
+        await check_current(self._client, self.resource, model)
+        listed = await list_labelled(self._client, CONTROLLER_REVISION, model, Label.MODEL_UID, ControllerRevision)
+        owned = (each for each in listed if each.metadata.is_controlled_by(model.metadata))
+        known = newest_versions((*self._caches.revisions.by("owner", model.metadata.identity), *owned))
         names = snapshot.serving.names
         pvc = snapshot.claim or (await self._find(PERSISTENT_VOLUME_CLAIM, model, names.claim, PersistentVolumeClaim))
         snapshot = msgspec.structs.replace(snapshot, claim=pvc, **_known(known))
@@ -165,30 +160,20 @@ class ModelReconciler:
             CONTROLLER_REVISION, model, names.revision(target.hash), ControllerRevision
         )
         job = snapshot.job or await self._find(JOB, model, names.job, Job)
-        controller_revisions = known if controller_revision is None else _newest((*known, controller_revision))
+        controller_revisions = known if controller_revision is None else newest_versions((*known, controller_revision))
         return msgspec.structs.replace(snapshot, job=job, **_known(controller_revisions))
 
     async def _find(self, resource: Resource, model: Model, name: str, type_: type[T]) -> T | None:
         """Return an object that the model owns, or None if it does not exist or the kind has no such child."""
-        if not name:
-            return None
-        try:
-            found = await self._client.get(resource, model.metadata.namespace, name, type_)
-        except NotFound:
-            return None
-        return next(iter(_owned((found,), model)), None)
+        return await find_child(self._client, resource, model, name, type_) if name else None
 
     async def _with_source(self, snapshot: Snapshot, target: Target) -> Snapshot:
         """Add the user's PVC that the model is copied from, if a pod that mounts it is about to be created."""
         name, job = model_uri.pvc_name(target.want.uri), snapshot.job
         if not name or (job is not None and not job.is_complete):
             return snapshot
-        try:
-            pvc = await self._client.get(
-                PERSISTENT_VOLUME_CLAIM, snapshot.object.metadata.namespace, name, PersistentVolumeClaim
-            )
-        except NotFound:
-            return snapshot
+        namespace = snapshot.object.metadata.namespace
+        pvc = await self._client.find(PERSISTENT_VOLUME_CLAIM, namespace, name, PersistentVolumeClaim)
         return msgspec.structs.replace(snapshot, source=pvc)
 
     async def _prepared(self, snapshot: Snapshot, target: Target) -> Snapshot:
@@ -214,9 +199,9 @@ class ModelReconciler:
         """Add what the planner needs to know about servers that are not ready."""
         if target_revision.rollout_revision(snapshot, target) is not revision:
             return snapshot
-        if preflight.is_due(snapshot, revision):
+        if preflight.is_needed(snapshot, revision):
             return msgspec.structs.replace(
-                snapshot, preflight_error=await preflight.refusal(self._client, snapshot, revision)
+                snapshot, preflight_error=await preflight.check(self._client, snapshot, revision)
             )
         snapshot = await self._with_obstacle(snapshot, snapshot.serving_pods(revision.hash))
         if _is_already_reported(snapshot, target, failure.rollout_failure(snapshot, revision)):
@@ -235,8 +220,9 @@ class ModelReconciler:
 
     async def _with_pods(self, snapshot: Snapshot, target: Target) -> Snapshot:
         """Add the pods from the API server: they hold the result, and caches may lag. Deleted pods stay as evidence."""
-        found = await self._list(POD, snapshot.object, _List[Pod], f",{Label.REVISION}={target.hash}")
-        return msgspec.structs.replace(snapshot, pods=_newest((*snapshot.pods, *found.items)))
+        more = f",{Label.REVISION}={target.hash}"
+        pods = await list_labelled(self._client, POD, snapshot.object, Label.MODEL_UID, Pod, more=more)
+        return msgspec.structs.replace(snapshot, pods=newest_versions((*snapshot.pods, *pods)))
 
     async def _with_log(self, snapshot: Snapshot, failed: RevisionFailure) -> Snapshot:
         container_crash = failed.crash
@@ -257,10 +243,6 @@ class ModelReconciler:
     async def _progress(self, snapshot: Snapshot, pod: Pod) -> Download | None:
         line = await self._diagnostics.log_tail(pod.metadata.key, FETCH, lines=1)
         return None if line is None else download_progress.parse(line, snapshot.now)
-
-    async def _list(self, resource: Resource, model: Model, type_: type[_List[T]], more: str = "") -> _List[T]:
-        query = {"labelSelector": f"{Label.MODEL_UID}={model.metadata.uid}{more}"}
-        return decode_reply(await self._client.list_page(resource, model.metadata.namespace, query), type_)
 
 
 def _needs_live_state(snapshot: Snapshot, target: Target | None) -> bool:
@@ -300,15 +282,6 @@ def _known(stored: Iterable[ControllerRevision]) -> dict[str, Any]:
         "history": tuple(sorted(entries, key=lambda revision: (revision.number, revision.hash))),
         "unlisted_revisions": tuple(controller_revision for controller_revision, revision in read if revision is None),
     }
-
-
-def _newest(objects: tuple[T, ...]) -> tuple[T, ...]:
-    """Return each object once, in its newest version: a list may be older than the cache."""
-    return tuple({each.metadata.uid: each for each in sorted(objects, key=resource_version)}.values())
-
-
-def _owned(objects: tuple[T, ...], model: Model) -> tuple[T, ...]:
-    return tuple(each for each in objects if each.metadata.is_controlled_by(model.metadata))
 
 
 def _named(objects: list[T], name: str) -> T | None:

@@ -8,7 +8,6 @@ from skysail.kube.api.objects import Object
 from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import DEPLOYMENT
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import NotFound
 
 POLICY_RULES = (PolicyRule(DEPLOYMENT, ("delete",)),)
 
@@ -20,11 +19,8 @@ async def find_legacy_deployment(client: Client, snapshot: Snapshot) -> Object |
     name = snapshot.serving.names.predecessor
     if not name or not _may_exist(snapshot):
         return None
-    try:
-        found = await client.get(DEPLOYMENT, snapshot.object.metadata.namespace, name, Object)
-    except NotFound:
-        return None
-    return found if _belongs_to(snapshot.object, found) else None
+    found = await client.find(DEPLOYMENT, snapshot.object.metadata.namespace, name, Object)
+    return found if found is not None and _belongs_to(snapshot.object, found) else None
 
 
 def _may_exist(snapshot: Snapshot) -> bool:

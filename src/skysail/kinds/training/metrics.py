@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from skysail.base.metrics import Metrics
 from skysail.base.names import Condition, Metric
 from skysail.core import conditions
-from skysail.kinds.training.api.training_job import TRAINING_JOB, Attempt, TrainingJob
+from skysail.kinds.training.api.training_job import TRAINING_JOB, Attempt, TrainingJob, first_number
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.children.replica_groups import replica_groups
 from skysail.kinds.training.objects import WORKER
 from skysail.kinds.training.plan import attempts
-from skysail.kinds.training.progress.report import parse_number
-from skysail.kinds.training.reconciler import Caches
 
 _LOSS = ("loss", "train_loss")
 _ACCURACY = ("accuracy", "eval_accuracy")
@@ -130,6 +129,4 @@ def _used(job: TrainingJob) -> float | None:
 
 
 def _reported_metric(job: TrainingJob, names: tuple[str, ...]) -> float | None:
-    metrics = job.status.progress.metrics if job.status.progress else ()
-    values = {metric.name: parse_number(metric.value) for metric in metrics}
-    return next((value for name in names if (value := values.get(name)) is not None), None)
+    return first_number(job.status.progress.metrics if job.status.progress else (), names)

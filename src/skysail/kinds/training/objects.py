@@ -11,7 +11,7 @@ from skysail.base.names import Annotation, Label
 from skysail.kinds.training.api.training_job import LatestCheckpoint
 from skysail.kube.api import workloads
 from skysail.kube.api.objects import Object
-from skysail.kube.api.workloads import PartialStruct, label
+from skysail.kube.api.workloads import PartialStruct, label, oldest_first
 
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 WORKER = "worker"
@@ -125,14 +125,8 @@ class Pod(workloads.Pod, frozen=True, gc=False):
 
 
 def latest_by_rank(pods: Iterable[Pod]) -> dict[tuple[str, int], Pod]:
-    """Return the newest pod of each rank.
-
-    Creation times have a resolution of one second: in the same second, a finished pod is the older one.
-    """
-    in_order = sorted(
-        pods, key=lambda pod: (pod.metadata.creation_timestamp or "", not pod.is_finished, pod.metadata.name)
-    )
-    return {(pod.role, pod.index): pod for pod in in_order}
+    """Return the newest pod of each rank."""
+    return {(pod.role, pod.index): pod for pod in oldest_first(pods)}
 
 
 def display_name(role: str, index: int | None) -> str:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from skysail.base.names import Label
 from skysail.core import pod_pending
 from skysail.core.actions import Event, Plan
-from skysail.core.controller import Controller
-from skysail.core.errors import Stale
+from skysail.core.live_reads import check_current, find_child, list_labelled, newest_versions
 from skysail.core.pod_pending import PodEvent
 from skysail.kinds.training import preflight, scheduling
 from skysail.kinds.training.admission.validation import validate
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.children import naming, volumes
 from skysail.kinds.training.children.progress_endpoint import TrainingConfig
 from skysail.kinds.training.children.replica_groups import replica_groups
@@ -28,10 +28,7 @@ from skysail.kube import diagnostics
 from skysail.kube.api.objects import IndexKey, Key, Object
 from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, POD, SERVICE, Resource
-from skysail.kube.cache.cache import Cache, index_by_label, index_by_owner, index_by_uid
-from skysail.kube.cache.discovery import Discovery
-from skysail.kube.client.client import Client, decode_reply
-from skysail.kube.client.errors import NotFound
+from skysail.kube.client.client import Client
 from skysail.kube.diagnostics import PodDiagnostics
 
 POLICY_RULES = (
@@ -56,69 +53,10 @@ POLICY_RULES = (
 
 # Launchers such as torchrun print a page of their own after the error of the program.
 _LOG_LINES = 100
-_LABEL_SELECTOR = {"labelSelector": Label.TRAINING_JOB_UID}
 # The Job controller creates pods at once; if pods are missing after this time, something blocks it.
 _GRACE = timedelta(seconds=10)
 
 T = TypeVar("T", bound=Object)
-# Pods are owned by Jobs: a label leads to their TrainingJob.
-training_jobs = index_by_label(Label.TRAINING_JOB_UID)
-
-
-class _List(msgspec.Struct, Generic[T], frozen=True):
-    items: tuple[T, ...]
-
-
-class Caches(msgspec.Struct, frozen=True):
-    """Caches of TrainingJobs and their children. Other objects of the cluster are not cached."""
-
-    training: Cache[TrainingJob]
-    jobs: Cache[Job]
-    pods: Cache[Pod]
-    services: Cache[Object]
-    # Kinds of gang schedulers, in the order of the registry. The cluster may not serve them.
-    gangs: tuple[Cache[Any], ...] = ()
-
-    @classmethod
-    def create(cls) -> Caches:
-        return cls(
-            training=Cache(TRAINING_JOB.resource, TrainingJob, {"uid": index_by_uid}),
-            jobs=Cache(JOB, Job, {"owner": index_by_owner}, _LABEL_SELECTOR),
-            pods=Cache(POD, Pod, {"training": training_jobs}, _LABEL_SELECTOR),
-            services=Cache(SERVICE, Object, {"owner": index_by_owner}, _LABEL_SELECTOR),
-            gangs=tuple(
-                Cache(scheduler.resource, scheduler.type, {"owner": index_by_owner}, _LABEL_SELECTOR)
-                for scheduler in scheduling.SCHEDULERS.values()
-            ),
-        )
-
-    @property
-    def children(self) -> tuple[Cache[Job], Cache[Pod], Cache[Object]]:
-        return self.jobs, self.pods, self.services
-
-    def connect(self, controller: Controller[Snapshot], discovery: Discovery) -> None:
-        """Enqueue a TrainingJob when one of its children changes.
-
-        Pods are owned by a Job, so their label names the TrainingJob.
-        """
-        controller.watch_owned(self.jobs, self.training)
-        for cache in (self.services, *self.gangs):
-            controller.watch_owned(cache, self.training)
-
-        def changed(old: Pod | None, new: Pod | None) -> None:
-            jobs = {job for pod in (old, new) if pod for job in training_jobs(pod)}
-            for root in [root for job in jobs for root in self.training.by("uid", job)]:
-                controller.queue.add(root.metadata.key)
-
-        self.pods.subscribe(changed)
-        for cache in self.gangs:
-            discovery.follow(cache.resource, lambda _: self._look_at_gangs(controller))
-
-    def _look_at_gangs(self, controller: Controller[Snapshot]) -> None:
-        """Enqueue all jobs with a gang scheduler, because one was installed or removed."""
-        for job in self.training.all():
-            if scheduling.for_spec(job.spec) is not None:
-                controller.queue.add(job.metadata.key)
 
 
 def _nothing_to_read(_: IndexKey) -> bool:
@@ -229,10 +167,8 @@ class TrainingJobReconciler:
 
         Pods that are deleted by now are kept as evidence.
         """
-        pods = (await self._list(POD, snapshot.object, _List[Pod])).items
-        there = {pod.metadata.uid for pod in pods}
-        gone = tuple(pod for pod in snapshot.pods if pod.metadata.uid not in there)
-        return msgspec.structs.replace(snapshot, pods=(*pods, *gone))
+        pods = await self._list(POD, snapshot.object, Pod)
+        return msgspec.structs.replace(snapshot, pods=newest_versions((*snapshot.pods, *pods)))
 
     async def _with_missing_jobs(self, snapshot: Snapshot, number: int) -> Snapshot:
         job = snapshot.object
@@ -242,7 +178,7 @@ class TrainingJobReconciler:
         missing = names - {each.metadata.name for each in snapshot.jobs}
         if not missing:
             return snapshot
-        found = [await self._find(job, name) for name in sorted(missing)]
+        found = [await find_child(self._client, JOB, job, name, Job) for name in sorted(missing)]
         jobs = tuple(each for each in found if each is not None)
         return msgspec.structs.replace(
             snapshot,
@@ -254,13 +190,6 @@ class TrainingJobReconciler:
         gang_state = await self._gangs.live(snapshot.object, snapshot.gang, begins=begins)
         return msgspec.structs.replace(snapshot, gang=gang_state)
 
-    async def _find(self, job: TrainingJob, name: str) -> Job | None:
-        try:
-            found = await self._client.get(JOB, job.metadata.namespace, name, Job)
-        except NotFound:
-            return None
-        return found if found.metadata.is_controlled_by(job.metadata) else None
-
     async def _with_live_state(self, snapshot: Snapshot) -> Snapshot:
         """Confirm with the API server that the job is unchanged and that nothing of the last attempt is left.
 
@@ -269,18 +198,15 @@ class TrainingJobReconciler:
         job = snapshot.object
         if not self._is_settled(job.metadata.identity):
             return msgspec.structs.replace(snapshot, progress_flushed=False)
-        live = await self._client.get(self.resource, job.metadata.namespace, job.metadata.name, Object)
-        if live.metadata.resource_version != job.metadata.resource_version:
-            raise Stale(f"TrainingJob {job.metadata.key} changed, and the cache is older than that")
+        await check_current(self._client, self.resource, job)
         snapshot = await self._with_gang(snapshot, begins=True)
         snapshot = msgspec.structs.replace(snapshot, has_lost_checkpoint=await self._has_lost_checkpoint(job))
         if preflight.is_needed(job):
             snapshot = await self._with_preflight(snapshot, attempts.next_number(job.status))
         if not job.status.attempts:
             return snapshot
-        jobs = await self._list(JOB, job, _List[Job])
-        pods = await self._list(POD, job, _List[Pod])
-        return msgspec.structs.replace(snapshot, jobs=jobs.items, pods=pods.items)
+        jobs, pods = await self._list(JOB, job, Job), await self._list(POD, job, Pod)
+        return msgspec.structs.replace(snapshot, jobs=jobs, pods=pods)
 
     async def _has_lost_checkpoint(self, job: TrainingJob) -> bool:
         """Return whether the PVC of the newest checkpoint was deleted. A new PVC of the same name is empty."""
@@ -288,11 +214,8 @@ class TrainingJobReconciler:
         if checkpoint is None or not volumes.is_reachable(job, checkpoint):
             return False
         name = volumes.checkpoint_claim_name(job)
-        try:
-            claim = await self._client.get(PERSISTENT_VOLUME_CLAIM, job.metadata.namespace, name, Object)
-        except NotFound:
-            claim = None
-        return volumes.is_lost(claim, checkpoint)
+        pvc = await self._client.find(PERSISTENT_VOLUME_CLAIM, job.metadata.namespace, name, Object)
+        return volumes.is_lost(pvc, checkpoint)
 
     async def _with_preflight(self, snapshot: Snapshot, number: int) -> Snapshot:
         """Run the preflight of the current spec, unless it has validation errors."""
@@ -301,9 +224,8 @@ class TrainingJobReconciler:
         refusal = await preflight.check(self._client, snapshot.object, number, snapshot.config.reporting)
         return msgspec.structs.replace(snapshot, preflight_error=refusal)
 
-    async def _list(self, resource: Resource, job: TrainingJob, type_: type[_List[T]]) -> _List[T]:
-        query = {"labelSelector": f"{Label.TRAINING_JOB_UID}={job.metadata.uid}"}
-        return decode_reply(await self._client.list_page(resource, job.metadata.namespace, query), type_)
+    async def _list(self, resource: Resource, job: TrainingJob, type_: type[T]) -> tuple[T, ...]:
+        return await list_labelled(self._client, resource, job, Label.TRAINING_JOB_UID, type_)
 
     async def _log(self, pod: Pod | None) -> str | None:
         """Read the log once: a node that does not answer must not delay the next attempt."""

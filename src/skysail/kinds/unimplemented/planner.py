@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -11,7 +12,6 @@ from skysail.base.names import Reason
 from skysail.core import conditions, finalizers
 from skysail.core.actions import Event, Plan
 from skysail.kube.api.crd import CustomKind
-from skysail.kube.api.fields import Condition
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -19,7 +19,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     kind: CustomKind
     object: Any
-    now: str
+    now: datetime
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -32,28 +32,13 @@ def refused(snapshot: Snapshot, event: Event) -> Plan:
     return Plan(status=_with(snapshot, event.reason, event.message), events=(event,))
 
 
-def _status(snapshot: Snapshot) -> msgspec.Struct:
+def _status(snapshot: Snapshot) -> Any:
     kind = snapshot.kind.resource.kind
     message = f"This {kind} is valid and stored, but this version of Skysail has no controller for kind {kind} yet."
     return _with(snapshot, Reason.NOT_IMPLEMENTED_YET, message)
 
 
-def _with(snapshot: Snapshot, reason: str, message: str) -> msgspec.Struct:
-    object_ = snapshot.object
-    new = Condition(
-        type=Type.ACCEPTED,
-        status="False",
-        last_transition_time=snapshot.now,
-        reason=reason,
-        message=message,
-        observed_generation=object_.metadata.generation,
-    )
+def _with(snapshot: Snapshot, reason: str, message: str) -> Any:
+    status: Any = conditions.set_condition(snapshot, snapshot.object.status, Type.ACCEPTED, "False", reason, message)
     # Kinds with a phase show it in `kubectl get`, so it is Pending, not empty.
-    phase = {"phase": object_.status.phase or "Pending"} if hasattr(object_.status, "phase") else {}
-    status: msgspec.Struct = msgspec.structs.replace(
-        object_.status,
-        conditions=conditions.set_condition(object_.status.conditions, new),
-        observed_generation=object_.metadata.generation,
-        **phase,
-    )
-    return status
+    return msgspec.structs.replace(status, phase=status.phase or "Pending") if hasattr(status, "phase") else status

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from skysail.base.timestamps import timestamp
 from skysail.core.actions import Event, Plan
 from skysail.kinds.unimplemented.planner import Snapshot, plan, refused
 from skysail.kube.api.crd import CustomKind
@@ -32,7 +31,7 @@ class UnimplementedReconciler:
 
     async def observe(self, key: Key) -> Snapshot | None:
         object_ = self._cache.get(key)
-        return None if object_ is None else Snapshot(self._kind, object_, timestamp(self._now()))
+        return None if object_ is None else Snapshot(self._kind, object_, self._now())
 
     def plan(self, snapshot: Snapshot) -> Plan:
         return plan(snapshot)

@@ -32,3 +32,14 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def path(self) -> str:
         return f"/admit/{self.name}"
+
+
+def admission_rule(group: str, plural: str, *operations: str) -> Manifest:
+    """Return the rule of a hook for these operations on a namespaced resource, in all versions."""
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "operations": list(operations),
+        "resources": [plural],
+        "scope": "Namespaced",
+    }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 import msgspec
 
 from skysail.kube.api.objects import Object
@@ -13,6 +16,9 @@ _FAILED = ("FailureTarget", "Failed")
 # Reasons of containers that ended with the agent of their node: of Skysail's own nodes, and of kubelets.
 _LOST = frozenset({"Lost", "ContainerStatusUnknown"})
 _SCHEDULED = "PodScheduled"
+
+
+P = TypeVar("P", bound="Pod")
 
 
 class PartialStruct(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -161,6 +167,11 @@ def first_true_condition(conditions: tuple[Condition, ...], *types: str) -> Cond
     """Return the true condition whose type is last in `types`, or None. Later types are more specific."""
     found = {condition.type: condition for condition in conditions if condition.status == "True"}
     return next((found[type_] for type_ in reversed(types) if type_ in found), None)
+
+
+def oldest_first(pods: Iterable[P]) -> list[P]:
+    """Sort pods by age. Timestamps have a resolution of one second: in the same second, a finished pod is older."""
+    return sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", not pod.is_finished, pod.metadata.name))
 
 
 def label(object_: Object, name: str) -> str:

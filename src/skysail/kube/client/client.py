@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from skysail.kube.api.objects import Meta, Object
 from skysail.kube.api.resources import Resource
 from skysail.kube.client import errors
-from skysail.kube.client.errors import ReplyLost, ServerFault, Throttled
+from skysail.kube.client.errors import NotFound, ReplyLost, ServerFault, Throttled
 from skysail.kube.client.transport import APPLY_PATCH, JSON, MERGE_PATCH, NO_MAPPING, Reply, Request, Stream, Transport
 
 FIELD_MANAGER = "skysail"
@@ -27,6 +27,10 @@ _READ = 200
 
 Manifest = dict[str, Any]
 T = TypeVar("T")
+
+
+class _List(msgspec.Struct, Generic[T], frozen=True):
+    items: tuple[T, ...]
 
 
 class _Left(msgspec.Struct):
@@ -44,6 +48,21 @@ class Client:
     async def get(self, resource: Resource, namespace: str, name: str, type_: type[T]) -> T:
         reply = await self._read(Request(method="GET", path=resource.path(namespace, name)))
         return decode_reply(reply.body, type_)
+
+    async def find(self, resource: Resource, namespace: str, name: str, type_: type[T]) -> T | None:
+        """Return the object, or None if it does not exist."""
+        try:
+            return await self.get(resource, namespace, name, type_)
+        except NotFound:
+            return None
+
+    async def list_objects(
+        self, resource: Resource, namespace: str, query: Mapping[str, str], type_: type[T]
+    ) -> tuple[T, ...]:
+        """Return all objects of a query, in one request. An empty namespace means all namespaces."""
+        list_type: Any = _List
+        objects: tuple[T, ...] = decode_reply(await self.list_page(resource, namespace, query), list_type[type_]).items
+        return objects
 
     async def list_page(
         self, resource: Resource, namespace: str, query: Mapping[str, str], headers: Mapping[str, str] = NO_MAPPING

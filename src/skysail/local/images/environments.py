@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import shlex
 import shutil
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from skysail.local.control_plane.build import cache_folder
 from skysail.local.errors import BuildFailed
 from skysail.local.images.builder import Builder, Made, base_python, made_at, versions_of
 from skysail.local.images.rules import CopiedDir, Rule, Rules, locked
@@ -89,6 +91,12 @@ class Environments:
         python = rule.python or base_python()
         key = hashlib.sha256(msgspec.json.encode([packages, python])).hexdigest()[:16]
         return self._builder.folder / key
+
+
+def open_environments(home: Path, env: Mapping[str, str]) -> tuple[Rules, Environments]:
+    """Open the rules of a home, and the environments, which are large and shared by all homes, in the cache."""
+    rules = Rules(home / "images.json")
+    return rules, Environments(rules, Builder(cache_folder(env) / "environments", env))
 
 
 def _command(rule: Rule) -> str:

@@ -16,7 +16,7 @@ from tests.unit.kinds.serving.builders import ago, model, shown
 
 class Page:
     def __init__(self, *, leads: bool = True) -> None:
-        self.caches = Caches.make()
+        self.caches = Caches.create()
         self.metrics = Metrics()
         self._version = 0
         Counts(self.caches, lambda: leads).register(self.metrics)
@@ -27,7 +27,7 @@ class Page:
         rows: tuple[Condition, ...] = ()
         for type_, (value, reason) in (said or {}).items():
             row = Condition(type=type_, status=value, last_transition_time=ago(0), reason=reason, message="")
-            rows = conditions.set_condition(rows, row)
+            rows = conditions.replace_condition(rows, row)
         self.caches.models[ML_MODEL if ml else MODEL_DEPLOYMENT].put(shown(of, conditions=rows, **status))
 
     def figures(self, name: str) -> dict[str, float]:

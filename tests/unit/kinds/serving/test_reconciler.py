@@ -58,7 +58,7 @@ LIVE = {ITSELF: {"metadata": {"name": "iris"}}, REVISIONS: {"items": []}, PODS: 
 
 
 class Server:
-    """Answers by path; what it does not know is not there."""
+    """Answers by path, or by method and path; what it does not know is not there."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
@@ -66,7 +66,7 @@ class Server:
 
     async def send(self, request: Request) -> Reply:
         self.asked.append(request)
-        answer = self.answers.get(request.path)
+        answer = self.answers.get(f"{request.method} {request.path}", self.answers.get(request.path))
         if isinstance(answer, Exception):
             raise answer
         if answer is None:
@@ -102,7 +102,7 @@ def stored(of, known):
 
 async def observed(of, *children, **answers):
     server_ = Server({**LIVE, **answers})
-    caches = Caches.make()
+    caches = Caches.create()
     caches.models[MODEL_DEPLOYMENT].put(of)
     into = {Job: caches.jobs, Deployment: caches.deployments}
     for each in children:
@@ -118,7 +118,7 @@ async def observed(of, *children, **answers):
 
 async def test_a_model_that_is_gone_is_no_snapshot():
     for kind in KINDS:
-        assert await ModelReconciler(kind, Client(Server({})), Caches.make(), lambda: NOW, TERMS).observe(KEY) is None
+        assert await ModelReconciler(kind, Client(Server({})), Caches.create(), lambda: NOW, TERMS).observe(KEY) is None
 
 
 async def test_a_served_model_is_seen_without_a_question():
@@ -177,7 +177,7 @@ async def test_a_revision_that_cannot_be_read_keeps_no_model_from_being_looked_a
 async def test_a_claim_is_gone_only_on_the_servers_own_word():
     of = model(ml=True)
     known, there = entry(of, 1, "served"), msgspec.to_builtins(owned(claim()))
-    caches, paths = Caches.make(), {**LIVE, ML_MODEL.resource.path("shop", "flowers"): {"metadata": {}}}
+    caches, paths = Caches.create(), {**LIVE, ML_MODEL.resource.path("shop", "flowers"): {"metadata": {}}}
     caches.models[ML_MODEL].put(of)
     caches.revisions.put(msgspec.convert(stored(of, known), ControllerRevision))
     for answers, is_lost in (({}, True), ({CLAIMS: there}, False)):
@@ -253,7 +253,7 @@ async def test_what_the_api_server_has_against_servers_is_known_before_they_are_
     of = model()
     old, new = entry(of, 1, "served"), entry(changed(of, version="v2"), 2)
     said = 'Deployment.apps "iris" is invalid: spec.template.spec.containers[0].resources: Invalid value: "-1"'
-    refusing = {DEPLOYMENT_: Invalid(422, "Invalid", said)}
+    refusing = {f"PATCH {DEPLOYMENT_}": Invalid(422, "Invalid", said)}
     found, _ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **refusing)
     said = 'rejects the Deployment of this model: spec.resources: Invalid value: "-1". Fix the named fields.'
     assert found.preflight_error == f"The API server {said}"
@@ -272,7 +272,7 @@ async def test_what_the_api_server_has_against_servers_is_known_before_they_are_
 async def test_a_variable_is_named_by_its_place_in_the_spec(told, shown):
     of = model()
     old, new = entry(of, 1, "served"), entry(changed(of, version="v2"), 2)
-    refusing = {DEPLOYMENT_: Invalid(422, "Invalid", f"spec.template.spec.{told}")}
+    refusing = {f"PATCH {DEPLOYMENT_}": Invalid(422, "Invalid", f"spec.template.spec.{told}")}
     found, _ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **refusing)
     assert shown in found.preflight_error
 
@@ -287,7 +287,7 @@ async def test_a_name_that_another_deployment_has_is_not_the_fault_of_the_revisi
                 raise Invalid(422, "Invalid", "spec.selector: field is immutable")
             return await super().send(request)
 
-    of, caches = model(), Caches.make()
+    of, caches = model(), Caches.create()
     new = entry(of)
     caches.models[MODEL_DEPLOYMENT].put(of)
     caches.revisions.put(msgspec.convert(stored(of, new), ControllerRevision))
@@ -301,8 +301,17 @@ async def test_who_forbids_servers_does_not_condemn_their_revision():
     """It is told where they are asked for, and tried again."""
     of = model()
     old, new = entry(of, 1, "served"), entry(changed(of, version="v2"), 2)
-    forbidding = {DEPLOYMENT_: Forbidden(403, "Forbidden", 'admission webhook "policy" denied the request')}
+    forbidding = {f"PATCH {DEPLOYMENT_}": Forbidden(403, "Forbidden", 'admission webhook "policy" denied the request')}
     found, _ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **forbidding)
+    assert found.preflight_error is None
+
+
+async def test_reconciler_webhook_without_dry_run_is_no_preflight_error():
+    of = model()
+    old, new = entry(of, 1, "served"), entry(changed(of, version="v2"), 2)
+    unable = Invalid(400, "BadRequest", 'admission webhook "policy" does not support dry run')
+    refusing = {f"PATCH {DEPLOYMENT_}": unable}
+    found, _ = await observed(changed(of, version="v2"), old, new, deployment(old), server(of), **refusing)
     assert found.preflight_error is None
 
 
@@ -434,4 +443,4 @@ def test_a_line_that_says_something_else_is_no_progress(line):
 
 
 def test_each_kind_has_its_cache():
-    assert list(Caches.make().models) == [MODEL_DEPLOYMENT, ML_MODEL]
+    assert list(Caches.create().models) == [MODEL_DEPLOYMENT, ML_MODEL]

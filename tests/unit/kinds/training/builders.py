@@ -10,10 +10,9 @@ import msgspec
 from skysail.base.names import Annotation, Label
 from skysail.base.timestamps import timestamp
 from skysail.kinds.training.api.training_job import Attempt, TrainingJob, TrainingJobStatus
-from skysail.kinds.training.children import naming
+from skysail.kinds.training.children import naming, spec_hash
 from skysail.kinds.training.children.replica_groups import replica_groups
 from skysail.kinds.training.objects import INDEX_LABEL, Job, Pod
-from skysail.kinds.training.plan import attempts
 from skysail.kinds.training.snapshot import Snapshot
 from tests.unit.kinds.training.samples import UID
 from tests.unit.kinds.training.samples import job as training
@@ -68,7 +67,7 @@ def child(
                 "uid": f"{role}-{number}",
                 "creationTimestamp": ago(60),
                 "labels": {Label.ATTEMPT: str(number), Label.WORKER: role},
-                "annotations": {Annotation.ATTEMPT_SPEC_HASH: attempts.attempt_spec_hash(of.spec)},
+                "annotations": {Annotation.ATTEMPT_SPEC_HASH: spec_hash.attempt_spec_hash(of.spec)},
                 **metadata,
             },
             "spec": {"parallelism": replicas},

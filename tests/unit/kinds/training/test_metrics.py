@@ -10,8 +10,8 @@ import pytest
 from skysail.base.metrics import Metrics
 from skysail.core import conditions
 from skysail.kinds.training.api.training_job import LatestCheckpoint, Metric, Progress
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.metrics import TrainingMetrics, lost_training_seconds
-from skysail.kinds.training.reconciler import Caches
 from skysail.kube.api.fields import Condition
 from tests.unit.kinds.training.builders import ago, attempt, job, pod, status
 from tests.unit.kinds.training.test_reconciler import labelled
@@ -45,7 +45,7 @@ def test_a_life_is_counted_once():
     for _ in range(2):
         page.see(status(attempt(0, "Failed", run_time=ago(35))))
     over = status(attempt(0, "Failed", run_time=ago(35)), attempt(1, "Failed"), phase="Failed")
-    page.see(msgspec.structs.replace(over, conditions=conditions.set_condition((), failed)))
+    page.see(msgspec.structs.replace(over, conditions=conditions.replace_condition((), failed)))
     assert page.figures("trainingjob_created_total") == {'{namespace="ml-jobs"}': 1}
     assert page.figures("trainingjob_completed_total") == {'{namespace="ml-jobs"}': 0}
     assert page.figures("trainingjob_failed_total") == {'{namespace="ml-jobs",reason="BackoffLimitExceeded"}': 1}

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from skysail.core.controller import Controller
 from skysail.core.errors import Stale
 from skysail.core.pod_pending import PodEvent
 from skysail.kinds.training.api.training_job import TRAINING_JOB, LatestCheckpoint
-from skysail.kinds.training.plan import attempts
-from skysail.kinds.training.reconciler import Caches, TrainingJobReconciler
+from skysail.kinds.training.caches import Caches
+from skysail.kinds.training.children import spec_hash
+from skysail.kinds.training.reconciler import TrainingJobReconciler
 from skysail.kinds.training.snapshot import NameHolder
 from skysail.kube.api.fields import PodTemplate
 from skysail.kube.api.objects import Key, OwnerReference
@@ -156,7 +158,7 @@ async def test_the_jobs_of_a_spec_are_tried_once_before_an_attempt_is_made_from_
     assert (await observed(job(metadata={"resource_version": "7"}), answers=itself))[1].paths == [ITSELF]
     template = job(metadata={"resource_version": "7"}, podTemplate={"spec": {"nodeSelektor": {"zone": "a"}}})
     assert f"{JOBS}/mnist-worker-0" in (await observed(template, answers=itself))[1].paths
-    known = attempt(0, "Suspended", spec_hash=attempts.job_spec_hash(job().spec))
+    known = attempt(0, "Suspended", spec_hash=spec_hash.job_spec_hash(job().spec))
     again = job(metadata={"resource_version": "7"}, status=status(known))
     assert f"{JOBS}/mnist-worker-1" not in (await observed(again, answers=itself))[1].paths
     other = changed(again, image="other:1")
@@ -399,7 +401,7 @@ class Loop:
     def add(self, key: Key) -> None:
         self.woken.append(key)
 
-    def watch_owned(self, children: Any, roots: Any) -> None: ...
+    watch_owned = Controller.watch_owned
 
 
 def test_a_pod_wakes_its_training_job_by_the_uid_that_it_carries():

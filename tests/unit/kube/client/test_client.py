@@ -7,7 +7,7 @@ import pytest
 from skysail.kube.api.objects import Meta, Object
 from skysail.kube.api.resources import POD, SERVICE
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import ReplyLost, ServerFault, Throttled
+from skysail.kube.client.errors import NotServed, ReplyLost, ServerFault, Throttled
 from skysail.kube.client.transport import Reply
 from tests.support import virtual_time
 
@@ -87,3 +87,19 @@ def test_a_read_that_cannot_be_read_is_the_servers_fault():
 def test_only_what_has_a_time_to_go_stays_after_a_delete(body, stays):
     left, _ = ask(lambda client: client.delete(SERVICE, ONE, Object), Reply(status=200, body=body))
     assert (left is not None) is stays
+
+
+def test_find_missing_object_returns_none():
+    missing = Reply(status=404, body=b'{"reason": "NotFound"}')
+    assert ask(lambda client: client.find(POD, "n", "one", Object), missing)[0] is None
+    assert ask(lambda client: client.find(POD, "n", "one", Object), FINE)[0].metadata.name == "one"
+
+
+def test_find_path_not_served_raises():
+    assert ask(lambda client: client.find(POD, "n", "one", Object), Reply(status=404, body=b"none"))[0] is NotServed
+
+
+def test_list_objects_returns_decoded_items():
+    page = Reply(status=200, body=b'{"items": [{"metadata": {"name": "one"}}, {"metadata": {"name": "two"}}]}')
+    found, _ = ask(lambda client: client.list_objects(POD, "n", {}, Object), page)
+    assert [each.metadata.name for each in found] == ["one", "two"]

@@ -1,62 +1,32 @@
-"""Validating webhooks of models. Pure.
-
-They write nothing, so a repeated call is harmless. Only errors that a change introduces are rejected: an object that
-was invalid before can still be labelled, scaled and deleted.
-"""
+"""Validating webhooks of models. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
 
-import msgspec
-
 from skysail.base.names import Annotation
 from skysail.kinds.serving.admission.validation import validate, warnings_for
 from skysail.kinds.serving.api.types import KINDS, Model
 from skysail.kinds.serving.spec.config import ServingConfig
 from skysail.kinds.serving.spec.desired import Autoscaling, FixedScale, desired_model
-from skysail.kube.admission.hooks import AdmissionResponse, Hook, Manifest
+from skysail.kube.admission.hooks import Hook
+from skysail.kube.admission.validating_hook import SPEC_CHANGED, Checks, validating_hook
 from skysail.kube.api import resource_validation
-from skysail.kube.api.crd import CustomKind
 
-_MAX_ERRORS = 10
-# An object with generateName has no name yet.
-_UNNAMED = "unnamed"
 _SPEC_CHANGED = (
-    "oldObject == null || object.spec != oldObject.spec "
-    "|| has(object.metadata.annotations) != has(oldObject.metadata.annotations) "
+    f"{SPEC_CHANGED} || has(object.metadata.annotations) != has(oldObject.metadata.annotations) "
     "|| (has(object.metadata.annotations) && object.metadata.annotations != oldObject.metadata.annotations)"
 )
 
 
 def hooks(config: ServingConfig) -> tuple[Hook, ...]:
-    return tuple(_hook(kind, config) for kind in KINDS)
-
-
-def admit(kind: CustomKind, config: ServingConfig, object_: Manifest, old: Manifest | None) -> AdmissionResponse:
-    """Validate a model. Type errors are left to the schema, which names the field."""
-    model, previous = _read(kind, object_), _read(kind, old or {})
-    if model is None or model.metadata.is_deleting:
-        return AdmissionResponse()
-    known = validate(previous, config) if previous is not None else ()
-    errors = [sentence for sentence in validate(model, config) if sentence not in known]
-    if previous is not None:
-        errors += _immutable_fields(previous, model, config)
-    if errors:
-        return AdmissionResponse(denied=" ".join(errors[:_MAX_ERRORS]))
-    warnings = _change_warnings(previous, model, config) if previous is not None else ()
-    return AdmissionResponse(warnings=(*warnings_for(model, config), *warnings))
-
-
-def _read(kind: CustomKind, object_: Manifest) -> Model | None:
-    try:
-        model = msgspec.convert(object_, kind.struct)
-    except msgspec.ValidationError:
-        return None
-    assert isinstance(model, Model)
-    name = model.metadata.name or _UNNAMED
-    return msgspec.structs.replace(model, metadata=msgspec.structs.replace(model.metadata, name=name))
+    checks = Checks(
+        validate=partial(validate, config=config),
+        immutable_fields=partial(_immutable_fields, config=config),
+        warnings=partial(_warnings, config=config),
+    )
+    return tuple(validating_hook(kind, checks, _SPEC_CHANGED) for kind in KINDS)
 
 
 def _immutable_fields(previous: Model, model: Model, config: ServingConfig) -> Iterator[str]:
@@ -69,9 +39,12 @@ def _immutable_fields(previous: Model, model: Model, config: ServingConfig) -> I
         )
 
 
-def _change_warnings(previous: Model, model: Model, config: ServingConfig) -> tuple[str, ...]:
-    """Return warnings about a change: its missing effects and its side effects."""
+def _warnings(previous: Model | None, model: Model, config: ServingConfig) -> tuple[str, ...]:
+    """Return warnings about a model and about a change: its missing effects and its side effects."""
+    if previous is None:
+        return warnings_for(model, config)
     return (
+        *warnings_for(model, config),
         *_pinned_warning(previous, model, config),
         *_shrink_warning(previous, model, config),
         *_scale_down_warning(previous, model, config),
@@ -111,21 +84,3 @@ def _scale_down_warning(previous: Model, model: Model, config: ServingConfig) ->
             f"Without spec.autoscale, only {new.replicas} of {there} servers stay: set spec.minReplicas to the number "
             "that the load needs."
         )
-
-
-def _hook(kind: CustomKind, config: ServingConfig) -> Hook:
-    resource = kind.resource
-    return Hook(
-        name=resource.plural,
-        admit=partial(admit, kind, config),
-        rules=(
-            {
-                "apiGroups": [resource.group],
-                "apiVersions": ["*"],
-                "operations": ["CREATE", "UPDATE"],
-                "resources": [resource.plural],
-                "scope": "Namespaced",
-            },
-        ),
-        match_conditions=(("spec-changed", _SPEC_CHANGED),),
-    )

@@ -45,7 +45,7 @@ def plan_events(snapshot: Snapshot, target: Target, new: Status) -> tuple[Event,
         for type_, value, event_reason, is_warning in _TRANSITIONS
         if (now := conditions.find_condition(new.conditions, type_)) is not None
         and now.status == value
-        and _condition_state(previous, type_) != (now.status, now.reason)
+        and conditions.condition_state(previous, type_) != (now.status, now.reason)
     )
     turned = turned or _kept_waiting(previous, new)
     deployed = conditions.find_condition(new.conditions, Type.READY)
@@ -56,7 +56,11 @@ def plan_events(snapshot: Snapshot, target: Target, new: Status) -> tuple[Event,
 def _kept_waiting(previous: Status, new: Status) -> tuple[Event, ...]:
     """Return a warning for a new pending reason that no other event reports."""
     now = conditions.find_condition(new.conditions, Type.PROGRESSING)
-    if now is None or now.reason in _ON_ITS_WAY or _condition_state(previous, Type.PROGRESSING)[1] == now.reason:
+    if (
+        now is None
+        or now.reason in _ON_ITS_WAY
+        or conditions.condition_state(previous, Type.PROGRESSING)[1] == now.reason
+    ):
         return ()
     return (Event(now.reason, now.message, warning=True),)
 
@@ -78,8 +82,3 @@ def _begun(snapshot: Snapshot, target: Target) -> tuple[Event, ...]:
 def _redacted_script(script: str) -> str:
     """Return the script without a signature in its URL: more people can read events than objects."""
     return uris.redact(script) if model_uri.is_downloaded_script(script) else script
-
-
-def _condition_state(status: Status, type_: Type) -> tuple[str, str]:
-    condition = conditions.find_condition(status.conditions, type_)
-    return (condition.status, condition.reason) if condition is not None else ("", "")

@@ -9,9 +9,9 @@ import msgspec
 
 from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
-from skysail.base.timestamps import timestamp
 from skysail.core import conditions
 from skysail.core.actions import Event
+from skysail.core.conditions import MAX_MESSAGE_LENGTH, Value
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, Download, Failure, MLModelStatus, ModelDeploymentStatus
 from skysail.kinds.serving.objects import PersistentVolumeClaim
 from skysail.kinds.serving.plan import pending
@@ -21,10 +21,8 @@ from skysail.kinds.serving.spec.revisions import Revision
 from skysail.kube.api.fields import Condition
 
 Status = ModelDeploymentStatus | MLModelStatus
-Value = Literal["True", "False", "Unknown"]
 Stage = Literal["Pending", "Storage", "Prepare", "Deploy", "Ready", "Failed"]
 
-_MAX_MESSAGE_LENGTH = 4096
 _ORDER = (
     Type.ACCEPTED,
     Type.MODEL_DOWNLOADED,
@@ -90,7 +88,7 @@ def build(snapshot: Snapshot, state: ModelState) -> Status:
     whole = msgspec.structs.replace(
         status,
         phase=_PHASES[type(status)].get(stage, stage),
-        message=message[:_MAX_MESSAGE_LENGTH],
+        message=message[:MAX_MESSAGE_LENGTH],
         candidate=state.candidate,
         failure=state.failure,
         download=state.download,
@@ -106,9 +104,9 @@ def invalid_spec(snapshot: Snapshot, message: str) -> Status:
     )
     status = _counted(snapshot, status)
     if status.revision:
-        return msgspec.structs.replace(status, message=message[:_MAX_MESSAGE_LENGTH])
+        return msgspec.structs.replace(status, message=message[:MAX_MESSAGE_LENGTH])
     status = set_condition(snapshot, status, Type.READY, ConditionValue("False", Reason.INVALID_SPEC, message))
-    return msgspec.structs.replace(status, phase="Failed", message=message[:_MAX_MESSAGE_LENGTH])
+    return msgspec.structs.replace(status, phase="Failed", message=message[:MAX_MESSAGE_LENGTH])
 
 
 def _standing(state: ModelState, ready: ConditionValue, *, answers: bool) -> tuple[Stage, str]:
@@ -133,7 +131,7 @@ def write_rejected(snapshot: Snapshot, event: Event) -> Status:
     for type_ in (Type.ACCEPTED, Type.PROGRESSING) if is_served else (Type.ACCEPTED, Type.PROGRESSING, Type.READY):
         status = set_condition(snapshot, status, type_, condition_value)
     phase = status.phase if is_served else "Failed"
-    return msgspec.structs.replace(status, phase=phase, message=event.message[:_MAX_MESSAGE_LENGTH])
+    return msgspec.structs.replace(status, phase=phase, message=event.message[:MAX_MESSAGE_LENGTH])
 
 
 def expansion_failed(snapshot: Snapshot, status: Status, pvc: PersistentVolumeClaim, reason: str) -> Status:
@@ -145,7 +143,7 @@ def expansion_failed(snapshot: Snapshot, status: Status, pvc: PersistentVolumeCl
     status = set_condition(
         snapshot, status, Type.ACCEPTED, ConditionValue("False", Reason.VOLUME_EXPANSION_FAILED, message)
     )
-    return msgspec.structs.replace(status, message=message[:_MAX_MESSAGE_LENGTH])
+    return msgspec.structs.replace(status, message=message[:MAX_MESSAGE_LENGTH])
 
 
 def terminating(snapshot: Snapshot) -> Status:
@@ -158,21 +156,12 @@ def terminating(snapshot: Snapshot) -> Status:
 
 
 def set_condition(snapshot: Snapshot, status: Status, type_: Type, condition_value: ConditionValue | None) -> Status:
-    """Set a condition. Without a fact, only the observed generation changes."""
-    generation = snapshot.object.metadata.generation
-    status = msgspec.structs.replace(status, observed_generation=generation)
+    """Set a condition, in the order of a model's life. Without a value, only the observed generation changes."""
     if condition_value is None:
-        return status
-    new = Condition(
-        type=type_,
-        status=condition_value.value,
-        last_transition_time=timestamp(snapshot.now),
-        reason=condition_value.reason,
-        message=condition_value.message[:_MAX_MESSAGE_LENGTH],
-        observed_generation=generation,
-    )
-    rows = conditions.set_condition(status.conditions, new)
-    return msgspec.structs.replace(status, conditions=tuple(sorted(rows, key=_place)))
+        return msgspec.structs.replace(status, observed_generation=snapshot.object.metadata.generation)
+    value, reason, message = condition_value.value, condition_value.reason, condition_value.message
+    status = conditions.set_condition(snapshot, status, type_, value, reason, message)
+    return msgspec.structs.replace(status, conditions=tuple(sorted(status.conditions, key=_place)))
 
 
 def revision_name(snapshot: Snapshot, revision: Revision) -> str:

@@ -5,6 +5,8 @@ Users have manifests: fields may be added but never renamed, and a bound may onl
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
@@ -252,6 +254,21 @@ class Metric(fields.ApiStruct, frozen=True, kw_only=True):
 
     name: Annotated[fields.ShortText, Meta(description="Name, such as loss.")]
     value: Annotated[fields.ShortText, Meta(description="Value, as the training wrote it.")]
+
+    @property
+    def number(self) -> float | None:
+        """Return the value, or None if it is not a finite number."""
+        try:
+            value = float(self.value)
+        except ValueError:
+            return None
+        return value if math.isfinite(value) else None
+
+
+def first_number(metrics: Iterable[Metric], names: Iterable[str]) -> float | None:
+    """Return the value of the first of these names that is reported as a number, or None."""
+    values = {metric.name: metric.number for metric in metrics}
+    return next((value for name in names if (value := values.get(name)) is not None), None)
 
 
 class Progress(fields.ApiStruct, frozen=True, kw_only=True):

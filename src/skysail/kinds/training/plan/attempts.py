@@ -5,7 +5,6 @@ Jobs of an ended attempt are deleted, so its result is written to the status fir
 
 from __future__ import annotations
 
-import hashlib
 from datetime import datetime, timedelta
 
 import msgspec
@@ -17,10 +16,9 @@ from skysail.kinds.training.api.training_job import (
     Cause,
     Failure,
     TrainingJob,
-    TrainingJobSpec,
     TrainingJobStatus,
 )
-from skysail.kinds.training.children.replica_groups import is_elastic
+from skysail.kinds.training.children.spec_hash import job_spec_hash
 from skysail.kinds.training.snapshot import Snapshot
 
 _REMEMBERED = 10
@@ -31,7 +29,6 @@ HEALTHY = timedelta(minutes=10)
 _LOOP = 3
 _MAX_LINE_LENGTH = 256
 _FAILURE_CAUSES: frozenset[Cause] = frozenset({"Failed", "Preempted", "NodeLost"})
-_LIFECYCLE = {"suspend", "managedBy", "runPolicy", "restartPolicy"}
 
 
 def active_number(snapshot: Snapshot) -> int | None:
@@ -118,33 +115,9 @@ def is_crash_loop(status: TrainingJobStatus) -> bool:
     )
 
 
-def attempt_spec_hash(spec: TrainingJobSpec) -> str:
-    """Return a hash of the fields that an attempt is created from. If the hash changes, a new attempt starts.
-
-    Excludes the number of workers of an elastic job, and fields that only the operator reads.
-    """
-    return job_spec_hash(spec) if is_elastic(spec) else _hash(spec, aside=_LIFECYCLE)
-
-
-def job_spec_hash(spec: TrainingJobSpec) -> str:
-    """Return a hash of the training without the number of workers. Failures of another hash do not count."""
-    return _hash(spec, aside=_LIFECYCLE | {"workers"})
-
-
-def is_new_spec(job: TrainingJob) -> bool:
-    """Return whether no attempt was started from the current spec yet."""
-    last = job.status.attempts[-1] if job.status.attempts else None
-    return last is None or last.spec_hash != job_spec_hash(job.spec)
-
-
 def parse_time(time: str | None) -> datetime:
     assert time is not None, "only a past event has a time"
     return datetime.fromisoformat(time)
-
-
-def _hash(spec: TrainingJobSpec, *, aside: set[str]) -> str:
-    matters = {name: value for name, value in msgspec.to_builtins(spec).items() if name not in aside}
-    return hashlib.sha256(msgspec.json.encode(matters, order="sorted")).hexdigest()[:16]
 
 
 def _streak(status: TrainingJobStatus, desired: str) -> int:

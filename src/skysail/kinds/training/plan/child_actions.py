@@ -8,6 +8,7 @@ from skysail.core.pod_pending import PendingReason
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob, TrainingJobStatus
 from skysail.kinds.training.children.manifests import Children, build_children
 from skysail.kinds.training.children.replica_groups import is_elastic, replica_groups
+from skysail.kinds.training.children.spec_hash import attempt_spec_hash
 from skysail.kinds.training.objects import WORKER
 from skysail.kinds.training.plan import attempts, gang_admission
 from skysail.kinds.training.snapshot import AttemptState, Snapshot
@@ -33,7 +34,7 @@ def _children(
     """
     job = snapshot.object
     children = build_children(job, attempt.number, status.attempts[-1].resumed_from, snapshot.config.reporting)
-    owner, hash_ = Owner(TRAINING_JOB.resource, job), attempts.attempt_spec_hash(job.spec)
+    owner, hash_ = Owner(TRAINING_JOB.resource, job), attempt_spec_hash(job.spec)
     is_new = attempts.find(job.status, attempt.number) is None
     # Jobs are created only for a new attempt: a Job that is missing later was deleted, and the other pods cannot
     # continue without it.

@@ -12,7 +12,7 @@ import msgspec
 
 from skysail.base.names import EventReason, Reason
 from skysail.base.timestamps import timestamp
-from skysail.core import finalizers, pod_pending
+from skysail.core import api_errors, finalizers, pod_pending
 from skysail.core.actions import Action, Delete, Event, Plan
 from skysail.core.pod_pending import PendingReason
 from skysail.kinds.training.api.training_job import (
@@ -23,11 +23,12 @@ from skysail.kinds.training.api.training_job import (
     TrainingJob,
     TrainingJobStatus,
 )
+from skysail.kinds.training.children.job_errors import user_message
 from skysail.kinds.training.children.replica_groups import min_pods, replica_groups
+from skysail.kinds.training.children.spec_hash import job_spec_hash
 from skysail.kinds.training.children.volumes import is_reachable
 from skysail.kinds.training.objects import EVALUATOR, Job, Pod
 from skysail.kinds.training.plan import (
-    api_errors,
     attempts,
     completion,
     failure,
@@ -91,9 +92,9 @@ def can_start_attempt(snapshot: Snapshot) -> bool:
 
 def refused(snapshot: Snapshot, event: Event) -> Plan:
     job = snapshot.object
-    if job.status.attempts or not api_errors.is_job_invalid(event.message):
+    if job.status.attempts or not api_errors.is_about_content(event.message, JOB):
         return Plan(status=status.write_rejected(snapshot, event), events=(event,))
-    message = api_errors.user_message(event.message, has_template=job.spec.pod_template is not None)
+    message = user_message(job, event.message)
     return Plan(
         status=status.invalid_spec(snapshot, job.status, message),
         events=(Event(Reason.INVALID_SPEC, message, warning=True),),
@@ -107,7 +108,7 @@ def _plan_active_attempt(snapshot: Snapshot, attempt: AttemptState) -> Plan:
         number=attempt.number,
         start_time=_begun(snapshot, attempt),
         resumed_from=_resumed_from(job, attempt, previous.checkpoint),
-        spec_hash="" if outdated_job(job.spec, attempt) else attempts.job_spec_hash(job.spec),
+        spec_hash="" if outdated_job(job.spec, attempt) else job_spec_hash(job.spec),
     )
     current = status.with_workers(snapshot, attempts.open_attempt(previous, begun), attempt.number)
     since = _ran_since(snapshot, attempt)

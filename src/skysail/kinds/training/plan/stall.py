@@ -9,8 +9,9 @@ import msgspec
 
 from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
+from skysail.core import conditions
 from skysail.kinds.training.api.training_job import TrainingJobStatus
-from skysail.kinds.training.plan import attempts, status
+from skysail.kinds.training.plan import attempts
 from skysail.kinds.training.snapshot import Snapshot
 
 
@@ -28,7 +29,7 @@ def check_stall(snapshot: Snapshot, current: TrainingJobStatus) -> tuple[Trainin
         f"The training has not reported for {snapshot.config.stall.total_seconds():.0f} s; its last report was at "
         f"{reported}. Check the logs of its pods, and delete a hanging pod to start a new attempt."
     )
-    return status.set_condition(snapshot, current, Type.STALLED, "True", Reason.STALLED, message), None
+    return conditions.set_condition(snapshot, current, Type.STALLED, "True", Reason.STALLED, message), None
 
 
 def clear_stall(status: TrainingJobStatus) -> TrainingJobStatus:

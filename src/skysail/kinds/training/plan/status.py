@@ -11,16 +11,14 @@ from skysail.base.names import Label, Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import conditions
 from skysail.core.actions import Event
+from skysail.core.conditions import Value, set_condition
 from skysail.kinds.training.api.training_job import Phase, TrainingJobStatus, WorkerStatus
 from skysail.kinds.training.objects import WORKER, Pod, latest_by_rank
 from skysail.kinds.training.plan import completion
 from skysail.kinds.training.snapshot import Snapshot
-from skysail.kube.api.fields import Condition
 
-Value = Literal["True", "False", "Unknown"]
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
-_MAX_MESSAGE_LENGTH = 4096
 _ENDED = {"Succeeded", "Failed"}
 _NOT_ENDED = "The training has not finished yet."
 
@@ -121,27 +119,9 @@ def is_deferrable(old: TrainingJobStatus, new: TrainingJobStatus) -> bool:
     if old == TrainingJobStatus():
         accepted_ = conditions.find_condition(new.conditions, Type.ACCEPTED)
         return new.failure is None and accepted_ is not None and accepted_.status == "True"
-    written = conditions.set_condition(old.conditions, running)
+    written = conditions.replace_condition(old.conditions, running)
     return new == msgspec.structs.replace(
         old, conditions=written, worker_statuses=new.worker_statuses, replicas=new.replicas
-    )
-
-
-def set_condition(
-    snapshot: Snapshot, status: TrainingJobStatus, type_: Type, value: Value, reason: str, message: str
-) -> TrainingJobStatus:
-    """Return the status with this condition added or replaced."""
-    generation = snapshot.object.metadata.generation
-    new = Condition(
-        type=type_,
-        status=value,
-        last_transition_time=timestamp(snapshot.now),
-        reason=reason,
-        message=message[:_MAX_MESSAGE_LENGTH],
-        observed_generation=generation,
-    )
-    return msgspec.structs.replace(
-        status, conditions=conditions.set_condition(status.conditions, new), observed_generation=generation
     )
 
 

@@ -10,6 +10,7 @@ from skysail.base.names import EventReason, Reason
 from skysail.core.actions import Event
 from skysail.kinds.training.admission.validation import validate
 from skysail.kinds.training.api.training_job import Cause, Failure, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from skysail.kinds.training.children.spec_hash import attempt_spec_hash
 from skysail.kinds.training.objects import WORKER, Job, display_name
 from skysail.kinds.training.plan import attempts, completion, failure, gang_admission
 from skysail.kinds.training.plan.failure import AttemptFailure
@@ -80,7 +81,7 @@ def spec_errors(snapshot: Snapshot) -> tuple[str, ...]:
 
 def outdated_job(spec: TrainingJobSpec, attempt: AttemptState) -> Job | None:
     """Return a Job that was created from another spec, or None."""
-    desired = attempts.attempt_spec_hash(spec)
+    desired = attempt_spec_hash(spec)
     return next((job for job in attempt.jobs if job.trained_spec not in {"", desired}), None)
 
 
@@ -134,7 +135,7 @@ def _undone(snapshot: Snapshot, attempt: AttemptState) -> AttemptEnd | None:
 
 def _changed(spec: TrainingJobSpec, attempt: AttemptState, made: Job) -> AttemptEnd:
     previous = next((job.spec.parallelism for job in attempt.jobs if job.role == WORKER), spec.workers)
-    if attempts.attempt_spec_hash(msgspec.structs.replace(spec, workers=previous)) == made.trained_spec:
+    if attempt_spec_hash(msgspec.structs.replace(spec, workers=previous)) == made.trained_spec:
         message = f"The number of workers changed from {previous} to {spec.workers}, so a new attempt starts."
         return AttemptEnd("WorldSizeChanged", message, notes=(Event(EventReason.WORLD_SIZE_CHANGED, message),))
     message = "The spec changed, so a new attempt starts."

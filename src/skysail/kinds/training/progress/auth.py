@@ -13,9 +13,9 @@ from collections.abc import Callable
 from skysail.base.names import Label
 from skysail.base.ttl_cache import Memory
 from skysail.kinds.training.api.training_job import TrainingJob
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.children.progress_endpoint import token_audience
 from skysail.kinds.training.objects import Pod
-from skysail.kinds.training.reconciler import Caches
 from skysail.kube.api.objects import Key
 from skysail.kube.client import token_review
 from skysail.kube.client.client import Client

@@ -19,6 +19,7 @@ from skysail.base.timestamps import timestamp
 from skysail.core.actions import Event
 from skysail.core.controller import EventRecorder
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kinds.training.caches import Caches, training_jobs
 from skysail.kinds.training.children.pod_template import CONTAINER
 from skysail.kinds.training.children.replica_groups import is_elastic, replica_groups
 from skysail.kinds.training.children.volumes import checkpoint_directory
@@ -26,7 +27,6 @@ from skysail.kinds.training.objects import Pod
 from skysail.kinds.training.plan.planner import FINISHED_PHASES
 from skysail.kinds.training.progress.report import MARK, InvalidReport, Report, parse_log_line, to_status
 from skysail.kinds.training.progress.status_writer import StatusWriter
-from skysail.kinds.training.reconciler import Caches, training_jobs
 from skysail.kube.api.objects import IndexKey, Key
 from skysail.kube.api.resources import POD
 from skysail.kube.client.client import Client

@@ -7,14 +7,13 @@ path=/checkpoints/120`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from skysail.kinds.training.api.training_job import LatestCheckpoint, Metric, Progress, TrainingJob
+from skysail.kinds.training.api.training_job import LatestCheckpoint, Metric, Progress, TrainingJob, first_number
 from skysail.kinds.training.children.volumes import checkpoint_claim_name, checkpoint_directory, is_within
 from skysail.kube.api import fields
 
@@ -154,18 +153,8 @@ def _progress(trainer: TrainerStatus) -> Progress:
 
 def _whole(metrics: Iterable[Metric], names: tuple[str, ...], largest: int) -> int | None:
     """Return the first of these metrics that is a number, rounded down: after 1.5 epochs the epoch is 1."""
-    values = {metric.name: parse_number(metric.value) for metric in metrics}
-    found = next((value for name in names if (value := values.get(name)) is not None), None)
+    found = first_number(metrics, names)
     return int(found) if found is not None and 0 <= found <= largest else None
-
-
-def parse_number(text: str) -> float | None:
-    """Return the number, or None if the text is not a finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
 
 
 def _step(text: str) -> int:

@@ -13,11 +13,11 @@ from aiohttp import web
 from skysail.base.disconnects import tolerate_disconnects
 from skysail.base.timestamps import timestamp
 from skysail.kinds.training.api.training_job import TrainingJob
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.children.progress_endpoint import path
 from skysail.kinds.training.progress.auth import NotAuthorized, ReporterAuthenticator, StaleAttempt
 from skysail.kinds.training.progress.report import InvalidReport, Report, parse, report
 from skysail.kinds.training.progress.status_writer import JobGone, StatusWriter
-from skysail.kinds.training.reconciler import Caches
 from skysail.kube.api.objects import Key
 from skysail.kube.client.errors import KubeError
 

@@ -23,7 +23,6 @@ from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import PRIORITY_CLASS, Resource
 from skysail.kube.api.workloads import PartialStruct
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import NotFound
 
 WORKLOAD = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 FLAVOR = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor", namespaced=False)
@@ -292,11 +291,10 @@ def _conditions_patch(workload: Workload, now: datetime, *rows: tuple[str, str, 
 
 
 async def _flavor(client: Client, name: str) -> PodPlacement | None:
-    try:
-        spec = (await client.get(FLAVOR, "", name, _Flavor)).spec
-    except NotFound:
+    flavor = await client.find(FLAVOR, "", name, _Flavor)
+    if flavor is None:
         return None
-    return PodPlacement(node_selector=spec.node_labels, tolerations=spec.tolerations)
+    return PodPlacement(node_selector=flavor.spec.node_labels, tolerations=flavor.spec.tolerations)
 
 
 async def _priority(client: Client, job: TrainingJob) -> int | None:
@@ -304,7 +302,5 @@ async def _priority(client: Client, job: TrainingJob) -> int | None:
     desired = job.spec.scheduling and job.spec.scheduling.priority_class
     if not desired:
         return None
-    try:
-        return (await client.get(PRIORITY_CLASS, "", desired, _PriorityClass)).value
-    except NotFound:
-        return None
+    priority_class = await client.find(PRIORITY_CLASS, "", desired, _PriorityClass)
+    return None if priority_class is None else priority_class.value

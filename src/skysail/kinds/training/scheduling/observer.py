@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from skysail.base.names import Label
+from skysail.core.live_reads import find_child
 from skysail.kinds.training import scheduling
 from skysail.kinds.training.api.training_job import TrainingJob
 from skysail.kinds.training.children import naming
-from skysail.kinds.training.scheduling.gang_scheduler import GangScheduler, GangState
+from skysail.kinds.training.scheduling.gang_scheduler import GangState
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import Resource
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import NotFound
 
 IsServed = Callable[[Resource], bool | None]
 
@@ -56,7 +56,8 @@ class GangObserver:
         if cached is not None and not begins and scheduler.eviction_reason(cached) is None:
             return gang_state
         others = tuple(row for row in gang_state.objects if row[0] != scheduler.resource)
-        found = await self._find(job, scheduler)
+        name = naming.gang(job.metadata.name)
+        found = await find_child(self._client, scheduler.resource, job, name, scheduler.type)
         self._remember(scheduler.resource, cached, found)
         return GangState(
             is_served=True,
@@ -76,11 +77,3 @@ class GangObserver:
             self._caches[resource].mark_deleted(cached)
         elif found is not None and Label.TRAINING_JOB_UID in (found.metadata.labels or {}):
             self._caches[resource].record_write(found)
-
-    async def _find(self, job: TrainingJob, scheduler: GangScheduler) -> Object | None:
-        name = naming.gang(job.metadata.name)
-        try:
-            found = await self._client.get(scheduler.resource, job.metadata.namespace, name, scheduler.type)
-        except NotFound:
-            return None
-        return found if found.metadata.is_controlled_by(job.metadata) else None

@@ -8,11 +8,16 @@ import msgspec
 import pytest
 
 from skysail.kinds.serving.admission.validation import validate, warnings_for
-from skysail.kinds.serving.admission.webhook import admit, hooks
+from skysail.kinds.serving.admission.webhook import hooks
 from skysail.kinds.serving.api.types import KINDS, ML_MODEL, MODEL_DEPLOYMENT
 from tests.unit.kinds.serving.samples import TERMS, deployment, ml_model, told
 
 FORBIDDEN = "http://169.254.169.254/latest/meta-data"
+
+
+def admit(kind, config, object_, old):
+    hook = next(hook for hook in hooks(config) if hook.name == kind.resource.plural)
+    return hook.admit(object_, old)
 
 
 def manifest(model: Any) -> dict[str, Any]:

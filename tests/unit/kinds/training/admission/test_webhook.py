@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from skysail.kinds.training.admission.webhook import HOOKS, admit
+from skysail.kinds.training.admission.webhook import HOOKS
 
 WRONG = {"hyperparameters": {"layers": [64]}}
+(HOOK,) = HOOKS
+admit = HOOK.admit
 
 
 def manifest(*, metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skysail.kinds.training.api.training_job import Failure
+from skysail.kinds.training.children import spec_hash
 from skysail.kinds.training.plan import attempts
 from tests.unit.kinds.training import samples
 from tests.unit.kinds.training.builders import NOW, ago, attempt, child, job, snapshot, status
@@ -106,7 +107,7 @@ def test_the_next_attempt_waits_longer_after_each_that_ended_badly_soon(ledger, 
 
 def test_a_corrected_job_is_not_made_to_wait_and_begins_to_count_anew():
     of = job()
-    failed = [attempt(number, "Failed", spec_hash=attempts.job_spec_hash(of.spec)) for number in range(5)]
+    failed = [attempt(number, "Failed", spec_hash=spec_hash.job_spec_hash(of.spec)) for number in range(5)]
     known = status(*failed)
     assert attempts.restart_delay(job(status=known), NOW) == timedelta(seconds=155)
     assert attempts.restart_delay(job(status=known, workers=7), NOW) == timedelta(seconds=155)
@@ -144,7 +145,7 @@ def test_a_crash_loop_is_the_same_failure_three_times_before_it_was_healthy(ledg
     ],
 )
 def test_what_only_the_operator_reads_makes_no_other_attempt(change):
-    assert attempts.attempt_spec_hash(job().spec) == attempts.attempt_spec_hash(job(**change).spec)
+    assert spec_hash.attempt_spec_hash(job().spec) == spec_hash.attempt_spec_hash(job(**change).spec)
 
 
 @pytest.mark.parametrize(
@@ -163,16 +164,16 @@ def test_what_only_the_operator_reads_makes_no_other_attempt(change):
     ],
 )
 def test_what_pods_are_made_from_makes_another_attempt(change):
-    assert attempts.attempt_spec_hash(job().spec) != attempts.attempt_spec_hash(job(**change).spec)
+    assert spec_hash.attempt_spec_hash(job().spec) != spec_hash.attempt_spec_hash(job(**change).spec)
 
 
 def test_the_number_of_elastic_workers_makes_no_other_attempt():
     elastic = {"min": 1, "max": 8}
-    assert attempts.attempt_spec_hash(job(elastic=elastic).spec) == attempts.attempt_spec_hash(
+    assert spec_hash.attempt_spec_hash(job(elastic=elastic).spec) == spec_hash.attempt_spec_hash(
         job(elastic=elastic, workers=5).spec
     )
     others = {
-        attempts.attempt_spec_hash(job(framework="jax", elastic=elastic, workers=workers).spec) for workers in (2, 5)
+        spec_hash.attempt_spec_hash(job(framework="jax", elastic=elastic, workers=workers).spec) for workers in (2, 5)
     }
     assert len(others) == 2
 
@@ -180,7 +181,7 @@ def test_the_number_of_elastic_workers_makes_no_other_attempt():
 @given(samples.jobs())
 def test_the_hash_is_the_same_after_a_journey_through_the_api(of):
     again = msgspec.json.decode(msgspec.json.encode(of), type=type(of))
-    assert attempts.attempt_spec_hash(of.spec) == attempts.attempt_spec_hash(again.spec)
+    assert spec_hash.attempt_spec_hash(of.spec) == spec_hash.attempt_spec_hash(again.spec)
 
 
 @given(st.lists(st.sampled_from(["Failed", "Preempted", "NodeLost", "Suspended", "SpecChanged"]), max_size=10))

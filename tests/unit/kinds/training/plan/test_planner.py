@@ -13,7 +13,7 @@ from skysail.base.names import Annotation, Condition, EventReason, Reason
 from skysail.core import conditions
 from skysail.core.actions import Apply, Create, Delete, Event, SetFinalizers
 from skysail.kinds.training.api.training_job import TRAINING_JOB, Failure, LatestCheckpoint
-from skysail.kinds.training.plan import attempts
+from skysail.kinds.training.children import spec_hash
 from skysail.kinds.training.plan.planner import can_start_attempt, plan, refused
 from skysail.kinds.training.snapshot import NameHolder
 from skysail.kube.api.objects import Meta, Object
@@ -78,7 +78,7 @@ def test_a_new_job_gets_its_children_and_then_its_status():
 def test_a_job_of_an_attempt_says_what_it_was_made_from():
     of = job()
     manifest = plan(snapshot(of)).actions[-1].manifest
-    assert manifest["metadata"]["annotations"] == {Annotation.ATTEMPT_SPEC_HASH: attempts.attempt_spec_hash(of.spec)}
+    assert manifest["metadata"]["annotations"] == {Annotation.ATTEMPT_SPEC_HASH: spec_hash.attempt_spec_hash(of.spec)}
 
 
 def test_one_worker_needs_no_service_and_loses_one_that_it_had():

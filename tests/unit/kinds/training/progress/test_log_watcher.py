@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from skysail.base.timestamps import timestamp
 from skysail.kinds.training.api.training_job import LatestCheckpoint
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.progress.log_watcher import CheckpointLogWatcher, LogLine, lines, may_report
-from skysail.kinds.training.reconciler import Caches
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import ReplyLost
 from tests.support import virtual_time

@@ -19,7 +19,6 @@ from skysail.kinds.training.progress.report import (
     merge,
     parse,
     parse_log_line,
-    parse_number,
     report,
     to_status,
 )
@@ -252,5 +251,5 @@ def test_reports_that_wait_for_each_other_are_one():
 
 
 @pytest.mark.parametrize(("text", "value"), [("0.5", 0.5), ("1e-3", 0.001), ("nan", None), ("-inf", None), ("", None)])
-def test_a_metric_is_a_number_or_none(text, value):
-    assert parse_number(text) == value
+def test_metric_number_text_without_finite_number_returns_none(text, value):
+    assert Metric(name="loss", value=text).number == value

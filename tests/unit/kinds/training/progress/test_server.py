@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.children.progress_endpoint import path, token_audience
 from skysail.kinds.training.progress.auth import NotAuthorized, ReporterAuthenticator, StaleAttempt
 from skysail.kinds.training.progress.server import ProgressServer, ReportRateLimiter
 from skysail.kinds.training.progress.status_writer import StatusWriter
-from skysail.kinds.training.reconciler import Caches
 from skysail.kube.api.objects import Key, OwnerReference
 from skysail.kube.client.client import Client
 from skysail.kube.client.transport import Reply

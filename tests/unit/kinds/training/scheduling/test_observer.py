@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from skysail.kinds.training.api.training_job import TRAINING_JOB
-from skysail.kinds.training.reconciler import Caches
+from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.scheduling.kueue import WORKLOAD, Workload
 from skysail.kinds.training.scheduling.observer import GangObserver
 from skysail.kube.client.client import Client

@@ -1,4 +1,4 @@
-"""Images that a pod is the first to ask for: made through the hull's way out, from an index that is the test's own.
+"""Images that a pod is the first to ask for, made through the egress proxy from an index of the test.
 
 The index is on this machine's loopback, which is closed to pods; it is open because the user's uv is told to use it.
 """
@@ -35,7 +35,7 @@ def index() -> Iterator[Index]:
 @pytest.fixture(scope="module")
 def node(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One whose user has an index and nothing in their caches."""
-    folder = tmp_path_factory.mktemp("hull")
+    folder = tmp_path_factory.mktemp("cluster")
     cluster = Cluster(folder / "home", with_node=True)
     told = {
         "UV_DEFAULT_INDEX": index.url,
@@ -155,7 +155,11 @@ for url in ("{index.url}/shared/", "http://127.0.0.1:1/"):
 
 def test_an_image_can_be_added_from_inside_through_the_same_way_out(node, index, tmp_path):
     argv = [sys.executable, "-m", "skysail", "shell", f"--home={node.home.root}", "--"]
-    argv += ["env", "no_proxy=", "NO_PROXY="]  # inside, loopback is the hull's own, and the index is on the machine's
+    argv += [
+        "env",
+        "no_proxy=",
+        "NO_PROXY=",
+    ]  # inside, loopback is the local cluster's own, and the index is on the machine's
     argv += [sys.executable, "-m", "skysail", "image", "add", "team/inside:*", "--with", "inside"]
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The pod network in a hull: real namespaces, the real API server, real resolvers."""
+"""The pod network in a local cluster: real namespaces, the real API server, real resolvers."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_service_is_reached_by_every_spelling_of_its_name(net):
         server.answer("health", 8001)
         for spelling in ("web", "web.default", "web.default.svc", "web.default.svc.cluster.local"):
             assert client.run(ASK, spelling, "80") == "http"
-        # The operator and others in the hull may listen on this port of all addresses.
+        # The operator and others in the local cluster may listen on this port of all addresses.
         with net.cluster.listen(8080, "0.0.0.0"):
             assert client.run(ASK, "web", "8080") == "health"
         assert server.run(ASK, "web", "80") == "http"
@@ -517,8 +517,8 @@ def test_a_taken_port_is_told(cluster):
 
 VISIT = """
 import ctypes, os, signal, sys
-from skysail.local.cluster import namespaces as hull
-from skysail.local.cluster import nsenter as visitor
+from skysail.local.cluster import namespaces
+from skysail.local.cluster import nsenter
 
 def payload():
     signal.sigwait([signal.SIGTERM])
@@ -526,11 +526,11 @@ def payload():
 
 {before}
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-entry = hull.launch(payload)
+entry = namespaces.fork_isolated(payload)
 guest = os.fork()
 if guest == 0:
     script = "ls /sys/class/net; id -u; cat /etc/resolv.conf; exit 37"
-    os._exit(visitor.run(os.getppid(), ["sh", "-c", script], dict(os.environ), resolv_conf="inside"))
+    os._exit(nsenter.run_inside(os.getppid(), ["sh", "-c", script], dict(os.environ), resolv_conf="inside"))
 code = os.waitstatus_to_exitcode(os.waitpid(guest, 0)[1])
 os.kill(entry, signal.SIGTERM)
 os.waitpid(entry, 0)

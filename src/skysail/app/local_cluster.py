@@ -82,7 +82,7 @@ def main(argument: str) -> int:
         return ANOTHER_RUNS  # there is one hull per home
     _begin(home, settings)
     door = tcp_proxy.open_listener(_last_port(home))
-    home.door_port.write_text(str(door.getsockname()[1]))
+    home.api_port_file.write_text(str(door.getsockname()[1]))
     inside = _Inside(settings, home, f"https://127.0.0.1:{door.getsockname()[1]}")
     try:
         policy = _guard(os.environ) if settings.with_node else None
@@ -158,7 +158,9 @@ class _Inside:
         self._started = time.time()
         self._steps: list[str] = []
         self._is_ready = False
-        self._supervisor = Supervisor(home.logs, SupervisorDependencies(now=time.time, pause=asyncio.sleep, tell=_log))
+        self._supervisor = Supervisor(
+            home.logs, SupervisorDependencies(now=time.time, sleep=asyncio.sleep, report=_log)
+        )
 
     async def run(self) -> int:
         self._stop = asyncio.Event()
@@ -388,7 +390,7 @@ async def _unreached(login: Path) -> list[str]:
 
 def _last_port(home: Home) -> int:
     try:
-        return int(home.door_port.read_text())
+        return int(home.api_port_file.read_text())
     except (FileNotFoundError, ValueError):
         return 0
 

@@ -50,7 +50,9 @@ class Cluster:
         self.home = Home(root)
         self.control = Control(self.home.control)
         self.binaries = binaries.locate(
-            build.BuildDependencies(env=os.environ, cache=build.cache_folder(os.environ), say=print, pause=time.sleep)
+            build.BuildDependencies(
+                env=os.environ, cache=build.cache_folder(os.environ), report=print, sleep=time.sleep
+            )
         )
         self._settings = LocalClusterSettings(
             home=str(root),
@@ -262,7 +264,7 @@ class Cluster:
         """Look until it is so: the other side is another process, so nobody here can be woken."""
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not is_so():
-            assert time.monotonic() < deadline, f"waited {_TIMEOUT_SECONDS:.0f} s in vain for {what}"
+            assert time.monotonic() < deadline, f"waited {_TIMEOUT_SECONDS:.0f} s waiting for {what}"
             time.sleep(0.02)
 
     def _is_ready(self, name: str, port: int) -> bool:

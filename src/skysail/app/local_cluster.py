@@ -194,7 +194,7 @@ class _Inside:
         planned = startup.units(home, self._settings.binaries, self._settings.plane)
         await startup.start(self._supervisor, home, planned, self._say)
         async with asyncio.TaskGroup() as rest:
-            rest.create_task(startup.until_whole(self._supervisor, home, planned))
+            rest.create_task(startup.until_ready(self._supervisor, home, planned))
             rest.create_task(self._install())
         self._is_ready = True
 

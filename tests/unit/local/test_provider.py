@@ -204,7 +204,7 @@ async def test_steps_of_an_image_are_told(tmp_path, monkeypatch):
         await provider.start(run, Container(name="main", image="python:3", command=("python3", "-V")))
         assert (await provider_harness.end(run)).code == 0
     assert [(of, reason) for of, reason, _ in told] == [(run, "Pulling"), (run, "Pulled")]
-    assert "making the environment for python:*" in told[0][2]
+    assert "building the environment for python:*" in told[0][2]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="control groups belong to root")

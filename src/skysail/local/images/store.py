@@ -1,4 +1,4 @@
-"""Where a cluster's rules and everybody's environments are."""
+"""Locations of a cluster's image rules and of the shared environments."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from skysail.local.images.rules import Rules
 
 
 def open_in(home: Path, env: Mapping[str, str]) -> tuple[Rules, Environments]:
-    """Rules belong to a home; environments are large and the same for all of them, so they are in the cache."""
+    """Open the rules of a home, and the environments, which are in the cache because all homes share them."""
     rules = Rules(home / "images.json")
     return rules, Environments(rules, Builder(cache_folder(env) / "environments", env))

@@ -264,7 +264,7 @@ class Cluster:
         """Look until it is so: the other side is another process, so nobody here can be woken."""
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not is_so():
-            assert time.monotonic() < deadline, f"waited {_TIMEOUT_SECONDS:.0f} s waiting for {what}"
+            assert time.monotonic() < deadline, f"timeout of {_TIMEOUT_SECONDS:.0f} s waiting for {what}"
             time.sleep(0.02)
 
     def _is_ready(self, name: str, port: int) -> bool:

@@ -33,7 +33,7 @@ _KILLED = 137
 _START_ERROR = 128
 _HOME = "/root"
 # Folders that every box has for itself, and where.
-_OWN = {"tmp": "/tmp", "home": _HOME}  # noqa: S108 (inside the box)
+_OWN = {"tmp": "/tmp", "home": _HOME}  # noqa: S108 (inside the container)
 _PYTHON_TAG = re.compile(r"(?:^|/)python:(\d+(?:\.\d+)*)(?![\w.])")
 _MAX_ATTEMPTS = 50
 _RETRY_SECONDS = 0.02
@@ -219,7 +219,7 @@ class ContainerRun:
         )
         mount_points.prepare(container_root)
         return ContainerSpec(
-            room=container_root,
+            root=container_root,
             argv=argv(self.container, environment),
             namespace=self._pod_sandbox.namespace,
             stdin=container.stdin,

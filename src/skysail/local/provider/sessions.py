@@ -21,22 +21,22 @@ class Exec:
         self._end = asyncio.create_task(running.wait())
 
     async def write(self, data: bytes) -> None:
-        if self._running.wires.sink is not None:
-            await self._running.wires.sink.write(data)
+        if self._running.streams.sink is not None:
+            await self._running.streams.sink.write(data)
 
     async def close_stdin(self) -> None:
-        if self._running.wires.sink is None:
+        if self._running.streams.sink is None:
             return
-        if self._running.wires.is_terminal:
+        if self._running.streams.is_terminal:
             await self.write(_END_OF_INPUT)
         else:
-            await self._running.wires.sink.finish()
+            await self._running.streams.sink.finish()
 
     def output(self) -> AsyncIterator[Output]:
         return self._running.output.replay()
 
     async def resize(self, width: int, height: int) -> None:
-        self._running.wires.resize(width, height)
+        self._running.streams.resize(width, height)
 
     async def wait(self) -> int:
         return await asyncio.shield(self._end)
@@ -45,7 +45,7 @@ class Exec:
         self._running.kill()
 
     async def close(self) -> None:
-        await self._running.drop()
+        await self._running.detach()
 
 
 class Attached:
@@ -53,7 +53,7 @@ class Attached:
 
     def __init__(self, container_run: ContainerRun, *, stdin: bool) -> None:
         self._container_run = container_run
-        self._std_streams = container_run.box.wires
+        self._std_streams = container_run.box.streams
         self._sink = self._std_streams.sink if stdin else None
         self._output = container_run.box.output.tail()
 

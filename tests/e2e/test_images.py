@@ -101,7 +101,7 @@ def test_two_pods_that_ask_at_once_get_one_environment_and_hear_how_far_it_is(no
         assert ok(node, "logs", name, "-n", namespace) == f"{NONCE}\n"
         node.until(lambda name=name: "Pulled" in dict(events(node, namespace, name)), f"{name} to be told")
         told = events(node, namespace, name)
-        assert told[0][1].startswith("main: Image team/shared:1 is not here yet: ")
+        assert told[0][1].startswith("main: Image team/shared:1 is being built: ")
         assert [reason for reason, _ in told] == [*["Pulling"] * (len(told) - 1), "Pulled"]
     assert index.fetched.count("shared-1.0-py3-none-any.whl") == 1
 

@@ -150,7 +150,7 @@ for url in ("{index.url}/shared/", "http://127.0.0.1:1/"):
     until_phase(node, namespace, "a", "Succeeded")
     served, refused, *_ = ok(node, "logs", "a", "-n", namespace).splitlines()
     assert served == "200"
-    assert refused.startswith("403 Skysail does not let pods reach 127.0.0.1:1: ")
+    assert refused.startswith("403 Pods may not connect to 127.0.0.1:1: ")
 
 
 def test_an_image_can_be_added_from_inside_through_the_same_way_out(node, index, tmp_path):

@@ -415,13 +415,13 @@ def test_a_program_that_asks_the_proxy_for_a_service_gets_it(net):
             port = 8000 if spelling == server.address else 80
             assert server.run(WITH_PROXY + GET, f"http://{spelling}:{port}/") == "hello from inside"
         nowhere = server.run(WITH_PROXY + GET, "http://nobody.example/")
-        assert nowhere == "502 nobody.example:80 is not in the cluster, and there is no way out of it here."
+        assert nowhere == "502 nobody.example:80 is not in the cluster, and this cluster has no egress proxy."
 
 
 @pytest.mark.parametrize(
     ("guard", "wanted"),
     [
-        (EgressPolicy(), "403 Skysail does not let pods reach 127.1:"),
+        (EgressPolicy(), "403 Pods may not connect to 127.1:"),
         (EgressPolicy(exceptions=(ip_network("127.0.0.1/32"),)), "hello from outside"),
     ],
     ids=["closed", "opened"],
@@ -488,7 +488,7 @@ def open_service(cluster, *arguments: str):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("none",), "There is no Service none in namespace default: `skysail kubectl get services -A` lists them."),
+        (("none",), "Service none not found in namespace default: `skysail kubectl get services -A` lists them."),
         (("kubernetes:ssh",), "Service kubernetes has no port ssh: open kubernetes:https."),
     ],
 )

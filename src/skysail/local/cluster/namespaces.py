@@ -97,7 +97,7 @@ def _run(body: Payload, ready: int | None) -> None:
     code = 1
     try:
         code = body()
-    except BaseException as error:  # noqa: BLE001 (a forked process ends here, nobody above it could say why)
+    except BaseException as error:  # noqa: BLE001 (a forked process ends here, no caller could report the error)
         if ready is None:
             traceback.print_exc()
         else:
@@ -166,7 +166,7 @@ def _mount() -> None:
     syscalls.mount("sysfs", "/sys")  # otherwise /sys/class/net shows the machine's links
     syscalls.mount("tmpfs", "/run")
     if Path("/dev/shm").is_dir():  # noqa: S108 (a mount point, no file of ours)
-        syscalls.mount("tmpfs", "/dev/shm")  # noqa: S108 (shared memory ends with the hull)
+        syscalls.mount("tmpfs", "/dev/shm")  # noqa: S108 (shared memory of the local cluster)
     Path(RUN_FOLDER).mkdir(mode=0o700)
 
 

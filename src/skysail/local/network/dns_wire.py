@@ -144,7 +144,7 @@ def tcp_frame(message: bytes) -> bytes:
 
 
 async def receive(reader: asyncio.StreamReader) -> bytes:
-    """Read the next message of a TCP connection. Raises IncompleteReadError at its end."""
+    """Read the next message of a TCP connection. Raises IncompleteReadError if the connection ends."""
     return await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
 
 

@@ -227,8 +227,8 @@ if os.geteuid() == 0:
 """
 
 LOOK_AROUND = """
-    ip = [namespaces.ip_program(), "-json", "addr"]
-    links = json.loads(subprocess.run(ip, capture_output=True, check=True).stdout)
+    command = [namespaces.ip_program(), "-json", "addr"]
+    links = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     print(json.dumps({
         "links": {link["ifname"]: [a["local"] for a in link["addr_info"] if a["family"] == "inet"] for link in links},
         "sys": sorted(os.listdir("/sys/class/net")),

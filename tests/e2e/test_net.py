@@ -518,7 +518,7 @@ def test_a_taken_port_is_told(cluster):
 VISIT = """
 import ctypes, os, signal, sys
 from skysail.local.cluster import namespaces
-from skysail.local.cluster import nsenter
+from skysail.local.cluster import nsenter as visitor
 
 def payload():
     signal.sigwait([signal.SIGTERM])
@@ -530,7 +530,7 @@ entry = namespaces.fork_isolated(payload)
 guest = os.fork()
 if guest == 0:
     script = "ls /sys/class/net; id -u; cat /etc/resolv.conf; exit 37"
-    os._exit(nsenter.run_inside(os.getppid(), ["sh", "-c", script], dict(os.environ), resolv_conf="inside"))
+    os._exit(visitor.run_inside(os.getppid(), ["sh", "-c", script], dict(os.environ), resolv_conf="inside"))
 code = os.waitstatus_to_exitcode(os.waitpid(guest, 0)[1])
 os.kill(entry, signal.SIGTERM)
 os.waitpid(entry, 0)
@@ -577,7 +577,8 @@ WITHOUT_A_PLANE = """
         listener.bind((first.address, 8000))
         listener.listen()
         proxy = ServiceProxy(network.listen)
-        await proxy.sync({Place("10.96.0.9", 80): (Place(second.address, 8000), Place(first.address, 8000))})
+        endpoints = ServiceEndpoint(second.address, 8000), ServiceEndpoint(first.address, 8000)
+        await proxy.sync({ServiceEndpoint("10.96.0.9", 80): endpoints})
         said = []
         for host, port in ((first.address, 8000), ("10.96.0.9", 80)):
             caller = netns.make_socket(second.namespace)

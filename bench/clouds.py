@@ -218,7 +218,7 @@ def _unit(home: Home) -> UnitStatus:
 
 
 def _pid(home: Home) -> int:
-    """Seen from here: inside the hull it has another one."""
+    """Seen from here: inside the local cluster it has another one."""
     return process.find(f"--data-dir={_folder(home)}")
 
 

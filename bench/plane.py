@@ -132,7 +132,7 @@ async def _create(client: Client, namespace: str, jobs: int) -> None:
 
 
 def _unit(home: Home, contestant: str, namespace: str) -> Unit:
-    """The contestant as a process inside the hull, beside the API server as in a cluster."""
+    """The contestant as a process inside the local cluster, beside the API server as in a cluster."""
     if contestant == SKYSAIL:
         login = credentials.inside_path(home, "operator")
         command = ["skysail", "run", f"--kubeconfig={login}", f"--namespace={namespace}"]

@@ -1,4 +1,4 @@
-"""The real control plane, for every test that asks for it: one hull per test worker, one operator per module.
+"""The real control plane, for every test that asks for it: one local cluster per test worker, one operator per module.
 
 And a judge for runs of the simulation, with the scoreboard that is printed at the end.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True, scope="session")
 def _heed_terminals() -> None:
-    """As a hull does: who runs the tests by `nohup` or in the background would make their programs deaf to these."""
+    """Reset the signals that `nohup` and background jobs ignore, as a local cluster does: programs inherit them."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -35,7 +35,7 @@ def _heed_terminals() -> None:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A plane with our kinds and without an operator. Where namespaces are forbidden, its tests fail and say so."""
-    with Cluster(tmp_path_factory.mktemp("hull") / "home") as cluster:
+    with Cluster(tmp_path_factory.mktemp("cluster") / "home") as cluster:
         yield cluster
 
 

@@ -19,7 +19,7 @@ _MODULE = "sigs.k8s.io/kwok"
 # Its own, without the one by which a Job's pod is done as soon as it runs.
 _STAGES = ("node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml")
 _NODES = 10
-# Outside the hull's own network, and large enough for all pods.
+# Outside the local cluster's own network, and large enough for all pods.
 _ADDRESSES = "10.64.0.0/16"
 
 

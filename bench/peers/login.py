@@ -1,4 +1,4 @@
-"""Who may do anything, from inside the hull, under a name by which the audit log knows them."""
+"""Who may do anything, from inside the local cluster, under a name by which the audit log knows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite on the provider `local` as it is in a hull: each pod in a network namespace of its own."""
+"""The suite on the provider `local` as it is in a local cluster: each pod in a network namespace of its own."""
 
 from __future__ import annotations
 

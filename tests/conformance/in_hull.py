@@ -1,4 +1,4 @@
-"""Runs a suite inside a hull, with the real network.
+"""Runs a suite inside a local cluster, with the real network.
 
 A program: `python -m tests.conformance.in_hull FOLDER [SUITE [EXPRESSION]]`; the expression chooses tests, as `-k`.
 """

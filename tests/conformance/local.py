@@ -1,4 +1,4 @@
-"""The provider `local` for tests: real boxes, on the machine's own network."""
+"""The provider `local` for tests: real sandboxes, on the machine's own network."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def local_provider(
     *,
     network: Network | None = None,
     isolation: Isolation | None = None,
-    tell: Callable[[RunId, EventReason, str], None] = lambda run, reason, note: None,
+    record: Callable[[RunId, EventReason, str], None] = lambda run, reason, note: None,
 ) -> AsyncIterator[LocalProvider]:
     _, environments = open_environments(folder / "home", os.environ)
     provider = LocalProvider(
@@ -79,7 +79,7 @@ async def local_provider(
             isolation=isolation or default_isolation(),
             network=network or OwnNetwork(),
             images=environments,
-            places=VolumePaths(
+            volume_paths=VolumePaths(
                 folder=folder / "volumes",
                 memory=folder / "memory",
                 disks=folder / "disks",
@@ -89,7 +89,7 @@ async def local_provider(
             journal=RunJournal(folder / "journal"),
             name_server="10.244.0.1",
             now=time.time,
-            tell=tell,
+            record=record,
         )
     )
     try:

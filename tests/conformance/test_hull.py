@@ -1,4 +1,4 @@
-"""The suite inside a hull: as root, and as somebody without any right over the machine."""
+"""The suite inside a local cluster: as root, and as somebody without any right over the machine."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ async def test_a_host_name_with_a_nul_is_refused(talk):
 
 
 async def test_a_file_of_a_volume_with_a_nul_is_refused(talk):
-    with pytest.raises(ProviderError, match="is no path inside a volume"):
+    with pytest.raises(ProviderError, match="is not a path inside a volume"):
         await talk.pod(Volume("v", ProjectedFiles((File("a\0b", b""),))))
 
 

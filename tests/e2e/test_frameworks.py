@@ -1,6 +1,6 @@
 """Frameworks in pods of the node `local`: ranks that find each other by name and exchange what each alone has.
 
-Their environments are the starting set's, so the first run on a machine downloads them, through the hull's way out.
+Their environments are of the starting set, so the first run on a machine downloads them through the egress proxy.
 PyTorch and TensorFlow are large, and have a stage of their own: `make test-frameworks`.
 """
 
@@ -40,7 +40,7 @@ TRAININGS = {
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("hull") / "home", with_node=True) as cluster:
+    with Cluster(tmp_path_factory.mktemp("cluster") / "home", with_node=True) as cluster:
         yield cluster
 
 

@@ -1,4 +1,4 @@
-"""The hull and its commands, as a user meets them."""
+"""The local cluster and its commands, as a user meets them."""
 
 from __future__ import annotations
 
@@ -119,17 +119,17 @@ def operator(skysail: Shell) -> str:
 def test_kill_of_the_outer_process_leaves_nothing(tmp_path):
     with Cluster(tmp_path / "home") as cluster:
         running = processes.of_home(cluster.home.root)
-        assert len(running) == 8, running  # four of the hull, four of the plane
+        assert len(running) == 8, running  # four of the local cluster, four of the plane
         os.kill(cluster.control.status().pid, signal.SIGKILL)
         cluster.home.wait_until_free(TIMEOUT_SECONDS)
-        # What ran in the hull is killed by the kernel together with its first process, and not before it.
+        # What ran in the local cluster is killed by the kernel together with its first process, and not before it.
         cluster.until(lambda: processes.of_home(cluster.home.root) == {}, "the last process to be gone")
 
 
 def test_a_hull_whose_home_is_deleted_ends(tmp_path):
     with Cluster(tmp_path / "home") as cluster:
         shutil.rmtree(cluster.home.root, ignore_errors=True)  # what is still written there may come back meanwhile
-        cluster.until(lambda: processes.of_home(cluster.home.root) == {}, "the hull to end")
+        cluster.until(lambda: processes.of_home(cluster.home.root) == {}, "the local cluster to end")
 
 
 def test_down_in_the_first_moments_of_up_is_not_lost(skysail):
@@ -139,7 +139,7 @@ def test_down_in_the_first_moments_of_up_is_not_lost(skysail):
         assert launcher.stop(skysail.home, TIMEOUT_SECONDS)
         _, said = up.communicate()
     assert up.returncode == 1
-    assert "The hull was stopped before it was ready." in said
+    assert "The local cluster was stopped before it was ready." in said
     assert processes.of_home(skysail.home.root) == {}
 
 
@@ -170,7 +170,7 @@ def test_a_crashed_component_is_restarted_and_reported_with_the_end_of_its_log(c
     assert after.pid != before.pid
     assert after.crash.cause == "signal SIGKILL"
     assert after.crash.log_tail in cluster.log(Component.SCHEDULER)
-    assert f"kube-scheduler ended (signal SIGKILL), its last words:\n{after.crash.log_tail}" in cluster.log("cluster")
+    assert f"kube-scheduler ended (signal SIGKILL), end of its log:\n{after.crash.log_tail}" in cluster.log("cluster")
 
 
 def test_a_plane_that_cannot_start_says_why(tmp_path, cluster):
@@ -178,7 +178,7 @@ def test_a_plane_that_cannot_start_says_why(tmp_path, cluster):
     options = PlaneOptions(extra={Component.API_SERVER: ("--no-such-flag",)})
     settings = LocalClusterSettings(home=str(home.root), binaries=cluster.binaries, plane=options, with_operator=False)
     with pytest.raises(launcher.StartFailed, match=r"(?s)kube-apiserver ended .* times .exit code 1.*unknown flag"):
-        launcher.start(settings, say=lambda _: None)
+        launcher.start(settings, report=lambda _: None)
     assert processes.of_home(home.root) == {}
 
 
@@ -198,7 +198,7 @@ def test_a_socket_made_inside_is_reached_only_from_inside(cluster):
 
 
 def hull_script(payload: str, before: str = "") -> list[str]:
-    """A payload in a hull without a plane. `before` runs in the outer process, which has all modules by then."""
+    """Return a script that runs a payload in namespaces without a plane. `before` runs in the outer process."""
     script = f"""
 import ctypes, json, os, signal, subprocess, sys
 from skysail.local.cluster import namespaces
@@ -300,7 +300,7 @@ def test_where_namespaces_are_forbidden_one_sentence_names_the_ways_out(tmp_path
     done = subprocess.run(["unshare", "-r", "sh", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     (sentence,) = done.stderr.splitlines()
-    assert sentence.startswith("skysail: This machine did not let Skysail make its namespaces (unshare: ")
+    assert sentence.startswith("skysail: This machine did not allow Skysail to create namespaces (unshare: ")
     assert all(way in sentence for way in ("sudo", "user.max_user_namespaces", "apparmor", "--privileged"))
     assert processes.of_home(tmp_path / "home") == {}
 
@@ -308,7 +308,7 @@ def test_where_namespaces_are_forbidden_one_sentence_names_the_ways_out(tmp_path
 def test_a_kernel_without_bridges_is_not_taken_for_forbidden_namespaces():
     done = in_a_hull("return 0", before="namespaces.ip_program = lambda: '/bin/false'")
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("skysail.local.errors.MachineUnfit: The hull's network could not be made")
+    assert last.startswith("skysail.local.errors.MachineUnfit: The network of the local cluster could not be created")
     assert "modprobe bridge" in last
 
 

@@ -1,4 +1,4 @@
-"""Images that a pod is the first to ask for: made through the hull's way out, from an index that is the test's own.
+"""Images that a pod is the first to ask for, made through the egress proxy from an index of the test.
 
 The index is on this machine's loopback, which is closed to pods; it is open because the user's uv is told to use it.
 """
@@ -35,7 +35,7 @@ def index() -> Iterator[Index]:
 @pytest.fixture(scope="module")
 def node(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One whose user has an index and nothing in their caches."""
-    folder = tmp_path_factory.mktemp("hull")
+    folder = tmp_path_factory.mktemp("cluster")
     cluster = Cluster(folder / "home", with_node=True)
     told = {
         "UV_DEFAULT_INDEX": index.url,
@@ -101,7 +101,7 @@ def test_two_pods_that_ask_at_once_get_one_environment_and_hear_how_far_it_is(no
         assert ok(node, "logs", name, "-n", namespace) == f"{NONCE}\n"
         node.until(lambda name=name: "Pulled" in dict(events(node, namespace, name)), f"{name} to be told")
         told = events(node, namespace, name)
-        assert told[0][1].startswith("main: Image team/shared:1 is not here yet: ")
+        assert told[0][1].startswith("main: Image team/shared:1 is being built: ")
         assert [reason for reason, _ in told] == [*["Pulling"] * (len(told) - 1), "Pulled"]
     assert index.fetched.count("shared-1.0-py3-none-any.whl") == 1
 
@@ -150,12 +150,16 @@ for url in ("{index.url}/shared/", "http://127.0.0.1:1/"):
     until_phase(node, namespace, "a", "Succeeded")
     served, refused, *_ = ok(node, "logs", "a", "-n", namespace).splitlines()
     assert served == "200"
-    assert refused.startswith("403 Skysail does not let pods reach 127.0.0.1:1: ")
+    assert refused.startswith("403 Pods may not connect to 127.0.0.1:1: ")
 
 
 def test_an_image_can_be_added_from_inside_through_the_same_way_out(node, index, tmp_path):
     argv = [sys.executable, "-m", "skysail", "shell", f"--home={node.home.root}", "--"]
-    argv += ["env", "no_proxy=", "NO_PROXY="]  # inside, loopback is the hull's own, and the index is on the machine's
+    argv += [
+        "env",
+        "no_proxy=",
+        "NO_PROXY=",
+    ]  # inside, loopback is the local cluster's own, and the index is on the machine's
     argv += [sys.executable, "-m", "skysail", "image", "add", "team/inside:*", "--with", "inside"]
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)

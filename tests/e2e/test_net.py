@@ -1,4 +1,4 @@
-"""The pod network in a hull: real namespaces, the real API server, real resolvers."""
+"""The pod network in a local cluster: real namespaces, the real API server, real resolvers."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_service_is_reached_by_every_spelling_of_its_name(net):
         server.answer("health", 8001)
         for spelling in ("web", "web.default", "web.default.svc", "web.default.svc.cluster.local"):
             assert client.run(ASK, spelling, "80") == "http"
-        # The operator and others in the hull may listen on this port of all addresses.
+        # The operator and others in the local cluster may listen on this port of all addresses.
         with net.cluster.listen(8080, "0.0.0.0"):
             assert client.run(ASK, "web", "8080") == "health"
         assert server.run(ASK, "web", "80") == "http"
@@ -415,13 +415,13 @@ def test_a_program_that_asks_the_proxy_for_a_service_gets_it(net):
             port = 8000 if spelling == server.address else 80
             assert server.run(WITH_PROXY + GET, f"http://{spelling}:{port}/") == "hello from inside"
         nowhere = server.run(WITH_PROXY + GET, "http://nobody.example/")
-        assert nowhere == "502 nobody.example:80 is not in the cluster, and there is no way out of it here."
+        assert nowhere == "502 nobody.example:80 is not in the cluster, and this cluster has no egress proxy."
 
 
 @pytest.mark.parametrize(
     ("guard", "wanted"),
     [
-        (EgressPolicy(), "403 Skysail does not let pods reach 127.1:"),
+        (EgressPolicy(), "403 Pods may not connect to 127.1:"),
         (EgressPolicy(exceptions=(ip_network("127.0.0.1/32"),)), "hello from outside"),
     ],
     ids=["closed", "opened"],
@@ -488,7 +488,7 @@ def open_service(cluster, *arguments: str):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("none",), "There is no Service none in namespace default: `skysail kubectl get services -A` lists them."),
+        (("none",), "Service none not found in namespace default: `skysail kubectl get services -A` lists them."),
         (("kubernetes:ssh",), "Service kubernetes has no port ssh: open kubernetes:https."),
     ],
 )

@@ -71,7 +71,7 @@ def a_round(node: Cluster, namespace: str, pods: int = PODS) -> None:
 
 
 def held(node: Cluster) -> dict[str, Counter[str]]:
-    """All that a pod could leave behind, in the hull and on the machine."""
+    """All that a pod could leave behind, in the local cluster and on the machine."""
     outer = Process(node.control.status().pid)
     inside = children(node, outer)
     agent = one(inside, "skysail.app.node_agent")

@@ -268,7 +268,7 @@ def test_a_daemon_set_rolls_out_over_machines_and_clouds(node, namespace, tmp_pa
 
 @contextmanager
 def https_server(cluster: Cluster, own: KeyPair) -> Iterator[int]:
-    """Answers `ok` to everything, inside the hull; its port."""
+    """Answers `ok` to everything, inside the local cluster; its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -69,7 +69,7 @@ class Witness(AccessGate, frozen=True):
 
 
 class Served:
-    """The server in a thread of this process, on a socket inside the hull."""
+    """The server in a thread of this process, on a socket inside the local cluster."""
 
     def __init__(self, cluster, folder):
         self.cluster = cluster

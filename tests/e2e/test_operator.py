@@ -15,7 +15,7 @@ from skysail.app.install import install
 from tests.support.kubectl import TIMEOUT, fresh_namespace
 
 SAMPLES = Path("config/samples")
-# Of a second replica in the same hull.
+# Of a second replica in the same local cluster.
 OWN = ("--webhook-port=9444", "--progress-port=8083", "--identity=standby")
 
 

@@ -41,7 +41,7 @@ def pod(name: str, namespace: str = "default", **spec: object) -> dict:
 
 @pytest.fixture
 def node(cluster):
-    """An ordinary node whose kubelet is this test, at a port inside the hull."""
+    """An ordinary node whose kubelet is this test, at a port inside the local cluster."""
     name = f"node-{secrets.token_hex(3)}"
     with cluster.listen() as kubelet:
         status = {

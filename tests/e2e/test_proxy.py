@@ -1,4 +1,4 @@
-"""The proxy itself: what it does to one request, seen from inside the hull and by the API server."""
+"""The proxy itself: what it does to one request, seen from inside the local cluster and by the API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated clouds as the agent serves them in a hull: the suite of clouds, and what survives the agent."""
+"""Simulated clouds as the agent serves them in a local cluster: the suite of clouds, and restarts of the agent."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(SECONDS + 600)  # gigabytes the first time
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     packages = ("torch", "numpy", "transformers", "accelerate")
-    with Cluster(tmp_path_factory.mktemp("hull") / "home", with_node=True) as cluster:
+    with Cluster(tmp_path_factory.mktemp("cluster") / "home", with_node=True) as cluster:
         Rules(cluster.home.root / "images.json").add(Rule(pattern=IMAGE, packages=packages))
         cluster.start_operator(restart=True)
         yield cluster

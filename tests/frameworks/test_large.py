@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("hull") / "home", with_node=True) as cluster:
+    with Cluster(tmp_path_factory.mktemp("cluster") / "home", with_node=True) as cluster:
         yield cluster
 
 

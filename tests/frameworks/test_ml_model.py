@@ -39,7 +39,7 @@ ENDPOINT = "mlmodel-sample-service.{namespace}.svc.cluster.local:8501"
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("hull") / "home", with_node=True) as cluster:
+    with Cluster(tmp_path_factory.mktemp("cluster") / "home", with_node=True) as cluster:
         cluster.start_operator(restart=True)
         yield cluster
         cluster.end_operator()

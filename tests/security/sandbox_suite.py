@@ -99,7 +99,7 @@ async def test_a_user_of_a_pod_has_no_id_of_a_user_of_the_machine(
     talk: ProviderHarness, isolation: Isolation, user: int
 ):
     run = await talk.start("sleep 10000", rights=SecurityContext(user=user))
-    box = talk.provider._known(run).box
+    box = talk.provider._known(run).running
     ids = host_ids(box.program())
     if isolation.has_ranges:
         assert min(ids) >= FIRST

@@ -42,7 +42,7 @@ _LOAD_SECONDS = 5.0
 _BIND_SECONDS = 3.0
 _BACK_OFF_SECONDS = 10.0
 _MAX_RESTARTS = 5
-_LOST = "The container ended together with the node's agent, which is started again."
+_LOST = "The container ended together with the node agent, which has been restarted."
 
 
 class Deed(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""A real control plane for tests: a hull of its own in a temporary home, with our kinds installed."""
+"""A real control plane for tests: a local cluster of its own in a temporary home, with our kinds installed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _COMPACTION = Path(__file__).with_name("compaction.py")
 class Cluster:
     """Starts when entered; leaves no process when left. `extra` shortens upstream's long waits, by component.
 
-    `with_node` has the hull itself start the node, with its way out of the hull, as `skysail up` does.
+    With `with_node` the local cluster starts the node itself, with the egress proxy, as `skysail up` does.
     """
 
     def __init__(
@@ -50,7 +50,9 @@ class Cluster:
         self.home = Home(root)
         self.control = Control(self.home.control)
         self.binaries = binaries.locate(
-            build.BuildDependencies(env=os.environ, cache=build.cache_folder(os.environ), say=print, pause=time.sleep)
+            build.BuildDependencies(
+                env=os.environ, cache=build.cache_folder(os.environ), report=print, sleep=time.sleep
+            )
         )
         self._settings = LocalClusterSettings(
             home=str(root),
@@ -62,7 +64,7 @@ class Cluster:
         )
 
     def __enter__(self) -> Self:
-        launcher.start(self._settings, say=lambda _: None)
+        launcher.start(self._settings, report=lambda _: None)
         return self
 
     def __exit__(
@@ -97,7 +99,7 @@ class Cluster:
 
     @property
     def operator_kubeconfig(self) -> Path:
-        """The operator's identity under the generated RBAC, from inside the hull."""
+        """The operator's identity under the generated RBAC, from inside the local cluster."""
         return credentials.inside_path(self.home, "operator")
 
     def start_operator(  # noqa: PLR0913 (each for some test)
@@ -217,7 +219,7 @@ class Cluster:
         return self.control.listen(host, port)
 
     def get(self, path: str, port: int = addresses.OPERATOR_HEALTH_PORT) -> tuple[int, str]:
-        """An HTTP request to something inside the hull: status and body."""
+        """An HTTP request to something inside the local cluster: status and body."""
         connection = HTTPConnection(addresses.CLUSTER_IP, port)
         connection.sock = self.dial(port)
         try:
@@ -262,7 +264,7 @@ class Cluster:
         """Look until it is so: the other side is another process, so nobody here can be woken."""
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not is_so():
-            assert time.monotonic() < deadline, f"waited {_TIMEOUT_SECONDS:.0f} s in vain for {what}"
+            assert time.monotonic() < deadline, f"timeout of {_TIMEOUT_SECONDS:.0f} s waiting for {what}"
             time.sleep(0.02)
 
     def _is_ready(self, name: str, port: int) -> bool:

@@ -1,4 +1,4 @@
-"""Run inside a hull, where etcd's socket is: compact it to its newest revision."""
+"""Run inside a local cluster, where etcd's socket is: compact it to its newest revision."""
 
 from __future__ import annotations
 

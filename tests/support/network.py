@@ -1,4 +1,4 @@
-"""The pod network as a unit inside a hull, without a node: a test asks it for places by HTTP.
+"""The pod network as a unit inside a local cluster, without a node: a test asks it for places by HTTP.
 
 Run as a program with the path of a kubeconfig.
 """

@@ -1,4 +1,4 @@
-"""Who still runs for a home: every process of a hull carries SKYSAIL_HOME in its environment."""
+"""Who still runs for a home: every process of a local cluster carries SKYSAIL_HOME in its environment."""
 
 from __future__ import annotations
 

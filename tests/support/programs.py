@@ -51,7 +51,7 @@ class GoProgram(msgspec.Struct, frozen=True):
         return digest.hexdigest()[:16]
 
     def _go(self, *arguments: str) -> str:
-        """Try until it is done: the module proxy asks for patience now and then. Downloads are kept between tries."""
+        """Retry transient failures of the module proxy. Downloads are kept between attempts."""
         go = go_toolchain.find(os.environ, build.cache_folder(os.environ), _quietly)
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             done = subprocess.run(

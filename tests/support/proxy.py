@@ -1,7 +1,7 @@
 """A recording proxy between an operator and the API server: it lets a test decide what the network does.
 
-It lives in the test's process, in a thread with a loop of its own, and listens inside the hull. The operator needs no
-test hooks: it is given another kubeconfig.
+It lives in the test's process, in a thread with its own event loop, and listens inside the local cluster. The operator
+needs no test hooks: it gets another kubeconfig.
 """
 
 from __future__ import annotations

@@ -45,10 +45,12 @@ def test_every_decision_folder_exists():
 
 
 def test_one_broad_except_per_process():
-    """The loops that own the tasks of operator and agent; the hull's control server: no request ends a cluster; the
-    model server's border to code that is not ours; the end of a forked process; and what carries an error of a thread
-    to whoever waits for it; the task of an instance of a simulated cloud, which is billed until its end is written, so
-    no error may end the task before. Who only cleans up and raises it again is no such place.
+    """List the broad excepts, one per boundary where no error may pass.
+
+    They are: the loops that own the tasks of operator and agent; the control server of the local cluster, where no
+    request may end the cluster; the model server's calls of foreign code; the end of a forked process; the hand-over of
+    an error from a thread to its waiter; and the task of a simulated instance, which is billed until its end is
+    written. A handler that cleans up and raises again does not count.
     """
     broad = []
     for path in SOURCE.rglob("*.py"):

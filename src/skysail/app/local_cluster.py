@@ -82,7 +82,7 @@ def main(argument: str) -> int:
         return ANOTHER_RUNS  # one local cluster per home
     _prepare_files(home, settings)
     listener = tcp_proxy.open_listener(_last_port(home))
-    home.door_port.write_text(str(listener.getsockname()[1]))
+    home.api_port_file.write_text(str(listener.getsockname()[1]))
     inside = _InnerProcess(settings, home, f"https://127.0.0.1:{listener.getsockname()[1]}")
     try:
         policy = _egress_policy(os.environ) if settings.with_node else None
@@ -163,7 +163,9 @@ class _InnerProcess:
         self._started = time.time()
         self._steps: list[str] = []
         self._is_ready = False
-        self._supervisor = Supervisor(home.logs, SupervisorDependencies(now=time.time, pause=asyncio.sleep, tell=_log))
+        self._supervisor = Supervisor(
+            home.logs, SupervisorDependencies(now=time.time, sleep=asyncio.sleep, report=_log)
+        )
 
     async def run(self) -> int:
         self._stop = asyncio.Event()
@@ -197,7 +199,7 @@ class _InnerProcess:
         planned = startup.units(home, self._settings.binaries, self._settings.plane)
         await startup.start(self._supervisor, home, planned, self._report_step)
         async with asyncio.TaskGroup() as rest:
-            rest.create_task(startup.until_whole(self._supervisor, home, planned))
+            rest.create_task(startup.until_ready(self._supervisor, home, planned))
             rest.create_task(self._install())
         self._is_ready = True
 
@@ -394,7 +396,7 @@ async def _unreached(login: Path) -> list[str]:
 
 def _last_port(home: Home) -> int:
     try:
-        return int(home.door_port.read_text())
+        return int(home.api_port_file.read_text())
     except (FileNotFoundError, ValueError):
         return 0
 

@@ -200,7 +200,7 @@ class NodeAgent:
             isolation=Isolation.detect(tools, Path(MOUNT_FOLDER), home / "disks", seed=seed),
             network=self._network.pods,
             images=environments,
-            places=VolumePaths(
+            volume_paths=VolumePaths(
                 folder=volumes,
                 memory=memory,
                 disks=home / "disks",
@@ -210,7 +210,7 @@ class NodeAgent:
             journal=RunJournal(home / "journal"),
             name_server=CLUSTER_IP,
             now=time.time,
-            tell=self._record_run_event,
+            record=self._record_run_event,
             logs=home / "pod-logs",
             disk=self._disk,
             allows_host_network=host_network.is_allowed(os.environ),

@@ -41,12 +41,12 @@ class SimulatedClouds:
         self._home = home
         folder = home.root / "simulated"
         volume_paths = replace(
-            deps.places, folder=folder / "volumes", memory=deps.places.memory / "simulated", allowed=()
+            deps.volume_paths, folder=folder / "volumes", memory=deps.volume_paths.memory / "simulated", allowed=()
         )
         for stale in (volume_paths.folder, volume_paths.memory, folder / "pods"):
             shutil.rmtree(stale, ignore_errors=True)
         self._provider = LocalProvider(
-            replace(deps, places=volume_paths, runs=folder / "pods", tell=_log_event, allows_host_network=False)
+            replace(deps, volume_paths=volume_paths, runs=folder / "pods", record=_log_event, allows_host_network=False)
         )
         self._accounts: list[SimulatedAccount | UnavailableAccount] = []
         self._runner: web.AppRunner | None = None

@@ -1,4 +1,4 @@
-"""What the world may ask a process: does it live, is it ready, what has it counted."""
+"""Health, readiness, metrics and cache audit of a process, over HTTP."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class AuditFailed(Exception):
-    """The comparison could not be made; the message says why."""
+    """The caches could not be compared with the API server; the message has the reason."""
 
 
 class HealthServer:
-    """The same pages on every port: each of the operators that Skysail replaces had its own.
+    """HTTP server with the same pages on every port, because each operator that Skysail replaces had its own port.
 
-    `audit_token` is what a caller of /audit must know; without one nobody may call it.
+    `audit_token` is the token that callers of /audit must send. Without a token, /audit is disabled.
     """
 
     def __init__(
@@ -61,21 +61,23 @@ class HealthServer:
         return web.Response(text="ok\n")
 
     async def _part_ready(self, request: web.Request) -> web.Response:
-        """Of something outside, by its name. What is down there does not make the process unready."""
+        """Return the readiness of one dependency, by name. An outage does not make the process unready."""
         outages, part = self._outages(), request.match_info["part"]
         if part not in outages:
-            known = ", ".join(outages) or "nothing"
-            return web.Response(status=404, text=f"nothing is called {part}; there is {known}\n")
+            known = ", ".join(outages) or "none"
+            return web.Response(status=404, text=f"{part} not found: the names are {known}\n")
         return web.Response(status=503 if outages[part] else 200, text=f"{outages[part] or 'ok'}\n")
 
     async def _count(self, _: web.Request) -> web.Response:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": _METRICS})
 
     async def _compare(self, request: web.Request) -> web.Response:
-        """Numbers only: nobody learns a name here. One at a time, because it reads everything.
+        """Compare the caches with the API server. One audit at a time, because it reads everything.
 
-        For whoever has the token, and from nearby only: the connection is not encrypted, so a token that crossed a
-        network could be read there. Without the token, the API server's proxy would do it for anybody who may use it.
+        The answer has numbers only, and no names of objects.
+        The caller needs the token, because otherwise every user of the API server's proxy could start an audit.
+        The caller must be on this machine or in this pod: the connection is not encrypted, so the token must not cross
+        a network.
         """
         if not self._audit_token:
             return web.Response(status=403, text="audits are switched off: set audit_token to a file with a token\n")
@@ -83,7 +85,7 @@ class HealthServer:
             text = "an audit needs the token of the file that audit_token names: skysail audit-cache --token-file\n"
             return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"}, text=text)
         if not _is_loopback_caller(request):
-            text = "an audit can be asked for from the same machine or pod only; use kubectl port-forward\n"
+            text = "audits are accepted from the same machine or pod only: use kubectl port-forward\n"
             return web.Response(status=403, text=text)
         if self._is_auditing:
             return web.Response(status=429, headers={"Retry-After": "5"}, text="an audit is running\n")
@@ -102,7 +104,7 @@ class HealthServer:
 
 
 def _is_loopback_caller(request: web.Request) -> bool:
-    """Whether the caller has our own address: a process of this machine or pod, such as kubectl's port-forward."""
+    """Return whether the caller has our own address: a process of this machine or pod, such as kubectl port-forward."""
     assert request.transport is not None, "a request that is being handled has a connection"
     caller, own = (request.transport.get_extra_info(end) for end in ("peername", "sockname"))
     return bool(caller[0] == own[0])
@@ -111,7 +113,7 @@ def _is_loopback_caller(request: web.Request) -> bool:
 async def serve(
     application: web.Application, port: int, *, listener: socket | None = None, **arguments: Any
 ) -> web.AppRunner:
-    """Listen on every address, of either family, or on a socket that is open already. `cleanup` ends it."""
+    """Listen on all IPv4 and IPv6 addresses, or on a socket that is open already. `cleanup` stops it."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     site = web.SockSite(runner, listener, **arguments) if listener else web.TCPSite(runner, None, port, **arguments)

@@ -25,7 +25,7 @@ _ADVICE: dict[str, str] = {
     Reason.RECONCILE_FAILED: "Skysail retries. If the message stays, correct what it names.",
     Reason.NAME_CONFLICT: "Delete or rename one of the two objects that the message names. The job then continues.",
     Reason.INSUFFICIENT_RESOURCES: "Request less (resources, gpuPerWorker, workers), or add capacity: "
-    "`kubectl describe nodes` shows what is free.",
+    "`kubectl describe nodes` shows the free resources.",
     Reason.NO_MATCHING_NODE: "Correct nodeSelector, affinity or tolerations in spec.podTemplate, or label a node: "
     "`kubectl get nodes --show-labels` shows the labels.",
     Reason.UNSUPPORTED: "Remove the fields that the message names from spec.podTemplate, or use another node.",

@@ -1,13 +1,13 @@
-"""What can go wrong with a cluster on this machine, sorted by what the user can do about it.
+"""Errors of the local cluster, by what the user can do.
 
 LocalError
-├── Misused              the wish itself cannot be: ask for something else
-├── MachineUnfit         the machine lacks something that a hull needs: the message says how to get it
-│   └── NamespacesForbidden  it does not allow a hull: the ways out are in the message
-├── BuildFailed          the control plane could not be built: the message says what failed and what to do
-├── StartFailed          something inside did not come up: the message ends with the end of its log
-├── NotRunning           there is no hull in this home: `skysail up` starts one
-└── Refused              the hull is there and said no
+├── Misused              the request is invalid: change it
+├── MachineUnfit         the machine lacks something that the local cluster needs: the message says how to get it
+│   └── NamespacesForbidden  the machine forbids namespaces: the message lists the ways to allow them
+├── BuildFailed          the control plane could not be built: the message has the cause and the fix
+├── StartFailed          a part of the local cluster did not start: the message has the end of its log
+├── NotRunning           no local cluster runs in this home: `skysail up` starts one
+└── Refused              the local cluster rejected the request
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from skysail.base.errors import UserError
 
 
 class LocalError(UserError):
-    """Root of this tree."""
+    """Base class of all errors of the local cluster."""
 
 
 class Misused(LocalError): ...

@@ -1,4 +1,4 @@
-"""Starts a hull's process detached from whoever asks, and follows it until it is ready."""
+"""Start the process of a local cluster in the background, and wait until the cluster is ready."""
 
 from __future__ import annotations
 
@@ -18,53 +18,59 @@ from skysail.local.control_plane.binaries import Binaries
 from skysail.local.control_plane.flags import PlaneOptions
 from skysail.local.errors import LocalError, MachineUnfit, NotRunning, StartFailed
 
-# By name: the process joins this package with the operator, so it lies above this package.
+# By name, because `app` imports this package, not the other way round.
 _PROGRAM = "skysail.app.local_cluster"
-# How a hull ends that finds another one in its home.
+# Exit code of a local cluster process that finds another one in its home.
 ANOTHER_RUNS = 75
-# A proxy of the user's does not reach into the hull; etcd would take the others for its flags, and the operator for its
-# settings. What the user allows pods is meant for the hull.
+# Not inherited: the user's HTTP proxy is not reachable inside the local cluster, etcd reads ETCD_* as flags, and the
+# operator reads SKYSAIL_* as settings. SKYSAIL_ALLOWED_* is inherited, because it is meant for the local cluster.
 _MISLEADING = re.compile(r"(?i:.*_proxy)|ETCD_.*|SKYSAIL_(?!ALLOWED_).*")
 _SECONDS = 300.0
 _POLL_SECONDS = 0.05
 
 
 class LocalClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a hull is told. It travels as one argument on the command line."""
+    """Settings of a local cluster process, passed as one command line argument."""
 
     home: str
     binaries: Binaries
     plane: PlaneOptions = PlaneOptions()
     with_operator: bool = True
     with_node: bool = False
-    # Whether clouds are only pretended, instead of simulated by the node.
+    # Use mock clouds in the operator instead of clouds simulated by the node.
     mock_clouds: bool = False
-    # Whether the hull ends with the process that started it, however that ends. For tests.
+    # Stop the local cluster when the process that started it ends, for whatever reason. For tests.
     tied: bool = False
 
 
-def start(settings: LocalClusterSettings, say: Callable[[str], None]) -> LocalClusterStatus:
-    """Returns when the hull of this home is ready, whoever started it: asking twice makes one hull."""
+def start(settings: LocalClusterSettings, report: Callable[[str], None]) -> LocalClusterStatus:
+    """Start the local cluster of this home, and return its status when it is ready.
+
+    If one is running or starting already, wait for that one: calling twice starts one local cluster.
+    """
     home = Home(Path(settings.home))
-    status = join(home, say)
+    status = join(home, report)
     while status is None:
-        status = _follow(home, say, _spawn(home, settings))
+        status = _follow(home, report, _spawn(home, settings))
     return status
 
 
-def join(home: Home, say: Callable[[str], None]) -> LocalClusterStatus | None:
-    """The hull that runs here already, once it is ready. None where there is none, or where it ends first."""
+def join(home: Home, report: Callable[[str], None]) -> LocalClusterStatus | None:
+    """Return the status of the running local cluster when it is ready.
+
+    Returns None if no local cluster runs in this home, or if it ends before it is ready.
+    """
     running = _status(Control(home.control))
-    return running if running and running.is_ready else _follow(home, say, None)
+    return running if running and running.is_ready else _follow(home, report, None)
 
 
 def stop(home: Home, seconds: float = 60.0) -> bool:
-    """End the hull and return when its last process is gone. False if there was none."""
+    """Stop the local cluster, and return when its last process has ended. Returns False if none was running."""
     if not home.is_taken():
         return False
 
     def ask() -> None:
-        with contextlib.suppress(NotRunning):  # on its way down already, or not yet up: then it is asked again
+        with contextlib.suppress(NotRunning):  # stopping already, or not up yet: the next call asks again
             Control(home.control).stop()
 
     home.wait_until_free(seconds, ask)
@@ -73,14 +79,19 @@ def stop(home: Home, seconds: float = 60.0) -> bool:
 
 
 def environment(env: Mapping[str, str], home: Home) -> dict[str, str]:
-    """A hull's, from that of whoever starts it: without what would change its servers behind our back."""
+    """Return the environment of a local cluster, without variables that would change its servers unexpectedly."""
     return {name: value for name, value in env.items() if not _MISLEADING.fullmatch(name)} | {
         "SKYSAIL_HOME": str(home.root)
     }
 
 
-def _follow(home: Home, say: Callable[[str], None], process: int | None) -> LocalClusterStatus | None:
-    """Until the hull is ready. None where it was not our process and is gone; raises where ours failed."""
+def _follow(home: Home, report: Callable[[str], None], process: int | None) -> LocalClusterStatus | None:
+    """Wait until the local cluster is ready.
+
+    `process` is the pid of our child, or None if another process started the local cluster.
+    Returns None if it was started by another process and has ended.
+    Raises LocalError if our child failed.
+    """
     control = Control(home.control)
     deadline = time.monotonic() + _SECONDS
     position = 0
@@ -89,7 +100,7 @@ def _follow(home: Home, say: Callable[[str], None], process: int | None) -> Loca
             return None
         status = _status(control)
         for step in status.steps[position:] if status else ():
-            say(step)
+            report(step)
         position = len(status.steps) if status else position
         if status and status.is_ready:
             return status
@@ -99,15 +110,15 @@ def _follow(home: Home, say: Callable[[str], None], process: int | None) -> Loca
         elif code is not None:
             raise _failure(home, code)
         time.sleep(_POLL_SECONDS)
-    raise StartFailed(f"The hull was not ready after {_SECONDS:.0f} s. {_look(home)}")
+    raise StartFailed(f"The local cluster was not ready after {_SECONDS:.0f} s. {_look(home)}")
 
 
 def _spawn(home: Home, settings: LocalClusterSettings) -> int:
-    """The pid of a process that owes nothing to us: own session, own output, no parent that must look after it."""
+    """Start a detached process with its own session and output, and return its pid."""
     home.prepare()
     return os.posix_spawn(
         sys.executable,
-        # -P: the folder in which the user stands may hold files named like our modules.
+        # -P: the working directory may contain files named like our modules.
         [sys.executable, "-P", "-m", _PROGRAM, msgspec.json.encode(settings).decode()],
         environment(os.environ, home),
         file_actions=[
@@ -120,13 +131,13 @@ def _spawn(home: Home, settings: LocalClusterSettings) -> int:
 
 
 def _exit_code(process: int) -> int | None:
-    """None while it runs."""
+    """Return the exit code of a child, or None while it runs."""
     pid, status = os.waitpid(process, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if pid else None
 
 
 def _collect(home: Home) -> None:
-    """A hull that this very process started is its child, and stays in the process table until it is waited for."""
+    """Wait for the local cluster if it is a child of this process, so that it does not stay a zombie."""
     with contextlib.suppress(OSError, ValueError):
         os.waitpid(int(home.pid.read_text()), 0)
 
@@ -139,12 +150,15 @@ def _status(control: Control) -> LocalClusterStatus | None:
 
 
 def _failure(home: Home, code: int) -> LocalError:
-    """What the hull left as its last words. They are told once, so that they are never taken for the next hull's."""
+    """Return the error that the local cluster left in its home.
+
+    The file is deleted, so that the error is not taken for one of the next start.
+    """
     try:
         message = home.failure.read_text()
     except FileNotFoundError:
         ended = "was stopped" if code == 0 else f"ended (exit code {code})"
-        return StartFailed(f"The hull {ended} before it was ready. {_look(home)}")
+        return StartFailed(f"The local cluster {ended} before it was ready. {_look(home)}")
     home.failure.unlink(missing_ok=True)
     if code == MachineUnfit.exit_code:
         return MachineUnfit(message)
@@ -152,4 +166,4 @@ def _failure(home: Home, code: int) -> LocalError:
 
 
 def _look(home: Home) -> str:
-    return f"{home.cluster_log} and its neighbours tell more; `skysail up` tries again."
+    return f"Details are in {home.cluster_log} and the other logs beside it; `skysail up` tries again."

@@ -41,7 +41,7 @@ def health(unready: list[str] | None = None, audit=None, token: str = "right") -
 async def test_a_cloud_that_is_down_is_told_and_leaves_the_process_ready():
     assert await get(health(), "/readyz/modal") == (200, "ok\n")
     assert await get(health(), "/readyz/runpod") == (503, "runpod does not list its instances: 502.\n")
-    assert await get(health(), "/readyz/aws") == (404, "nothing is called aws; there is modal, runpod\n")
+    assert await get(health(), "/readyz/aws") == (404, "aws not found: the names are modal, runpod\n")
     assert await get(health(), "/readyz") == (200, "ok\n")
 
 

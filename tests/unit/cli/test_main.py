@@ -77,5 +77,5 @@ def test_a_folder_that_is_in_other_use_stays_as_it_is(arguments, tmp_path, monke
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == 2
-    assert "no home of Skysail" in capsys.readouterr().err
+    assert "not a home of Skysail" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

@@ -40,7 +40,7 @@ def descriptors() -> list[str]:
 async def said(bind_mount: BindMount, *argv: str, tools: HostTools = TOOLS) -> tuple[int, str]:
     """The exit code, and what the program says or why there is none."""
     container_root = ContainerRoot(hostname="h", env=(("PATH", "/usr/bin:/bin"),), binds=(bind_mount,))
-    container = await BwrapContainer.start(ContainerSpec(room=container_root, argv=argv), tools, time.time)
+    container = await BwrapContainer.start(ContainerSpec(root=container_root, argv=argv), tools, time.time)
     exit_result = await container.finish()
     return exit_result.code, exit_result.failure or container.output.last_line()
 

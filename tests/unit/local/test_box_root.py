@@ -103,7 +103,7 @@ def test_a_mount_path_behind_a_link_is_named_by_where_it_is():
 
 def test_a_folder_with_too_many_entries_is_not_opened():
     crowded = Disk(*(f"/usr/share/{number}" for number in range(401)))
-    with pytest.raises(rootfs.TooManyEntries, match="choose another path"):
+    with pytest.raises(rootfs.TooManyEntries, match="Choose another path"):
         rootfs.arguments(room(binds=(BindMount("/vol", "/usr/share/new"),)), crowded)
 
 

@@ -10,7 +10,7 @@ def test_what_is_missing_is_named_with_its_package(monkeypatch, tmp_path):
     monkeypatch.setattr(host_tools, "_FOLDERS", str(tmp_path))
     for name in ("ip", "setsid", "sh", "setpriv", "prlimit", "unshare", "cat"):
         (tmp_path / name).touch(mode=0o755)
-    with pytest.raises(StartFailed, match=r"`bwrap` \(package bubblewrap\), missing here: install it"):
+    with pytest.raises(StartFailed, match=r"`bwrap` \(package bubblewrap\), not found on this machine: install it"):
         host_tools.HostTools.find()
 
 

@@ -1,4 +1,4 @@
-"""The start of a hull, with a stand-in for its program: a module that the test writes."""
+"""The start of a local cluster, with a stand-in for its program: a module that the test writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Harness:
         (self._modules / "stand_in.py").write_text(opening + textwrap.dedent(text))
 
     def start(self) -> None:
-        launcher.start(LocalClusterSettings(home=str(self.home.root), binaries=Binaries({})), say=lambda _: None)
+        launcher.start(LocalClusterSettings(home=str(self.home.root), binaries=Binaries({})), report=lambda _: None)
 
 
 @pytest.fixture

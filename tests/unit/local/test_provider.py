@@ -107,7 +107,7 @@ async def test_a_pod_whose_volume_cannot_be_leaves_nothing(talk, tmp_path):
 
 async def test_files_that_exclude_each_other_are_told_and_the_old_ones_stay(talk):
     clash = (File("a/b", b"1"), File("a", b"2"))
-    with pytest.raises(ProviderError, match="The place of the pod cannot be made: Is a directory"):
+    with pytest.raises(ProviderError, match="The pod sandbox cannot be created: Is a directory"):
         await talk.pod(Volume("v", ProjectedFiles(clash)))
     uid = await talk.pod(Volume("v", ProjectedFiles((File("a/b", b"old"),))))
     with pytest.raises(ProviderError, match="The files of volume v cannot be written: Is a directory"):
@@ -198,13 +198,13 @@ async def test_the_machines_python_programs_are_not_taken_behind_the_environment
 async def test_steps_of_an_image_are_told(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     told: list[tuple[RunId, str, str]] = []
-    async with local_provider(tmp_path, tell=lambda *event: told.append(event)) as provider:
+    async with local_provider(tmp_path, record=lambda *event: told.append(event)) as provider:
         provider_harness = ProviderHarness(provider, image="busybox", python_image="python:3")
         run = RunId(await provider_harness.pod(), "main", 0)
         await provider.start(run, Container(name="main", image="python:3", command=("python3", "-V")))
         assert (await provider_harness.end(run)).code == 0
     assert [(of, reason) for of, reason, _ in told] == [(run, "Pulling"), (run, "Pulled")]
-    assert "making the environment for python:*" in told[0][2]
+    assert "building the environment for python:*" in told[0][2]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="control groups belong to root")
@@ -344,13 +344,13 @@ async def test_a_session_of_a_slow_reader_does_not_lose_anything(talk):
 
 async def test_that_limits_are_not_enforced_is_said_once(tmp_path):
     told: list[str] = []
-    async with local_provider(tmp_path, tell=lambda run, reason, note: told.append(f"{reason}: {note}")) as provider:
+    async with local_provider(tmp_path, record=lambda run, reason, note: told.append(f"{reason}: {note}")) as provider:
         provider_harness = ProviderHarness(provider, image="busybox", python_image="python:3")
         await provider_harness.end(await provider_harness.start("true"))
         assert told == []
         for _ in range(2):
             await provider_harness.end(await provider_harness.start("true", limits=ResourceLimits(memory=30_000_000)))
-    why = "Limits of memory and CPU are not enforced on this node: start Skysail as root if they must be."
+    why = "Limits of memory and CPU are not enforced on this node: start Skysail as root to enforce them."
     assert told == [f"LimitsIgnored: {why}"]
 
 
@@ -374,9 +374,9 @@ async def test_a_command_too_long_for_the_kernel_has_ended_and_is_not_tried_agai
 )
 async def test_which_python_runs_is_said_where_the_image_names_another(tmp_path, image, is_told):
     told = []
-    async with local_provider(tmp_path, tell=lambda _, reason, note: told.append((str(reason), note))) as provider:
+    async with local_provider(tmp_path, record=lambda _, reason, note: told.append((str(reason), note))) as provider:
         pod = await ProviderHarness(provider, image=image, python_image=image).pod()
         await provider.start(RunId(pod, "main", 0), Container(name="main", image=image, command=("true",)))
     ours = ".".join(map(str, sys.version_info[:3]))
     words = [note for reason, note in told if reason == "PythonVersionMismatch"]
-    assert [f"Image {image} runs in Python {ours} here" in note for note in words] == [True] * is_told
+    assert [f"Image {image} runs in Python {ours} on this machine" in note for note in words] == [True] * is_told

@@ -13,22 +13,22 @@ def test_steps_are_told_at_a_bounded_rate_and_the_newest_is_not_lost():
         time = asyncio.get_running_loop().time
         pull_reporter = PullReporter("a:1", lambda reason, note: told.append((time(), reason, note)))
         for step in range(40):
-            pull_reporter.say(f"step {step}")
+            pull_reporter.report(f"step {step}")
             await asyncio.sleep(0.25)
         await asyncio.sleep(20)
-        pull_reporter.say("late")
+        pull_reporter.report("late")
         await asyncio.sleep(6)
-        pull_reporter.over(is_here=True)
-        pull_reporter.say("after the end")
+        pull_reporter.finish(is_here=True)
+        pull_reporter.report("after the end")
         await asyncio.sleep(60)
 
     virtual_time.run(test())
     assert told == [
-        (0.0, "Pulling", "Image a:1 is not here yet: step 0"),
+        (0.0, "Pulling", "Image a:1 is being built: step 0"),
         (5.0, "Pulling", "step 19"),
         (10.0, "Pulling", "step 39"),
         (35.0, "Pulling", "late"),
-        (36.0, "Pulled", "Image a:1 is here after 36.0 s"),
+        (36.0, "Pulled", "Image a:1 is ready after 36.0 s"),
     ]
 
 
@@ -36,10 +36,10 @@ def test_nothing_is_told_of_an_image_that_is_here_already_or_never_comes():
     told: list[str] = []
 
     async def test() -> None:
-        PullReporter("a:1", lambda _, note: told.append(note)).over(is_here=True)
+        PullReporter("a:1", lambda _, note: told.append(note)).finish(is_here=True)
         failed = PullReporter("b:1", lambda _, note: told.append(note))
-        failed.say("begins")
-        failed.over(is_here=False)
+        failed.report("begins")
+        failed.finish(is_here=False)
 
     virtual_time.run(test())
-    assert told == ["Image b:1 is not here yet: begins"]
+    assert told == ["Image b:1 is being built: begins"]

@@ -23,7 +23,7 @@ def find_binaries() -> Binaries:
     from skysail.local.control_plane import binaries, build
 
     cache = build.cache_folder(os.environ)
-    found = binaries.locate(build.BuildDependencies(env=os.environ, cache=cache, say=say, pause=time.sleep))
+    found = binaries.locate(build.BuildDependencies(env=os.environ, cache=cache, report=say, sleep=time.sleep))
     if found.note:
         say(found.note)
     return found

@@ -92,7 +92,7 @@ async def _carry(home: Home, service_target: ServiceTarget, listener: socket.soc
     control = Control(home.control)
 
     async def dial() -> socket.socket:
-        for service_endpoint in service_target.places:
+        for service_endpoint in service_target.addresses:
             try:
                 return await asyncio.to_thread(control.dial, service_endpoint.address, service_endpoint.port)
             except Refused as error:

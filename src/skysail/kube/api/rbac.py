@@ -60,9 +60,9 @@ def cluster_role(name: str, policy_rules: Iterable[PolicyRule], labels: dict[str
 
 
 def aggregated_roles(prefix: str, kinds: Iterable[CustomKind], labels: dict[str, str]) -> list[Manifest]:
-    """Return the ClusterRoles by which the built-in roles `view`, `edit` and `admin` contain these kinds.
+    """Return the ClusterRoles that add these kinds to the built-in roles `view`, `edit` and `admin`.
 
-    Nobody may write a status: the operator believes what it has written there itself.
+    None of them may write a status, because the operator trusts its own status.
     """
     kinds = tuple(kinds)
     seen = [policy_rule for kind in kinds for policy_rule in _viewing(kind)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-# bubblewrap takes 9,000 words, those of its command line included; the rest is left for the command line's own options.
+# bubblewrap accepts 9,000 words, including its own command line; the rest is reserved for that.
 _MAX_WORDS = 8_900
 _NUL = (
     "A NUL byte cannot be part of a command, an argument, an environment variable, a path or a host name: "

@@ -1,9 +1,9 @@
-"""Limits of memory, CPU and processes by control groups, where we are root of the machine; elsewhere there are none.
+"""Limits of memory, CPU and processes by cgroups, if we are root of the machine; otherwise there are none.
 
-The node's agent joins a group of its own, and pods without limits stay in it, because joining a group takes 10 ms. The
-group's parent bounds all pods together: a pod without a limit cannot take the whole machine.
+The node agent joins a cgroup of its own, and pods without limits stay in it, because joining a cgroup takes 10 ms. The
+parent cgroup limits all pods together, so that pods without limits cannot exhaust the machine.
 
-Both generations of the kernel's interface are known: version 2 where it has the memory controller, else version 1.
+Uses cgroup v2 if it has the memory controller, else v1.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import msgspec
 
 from skysail.cloud.provider import ResourceLimits
 
-_PERIOD = 100_000  # microseconds; a share of a core is a share of this
-_SHARED = "shared"  # the group of the agent and of pods without limits
+_PERIOD = 100_000  # microseconds; the CPU quota is relative to this
+_SHARED = "shared"  # cgroup of the agent and of pods without limits
 _TREES = (("unified",), ("memory", "cpu", "pids"))
-# Left to the control plane and to the rest of the machine.
+# Reserved for the control plane and the rest of the machine.
 _MIN_RESERVE = 512 << 20
 _RESERVED_SHARE = 10
 _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What all pods together may use."""
+    """Limits of all pods together."""
 
     memory: int
     processes: int
 
     @classmethod
     def of_this_machine(cls, proc: Path = Path("/proc")) -> Bounds:
-        """Leave a tenth of the machine's memory and half of its processes to everything else."""
+        """Reserve a tenth of the machine's memory and half of its processes."""
         first = (proc / "meminfo").read_text().split("\n", 1)[0]
         total = int(first.split()[1]) * 1024
         kernel = proc / "sys" / "kernel"
@@ -42,7 +42,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cgroup(msgspec.Struct, frozen=True):
-    """The limits of one run. Joined by writing to each of `procs_files`."""
+    """Cgroups of one container, one per hierarchy. A process joins them by writing to each of `procs_files`."""
 
     folders: tuple[Path, ...]
 
@@ -56,7 +56,10 @@ class Cgroup(msgspec.Struct, frozen=True):
         )
 
     def remove(self) -> bool:
-        """Whether nothing of it is left. A process that is about to go keeps it. Gone already is fine."""
+        """Remove the cgroups. Returns whether none is left.
+
+        A cgroup cannot be removed while a process in it is still exiting. Idempotent.
+        """
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -67,7 +70,7 @@ NO_GROUP = Cgroup(())
 
 
 class CgroupManager:
-    """All groups of one cluster, in a folder of its own of each tree that the machine has."""
+    """All cgroups of one cluster, below one folder in each hierarchy of the machine."""
 
     def __init__(self, trees: dict[str, Path], name: str, *, max_processes: int | None = None) -> None:
         self._parents = {kind: tree / name for kind, tree in trees.items()}
@@ -78,7 +81,10 @@ class CgroupManager:
 
     @classmethod
     def mount(cls, folder: Path, name: str, *, max_processes: int | None = None) -> CgroupManager:
-        """Mount the trees below `folder`, for a hull has a fresh /sys without any. Not allowed: no limits."""
+        """Mount the hierarchies below `folder`, because the new /sys of a local cluster has none.
+
+        If that is not allowed, the manager enforces no limits.
+        """
         for kinds in _TREES:
             trees = {kind: folder / kind for kind in kinds if _mount(kind, folder / kind)}
             cgroups = cls(trees, name, max_processes=max_processes)
@@ -87,7 +93,7 @@ class CgroupManager:
         return cls({}, name)
 
     def make(self, name: str, limits: ResourceLimits) -> Cgroup:
-        """A group with these limits; nothing to join where there is nothing to limit."""
+        """Create a cgroup with these limits. Without limits there is nothing to join."""
         made: list[Path] = []
         for kind, parent in self._parents.items():
             settings = _settings(kind, limits, self._max_processes)
@@ -100,9 +106,9 @@ class CgroupManager:
         return Cgroup(tuple(made))
 
     def bound_all(self, bounds: Bounds) -> None:
-        """Bound all pods together, and join the group in which pods without limits are started.
+        """Limit all pods together, and join the cgroup in which pods without limits start.
 
-        Where the kernel does not allow it, `are_bounded` stays False.
+        If the kernel does not allow it, `are_bounded` stays False.
         """
         if not self._parents:
             return
@@ -122,12 +128,12 @@ class CgroupManager:
             self.are_bounded = True
 
     def out_of_memory_kills(self) -> int:
-        """Return how many programs outside of groups of their own the kernel has ended for want of memory."""
+        """Return the number of OOM kills in the shared cgroup."""
         files = ("memory.events", "memory.oom_control")
         return sum(_kills(parent / _SHARED / name) for parent in self._parents.values() for name in files)
 
     def close(self) -> None:
-        """Leave nothing on the machine, when no run is left."""
+        """Remove all cgroups from the machine. Call it when no container is left."""
         self._leave_shared()
         for parent in self._parents.values():
             Cgroup((parent / _SHARED,)).remove()
@@ -140,7 +146,7 @@ class CgroupManager:
         self._origins.clear()
 
     def _open(self) -> bool:
-        """Make our folders; remove what a cluster that was killed left in them."""
+        """Create our folders, and remove the cgroups that a killed cluster left in them."""
         try:
             for kind, parent in self._parents.items():
                 if kind == "unified":
@@ -157,20 +163,20 @@ class CgroupManager:
 
 
 def _delegate(folder: Path) -> None:
-    """Let the groups in this folder have limits. Raises OSError where memory and CPU cannot be limited."""
+    """Enable the controllers for the cgroups in this folder. Raises OSError if memory or CPU cannot be limited."""
     (folder / "cgroup.subtree_control").write_text("+memory +cpu")
-    with contextlib.suppress(OSError):  # a kernel without it: RLIMIT_NPROC bounds each pod nevertheless
+    with contextlib.suppress(OSError):  # without this controller, RLIMIT_NPROC still limits each pod
         (folder / "cgroup.subtree_control").write_text("+pids")
 
 
 def _apply(folder: Path, settings: dict[str, str]) -> None:
     for file, value in settings.items():
-        if (folder / file).exists():  # a kernel without swap has no file for it
+        if (folder / file).exists():  # a kernel without swap lacks the file of that limit
             (folder / file).write_text(value)
 
 
 def _own_path(kind: str) -> str:
-    """Return the path of this process's group in one tree."""
+    """Return the path of this process's cgroup in one hierarchy."""
     rows = (line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines())
     desired = "" if kind == "unified" else kind
     return next((path for _, kinds, path in rows if desired in kinds.split(",")), "/")
@@ -187,21 +193,21 @@ def _mount(kind: str, target: Path) -> bool:
 def _settings(kind: str, limits: ResourceLimits, processes: int | None) -> dict[str, str]:
     """Return files and values, in the order in which they must be written.
 
-    A container without limits of memory and CPU joins no group, so it needs no limit of processes in one.
+    A container without limits of memory and CPU joins no cgroup, so it needs no limit of processes in one.
     """
     memory, cpu = limits.memory, limits.cpu
     if memory is None and cpu is None:
         return {}
-    most = {"pids.max": str(processes)} if processes is not None else {}
+    pids_limit = {"pids.max": str(processes)} if processes is not None else {}
     if kind == "pids":
-        return most
+        return pids_limit
     found: dict[str, str] = {}
     if kind == "unified":
         if memory is not None:
             found |= {"memory.max": str(memory), "memory.swap.max": "0"}
         if cpu is not None:
             found |= {"cpu.max": f"{max(1000, int(cpu * _PERIOD))} {_PERIOD}"}
-        found |= most
+        found |= pids_limit
     if kind == "memory" and memory is not None:
         found |= {"memory.limit_in_bytes": str(memory)}
     if kind == "cpu" and cpu is not None:

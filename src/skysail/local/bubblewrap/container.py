@@ -1,4 +1,4 @@
-"""A program in its box: started, signalled, ended; and commands beside it, in the same namespaces."""
+"""Containers in bubblewrap sandboxes: start, signal and stop a program, and exec commands in its namespaces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from skysail.local.bubblewrap.process import ChildProcess, StdStreams, Stream
 from skysail.local.bubblewrap.process_gate import ProcessGate
 from skysail.local.bubblewrap.staging import Staging
 
-# By their names in /proc, as clone(2) knows them.
+# Flags of clone(2), by the names in /proc/<pid>/ns.
 _NAMESPACES = {
     "mnt": 0x00020000,
     "uts": 0x04000000,
@@ -53,27 +53,27 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to start. `namespace` is a network namespace by its name; none: the caller's own."""
+    """Program and sandbox of a container. `namespace` is the name of a network namespace; empty: the caller's own."""
 
-    room: rootfs.ContainerRoot
+    root: rootfs.ContainerRoot
     argv: tuple[str, ...]
     namespace: str = ""
     stdin: bool = False
     terminal: bool = False
     groups: tuple[str, ...] = ()  # `cgroup.procs` files to join first
-    identity: Identity | None = None  # None: the one id of the cluster's owner
-    max_processes: int | None = None  # where `identity` has none: its user namespace has the limit already
+    identity: Identity | None = None  # None: the single id of the cluster's owner
+    max_processes: int | None = None  # ignored with `identity`, whose user namespace has the limit
 
 
 class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
-    """`failure` says why the program never ran."""
+    """Exit code of a container. `failure` is the reason if the program never ran."""
 
     code: int
     failure: str = ""
 
 
 class _Status(msgspec.Struct, rename="kebab"):
-    """What bubblewrap says in its status pipe, piece by piece."""
+    """Message of bubblewrap's status pipe. Each message has some of the fields."""
 
     child_pid: int | None = None
     pid_namespace: int | None = None
@@ -81,16 +81,16 @@ class _Status(msgspec.Struct, rename="kebab"):
 
 
 class ExecFailed(Exception):
-    """A command could not be started beside a program. Its text is a sentence."""
+    """A command could not be started in a running container. The text is for the user."""
 
 
 class Running:
-    """What a box and a command beside one have in common: streams, a tape of the output, an end."""
+    """Process with standard streams and an output buffer: base of containers and of exec commands."""
 
     def __init__(
         self, argv: Sequence[str], std_streams: StdStreams, keep: Sequence[int], now: Callable[[], float]
     ) -> None:
-        self.wires = std_streams
+        self.streams = std_streams
         self.output = OutputBuffer()
         self._now = now
         try:
@@ -103,20 +103,20 @@ class Running:
         ]
 
     async def wait(self) -> int:
-        """The exit code, when the last of the output is on the tape. May be called twice."""
+        """Return the exit code, when all output is in the buffer. May be called repeatedly."""
         code = await asyncio.shield(self._child_process.ended)
         await asyncio.wait(self._pumps)
         self.output.end()
-        self.wires.close()
+        self.streams.close()
         return code
 
-    async def drop(self) -> None:
-        """Nobody listens any more: close our ends. The program learns it from its streams."""
+    async def detach(self) -> None:
+        """Close our ends of the streams, when no reader is left. The program sees that in its streams."""
         for pump in self._pumps:
             pump.cancel()
         await asyncio.wait(self._pumps)
         self.output.end()
-        self.wires.close()
+        self.streams.close()
 
     def _put(self, stream: Stream) -> Callable[[bytes], Awaitable[None]]:
         async def put(data: bytes) -> None:
@@ -126,10 +126,10 @@ class Running:
 
 
 class ExecProcess(Running):
-    """One beside a program. Made by `BwrapContainer.exec`."""
+    """Command in a running container. Created by `BwrapContainer.exec`."""
 
     def kill(self) -> None:
-        """End it with all of its group. What we started ourselves is only the way into the box."""
+        """Kill the command with its process group, and our helper process, which only entered the namespaces."""
         if self._child_process.ended.done():
             return
         command = _first_child(self._child_process.pid)
@@ -140,7 +140,7 @@ class ExecProcess(Running):
 
 
 class BwrapContainer(Running):
-    """One run of one program. Made by `start`."""
+    """One run of a container's program. Created by `start`."""
 
     def __init__(self, spec: ContainerSpec, tools: HostTools, now: Callable[[], float]) -> None:
         self._spec = spec
@@ -152,12 +152,12 @@ class BwrapContainer(Running):
         self._is_unwanted = False
         self._gate: ProcessGate | None = None
         self._staged: Path | None = None
-        heard, status_writer = os.pipe()
+        status_reader, status_writer = os.pipe()
         with ExitStack() as ours, ExitStack() as theirs:
-            ours.callback(os.close, heard)
+            ours.callback(os.close, status_reader)
             theirs.callback(os.close, status_writer)
             ours.callback(self._unstage)
-            container_root, held = self._furnished(theirs)
+            container_root, held = self._prepare_root(theirs)
             gate = self._make_gate(ours, theirs)
             arguments = open_file(rootfs.arguments(container_root, HostFiles()), spec.argv)
             theirs.callback(os.close, arguments)
@@ -166,15 +166,15 @@ class BwrapContainer(Running):
             super().__init__(argv, std_streams, (arguments, status_writer, *held, *gate), now)
             ours.pop_all()
         self._unread = b""
-        self._listener = asyncio.create_task(copy(Source(heard), self._hear))
+        self._listener = asyncio.create_task(copy(Source(status_reader), self._read_status))
 
     @classmethod
     async def start(cls, spec: ContainerSpec, tools: HostTools, now: Callable[[], float]) -> BwrapContainer:
-        """Returns when the program runs, or has ended already, or could not be started: `wait` tells."""
+        """Return when the program runs, has ended, or could not be started: `finish` has the result."""
         container = cls(spec, tools, now)
         try:
             await container._until_executed()
-            # The kernel waits for all processors when mounts go: not in the event loop's thread.
+            # Unmounting blocks until all processors respond, so it must not run in the event loop's thread.
             await asyncio.to_thread(container._unstage)
         except BaseException:
             container.kill()
@@ -185,7 +185,7 @@ class BwrapContainer(Running):
         return container
 
     async def finish(self) -> ExitResult:
-        """How it ended, when it has. May be called twice."""
+        """Return how the container ended, when it has ended. May be called repeatedly."""
         code = await self.wait()
         await asyncio.wait([self._listener])
         if self._gate is not None:
@@ -195,14 +195,14 @@ class BwrapContainer(Running):
             self._init_descriptor = None
         if self._was_executed or code >= 128:  # noqa: PLR2004 (it was killed before it ran)
             return ExitResult(code=code)
-        return ExitResult(code=128, failure=self._why())
+        return ExitResult(code=128, failure=self._start_error())
 
     @property
     def has_ended(self) -> bool:
         return self._child_process.ended.done()
 
     async def terminate(self, grace: float) -> None:
-        """TERM to the program itself, KILL to everything after `grace` seconds. Returns when it has ended."""
+        """Send TERM to the program, and KILL to everything after `grace` seconds. Returns when it has ended."""
         deadline = asyncio.get_running_loop().time() + grace
         program = self.program()
         if program is not None and grace > 0:
@@ -213,9 +213,10 @@ class BwrapContainer(Running):
         await asyncio.shield(self._child_process.ended)
 
     def kill(self) -> None:
-        """End the whole tree: the kernel ends a pid namespace with its first process.
+        """Kill all processes: the kernel ends a pid namespace together with its PID 1.
 
-        Bubblewrap itself is spared: it collects that process, which before it is furnished would wait for it for ever.
+        Bubblewrap itself is not killed, because it reaps PID 1. Before the sandbox is complete, PID 1 waits for
+        bubblewrap for ever.
         """
         self._is_unwanted = True
         if self._init_descriptor is not None:
@@ -223,28 +224,31 @@ class BwrapContainer(Running):
                 signal.pidfd_send_signal(self._init_descriptor, signal.SIGKILL)
 
     def program(self) -> int | None:
-        """The user's program: the first child of the box's first process, which itself takes no signal but KILL."""
+        """Return the pid of the program, the first child of PID 1, which itself accepts only KILL.
+
+        Returns None if the program has not started or has ended.
+        """
         return None if self._init is None or self.has_ended else _first_child(self._init)
 
     async def exec(self, command: tuple[str, ...], *, stdin: bool, terminal: bool) -> ExecProcess:
-        """Start a command that sees the program's files, processes and network, with the same rights."""
+        """Start a command with the files, processes, network and privileges of the program. Raises ExecFailed."""
         if self._init_descriptor is None or self.has_ended:
             raise ExecFailed("the program has ended")
-        _check_entry(command, self._spec.room)
-        heard, status_writer = os.pipe()
-        order = _memory(json.dumps(self._entry(command, terminal=terminal)).encode())
-        keep = (order, self._init_descriptor, status_writer)
+        _check_entry(command, self._spec.root)
+        status_reader, status_writer = os.pipe()
+        settings = _memory(json.dumps(self._entry(command, terminal=terminal)).encode())
+        keep = (settings, self._init_descriptor, status_writer)
         argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("enter_namespaces.py")), *map(str, keep)]
         try:
             running = ExecProcess(argv, StdStreams(stdin=stdin, terminal=terminal, owner=self._owner), keep, self._now)
         finally:
-            os.close(order)
+            os.close(settings)
             os.close(status_writer)
         try:
-            failure = await _read_all(heard)
+            failure = await _read_all(status_reader)
         except asyncio.CancelledError:
-            running.kill()  # nobody will know of it
-            await running.drop()
+            running.kill()  # the caller will never see the command
+            await running.detach()
             raise
         if failure:
             await running.wait()
@@ -252,7 +256,7 @@ class BwrapContainer(Running):
         return running
 
     def _entry(self, command: tuple[str, ...], *, terminal: bool) -> dict[str, object]:
-        container_root = self._spec.room
+        container_root = self._spec.root
         return {
             "argv": command,
             "env": dict(container_root.env) | ({"TERM": "xterm"} if terminal else {}),
@@ -267,21 +271,21 @@ class BwrapContainer(Running):
         }
 
     def _ids(self) -> dict[str, object] | None:
-        security, identity = self._spec.room.rights, self._spec.identity
+        security, identity = self._spec.root.rights, self._spec.identity
         if identity is None:
             return None
         return {"user": rootfs.user(security), "group": rootfs.group(security), "groups": identity.groups}
 
     def _namespaces(self) -> int:
-        """Those that are not ours, because nobody may enter the user namespace that he is in."""
+        """Return the flags of the namespaces that differ from ours: a process cannot join its own user namespace."""
         return sum(
             flag
             for name, flag in _NAMESPACES.items()
             if Path(f"/proc/{self._init}/ns/{name}").stat().st_ino != Path(f"/proc/self/ns/{name}").stat().st_ino
         )
 
-    async def _hear(self, data: bytes) -> None:
-        """Bubblewrap writes a line at the start and one at the end, but the latter only if the program was executed."""
+    async def _read_status(self, data: bytes) -> None:
+        """Parse bubblewrap's status: a line at the start, and one at the end if the program was executed."""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             message = msgspec.json.decode(line, type=_Status)
@@ -298,7 +302,7 @@ class BwrapContainer(Running):
                     self.kill()
 
     async def _until_executed(self) -> None:
-        """Only then the box is furnished, and a command beside the program would find itself inside it."""
+        """Wait for exec: only then the sandbox is complete, and a second command would enter it."""
         while not self.has_ended:
             program = self.program()
             with contextlib.suppress(OSError):
@@ -308,19 +312,22 @@ class BwrapContainer(Running):
 
     @property
     def _owner(self) -> tuple[int, int] | None:
-        """The host user and group of the program."""
-        identity, security = self._spec.identity, self._spec.room.rights
+        """Host user and group of the program. None without `identity`."""
+        identity, security = self._spec.identity, self._spec.root.rights
         return (
             None
             if identity is None
             else (identity.first + rootfs.user(security), identity.first + rootfs.group(security))
         )
 
-    def _furnished(self, until: ExitStack) -> tuple[rootfs.ContainerRoot, list[int]]:
-        """Return the room with sources that bubblewrap can reach, and the descriptors that it needs. Raises OSError."""
-        container_root, identity = self._spec.room, self._spec.identity
+    def _prepare_root(self, until: ExitStack) -> tuple[rootfs.ContainerRoot, list[int]]:
+        """Return the container root with sources that bubblewrap can reach, and the descriptors to pass.
+
+        Raises OSError.
+        """
+        container_root, identity = self._spec.root, self._spec.identity
         if identity is None:
-            container_root, held = _held(container_root, until)
+            container_root, held = _open_shared(container_root, until)
         else:
             container_root, self._staged = identity.staging.stage(container_root, identity.namespace)
             container_root, held = (
@@ -334,13 +341,16 @@ class BwrapContainer(Running):
         return msgspec.structs.replace(container_root, seccomp_filter=rules), held
 
     def _unstage(self) -> None:
-        """Remove the mounts that were made for the start: bubblewrap has its own. May be called twice."""
+        """Unmount the staged sources: bubblewrap has its own mounts by now. Idempotent."""
         staged, self._staged = self._staged, None
         if staged is not None and self._spec.identity is not None:
             self._spec.identity.staging.remove(staged)
 
     def _make_gate(self, ours: ExitStack, theirs: ExitStack) -> list[int]:
-        """Return the descriptor at which bubblewrap waits until the limit of processes is set, if there is one."""
+        """Return the descriptor on which bubblewrap waits until the process limit is set.
+
+        Empty if there is no limit.
+        """
         if self._spec.identity is not None or self._spec.max_processes is None:
             return []
         self._gate = ProcessGate(self._spec.max_processes)
@@ -348,20 +358,20 @@ class BwrapContainer(Running):
         ours.callback(self._gate.open)
         return [self._gate.descriptor]
 
-    def _why(self) -> str:
-        words = self.output.last_line()
-        if "Unknown option" in words:
-            return f"the sandbox could not be made: bubblewrap is too old ({words}): update it, for example by apt-get"
-        reason = words.rpartition(": ")[2] if "execvp" in words else ""
+    def _start_error(self) -> str:
+        message = self.output.last_line()
+        if "Unknown option" in message:
+            return f"sandbox setup failed: bubblewrap is too old ({message}): update it, for example by apt-get"
+        reason = message.rpartition(": ")[2] if "execvp" in message else ""
         if reason:
             return f'"{self._spec.argv[0]}" cannot be started: {_NOT_FOUND if "No such" in reason else reason}'
-        return f"the sandbox could not be made: {words or 'it ended without a word'}"
+        return f"sandbox setup failed: {message or 'bubblewrap ended without a message'}"
 
 
 def _check_entry(command: tuple[str, ...], container_root: rootfs.ContainerRoot) -> None:
-    """Raise NotStarted if a command beside the program cannot be executed as it is."""
+    """Raise ExecFailed if the command or the environment is invalid."""
     if not command:
-        raise ExecFailed("no command was named")
+        raise ExecFailed("the command is empty")
     try:
         check_words(command)
         check_environment(container_root.env)
@@ -369,8 +379,8 @@ def _check_entry(command: tuple[str, ...], container_root: rootfs.ContainerRoot)
         raise ExecFailed(str(error).rstrip(".")) from error
 
 
-def _held(container_root: rootfs.ContainerRoot, until: ExitStack) -> tuple[rootfs.ContainerRoot, list[int]]:
-    """The room with what is shared in it held open, and the descriptors. Raises OSError."""
+def _open_shared(container_root: rootfs.ContainerRoot, until: ExitStack) -> tuple[rootfs.ContainerRoot, list[int]]:
+    """Open the shared sources, and return the container root and their descriptors. Raises OSError."""
     binds, held = [], []
     for bind_mount in container_root.binds:
         descriptor = files.open_nofollow(Path(bind_mount.source)) if bind_mount.is_shared else None
@@ -387,25 +397,26 @@ def _filter_of(container_root: rootfs.ContainerRoot) -> str | None:
 
 
 def _command_line(spec: ContainerSpec, tools: HostTools, *, arguments: int, status: int, gate: list[int]) -> list[str]:
-    # A program joins its groups before anything else: what it forks must not escape, and a fresh /sys has no groups.
+    # Join the cgroups first: forked processes must not escape, and the new /sys has no cgroups.
     join = " && ".join(f'echo 0 > "{group}"' for group in spec.groups)
     return [
         *((tools.sh, "-c", f'{join} && exec "$@"', "sh") if join else ()),
-        # Unlike nsenter it mounts a new /sys, else a program would see the links of the hull.
+        # Unlike nsenter, `ip netns exec` mounts a new /sys. Without that the program would see the links of the local
+        # cluster.
         *((tools.ip, "netns", "exec", spec.namespace) if spec.namespace else ()),
         *_become(spec, tools),
         *(tools.bwrap, "--args", str(arguments), "--json-status-fd", str(status)),
         *(word for descriptor in gate for word in ("--block-fd", str(descriptor))),
         "--",
-        # Only the program's own session may hold the terminal: Ctrl-C would end the box itself.
+        # Only the program's own session may own the terminal: Ctrl-C would kill bubblewrap itself.
         *((tools.setsid, "--ctty") if spec.terminal else ()),
         *spec.argv,
     ]
 
 
 def _become(spec: ContainerSpec, tools: HostTools) -> tuple[str, ...]:
-    """Return the words that run bubblewrap with the host ids of the program: it may enter the namespace it owns."""
-    identity, security = spec.identity, spec.room.rights
+    """Return the words that run bubblewrap with the program's host ids, as the owner of the user namespace."""
+    identity, security = spec.identity, spec.root.rights
     if identity is None:
         return ()
     groups = [identity.first + group for group in identity.groups]
@@ -422,7 +433,7 @@ def _first_child(pid: int) -> int | None:
 
 
 def _memory(content: bytes) -> int:
-    """A file without a name: a pipe would hold no more than 64 KB, an argument is seen by everybody."""
+    """Return a memfd: a pipe holds no more than 64 KB, and an argument is visible to all processes."""
     descriptor = os.memfd_create("skysail")
     os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -432,8 +443,8 @@ def _memory(content: bytes) -> int:
 async def _read_all(descriptor: int) -> str:
     content = bytearray()
 
-    async def hear(data: bytes) -> None:
+    async def append(data: bytes) -> None:
         content.extend(data)
 
-    await copy(Source(descriptor), hear)
+    await copy(Source(descriptor), append)
     return content.decode(errors="replace")

@@ -1,7 +1,7 @@
-"""Mounts the device nodes of the cluster read-only, so that no container can change their mode, owner or times.
+"""Mount the device nodes of the cluster read-only, so that no container can change their mode, owner or times.
 
-A user namespace with host ids of its own prevents that already. In a container without such ids the root of a pod is,
-on the host, the owner of the nodes. Devices on a read-only mount can be written to nevertheless.
+A user namespace with its own host ids prevents that already. In a container without such ids, the root of a pod is the
+owner of the nodes on the host. Devices on a read-only mount can still be written.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ NODES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "ura
 
 
 def protect(nodes: Iterable[str] = NODES) -> None:
-    """Cover each node in the mount namespace of this process. May be called twice.
+    """Cover each node in the mount namespace of this process. Idempotent.
 
-    Where the kernel does not allow it, the check of the sandbox says whether the nodes can be changed.
+    If the kernel does not allow it, the sandbox check finds nodes that can be changed.
     """
     for node in nodes:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Joins a box that runs and becomes a command in it. Started as a program of its own; imports nothing of ours.
+"""Join the namespaces of a running container, and exec a command there. A program of its own, without our imports.
 
-argv: three descriptors: of the order (JSON), of the box (a pidfd of its first process), and of the pipe in which the
-reason is written if the command cannot be started. The pipe's end without a word means that the command runs.
+argv: three descriptors: of the command's settings (JSON), of the container (a pidfd of its PID 1), and of the pipe for
+the reason if the command cannot be started. End of file without a reason means that the command runs.
 """
 
 import base64
@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import termios
-import warnings  # noqa: F401 (os.execvpe imports it, and inside the box there may be no standard library)
+import warnings  # noqa: F401 (os.execvpe imports it, and inside the container there may be no standard library)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_SECCOMP = 22
@@ -32,58 +32,58 @@ class _Filter(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
 
 
-def main(order_descriptor: int, box: int, report: int) -> int:
-    for descriptor in (box, report):
+def main(settings_descriptor: int, container: int, report: int) -> int:
+    for descriptor in (container, report):
         os.set_inheritable(descriptor, False)
-    with os.fdopen(order_descriptor) as order_file:
-        order = json.load(order_file)
+    with os.fdopen(settings_descriptor) as settings_file:
+        settings = json.load(settings_file)
     try:
         _die_with_parent()
-        for group in order["groups"]:
+        for group in settings["groups"]:
             with open(group, "w") as processes:  # noqa: PTH123 (pathlib takes a third of the start)
                 processes.write("0")
-        _check(_libc.setns(box, order["namespaces"]), "setns")
-        child = os.fork()  # a pid namespace is entered by children only
+        _check(_libc.setns(container, settings["namespaces"]), "setns")
+        child = os.fork()  # only children enter a pid namespace
     except OSError as error:
         os.write(report, str(error).encode())
         return _NOT_STARTED
     if child == 0:
-        _become(order, report)
+        _become(settings, report)
     os.close(report)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
-def _become(order: dict, report: int) -> None:  # type: ignore[type-arg]
-    """Never returns."""
-    argv = order["argv"]
+def _become(settings: dict, report: int) -> None:  # type: ignore[type-arg]
+    """Exec the command, or write the reason to `report` and exit. Never returns."""
+    argv = settings["argv"]
     try:
         os.setsid()
-        if order["terminal"]:
+        if settings["terminal"]:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        os.chdir(order["working_dir"])
-        _give_up_rights(set(order["capabilities"]))
-        if order["ids"] is not None:
-            _change_ids(**order["ids"])
-        if order["max_processes"] is not None:
-            _limit_processes(order["max_processes"])
-        _die_with_parent()  # after the change of ids, which makes the kernel forget it
+        os.chdir(settings["working_dir"])
+        _drop_capabilities(set(settings["capabilities"]))
+        if settings["ids"] is not None:
+            _change_ids(**settings["ids"])
+        if settings["max_processes"] is not None:
+            _limit_processes(settings["max_processes"])
+        _die_with_parent()  # again: the kernel resets it when the ids change
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        if order["filter"] is not None:
-            _apply_filter(base64.b64decode(order["filter"]))
-        os.execvpe(argv[0], argv, order["env"])  # noqa: S606 (this is what we are for)
+        if settings["filter"] is not None:
+            _apply_filter(base64.b64decode(settings["filter"]))
+        os.execvpe(argv[0], argv, settings["env"])  # noqa: S606 (this is what we are for)
     except FileNotFoundError:
         os.write(report, f'"{argv[0]}" cannot be started: executable file not found in $PATH'.encode())
     except OSError as error:
         os.write(report, f'"{argv[0]}" cannot be started: {error.strerror}'.encode())
-    except ValueError as error:  # a word or a variable that no program can be given
+    except ValueError as error:  # an argument or a variable that exec rejects
         os.write(report, f"The command cannot be started: {error}.".encode())
     os._exit(_NOT_STARTED)
 
 
-def _give_up_rights(kept: set[int]) -> None:
-    """As the box's own program: what is not in the bounding set is lost with the next exec."""
+def _drop_capabilities(kept: set[int]) -> None:
+    """Drop the same capabilities as the program: those outside of the bounding set are lost at exec."""
     for capability in range(_HIGHEST_CAPABILITY + 1):
         if capability not in kept and _libc.prctl(_PR_CAPBSET_READ, capability, 0, 0, 0) == 1:
             _check(_libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "prctl")
@@ -91,7 +91,7 @@ def _give_up_rights(kept: set[int]) -> None:
 
 
 def _change_ids(user: int, group: int, groups: list[int]) -> None:
-    """Become the user of the container: this process came as root of the machine, which has no id in the container."""
+    """Become the user of the container: this process is root of the machine, which has no id in the container."""
     os.setgroups(groups)
     os.setresgid(group, group, group)
     os.setresuid(user, user, user)
@@ -99,8 +99,8 @@ def _change_ids(user: int, group: int, groups: list[int]) -> None:
 
 def _limit_processes(number: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    most = number if hard == resource.RLIM_INFINITY else min(number, hard)
-    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    limit = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
 def _apply_filter(instructions: bytes) -> None:

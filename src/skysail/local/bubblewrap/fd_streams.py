@@ -1,4 +1,4 @@
-"""Descriptors read and written without a thread."""
+"""Asynchronous reading and writing of descriptors without threads."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _CHUNK = 64 * 1024
 
 
 class Source:
-    """The reading end of a pipe or of a terminal. Owns the descriptor. May be closed twice."""
+    """Reading end of a pipe or terminal. Owns the descriptor. May be closed repeatedly."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
         self._descriptor: int | None = descriptor
 
     async def read(self) -> bytes:
-        """Some bytes; none at the end."""
+        """Return the next bytes. Empty at the end."""
         while self._descriptor is not None:
             try:
                 return os.read(self._descriptor, _CHUNK)
             except BlockingIOError:
                 await _until(asyncio.get_running_loop().add_reader, self._descriptor)
             except OSError as error:
-                if error.errno == errno.EIO:  # a terminal whose last program has gone
+                if error.errno == errno.EIO:  # the last program of the terminal has ended
                     return b""
                 raise
         return b""
@@ -38,16 +38,16 @@ class Source:
 
 
 class Sink:
-    """The writing end of a pipe or of a terminal. Owns the descriptor. May be closed twice."""
+    """Writing end of a pipe or terminal. Owns the descriptor. May be closed repeatedly."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
         self._descriptor: int | None = descriptor
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def write(self, data: bytes) -> None:
-        """Waits while nobody reads. What nobody can read any more is dropped."""
-        async with self._turn:
+        """Write all data, and wait while the pipe is full. Data is dropped if the reader is gone."""
+        async with self._lock:
             rest = memoryview(data)
             while rest and self._descriptor is not None:
                 try:
@@ -60,8 +60,8 @@ class Sink:
                     return
 
     async def finish(self) -> None:
-        """Close after what is being written."""
-        async with self._turn:
+        """Close after the current write."""
+        async with self._lock:
             self.close()
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Sink:
 
 
 async def _until(add: Callable[..., None], descriptor: int) -> None:
-    """Until the descriptor can be read or written, or this task is cancelled."""
+    """Wait until the descriptor is readable or writable."""
     loop = asyncio.get_running_loop()
     is_ready: asyncio.Future[None] = loop.create_future()
     add(descriptor, _set, is_ready)
@@ -88,7 +88,7 @@ def _set(is_ready: asyncio.Future[None]) -> None:
 
 
 async def copy(source: Source, put: Callable[[bytes], Awaitable[None]]) -> None:
-    """Read to the end; where `put` waits, the program waits."""
+    """Read to the end. Backpressure: while `put` waits, the program waits."""
     with contextlib.closing(source):
         while data := await source.read():
             await put(data)

@@ -1,4 +1,4 @@
-"""The machine's own files, as `root.Host` asks for them."""
+"""Implementation of `rootfs.HostFs` with the machine's files."""
 
 from __future__ import annotations
 

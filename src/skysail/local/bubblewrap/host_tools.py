@@ -1,4 +1,4 @@
-"""The programs of the machine that a box is made with, found once."""
+"""Paths of the machine's programs that are needed to start a container."""
 
 from __future__ import annotations
 
@@ -35,13 +35,18 @@ class HostTools(msgspec.Struct, frozen=True):
 
     @classmethod
     def find(cls, path: str = "") -> Self:
-        """Looks on `path`, and where the system has its own programs."""
+        """Find the programs on `path` and in the system's folders. Raises StartFailed if one is missing."""
         found = {name: shutil.which(name, path=f"{path}:{_FOLDERS}") for name in _PACKAGES}
         missing = [f"`{name}` (package {_PACKAGES[name]})" for name, where in found.items() if where is None]
         if missing:
-            raise StartFailed(f"Pods need {' and '.join(missing)}, missing here: install it, for example by apt-get.")
+            raise StartFailed(
+                f"Pods need {' and '.join(missing)}, not found on this machine: install it, for example by apt-get."
+            )
         return cls(**{name: where for name, where in found.items() if where is not None})
 
     def is_bwrap(self, pid: int) -> bool:
-        """Whether a process is still bubblewrap and not yet the user's program. Raises OSError if it is gone."""
+        """Return whether a process is still bubblewrap and not yet the user's program.
+
+        Raises OSError if it has ended.
+        """
         return os.path.samestat(os.stat(f"/proc/{pid}/exe"), os.stat(self.bwrap))  # noqa: PTH116 (no path object needed)

@@ -46,7 +46,7 @@ class IdRanges:
 
 
 def are_mapped(maps: Iterable[Path] = _OWN_MAPS) -> bool:
-    """Return whether this process can give out the ids: root of a container often has only some of them."""
+    """Return whether this process can assign the ids: root of a container often has only some of them."""
     return all(any(_covers(span) for span in _own_spans(path)) for path in maps)
 
 

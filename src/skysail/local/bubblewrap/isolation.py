@@ -16,14 +16,14 @@ from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.id_ranges import FIRST, IdRanges, are_mapped, subordinate
 from skysail.local.bubblewrap.staging import Staging
 
-# Threads count as processes. Large training programs have some hundreds.
+# Threads count as processes. Large training programs have several hundred.
 MAX_PROCESSES = 4096
 
 log = logging.getLogger(__name__)
 
 
 class PodIds:
-    """The host ids of one pod, and its user namespaces: one for each user that starts a container. Blocking."""
+    """Host ids of one pod, and its user namespaces: one for each user that starts a container. Blocking."""
 
     def __init__(self, tools: HostTools, first: int, staging: Staging, max_processes: int) -> None:
         self.first = first
@@ -54,10 +54,11 @@ class PodIds:
 
 
 class Isolation:
-    """Gives ids to pods. `ranges` is None where every pod has the one id of the cluster's owner.
+    """Assigns ids to pods.
 
-    `shares_ids`: PVCs lie on a file system that cannot map ids, so all pods have the same range; otherwise a pod could
-    not read the files that another pod wrote.
+    `ranges` is None if every pod has the single id of the cluster's owner.
+    `shares_ids`: PVCs are on a file system that cannot map ids, so all pods have the same range; otherwise a pod could
+    not read the files of another pod.
     """
 
     def __init__(
@@ -79,10 +80,10 @@ class Isolation:
     def detect(
         cls, tools: HostTools, folder: Path, disks: Path, *, seed: int = 0, max_processes: int = MAX_PROCESSES
     ) -> Isolation:
-        """Try what this machine allows: neither the user id nor a sysctl says it. Blocking.
+        """Detect by trying: neither the user id nor a sysctl proves that it is allowed. Blocking.
 
-        Call it in a mount namespace of the cluster's own. `folder` is for temporary mounts: every id must be able to
-        reach it. `disks` is where PVCs are.
+        Call it in a mount namespace of the cluster. `folder` is for temporary mounts: every id must be able to reach
+        it. `disks` is the folder of the PVCs.
         """
         device_nodes.protect()
         if os.geteuid() != 0 or not are_mapped():
@@ -97,7 +98,7 @@ class Isolation:
             finally:
                 os.close(namespace)
         except OSError as error:
-            log.warning("no ranges of ids for pods, one id is used", extra={"why": str(error)})
+            log.warning("no id ranges for pods, using a single id", extra={"why": str(error)})
             return cls(tools, max_processes=max_processes)
         ranges = IdRanges(subordinate(), seed)
         return cls(tools, staging, ranges, shares_ids=shares_ids, max_processes=max_processes)
@@ -108,13 +109,13 @@ class Isolation:
 
     @property
     def limits_processes(self) -> bool:
-        """Whether RLIMIT_NPROC has an effect: the kernel exempts the root of the machine from it."""
+        """Return whether RLIMIT_NPROC has an effect: the kernel exempts the root of the machine."""
         return self.has_ranges or os.geteuid() != 0 or not are_mapped()
 
     def allocate(self) -> PodIds | None:
         """Return the ids of a new pod.
 
-        Returns None where every pod has the one id of the cluster's owner.
+        Returns None if every pod has the single id of the cluster's owner.
         Raises NoCapacity if all ranges are in use.
         """
         if self._ranges is None or self._staging is None:
@@ -123,7 +124,7 @@ class Isolation:
         return PodIds(self._tools, first, self._staging, self.max_processes)
 
     def release(self, ids: PodIds | None) -> None:
-        """Take the ids back when nothing of the pod runs any more."""
+        """Release the ids. Call it when no process of the pod is left."""
         if ids is None or self._ranges is None:
             return
         ids.close()

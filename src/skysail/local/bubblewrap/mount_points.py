@@ -1,7 +1,7 @@
-"""Mount points inside volumes. Blocking, and quick.
+"""Mount points inside volumes. Blocking, and fast.
 
-bubblewrap makes mount points while the machine's files are still within reach, and follows links when it does. So a
-link that a pod left in a volume could make it create folders and files of the machine.
+bubblewrap creates mount points while the machine's files are still reachable, and follows links. So a link that a pod
+left in a volume could make bubblewrap create folders and files of the machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from skysail.local.bubblewrap.host_files import HostFiles
 
 
 def prepare(container_root: rootfs.ContainerRoot) -> None:
-    """Make the working directory if it lies in a writable volume.
+    """Create the working directory if it is in a writable volume.
 
     Raises InvalidArgument if a link in a volume leads a mount point out of the volume.
     """
@@ -26,12 +26,12 @@ def prepare(container_root: rootfs.ContainerRoot) -> None:
         root = Path(os.path.realpath(bind_mount.source))
         if not Path(os.path.realpath(root / rest)).is_relative_to(root):
             raise InvalidArgument(
-                f"Nothing can be mounted at {bind_mount.target.rstrip('/')}/{rest}: a link in the volume at "
+                f"Mount at {bind_mount.target.rstrip('/')}/{rest} rejected: a link in the volume at "
                 f"{bind_mount.target} "
                 "leads out of the volume. Remove the link, or choose another path."
             )
     for bind_mount, rest in rootfs.working_dir_in_bind(container_root, HostFiles()):
-        # If a link is in the way, the program starts where the link leads to, inside of the container.
+        # If the path contains a link, the program starts where the link leads, inside of the container.
         with contextlib.suppress(OSError):
             os.close(
                 files.open_nofollow(Path(os.path.realpath(bind_mount.source)) / rest, can_make=not bind_mount.read_only)

@@ -1,4 +1,7 @@
-"""Bind mounts by the kernel's newer calls, also with mapped ids. For root; id-mapped mounts need Linux 5.12."""
+"""Bind mounts with the kernel's newer calls, optionally with mapped ids. For root.
+
+Id-mapped mounts need Linux 5.12.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import ctypes
 import os
 from pathlib import Path
 
-# The numbers are the same on x86_64 and aarch64.
+# Same numbers on x86_64 and aarch64.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
@@ -25,7 +28,7 @@ class _Attributes(ctypes.Structure):
 
 
 class Tree:
-    """A detached copy of the mounts at `source`, a path or a descriptor. Close it in the end. Raises OSError."""
+    """Detached copy of the mounts at `source`, a path or a descriptor. Must be closed. Raises OSError."""
 
     def __init__(self, source: str | int) -> None:
         folder, path, empty = (source, "", _AT_EMPTY_PATH) if isinstance(source, int) else (_AT_FDCWD, source, 0)
@@ -33,9 +36,9 @@ class Tree:
         self._descriptor = _call("open_tree", _OPEN_TREE, folder, os.fsencode(path), flags)
 
     def map_ids(self, namespace: int) -> None:
-        """Show the ids on the disk as the same ids inside this user namespace.
+        """Map the ids on the disk to the same ids inside this user namespace.
 
-        Raises OSError where the file system cannot do it.
+        Raises OSError if the file system cannot map ids.
         """
         self._set(_IDMAP, namespace)
 
@@ -62,7 +65,7 @@ class Tree:
 
 
 def cover_read_only(path: str) -> None:
-    """Mount a file over itself, so that it can be opened for writing if it is a device, and not be changed."""
+    """Mount a file over itself read-only: a device can still be opened for writing, but not be changed."""
     tree = Tree(path)
     try:
         tree.attach(path, read_only=True, has_devices=True)
@@ -76,7 +79,7 @@ def mount_tmpfs(target: Path, options: str) -> None:
 
 
 def detach(target: Path) -> None:
-    """Unmount `target` and all that is mounted below it. Files that are still open stay usable."""
+    """Unmount `target` and everything below it. Open files stay usable."""
     _check("umount2", _libc.umount2(os.fsencode(target), _MNT_DETACH))
 
 

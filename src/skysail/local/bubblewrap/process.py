@@ -1,4 +1,4 @@
-"""One child process: our ends of its streams, and its end. Knows nothing of boxes."""
+"""Child process with its standard streams and exit code. Knows nothing of containers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from typing import Literal
 from skysail.local.bubblewrap.fd_streams import Sink, Source
 
 Stream = Literal["stdout", "stderr"]
-# When memory runs out the kernel ends programs of pods before the node's agent, their parent.
+# When memory runs out, the kernel kills programs of pods before their parent, the node agent.
 _OOM_SCORE = "500"
 
 
 class StdStreams:
-    """A program's standard streams: three pipes, or one terminal. Ours on this side, its on the other."""
+    """Standard streams of a program: three pipes, or one terminal, with our ends and the program's ends."""
 
     def __init__(self, *, stdin: bool, terminal: bool, owner: tuple[int, int] | None = None) -> None:
-        """`owner` is the host user and group of the program: only the owner can open /dev/stdout again."""
+        """Open the streams.
+
+        `owner` is the host user and group of the program: only the owner can reopen /dev/stdout.
+        """
         self.sources: dict[Stream, Source] = {}
         self.sink: Sink | None = None
         self._master: int | None = None
@@ -38,7 +41,7 @@ class StdStreams:
 
     def _give_to(self, user: int, group: int) -> None:
         for descriptor in set(self.theirs):
-            # Not the machine's own /dev/null.
+            # Do not change the machine's own /dev/null.
             if stat.S_ISFIFO(os.fstat(descriptor).st_mode) or os.isatty(descriptor):
                 os.fchown(descriptor, user, group)
 
@@ -69,13 +72,13 @@ class StdStreams:
         if self._master is not None:
             fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
-    def let_go(self) -> None:
-        """Close their ends; after the program has them."""
+    def close_theirs(self) -> None:
+        """Close the program's ends in this process. Call it after the program has started."""
         for descriptor in set(self.theirs):
             os.close(descriptor)
 
     def close(self) -> None:
-        """Close our ends. The last one of a terminal hangs its programs up. May be called twice."""
+        """Close our ends. Closing the last end of a terminal hangs up its programs. Idempotent."""
         for source in self.sources.values():
             source.close()
         if self.sink is not None:
@@ -86,12 +89,15 @@ class StdStreams:
 
 
 class ChildProcess:
-    """Starts when made, in a session of its own. Make it in the event loop's thread: its life is tied to that one."""
+    """Child process in its own session, started by the constructor.
+
+    Create it in the event loop's thread: a parent-death signal is tied to the parent's thread.
+    """
 
     def __init__(self, argv: Sequence[str], std_streams: StdStreams, keep: Sequence[int]) -> None:
         stdin, stdout, stderr = std_streams.theirs
         try:
-            self._process = subprocess.Popen(  # noqa: S603 (the box starts users' programs)
+            self._process = subprocess.Popen(  # noqa: S603 (containers start users' programs)
                 argv,
                 stdin=stdin,
                 stdout=stdout,
@@ -102,7 +108,7 @@ class ChildProcess:
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
             )
         finally:
-            std_streams.let_go()
+            std_streams.close_theirs()
         with contextlib.suppress(OSError):  # the program has ended already
             Path(f"/proc/{self._process.pid}/oom_score_adj").write_text(_OOM_SCORE)
         loop = asyncio.get_running_loop()

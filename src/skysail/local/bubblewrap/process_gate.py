@@ -1,7 +1,7 @@
-"""Holds bubblewrap before it starts a program until the limit of processes is set.
+"""Block bubblewrap before it starts a program, until the process limit is set.
 
 For containers without a range of ids. Their host id is the id of the cluster's owner, so a limit that is set earlier
-would count the owner's other processes; set on the first process inside, it counts that user namespace only.
+would count the owner's other processes. Set on PID 1 of the container, it counts that user namespace only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import resource
 
 
 class ProcessGate:
-    """`descriptor` is for `bwrap --block-fd`. Close it when bubblewrap has it, and open the gate in any case."""
+    """Pipe on which bubblewrap waits.
+
+    `descriptor` is for `bwrap --block-fd`. Close it when bubblewrap has inherited it, and open the gate in any case.
+    """
 
     def __init__(self, max_processes: int) -> None:
         self._max_processes = max_processes
@@ -19,13 +22,13 @@ class ProcessGate:
         self._is_open = False
 
     def limit(self, pid: int) -> None:
-        """Limit the first process of the container, and so all that it starts. Raises ProcessLookupError."""
+        """Limit PID 1 of the container, and so all its descendants. Raises ProcessLookupError."""
         _, hard = resource.prlimit(pid, resource.RLIMIT_NPROC)
-        most = self._max_processes if hard == resource.RLIM_INFINITY else min(hard, self._max_processes)
-        resource.prlimit(pid, resource.RLIMIT_NPROC, (most, most))
+        limit = self._max_processes if hard == resource.RLIM_INFINITY else min(hard, self._max_processes)
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (limit, limit))
 
     def open(self) -> None:
-        """Let bubblewrap go on. May be called twice."""
+        """Unblock bubblewrap. Idempotent."""
         if not self._is_open:
             self._is_open = True
             os.close(self._ours)

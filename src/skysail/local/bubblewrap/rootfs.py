@@ -1,7 +1,7 @@
-"""What a program in a box sees, as bubblewrap's arguments. Pure: the machine's files are looked at through `HostFs`.
+"""File system of a container, as arguments of bubblewrap. Pure: `HostFs` gives access to the machine's files.
 
-The root is an empty tmpfs. Into it go, read-only, the parts of the machine that programs need, then the volumes, then
-the environment. So a mount path never has to exist on the machine and is never made there.
+The root is an empty tmpfs. Read-only parts of the machine that programs need are mounted first, then the volumes, then
+the environment. So a mount path need not exist on the machine and is never created there.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ CAPABILITIES = {
 # Without effect in a user namespace that does not own the pod's network: accepted, and reported as ignored.
 IGNORED_CAPABILITIES = frozenset({"NET_RAW"})
 _NOT_ROOT = 65532
-# Bounds of what a container can write into memory outside of its volumes.
+# Limits of memory that a container can use by writing files outside of its volumes.
 _ROOT_BYTES = 256 << 20
 _SHARED_MEMORY_BYTES = 1 << 30
-# Not the whole of /etc: a program that is root in its box could read the machine's passwords and keys.
+# Not all of /etc: a program that is root in its container could read the machine's passwords and keys.
 _HOST_DIRS = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
     *("/etc/alternatives", "/etc/bash.bashrc", "/etc/ca-certificates", "/etc/crypto-policies", "/etc/debian_version"),
@@ -48,14 +48,15 @@ _HOST_DIRS = (
     *("/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo", "/etc/timezone"),
 )
 _KERNELS = ("/dev", "/proc", "/sys")
-# To make a mount point below a folder of the machine, its entries are shown one by one over an empty folder.
+# To create a mount point below a folder of the machine, its entries are mounted one by one over an empty folder.
 _MAX_ENTRIES = 400
 
 
 class BindMount(msgspec.Struct, frozen=True):
-    """A file or folder of the machine, and where the program finds it.
+    """A file or folder of the machine, and its path in the container.
 
-    `is_shared`: others can put a link in the way meanwhile, so who makes the box holds it open by `descriptor`.
+    `is_shared`: another pod can put a link into the path at any time, so the source is opened first and mounted by
+    `descriptor`.
     """
 
     source: str
@@ -66,23 +67,23 @@ class BindMount(msgspec.Struct, frozen=True):
 
 
 class ContainerRoot(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is decided before a program starts."""
+    """Mounts, environment variables and privileges of a container."""
 
     hostname: str
     env: tuple[tuple[str, str], ...]
     working_dir: str = "/"
     binds: tuple[BindMount, ...] = ()
-    environment: tuple[BindMount, ...] = ()  # folders of an image, mounted over everything else
+    environment: tuple[BindMount, ...] = ()  # folders of an image, mounted last
     rights: SecurityContext = SecurityContext()
     user_namespace: int | None = None  # a descriptor; None: a new one with one id
     seccomp_filter: int | None = None  # a descriptor; None: no filter
 
 
 class HostFs(Protocol):
-    """The machine's files, as far as a room depends on them."""
+    """Access to the machine's files."""
 
     def link(self, path: str) -> str | None:
-        """Where a symbolic link leads; None where there is none."""
+        """Return the target of a symbolic link. Returns None if the path is not a link."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -95,31 +96,31 @@ class HostFs(Protocol):
 
 
 class TooManyEntries(Exception):
-    """A mount path below a folder with more entries than can be shown one by one."""
+    """A mount path below a folder with more entries than can be mounted one by one."""
 
 
 def arguments(container_root: ContainerRoot, host_fs: HostFs) -> list[str]:
-    """Everything but the program itself. Later ones lie over earlier ones."""
+    """Return all arguments except for the program. Later mounts cover earlier ones."""
     bind_mounts = [_canonical(bind_mount, host_fs) for bind_mount in container_root.binds]
     return [
-        # First, over bubblewrap's own root, which has no limit.
+        # First, over bubblewrap's own root, which has no size limit.
         *("--size", str(_ROOT_BYTES), "--tmpfs", "/"),
         *_machine(bind_mounts, host_fs),
         *("--proc", "/proc", "--dev", "/dev", "--ro-bind-try", "/sys", "/sys"),
         *masked_paths.options(host_fs),
         *("--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"),  # noqa: S108 (in the container)
-        *("--dir", "/run", "--dir", "/var/tmp"),  # noqa: S108 (inside the box)
+        *("--dir", "/run", "--dir", "/var/tmp"),  # noqa: S108 (inside the container)
         *_flat(
             _bind(bind_mount)
             for bind_mount in sorted(bind_mounts, key=lambda bind_mount: bind_mount.target.rstrip("/").count("/"))
         ),
-        # Last, because a volume or the box's own folders may lie over the place where the environment is.
+        # Last, because volumes or the container's own folders may cover the path of the environment.
         *_flat(
             ("--ro-bind", bind_mount.source, bind_mount.target)
             for bind_mount in sorted(container_root.environment, key=lambda bind_mount: bind_mount.target)
             if not _is_host_dir(bind_mount.target, host_fs)
         ),
-        # The memory of /dev has no limit, so nothing can be written there; device files and /dev/shm are mounts.
+        # The tmpfs of /dev has no size limit, so it is read-only; device files and /dev/shm are mounts of their own.
         *("--remount-ro", "/dev"),
         *(
             ()
@@ -136,21 +137,21 @@ def arguments(container_root: ContainerRoot, host_fs: HostFs) -> list[str]:
 
 
 def nested_mount_points(container_root: ContainerRoot, host_fs: HostFs) -> Iterator[tuple[BindMount, str]]:
-    """Yield each mount point that lies in a bind, as that bind and the path inside it."""
+    """Yield each mount point inside a bind, as that bind and the path inside it."""
     bind_mounts = [_canonical(bind_mount, host_fs) for bind_mount in container_root.binds]
     for path in (bind_mount.target for bind_mount in (*bind_mounts, *container_root.environment)):
-        yield from _deps(path, bind_mounts)
+        yield from _innermost_binds(path, bind_mounts)
 
 
 def working_dir_in_bind(container_root: ContainerRoot, host_fs: HostFs) -> Iterator[tuple[BindMount, str]]:
-    """Yield the bind in which the working directory lies, and the path inside it. Nothing if it lies in none."""
-    return _deps(
+    """Yield the bind that contains the working directory, and the path inside it, if there is one."""
+    return _innermost_binds(
         _canonical(BindMount("", container_root.working_dir), host_fs).target,
         [_canonical(bind_mount, host_fs) for bind_mount in container_root.binds],
     )
 
 
-def _deps(path: str, bind_mounts: list[BindMount]) -> Iterator[tuple[BindMount, str]]:
+def _innermost_binds(path: str, bind_mounts: list[BindMount]) -> Iterator[tuple[BindMount, str]]:
     """Yield the innermost binds around a path: several only if they have the same target."""
     outer = [
         bind_mount
@@ -164,7 +165,7 @@ def _deps(path: str, bind_mounts: list[BindMount]) -> Iterator[tuple[BindMount, 
 
 
 def hides_the_system(target: str, host_fs: HostFs) -> bool:
-    """Whether a folder at this path would lie over files that programs need."""
+    """Return whether a mount at this path would cover files that programs need."""
     path = _canonical(BindMount("", posixpath.normpath(f"/{target.strip('/')}")), host_fs).target
     is_above = any(f"{host_dir}/".startswith(f"{path.rstrip('/')}/") for host_dir in (*_HOST_DIRS, *_KERNELS))
     is_kernels = path.startswith(tuple(f"{top}/" for top in _KERNELS))
@@ -173,7 +174,7 @@ def hides_the_system(target: str, host_fs: HostFs) -> bool:
 
 
 def capabilities(security: SecurityContext) -> dict[str, int]:
-    """By name and number. Who is not root in the box has none, as in any container."""
+    """Return capabilities by name, with their numbers. Users other than root have none, as in any container."""
     if user(security):
         return {}
     left = frozenset() if "ALL" in security.drop else CAPABILITIES.keys() - security.drop
@@ -181,7 +182,10 @@ def capabilities(security: SecurityContext) -> dict[str, int]:
 
 
 def user(security: SecurityContext) -> int:
-    """Nobody in particular, where it must only not be root: an environment has no user of its own."""
+    """Return the user id.
+
+    With runAsNonRoot and no user an arbitrary id, because an environment has no user of its own.
+    """
     return _NOT_ROOT if security.user is None and security.run_as_non_root else security.user or 0
 
 
@@ -190,7 +194,7 @@ def group(security: SecurityContext) -> int:
 
 
 def _canonical(bind_mount: BindMount, host_fs: HostFs) -> BindMount:
-    """/bin is a link to /usr/bin on most machines; a mount point must be named by where it really is."""
+    """Resolve links in the target: a mount point must be a real path, and /bin is a link on most machines."""
     target = _from_root(bind_mount.target)
     top = "/" + target.split("/")[1]
     if top in _HOST_DIRS and host_fs.link(top) is not None:
@@ -199,12 +203,12 @@ def _canonical(bind_mount: BindMount, host_fs: HostFs) -> BindMount:
 
 
 def _from_root(path: str) -> str:
-    """Return the path without `..`: bubblewrap would follow it out of the new root, to the files of the machine."""
+    """Return the path without `..`, which bubblewrap would follow out of the new root to the machine's files."""
     return posixpath.normpath("/" + path.strip("/"))
 
 
 def _machine(bind_mounts: list[BindMount], host_fs: HostFs) -> list[str]:
-    """The shown parts, opened where a mount point must be made."""
+    """Return the mounts of the machine's folders, split into entries where a mount point must be created."""
     arguments = [path for path in _HOST_DIRS if host_fs.exists(path) or host_fs.link(path) is not None]
     found = _flat(_show(path, host_fs) for path in arguments)
     opened: set[str] = set()
@@ -228,7 +232,7 @@ def _open(folder: str, target: str, host_fs: HostFs) -> list[str]:
     names = host_fs.names(folder)
     if len(names) > _MAX_ENTRIES:
         raise TooManyEntries(
-            f"{target} cannot be mounted, because {folder} is full of the system's own files: choose another path."
+            f"Mount at {target} rejected: {folder} has too many files of the system. Choose another path."
         )
     return ["--tmpfs", folder, *_flat(_show(f"{folder}/{name}", host_fs) for name in sorted(names))]
 
@@ -250,7 +254,7 @@ def _bind(bind_mount: BindMount) -> tuple[str, ...]:
 
 
 def _rights(container_root: ContainerRoot) -> list[str]:
-    """Return user, capabilities and filter. Every container has a user namespace, also where the user is 0."""
+    """Return user, capabilities and filter. Every container has a user namespace, even if the user is 0."""
     namespace = (
         ["--unshare-user"]
         if container_root.user_namespace is None

@@ -1,7 +1,7 @@
-"""Starts one container and tries to break out of it, before the first pod is started.
+"""Start one container and try to break out of it, before the first pod starts.
 
-The options of bubblewrap are one thing, and their effect on this kernel is another: a node whose containers can write
-to the machine's kernel settings must not run pods.
+Options of bubblewrap do not prove their effect on this kernel: a node whose containers can write to the machine's
+kernel settings must not run pods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from skysail.local.bubblewrap.isolation import Isolation
 from skysail.local.bubblewrap.rootfs import ContainerRoot
 from skysail.local.errors import StartFailed
 
-# Opens files for appending and writes nothing: on a machine without protection the check must not do damage.
+# Opens files for appending and writes nothing, so that the check does no damage on an unprotected machine.
 _SCRIPT = """
 for file in /proc/sys/kernel/core_pattern /proc/sys/kernel/hostname /proc/sys/vm/overcommit_memory \\
             /proc/sys/fs/mqueue/msg_max /proc/sysrq-trigger; do
@@ -43,7 +43,7 @@ exit 0
 
 
 async def verify(isolation: Isolation, tools: HostTools) -> None:
-    """Raises StartFailed with each protection that is missing."""
+    """Run the check. Raises StartFailed with the protection that is missing."""
     ids = isolation.allocate()
     try:
         identity = None
@@ -54,14 +54,14 @@ async def verify(isolation: Isolation, tools: HostTools) -> None:
             hostname="check", env=(("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),), rights=SecurityContext()
         )
         argv = ("sh", "-c", _script("" if ids is None else str(ids.first)))
-        spec = ContainerSpec(room=container_root, argv=argv, identity=identity, max_processes=isolation.max_processes)
+        spec = ContainerSpec(root=container_root, argv=argv, identity=identity, max_processes=isolation.max_processes)
         container = await BwrapContainer.start(spec, tools, time.time)
         exit_result = await container.finish()
     finally:
         isolation.release(ids)
-    words = container.output.last_line()
-    if exit_result.failure or exit_result.code or words:
-        message = exit_result.failure or words or f"exit code {exit_result.code}"
+    output = container.output.last_line()
+    if exit_result.failure or exit_result.code or output:
+        message = exit_result.failure or output or f"exit code {exit_result.code}"
         raise StartFailed(
             f"Pods cannot be isolated from this machine: {message}. "
             f"Update bubblewrap and the kernel (this is Linux {platform.release()}), or report this."

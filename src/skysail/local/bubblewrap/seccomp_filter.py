@@ -1,7 +1,7 @@
-"""The default filter of system calls, as BPF instructions without libseccomp.
+"""Default seccomp filter, as BPF instructions without libseccomp.
 
-The filter is a deny list: it answers EPERM to the calls that a pod has no use for, and lets every other call pass,
-also the ones that a later kernel adds. Numbers are from the kernel's tables.
+The filter is a deny list: it answers EPERM to system calls that pods do not need, and allows all others, including
+those of later kernels. Numbers are from the kernel's tables.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import platform
 import struct
 
-# name: (x86_64, aarch64); -1 where the architecture lacks the call
+# name: (x86_64, aarch64); -1 if the architecture lacks the call
 _DENIED: dict[str, tuple[int, int]] = {
     "acct": (163, 89),
     "add_key": (248, 217),
@@ -83,7 +83,7 @@ def program(machine: str = platform.machine()) -> bytes | None:
     instructions: list[_Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_IF_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, _KILL),  # the numbers of 32-bit programs mean other calls
+        (_RETURN, 0, 0, _KILL),  # numbers of 32-bit programs mean other calls
         (_LOAD, 0, 0, _NUMBER),
     ]
     if machine == "x86_64":

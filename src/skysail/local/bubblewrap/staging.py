@@ -1,8 +1,8 @@
-"""Makes the files of a container reachable for its bubblewrap, which runs with an unprivileged host id.
+"""Make the files of a container reachable for bubblewrap, which runs with an unprivileged host id.
 
-Volumes, environments and the cluster's home may lie below folders that only root may enter, and files belong to ids
-that a pod does not have. So each source is mounted again, for the moment of the start, in a folder that every id may
-pass, with the ids on the disk mapped to the ids of the pod where the file system can do that.
+Volumes, environments and the cluster's home may be below folders that only root may enter, and files belong to ids that
+a pod does not have. So each source is mounted again while the container starts, in a folder that every id may traverse.
+If the file system supports it, the mount maps the ids on the disk to the ids of the pod.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from skysail.local.bubblewrap import mounts
 from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot
 
 _OPTIONS = "mode=711,size=4m"
-# A file system or a kernel without id-mapped mounts answers with one of these.
+# Answers of a file system or kernel without id-mapped mounts.
 _NOT_MAPPABLE = (errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Staging:
-    """One folder per cluster, in the mount namespace of the cluster. `can_map` may be asked in any thread."""
+    """Staging folder of one cluster, in its mount namespace. `can_map` may be called in any thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,23 +35,24 @@ class Staging:
         self._mappable: dict[int, bool] = {}
 
     def open(self) -> None:
-        """Remove the mounts that an earlier process left behind, and make the folder. Raises OSError."""
+        """Remove the mounts of an earlier process, and create the folder. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         while self._folder.is_mount():
             mounts.detach(self._folder)
         mounts.mount_tmpfs(self._folder, _OPTIONS)
 
     def can_map(self, path: Path | str | int, namespace: int) -> bool:
-        """Return whether the file system of `path` lets mounts map ids. Tried once per file system."""
+        """Return whether the file system of `path` supports id-mapped mounts. Tried once per file system."""
         device = os.stat(path).st_dev  # noqa: PTH116 (a path or a descriptor)
         if device not in self._mappable:
             self._mappable[device] = _is_mappable(path if isinstance(path, int) else str(path), namespace)
         return self._mappable[device]
 
     def stage(self, container_root: ContainerRoot, namespace: int) -> tuple[ContainerRoot, Path]:
-        """Mount every source of the room in a new folder. Return the room with the new sources, and the folder.
+        """Mount every source of the container root in a new folder.
 
-        Remove the folder with `remove` when bubblewrap has made its own mounts. Raises OSError.
+        Returns the root with the new sources, and the folder. Remove the folder with `remove` when bubblewrap has made
+        its own mounts. Raises OSError.
         """
         folder = self._folder / str(next(self._numbers))
         folder.mkdir()
@@ -67,7 +68,7 @@ class Staging:
         return msgspec.structs.replace(container_root, **staged), folder
 
     def remove(self, folder: Path) -> None:
-        """Unmount and remove. Where that fails, the next process that opens the folder does it."""
+        """Unmount and remove the folder. If that fails, the next process that opens the staging folder does it."""
         with contextlib.suppress(OSError):
             mounts.detach(folder)
         with contextlib.suppress(OSError):
@@ -77,7 +78,7 @@ class Staging:
         with ExitStack() as until:
             source: str | int = bind_mount.source
             if bind_mount.is_shared:
-                # By descriptor: another pod can put a link in the way between the check of the path and this mount.
+                # By descriptor: another pod can put a link into the path between its check and this mount.
                 source = files.open_nofollow(Path(bind_mount.source))
                 until.callback(os.close, source)
             _make_mount_point(target, is_folder=stat.S_ISDIR(os.stat(source).st_mode))  # noqa: PTH116 (as above)

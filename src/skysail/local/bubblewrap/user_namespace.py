@@ -1,4 +1,4 @@
-"""User namespaces with a range of host ids. Made by programs of util-linux: a process with threads must not fork."""
+"""User namespaces with a range of host ids. Created by util-linux programs: a process with threads must not fork."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from skysail.local.bubblewrap.host_tools import HostTools
 
-SIZE = 65536  # ids of a pod, as Kubernetes gives them
+SIZE = 65536  # ids of a pod, as in Kubernetes
 MAX_ID = SIZE - 1
 _ENV = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
@@ -24,8 +24,8 @@ def create(tools: HostTools, *, owner: int, first: int, max_processes: int) -> i
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     # Root without CAP_SYS_RESOURCE, as in a container, cannot raise its own limit.
-    most = max_processes if hard == resource.RLIM_INFINITY else min(hard, max_processes)
-    limit = (tools.prlimit, f"--nproc={most}:{most}", "--")
+    nproc = max_processes if hard == resource.RLIM_INFINITY else min(hard, max_processes)
+    limit = (tools.prlimit, f"--nproc={nproc}:{nproc}", "--")
     with subprocess.Popen(  # noqa: S603 (the system's own programs)
         [*limit, *become(tools, owner, owner), tools.unshare, "--user", tools.cat],
         stdin=subprocess.PIPE,
@@ -34,8 +34,8 @@ def create(tools: HostTools, *, owner: int, first: int, max_processes: int) -> i
         env=_ENV,
         cwd="/",
     ) as maker:
-        assert maker.stdin is not None, "it is a pipe"
-        assert maker.stdout is not None, "it is a pipe"
+        assert maker.stdin is not None, "stdin is a pipe"
+        assert maker.stdout is not None, "stdout is a pipe"
         # `cat` returns the byte only when its namespace exists.
         maker.stdin.write(b"\n")
         maker.stdin.flush()

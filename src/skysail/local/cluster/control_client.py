@@ -1,7 +1,8 @@
-"""How other processes speak with a hull: one request and one answer over a unix socket in its home.
+"""Client of the control socket of a local cluster: one request and one answer per connection.
 
-A unix socket is found by its path, so it crosses network namespaces; and a network socket stays in the namespace in
-which it was made. Together they are the doors: the hull makes a socket inside and hands it out over this one.
+A unix socket is found by its path, so it works across network namespaces, while a network socket stays in the namespace
+in which it was created. Both together let processes of this machine reach the cluster: the local cluster creates a
+network socket inside, and passes its descriptor over the control socket.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class AskStatus(msgspec.Struct, frozen=True, tag="status"): ...
 
 
 class StopCluster(msgspec.Struct, frozen=True, tag="stop"):
-    """End everything in order. The answer comes at once; the home's lock tells when it is done."""
+    """Stop everything in order. The answer comes at once; the home's lock is free when all has stopped."""
 
 
 class StartUnit(msgspec.Struct, frozen=True, tag="start-unit"):
-    """Start a unit, or replace the one of its name."""
+    """Start a unit, or replace the unit of the same name."""
 
     unit: Unit
 
@@ -49,14 +50,14 @@ class SignalUnit(msgspec.Struct, frozen=True, tag="signal-unit"):
 
 
 class Listen(msgspec.Struct, frozen=True, tag="listen"):
-    """Hand out a socket that listens inside the hull. Port 0 lets the kernel choose."""
+    """Return a socket that listens inside the local cluster. With port 0 the kernel chooses."""
 
     host: str
     port: Port
 
 
 class Dial(msgspec.Struct, frozen=True, tag="dial"):
-    """Hand out a socket that is connected to something inside the hull."""
+    """Return a socket that is connected to an address inside the local cluster."""
 
     host: str
     port: Port
@@ -66,7 +67,7 @@ Request = AskStatus | StopCluster | StartUnit | ResumeUnit | StopUnit | SignalUn
 
 
 class LocalClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a hull says of itself. `steps` are what it has done since it started, for people."""
+    """Status of a local cluster. `steps` are the start-up steps so far, as text for the user."""
 
     is_ready: bool
     pid: int
@@ -74,7 +75,7 @@ class LocalClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     with_operator: bool
     with_audit: bool
-    # Whether clouds are only pretended.
+    # Whether the operator uses mock clouds.
     mock_clouds: bool
     steps: tuple[str, ...]
     units: tuple[UnitStatus, ...]
@@ -86,14 +87,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Control:
-    """The client. Blocking, for command lines, tests and threads; every call is a connection of its own."""
+    """Client of the control socket. Blocking, for commands, tests and threads; each call opens a connection."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def status(self) -> LocalClusterStatus:
         answer, _ = self._ask(AskStatus())
-        assert answer.status is not None, "the hull answers a question for its status with its status"
+        assert answer.status is not None, "the answer to AskStatus has a status"
         return answer.status
 
     def stop(self) -> None:
@@ -106,7 +107,7 @@ class Control:
         self._ask(ResumeUnit(name))
 
     def stop_unit(self, name: str) -> None:
-        """Returns when the process is gone."""
+        """Stop a unit, and return when its process has ended."""
         self._ask(StopUnit(name))
 
     def signal_unit(self, name: str, number: int) -> None:
@@ -119,11 +120,11 @@ class Control:
         return self._socket(Dial(host, port))
 
     def _socket(self, request: Request) -> socket.socket:
-        _, handed = self._ask(request)
-        assert handed is not None, "listen and dial are answered with a socket or with an error"
-        # Whether a socket blocks is a property of the open file, and the hull's event loop had switched that off.
-        handed.setblocking(True)
-        return handed
+        _, passed = self._ask(request)
+        assert passed is not None, "listen and dial are answered with a socket or with an error"
+        # The blocking mode belongs to the open file, and the event loop of the local cluster had switched blocking off.
+        passed.setblocking(True)
+        return passed
 
     def _ask(self, request: Request) -> tuple[Answer, socket.socket | None]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -134,22 +135,21 @@ class Control:
                 connection.send(msgspec.json.encode(request))
                 body, descriptors, _, _ = socket.recv_fds(connection, MAX_MESSAGE_BYTES, 1)
             except OSError as error:
-                raise self._explained(error) from error
-        handed = socket.socket(fileno=descriptors[0]) if descriptors else None
+                raise self._translate(error) from error
+        passed = socket.socket(fileno=descriptors[0]) if descriptors else None
         if not body:
-            raise NotRunning(f"The hull at {self._path} ended before it answered.")
+            raise NotRunning(f"The local cluster at {self._path} ended before it answered.")
         answer = msgspec.json.decode(body, type=Answer)
         if answer.error:
             raise Refused(answer.error)
-        return answer, handed
+        return answer, passed
 
-    def _explained(self, error: OSError) -> NotRunning | Refused:
+    def _translate(self, error: OSError) -> NotRunning | Refused:
         if isinstance(error, TimeoutError):
             return NotRunning(
-                f"The hull at {self._path} did not answer within {_TIMEOUT_SECONDS:.0f} s: wait until the machine "
-                "has less to "
-                "do, or `skysail down` and `skysail up`."
+                f"The local cluster at {self._path} did not answer within {_TIMEOUT_SECONDS:.0f} s: wait until the "
+                "machine is less busy, or run `skysail down` and `skysail up`."
             )
         if isinstance(error, PermissionError):
-            return Refused(f"The hull at {self._path} belongs to another user: ask as that user, or use sudo.")
-        return NotRunning(f"No hull answers at {self._path}: `skysail up` starts one.")
+            return Refused(f"The local cluster at {self._path} belongs to another user: run as that user, or use sudo.")
+        return NotRunning(f"No local cluster answers at {self._path}: `skysail up` starts one.")

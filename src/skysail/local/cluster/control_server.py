@@ -1,4 +1,4 @@
-"""The hull's end of its control socket: reads a request, has it performed, sends the answer and perhaps a socket."""
+"""Server of the control socket: reads a request, calls the handler, sends the answer and perhaps a socket."""
 
 from __future__ import annotations
 
@@ -16,44 +16,51 @@ from skysail.local.errors import LocalError
 
 log = logging.getLogger(__name__)
 
-Performer = Callable[[Request], Awaitable[Answer | socket.socket]]
+Handler = Callable[[Request], Awaitable[Answer | socket.socket]]
 
 
 class ControlServer:
-    """Listens from its making on; serves while `serve` runs. Readable and writable for the home's owner only."""
+    """Control socket of the local cluster, for the home's owner only.
 
-    def __init__(self, path: Path, perform: Performer) -> None:
-        self._perform = perform
+    It listens from its construction, and answers while `serve` runs.
+    """
+
+    def __init__(self, path: Path, handle: Handler) -> None:
+        self._handle = handle
         self._listener = unix_sockets.listen(path, socket.SOCK_SEQPACKET)
 
     async def serve(self) -> None:
-        """Serve until cancelled; then nobody listens any more."""
+        """Serve until cancelled, then close the socket."""
         loop = asyncio.get_running_loop()
         with self._listener:
-            async with asyncio.TaskGroup() as lines:
+            async with asyncio.TaskGroup() as connections:
                 while True:
                     connection, _ = await loop.sock_accept(self._listener)
-                    lines.create_task(self._answer(connection))
+                    connections.create_task(self._answer(connection))
 
     async def _answer(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         with connection:
             try:
                 body = await loop.sock_recv(connection, MAX_MESSAGE_BYTES)
-                answer, handed = await self._ask(body)
-                with handed or socket.socket() as given:
-                    socket.send_fds(connection, [msgspec.json.encode(answer)], [given.fileno()] if handed else [])
+                answer, passed_socket = await self._ask(body)
+                with passed_socket or socket.socket() as passed:
+                    socket.send_fds(
+                        connection, [msgspec.json.encode(answer)], [passed.fileno()] if passed_socket else []
+                    )
             except OSError:
-                return  # who asked has gone: there is nobody to tell
+                return  # the client has closed its connection
 
     async def _ask(self, body: bytes) -> tuple[Answer, socket.socket | None]:
         try:
-            result = await self._perform(msgspec.json.decode(body, type=Request))
-        except (LocalError, OSError, ValueError) as error:  # a message that cannot be read is a ValueError too
+            result = await self._handle(msgspec.json.decode(body, type=Request))
+        except (LocalError, OSError, ValueError) as error:  # an unreadable message is a ValueError too
             return Answer(error=str(error) or type(error).__name__), None
-        except Exception as error:  # one bad request must not end the hull with all that runs in it
-            log.exception("a request failed in a way that nobody foresaw")
-            return Answer(error=f"This is a defect of Skysail, the hull's log tells more: {error!r}"), None
+        except Exception as error:  # one bad request must not end the local cluster
+            log.exception("control request failed unexpectedly")
+            return Answer(
+                error=f"Skysail failed unexpectedly, the log of the local cluster has details: {error!r}"
+            ), None
         if isinstance(result, socket.socket):
             return Answer(), result
         return result, None

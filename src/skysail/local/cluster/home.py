@@ -1,7 +1,7 @@
-"""SKYSAIL_HOME: the folder that holds one cluster's data, certificates, logs and sockets, and its lock.
+"""SKYSAIL_HOME: the folder with the data, certificates, logs, sockets and lock of one local cluster.
 
-Nothing of a cluster is written anywhere else, least of all to ~/.kube. The lock file is also the mark of a home: a
-folder without it is somebody else's, so nothing is written there and nothing deleted.
+A local cluster writes to no other folder, in particular not to ~/.kube. The lock file also marks a folder as a home: in
+a folder without it nothing is written and nothing is deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from skysail.local.errors import Misused, Refused
 
-# The hull mounts its own over these, so a home below them would be invisible inside.
+# The local cluster mounts its own file systems here, so a home below one of them would be invisible inside.
 _HIDDEN_INSIDE = ("/proc", "/sys", "/run", "/dev")
 # `struct flock`: type, whence, start, length, pid. It belongs to the open file, so forks share it.
 _LOCK = struct.Struct("hhqqi4x")
@@ -30,13 +30,13 @@ _WHOLE_FILE = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class Home(msgspec.Struct, frozen=True):
-    """The paths of one home. Making this object touches no disk."""
+    """Paths of one home. Creating this object does no I/O."""
 
     root: Path
 
     @classmethod
     def of(cls, path: Path | None, env: Mapping[str, str]) -> Self:
-        """The home that was named, else SKYSAIL_HOME, else ~/.skysail."""
+        """Return the given home, else SKYSAIL_HOME, else ~/.skysail. Raises Misused if the folder cannot be a home."""
         root = (path or Path(env.get("SKYSAIL_HOME") or Path.home() / ".skysail")).expanduser().absolute()
         if any(root.resolve().is_relative_to(hidden) for hidden in _HIDDEN_INSIDE):
             raise Misused(f"SKYSAIL_HOME {root} cannot be below {', '.join(_HIDDEN_INSIDE)}: choose another folder.")
@@ -44,17 +44,17 @@ class Home(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> Path:
-        """The lock file. Where it is, the folder is a home."""
+        """The lock file. A folder that has this file is a home."""
         return self.root / "skysail.lock"
 
     @property
     def kubeconfig(self) -> Path:
-        """For people and tools on this machine: through the door on 127.0.0.1."""
+        """Kubeconfig of the admin for this machine, through the port on 127.0.0.1."""
         return self.root / "kubeconfig"
 
     @property
     def credentials(self) -> Path:
-        """Kubeconfigs for what runs inside the hull."""
+        """Folder of the kubeconfigs of clients inside the local cluster."""
         return self.root / "credentials"
 
     @property
@@ -83,12 +83,12 @@ class Home(msgspec.Struct, frozen=True):
 
     @property
     def failure(self) -> Path:
-        """Why the last start failed, for the one who asked for it."""
+        """File with the error of the last start, for the process that asked for the start."""
         return self.root / "failure"
 
     @property
     def pid(self) -> Path:
-        """Holds the number of the last hull's outer process."""
+        """File with the pid of the outer process of the last local cluster."""
         return self.root / "pid"
 
     @property
@@ -97,7 +97,10 @@ class Home(msgspec.Struct, frozen=True):
 
     @property
     def simulated_clouds(self) -> Path:
-        """The socket of the simulated clouds: pods share the network of the cluster, and none of its folders."""
+        """Socket of the simulated clouds.
+
+        A unix socket, because pods share the network of the cluster but not its folders.
+        """
         return self.root / "clouds.sock"
 
     @property
@@ -106,12 +109,12 @@ class Home(msgspec.Struct, frozen=True):
 
     @property
     def audit_token(self) -> Path:
-        """For whoever asks the operator to compare its caches with the API server."""
+        """Token of clients that ask the operator to compare its caches with the API server."""
         return self.credentials / "audit-token"
 
     @property
-    def door_port(self) -> Path:
-        """The port of the last start, so that a kubeconfig somebody copied stays right."""
+    def api_port_file(self) -> Path:
+        """File with the API port of the last start, which is used again so that copies of the kubeconfig stay valid."""
         return self.root / "door-port"
 
     @property
@@ -120,17 +123,21 @@ class Home(msgspec.Struct, frozen=True):
 
     @property
     def kubectl(self) -> Path:
-        """The argv prefix of the kubectl that belongs to this cluster, as JSON."""
+        """File with the argv prefix of this cluster's kubectl, as JSON."""
         return self.root / "kubectl.json"
 
     def prepare(self) -> None:
-        """Make the folders, readable for their owner only. May be called twice. A folder in other use is `Misused`."""
+        """Create the folders, readable for their owner only.
+
+        Idempotent. Raises Misused if the folder is in other use.
+        """
         with self._translate_errors():
             self.root.resolve().mkdir(mode=0o700, parents=True, exist_ok=True)
             found = {entry.name for entry in self.root.iterdir()}
             if found and self.mark.name not in found:
                 raise Misused(
-                    f"{self.root} is not empty and no home of Skysail: name a new folder with --home or SKYSAIL_HOME."
+                    f"{self.root} is not empty and not a home of Skysail: choose a new folder with --home "
+                    "or SKYSAIL_HOME."
                 )
             if not found:
                 self.mark.touch(mode=0o600)
@@ -139,31 +146,34 @@ class Home(msgspec.Struct, frozen=True):
                 folder.mkdir(mode=0o700, exist_ok=True)
 
     def purge(self) -> None:
-        """Delete the cluster for good. Nothing there is fine; a running hull must be stopped first.
+        """Delete the cluster and its data. Does nothing if the folder does not exist.
 
-        The mark goes last, so that what was interrupted can be finished by asking again.
+        The lock file is deleted last, so that an interrupted purge can be repeated.
+        Raises Misused if the folder is not a home.
+        Raises Refused if the local cluster is running.
         """
         with self._translate_errors():
             root = self.root.resolve()
             if not root.exists():
                 return
             if not self.mark.exists():
-                raise Misused(f"{self.root} is no home of Skysail, so nothing in it is deleted.")
+                raise Misused(f"{self.root} is not a home of Skysail, so nothing was deleted.")
             lock = self.lock()
             if lock is None:
-                raise Refused(f"A hull runs in {self.root}: `skysail down` stops it.")
+                raise Refused(f"A local cluster runs in {self.root}: `skysail down` stops it.")
             try:
                 _empty(root, but=self.mark.name)
                 self.mark.unlink()
             finally:
                 os.close(lock)
-            with contextlib.suppress(OSError):  # a mount point stays, and so does what somebody just put there
+            with contextlib.suppress(OSError):  # a mount point stays, and so do files that were just added
                 root.rmdir()
 
     def lock(self) -> int | None:
-        """Take the home for a hull: a descriptor to keep open, or None if a hull has it. The home must be prepared.
+        """Lock the prepared home, and return the descriptor to keep open.
 
-        Every process of a hull holds a copy, so the lock is free only after the last of them is gone.
+        Returns None if a local cluster holds the lock. Every process of a local cluster inherits the descriptor, so the
+        lock is free only after the last process has ended.
         """
         with self._translate_errors():
             file = os.open(self.mark, os.O_RDWR | os.O_CLOEXEC)
@@ -175,14 +185,17 @@ class Home(msgspec.Struct, frozen=True):
         return file
 
     def is_held(self, lock: int) -> bool:
-        """Whether this lock is still the home's. Not so after somebody deleted the folder under a hull."""
+        """Return whether this lock is still the lock of the home. False after the folder was deleted or replaced."""
         try:
             return os.path.samestat(os.fstat(lock), self.mark.stat())
         except OSError:
             return False
 
     def is_taken(self) -> bool:
-        """Whether a hull, or a part of one, still runs here. Looks only: writes nothing, is never in a hull's way."""
+        """Return whether any process of a local cluster still runs here.
+
+        Read-only, and never blocks a local cluster.
+        """
         with self._translate_errors():
             try:
                 file = os.open(self.mark, os.O_RDONLY | os.O_CLOEXEC)
@@ -195,13 +208,13 @@ class Home(msgspec.Struct, frozen=True):
         return bool(kind != fcntl.F_UNLCK)
 
     def wait_until_free(self, seconds: float, nudge: Callable[[], None] = lambda: None) -> None:
-        """Return when the last process of the hull is gone. Calls `nudge` again and again meanwhile."""
+        """Return when the last process of the local cluster has ended. Calls `nudge` repeatedly meanwhile."""
         deadline = time.monotonic() + seconds
         while self.is_taken():
             if time.monotonic() > deadline:
                 raise Refused(
-                    f"The hull in {self.root} did not end within {seconds:.0f} s. `kill -9 {self._pid()}` ends it with "
-                    f"all that runs in it; {self.cluster_log} tells what it waits for."
+                    f"The local cluster in {self.root} did not end within {seconds:.0f} s. `kill -9 {self._pid()}` "
+                    f"ends it with all its processes; {self.cluster_log} may have the cause."
                 )
             nudge()
             time.sleep(0.02)
@@ -214,12 +227,12 @@ class Home(msgspec.Struct, frozen=True):
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """A folder that cannot be used is the user's to change, not a defect."""
+        """Raise Misused for an OSError: an unusable folder is an error of the user, not a bug."""
         try:
             yield
         except OSError as error:
             raise Misused(
-                f"The home {self.root} cannot be used ({error.strerror}: {error.filename}): make it yours, or name "
+                f"The home {self.root} cannot be used ({error.strerror}: {error.filename}): change its owner, or name "
                 "another folder with --home or SKYSAIL_HOME."
             ) from error
 

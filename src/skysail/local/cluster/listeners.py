@@ -1,8 +1,8 @@
-"""Ports that belong to units for as long as the supervisor lives.
+"""Listening sockets of units, held by the supervisor for its whole lifetime.
 
-A socket listens here from the beginning and is handed to each process of its unit, so nothing else in the same network
-can take the port between two processes. While there is no process, callers are turned away at once, as they would be
-without the socket. While a process starts, they wait for it.
+A socket listens from the beginning and is inherited by each process of its unit, so no other process in the same
+network can take the port between two processes. While the unit has no process, connections are reset at once, as they
+would be without the socket. While a process starts, they wait for it.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, without waiting fo
 
 
 class Listeners:
-    """All methods belong to one event loop."""
+    """Listening sockets by port. All methods must be called in one event loop."""
 
     def __init__(self) -> None:
         self._by_port: dict[int, socket.socket] = {}
 
     def hold(self, ports: Iterable[int]) -> None:
-        """Open these ports, on every address, unless they are held already. Raises Refused for one that is taken."""
+        """Open these ports on all addresses, unless they are open already. Raises Refused if a port is in use."""
         for port in ports:
             if port not in self._by_port:
                 self._by_port[port] = _listen(port)
-                self.turn_away((port,))
+                self.reset_connections((port,))
 
     def hand_over(self, ports: Iterable[int]) -> tuple[int, ...]:
-        """Return the descriptors of these ports. From now on callers wait for the process that inherits them."""
+        """Return the descriptors of these ports. From now on connections wait for the process that inherits them."""
         sockets = [self._by_port[port] for port in ports]
         for connection in sockets:
             asyncio.get_running_loop().remove_reader(connection)
         return tuple(connection.fileno() for connection in sockets)
 
-    def turn_away(self, ports: Iterable[int]) -> None:
-        """Reset the connections of callers: there is no process that would answer them."""
+    def reset_connections(self, ports: Iterable[int]) -> None:
+        """Reset the connections to these ports, because no process would answer them."""
         for port in ports:
             if port in self._by_port:
                 asyncio.get_running_loop().add_reader(self._by_port[port], _reset_next, self._by_port[port])
@@ -64,7 +64,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _reset_next(connection: socket.socket) -> None:
-    with suppress(OSError):  # the caller has left already
+    with suppress(OSError):  # the client has disconnected already
         caller, _ = connection.accept()
         with caller:
             caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

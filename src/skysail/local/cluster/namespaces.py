@@ -1,10 +1,10 @@
-"""The hull: one set of namespaces (net, mount, pid, and user where we are not root) around the whole cluster.
+"""Linux namespaces of the local cluster: net, mount and pid, and user if we are not root.
 
-Nothing is changed in the machine's own network, whoever starts it. When the outer process dies, however it dies, the
-kernel ends everything inside and frees all namespaces: outer -> entry -> init -> payload, each of the first three
-links tied by a parent-death signal, and the last by being in init's pid namespace.
+The machine's own network is never changed, not even as root. When the outer process dies, for whatever reason, the
+kernel kills everything inside and frees all namespaces: outer -> entry -> init -> payload. Parent-death signals connect
+the first three; the payload is in the pid namespace of init.
 
-This module makes namespaces. What runs inside is handed in.
+This module creates the namespaces. The caller passes in the program that runs inside.
 """
 
 from __future__ import annotations
@@ -33,35 +33,36 @@ _WAYS_OUT = (
 )
 _READY = b"ready"
 _NO_NETWORK = "network: "
-_ENDINGS = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def fork_isolated(payload: Payload) -> int:
-    """Fork the hull and return the pid of its entry process once its namespaces stand.
+    """Fork a process into new namespaces, and return the pid of its entry process when the namespaces exist.
 
-    Call it before the first thread or event loop starts, because it forks. The payload runs inside, in a process of
-    its own; its result is the exit code of the entry process, which the caller must wait for.
+    Call it before the first thread or event loop starts, because it forks. The payload runs inside, in a process of its
+    own. The result of the payload is the exit code of the entry process, which the caller must wait for.
+    Raises MachineUnfit.
     """
     ip = ip_program()
-    heard, ready = os.pipe()
+    reader, ready = os.pipe()
     parent_watch = _ParentWatch()
     _block_signals()
     entry = os.fork()
     if entry == 0:
-        os.close(heard)
+        os.close(reader)
         _run(lambda: _enter(payload, ip, ready, parent_watch), ready)
-    _take_endings()
+    _unblock_signals()
     os.close(ready)
-    with os.fdopen(heard, "rb") as report:
+    with os.fdopen(reader, "rb") as report:
         message = report.read()
     if message != _READY:
         os.waitpid(entry, 0)
-        raise _explained(message.decode() or "it ended without a word")
+        raise _explained(message.decode() or "the process ended without a message")
     return entry
 
 
 def ip_program() -> str:
-    """The program that makes network links, also where the user's PATH has no folder for administrators."""
+    """Return the path of `ip`, which is found even if PATH lacks /usr/sbin. Raises MachineUnfit if it is missing."""
     found = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if found is None:
         raise MachineUnfit("The program `ip` is missing: install the package iproute2 (iproute on Fedora).")
@@ -71,21 +72,20 @@ def ip_program() -> str:
 def _explained(message: str) -> MachineUnfit:
     if message.startswith(_NO_NETWORK):
         return MachineUnfit(
-            f"The hull's network could not be made ({message.removeprefix(_NO_NETWORK)}): it needs a kernel with "
-            "bridges; "
-            "`sudo modprobe bridge` loads them where they are a module."
+            f"The network of the local cluster could not be created ({message.removeprefix(_NO_NETWORK)}): it needs a "
+            "kernel with bridges; `sudo modprobe bridge` loads them if they are a module."
         )
-    return NamespacesForbidden(f"This machine did not let Skysail make its namespaces ({message}): {_WAYS_OUT}.")
+    return NamespacesForbidden(f"This machine did not allow Skysail to create namespaces ({message}): {_WAYS_OUT}.")
 
 
 class _ParentWatch:
-    """Tells a forked child that its parent died before the child could ask the kernel to be told."""
+    """Detects in a forked child that its parent died before the child could ask for a parent-death signal."""
 
     def __init__(self) -> None:
         self._childs_end, self._parents_end = os.pipe()
 
     def hold(self) -> None:
-        """In the child, first of all."""
+        """Ask for the parent-death signal. Must be the first call in the child."""
         os.close(self._parents_end)
         syscalls.die_with_parent()
         if select.select([self._childs_end], [], [], 0)[0]:
@@ -93,15 +93,15 @@ class _ParentWatch:
 
 
 def _run(body: Payload, ready: int | None) -> None:
-    """Never return into the parent's code: end this process with what the body says."""
+    """Run `body`, and exit this process with its result. Never returns into the parent's code."""
     code = 1
     try:
         code = body()
-    except BaseException as error:  # noqa: BLE001 (a forked process ends here, nobody above it could say why)
+    except BaseException as error:  # noqa: BLE001 (a forked process ends here, no caller could report the error)
         if ready is None:
             traceback.print_exc()
         else:
-            os.write(ready, _reason(error).encode())
+            os.write(ready, _message(error).encode())
     finally:
         try:
             sys.stdout.flush()
@@ -110,7 +110,7 @@ def _run(body: Payload, ready: int | None) -> None:
             os._exit(code)
 
 
-def _reason(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, subprocess.CalledProcessError):
         return f"{_NO_NETWORK}ip said: {error.stderr.strip()}"
     return (isinstance(error, OSError) and error.strerror) or str(error)
@@ -128,14 +128,14 @@ def _enter(payload: Payload, ip: str, ready: int, parent_watch: _ParentWatch) ->
 
 
 def _leave_namespaces() -> None:
-    """Really try: neither a sysctl nor the user id says whether it is allowed."""
+    """Unshare the namespaces. Just try it: neither a sysctl nor the user id proves that it is allowed."""
     flags = syscalls.NEWNET | syscalls.NEWNS | syscalls.NEWPID
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         try:
             syscalls.unshare(flags)
         except PermissionError:
-            pass  # root of a container without rights over it: below, like anybody else
+            pass  # root of an unprivileged container: continue like any other user
         else:
             return
     syscalls.unshare(flags | syscalls.NEWUSER)
@@ -145,7 +145,7 @@ def _leave_namespaces() -> None:
 
 
 def _init(payload: Payload, ip: str, ready: int, parent_watch: _ParentWatch) -> int:
-    """PID 1 of the hull: make it habitable, start the payload, collect orphans until the payload ends."""
+    """Run as PID 1 of the local cluster: mount, bring up the network, start the payload, reap orphans until it ends."""
     parent_watch.hold()
     _mount()
     _bring_network_up(ip)
@@ -153,7 +153,7 @@ def _init(payload: Payload, ip: str, ready: int, parent_watch: _ParentWatch) -> 
     if child == 0:
         os.write(ready, _READY)
         os.close(ready)
-        _take_endings()
+        _unblock_signals()
         _reset_terminal_signals()
         _run(payload, None)
     os.close(ready)
@@ -163,10 +163,10 @@ def _init(payload: Payload, ip: str, ready: int, parent_watch: _ParentWatch) -> 
 def _mount() -> None:
     syscalls.make_mounts_private()
     syscalls.mount("proc", "/proc")
-    syscalls.mount("sysfs", "/sys")  # else /sys/class/net shows the machine's links
+    syscalls.mount("sysfs", "/sys")  # otherwise /sys/class/net shows the machine's links
     syscalls.mount("tmpfs", "/run")
     if Path("/dev/shm").is_dir():  # noqa: S108 (a mount point, no file of ours)
-        syscalls.mount("tmpfs", "/dev/shm")  # noqa: S108 (shared memory ends with the hull)
+        syscalls.mount("tmpfs", "/dev/shm")  # noqa: S108 (shared memory of the local cluster)
     Path(RUN_FOLDER).mkdir(mode=0o700)
 
 
@@ -181,14 +181,14 @@ def _bring_network_up(ip: str) -> None:
 
 
 def _wait_for(child: int) -> int:
-    """Collect whatever ends until the child does; TERM and INT are passed on to it."""
+    """Reap child processes until `child` has ended, and forward TERM and INT to it."""
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         os.kill(child, number)
 
-    for number in _ENDINGS:
+    for number in _STOP_SIGNALS:
         signal.signal(number, pass_on)
-    _take_endings()
+    _unblock_signals()
     while True:
         pid, status = os.wait()
         if pid == child:
@@ -197,15 +197,18 @@ def _wait_for(child: int) -> int:
 
 
 def _reset_terminal_signals() -> None:
-    """Who was started by `nohup`, or in the background of a script, ignores these, and so would a pod's shell."""
+    """Reset SIGHUP and SIGINT.
+
+    A process started by `nohup` or in the background ignores them, and pods would inherit that.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _block_signals() -> None:
-    """A wish to end waits until there is somebody to pass it on to: PID 1 would lose it. Forks inherit this."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+    """Block TERM and INT until a child can receive them: PID 1 would lose them. Forks inherit the mask."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
 
 
-def _take_endings() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
+def _unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)

@@ -1,4 +1,4 @@
-"""Lets a program of this machine into a running hull, where it sees the hull's own network, mounts and processes."""
+"""Run a program of this machine inside a running local cluster, with its network, mounts and processes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from skysail.local.addresses import RUN_FOLDER
 from skysail.local.cluster import syscalls
 from skysail.local.errors import NotRunning
 
-# The user first, for with it come the rights to join the others. Without the hull's processes, a sandbox that is
-# started there waits for ever for what it cannot see.
+# The user namespace first: joining it grants the permission to join the others. The pid namespace is needed because a
+# sandbox that is started without it waits for ever for a process that it cannot see.
 _KINDS = {"user": syscalls.NEWUSER, "mnt": syscalls.NEWNS, "net": syscalls.NEWNET, "pid": syscalls.NEWPID}
 _RESOLV_CONF = Path("/etc/resolv.conf")
 _CLUSTER_RUN_DIR = "/run"
 
 
 def run_inside(outer: int, command: Sequence[str], env: Mapping[str, str], *, resolv_conf: str) -> int:
-    """Run a command inside the hull of this outer process, on our terminal, and return its exit code.
+    """Run a command inside the local cluster of this outer process, on our terminal, and return its exit code.
 
-    The command alone finds `resolv_conf` as /etc/resolv.conf: the machine's own does not know the names inside.
+    Only the command sees `resolv_conf` as /etc/resolv.conf, because the machine's own file cannot resolve the cluster's
+    names.
 
     Call it before the first thread starts: it joins namespaces and forks. This process is inside afterwards.
     """
@@ -35,7 +36,7 @@ def run_inside(outer: int, command: Sequence[str], env: Mapping[str, str], *, re
 
 
 def _become(command: Sequence[str], env: Mapping[str, str], folder: Path, resolv_conf: str) -> None:
-    """Never returns: this process is the command, or it says why it cannot be."""
+    """Replace this process by the command, or exit with the reason on stderr. Never returns."""
     try:
         _resolve_by(resolv_conf)
         os.chdir(folder if folder.is_dir() else "/")
@@ -47,9 +48,9 @@ def _become(command: Sequence[str], env: Mapping[str, str], folder: Path, resolv
 
 
 def _resolve_by(resolv_conf: str) -> None:
-    """In a mount namespace of our own, so that nobody else in the hull sees it."""
+    """Mount `resolv_conf` over /etc/resolv.conf, in a new mount namespace so that no other process sees it."""
     target = _RESOLV_CONF.resolve()
-    if target.is_relative_to(_CLUSTER_RUN_DIR):  # where the machine's leads; the hull's own /run has no such file
+    if target.is_relative_to(_CLUSTER_RUN_DIR):  # a link into the machine's /run, which is empty inside
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch()
     if not target.exists():
@@ -60,11 +61,11 @@ def _resolve_by(resolv_conf: str) -> None:
         file.write(resolv_conf)
         file.flush()
         os.fchmod(file.fileno(), 0o644)
-        syscalls.bind(file.name, str(target))  # the mount keeps it when its name is gone
+        syscalls.bind(file.name, str(target))  # the mount keeps the file after it is unlinked
 
 
 def _join(pid: int) -> None:
-    """Those that differ from ours: nobody may join the user namespace that they are in already."""
+    """Join the namespaces that differ from ours: a process cannot join the user namespace in which it is already."""
     descriptors = {}
     for name, kind in _KINDS.items():
         theirs = Path(f"/proc/{pid}/ns/{name}")
@@ -76,7 +77,7 @@ def _join(pid: int) -> None:
 
 
 def _init_of(outer: int) -> int:
-    """The first process inside: a descendant whose number there is 1."""
+    """Return the pid of the descendant that is PID 1 inside. Raises NotRunning if there is none."""
     waiting = [outer]
     while waiting:
         pid = waiting.pop()
@@ -85,12 +86,15 @@ def _init_of(outer: int) -> int:
                 return pid
             waiting += [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
         except FileNotFoundError:
-            continue  # it ended while we looked
-    raise NotRunning("The hull is on its way down: `skysail up` starts it again.")
+            continue  # the process has ended meanwhile
+    raise NotRunning("The local cluster is stopping: `skysail up` starts it again.")
 
 
 def _number_inside(pid: int) -> str:
-    """A process has a number in each namespace from ours to its own. Only in the hull's does somebody else have 1."""
+    """Return the pid of a process in its innermost pid namespace.
+
+    Returns an empty string for a process in our own pid namespace.
+    """
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     numbers = next(line for line in lines if line.startswith("NSpid:")).split()[1:]
     return numbers[-1] if len(numbers) > 1 else ""

@@ -1,6 +1,6 @@
-"""Runs units (long-lived processes) and keeps them running: restart with back-off, the end of the log of each crash.
+"""Supervise units (long-lived processes): restart them with backoff, and keep the end of the log of each crash.
 
-Knows nothing of Kubernetes. A unit's output goes straight to its log file, so a busy unit costs the supervisor nothing.
+Knows nothing of Kubernetes. A unit writes directly to its log file, so a verbose unit costs the supervisor nothing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _MAX_LOG_BYTES = 20_000_000
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run. `env` is added to the supervisor's own environment; it starts in `folder`, or else in its folder.
+    """A process to run, with its restart policy.
 
-    `ports` are opened once and handed to each process of the unit (`base.inherited_listeners`).
+    `env` is added to the supervisor's environment. `folder` is the working directory, by default the supervisor's.
+    `ports` are opened once and inherited by each process of the unit (`base.inherited_listeners`).
     """
 
     name: str
@@ -43,7 +44,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Crash(msgspec.Struct, frozen=True, kw_only=True):
-    """An end that nobody asked for. `code` is negative for a signal."""
+    """An exit that was not requested. `code` is negative for a signal."""
 
     at: float
     code: int
@@ -55,12 +56,12 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True):
             return f"exit code {self.code}"
         try:
             return f"signal {signal.Signals(-self.code).name}"
-        except ValueError:  # between SIGRTMIN and SIGRTMAX they have numbers only
+        except ValueError:  # signals from SIGRTMIN to SIGRTMAX have no name of their own
             return f"signal {-self.code}"
 
 
 class UnitStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What `skysail status` shows of a unit."""
+    """Status of a unit, for `skysail status`."""
 
     name: str
     state: str  # running, waiting (for its restart), stopped
@@ -71,15 +72,15 @@ class UnitStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SupervisorDependencies(msgspec.Struct, frozen=True, kw_only=True):
-    """What a supervisor needs from outside: time, pauses, and somebody to tell."""
+    """Dependencies of a supervisor: clock, sleep, and a log."""
 
     now: Callable[[], float]
-    pause: Callable[[float], Awaitable[None]]
-    tell: Callable[[str], None]
+    sleep: Callable[[float], Awaitable[None]]
+    report: Callable[[str], None]
 
 
 class Supervisor:
-    """Owns its units' processes. All methods belong to one event loop."""
+    """Owns the processes of its units. All methods must be called in one event loop."""
 
     def __init__(self, logs: Path, dependencies: SupervisorDependencies) -> None:
         self._logs = logs
@@ -88,11 +89,11 @@ class Supervisor:
         self._listeners = Listeners()
 
     def hold(self, ports: Iterable[int]) -> None:
-        """Take ports for units that start later, before anything else can. Raises Refused for one that is taken."""
+        """Open ports for units that start later, before another process can. Raises Refused if a port is in use."""
         self._listeners.hold(ports)
 
     async def start(self, unit: Unit) -> None:
-        """Start a unit, or replace the one of its name. Returns when the process exists, not when it is ready."""
+        """Start a unit, or replace the unit of the same name. Returns when the process exists, not when it is ready."""
         self._listeners.hold(unit.ports)
         known = self._units.get(unit.name)
         if known is not None:
@@ -102,23 +103,23 @@ class Supervisor:
         await supervised.start()
 
     async def resume(self, name: str) -> None:
-        """Start a stopped unit again as it was. A running one is left alone."""
+        """Start a stopped unit again, unchanged. Does nothing if the unit is running."""
         known = self._known(name)
         if not known.is_supervised:
             await known.start()
 
     async def stop(self, name: str) -> None:
-        """TERM, and KILL after its grace. Stopping a stopped unit is fine."""
+        """Stop a unit with TERM, and with KILL after its grace period. Idempotent."""
         await self._known(name).stop()
 
     async def stop_all(self) -> None:
-        """The last started first: nothing outlives what it stands on."""
+        """Stop all units, the last started first, so that none outlives its dependencies."""
         for supervised in reversed(self._units.values()):
             await supervised.stop()
         self._listeners.close()
 
     def signal(self, name: str, number: int) -> None:
-        """Send a signal. An end that it causes counts as a crash."""
+        """Send a signal. An exit caused by the signal counts as a crash."""
         self._known(name).signal(number)
 
     def status(self) -> tuple[UnitStatus, ...]:
@@ -126,12 +127,12 @@ class Supervisor:
 
     def _known(self, name: str) -> _Supervised:
         if name not in self._units:
-            raise Refused(f"There is no unit {name} here, only {', '.join(self._units) or 'none at all'}.")
+            raise Refused(f"Unit {name} not found: the units are {', '.join(self._units) or 'none'}.")
         return self._units[name]
 
 
 class _Supervised:
-    """One unit: its process, and the task that watches it."""
+    """One unit, its process, and the task that watches the process."""
 
     def __init__(self, unit: Unit, log: Path, dependencies: SupervisorDependencies, listeners: Listeners) -> None:
         self._unit = unit
@@ -153,7 +154,7 @@ class _Supervised:
         try:
             self._process = await self._spawn()
         except OSError:
-            self._listeners.turn_away(self._unit.ports)
+            self._listeners.reset_connections(self._unit.ports)
             raise
         self._task = asyncio.create_task(self._watch(), name=f"unit {self._unit.name}")
 
@@ -165,21 +166,21 @@ class _Supervised:
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             await self._end(process)
-            self._listeners.turn_away(self._unit.ports)
+            self._listeners.reset_connections(self._unit.ports)
 
     def signal(self, number: int) -> None:
         if self._process is None or self._process.returncode is not None:
-            raise Refused(f"Unit {self._unit.name} does not run at the moment.")
+            raise Refused(f"Unit {self._unit.name} is not running.")
         self._process.send_signal(number)
 
     def status(self) -> UnitStatus:
-        runs = self._process is not None and self._process.returncode is None
-        waits = not runs and self.is_supervised
+        is_running = self._process is not None and self._process.returncode is None
+        is_waiting = not is_running and self.is_supervised
         return UnitStatus(
             name=self._unit.name,
-            state="running" if runs else "waiting" if waits else "stopped",
-            pid=self._process.pid if runs and self._process else None,
-            started=self._started if runs else None,
+            state="running" if is_running else "waiting" if is_waiting else "stopped",
+            pid=self._process.pid if is_running and self._process else None,
+            started=self._started if is_running else None,
             restarts=self._restarts,
             crash=self._crash,
         )
@@ -204,47 +205,47 @@ class _Supervised:
         return process
 
     async def _watch(self) -> None:
-        pause = _INITIAL_BACKOFF
+        backoff = _INITIAL_BACKOFF
         while self._process is not None:
             code = await self._process.wait()
-            self._listeners.turn_away(self._unit.ports)
+            self._listeners.reset_connections(self._unit.ports)
             lived = self._dependencies.now() - (self._started or 0.0)
-            self._report(code)
+            self._record_crash(code)
             if not self._unit.restart:
                 return
-            pause = await self._spawn_again(_INITIAL_BACKOFF if lived > _HEALTHY_AFTER else pause)
+            backoff = await self._respawn(_INITIAL_BACKOFF if lived > _HEALTHY_AFTER else backoff)
 
-    async def _spawn_again(self, pause: float) -> float:
-        """Try until there is a process. Returns how long to wait before the next time."""
+    async def _respawn(self, backoff: float) -> float:
+        """Retry until a process has started. Returns the backoff of the next restart."""
         while True:
-            await self._dependencies.pause(pause)
-            pause = min(pause * 2, _MAX_BACKOFF)
+            await self._dependencies.sleep(backoff)
+            backoff = min(backoff * 2, _MAX_BACKOFF)
             try:
                 self._process = await self._spawn()
             except OSError as error:
-                self._listeners.turn_away(self._unit.ports)
-                self._tell(f"{self._unit.name} cannot be started, trying again: {error}")
+                self._listeners.reset_connections(self._unit.ports)
+                self._report(f"{self._unit.name} cannot be started, retrying: {error}")
                 continue
             self._restarts += 1
-            self._tell(f"{self._unit.name} was started again")
-            return pause
+            self._report(f"{self._unit.name} was restarted")
+            return backoff
 
-    def _tell(self, words: str) -> None:
-        """A full disk takes no words, and must not take the unit with them."""
+    def _report(self, message: str) -> None:
+        """Write to the log. A full disk must not stop the unit."""
         with contextlib.suppress(OSError):
-            self._dependencies.tell(words)
+            self._dependencies.report(message)
 
-    def _report(self, code: int) -> None:
+    def _record_crash(self, code: int) -> None:
         self._crash = Crash(at=self._dependencies.now(), code=code, log_tail=_tail(self._log, self._log_start))
-        self._tell(f"{self._unit.name} ended ({self._crash.cause}), its last words:\n{self._crash.log_tail}")
+        self._report(f"{self._unit.name} ended ({self._crash.cause}), end of its log:\n{self._crash.log_tail}")
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         process.terminate()
         try:
             await asyncio.wait_for(process.wait(), self._unit.grace)
         except TimeoutError:
-            self._tell(f"{self._unit.name} did not end within {self._unit.grace:.0f} s and is killed")
-            os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own: its children go with it
+            self._report(f"{self._unit.name} did not end within {self._unit.grace:.0f} s, killing it")
+            os.killpg(process.pid, signal.SIGKILL)  # it leads a session, so this ends its children too
             await process.wait()
 
 
@@ -253,7 +254,7 @@ def _handed_over(descriptors: tuple[int, ...]) -> dict[str, str]:
 
 
 def _tail(log: Path, start: int) -> str:
-    """The last lines that were written since `start`, without reading the rest. Empty where the log was deleted."""
+    """Return the last lines written since `start`, without reading the rest. Empty if the log was deleted."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - _TAIL_BYTES))

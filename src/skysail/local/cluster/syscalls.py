@@ -1,4 +1,4 @@
-"""The system calls of a hull that Python 3.11 has no name for. Knows nothing of hulls."""
+"""System calls for namespaces that Python 3.11 lacks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MS_REC_PRIVATE = 0x4000 | 0x40000
 
 
 def unshare(flags: int) -> None:
-    """Leave the named namespaces for new ones. A new pid namespace begins with the next child."""
+    """Move this process into new namespaces. A new pid namespace starts with the next child."""
     _check(_libc().unshare(flags), "unshare")
 
 
 def join(descriptor: int, kind: int) -> None:
-    """Enter the namespace that a file below /proc/<pid>/ns stands for. Net: this thread. Pid: the next child."""
+    """Join the namespace of a file below /proc/<pid>/ns. Network: this thread. Pid: the next child."""
     _check(_libc().setns(descriptor, kind), "setns")
 
 
@@ -32,17 +32,17 @@ def mount(kind: str, target: str) -> None:
 
 
 def bind(source: str, target: str) -> None:
-    """From here on whoever opens the target in this mount namespace finds the source."""
+    """Bind-mount `source` over `target` in this mount namespace."""
     _check(_libc().mount(source.encode(), target.encode(), None, _MS_BIND, None), f"mount {source} on {target}")
 
 
 def make_mounts_private() -> None:
-    """From here on no mount of this namespace is seen by the machine."""
+    """Stop the propagation of this namespace's mounts to the machine."""
     _check(_libc().mount(b"none", b"/", None, _MS_REC_PRIVATE, None), "make mounts private")
 
 
 def die_with_parent() -> None:
-    """The kernel sends KILL when the parent ends, however it ends. It must be asked for after each fork."""
+    """Ask the kernel to send KILL to this process when its parent ends. Must be called after each fork."""
     _check(_libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 

@@ -1,4 +1,4 @@
-"""Carries connections from the machine into the hull: bytes only, TLS passes through untouched."""
+"""Forward TCP connections from the machine into the local cluster. Bytes only: TLS is not terminated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK = 256 * 1024
 
 
 def open_listener(preferred: int) -> socket.socket:
-    """A listener on loopback at the preferred port, or at a free one where that is taken."""
+    """Return a listener on loopback at the preferred port, or at a free port if that is in use."""
     for port in (preferred, 0):
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -32,7 +32,7 @@ def open_listener(preferred: int) -> socket.socket:
 
 
 async def serve(listener: socket.socket, dial: Dialer) -> asyncio.Server:
-    """Answer every connection with one that is dialled inside. Where nothing answers there, it is closed."""
+    """Forward each connection to one that `dial` opens inside. If dialling fails, close the connection."""
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
@@ -50,17 +50,17 @@ async def pipe_both(
     outside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     inside: tuple[asyncio.StreamReader, asyncio.StreamWriter],
 ) -> None:
-    """Until both have ended, or one broke off. The caller closes them."""
+    """Copy both ways until both sides have ended or one has failed. The caller closes the streams."""
     try:
         async with asyncio.TaskGroup() as ways:
             ways.create_task(_pump(outside[0], inside[1]))
             ways.create_task(_pump(inside[0], outside[1]))
     except* OSError:
-        pass  # one side broke off
+        pass  # one side failed
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy until one side ends; then say so to the other, which may still have something to say."""
+    """Copy until the reader ends, then send EOF: the other direction may still be open."""
     while chunk := await reader.read(_CHUNK):
         writer.write(chunk)
         await writer.drain()

@@ -1,4 +1,4 @@
-"""Which programs a plane is made of: those that the user named, else the one that we build."""
+"""Find the programs of the control plane: those that the user names, else the binary that we build."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ _REQUIRED = (Component.ETCD, Component.API_SERVER, Component.KUBECTL)
 
 
 class Binaries(msgspec.Struct, frozen=True):
-    """The beginning of each component's command line. `note` is a sentence for the user, or empty."""
+    """First words of each component's command line. `note` is a sentence for the user, or empty."""
 
     commands: Mapping[Component, tuple[str, ...]]
     note: str = ""
 
 
 def locate(deps: build.BuildDependencies) -> Binaries:
-    """SKYSAIL_KUBE_BIN, else KUBEBUILDER_ASSETS, else our own, which may have to be built first."""
+    """Return the programs in SKYSAIL_KUBE_BIN, else in KUBEBUILDER_ASSETS, else our own, which is built if missing.
+
+    Raises Misused if a required program is missing in the named folder, and BuildFailed.
+    """
     for variable in ("SKYSAIL_KUBE_BIN", "KUBEBUILDER_ASSETS"):
         if named := deps.env.get(variable):
             return _named(variable, Path(named).absolute())
@@ -35,9 +38,11 @@ def _named(variable: str, path: Path) -> Binaries:
     found = {component: (str(path / component),) for component in Component if (path / component).is_file()}
     missing = [component for component in _REQUIRED if component not in found]
     if missing:
-        raise Misused(f"{variable} is {path}, but {', '.join(missing)} is not there: name another folder or unset it.")
+        raise Misused(
+            f"{variable} is {path}, but {', '.join(missing)} was not found there: name another folder, or unset it."
+        )
     absent = [component for component in Component if component not in found]
-    note = f"{variable} has no {' and no '.join(absent)}: what they do in a cluster will not happen." if absent else ""
+    note = f"{variable} has no {' and no '.join(absent)}: the cluster runs without their functions." if absent else ""
     return Binaries(found, note)
 
 

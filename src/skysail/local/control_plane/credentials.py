@@ -1,4 +1,4 @@
-"""Who may speak with the API server: a kubeconfig for each, rewritten at every start from the cluster's authority."""
+"""Kubeconfigs of all clients of the API server, written at every start with certificates of the cluster's CA."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from skysail.local.control_plane.flags import Component
 from skysail.local.control_plane.pki import (
     ADMIN,
     CONTROLLER_MANAGER,
-    DISK_MAKER,
     NODE_AGENT,
     SCHEDULER,
     SERVICE_PROXY,
+    VOLUME_PROVISIONER,
     Identity,
     Pki,
 )
 
-# As the service account of the chart, so that the operator has here exactly the rights that it has in a cluster.
+# The chart's service account, so that the operator has exactly the same permissions here as in a real cluster.
 OPERATOR = Identity(
     "system:serviceaccount:skysail-system:skysail", ("system:serviceaccounts", "system:serviceaccounts:skysail-system")
 )
 
 
-def write_all(home: Home, pki: Pki, door: str, now: datetime) -> None:
-    """The admin's kubeconfig for this machine, and one for each client inside."""
-    write(home.kubeconfig, pki, ADMIN, server=door, now=now)
+def write_all(home: Home, pki: Pki, server: str, now: datetime) -> None:
+    """Write the admin's kubeconfig for this machine, and one for each client inside the local cluster."""
+    write(home.kubeconfig, pki, ADMIN, server=server, now=now)
     inside = {
         "admin": ADMIN,
         Component.CONTROLLER_MANAGER: CONTROLLER_MANAGER,
@@ -37,7 +37,7 @@ def write_all(home: Home, pki: Pki, door: str, now: datetime) -> None:
         "operator": OPERATOR,
         "node": NODE_AGENT,
         "proxy": SERVICE_PROXY,
-        "disks": DISK_MAKER,
+        "disks": VOLUME_PROVISIONER,
     }
     for name, identity in inside.items():
         write(inside_path(home, name), pki, identity, server=API_URL, now=now)
@@ -48,6 +48,6 @@ def inside_path(home: Home, name: str) -> Path:
 
 
 def write(path: Path, pki: Pki, identity: Identity, *, server: str, now: datetime) -> None:
-    """A kubeconfig for anybody: RBAC says what they may."""
+    """Write a kubeconfig for an identity. RBAC decides its permissions."""
     login = pki.cluster.client(identity, now)
     files.write_private(path, kubeconfig.render(server=server, authority=pki.authority, login=login).encode())

@@ -1,4 +1,4 @@
-"""One process at a time: whoever fetches or builds something into the cache holds its lock."""
+"""File lock between processes that download or build into the cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def exclusive(lock: Path, *, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock inside the block. `waiting` is called once where another process has it. Its folder must exist."""
+    """Hold the lock inside the block. Calls `waiting` once if another process has it. The folder must exist."""
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""The command line of each component, as a pure function, so that a test can assert every flag.
+"""Command line of each component, as a pure function, so that a test can assert every flag.
 
-What is not named here is upstream's default: admission plugins (Pod Security and ServiceAccount among them), priority
-and fairness, timeouts. A plane that is tuned until a test passes proves nothing about a real cluster.
+Everything else is upstream's default: admission plugins (including Pod Security and ServiceAccount), priority and
+fairness, timeouts. A control plane tuned until a test passes would prove nothing about a real cluster.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ class Component(StrEnum):
 
 
 class PlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may differ from one plane to another.
+    """Options of one control plane.
 
-    `durable` off spares the waits for the disk. Then a crash of the machine (not of a process) may leave a database
-    that does not open, so it is for homes that are thrown away. `extra` is for tests that shorten upstream's waits.
+    With `durable` off, etcd does not wait for the disk. After a crash of the machine (not of a process) the database
+    may be unreadable, so use it only for temporary homes. `extra` has more flags, with which tests shorten upstream's
+    delays.
     """
 
     audit: bool = False
@@ -35,12 +36,12 @@ class PlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     extra: Mapping[str, tuple[str, ...]] = {}
 
 
-# The default of 20 requests per second would be the first thing that anybody measures on a laptop's cluster.
+# With the default of 20 requests per second, every measurement on a laptop would show this limit first.
 _CLIENT_LIMITS = ("--kube-api-qps=1000", "--kube-api-burst=2000")
 
 
 def of(component: Component, home: Home, options: PlaneOptions) -> tuple[str, ...]:
-    """All flags of one server, in the order in which they are given."""
+    """Return all flags of one server, in their order on the command line."""
     own = {
         Component.ETCD: _etcd,
         Component.API_SERVER: _api_server,
@@ -123,7 +124,7 @@ def _client_of_api_server(home: Home, component: Component) -> tuple[str, ...]:
         f"--authentication-kubeconfig={login}",
         f"--authorization-kubeconfig={login}",
         "--bind-address=127.0.0.1",
-        # There is one of each: an election would only add the wait for the lease of the one before.
+        # There is one replica of each, so an election would only add a wait for the previous lease.
         "--leader-elect=false",
         *_CLIENT_LIMITS,
     )

@@ -1,4 +1,4 @@
-"""Kubeconfig files with everything inside them, so that one file is one identity and can be copied."""
+"""Kubeconfig files with embedded certificates, so that one file is one identity and can be copied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skysail.kube.certificates import KeyPair
 
 
 def render(*, server: str, authority: bytes, login: KeyPair) -> str:
-    """A kubeconfig with one cluster, one user and one context, all named `skysail`."""
+    """Return a kubeconfig with one cluster, one user and one context, all named `skysail`."""
     cluster = {"server": server, "certificate-authority-data": _base64(authority)}
     user = {"client-certificate-data": _base64(login.certificate), "client-key-data": _base64(login.key)}
     return yaml.safe_dump(

@@ -1,6 +1,6 @@
-"""The cluster's certificates: made once, kept, and renewed at `up` when their end comes near.
+"""Certificates of the cluster: created once, kept, and renewed at `up` before they expire.
 
-Two authorities, because a certificate of the front proxy may name any user: the cluster's own, and that one's.
+The front proxy has a CA of its own, because its certificate may impersonate any user.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NODE_NAMES = (CLUSTER_IP, NODE, f"{METRICS_SERVICE[1]}.{METRICS_SERVICE[0]}.svc
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who a certificate speaks for: the user name, and the groups."""
+    """Subject of a client certificate: user name and groups."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -49,14 +49,14 @@ ADMIN = Identity("skysail:admin", ("system:masters",))
 CONTROLLER_MANAGER = Identity("system:kube-controller-manager")
 SCHEDULER = Identity("system:kube-scheduler")
 NODE_AGENT = Identity(f"system:node:{NODE}", ("system:nodes",))
-DISK_MAKER = Identity("skysail:disks")
+VOLUME_PROVISIONER = Identity("skysail:disks")
 SERVICE_PROXY = Identity("system:kube-proxy")
 KUBELET_CLIENT = Identity("kube-apiserver-kubelet-client", ("system:masters",))
 FRONT_PROXY = Identity("front-proxy-client")
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """Signs certificates, for as long as a local cluster's live."""
+    """A CA that signs certificates with the lifetime of a local cluster's."""
 
     pair: KeyPair
 
@@ -65,16 +65,16 @@ class Authority(msgspec.Struct, frozen=True):
         return cls(certificates.certificate_authority(name, now=now, valid=_AUTHORITY_LIVES))
 
     def client(self, identity: Identity, now: datetime) -> KeyPair:
-        """A certificate to log in with."""
+        """Return a client certificate."""
         return certificates.client(self.pair, identity.name, identity.groups, now=now, valid=_LIVES)
 
     def server(self, names: tuple[str, ...], now: datetime) -> KeyPair:
-        """A certificate to be reached with, under these names and addresses."""
+        """Return a server certificate for these names and addresses."""
         return certificates.server(self.pair, names, now=now, valid=_LIVES)
 
 
 class Pki(msgspec.Struct, frozen=True):
-    """The certificates of one cluster, in its folder."""
+    """Certificates of one cluster, in its folder."""
 
     folder: Path
     cluster: Authority
@@ -85,7 +85,7 @@ class Pki(msgspec.Struct, frozen=True):
 
 
 def ensure(folder: Path, now: datetime) -> Pki:
-    """Make what is missing, renew what ends soon, keep the rest. May be called at every start."""
+    """Create missing certificates, and renew those that expire soon. Idempotent."""
     cluster = _authority(folder, "ca", "skysail", now)
     front_proxy = _authority(folder, "front-proxy-ca", "skysail-front-proxy", now)
     _keep(folder, "apiserver", cluster.server(_API_NAMES, now), now)
@@ -97,7 +97,7 @@ def ensure(folder: Path, now: datetime) -> Pki:
 
 
 def read(folder: Path, name: str) -> KeyPair | None:
-    """None where there is none, or where a start was interrupted between the certificate and its key."""
+    """Return the pair. Returns None if it is missing, or incomplete because a start was interrupted."""
     certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
     if not (certificate.exists() and key.exists()):
         return None
@@ -111,7 +111,7 @@ def write(folder: Path, name: str, key_pair: KeyPair) -> None:
 
 
 def _keep(folder: Path, name: str, fresh: KeyPair, now: datetime) -> None:
-    """Leave the pair that is there if it is as good as a fresh one: same signer, same names, and long to live."""
+    """Write `fresh`, unless the existing pair has the same signer and names and does not expire soon."""
     kept = read(folder, name)
     if kept is None or kept.ends < now + _RENEWED_BEFORE_END or not _is_alike(kept.parsed, fresh.parsed):
         write(folder, name, fresh)
@@ -149,7 +149,10 @@ def _extension(certificate: x509.Certificate, kind: type[x509.ExtensionType]) ->
 
 
 def _ensure_service_account_key(folder: Path) -> None:
-    """Signs the tokens of service accounts. It has no end: a new one would void every token in the cluster."""
+    """Create the key that signs service account tokens.
+
+    It never expires, because a new key would invalidate every token in the cluster.
+    """
     if (folder / "sa.key").exists() and (folder / "sa.pub").exists():
         return
     key = ec.generate_private_key(ec.SECP256R1())

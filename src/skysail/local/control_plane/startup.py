@@ -1,4 +1,4 @@
-"""Starts the control plane inside a hull and waits until it really serves."""
+"""Start the control plane inside a local cluster, and wait until it is usable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from skysail.local.control_plane.binaries import Binaries
 from skysail.local.control_plane.flags import Component, PlaneOptions
 from skysail.local.errors import StartFailed
 
-# Who did what to which object, after it was done; no bodies, so no secrets.
+# Metadata of each completed request. No bodies, so no secrets.
 _AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -31,21 +31,21 @@ rules:
 _SECONDS = 120.0
 _POLL_SECONDS = 0.05
 _CRASHES = 3
-# The API server would wait a minute for its clients to let go of their watches; what it accepted is in etcd already.
+# The API server would wait a minute for clients to close their watches. Accepted writes are in etcd already.
 _SHORT_GRACE = {Component.API_SERVER: 2.0}
-# Nobody can make a pod before the controller manager has made its service account.
+# No pod can be created before the controller manager has created this service account.
 _POPULATED = ("/api/v1/namespaces/default/serviceaccounts/default",)
 _HEALTH = {
     Component.CONTROLLER_MANAGER: "https://127.0.0.1:10257/healthz",
     Component.SCHEDULER: "https://127.0.0.1:10259/healthz",
 }
 _HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=5)
-# /readyz says ok before these two exist, and an apply in between fails with: namespaces "default" not found.
+# /readyz succeeds before these two objects exist, and an apply in between fails: namespaces "default" not found.
 _REALLY_READY = ("/readyz", "/api/v1/namespaces/default", "/api/v1/namespaces/default/services/kubernetes")
 
 
 def units(home: Home, binaries: Binaries, options: PlaneOptions) -> dict[Component, Unit]:
-    """The servers of the plane, in the order of their start."""
+    """Return the units of the control plane, in the order of their start."""
     return {
         component: Unit(
             name=component,
@@ -58,24 +58,26 @@ def units(home: Home, binaries: Binaries, options: PlaneOptions) -> dict[Compone
     }
 
 
-async def start(supervisor: Supervisor, home: Home, planned: dict[Component, Unit], say: Callable[[str], None]) -> None:
-    """Returns when namespace `default` and Service `kubernetes` are there. Raises StartFailed.
+async def start(
+    supervisor: Supervisor, home: Home, planned: dict[Component, Unit], report: Callable[[str], None]
+) -> None:
+    """Start the units. Returns when namespace `default` and Service `kubernetes` exist. Raises StartFailed.
 
-    The controller manager and the scheduler run by then, but may not work yet: see `until_whole`.
+    The controller manager and the scheduler have started by then, but may not be ready: see `until_ready`.
     """
     home.audit_policy.write_text(_AUDIT_POLICY)
-    say("starting etcd and the API server")
+    report("starting etcd and the API server")
     await supervisor.start(planned[Component.ETCD])
     await supervisor.start(planned[Component.API_SERVER])
     await _until_answered(_REALLY_READY, home, supervisor)
-    say("the API server is ready")
+    report("the API server is ready")
     for component in (Component.CONTROLLER_MANAGER, Component.SCHEDULER):
         if component in planned:
             await supervisor.start(planned[component])
 
 
-async def until_whole(supervisor: Supervisor, home: Home, planned: dict[Component, Unit]) -> None:
-    """Returns when what comes after the API server works too. Raises StartFailed."""
+async def until_ready(supervisor: Supervisor, home: Home, planned: dict[Component, Unit]) -> None:
+    """Wait until the controller manager and the scheduler are ready too. Raises StartFailed."""
     for component, url in _HEALTH.items():
         if component in planned:
             await until(partial(is_healthy, url), f"{component} to be healthy", supervisor)
@@ -93,15 +95,18 @@ async def _until_answered(paths: tuple[str, ...], home: Home, supervisor: Superv
 
 
 async def until(check: Callable[[], Awaitable[bool]], what: str, supervisor: Supervisor) -> None:
-    """Ask until it is so. Raises StartFailed when time is up, or as soon as a unit crashes again and again."""
+    """Poll until `check` is true.
+
+    Raises StartFailed after the timeout, or as soon as a unit has crashed repeatedly.
+    """
     deadline = asyncio.get_running_loop().time() + _SECONDS
     while not await check():
         for unit in supervisor.status():
             if unit.crash is not None and unit.restarts >= _CRASHES:
                 ends = f"{unit.name} ended {unit.restarts + 1} times ({unit.crash.cause})"
-                raise StartFailed(f"{ends}, at last with:\n{unit.crash.log_tail}")
+                raise StartFailed(f"{ends}, the last time with:\n{unit.crash.log_tail}")
         if asyncio.get_running_loop().time() > deadline:
-            raise StartFailed(f"Waited {_SECONDS:.0f} s in vain for {what}.")
+            raise StartFailed(f"Timeout of {_SECONDS:.0f} s waiting for {what}.")
         await asyncio.sleep(_POLL_SECONDS)
 
 
@@ -114,7 +119,10 @@ async def _answers(transport: HttpTransport, path: str) -> bool:
 
 
 async def is_healthy(url: str) -> bool:
-    """Whether a server in this hull answers 200. Its certificate is not looked at: it signs one for itself."""
+    """Return whether a server of the local cluster answers 200.
+
+    The certificate is not verified, because the server signs its own.
+    """
     try:
         async with aiohttp.ClientSession(timeout=_HEALTH_TIMEOUT) as session, session.get(url, ssl=False) as reply:
             return reply.status == 200  # noqa: PLR2004 (HTTP OK)

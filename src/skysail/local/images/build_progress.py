@@ -1,4 +1,4 @@
-"""What uv tells while it works, in words for somebody who waits."""
+"""Progress of a uv run, as text for the user."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ _MAX_NAMES = 3
 
 
 class Progress:
-    """Fed line by line. uv names the large packages alone; the others take no time."""
+    """Parses the output of uv, line by line. uv names only the large packages; the others take no time."""
 
     def __init__(self) -> None:
-        self._on_their_way: dict[str, str] = {}
+        self._downloading: dict[str, str] = {}
         self._seen = 0
 
-    def heard(self, line: str) -> str | None:
-        """A step for the user, or None where the line is not about one."""
+    def parse(self, line: str) -> str | None:
+        """Return the progress after this line. Returns None if the line has none."""
         match line.split():
             case ["Downloading", name, size]:
-                self._on_their_way[name] = size
+                self._downloading[name] = size
                 self._seen += 1
             case ["Downloaded", name]:
-                self._on_their_way.pop(name, None)
+                self._downloading.pop(name, None)
             case [first, *_] if first in _STEPS:
                 return line.strip()
             case _:
@@ -28,9 +28,9 @@ class Progress:
         return self._downloads()
 
     def _downloads(self) -> str:
-        here = self._seen - len(self._on_their_way)
-        names = [f"{name} {size}" for name, size in list(self._on_their_way.items())[:_MAX_NAMES]]
-        more = len(self._on_their_way) - len(names)
+        here = self._seen - len(self._downloading)
+        names = [f"{name} {size}" for name, size in list(self._downloading.items())[:_MAX_NAMES]]
+        more = len(self._downloading) - len(names)
         rest = f" and {more} more" if more else ""
-        coming = f"; on their way: {', '.join(names)}{rest}" if names else ""
+        coming = f"; downloading: {', '.join(names)}{rest}" if names else ""
         return f"downloaded {here} of {self._seen} large packages{coming}"

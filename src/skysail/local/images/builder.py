@@ -1,7 +1,7 @@
-"""Makes one environment with uv. What is broken off leaves nothing that looks finished, and mostly nothing at all.
+"""Build one environment with uv. An interrupted build leaves nothing that looks finished.
 
-The versions that were found the first time stay, with their hashes, beside the environment: one that has to be made
-anew, because its disk was cleaned or its making broken off, is the same again.
+Package versions are resolved once and locked with hashes next to the environment. A rebuild, after a clean-up of the
+disk or an interrupted build, gives the same versions.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import msgspec
 from skysail.local.errors import BuildFailed
 from skysail.local.images.build_progress import Progress
 from skysail.local.images.rules import Rule
-from skysail.local.images.single_flight import Say
+from skysail.local.images.single_flight import Report
 
 _MAX_REASON_LENGTH = 400
 _MAX_LINE_BYTES = 1024 * 1024
 _POLL_SECONDS = 0.1
-# A source distribution would run its author's code outside of any box.
+# Building a source distribution would run its author's code outside of any sandbox.
 _WHEELS_ONLY = ("--only-binary", ":all:")
 _INFO = "import sys, platform; print(sys.base_prefix); print(platform.python_version())"
-# Would keep bytecode from being written; colours are for terminals.
+# Would suppress bytecode, or add colours that are meant for terminals.
 _MISLEADING = ("PYTHONDONTWRITEBYTECODE", "FORCE_COLOR", "CLICOLOR_FORCE")
 
 
 class Made(msgspec.Struct, frozen=True):
-    """Written last, so it tells that an environment is whole."""
+    """Description of a finished environment. Written last, so its presence marks the environment as complete."""
 
     base: str
     version: str
@@ -42,99 +42,106 @@ class Made(msgspec.Struct, frozen=True):
 def made_at(path: Path) -> Made | None:
     try:
         return msgspec.json.decode((path / "skysail.json").read_bytes(), type=Made)
-    except (FileNotFoundError, msgspec.DecodeError):  # half of it may be all that a full disk took
+    except (FileNotFoundError, msgspec.DecodeError):  # a full disk may have truncated it
         return None
 
 
 def versions_of(path: Path) -> Path:
-    """Of an environment: the version and the hashes of each of its packages, as uv reads them."""
+    """Return the path of the lock file of an environment: version and hashes of each package, as uv reads them."""
     return path.with_suffix(".txt")
 
 
 def base_python() -> str:
-    """The interpreter that we run on ourselves, not our own environment."""
+    """Return the interpreter on which our own virtual environment is based."""
     return os.path.realpath(sys.executable)
 
 
 class Builder:
-    """All environments are in one folder. `env` is uv's: where its index is, and the way there."""
+    """Builds environments in one folder. `env` is the environment of uv, with its index and proxy."""
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         self.folder = folder
         self._env = {name: value for name, value in env.items() if name not in _MISLEADING}
 
-    async def build(self, path: Path, rule: Rule, say: Say) -> Made:
-        """Returns at once where another process made it meanwhile. Raises BuildFailed with uv's words."""
+    async def build(self, path: Path, rule: Rule, report: Report) -> Made:
+        """Build an environment, unless another process has built it meanwhile.
+
+        Raises BuildFailed with the output of uv.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        async with _turn(path.with_suffix(".lock"), say) as lock:
+        async with _lock(path.with_suffix(".lock"), report) as lock:
             made = made_at(path)
             if made is not None:
                 return made
             had_versions = versions_of(path).exists()
             try:
-                return await self._build(path, rule, say, lock)
+                return await self._build(path, rule, report, lock)
             except BaseException:
                 await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
                 if not had_versions:
                     versions_of(path).unlink(missing_ok=True)
                 raise
 
-    async def _build(self, path: Path, rule: Rule, say: Say, lock: int) -> Made:
+    async def _build(self, path: Path, rule: Rule, report: Report, lock: int) -> Made:
         uv = self._find_uv()
-        await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)  # of one whose process was killed
-        say(f"making the environment for {rule.pattern} ({', '.join(rule.packages or ()) or 'no packages'})")
-        # No download of an interpreter behind anybody's back.
+        await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)  # left by a killed process
+        report(f"building the environment for {rule.pattern} ({', '.join(rule.packages or ()) or 'no packages'})")
+        # Never download an interpreter without the user's knowledge.
         python = rule.python or base_python()
         venv = [uv, "venv", "--quiet", "--no-python-downloads", "--python", python, str(path)]
-        await self._run(venv, say, lock)
+        await self._run(venv, report, lock)
         interpreter = str(path / "bin" / "python")
         if rule.packages:
             versions = versions_of(path)
             if not versions.exists():
-                await self._choose(uv, interpreter, rule.packages, versions, say, lock)
-            # Bytecode is compiled now: the environment is read-only in a box, and each start would compile anew.
+                await self._resolve(uv, interpreter, rule.packages, versions, report, lock)
+            # Compile bytecode now: the environment is read-only in a container, where each start would compile it
+            # again.
             options = (*_WHEELS_ONLY, "--compile-bytecode", "--require-hashes", "--python", interpreter)
-            await self._run([uv, "pip", "install", "--no-progress", *options, "-r", str(versions)], say, lock)
-        base, version = (await self._run([interpreter, "-c", _INFO], say, lock)).split()
+            await self._run([uv, "pip", "install", "--no-progress", *options, "-r", str(versions)], report, lock)
+        base, version = (await self._run([interpreter, "-c", _INFO], report, lock)).split()
         made = Made(base, version)
         (path / "skysail.json.new").write_bytes(msgspec.json.encode(made))
         (path / "skysail.json.new").replace(path / "skysail.json")
-        say(f"the environment for {rule.pattern} is ready (Python {version})")
+        report(f"the environment for {rule.pattern} is ready (Python {version})")
         return made
 
-    async def _choose(
-        self, uv: str, interpreter: str, packages: Sequence[str], versions: Path, say: Say, lock: int
+    async def _resolve(
+        self, uv: str, interpreter: str, packages: Sequence[str], versions: Path, report: Report, lock: int
     ) -> None:
-        """Which version of each package, and of all that these need."""
+        """Resolve the packages and their dependencies, and write the versions with hashes."""
         desired, found = versions.with_suffix(".in"), versions.with_suffix(".new")
         desired.write_text(_requirements(packages))
         try:
             options = (*_WHEELS_ONLY, "--generate-hashes", "--no-header", "--no-annotate", "--python", interpreter)
             await self._run(
-                [uv, "pip", "compile", "--no-progress", *options, "-o", str(found), str(desired)], say, lock
+                [uv, "pip", "compile", "--no-progress", *options, "-o", str(found), str(desired)], report, lock
             )
             found.replace(versions)
         finally:
             desired.unlink()
             found.unlink(missing_ok=True)
 
-    async def _run(self, argv: list[str], say: Say, lock: int) -> str:
-        """What it prints. Its own children hold the lock too, so whoever comes after a crash of ours waits for them."""
+    async def _run(self, argv: list[str], report: Report, lock: int) -> str:
+        """Run a command, and return its stdout. Raises BuildFailed.
+
+        The command inherits the lock: after a crash of this process, the next builder waits for the command.
+        """
         process = await asyncio.create_subprocess_exec(
             *argv,
-            cwd=self.folder,  # uv reads the settings of the project in which it stands
+            cwd=self.folder,  # uv reads the settings of the project in its working directory
             env=self._env,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=_MAX_LINE_BYTES,
             pass_fds=(lock,),
-            umask=0o022,  # programs of pods have other ids than ours, and must be able to read the environment
+            umask=0o022,  # pods have other ids, and must be able to read the environment
         )
         try:
-            assert process.stderr is not None, "it was asked for"
-            assert process.stdout is not None, "it was asked for"
-            words = await _listen(process.stderr, say)
+            assert process.stderr is not None, "stderr is a pipe"
+            assert process.stdout is not None, "stdout is a pipe"
+            errors = await _read_progress(process.stderr, report)
             printed = await process.stdout.read()
             code = await process.wait()
         finally:
@@ -142,44 +149,44 @@ class Builder:
                 process.kill()
                 await process.wait()
         if code != 0:
-            raise BuildFailed(f"The environment could not be made: {words[-_MAX_REASON_LENGTH:]}.")
+            raise BuildFailed(f"The environment could not be built: {errors[-_MAX_REASON_LENGTH:]}.")
         return printed.decode()
 
     def _find_uv(self) -> str:
         found = shutil.which("uv", path=f"{Path(sys.executable).parent}:{self._env.get('PATH', '')}")
         if found is None:
-            raise BuildFailed("Environments are made by uv, which is missing here: `pip install uv`.")
+            raise BuildFailed("uv not found: run `pip install uv` to build environments.")
         return found
 
 
 def _requirements(packages: Sequence[str]) -> str:
-    """Return a file with one package per line. Raises BuildFailed for a name that uv would read as something else."""
+    """Return the text of a requirements file. Raises BuildFailed if uv would not read a name as a package."""
     for name in packages:
         if name.lstrip().startswith(("-", "#")) or not name.isprintable():
             raise BuildFailed(f"{name!r} is not the name of a package: correct the rule with `skysail image add`.")
     return "\n".join(packages)
 
 
-async def _listen(stream: asyncio.StreamReader, say: Say) -> str:
-    progress, words = Progress(), []
+async def _read_progress(stream: asyncio.StreamReader, report: Report) -> str:
+    progress, errors = Progress(), []
     async for raw in stream:
         line = raw.decode(errors="replace")
-        if step := progress.heard(line):
-            say(step)
+        if step := progress.parse(line):
+            report(step)
         elif not line.startswith("Using Python"):
-            words.extend(line.split())
-    return " ".join(words).removesuffix(".")
+            errors.extend(line.split())
+    return " ".join(errors).removesuffix(".")
 
 
 @asynccontextmanager
-async def _turn(path: Path, say: Say) -> AsyncIterator[int]:
-    """One builder at a time, over all processes. Tried again and again: a thread that waits could not be cancelled."""
+async def _lock(path: Path, report: Report) -> AsyncIterator[int]:
+    """Hold the lock of an environment across processes. Polled, because a waiting thread could not be cancelled."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     is_reported = False
     try:
-        while not _take(descriptor):
+        while not _try_lock(descriptor):
             if not is_reported:
-                say("another process makes this environment; waiting for it")
+                report("another process is building this environment, waiting for it")
             is_reported = True
             await asyncio.sleep(_POLL_SECONDS)
         yield descriptor
@@ -187,7 +194,7 @@ async def _turn(path: Path, say: Say) -> AsyncIterator[int]:
         os.close(descriptor)
 
 
-def _take(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Environments made by uv: one folder per set of packages and Python, made once and shared by every image and pod."""
+"""Environments built by uv: one folder per set of packages and Python, shared by all images and pods."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from skysail.local.control_plane.build import cache_folder
 from skysail.local.errors import BuildFailed
 from skysail.local.images.builder import Builder, Made, base_python, made_at, versions_of
 from skysail.local.images.rules import CopiedDir, Rule, Rules, locked
-from skysail.local.images.single_flight import Say, Shared
+from skysail.local.images.single_flight import Report, Shared
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a box needs of an image. `folders` must be seen at their own paths, because scripts name them."""
+    """Files and variables of an image for a container.
+
+    `folders` must be mounted at their own paths, because scripts contain those paths.
+    """
 
     folders: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     default_args: tuple[str, ...] = ()
     copied: CopiedDir | None = None
-    python: str = ""  # its version; none where the image is the machine's own programs
+    python: str = ""  # version; empty if the image uses the machine's own programs
 
     @property
     def env(self) -> dict[str, str]:
@@ -36,7 +39,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return {"PATH": f"{self.folders[0]}/bin:{_SYSTEM_PATH}", "VIRTUAL_ENV": self.folders[0]}
 
     def foreign_program(self, program: str) -> str | None:
-        """The machine's own Python program that would be run because the environment has none of this name."""
+        """Return the machine's Python program that would run because the environment lacks one of this name."""
         if not self.folders or "/" in program or (Path(self.folders[0]) / "bin" / program).exists():
             return None
         found = shutil.which(program, path=_SYSTEM_PATH)
@@ -44,40 +47,43 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environments:
-    """Its coroutines belong to one event loop."""
+    """Environments of this machine. All coroutines must run in one event loop."""
 
     def __init__(self, rules: Rules, builder: Builder) -> None:
         self._rules = rules
         self._builder = builder
         self._builds: Shared[Made] = Shared()
 
-    async def find(self, image: str, say: Say) -> Environment | None:
-        """The image's environment, made now if need be; None where no rule knows the image."""
+    async def find(self, image: str, report: Report) -> Environment | None:
+        """Return the environment of an image, built if necessary. Returns None if no rule matches the image.
+
+        Raises BuildFailed.
+        """
         rule = self._rules.find(image)
         if rule is None:
             return None
         try:
-            return await self.make(rule, say)
+            return await self.make(rule, report)
         except BuildFailed as error:
-            # A terminal has the machine's own way to the index; inside a hull there is only the filtered one.
+            # A terminal reaches the index directly, but a local cluster only through the egress proxy.
             raise BuildFailed(f"{error} Try it at a terminal: `{_command(rule)}`.") from error
 
-    async def make(self, rule: Rule, say: Say) -> Environment:
-        """Slow the first time; at once when it is made already. Raises BuildFailed with uv's words.
+    async def make(self, rule: Rule, report: Report) -> Environment:
+        """Return the environment of a rule, and build it if necessary. Raises BuildFailed with the output of uv.
 
-        Who asks while it is being made waits for the same one. It is given up when nobody waits any more.
+        Concurrent callers share one build. It is cancelled when the last of them stops waiting.
         """
         if rule.packages is None:
             return _furnished(rule)
         path = self.path(rule)
-        made = made_at(path) or await self._builds.run(str(path), partial(self._builder.build, path, rule), say)
+        made = made_at(path) or await self._builds.run(str(path), partial(self._builder.build, path, rule), report)
         return msgspec.structs.replace(_furnished(rule, str(path), made.base), python=made.version)
 
     def is_made(self, rule: Rule) -> bool:
         return rule.packages is None or made_at(self.path(rule)) is not None
 
     def remove(self, rule: Rule) -> None:
-        """Free the disk, unless another rule has the same environment. Its versions are chosen anew the next time."""
+        """Delete the environment and its locked versions, unless another rule uses it."""
         path = self.path(rule)
         others = {self.path(other) for other in self._rules.all() if other.packages is not None}
         if rule.packages is None or path in others or not path.exists():
@@ -100,15 +106,15 @@ def open_environments(home: Path, env: Mapping[str, str]) -> tuple[Rules, Enviro
 
 
 def _command(rule: Rule) -> str:
-    """What adds this rule. It takes the place of the one that is there, so it says all that that one does."""
+    """Return the command that replaces this rule, with all of its options."""
     options = {
         "--with": ",".join(rule.packages or ()),
         "--python": rule.python,
         "--entrypoint": shlex.join(rule.entrypoint),
         "--copy": f"{rule.copied.source}:{rule.copied.target}" if rule.copied else "",
     }
-    words = [word for option, value in options.items() if value for word in (option, value)]
-    return shlex.join(("skysail", "image", "add", rule.pattern, *words))
+    errors = [word for option, value in options.items() if value for word in (option, value)]
+    return shlex.join(("skysail", "image", "add", rule.pattern, *errors))
 
 
 def _is_python(program: Path) -> bool:

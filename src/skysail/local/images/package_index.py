@@ -1,4 +1,4 @@
-"""Where uv gets packages from on this machine, as its user told it to: by environment and by uv's own files."""
+"""Package indexes of uv on this machine, from the environment and from uv's configuration files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 _VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 _KEYS = ("index-url", "extra-index-url", "find-links")
 _PORTS = {"http": 80, "https": 443}
-# An index may have a name, and there may be several in one variable.
+# An index may have a name, and one variable may list several indexes.
 _NAME = re.compile(r"^[\w.-]+=(?=https?://)")
 
 
 def servers(env: Mapping[str, str]) -> frozenset[tuple[str, int]]:
-    """Host and port of every index that the user named; none where they use the public one."""
+    """Return host and port of every index that the user configured. Empty if the public index is used."""
     lines = [word for name in _VARIABLES for word in re.split(r"[\s,]+", env.get(name, ""))]
     for file in _files(env):
         lines += _addresses(_read(file))
@@ -34,7 +34,7 @@ def _files(env: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Nothing where there is no such file, or where it is broken: uv itself tells that, where it can be seen."""
+    """Return the content of a configuration file. Empty if it is missing or invalid, which uv reports itself."""
     try:
         return tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
@@ -42,7 +42,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _addresses(settings: dict[str, Any]) -> Iterator[str]:
-    """What is of the wrong type names none, for the same reason."""
+    """Yield the addresses of the indexes. Values of the wrong type are skipped, because uv reports them itself."""
     for table in filter(_is_table, (settings, settings.get("pip"))):
         found = [row for key in _KEYS for row in _rows(table.get(key))]
         found += [index.get("url") for index in filter(_is_table, _rows(table.get("index")))]

@@ -1,4 +1,4 @@
-"""Which image stands for which environment: ordered rules, the user's before ours. Makes nothing."""
+"""Rules that map image names to environments, in order: the user's rules first, then ours. Builds nothing."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ _REGISTRY = re.compile(r"^(?:[^/]*[.:][^/]*|localhost)/")
 
 
 class CopiedDir(msgspec.Struct, frozen=True):
-    """A folder of this machine whose content every run gets a copy of."""
+    """A folder of this machine that is copied into every container."""
 
     source: str
     target: str
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """`packages` None: the machine's own programs and no environment.
+    """A pattern of image names, and the environment of these images.
 
-    `entrypoint` and `default_args` are an image's ENTRYPOINT and CMD: a container's `command` replaces both, its `args`
-    the second.
+    If `packages` is None, containers use the machine's own programs without an environment.
+
+    `entrypoint` and `default_args` are ENTRYPOINT and CMD of the image: a container's `command` replaces both, its
+    `args` replace `default_args`.
     """
 
     pattern: str
@@ -42,20 +44,20 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names(image))
 
 
-# As in PyTorch's own image, programs begin here. Ours has one that trains, which the sample of a TrainingJob names.
+# Working directory as in PyTorch's own image. Ours has the training script that the sample TrainingJob runs.
 _WORKSPACE = CopiedDir(str(Path(__file__).with_name("workspace")), "/workspace")
 
 _RUNTIMES = Path(__file__).parents[2] / "runtimes"
 
 
 def _runtime(pattern: str, module: str, *packages: str) -> Rule:
-    """An image of ours: the packages that its program needs, and the program as this Skysail has it."""
+    """Return the rule of an image of ours: its packages, and the module of this version of Skysail."""
     entrypoint = ("env", "PYTHONPATH=/opt/skysail", "python", "-m", f"skysail.runtimes.{module}")
     copied_dir = CopiedDir(str(_RUNTIMES), "/opt/skysail/skysail/runtimes")
     return Rule(pattern=pattern, packages=packages, entrypoint=entrypoint, copied=copied_dir)
 
 
-# Of uvicorn the versions whose protocol the server is made for.
+# The server uses internals of uvicorn's protocol, so the version is bounded.
 _SERVER = ("fastapi", "httptools", "msgspec", "numpy", "onnxruntime", "orjson", "uvicorn>=0.54,<0.55", "uvloop")
 
 DEFAULT_RULES = (
@@ -66,7 +68,7 @@ DEFAULT_RULES = (
     Rule(pattern="pytorch/pytorch:*", packages=("torch", "numpy"), copied=_WORKSPACE),
     Rule(pattern="*xgboost*", packages=("xgboost-cpu", "numpy", "scipy")),
     Rule(pattern="*jax*", packages=("jax[cpu]", "numpy")),
-    # TensorFlow Serving itself is no Python package, so here a program in Python answers as it does.
+    # TensorFlow Serving is not a Python package, so a Python stand-in serves its API.
     _runtime("tensorflow/serving:*", "tensorflow_serving", "tensorflow-cpu"),
     Rule(pattern="tensorflow/tensorflow:*", packages=("tensorflow-cpu",)),
     *(
@@ -77,9 +79,9 @@ DEFAULT_RULES = (
 
 
 def names(image: str) -> tuple[str, ...]:
-    """The spellings under which a rule may know an image: as written, without its registry, without its tag.
+    """Return the spellings of an image that a rule may match: as written, without registry, without tag.
 
-    An image without a tag has the tag latest, so that `python` is matched by `python:*`.
+    An image without a tag has the tag latest, so that `python` matches `python:*`.
     """
     bare = image.partition("@")[0]
     untagged = re.sub(r":[^/:]*$", "", bare)
@@ -89,7 +91,7 @@ def names(image: str) -> tuple[str, ...]:
 
 
 class Rules:
-    """The user's rules in one file, newest first, and the starting set after them."""
+    """Rules of one cluster: the user's rules in a file, newest first, then the starting set."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -99,7 +101,7 @@ class Rules:
 
     def all(self) -> tuple[Rule, ...]:
         own = self.own()
-        return (*own, *(rule for rule in DEFAULT_RULES if rule.pattern not in {mine.pattern for mine in own}))
+        return (*own, *(rule for rule in DEFAULT_RULES if rule.pattern not in {added.pattern for added in own}))
 
     def own(self) -> tuple[Rule, ...]:
         try:
@@ -108,12 +110,12 @@ class Rules:
             return ()
 
     def add(self, rule: Rule) -> None:
-        """In front of the others, in the place of an older one of the same pattern."""
+        """Add a rule in front of the others, and replace an older rule of the same pattern."""
         self._change(lambda own: (rule, *(other for other in own if other.pattern != rule.pattern)))
 
     def remove(self, pattern: str) -> None:
         if pattern not in {rule.pattern for rule in self.own()}:
-            raise Misused(f"No image {pattern!r} was added here: `skysail image list` shows what there is.")
+            raise Misused(f"Image {pattern!r} not found: `skysail image list` shows the images that were added.")
         self._change(lambda own: tuple(rule for rule in own if rule.pattern != pattern))
 
     def _change(self, change: Callable[[tuple[Rule, ...]], tuple[Rule, ...]]) -> None:
@@ -126,7 +128,7 @@ class Rules:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One at a time, over all processes."""
+    """Hold the lock of the rules across processes."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

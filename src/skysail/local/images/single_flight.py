@@ -1,4 +1,4 @@
-"""Work that several ask for at the same time is done once, and each of them hears how far it is."""
+"""Run concurrent requests for the same work once, and report its progress to every caller."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class Shared(Generic[T]):
-    """One per event loop. Work goes on while anybody waits for it, and ends early when nobody does any more."""
+    """Work in progress, by key. One per event loop.
+
+    Work is cancelled when its last caller stops waiting.
+    """
 
     def __init__(self) -> None:
         self._under_way: dict[str, _Work[T]] = {}
         self._tasks: set[asyncio.Task[T]] = set()
 
-    async def run(self, key: str, begin: Callable[[Say], Coroutine[Any, Any, T]], say: Say) -> T:
+    async def run(self, key: str, begin: Callable[[Report], Coroutine[Any, Any, T]], report: Report) -> T:
         work = self._under_way.get(key)
         if work is None:
             work = self._under_way[key] = self._start(begin)
         try:
-            return await work.followed_by(say)
+            return await work.followed_by(report)
         finally:
             if not work.has_followers and self._under_way.get(key) is work:
                 del self._under_way[key]
-                work.task.cancel()  # nothing happens where it is done
+                work.task.cancel()  # no effect if the task is done
 
-    def _start(self, begin: Callable[[Say], Coroutine[Any, Any, T]]) -> _Work[T]:
+    def _start(self, begin: Callable[[Report], Coroutine[Any, Any, T]]) -> _Work[T]:
         work = _Work(begin)
         self._tasks.add(work.task)
         work.task.add_done_callback(self._forget)
@@ -37,30 +40,30 @@ class Shared(Generic[T]):
 
     def _forget(self, task: asyncio.Task[T]) -> None:
         self._tasks.discard(task)
-        # Those who waited have the error; where all have gone nobody else would take it.
+        # Callers have received the error. Retrieve it here in case none is left.
         _ = task.cancelled() or task.exception()
 
 
 class _Work(Generic[T]):
-    def __init__(self, begin: Callable[[Say], Coroutine[Any, Any, T]]) -> None:
-        self._followers: list[Say] = []
+    def __init__(self, begin: Callable[[Report], Coroutine[Any, Any, T]]) -> None:
+        self._followers: list[Report] = []
         self._last = ""
-        self.task = asyncio.create_task(begin(self._tell))
+        self.task = asyncio.create_task(begin(self._report))
 
     @property
     def has_followers(self) -> bool:
         return bool(self._followers)
 
-    async def followed_by(self, say: Say) -> T:
+    async def followed_by(self, report: Report) -> T:
         if self._last:
-            say(self._last)
-        self._followers.append(say)
+            report(self._last)
+        self._followers.append(report)
         try:
             return await asyncio.shield(self.task)
         finally:
-            self._followers.remove(say)
+            self._followers.remove(report)
 
-    def _tell(self, step: str) -> None:
+    def _report(self, step: str) -> None:
         self._last = step
-        for say in self._followers:
-            say(step)
+        for report in self._followers:
+            report(step)

@@ -1,6 +1,6 @@
-"""Names of the outside world, for pods: the hull's name server asks the outer process, and that the machine's own.
+"""DNS of names outside the cluster: the cluster's name server asks the outer process, which asks the machine's.
 
-Between the two it is DNS over TCP, one question per connection, on a listener that was made inside the hull.
+Between the two it is DNS over TCP, one query per connection, on a listener inside the local cluster.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ PORT = 3053
 _DNS_PORT = 53
 _MAX_MESSAGE_BYTES = 65535
 _SECONDS = 2.0
-_ALL_SECONDS = 4.0  # a resolver in a pod has forgotten its question after 5
+_ALL_SECONDS = 4.0  # resolvers in pods give up after 5
 
 
 class Upstream(Protocol):
     async def ask(self, message: bytes) -> bytes | None:
-        """The answer to this question, or None where nobody gives one."""
+        """Return the answer to this query. Returns None if no server answers."""
         ...
 
 
 def nameservers(resolv_conf: str) -> list[tuple[str, int]]:
-    """Those of a file /etc/resolv.conf, in its order."""
+    """Return the name servers of a file /etc/resolv.conf, in its order."""
     lines = (line.split() for line in resolv_conf.splitlines())
     return [(words[1], _DNS_PORT) for words in lines if len(words) > 1 and words[0] == "nameserver"]
 
 
 class ForwarderClient:
-    """The inner part: asks whoever listens at that address of the hull."""
+    """Inner part: asks the server at an address of the local cluster."""
 
     def __init__(self, host: str = CLUSTER_IP, port: int = PORT) -> None:
         self._where = (host, port)
@@ -50,7 +50,7 @@ class ForwarderClient:
 
 
 class HostResolver:
-    """The outer part: asks the machine's name servers, one after the other."""
+    """Outer part: asks the machine's name servers, one after the other."""
 
     def __init__(self, servers: Sequence[tuple[str, int]]) -> None:
         self._servers = servers
@@ -70,7 +70,7 @@ class HostResolver:
 
 
 class ForwarderServer:
-    """Serves an upstream on a listener. Only questions pass: nobody shall send anything else to a name server."""
+    """Serves an upstream on a listener. Only valid queries are forwarded to a name server."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
@@ -78,11 +78,11 @@ class ForwarderServer:
         self._server: asyncio.Server | None = None
 
     async def serve(self, listener: socket.socket) -> None:
-        """Returns when it accepts connections."""
+        """Start serving. Returns when connections are accepted."""
         self._server = await asyncio.start_server(self._accept, sock=listener, limit=2 * _MAX_MESSAGE_BYTES)
 
     async def close(self) -> None:
-        """May be called twice."""
+        """Stop serving, and close all connections. Idempotent."""
         if self._server is not None:
             self._server.close()
         await self._task_set.close()
@@ -111,7 +111,7 @@ async def _by_datagram(server: tuple[str, int], message: bytes) -> bytes:
         await loop.sock_sendall(connection, message)
         while True:
             answer = await loop.sock_recv(connection, _MAX_MESSAGE_BYTES)
-            if answer[:2] == message[:2]:  # else it is late, and belongs to another question
+            if answer[:2] == message[:2]:  # otherwise a late answer to an earlier query
                 return answer
 
 

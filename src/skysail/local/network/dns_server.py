@@ -1,8 +1,8 @@
-"""The name server of the pods: answers from the zone, over UDP and TCP.
+"""Name server of the pods: answers from the zone, over UDP and TCP.
 
-Two things differ from an ordinary one. A question for a pod that has not come yet is held for a while, because the
-members of one job start together and some programs ask only once. And a name of the outside world that nobody can look
-up does not exist, rather than being a failure of the server, which programs would take for a passing trouble.
+It differs from an ordinary server in two ways. A query for a pod that does not exist yet is delayed, because the
+members of a job start together and some programs query only once. A name outside the cluster that cannot be resolved is
+NXDOMAIN instead of SERVFAIL, which programs would take for a transient failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_WAITING = 1000
 
 
 class ZoneCache:
-    """The zone as it is now. It is computed when somebody asks after a change, not at every change."""
+    """The current zone, built at the first query after a change, not at every change."""
 
     def __init__(self, build: Callable[[], Zone]) -> None:
         self._build = build
@@ -39,34 +39,34 @@ class ZoneCache:
         return self._zone
 
     def touch(self) -> None:
-        """What the zone is made from has changed."""
+        """Invalidate the zone after a change of its sources."""
         self._zone = None
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def wait(self) -> None:
-        """Until the next change."""
+        """Wait for the next change."""
         await self._changed.wait()
 
 
 class DnsResponder:
-    """Turns a message into its answer. Knows no sockets."""
+    """Computes the answer to a message. Knows no sockets."""
 
     def __init__(
         self,
-        known: ZoneCache,
+        zone_cache: ZoneCache,
         *,
         rng: random.Random,
         upstream: Upstream | None = None,
         hold_seconds: float = HOLD_SECONDS,
     ) -> None:
-        self._zone_cache = known
+        self._zone_cache = zone_cache
         self._rng = rng
         self._upstream = upstream
         self._hold_seconds = hold_seconds
 
-    def is_quick(self, question: Question) -> bool:
-        """Whether the answer is known at once."""
+    def is_immediate(self, question: Question) -> bool:
+        """Return whether the answer is available without waiting."""
         if dns_zone.is_ours(question.name):
             return not self._zone_cache.zone.is_pending(question.name)
         return self._upstream is None
@@ -83,7 +83,7 @@ class DnsResponder:
         )
 
     async def answer(self, question: Question, message: bytes) -> bytes:
-        """May take as long as a name is held."""
+        """Return the answer. Waits while the name is pending, up to the hold time."""
         if not dns_zone.is_ours(question.name) and self._upstream is not None:
             return await self._upstream.ask(message) or self.answer_now(question)
         try:
@@ -91,7 +91,7 @@ class DnsResponder:
                 while self._zone_cache.zone.is_pending(question.name):
                     await self._zone_cache.wait()
         except TimeoutError:
-            pass  # it did not come: say so
+            pass  # the pod did not appear: answer that
         return self.answer_now(question)
 
     def _records(self, zone: Zone, question: Question) -> tuple[list[Record], list[Record]]:
@@ -110,7 +110,7 @@ class DnsResponder:
 
 @asynccontextmanager
 async def serve(dns_responder: DnsResponder, host: str, port: int) -> AsyncIterator[int]:
-    """Answer on this address meanwhile. Gives the port, which is the same for UDP and TCP."""
+    """Serve on this address inside the block. Yields the port, which is the same for UDP and TCP."""
     task_set = TaskSet()
     server = await asyncio.start_server(
         lambda reader, writer: _start(task_set, dns_responder, reader, writer), host, port, limit=2**17
@@ -132,7 +132,7 @@ async def serve(dns_responder: DnsResponder, host: str, port: int) -> AsyncItera
 def _start(
     task_set: TaskSet, dns_responder: DnsResponder, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    task_set.start(_converse(dns_responder, reader, writer))
+    task_set.start(_serve_tcp(dns_responder, reader, writer))
 
 
 class _Datagrams(asyncio.DatagramProtocol):
@@ -151,8 +151,8 @@ class _Datagrams(asyncio.DatagramProtocol):
         except QueryError as error:
             self._transport.sendto(dns_wire.failure(data, error.code), addr)
             return
-        # Where too many wait, nobody more is held: a server that forgets is worse than one that says no.
-        if self._dns_responder.is_quick(question) or len(self._task_set) >= _MAX_WAITING:
+        # With too many waiting queries, answer at once: a negative answer is better than no answer.
+        if self._dns_responder.is_immediate(question) or len(self._task_set) >= _MAX_WAITING:
             self._transport.sendto(dns_wire.truncate(self._dns_responder.answer_now(question), question), addr)
         else:
             self._task_set.start(self._answer_later(question, data, addr))
@@ -162,8 +162,8 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._transport.sendto(dns_wire.truncate(answer, question), asker)
 
 
-async def _converse(dns_responder: DnsResponder, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Questions over TCP, until the asker has enough or falls silent."""
+async def _serve_tcp(dns_responder: DnsResponder, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Serve queries over TCP, until the client closes or is idle."""
     with closing(writer):
         try:
             while True:

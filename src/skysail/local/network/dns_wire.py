@@ -1,4 +1,4 @@
-"""DNS messages (RFC 1035) as far as a server of one question per message needs them."""
+"""DNS messages (RFC 1035), limited to one question per message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TTL_SECONDS = 2
 _IN = 1
 _ANY = 255
 _RESPONSE, _OPCODES, _AUTHORITATIVE, _TRUNCATED, _WANTS_RECURSION, _RECURSES = 0x8000, 0x7800, 0x400, 0x200, 0x100, 0x80
-_AS_ASKED = b"\xc0\x0c"  # "the name that stands behind the header": it comes back in the letters of the asker
+_AS_ASKED = b"\xc0\x0c"  # pointer to the name after the header: preserves the case of the query
 _MAX_LABEL_LENGTH = 63
 _MAX_NAME_LENGTH = 255
 
@@ -33,7 +33,7 @@ class Type(IntEnum):
 
 
 class Code(IntEnum):
-    """How it went."""
+    """Response code."""
 
     OK = 0
     MALFORMED = 1
@@ -43,11 +43,11 @@ class Code(IntEnum):
 
 
 class NotAQuery(ValueError):
-    """Nobody waits for an answer to this."""
+    """The message is not a query, so it gets no answer."""
 
 
 class QueryError(ValueError):
-    """Somebody asked, in a way that we do not understand. `code` is the answer."""
+    """The query is invalid or not supported. `code` is the answer."""
 
     def __init__(self, code: Code) -> None:
         super().__init__(code.name)
@@ -55,7 +55,7 @@ class QueryError(ValueError):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """`name` is in lower case and without the final dot; `wire` is what was asked, as it came."""
+    """One question. `name` is in lower case without the final dot; `wire` are the original bytes."""
 
     id: int
     flags: int
@@ -74,7 +74,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def read(message: bytes) -> Question:
-    """Raises `NotAQuery` or `QueryError`."""
+    """Parse a query. Raises `NotAQuery` or `QueryError`."""
     if len(message) < _HEADER.size:
         raise NotAQuery("shorter than a header")
     id_, flags, questions, *_ = _HEADER.unpack_from(message)
@@ -95,7 +95,7 @@ def read(message: bytes) -> Question:
 
 
 def _read_name(message: bytes, at: int) -> tuple[str, int]:
-    """The name and where it ends. A question comes first, so there is nothing that it could point back to."""
+    """Return the name and the offset of its end. The question comes first, so compression cannot occur."""
     labels: list[str] = []
     start = at
     while at < len(message) and at - start < _MAX_NAME_LENGTH:
@@ -111,7 +111,7 @@ def _read_name(message: bytes, at: int) -> tuple[str, int]:
 
 
 def answer(question: Question, code: Code, records: Iterable[Record] = (), extra: Iterable[Record] = ()) -> bytes:
-    """`extra` is what the asker would ask next."""
+    """Return a response. `extra` are records that the client would query next."""
     answers, more = ([_record(record, question) for record in part] for part in (records, extra))
     flags = _RESPONSE | _AUTHORITATIVE | question.flags & _WANTS_RECURSION | _RECURSES | code
     header = _HEADER.pack(question.id, flags, 1, len(answers), 0, len(more))
@@ -119,12 +119,15 @@ def answer(question: Question, code: Code, records: Iterable[Record] = (), extra
 
 
 def failure(message: bytes, code: Code) -> bytes:
-    """The answer to a message that could not be read: its id is all that is sure."""
+    """Return the response to an unreadable message, of which only the id is known."""
     return _HEADER.pack(int.from_bytes(message[:2]), _RESPONSE | code, 0, 0, 0, 0)
 
 
 def truncate(message: bytes, question: Question) -> bytes:
-    """As it may go into a datagram: what is too long is cut down to "ask again by TCP"."""
+    """Return the message for a datagram.
+
+    If it is too long, only the truncation flag is left, and the client uses TCP.
+    """
     if len(message) <= MAX_DATAGRAM_BYTES:
         return message
     id_, flags, *_ = _HEADER.unpack_from(message)
@@ -136,12 +139,12 @@ def is_truncated(message: bytes) -> bool:
 
 
 def tcp_frame(message: bytes) -> bytes:
-    """As it goes over TCP: after its length."""
+    """Return the message with its length, for TCP."""
     return len(message).to_bytes(2) + message
 
 
 async def receive(reader: asyncio.StreamReader) -> bytes:
-    """The next message of a TCP connection. Raises IncompleteReadError at its end."""
+    """Read the next message of a TCP connection. Raises IncompleteReadError if the connection ends."""
     return await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
 
 

@@ -1,7 +1,7 @@
-"""What each name of the cluster stands for, computed from Services, EndpointSlices and the pods of this node. Pure.
+"""DNS records of the cluster, computed from Services, EndpointSlices and the pods of this node. Pure.
 
-It follows the Kubernetes specification of names: Services, ports of Services (SRV), headless Services and the pods
-below them, and the way back from an address (PTR).
+Follows the Kubernetes DNS specification: Services, their ports (SRV), headless Services and their pods, and reverse
+lookup (PTR).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OWN_RANGES = tuple(IPv4Network(range_) for range_ in (POD_RANGE, SERVICE_RANGE)
 
 
 class OwnPod(msgspec.Struct, frozen=True):
-    """A pod of this node. Its name is known here earlier than its EndpointSlice is written."""
+    """A pod of this node. Its name is known here before its EndpointSlice is written."""
 
     namespace: str
     hostname: str
@@ -31,15 +31,16 @@ class OwnPod(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True, order=True):
-    """Where a named port is."""
+    """Target of an SRV record."""
 
     host: str
     port: int
 
 
 class Zone(msgspec.Struct, frozen=True, kw_only=True):
-    """All names at one moment, in lower case, without the final dot. `empty_nonterminals` only have others below
-    them.
+    """All names at one moment, in lower case, without the final dot.
+
+    `empty_nonterminals` are names that exist only because of names below them.
     """
 
     addresses: dict[str, tuple[str, ...]]
@@ -56,12 +57,12 @@ class Zone(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def is_pending(self, name: str) -> bool:
-        """Whether this may be a pod that has not come yet: unknown, below a headless Service that exists."""
+        """Return whether this may be a pod that does not exist yet: an unknown name below a headless Service."""
         return name.partition(".")[2] in self.headless and not self.has(name)
 
 
 def is_ours(name: str) -> bool:
-    """Whether nobody but us can know this name: one of the cluster, or of an address in it."""
+    """Return whether only this server can know the name: it is of the cluster, or of an address in it."""
     if name == DOMAIN or name.endswith(f".{DOMAIN}"):
         return True
     address = _reversed(name)
@@ -69,12 +70,12 @@ def is_ours(name: str) -> bool:
 
 
 def resolv_conf(namespace: str) -> str:
-    """The file /etc/resolv.conf of a pod, as a kubelet writes it."""
+    """Return /etc/resolv.conf of a pod, as a kubelet writes it."""
     return f"search {' '.join(_search(namespace))}\nnameserver {CLUSTER_IP}\noptions ndots:5\n"
 
 
 def resolve(zone: Zone, host: str, namespace: str) -> list[str]:
-    """The addresses in the cluster that a pod of this namespace means by a host, which may be an address itself."""
+    """Return the cluster addresses of a host, as a pod of this namespace resolves it. The host may be an address."""
     host = host.rstrip(".").lower()
     if _is_own_address(host):
         return [host]
@@ -144,7 +145,7 @@ class _Builder:
                     self._add_pod(name, pod.hostname, pod.address)
 
     def _add_alias(self, name: str, real: str) -> None:
-        """The API server takes parts of any length, and DNS does not."""
+        """Add an alias, unless a label is longer than DNS allows: the API server accepts any length."""
         if all(0 < len(part) <= _MAX_PART_LENGTH for part in real.split(".")):
             self._aliases[name] = real
 

@@ -1,6 +1,6 @@
-"""What of the outside world a pod may reach.
+"""Egress policy of pods: the outside addresses that they may reach.
 
-Judges addresses, because a name can mean anything. The exceptions are what the machine's user named themselves.
+The policy checks addresses, because a name can resolve to anything. Exceptions are configured by the user.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OWN_RANGES = (IPv4Network(POD_RANGE), IPv4Network(SERVICE_RANGE))
 _ANY_PORT = 9
 _EVERYBODY = IPv4Address("255.255.255.255")
 _THIS_HOST = IPv4Network("0.0.0.0/8")
-# Nobody's private network lies in the ranges for documentation, and some test networks serve public names there.
+# No private network uses the documentation ranges, and some test networks serve public names there.
 _DOCUMENTATION: tuple[IPv4Network | IPv6Network, ...] = (
     *map(IPv4Network, ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")),
     *map(IPv6Network, ("2001:db8::/32", "3fff::/20")),
@@ -29,7 +29,7 @@ _IS_PRIVATE = "it is in a private or reserved network, which `SKYSAIL_ALLOWED_NE
 
 
 def is_of_this_machine(address: Address) -> bool:
-    """Whether a network card of this machine has it: then one speaks to it from that very address. Sends nothing."""
+    """Return whether this machine has the address: then the source of a connection to it is the same. Sends nothing."""
     family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -40,7 +40,7 @@ def is_of_this_machine(address: Address) -> bool:
 
 
 def parse_networks(spelling: str) -> tuple[IPv4Network | IPv6Network, ...]:
-    """Networks or single addresses, separated by commas. Raises Misused."""
+    """Parse networks or addresses, separated by commas. Raises Misused."""
     try:
         return tuple(ip_network(part.strip()) for part in spelling.split(",") if part.strip())
     except ValueError as error:
@@ -48,10 +48,11 @@ def parse_networks(spelling: str) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 class EgressPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """`exceptions` and `servers` (host and port) are what the user opened although it would be refused.
+    """Exceptions of the user, and the check.
 
-    An exception that is a network opens what is private in it. This machine, the cluster and a cloud's credentials may
-    lie in it as well, and nobody who names a network means them: each of their addresses has to be named alone.
+    `exceptions` and `servers` (host and port) are allowed although the default denies them.
+    A network as exception allows its private addresses. It does not include addresses of this machine, of the cluster
+    and of a cloud's credentials, even if they are inside: each of these must be listed by itself.
     """
 
     is_host_address: Callable[[Address], bool] = is_of_this_machine
@@ -59,15 +60,15 @@ class EgressPolicy(msgspec.Struct, frozen=True, kw_only=True):
     servers: frozenset[tuple[str, int]] = frozenset()
 
     def deny_reason(self, host: str, port: int, addresses: Iterable[str]) -> str | None:
-        """Why a host with these addresses is closed to pods; one closed address is enough."""
+        """Return why a host with these addresses is denied, or None. One denied address is enough."""
         if (host, port) in self.servers:
             return None
         return next(filter(None, map(self.address_deny_reason, addresses)), None)
 
     def address_deny_reason(self, spelling: str) -> str | None:
-        """Why this numeric address is closed to pods, or None where it is open.
+        """Return why this numeric address is denied. Returns None if it is allowed.
 
-        Addresses of the sixth version may embed others: each address that a gateway or tunnel would use is judged.
+        IPv6 addresses may embed IPv4 addresses: each address that a gateway or tunnel would use is checked.
         """
         embedded_first = reversed(address_policy.meanings(ip_address(spelling)))
         return next(filter(None, map(self._closed, embedded_first)), None)
@@ -79,7 +80,7 @@ class EgressPolicy(msgspec.Struct, frozen=True, kw_only=True):
         closed = (
             (address.is_loopback or address.is_unspecified or address in _THIS_HOST, "it is this machine's loopback"),
             (address.is_link_local or address in address_policy.CREDENTIAL_ADDRESSES, "clouds keep credentials there"),
-            (address.is_multicast or address == _EVERYBODY, "it is no single machine"),
+            (address.is_multicast or address == _EVERYBODY, "it is not the address of one machine"),
             (any(address in range_ for range_ in _OWN_RANGES), "it is inside the cluster, so add it to NO_PROXY"),
             (self.is_host_address(address), "it is an address of this machine itself"),
             (not opened and not _is_public(address), _IS_PRIVATE),

@@ -1,9 +1,9 @@
-"""The way out, for pods: an HTTP proxy in two parts.
+"""Egress proxy of pods: an HTTP proxy in two parts.
 
-Pods know the inner part, in the hull: it connects them with what the cluster itself knows by name or address, because
-programs ask a proxy for `http://web/` too, and passes on the rest. The outer part is in the machine's network, on a
-listener that was made inside. It looks up names itself and connects only to an address that the guard let pass: the
-very one, so that a name which means something else a moment later gains nothing.
+Pods use the inner part, in the local cluster. It connects to names and addresses of the cluster itself, because
+programs also send `http://web/` to a proxy, and forwards the rest. The outer part runs in the machine's network, on a
+listener inside the local cluster. It resolves names itself and connects to exactly the address that the egress policy
+has allowed, so that a DNS answer that changes in between has no effect.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ OUTER_PORT = 3129
 _RETRY_SECONDS = 0.05
 
 Lookup = Callable[[str, int], Awaitable[list[str]]]
-# Addresses inside the cluster of a host, as the caller at an address means it; none where it is not of the cluster.
+# Returns the addresses of a host in the cluster, as the pod at the given address resolves it. Empty for other hosts.
 Known = Callable[[str, str], list[str]]
 
 
 def environment() -> dict[str, str]:
-    """What a pod's programs need in order to find the proxy, and to spare it what they can reach without it."""
+    """Return the environment variables of pods: the proxy, and the hosts that need no proxy."""
     direct = f"localhost,127.0.0.0/8,{POD_RANGE},{SERVICE_RANGE},.svc,.cluster.local"
     return {**proxy_env(), "no_proxy": direct, "NO_PROXY": direct}
 
 
 def proxy_env() -> dict[str, str]:
-    """For a program of ours that wants nothing of the cluster: its localhost is the machine's."""
+    """Return the proxy variables for a program of ours that uses no cluster address: its localhost is the machine's."""
     names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
     return dict.fromkeys(names, f"http://{CLUSTER_IP}:{INNER_PORT}")
 
 
 async def make_listener(control: Control, port: int = OUTER_PORT) -> socket.socket:
-    """For the outer part, which calls this outside. Waits until the hull is there to make it."""
+    """Return the listener of the outer part. Waits until the local cluster can open it."""
     while True:
         try:
             return await asyncio.to_thread(control.listen, CLUSTER_IP, port)
@@ -57,7 +57,7 @@ def cluster_side(known: Known, outer: tuple[str, int] = (CLUSTER_IP, OUTER_PORT)
             reader, writer = await asyncio.open_connection(*outer)
         except OSError as error:
             raise ProxyError(
-                502, f"{request.where} is not in the cluster, and there is no way out of it here."
+                502, f"{request.where} is not in the cluster, and this cluster has no egress proxy."
             ) from error
         return Upstream(reader, writer, request.as_it_came, b"")
 
@@ -65,7 +65,7 @@ def cluster_side(known: Known, outer: tuple[str, int] = (CLUSTER_IP, OUTER_PORT)
 
 
 async def look_up(host: str, port: int) -> list[str]:
-    """Every address of a host, as this machine sees it; numeric spellings of all kinds are understood."""
+    """Return all addresses of a host, as this machine resolves it. All numeric spellings are understood."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(where[0]) for *_, where in found]
 
@@ -76,9 +76,11 @@ def host_side(policy: EgressPolicy, lookup: Lookup = look_up) -> Opener:
             addresses = await lookup(request.host, request.port)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ProxyError(502, f"Neither the cluster nor this machine knows {request.host}: {reason}.") from error
+            raise ProxyError(
+                502, f"{request.host} cannot be resolved by the cluster or by this machine: {reason}."
+            ) from error
         if deny_reason := policy.deny_reason(request.host, request.port, addresses):
-            raise ProxyError(403, f"Skysail does not let pods reach {request.where}: {deny_reason}.")
+            raise ProxyError(403, f"Pods may not connect to {request.where}: {deny_reason}.")
         return await http_proxy.connect(request, addresses)
 
     return open_

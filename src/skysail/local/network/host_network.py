@@ -1,4 +1,4 @@
-"""The administrator's setting for pods with `hostNetwork`, which share the network of the whole local cluster."""
+"""Administrator's setting for pods with `hostNetwork`, which share the network of the whole local cluster."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _VALUES = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
 def is_allowed(env: Mapping[str, str]) -> bool:
-    """Raises Misused for a value that is neither true nor false."""
+    """Return the setting. Raises Misused if it is neither true nor false."""
     value = env.get(SETTING, "")
     if value.lower() not in _VALUES:
-        raise Misused(f"{SETTING} is true or false, not {value!r}.")
+        raise Misused(f"{SETTING} must be true or false, not {value!r}.")
     return _VALUES[value.lower()]

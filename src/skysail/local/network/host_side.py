@@ -1,4 +1,4 @@
-"""What the outer process of a hull does for pods: the ways out that must be served in the machine's network."""
+"""Outer process of a local cluster: egress proxy and DNS forwarder, which need the machine's network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def machines_name_servers() -> list[tuple[str, int]]:
 
 
 async def serve(control: Control, servers: Sequence[tuple[str, int]], policy: EgressPolicy) -> None:
-    """Until cancelled: an HTTP proxy behind the guard, and these name servers where there are some."""
+    """Serve the egress proxy, and DNS if there are name servers, until cancelled."""
     proxy = HttpProxy(egress_proxy.host_side(policy))
     forwarder_server = ForwarderServer(HostResolver(servers))
     try:

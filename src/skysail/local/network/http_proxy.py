@@ -1,4 +1,4 @@
-"""An HTTP proxy that knows CONNECT and plain requests. Where a request may go is decided by who uses it."""
+"""HTTP proxy with CONNECT and plain requests. The caller decides the destinations."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from skysail.local.network.task_set import TaskSet
 
 _MAX_HEAD_BYTES = 64 * 1024
 _SECONDS = 10.0
-# These speak of one connection, and there are two.
+# These headers belong to one connection, and a proxy has two.
 _HOP_BY_HOP = {b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive", b"te", b"upgrade"}
 _REASONS = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway"}
 _HTTP_PORT = 80
-_NO_REQUEST = "This is Skysail's HTTP proxy for pods, and that was no HTTP request."
+_NO_REQUEST = "This is Skysail's HTTP proxy for pods, and the request is not HTTP."
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 class ProxyError(Exception):
-    """The answer is no, with this HTTP status; the text is a sentence for the pod's user."""
+    """The request is rejected with this HTTP status. The text is for the pod's user."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -33,7 +33,7 @@ class ProxyError(Exception):
 
 
 class ProxyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a request wants to go. `head` is what a server there expects to hear first, nothing through a tunnel."""
+    """Destination of a request. `head` is the request head to forward, empty through a tunnel."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class ProxyRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Upstream(NamedTuple):
-    """An open connection, what is said there first, and what the caller hears first."""
+    """Open connection, first bytes for the server, and first bytes for the client."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -58,7 +58,7 @@ Opener = Callable[[ProxyRequest, str], Awaitable[Upstream]]
 
 
 async def connect(request: ProxyRequest, addresses: list[str]) -> Upstream:
-    """To the first of these addresses that answers. Raises `ProxyError`."""
+    """Connect to the first of these addresses that answers. Raises `ProxyError`."""
     message = "it has no address"
     for address in addresses:
         try:
@@ -72,7 +72,10 @@ async def connect(request: ProxyRequest, addresses: list[str]) -> Upstream:
 
 
 class HttpProxy:
-    """Serves one listener until it is closed. `opener` gets the wish and the caller's address, and may refuse."""
+    """Serves one listener until closed.
+
+    `opener` gets the request and the client's address, and raises `ProxyError` to reject it.
+    """
 
     def __init__(self, opener: Opener) -> None:
         self._open = opener
@@ -80,11 +83,11 @@ class HttpProxy:
         self._server: asyncio.Server | None = None
 
     async def serve(self, listener: socket.socket) -> None:
-        """Returns when it accepts connections."""
+        """Start serving. Returns when connections are accepted."""
         self._server = await asyncio.start_server(self._accept, sock=listener, limit=_MAX_HEAD_BYTES)
 
     async def close(self) -> None:
-        """Ends its connections, too. May be called twice."""
+        """Stop serving, and close all connections. Idempotent."""
         if self._server is not None:
             self._server.close()
         await self._task_set.close()
@@ -101,7 +104,7 @@ class HttpProxy:
                 writer.write(_page(refusal))
                 return
             except OSError:
-                return  # the pod has gone
+                return  # the pod has disconnected
             with closing(upstream.writer):
                 writer.write(upstream.greeting)
                 upstream.writer.write(upstream.first)
@@ -118,11 +121,11 @@ async def _read(reader: asyncio.StreamReader) -> ProxyRequest:
 
 
 def parse(head: bytes) -> ProxyRequest:
-    """The wish in the head of a request, which ends with an empty line. Raises `ProxyError`."""
+    """Parse the head of a request, which ends with an empty line. Raises `ProxyError`."""
     first, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     try:
         method, target, version = first.decode("ascii").split(" ")
-        # The authority alone is no URL; with slashes before it it is read like one.
+        # An authority is parsed like a URL if two slashes precede it.
         parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
         host, port = parts.hostname, parts.port
     except ValueError as error:
@@ -130,7 +133,7 @@ def parse(head: bytes) -> ProxyRequest:
     if method == "CONNECT" and host and port and parts.netloc == target:
         return ProxyRequest(host=host, port=port, as_it_came=head)
     if parts.scheme != "http" or not host:
-        raise ProxyError(400, f"This proxy takes CONNECT host:port and whole http:// addresses, not {target[:200]!r}.")
+        raise ProxyError(400, f"This proxy accepts CONNECT host:port and absolute http:// URLs, not {target[:200]!r}.")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     kept = [field for field in fields if field.partition(b":")[0].strip().lower() not in _HOP_BY_HOP]
     lines = (f"{method} {path} {version}".encode("ascii"), *kept, b"Connection: close", b"", b"")

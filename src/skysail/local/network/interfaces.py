@@ -1,8 +1,8 @@
-"""The kernel's side of the pod network. The only code of the network that runs `ip`. Blocking: not for the event loop.
+"""Network namespaces and links of pods. The only network code that runs `ip`. Blocking: not for the event loop.
 
-A pod is a network namespace whose `eth0` hangs on the hull's bridge. ClusterIPs live in a namespace of their own: there
-every address of the Service range is local, and no server of the hull that listens on all its addresses is in the way
-of a Service with the same port.
+A pod is a network namespace whose `eth0` is connected to the bridge of the local cluster. ClusterIPs are in a namespace
+of their own, in which every address of the Service range is local. So a server of the local cluster that listens on all
+addresses does not conflict with a Service on the same port.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _LINK = "sky-"
 
 
 def prepare() -> None:
-    """Sweep what an earlier process left behind, then make the place of the ClusterIPs. May be called again."""
+    """Remove the leftovers of an earlier process, and create the namespace of the ClusterIPs. Idempotent."""
     sweep()
-    # With forwarding, an address outside of the hull is answered "unreachable" instead of with silence for minutes.
-    with suppress(OSError):  # some containers do not allow it, and silence is the lesser evil
+    # With forwarding, an outside address is answered "unreachable" at once. Otherwise connections hang for minutes.
+    with suppress(OSError):  # some containers do not allow it, and a hanging connection is acceptable there
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     with suppress(OSError):  # for pods with hostNetwork
         netns.allow_unprivileged()
-    # Else a bridge takes the lowest address of its ports, and a pod that comes or goes makes all others' ARP tables
-    # wrong.
+    # Otherwise a bridge takes the lowest address of its ports, and each new or deleted pod would make the ARP tables of
+    # all others wrong.
     _run(f"link set {BRIDGE} address {hardware_address(CLUSTER_IP)}")
     _add(SERVICES, SERVICES_ADDRESS, f"route add local {SERVICE_RANGE} dev lo")
     _run(f"route replace {SERVICE_RANGE} via {SERVICES_ADDRESS}")
 
 
 def add(namespace: str, address: str) -> None:
-    """A namespace for a pod. Where a step fails, nothing of it stays."""
+    """Create the network namespace of a pod. If a step fails, all of it is undone."""
     routes = f"route add {SERVICE_RANGE} via {SERVICES_ADDRESS}\nroute add default via {CLUSTER_IP}"
     try:
         _add(namespace, address, routes)
@@ -48,7 +48,7 @@ def add(namespace: str, address: str) -> None:
         with suppress(OutcomeUnknown):
             remove(namespace)
         raise
-    with suppress(OSError):  # as above: some containers do not allow it
+    with suppress(OSError):  # some containers do not allow it
         netns.allow_low_ports(namespace)
 
 
@@ -58,13 +58,13 @@ def port(namespace: str) -> str:
 
 
 def remove(namespace: str) -> None:
-    """The kernel takes the links away a little later, so names and addresses must not be given out again at once."""
+    """Delete the namespace. The kernel removes the links later, so names and addresses must not be reused at once."""
     if (netns.FOLDER / namespace).exists():
         _run(f"netns del {namespace}")
 
 
 def sweep() -> None:
-    """End what runs in any pod's namespace, and remove all namespaces and links."""
+    """Kill the processes in all pod namespaces, and remove all namespaces and links."""
     for namespace in _namespaces():
         for pid in _ip("netns", "pids", namespace).split():
             with suppress(ProcessLookupError):
@@ -73,7 +73,7 @@ def sweep() -> None:
     links = [line.split()[0].partition("@")[0] for line in _ip("-brief", "link").splitlines()]
     for link in links:
         if link.startswith(_LINK):
-            # The kernel may take it away in this moment: it is the wish itself that it is gone.
+            # The kernel may remove the link at the same time, which is fine.
             with suppress(OutcomeUnknown):
                 _run(f"link del {link}")
 
@@ -84,7 +84,7 @@ def _namespaces() -> list[str]:
 
 def _add(namespace: str, address: str, routes: str) -> None:
     link = port(namespace)
-    # The bridge learns from no pod where a hardware address is, and shows a pod nothing that is for another one.
+    # The bridge learns no hardware addresses from pods, and delivers no packets of other pods to them.
     _run(f"""
         netns add {namespace}
         link add {link} type veth peer name eth0 netns {namespace}
@@ -114,5 +114,5 @@ def _ip(*arguments: str, steps: str = "") -> str:
         raise OutcomeUnknown("The program `ip` is missing: install the package iproute2.")
     done = subprocess.run([program, *arguments], input=steps, text=True, check=False, capture_output=True)  # noqa: S603 (ours)
     if done.returncode != 0:
-        raise OutcomeUnknown(f"The pod network could not be changed: ip said {done.stderr.strip()!r}.")
+        raise OutcomeUnknown(f"The pod network could not be changed: ip printed {done.stderr.strip()!r}.")
     return done.stdout

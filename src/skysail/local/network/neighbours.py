@@ -1,7 +1,7 @@
-"""Fixed neighbours of the pod network: no pod can take over another one's address by ARP or by its hardware address.
+"""Static neighbour entries of the pod network, so that no pod can take over another address by ARP spoofing.
 
-Every address has one hardware address, which follows from it. Each network namespace has a permanent entry for each
-other one, which no ARP message changes, and the bridge knows which port each hardware address is at. By rtnetlink:
+The hardware address is derived from the IP address. Each network namespace has a permanent entry for each other one,
+which ARP messages cannot change, and the bridge has a static port for each hardware address. Uses rtnetlink, because
 starting `ip` for each pair of pods would take seconds.
 """
 
@@ -31,15 +31,18 @@ _ERROR = struct.Struct("=i")
 
 
 def hardware_address(address: str) -> str:
-    """Locally administered, and different for each IPv4 address."""
+    """Return a locally administered hardware address, which is unique for each IPv4 address."""
     return ":".join(f"{byte:02x}" for byte in b"\x02\x00" + IPv4Address(address).packed)
 
 
 class Link:
-    """One interface in one network namespace, and a socket there through which the kernel is told of its neighbours."""
+    """One interface in one network namespace, with a netlink socket there to set its neighbours."""
 
     def __init__(self, interface: str, namespace: str = "") -> None:
-        """Without a namespace: in that of this process. Raises OSError where there is no such interface."""
+        """Open an interface, by default in the network namespace of this process.
+
+        Raises OSError if it does not exist.
+        """
         make = _make_socket if not namespace else lambda name: netns.call(namespace, lambda: _make_socket(name))
         self._socket, self._index = make(interface)
 
@@ -47,7 +50,7 @@ class Link:
         self._socket.close()
 
     def set_neighbour(self, address: str) -> None:
-        """Fix the hardware address of a neighbour, whatever was known of it before."""
+        """Set the permanent hardware address of a neighbour, and replace an older entry."""
         body = _NEIGHBOUR.pack(socket.AF_INET, self._index, _PERMANENT, 0, 0) + _addresses(address)
         self._ask(_NEW, _REPLACE | _CREATE, body)
 
@@ -56,7 +59,7 @@ class Link:
         self._ask(_DELETE, 0, body + _attribute(_DESTINATION, IPv4Address(address).packed))
 
     def set_port(self, address: str) -> None:
-        """Fix that the hardware address of a pod is behind this port of a bridge."""
+        """Bind the hardware address of a pod to this port of a bridge."""
         body = _NEIGHBOUR.pack(_BRIDGE_FAMILY, self._index, _STATIC, _OF_MASTER, 0)
         self._ask(_NEW, _REPLACE | _CREATE, body + _attribute(_HARDWARE, _packed(address)))
 
@@ -69,7 +72,7 @@ class Link:
 
 
 class Neighbours:
-    """All that have an address in the pod network. Blocking, and safe to be called by several threads at once."""
+    """All addresses of the pod network. Blocking, and thread-safe."""
 
     def __init__(self, link: Callable[..., Link] = Link) -> None:
         self._make = link
@@ -77,9 +80,9 @@ class Neighbours:
         self._lock = threading.Lock()
 
     def add(self, address: str, interface: str, namespace: str = "", *, port: str = "") -> None:
-        """Make this address known to all others, and all others to it. `port` is its end at the bridge.
+        """Add this address to all other namespaces, and all others to this one. `port` is its end at the bridge.
 
-        Raises OutcomeUnknown where the kernel does not do it; then nothing of it stays.
+        Raises OutcomeUnknown if the kernel rejects an entry; then all of it is undone.
         """
         try:
             link = self._make(interface, namespace)
@@ -87,17 +90,17 @@ class Neighbours:
                 self._introduce(address, link, port)
         except OSError as error:
             self.remove(address)
-            raise OutcomeUnknown(f"The neighbours of {address} could not be fixed: {error.strerror}.") from error
+            raise OutcomeUnknown(f"The neighbours of {address} could not be set: {error.strerror}.") from error
 
     def remove(self, address: str) -> None:
-        """Forget the address everywhere. Unknown ones are fine."""
+        """Remove the address everywhere. Does nothing for unknown addresses."""
         with self._lock:
             link = self._links.pop(address, None)
             if link is None:
                 return
             link.close()
             for other in self._links.values():
-                with suppress(OSError):  # a namespace or an entry that is gone already
+                with suppress(OSError):  # the namespace or the entry is gone already
                     other.remove_neighbour(address)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Makes sockets in another network namespace: a socket stays in the one in which it was made, whoever uses it."""
+"""Create sockets in other network namespaces. A socket stays in the namespace in which it was created."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from skysail.local.cluster import syscalls
 
 T = TypeVar("T")
 
-FOLDER = Path("/run/netns")  # where `ip netns` keeps them
+FOLDER = Path("/run/netns")  # folder of `ip netns`
 _SETTINGS = Path("/proc/sys/net/ipv4")
 _ALL_GROUPS = "0 2147483647"
 
 
 def make_socket(namespace: str) -> socket.socket:
-    """A TCP socket of the named namespace, not blocking. Blocks for a moment: not for the event loop's thread."""
+    """Return a non-blocking TCP socket of the named namespace. Blocks briefly: not for the event loop's thread."""
     with _inside(namespace):
         made = socket.socket()
     made.setblocking(False)
@@ -27,16 +27,17 @@ def make_socket(namespace: str) -> socket.socket:
 
 
 def allow_low_ports(namespace: str) -> None:
-    """Let everybody in that namespace listen on port 80 and ping, as container runtimes do. Blocks for a moment.
+    """Allow all users in that namespace to listen on ports below 1024 and to ping, as container runtimes do.
 
-    Capabilities for that would have no effect: the user namespace of a pod does not own its network. Raises OSError.
+    Capabilities would have no effect, because the user namespace of a pod does not own its network. Blocks briefly.
+    Raises OSError.
     """
     with _inside(namespace):
         allow_unprivileged()
 
 
 def allow_unprivileged() -> None:
-    """Do the same for the network namespace of this thread. Raises OSError."""
+    """Allow the same in the network namespace of this thread. Raises OSError."""
     _SETTINGS.joinpath("ip_unprivileged_port_start").write_text("0")
     try:
         _SETTINGS.joinpath("ping_group_range").write_text(_ALL_GROUPS)
@@ -45,14 +46,14 @@ def allow_unprivileged() -> None:
 
 
 def call(namespace: str, work: Callable[[], T]) -> T:
-    """Return what the work returns in the named namespace. Blocks for a moment, too."""
+    """Run `work` in the named namespace, and return its result. Blocks briefly."""
     with _inside(namespace):
         return work()
 
 
 @contextmanager
 def _inside(namespace: str) -> Iterator[None]:
-    """This thread, and no other, is in that namespace meanwhile."""
+    """Switch this thread to that namespace inside the block."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(FOLDER / namespace, os.O_RDONLY | os.O_CLOEXEC)

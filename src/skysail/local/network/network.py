@@ -1,4 +1,4 @@
-"""The whole network of one node: pods, names and Services, kept as the API server says. Runs inside the hull."""
+"""Network of one node: pods, DNS and Services, synchronised with the API server. Runs inside the local cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _BACKLOG = 128
 
 
 class Network:
-    """`pods` gives pods their place; `ready` is set when names and Services are served, too. One per hull."""
+    """Network of one local cluster.
+
+    `pods` attaches pods; `ready` is set when DNS and Services are served, too.
+    """
 
     def __init__(self, client: Client, rng: random.Random) -> None:
         self.services = Cache(SERVICE, Service)
@@ -43,7 +46,7 @@ class Network:
         self.slices.subscribe(self._touch)
 
     async def run(self) -> None:
-        """Until cancelled. Sweeps first what an earlier process left behind, with everything that runs in it."""
+        """Run until cancelled. First kills the processes and removes the namespaces that an earlier process left."""
         proxy = ServiceProxy(listen)
         way_out = HttpProxy(egress_proxy.cluster_side(self._resolve))
         await self.pods.open()
@@ -59,7 +62,7 @@ class Network:
             await self.pods.close()
 
     async def _follow(self, proxy: ServiceProxy) -> None:
-        """Serve what the caches say, for ever. Many changes at once are one."""
+        """Serve the content of the caches for ever. Concurrent changes are batched."""
         await self.services.synced.wait()
         await self.slices.synced.wait()
         while True:
@@ -84,7 +87,7 @@ def _listen_on_cluster_ip(port: int) -> socket.socket:
 
 
 async def listen(service_endpoint: ServiceEndpoint) -> socket.socket:
-    """A listening socket at a place of the Service range."""
+    """Return a listening socket at an address of the Service range."""
     listener = await asyncio.to_thread(netns.make_socket, interfaces.SERVICES)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

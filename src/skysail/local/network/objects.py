@@ -1,4 +1,4 @@
-"""Services and EndpointSlices, as far as names and ways depend on them. What is not named here is not kept."""
+"""Services and EndpointSlices, with only the fields that DNS and the service proxy need."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Service(Object, frozen=True, gc=False):
 
 
 class Conditions(msgspec.Struct, frozen=True, gc=False):
-    """What is not said counts as so, as the API tells its readers."""
+    """Conditions of an endpoint. Missing conditions are true, as the API defines."""
 
     ready: bool | None = None
     serving: bool | None = None
@@ -59,7 +59,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def still_serves(self) -> bool:
-        """On its way out, and not deaf yet."""
+        """Whether the endpoint is terminating and still serves."""
         return bool(self.conditions.terminating) and self.conditions.serving is not False
 
 
@@ -76,7 +76,7 @@ class EndpointSlice(Object, frozen=True, gc=False, rename="camel"):
 
 
 def by_service(slices: Iterable[EndpointSlice]) -> dict[Key, list[EndpointSlice]]:
-    """The slices of each Service that have addresses which we can reach."""
+    """Return the slices with usable addresses, by Service."""
     found: dict[Key, list[EndpointSlice]] = defaultdict(list)
     for slice_ in slices:
         service = (slice_.metadata.labels or {}).get(SERVICE_NAME)

@@ -1,4 +1,4 @@
-"""A network namespace and an address for each pod."""
+"""Network namespaces and addresses of pods."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 class Attachment(msgspec.Struct, frozen=True):
-    """Where a pod is. `namespace` is a name for `ip netns`, and empty for the hull's own network."""
+    """Network of one pod. `namespace` is a name for `ip netns`, empty for the network of the local cluster."""
 
     namespace: str
     address: str
 
 
 class IpPool:
-    """Gives out addresses in turn, not the lowest free one: a name server's answer or a link may outlive its pod."""
+    """Allocates addresses in turn, not the lowest free one: a DNS answer or a link may outlive its pod."""
 
     def __init__(
         self, range_: str = POD_RANGE, reserved: tuple[str, ...] = (CLUSTER_IP, interfaces.SERVICES_ADDRESS)
@@ -54,61 +54,70 @@ class IpPool:
 
 
 class PodNetwork:
-    """All methods belong to one event loop; the slow work is done beside it. Raises errors of `cloud.errors`."""
+    """Network of all pods. Raises errors of `cloud.errors`.
+
+    All methods must be called in one event loop; blocking work runs in threads.
+    """
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self._changed = changed
         self._ip_pool = IpPool()
         self._neighbours = Neighbours()
-        self._places: dict[str, tuple[Pod, Attachment]] = {}
+        self._attachments: dict[str, tuple[Pod, Attachment]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._task_set = TaskSet()
         self._is_open = asyncio.Event()
 
     @property
     def own_pods(self) -> list[OwnPod]:
-        """Names that are known here before anybody wrote them to the API server, in the order of their making."""
+        """Return the pods of this node, which may not be in the API server yet, in the order of their creation."""
         return [
-            OwnPod(pod.namespace, pod.hostname, pod.subdomain, place.address)
-            for pod, place in self._places.values()
+            OwnPod(pod.namespace, pod.hostname, pod.subdomain, attachment.address)
+            for pod, attachment in self._attachments.values()
             if pod.subdomain
         ]
 
     def namespace_of(self, address: str) -> str:
-        """The Kubernetes namespace of the pod at this address; `default` for anybody else in the hull."""
-        return next((pod.namespace for pod, place in self._places.values() if place.address == address), "default")
+        """Return the Kubernetes namespace of the pod at this address; `default` for other addresses."""
+        return next(
+            (pod.namespace for pod, attachment in self._attachments.values() if attachment.address == address),
+            "default",
+        )
 
     async def open(self) -> None:
-        """Sweep what an earlier process left behind, with everything that runs in it, and make the place for pods."""
+        """Kill the processes and remove the namespaces of an earlier process, and prepare the network."""
         await asyncio.to_thread(self._prepare)
         self._is_open.set()
 
     async def close(self) -> None:
-        """End what still runs in any pod's network, and take all of them away."""
+        """Kill all processes in pod networks, and remove the networks."""
         self._is_open.clear()
         await self._task_set.finish()
         self._neighbours.close()
         await asyncio.to_thread(interfaces.sweep)
-        self._places.clear()
+        self._attachments.clear()
         self._ip_pool = IpPool()
 
     async def attach(self, pod: Pod) -> Attachment:
-        """Give the pod its network. Called again for the same UID: the same place, nothing new. Waits for `open`."""
+        """Create the network of a pod. Idempotent: returns the same attachment for the same UID. Waits for `open`."""
         if pod.uses_host_network:
             return Attachment("", CLUSTER_IP)
         await self._is_open.wait()
-        return await self._to_its_end(self._attach(pod))
+        return await self._to_completion(self._attach(pod))
 
     async def detach(self, uid: str) -> None:
-        """Take its network away. What still runs in it keeps it alive until it ends. Unknown pods are fine."""
-        await self._to_its_end(self._detach(uid))
+        """Remove the network of a pod. It exists until its last process ends. Does nothing for unknown pods."""
+        await self._to_completion(self._detach(uid))
 
     async def dial(self, address: str, port: int) -> socket.socket:
-        """A socket connected to a port of the pod, also where its server listens on the pod's loopback only.
+        """Return a socket that is connected to a port of the pod, even if its server listens on loopback only.
 
-        Raises OSError where nobody listens.
+        Raises OSError if no server listens.
         """
-        namespace = next((place.namespace for _, place in self._places.values() if place.address == address), None)
+        namespace = next(
+            (attachment.namespace for _, attachment in self._attachments.values() if attachment.address == address),
+            None,
+        )
         if namespace is None:
             return await _connected(socket.socket(), address, port)
         try:
@@ -118,27 +127,27 @@ class PodNetwork:
 
     async def _attach(self, pod: Pod) -> Attachment:
         async with self._lock(pod.uid):
-            if pod.uid in self._places:
-                return self._places[pod.uid][1]
+            if pod.uid in self._attachments:
+                return self._attachments[pod.uid][1]
             address = self._ip_pool.allocate()
-            place = Attachment(_namespace(address), address)
+            attachment = Attachment(_namespace(address), address)
             try:
-                await asyncio.to_thread(self._connect, place)
+                await asyncio.to_thread(self._connect, attachment)
             except BaseException:
                 self._ip_pool.release(address)
                 raise
-            self._places[pod.uid] = (pod, place)
+            self._attachments[pod.uid] = (pod, attachment)
             self._changed()
-            return place
+            return attachment
 
     async def _detach(self, uid: str) -> None:
         async with self._lock(uid):
-            if uid not in self._places:
+            if uid not in self._attachments:
                 return
-            _, place = self._places[uid]
-            await asyncio.to_thread(self._disconnect, place)
-            del self._places[uid]
-            self._ip_pool.release(place.address)
+            _, attachment = self._attachments[uid]
+            await asyncio.to_thread(self._disconnect, attachment)
+            del self._attachments[uid]
+            self._ip_pool.release(attachment.address)
             self._changed()
 
     def _prepare(self) -> None:
@@ -148,24 +157,26 @@ class PodNetwork:
         services = interfaces.SERVICES
         self._neighbours.add(interfaces.SERVICES_ADDRESS, "eth0", services, port=interfaces.port(services))
 
-    def _connect(self, place: Attachment) -> None:
-        """Give the pod its link. Where a step fails, nothing of it stays."""
-        interfaces.add(place.namespace, place.address)
+    def _connect(self, attachment: Attachment) -> None:
+        """Create the pod's link. If a step fails, all of it is undone."""
+        interfaces.add(attachment.namespace, attachment.address)
         try:
-            self._neighbours.add(place.address, "eth0", place.namespace, port=interfaces.port(place.namespace))
+            self._neighbours.add(
+                attachment.address, "eth0", attachment.namespace, port=interfaces.port(attachment.namespace)
+            )
         except OutcomeUnknown:
-            interfaces.remove(place.namespace)
+            interfaces.remove(attachment.namespace)
             raise
 
-    def _disconnect(self, place: Attachment) -> None:
-        self._neighbours.remove(place.address)
-        interfaces.remove(place.namespace)
+    def _disconnect(self, attachment: Attachment) -> None:
+        self._neighbours.remove(attachment.address)
+        interfaces.remove(attachment.namespace)
 
     def _lock(self, uid: str) -> asyncio.Lock:
         return self._locks.setdefault(uid, asyncio.Lock())
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """A caller who stops waiting does not leave half of a network behind."""
+    async def _to_completion(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to completion, even if the caller is cancelled: no partial network is left."""
         return await asyncio.shield(self._task_set.start(work))
 
 

@@ -1,4 +1,4 @@
-"""Which endpoints stand behind each port of each ClusterIP, computed from Services and EndpointSlices. Pure."""
+"""Endpoints of each port of each ClusterIP, computed from Services and EndpointSlices. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ServiceEndpoint(msgspec.Struct, frozen=True, order=True):
 def build(
     services: Iterable[Service], slices: Iterable[EndpointSlice]
 ) -> dict[ServiceEndpoint, tuple[ServiceEndpoint, ...]]:
-    """Every TCP port of every Service that has an address, also of those behind which nobody stands."""
+    """Return the endpoints of every TCP port of every Service with an address. May be empty."""
     known = by_service(slices)
     return {
         ServiceEndpoint(service.spec.cluster_ip, port.port): endpoints(port, known.get(service.metadata.key, ()))
@@ -29,7 +29,7 @@ def build(
 
 
 def endpoints(port: ServicePort, slices: Iterable[EndpointSlice]) -> tuple[ServiceEndpoint, ...]:
-    """Those that are ready; where none is, those that leave and still serve."""
+    """Return the ready endpoints. If there is none: those that are terminating and still serve."""
     ready: set[ServiceEndpoint] = set()
     leaving: set[ServiceEndpoint] = set()
     for slice_ in slices:
@@ -46,7 +46,7 @@ def endpoints(port: ServicePort, slices: Iterable[EndpointSlice]) -> tuple[Servi
 
 
 def _number(port: ServicePort, slice_: EndpointSlice) -> int | None:
-    """A slice names its ports as the Service does, and numbers them as the pods do."""
+    """Return the port number of the pods, by the name of the Service's port. Returns None if the slice lacks it."""
     return next(
         (endpoint_port.port for endpoint_port in slice_.ports or () if (endpoint_port.name or "") == port.name), None
     )

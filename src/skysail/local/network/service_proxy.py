@@ -1,6 +1,6 @@
-"""ClusterIPs: a listener for each port of each Service with endpoints, which leads every connection to one of them.
+"""Proxy of ClusterIPs: one listener for each port of each Service, which forwards connections to its endpoints.
 
-TCP only, the caller's address is not passed on, and there is no session affinity.
+TCP only, without the client's address and without session affinity.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from skysail.local.network.service_endpoints import ServiceEndpoint
 from skysail.local.network.task_set import TaskSet
 from skysail.local.network.tcp_pipe import Pipe
 
-# A pod that was just deleted does not say no, it says nothing.
+# A pod that was just deleted does not reject connections, it does not answer.
 _DIAL_SECONDS = 2.0
 _BACKLOG = 512
 
@@ -23,7 +23,7 @@ Opener = Callable[[ServiceEndpoint], Awaitable[socket.socket]]
 
 
 class ServiceProxy:
-    """`listener` makes a listening socket at a place; it raises OSError where that cannot be."""
+    """Listeners of all Services. `listener` opens a listening socket, or raises OSError."""
 
     def __init__(self, listener: Opener) -> None:
         self._listener = listener
@@ -32,9 +32,9 @@ class ServiceProxy:
         self._task_set = TaskSet()
 
     async def sync(self, routes: Mapping[ServiceEndpoint, tuple[ServiceEndpoint, ...]]) -> None:
-        """Serve exactly these. Connections that stand are left alone. To be called by one task at a time.
+        """Serve exactly these routes. Open connections are kept. Call it in one task at a time.
 
-        Where nobody stands behind a place nobody listens there, so that a caller is refused and not let down.
+        A port without endpoints has no listener, so that connections are refused at once.
         """
         served = {service_endpoint: endpoints for service_endpoint, endpoints in routes.items() if endpoints}
         for service_endpoint in self._servers.keys() - served.keys():
@@ -56,8 +56,8 @@ class ServiceProxy:
             listener = await self._listener(service_endpoint)
         except OSError as error:
             log.warning(
-                "a Service cannot be served",
-                extra={"place": f"{service_endpoint.address}:{service_endpoint.port}", "why": str(error)},
+                "service listener failed, service not served",
+                extra={"address": f"{service_endpoint.address}:{service_endpoint.port}", "why": str(error)},
             )
             return
         loop = asyncio.get_running_loop()
@@ -68,14 +68,14 @@ class ServiceProxy:
 
 
 class _Port:
-    """One port of one Service: who stands behind it, and whose turn it is."""
+    """One port of one Service: its endpoints, and the next one."""
 
     def __init__(self, endpoints: tuple[ServiceEndpoint, ...]) -> None:
         self.endpoints = endpoints
         self._turn = 0
 
     def in_turn(self) -> tuple[ServiceEndpoint, ...]:
-        """All endpoints, another one first each time."""
+        """Return all endpoints, starting with another one each time."""
         first = self._turn = (self._turn + 1) % len(self.endpoints)
         return self.endpoints[first:] + self.endpoints[:first]
 

@@ -1,4 +1,4 @@
-"""Tasks that nobody waits for one by one, such as connections: kept until they end, and ended together."""
+"""Set of background tasks, such as connections, which are cancelled together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class TaskSet:
-    """Made inside a running event loop."""
+    """Background tasks. Create it inside a running event loop."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
@@ -25,11 +25,11 @@ class TaskSet:
         return task
 
     async def finish(self) -> None:
-        """Return when what runs now has ended by itself."""
+        """Wait until the tasks that run now have ended by themselves."""
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel what still runs, and return when it is gone."""
+        """Cancel all tasks, and wait for them."""
         running = list(self._running)
         for task in running:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Carries bytes between two connections, with back-pressure. Protocols, not streams: half the time per request."""
+"""Copy bytes between two connections, with backpressure. Protocols instead of streams: half the time per request."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Pipe(asyncio.Protocol):
-    """One of two joined connections. Nothing is read before it is joined, so nothing is kept here."""
+    """One of two joined connections. Reading starts when it is joined, so nothing is buffered here."""
 
     def __init__(self) -> None:
         self.peer: Pipe | None = None
         self.has_ended = False
 
     def join(self, peer: Pipe) -> None:
-        """From here on bytes and ends go both ways."""
+        """Join two connections: from now on data and ends of data are forwarded both ways."""
         self.peer, peer.peer = peer, self
         for pipe in (self, peer):
             if not pipe.transport.is_closing():
                 pipe.transport.resume_reading()
 
     def reset(self) -> None:
-        """Break off in a way that the other side takes for "connection reset", not for an end of the data."""
+        """Reset the connection, so that the peer does not take it for the end of the data."""
         if not self.transport.is_closing():
             connection: socket.socket = self.transport.get_extra_info("socket")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
@@ -48,7 +48,7 @@ class Pipe(asyncio.Protocol):
             self.peer.transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """One side has said all; the other may still speak."""
+        """Forward the end of the data. The other direction may stay open."""
         assert self.peer is not None, "nothing is read before the pipes are joined"
         self.has_ended = True
         if self.peer.has_ended:

@@ -1,4 +1,4 @@
-"""One run: from the wish to start it to its end. Owns its box, its folder and its limits."""
+"""One run of a container, from the request to start it until its end. Owns its sandbox, folder and cgroup."""
 
 from __future__ import annotations
 
@@ -32,15 +32,18 @@ _MAX_MESSAGE_LENGTH = 4096
 _KILLED = 137
 _START_ERROR = 128
 _HOME = "/root"
-# Folders that every box has for itself, and where.
-_OWN = {"tmp": "/tmp", "home": _HOME}  # noqa: S108 (inside the box)
+# Folders that every container has for itself, and their paths inside.
+_OWN = {"tmp": "/tmp", "home": _HOME}  # noqa: S108 (inside the container)
 _PYTHON_TAG = re.compile(r"(?:^|/)python:(\d+(?:\.\d+)*)(?![\w.])")
 _MAX_ATTEMPTS = 50
 _RETRY_SECONDS = 0.02
 
 
 class ContainerRun:
-    """`state` is None while the run is on its way, and where it never came to be."""
+    """One run of a container.
+
+    `state` is None until the run has started or ended, and if it was rejected.
+    """
 
     def __init__(self, run: RunId, container: Container, pod_sandbox: PodSandbox, deps: ProviderDependencies) -> None:
         self.id = run
@@ -56,39 +59,42 @@ class ContainerRun:
         self._folder = pod_sandbox.folder / f"{run.container}.{run.number}"
 
     def begin(self, *, changed: Callable[[], None], failed: Callable[[], None]) -> None:
-        """`changed` is called after each change of `state`; `failed` when nothing is left of one that never was."""
+        """Start the run in the background.
+
+        `changed` is called after each change of `state`, and `failed` after the clean-up of a run that was rejected.
+        """
         self._changed = changed
         self._failed = failed
         self._start = asyncio.create_task(self._started())
-        # Who asked may have gone, and then nobody else would take the error.
+        # Retrieve the error, because the caller of `started` may be gone.
         self._start.add_done_callback(lambda start: start.cancelled() or start.exception())
-        self._life = asyncio.create_task(self._live())
+        self._lifecycle = asyncio.create_task(self._follow())
 
     async def started(self) -> None:
-        """Returns when the program runs or is known not to. Raises Rejected where it can never start."""
+        """Wait until the program runs or has failed to start. Raises Rejected if it can never start."""
         await asyncio.wait([self._start])
         if self._start.cancelled() or self._start.exception() is not None:
-            await asyncio.wait([self._life])  # nothing is left of it, and its state says what there is to say
+            await asyncio.wait([self._lifecycle])  # the clean-up is complete, and `state` is final
         if not self._start.cancelled():
             self._start.result()
 
     async def ended(self) -> Ended:
-        """Raises Gone where it was refused. Any number may wait."""
-        await asyncio.shield(self._life)
+        """Return how the run ended. Raises Gone if it was rejected. May be awaited by several callers."""
+        await asyncio.shield(self._lifecycle)
         if not isinstance(self.state, Ended):
-            raise Gone("The run was refused.")
+            raise Gone("The run was rejected.")
         return self.state
 
     @property
-    def box(self) -> BwrapContainer:
-        """Raises Gone where there is none to talk to."""
+    def running(self) -> BwrapContainer:
+        """The container while it runs. Raises Gone if it does not run."""
         if self._container is None or not isinstance(self.state, Running):
-            raise Gone(f"The container {self.id.container} does not run.")
+            raise Gone(f"Container {self.id.container} is not running.")
         return self._container
 
     @property
-    def written_by(self) -> BwrapContainer | None:
-        """The box whose tape has the output, also after the end."""
+    def last_container(self) -> BwrapContainer | None:
+        """The container whose buffer has the output, also after its end. None if it never started."""
         return self._container
 
     @property
@@ -104,15 +110,15 @@ class ContainerRun:
         await self.stop(0)
 
     async def stop(self, grace: float) -> None:
-        """Returns when it has ended. Called twice, the shorter grace counts."""
+        """Stop the run, and return when it has ended. Of several calls, the shortest grace period counts."""
         if not self._start.done():
             self._start.cancel()
         elif self._container is not None:
             await self._container.terminate(grace)
-        await asyncio.wait([self._life])
+        await asyncio.wait([self._lifecycle])
 
-    async def _live(self) -> None:
-        """Follow the run to its end, and clean up whatever became of it."""
+    async def _follow(self) -> None:
+        """Wait for the end of the run, and clean up in any case."""
         await asyncio.wait([self._start])
         if self._start.cancelled():
             message = self._eviction or "The container was stopped before it started."
@@ -122,12 +128,12 @@ class ContainerRun:
         if self.state is None:
             self._deps.journal.withdraw(self.id)
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
-        await self._leave_group()
+        await self._remove_cgroup()
         if self.state is None:
             self._failed()
 
-    async def _leave_group(self) -> None:
-        """A command beside the run may need a moment longer. What stays after that is swept at the next start."""
+    async def _remove_cgroup(self) -> None:
+        """Remove the cgroup, and retry while an exec command exits. The next start of the agent removes the rest."""
         for _ in range(_MAX_ATTEMPTS):
             if self._cgroup.remove():
                 return
@@ -138,17 +144,17 @@ class ContainerRun:
             environment = await self._environment()
             foreign = environment.foreign_program(argv(self.container, environment)[0])
             if foreign is not None:
-                self._end(code=_START_ERROR, reason="StartError", message=self._not_ours(foreign))
+                self._end(code=_START_ERROR, reason="StartError", message=self._missing_program(foreign))
                 return
             self._check_ids()
-            await _whole(asyncio.to_thread(self._furnish, environment))
+            await _uncancelled(asyncio.to_thread(self._make_folders, environment))
             self._cgroup = self._deps.groups.make(
                 f"{self.id.pod}.{self.id.container}.{self.id.number}", self.container.limits
             )
             self._kills_before = self._deps.groups.out_of_memory_kills()
             self._deps.journal.begin(self.id)
             self._began = self._deps.now()
-            self._container = await BwrapContainer.start(self._order(environment), self._deps.tools, self._deps.now)
+            self._container = await BwrapContainer.start(self._spec(environment), self._deps.tools, self._deps.now)
         except (TooManyEntries, InvalidArgument) as error:
             raise Rejected("CreateContainerConfigError", str(error)) from error
         except BuildFailed as error:
@@ -157,7 +163,7 @@ class ContainerRun:
             if error.errno == errno.E2BIG:
                 self._end(code=_START_ERROR, reason="StartError", message=_too_long(argv(self.container, environment)))
                 return
-            raise Rejected("CreateContainerError", f"The container cannot be made: {error}.") from error
+            raise Rejected("CreateContainerError", f"The container cannot be created: {error}.") from error
         if self._container.has_ended:
             self._conclude(await self._container.finish())
         else:
@@ -166,36 +172,36 @@ class ContainerRun:
 
     async def _environment(self) -> Environment:
         image, found = self.container.image, None
-        pull_reporter = PullReporter(image, partial(self._deps.tell, self.id))
+        pull_reporter = PullReporter(image, partial(self._deps.record, self.id))
         try:
-            found = await self._deps.images.find(image, pull_reporter.say)
+            found = await self._deps.images.find(image, pull_reporter.report)
         finally:
-            pull_reporter.over(is_here=found is not None)
+            pull_reporter.finish(is_here=found is not None)
         if found is None:
             raise Rejected(
                 "ErrImagePull",
-                f"Image {image} is not known on this machine: "
-                f"`skysail image add {shlex.quote(image)} --with PACKAGE,PACKAGE` makes an environment for it.",
+                f"Image {image} has no environment on this machine: "
+                f"`skysail image add {shlex.quote(image)} --with PACKAGE,PACKAGE` builds one.",
             )
-        if error := _other_python(image, found):
-            self._deps.tell(self.id, EventReason.PYTHON_VERSION_MISMATCH, error)
+        if error := _python_mismatch(image, found):
+            self._deps.record(self.id, EventReason.PYTHON_VERSION_MISMATCH, error)
         return found
 
-    def _not_ours(self, program: str) -> str:
+    def _missing_program(self, program: str) -> str:
         name, image = Path(program).name, self.container.image
         return (
             f'"{name}" is not in the environment of image {image}, and the machine\'s own {program} is '
             f"not used in its place: add the package with `skysail image add {shlex.quote(image)} --with …`."
         )
 
-    def _furnish(self, environment: Environment) -> None:
+    def _make_folders(self, environment: Environment) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         for name in _OWN:
             (self._folder / name).mkdir(parents=True)
         (self._folder / "tmp").chmod(0o1777)
         (self._folder / "message").touch()
-        for place in _below_own(environment):
-            (self._folder / place).mkdir(parents=True, exist_ok=True)
+        for path in _below_own(environment):
+            (self._folder / path).mkdir(parents=True, exist_ok=True)
         own = ["home", "message"]
         if environment.copied is not None:
             shutil.copytree(environment.copied.source, self._folder / "copied", symlinks=True)
@@ -205,9 +211,9 @@ class ContainerRun:
             self._pod_sandbox.ownership.give(self._folder / name, rootfs.user(security), rootfs.group(security))
         self._pod_sandbox.ownership.give(self._folder / "tmp", 0, 0)
         if self._pod_sandbox.ids is not None:
-            self._pod_sandbox.ids.namespace(rootfs.user(security))  # made here, because it takes a moment
+            self._pod_sandbox.ids.namespace(rootfs.user(security))  # created here, because it blocks for a moment
 
-    def _order(self, environment: Environment) -> ContainerSpec:
+    def _spec(self, environment: Environment) -> ContainerSpec:
         container, copied_dir = self.container, environment.copied
         container_root = ContainerRoot(
             hostname=self._pod_sandbox.pod.hostname,
@@ -219,7 +225,7 @@ class ContainerRun:
         )
         mount_points.prepare(container_root)
         return ContainerSpec(
-            room=container_root,
+            root=container_root,
             argv=argv(self.container, environment),
             namespace=self._pod_sandbox.namespace,
             stdin=container.stdin,
@@ -237,13 +243,13 @@ class ContainerRun:
         return Identity(first=ids.first, namespace=namespace, staging=ids.staging, groups=self._pod_sandbox.groups)
 
     def _check_ids(self) -> None:
-        """Raises Rejected for an id that the pod does not have."""
+        """Raise Rejected if the container names an id that the pod does not have."""
         security = self.container.rights
         named = (rootfs.user(security), rootfs.group(security), *self._pod_sandbox.groups)
         if self._pod_sandbox.ids is not None and max(named) > MAX_ID:
             raise Rejected(
                 "CreateContainerConfigError",
-                f"The pod has the user and group ids from 0 to {MAX_ID}, and {max(named)} is none of them: "
+                f"User or group id {max(named)} is not available, a pod has the ids from 0 to {MAX_ID}: "
                 "change runAsUser, runAsGroup, fsGroup or supplementalGroups.",
             )
 
@@ -276,7 +282,7 @@ class ContainerRun:
         self._end(code=exit_result.code, reason=reason, message=message)
 
     def _ran_out_of_memory(self) -> bool:
-        """Return whether the kernel ended the program, for its own limit or else for the bound of all pods."""
+        """Return whether the kernel killed the program, for its own memory limit or else for the limit of all pods."""
         if self.container.limits.memory is not None:
             return self._cgroup.ran_out_of_memory()
         return self._deps.groups.out_of_memory_kills() > self._kills_before
@@ -289,15 +295,15 @@ class ContainerRun:
 
 
 def _below_own(environment: Environment) -> Iterator[str]:
-    """Where an environment lies in a folder of the box's own: once that is read-only, no place can be made in it."""
+    """Yield the mount points of the environment in the container's own folders, which may be read-only later."""
     for name, target in _OWN.items():
         for folder in environment.folders:
             if folder.startswith(f"{target}/"):
                 yield name + folder.removeprefix(target)
 
 
-async def _whole(work: Coroutine[Any, Any, None]) -> None:
-    """A thread cannot be cancelled: wait for it, so that what it does is over before anybody cleans up."""
+async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for a thread even if cancelled: threads cannot be cancelled, and must end before the clean-up."""
     task = asyncio.create_task(work)
     try:
         await asyncio.shield(task)
@@ -307,14 +313,17 @@ async def _whole(work: Coroutine[Any, Any, None]) -> None:
 
 
 def argv(container: Container, environment: Environment) -> tuple[str, ...]:
-    """What is run: `command` replaces an image's own entry point and arguments, `args` the arguments alone."""
+    """Return the command line: `command` replaces entry point and arguments of the image, `args` only the arguments.
+
+    Raises Rejected if there is neither a command nor an entry point.
+    """
     if container.command:
         return container.command + container.args
     if not environment.entrypoint and not environment.default_args:
         raise Rejected(
             "EntrypointUnknown",
-            f"Container {container.name} names no command, and no entry point of image {container.image} is known "
-            f"here: set `command`, or `skysail image add {shlex.quote(container.image)} --entrypoint …`.",
+            f"Container {container.name} has no command, and image {container.image} has no entry point on this "
+            f"machine: set `command`, or run `skysail image add {shlex.quote(container.image)} --entrypoint …`.",
         )
     return environment.entrypoint + (container.args or environment.default_args)
 
@@ -327,12 +336,16 @@ def _too_long(command: tuple[str, ...]) -> str:
     )
 
 
-def _other_python(image: str, environment: Environment) -> str:
-    """A tag that names a Python does not choose one here: empty where it happens to be that one, or names none."""
+def _python_mismatch(image: str, environment: Environment) -> str:
+    """Return a warning if the image tag names another Python than its environment has. Empty if not.
+
+    A tag does not choose the Python on this machine.
+    """
     named = _PYTHON_TAG.search(image)
     if named is None or not environment.python or f"{environment.python}.".startswith(f"{named[1]}."):
         return ""
     add = f"skysail image add {shlex.quote(image)} --python {named[1]}"
     return (
-        f"Image {image} runs in Python {environment.python} here: `{add}` makes one with a Python {named[1]} of yours."
+        f"Image {image} runs in Python {environment.python} on this machine: `{add}` builds one with your Python "
+        f"{named[1]}."
     )

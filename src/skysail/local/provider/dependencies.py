@@ -1,4 +1,4 @@
-"""What the provider needs from outside."""
+"""Dependencies of the provider `local`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from skysail.local.storage.volumes import VolumePaths
 
 
 class Attachment(Protocol):
-    """A pod's end of the network. `namespace` is a name for `ip netns`; empty: the hull's own network."""
+    """Network of one pod. `namespace` is a name for `ip netns`; empty: the network of the local cluster."""
 
     @property
     def namespace(self) -> str: ...
@@ -31,30 +31,31 @@ class Attachment(Protocol):
 
 
 class Network(Protocol):
-    """Raises errors of `cloud.errors`, and `dial` OSError."""
+    """Network of all pods. Raises errors of `cloud.errors`; `dial` raises OSError."""
 
     async def attach(self, pod: Pod) -> Attachment:
-        """Called again for the same UID: the same attachment, nothing new."""
+        """Attach a pod. Idempotent: returns the same attachment for the same UID."""
         ...
 
     async def detach(self, uid: str) -> None:
-        """Unknown pods are fine."""
+        """Detach a pod. Does nothing for unknown pods."""
         ...
 
     async def dial(self, address: str, port: int) -> socket.socket: ...
 
 
 class ImageFinder(Protocol):
-    """Slow where an environment must be made first. Raises BuildFailed."""
+    """Environments by image name. Slow if an environment must be built first. Raises BuildFailed."""
 
-    async def find(self, image: str, say: Callable[[str], None]) -> Environment | None:
-        """None where the image is unknown."""
+    async def find(self, image: str, report: Callable[[str], None]) -> Environment | None:
+        """Return the environment of an image. Returns None if no rule matches the image."""
         ...
 
 
 class ProviderDependencies(msgspec.Struct, frozen=True, kw_only=True):
-    """`tell` makes an event of what the user of a run should know. `name_server` is what pods ask for names.
+    """Dependencies of the provider `local`.
 
+    `record` records an event for the pod of a run. `name_server` is the DNS server of the pods.
     `logs` has a folder for each pod, which counts as its ephemeral storage. `disk` evicts pods before the disk is full.
     `allows_host_network`: whether the administrator lets pods share the network of the local cluster.
     """
@@ -64,12 +65,12 @@ class ProviderDependencies(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation
     network: Network
     images: ImageFinder
-    places: VolumePaths
+    volume_paths: VolumePaths
     runs: Path
     journal: RunJournal
     name_server: str
     now: Callable[[], float]
-    tell: Callable[[RunId, EventReason, str], None]
+    record: Callable[[RunId, EventReason, str], None]
     logs: Path | None = None
     disk: DiskMonitor | None = None
     allows_host_network: bool = False

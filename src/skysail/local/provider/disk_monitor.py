@@ -1,7 +1,7 @@
-"""Evicts pods before they fill the disk that they share with etcd, as a kubelet does under disk pressure.
+"""Evict pods before they fill the disk that they share with etcd, as a kubelet does under disk pressure.
 
-There is no file that is kept as a reserve: the pod that fills the disk would fill that, too. Instead the last part of
-the disk is the reserve, and the delay until the next look is so short that no disk can be filled meanwhile.
+There is no reserve file, because the pod that fills the disk would use that space too. Instead, the last part of the
+disk is the reserve, and the delay until the next check is too short to fill the rest.
 """
 
 from __future__ import annotations
@@ -20,53 +20,53 @@ from skysail.local.storage import disk_usage
 from skysail.local.storage.disk_usage import Disk, DiskUsage
 
 RESOURCE = "ephemeral-storage"
-# Of the disk this part stays free, but not more than so much: the disks of people are large, and nearly full.
+# A share of the disk stays free, but at most this much: disks of workstations are large and often nearly full.
 _RESERVE_PART = 10
 _MAX_RESERVE = 2**30
 _FILES_PART = 20
 _MAX_FILES_RESERVE = 10_000
-# Below this, evicting a pod frees nothing worth its end.
+# A pod with less is not worth evicting.
 _MIN_BYTES = 10 * 2**20
 _MIN_FILES = 1000
 _FASTEST_DISK = 4 * 2**30  # bytes per second
 _MIN_DELAY, _MAX_DELAY = 0.1, 5.0
-# The condition stays for a while: pods that come at once could fill the disk again.
+# Keep the condition for a while: pods that are scheduled at once could fill the disk again.
 _CONDITION_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
 
 
 class PodDisk(msgspec.Struct, frozen=True):
-    """Usage of one pod: in files that go with the pod, and on PVCs that it can write."""
+    """Disk usage of one pod: files that are deleted with the pod, and PVCs that it can write."""
 
     ephemeral: DiskUsage
     persistent: DiskUsage = DiskUsage()
 
 
 class Evictor(Protocol):
-    """Runs pods that have files on the disk."""
+    """Provider whose pods have files on the disk."""
 
     async def disk_usage(self) -> dict[str, PodDisk]:
         """Return the usage of each pod that can be evicted, by UID."""
         ...
 
     async def evict(self, pod: str, message: str) -> None:
-        """End the pod and free its files. Returns when both are done. Unknown pods are fine."""
+        """Stop the pod and delete its files. Returns when both are done. Does nothing for unknown pods."""
         ...
 
 
 class DiskMonitor:
-    """All methods belong to one event loop."""
+    """Monitor of the disk of the home. All methods must be called in one event loop."""
 
     def __init__(
         self,
         folder: Path,
         *,
-        look: Callable[[Path], Disk] = disk_usage.disk,
+        measure: Callable[[Path], Disk] = disk_usage.disk,
         now: Callable[[], float] = clock.boottime,
     ) -> None:
         self._folder = folder
-        self._look = look
+        self._measure = measure
         self._now = now
         self._evictors: list[Evictor] = []
         self._pressure_until: float | None = None
@@ -79,21 +79,21 @@ class DiskMonitor:
         return self._pressure_until is not None and self._now() < self._pressure_until
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
-            await tasks.run_logged(self.check(), "check of the disk")
-            await asyncio.sleep(delay(self._look(self._folder)))
+            await tasks.run_logged(self.check(), "disk check")
+            await asyncio.sleep(delay(self._measure(self._folder)))
 
     async def check(self) -> None:
-        """Evict one pod after the other, until enough is free or no pod has much."""
-        while shortage := shortage_of(disk := self._look(self._folder)):
+        """Evict one pod after the other, until enough is free or no pod uses much."""
+        while shortage := shortage_of(disk := self._measure(self._folder)):
             self._pressure_until = self._now() + _CONDITION_SECONDS
             usage = {evictor: await evictor.disk_usage() for evictor in self._evictors}
             largest = choose(
                 [(evictor, pod, used) for evictor, pods in usage.items() for pod, used in pods.items()], disk
             )
             if largest is None:
-                log.warning("disk nearly full, and no pod uses much of it", extra={"available": disk.available})
+                log.warning("disk nearly full, no pod to evict", extra={"available": disk.available})
                 return
             evictor, pod, used = largest
             log.warning("disk nearly full, pod evicted", extra={"pod": pod, "available": disk.available})
@@ -102,7 +102,7 @@ class DiskMonitor:
 
 
 def shortage_of(disk: Disk) -> str:
-    """Return what the disk lacks, in the words of a kubelet; empty if nothing."""
+    """Return the shortage, in the words of a kubelet. Empty if there is none."""
     if disk.available < _reserve(disk):
         threshold, available = quantities.in_bytes(_reserve(disk)), quantities.in_bytes(disk.available)
         return f"The node was low on resource: {RESOURCE}. Threshold quantity: {threshold}, available: {available}."
@@ -113,12 +113,12 @@ def shortage_of(disk: Disk) -> str:
 
 
 def delay(disk: Disk) -> float:
-    """Return the time in which even the fastest disk cannot use up what is left above the reserve."""
+    """Return the time in which even the fastest disk cannot use up the space above the reserve."""
     return min(max((disk.available - _reserve(disk)) / _FASTEST_DISK / 2, _MIN_DELAY), _MAX_DELAY)
 
 
 def choose(candidates: Iterable[tuple[Evictor, str, PodDisk]], disk: Disk) -> tuple[Evictor, str, PodDisk] | None:
-    """Return the pod that frees most; if none frees much, the one with the largest PVC, which may be growing."""
+    """Return the pod that frees the most. If none frees much: the pod with the largest PVC, which may be growing."""
     lacks_files = _lacks_files(disk) and disk.available >= _reserve(disk)
 
     def amount(used: DiskUsage) -> int:

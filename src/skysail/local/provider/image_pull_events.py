@@ -1,4 +1,4 @@
-"""Tells the user of a pod what becomes of an image that is not here yet: that it is made, how far it is, its end."""
+"""Events about an image whose environment is being built: start, progress, end."""
 
 from __future__ import annotations
 
@@ -7,44 +7,47 @@ from collections.abc import Callable
 
 from skysail.base.names import EventReason
 
-# Every step is an event that the API server keeps: often enough for who waits, rare enough for who stores.
+# The API server stores every event, so progress is reported at this interval only.
 _INTERVAL_SECONDS = 5.0
 
-Tell = Callable[[EventReason, str], None]
+Record = Callable[[EventReason, str], None]
 
 
 class PullReporter:
-    """Silent where the image is here already. Steps that come too fast are left out, and the newest is told."""
+    """Records the events of one pull. Silent if the environment exists already.
 
-    def __init__(self, image: str, tell: Tell) -> None:
+    Of steps that follow too fast, only the newest is recorded.
+    """
+
+    def __init__(self, image: str, record: Record) -> None:
         self._image = image
-        self._tell = tell
+        self._record = record
         self._loop = asyncio.get_running_loop()
         self._began: float | None = None
-        self._untold = ""
+        self._newest = ""
         self._timer: asyncio.TimerHandle | None = None
 
-    def say(self, step: str) -> None:
+    def report(self, step: str) -> None:
         if self._began is None:
             self._began = self._loop.time()
-            self._tell(EventReason.PULLING, f"Image {self._image} is not here yet: {step}")
+            self._record(EventReason.PULLING, f"Image {self._image} is being built: {step}")
             self._wait()
         else:
-            self._untold = step
+            self._newest = step
 
-    def over(self, *, is_here: bool) -> None:
-        """Nothing is told after this."""
+    def finish(self, *, is_here: bool) -> None:
+        """Finish the reports. No event is recorded after this."""
         if self._timer is not None:
             self._timer.cancel()
         if is_here and self._began is not None:
             seconds = self._loop.time() - self._began
-            self._tell(EventReason.PULLED, f"Image {self._image} is here after {seconds:.1f} s")
+            self._record(EventReason.PULLED, f"Image {self._image} is ready after {seconds:.1f} s")
 
     def _wait(self) -> None:
         self._timer = self._loop.call_later(_INTERVAL_SECONDS, self._next)
 
     def _next(self) -> None:
-        if self._untold:
-            self._tell(EventReason.PULLING, self._untold)
-            self._untold = ""
+        if self._newest:
+            self._record(EventReason.PULLING, self._newest)
+            self._newest = ""
         self._wait()

@@ -1,4 +1,4 @@
-"""Which limits of pods a node does not enforce, for the node's condition. Pure."""
+"""Limits of pods that the node does not enforce, for its condition. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _ENFORCED = "The node enforces the limits of memory, CPU, processes and user ids
 
 
 def unenforced(cgroups: CgroupManager, isolation: Isolation) -> list[str]:
-    """Return a phrase for each limit that this machine does not let the node enforce."""
+    """Return a phrase for each limit that the node cannot enforce on this machine."""
     missing = {
         "limits of memory and CPU": not cgroups.are_enforced,
-        "the bound of memory and processes for all pods together": not cgroups.are_bounded,
+        "the limit of memory and processes for all pods together": not cgroups.are_bounded,
         "the limit of processes": not isolation.limits_processes,
         "user ids of its own for each pod": not isolation.has_ranges or isolation.shares_ids,
-        "the filter of system calls": seccomp_filter.program() is None,
+        "the seccomp filter": seccomp_filter.program() is None,
     }
     return [phrase for phrase, is_missing in missing.items() if is_missing]
 

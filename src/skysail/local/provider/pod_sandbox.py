@@ -1,4 +1,4 @@
-"""One prepared pod: its volumes, its network, and the files that tell its programs who they are."""
+"""Sandbox of one pod: volumes, network, and the files hosts, resolv.conf and hostname."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skysail.local.storage.volumes import VolumePaths, Volumes
 
 
 class PodSandbox:
-    """`ids` are the pod's host ids; None where the cluster has one id only."""
+    """Sandbox of one pod. `ids` are its host ids; None if the cluster has a single id."""
 
     def __init__(
         self, pod: Pod, volume_paths: VolumePaths, folder: Path, *, name_server: str = "", ids: PodIds | None = None
@@ -25,7 +25,7 @@ class PodSandbox:
         self.folder = folder
         self._name_server = name_server
         self.attachment: Attachment | None = None
-        self.eviction = ""  # why nothing may run here any more
+        self.eviction = ""  # message of the eviction, after which nothing may run here
 
     @property
     def address(self) -> str:
@@ -37,17 +37,17 @@ class PodSandbox:
 
     @property
     def _attached(self) -> Attachment:
-        assert self.attachment is not None, "a place is known only when it has a network"
+        assert self.attachment is not None, "a sandbox is registered only after connect()"
         return self.attachment
 
     def make(self) -> None:
-        """Blocking. May be called twice."""
+        """Create folder and volumes. Blocking. Idempotent. Raises Rejected."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.volumes.make(self.pod.volumes)
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """The supplementary groups of every container."""
+        """Supplementary groups of every container."""
         own = {self.pod.fs_group} if self.pod.fs_group is not None else set()
         return tuple(sorted(self.pod.groups | own))
 
@@ -65,7 +65,7 @@ class PodSandbox:
         )
 
     def _hosts(self) -> str:
-        """The pod's own name only: all others come from the name server, which can change its mind."""
+        """Return /etc/hosts with the pod's own name only. Other names change, so they come from the name server."""
         pod = self.pod
         full = f"{pod.hostname}.{pod.subdomain}.{pod.namespace}.svc.cluster.local\t" if pod.subdomain else ""
         lines = [

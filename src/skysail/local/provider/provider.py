@@ -1,7 +1,7 @@
-"""`cloud.contract.Provider` on this machine.
+"""`cloud.provider.Provider` on this machine.
 
-Nothing survives the process that made this object but its journal: programs die with it, and the next one can tell what
-became of them, so its listing is always complete.
+Only the journal survives the process that created this object: programs die with it, and the next process reads from
+the journal how they ended. So its listing is always complete.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from skysail.local.storage.disk_usage import DiskUsage, deleted_files
 
 T = TypeVar("T")
 
-_ABILITIES = Features(
+_FEATURES = Features(
     exec=True,
     attach=True,
     port_forward=True,
@@ -62,11 +62,11 @@ _ABILITIES = Features(
     billable=False,
 )
 _POLL_SECONDS = 5.0
-_NO_LIMITS = "Limits of memory and CPU are not enforced on this node: start Skysail as root if they must be."
+_NO_LIMITS = "Limits of memory and CPU are not enforced on this node: start Skysail as root to enforce them."
 
 
 class LocalProvider:
-    """All methods belong to one event loop."""
+    """Pods as processes of this machine. All methods must be called in one event loop."""
 
     def __init__(self, deps: ProviderDependencies) -> None:
         self._deps = deps
@@ -87,31 +87,31 @@ class LocalProvider:
     @property
     def features(self) -> Features:
         return replace(
-            _ABILITIES,
+            _FEATURES,
             host_network=self._deps.allows_host_network,
             supplemental_groups=self._deps.isolation.has_ranges,
         )
 
     async def close(self) -> None:
-        """Release every pod: for a process that ends in order."""
+        """Remove the sandboxes of all pods, at an orderly end of the process."""
         self._deps.journal.close()
         await asyncio.gather(*(self.remove_sandbox(uid) for uid in list(self._pods)))
         self._deps.groups.close()
 
     async def create_sandbox(self, pod: Pod) -> str:
-        return await self._to_its_end(self._prepare(pod))
+        return await self._to_completion(self._prepare(pod))
 
     async def start(self, run: RunId, container: Container) -> None:
         if run in self._past:
             return
         attempt = self._container_runs.get(run)
         if attempt is None:
-            pod_sandbox = self._place(run.pod)
+            pod_sandbox = self._sandbox(run.pod)
             attempt = ContainerRun(run, container, pod_sandbox, self._deps)
             self._container_runs[run] = attempt
-            self._drop_before(run)
+            self._forget_before(run)
             self._warn(run, container)
-            attempt.begin(changed=lambda: self._change_feed.publish(run), failed=lambda: self._drop(run))
+            attempt.begin(changed=lambda: self._change_feed.publish(run), failed=lambda: self._forget(run))
             if pod_sandbox.eviction:
                 await attempt.evict(pod_sandbox.eviction)
                 return
@@ -120,11 +120,11 @@ class LocalProvider:
     async def stop(self, run: RunId, grace: float) -> None:
         attempt = self._container_runs.get(run)
         if attempt is None:
-            raise Gone(f"There is no run {run.number} of container {run.container}.")
+            raise Gone(f"Run {run.number} of container {run.container} not found.")
         self._begin(attempt.stop(grace))
 
     async def remove_sandbox(self, pod: str) -> None:
-        await self._to_its_end(self._release(pod))
+        await self._to_completion(self._release(pod))
 
     async def list(self) -> RuntimeListing:
         states = {
@@ -147,19 +147,19 @@ class LocalProvider:
         attempt = self._known(run)
         if attempt.state is None:
             await attempt.started()
-        if attempt.written_by is None:
+        if attempt.last_container is None:
             return
-        async for piece in attempt.written_by.output.replay():
+        async for piece in attempt.last_container.output.replay():
             yield piece
 
     async def update(self, pod: str, volume: str, files: tuple[File, ...]) -> None:
         async with self._lock(pod):
             with _translate_errors(f"The files of volume {volume} cannot be written"):
-                await asyncio.to_thread(self._place(pod).volumes.update, volume, files)
+                await asyncio.to_thread(self._sandbox(pod).volumes.update, volume, files)
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
         try:
-            return Exec(await self._known(run).box.exec(command, stdin=stdin, terminal=tty))
+            return Exec(await self._known(run).running.exec(command, stdin=stdin, terminal=tty))
         except ExecFailed as error:
             raise Rejected("ExecFailed", f"{error}.") from error
 
@@ -167,7 +167,7 @@ class LocalProvider:
         return Attached(self._known(run), stdin=stdin)
 
     async def connect(self, pod: str, port: int, *, from_outside: bool = False) -> PortConnection:
-        address = self._place(pod).address
+        address = self._sandbox(pod).address
         try:
             if from_outside:
                 return SocketConnection(*await asyncio.open_connection(address, port))
@@ -178,14 +178,14 @@ class LocalProvider:
 
     async def usage(self) -> dict[RunId, Usage]:
         used = await asyncio.to_thread(by_namespace)
-        boxes = {
-            container_run.id: container_run.written_by
+        containers = {
+            container_run.id: container_run.last_container
             for container_run in self._container_runs.values()
             if isinstance(container_run.state, Running)
         }
         return {
             container_run: used[container.pid_namespace]
-            for container_run, container in boxes.items()
+            for container_run, container in containers.items()
             if container and container.pid_namespace in used
         }
 
@@ -193,7 +193,7 @@ class LocalProvider:
         if pod.uses_host_network and not self._deps.allows_host_network:
             raise Rejected(
                 "HostNetworkNotAllowed",
-                "Pods do not share the network of this node: drop spec.hostNetwork, or `skysail down` and "
+                "Pods may not share the network of this node: remove spec.hostNetwork, or run `skysail down` and "
                 f"`{host_network.SETTING}=true skysail up`.",
             )
         async with self._lock(pod.uid):
@@ -202,17 +202,17 @@ class LocalProvider:
             deps = self._deps
             pod_sandbox = PodSandbox(
                 pod,
-                deps.places,
+                deps.volume_paths,
                 deps.runs / pod.uid,
                 name_server=deps.name_server,
                 ids=deps.isolation.allocate(),
             )
             try:
-                with _translate_errors("The place of the pod cannot be made"):
+                with _translate_errors("The pod sandbox cannot be created"):
                     await asyncio.to_thread(pod_sandbox.make)
                     pod_sandbox.connect(await deps.network.attach(pod))
             except BaseException:
-                await self._take_away(pod_sandbox)
+                await self._remove(pod_sandbox)
                 raise
             self._pods[pod.uid] = pod_sandbox
             if pod_sandbox.volumes.have_limits or pod.ephemeral_storage is not None:
@@ -220,7 +220,7 @@ class LocalProvider:
             return pod_sandbox.address
 
     async def _watch_storage(self, pod_sandbox: PodSandbox) -> None:
-        """Evict the pod when it uses more than one of its limits, as a kubelet does: seen from time to time."""
+        """Evict the pod when it exceeds one of its storage limits, checked periodically as by a kubelet."""
         while self._pods.get(pod_sandbox.pod.uid) is pod_sandbox and not pod_sandbox.eviction:
             files = await self._files(pod_sandbox.pod.uid)
             message = await asyncio.to_thread(storage_limits.excess, pod_sandbox.pod, pod_sandbox.volumes, files)
@@ -229,7 +229,7 @@ class LocalProvider:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def evict(self, pod: str, message: str) -> None:
-        """End the pod and free its files. Returns when both are done. Unknown pods are fine."""
+        """Stop the pod and delete its files. Returns when both are done. Does nothing for unknown pods."""
         pod_sandbox = self._pods.get(pod)
         if pod_sandbox is None:
             return
@@ -241,7 +241,7 @@ class LocalProvider:
                 if container_run.id.pod == pod
             )
         )
-        # At once: where etcd has no room to store the pod's end, its files would stay for ever.
+        # Delete at once: if the disk is too full for etcd to store the pod's end, the files would stay for ever.
         await asyncio.to_thread(pod_sandbox.volumes.discard)
 
     async def disk_usage(self) -> dict[str, PodDisk]:
@@ -254,7 +254,7 @@ class LocalProvider:
         return found
 
     async def _files(self, uid: str) -> tuple[ContainerFiles, ...]:
-        """Return the files of each container of a pod; of its runs, the log is the same for all."""
+        """Return the files of each container of a pod, from its latest run. All runs share one log."""
         container_runs = [
             container_run for container_run in self._container_runs.values() if container_run.id.pod == uid
         ]
@@ -262,14 +262,14 @@ class LocalProvider:
             container_run.id.container: container_run
             for container_run in sorted(container_runs, key=lambda container_run: container_run.id.number)
         }
-        boxes = {
-            name: container_run.written_by
+        containers = {
+            name: container_run.last_container
             for name, container_run in latest.items()
             if isinstance(container_run.state, Running)
         }
         spaces = {
             name: container.pid_namespace
-            for name, container in boxes.items()
+            for name, container in containers.items()
             if container and container.pid_namespace is not None
         }
         deleted = await asyncio.to_thread(deleted_files, set(spaces.values())) if spaces else {}
@@ -280,7 +280,7 @@ class LocalProvider:
 
     async def _release(self, uid: str) -> None:
         async with self._lock(uid):
-            pod_sandbox = self._pods.pop(uid, None)  # first, so that nothing more is started in it
+            pod_sandbox = self._pods.pop(uid, None)  # first, so that no more containers are started in it
             if pod_sandbox is not None:
                 await self._empty(pod_sandbox)
             self._past = {run: end for run, end in self._past.items() if run.pod != uid}
@@ -293,51 +293,51 @@ class LocalProvider:
             if container_run.id.pod == pod_sandbox.pod.uid
         ]
         await asyncio.gather(*(container_run.stop(0) for container_run in container_runs))
-        await self._take_away(pod_sandbox)
+        await self._remove(pod_sandbox)
         for container_run in container_runs:
             self._container_runs.pop(container_run.id, None)
             self._change_feed.publish(container_run.id)
 
-    async def _take_away(self, pod_sandbox: PodSandbox) -> None:
+    async def _remove(self, pod_sandbox: PodSandbox) -> None:
         await self._deps.network.detach(pod_sandbox.pod.uid)
         await asyncio.to_thread(pod_sandbox.volumes.remove)
         await asyncio.to_thread(shutil.rmtree, pod_sandbox.folder, ignore_errors=True)
         self._deps.isolation.release(pod_sandbox.ids)
 
-    def _drop(self, run: RunId) -> None:
-        """It never came to be, and may be tried again, for example when the image was added."""
+    def _forget(self, run: RunId) -> None:
+        """Forget a rejected run, which may be retried, for example after its image was added."""
         self._container_runs.pop(run, None)
 
-    def _drop_before(self, run: RunId) -> None:
-        """Of the runs before, one is enough to know. Each keeps what it printed."""
+    def _forget_before(self, run: RunId) -> None:
+        """Forget all ended runs but the previous one, because each keeps its output."""
         for earlier in [attempt for attempt in self._container_runs.values() if isinstance(attempt.state, Ended)]:
             was = earlier.id
             if (was.pod, was.container) == (run.pod, run.container) and was.number < run.number - 1:
                 del self._container_runs[was]
 
     def _warn(self, run: RunId, container: Container) -> None:
-        """Said once: it is the same for every pod."""
+        """Record once, for the first pod, that limits are not enforced."""
         limits = container.limits
         if self._has_warned or self._deps.groups.are_enforced or (limits.memory is None and limits.cpu is None):
             return
         self._has_warned = True
-        self._deps.tell(run, EventReason.LIMITS_IGNORED, _NO_LIMITS)
+        self._deps.record(run, EventReason.LIMITS_IGNORED, _NO_LIMITS)
 
-    def _place(self, uid: str) -> PodSandbox:
+    def _sandbox(self, uid: str) -> PodSandbox:
         if uid not in self._pods:
-            raise Gone(f"There is no pod {uid} here.")
+            raise Gone(f"Pod {uid} not found.")
         return self._pods[uid]
 
     def _known(self, run: RunId) -> ContainerRun:
         if run not in self._container_runs:
-            raise Gone(f"There is no run {run.number} of container {run.container}.")
+            raise Gone(f"Run {run.number} of container {run.container} not found.")
         return self._container_runs[run]
 
     def _lock(self, uid: str) -> asyncio.Lock:
         return self._locks.setdefault(uid, asyncio.Lock())
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """A caller who stops waiting leaves nothing half done."""
+    async def _to_completion(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to completion, even if the caller is cancelled: nothing is left half done."""
         return await asyncio.shield(self._begin(work))
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -354,7 +354,7 @@ def _usage(pod_sandbox: PodSandbox, files: tuple[ContainerFiles, ...]) -> PodDis
 
 @contextmanager
 def _translate_errors(what: str) -> Iterator[None]:
-    """A machine's own trouble, such as a full disk, as the contract knows it; without the machine's paths."""
+    """Raise ProviderError for an OSError, such as a full disk, without the machine's paths."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Which runs were begun and how they ended, on disk: no run is ever started a second time under its number.
+"""Journal of runs and how they ended, on disk: no run is ever started twice under the same number.
 
-A run is written down before its program starts. Programs end with the process that started them, so a run without an
-end, found by the next process, was lost.
+A run is recorded before its program starts. Programs end with the process that started them, so a run without an end
+that the next process finds was lost.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import msgspec
 from skysail.cloud.provider import LOST, Ended, RunId
 
 _LOST_CODE = 137
-_LOST = "The container ended together with the node's agent, which is started again."
+_LOST = "The container ended together with the node agent, which has been restarted."
 
 
 class RunJournal:
-    """A folder for each pod, a file for each run, and in it the end of the run. Blocking, and quick."""
+    """Journal with a folder for each pod and a file for each run, which holds its end. Blocking, and fast."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._is_closed = False
 
     def past(self, now: float) -> dict[RunId, Ended]:
-        """What earlier processes began and did not forget."""
+        """Return the runs of earlier processes that were not forgotten."""
         found = {_run(file): _end(file, now) for file in self._folder.glob("*/*")}
         for run, ended in found.items():
-            self.end(run, ended)  # also for the process after this one
+            self.end(run, ended)  # for later processes too
         return found
 
     def begin(self, run: RunId) -> None:
-        """Before its program starts. Of those before, one is enough to know."""
+        """Record a run before its program starts. Of earlier runs, only the previous one is kept."""
         file = self._file(run)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
@@ -42,21 +42,24 @@ class RunJournal:
     def end(self, run: RunId, ended: Ended) -> None:
         if self._is_closed:
             return
-        with contextlib.suppress(OSError):  # a full disk: it would be told lost, which is better than no end at all
+        with contextlib.suppress(OSError):  # disk full: the run will count as lost, which is better than no end
             self.begin(run)
             self._file(run).write_bytes(msgspec.json.encode(ended))
 
     def withdraw(self, run: RunId) -> None:
-        """Its program was never started, so its number is free again."""
+        """Delete the record of a run whose program never started, so that its number can be used again."""
         self._file(run).unlink(missing_ok=True)
 
     def forget(self, pod: str) -> None:
-        """Nobody will ask for the runs of this pod again."""
+        """Delete the records of a pod."""
         if not self._is_closed:
             shutil.rmtree(self._folder / pod, ignore_errors=True)
 
     def close(self) -> None:
-        """What ends from now on ends because this process does: the next one tells that it was lost."""
+        """Stop recording.
+
+        Containers that end from now on end with this process, and the next one reports them as lost.
+        """
         self._is_closed = True
 
     def _file(self, run: RunId) -> Path:
@@ -71,6 +74,6 @@ def _run(file: Path) -> RunId:
 def _end(file: Path, now: float) -> Ended:
     try:
         return msgspec.json.decode(file.read_bytes(), type=Ended)
-    except msgspec.DecodeError:  # nothing, or half of it, was written
+    except msgspec.DecodeError:  # empty or truncated
         began = file.stat().st_mtime
         return Ended(code=_LOST_CODE, reason=LOST, message=_LOST, started=began, ended=max(began, now))

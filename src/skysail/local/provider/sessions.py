@@ -1,4 +1,4 @@
-"""Talking to a command beside a run, to a run itself, and to a port of a pod."""
+"""Sessions: exec in a container, attach to a container, and connect to a port of a pod."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ _CHUNK = 64 * 1024
 
 
 class Exec:
-    """Owns its command, but does not end it: one without a terminal goes on when the user has gone."""
+    """Exec session. Closing it does not kill the command: without a terminal it continues when the client has left."""
 
     def __init__(self, running: ExecProcess) -> None:
         self._running = running
         self._end = asyncio.create_task(running.wait())
 
     async def write(self, data: bytes) -> None:
-        if self._running.wires.sink is not None:
-            await self._running.wires.sink.write(data)
+        if self._running.streams.sink is not None:
+            await self._running.streams.sink.write(data)
 
     async def close_stdin(self) -> None:
-        if self._running.wires.sink is None:
+        if self._running.streams.sink is None:
             return
-        if self._running.wires.is_terminal:
+        if self._running.streams.is_terminal:
             await self.write(_END_OF_INPUT)
         else:
-            await self._running.wires.sink.finish()
+            await self._running.streams.sink.finish()
 
     def output(self) -> AsyncIterator[Output]:
         return self._running.output.replay()
 
     async def resize(self, width: int, height: int) -> None:
-        self._running.wires.resize(width, height)
+        self._running.streams.resize(width, height)
 
     async def wait(self) -> int:
         return await asyncio.shield(self._end)
@@ -45,24 +45,24 @@ class Exec:
         self._running.kill()
 
     async def close(self) -> None:
-        await self._running.drop()
+        await self._running.detach()
 
 
 class Attached:
-    """A visitor of a run, which goes on without him."""
+    """Attach session. The run continues without it."""
 
     def __init__(self, container_run: ContainerRun, *, stdin: bool) -> None:
         self._container_run = container_run
-        self._std_streams = container_run.box.wires
+        self._std_streams = container_run.running.streams
         self._sink = self._std_streams.sink if stdin else None
-        self._output = container_run.box.output.tail()
+        self._output = container_run.running.output.tail()
 
     async def write(self, data: bytes) -> None:
         if self._sink is not None:
             await self._sink.write(data)
 
     async def close_stdin(self) -> None:
-        """The run's input stays open for the next visitor, unless it is for one only."""
+        """Close the run's stdin only with stdinOnce: otherwise it stays open for the next session."""
         if self._sink is not None and self._container_run.container.stdin_once:
             await self._sink.finish()
 
@@ -76,7 +76,7 @@ class Attached:
         return (await self._container_run.ended()).code
 
     async def kill(self) -> None:
-        """The run is not its visitor's to end."""
+        """Do nothing: a session must not end the run."""
 
     async def close(self) -> None:
         await self.close_stdin()

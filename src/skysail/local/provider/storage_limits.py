@@ -1,6 +1,6 @@
 """Limits of ephemeral storage: of each container, of the whole pod, and of its emptyDir volumes. Blocking.
 
-The words are those of a kubelet, because people and their tools search for them.
+The messages are those of a kubelet, because users and their tools search for them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from skysail.local.storage.volumes import Volumes
 
 
 class ContainerFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Folders in which a container writes, its log included, and its limit."""
+    """Folders in which a container writes, including its log, and its limit."""
 
     name: str
     folders: tuple[Path, ...]
@@ -30,7 +30,7 @@ class ContainerFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def excess(pod: Pod, volumes: Volumes, containers: Iterable[ContainerFiles]) -> str:
-    """Return why the pod must be evicted; empty if it keeps to every limit."""
+    """Return why the pod must be evicted. Empty if it is within all limits."""
     if message := volumes.excess():
         return message
     used = {container: container.usage() for container in containers}

@@ -1,4 +1,7 @@
-"""What runs at clouds and what it costs, for `skysail status`. Computed here: nobody writes a cost while it grows."""
+"""Instances at clouds and their cost, for `skysail status`.
+
+Computed on demand, because a running cost is not written to any object.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from skysail.kube.client.http_transport import HttpTransport
 
 
 class NodeInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """`container_runtime_version` is `<cloud>://<account>` on a node that stands for a cloud."""
+    """`container_runtime_version` is `<cloud>://<account>` on the node of a cloud."""
 
     container_runtime_version: str = ""
 
@@ -35,10 +38,11 @@ class CloudNode(Object, frozen=True):
 
 
 class CloudCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """At one cloud, by the claims that are there. `outage` is a sentence, empty where the cloud can be reached.
+    """Instances and costs at one cloud, from its claims.
 
-    `orphans` is one, too: what runs there without a claim, and so is in none of the sums.
-    `unknown` are launches whose answer is awaited or lost: they may run, and cost.
+    `outage` is a sentence, empty if the cloud is reachable.
+    `orphans` is a sentence about instances without a claim, which no sum contains.
+    `unknown` counts launches with an unknown outcome: their instances may run, and cost.
     """
 
     cloud: str
@@ -61,7 +65,7 @@ class _Claims(msgspec.Struct):
 
 
 async def read(path: Path, now: float) -> list[CloudCosts]:
-    """As the cluster tells it now."""
+    """Return the costs by cloud, from the cluster's current objects."""
     transport = HttpTransport(kubeconfig.from_file(path))
     try:
         client = Client(transport)
@@ -94,7 +98,7 @@ def of(node: CloudNode, claims: Iterable[CloudInstance], now: float) -> CloudCos
 def _outage(node: CloudNode) -> str:
     condition = next((row for row in node.status.conditions if row["type"] == Condition.CLOUD_REACHABLE), None)
     if condition is None:
-        return "Nothing is known of it yet."
+        return "No status reported yet."
     return "" if condition["status"] == "True" else condition["message"]
 
 

@@ -1,4 +1,4 @@
-"""Reads which limits of pods the local node does not enforce, for `skysail status`."""
+"""Limits of pods that the local node does not enforce, for `skysail status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts the objects of every custom kind in the cluster, for `skysail status`."""
+"""Number of objects of every custom kind in the cluster, for `skysail status`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Spec(msgspec.Struct):
 
     @property
     def served(self) -> str | None:
-        """A version by which objects can be counted. A definition may have none at the moment."""
+        """Return a served version, with which objects can be counted. Returns None if there is none."""
         return next((version.name for version in self.versions if version.served), None)
 
 
@@ -51,7 +51,7 @@ class _Page(msgspec.Struct):
 
 
 async def count_objects(path: Path) -> dict[str, int]:
-    """Objects by kind. One short request for each kind, however many objects there are."""
+    """Return the number of objects by kind. One short request per kind, independent of the number of objects."""
     transport = HttpTransport(kubeconfig.from_file(path))
     try:
         client = Client(transport)

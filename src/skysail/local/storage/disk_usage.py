@@ -1,4 +1,4 @@
-"""Bytes and files that pods have on the disk, and room that is left there. Blocking."""
+"""Disk usage of pods in bytes and files, and free space of file systems. Blocking."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-_BLOCK = 512  # the unit of st_blocks, whatever the disk's own is
+_BLOCK = 512  # unit of st_blocks on every file system
 
 
 class DiskUsage(msgspec.Struct, frozen=True):
@@ -22,7 +22,10 @@ class DiskUsage(msgspec.Struct, frozen=True):
 
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True):
-    """A file system: its size, and what is left for users who are not root. Some count no files: `max_files` is 0."""
+    """Size of a file system, and the free space for users other than root.
+
+    `max_files` is 0 on file systems that do not count files.
+    """
 
     size: int
     available: int
@@ -41,7 +44,7 @@ def disk(folder: Path) -> Disk:
 
 
 def folders(*paths: Path) -> DiskUsage:
-    """Return the usage of these folders. A file that vanishes meanwhile does not count, one with two names once."""
+    """Return the usage of these folders. Hard links count once, files that vanish meanwhile do not count."""
     size = count = 0
     seen: set[tuple[int, int]] = set()
     for found in _entries(paths):
@@ -55,13 +58,13 @@ def folders(*paths: Path) -> DiskUsage:
 
 
 def deleted_files(namespaces: Collection[int], proc: Path = Path("/proc")) -> dict[int, DiskUsage]:
-    """Return the usage of files that are deleted and still open, by the pid namespace of their processes.
+    """Return the usage of deleted but still open files, by the pid namespace of their processes.
 
-    They have no name in any folder, so a program could fill the disk with one and seem to use nothing.
+    Such a file has no name in any folder, so a program could fill the disk without any visible usage.
     """
     found: dict[int, dict[tuple[int, int], int]] = {namespace: {} for namespace in namespaces}
     for process in (folder for folder in proc.iterdir() if folder.name.isdigit()):
-        with contextlib.suppress(OSError):  # the process has ended, or is none of ours
+        with contextlib.suppress(OSError):  # the process has ended, or is not ours
             namespace = (process / "ns" / "pid").stat().st_ino
             if namespace in found:
                 found[namespace].update(_deleted(process))

@@ -1,6 +1,6 @@
-"""Gives files on the disk to the users and groups of one pod. Blocking.
+"""Change the owners of files to the users and groups of one pod. Blocking.
 
-No link is followed: another pod that mounts the same volume can put one there at any time.
+No link is followed, because another pod that mounts the same volume can create one at any time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _READ_WRITE, _READ_ONLY, _FOLDER = 0o660, 0o440, 0o2110
 
 
 class Ownership:
-    """`ids` is None where the pod has one id, which owns all files already; then nothing is done.
+    """Owners of the files of one pod.
 
-    `fs_group` is the pod's fsGroup. With `only_on_mismatch` a PVC whose root has that group is left as it is.
+    `ids` is None if the pod has a single id, which owns all files already; then nothing is done.
+    `fs_group` is the pod's fsGroup. With `only_on_mismatch`, a PVC whose root has this group is not changed.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Ownership:
         self._only_on_mismatch = only_on_mismatch
 
     def give(self, path: Path, user: int, group: int) -> None:
-        """Make this user and group of the pod the owners of a file, or of a folder with all that it holds."""
+        """Change the owner of a file, or of a folder and its content, to this user and group of the pod."""
         if self._ids is None:
             return
         offset = self._ids.offset(path)
@@ -39,7 +40,7 @@ class Ownership:
             os.chown(f"/proc/self/fd/{descriptor}", offset + user, offset + group)
 
     def adopt(self, path: Path, *, is_pvc: bool = False, read_only: bool = False) -> None:
-        """Make the files of a volume accessible to the pod: shift their ids if need be, then apply fsGroup."""
+        """Make the files of a volume accessible to the pod: shift their ids if necessary, then apply fsGroup."""
         if self._ids is None:
             return
         offset = self._ids.offset(path)
@@ -53,7 +54,7 @@ class Ownership:
             self._set_group(path, offset + self._fs_group, _READ_ONLY, is_pvc=False)
 
     def make_alike(self, root: Path, descriptor: int) -> None:
-        """Give a new folder in the volume `root` the owners and the mode of the volume."""
+        """Give a new folder in the volume `root` the owner and mode of the volume."""
         file, found = f"/proc/self/fd/{descriptor}", root.stat()
         if self._ids is not None:
             os.chown(file, found.st_uid, found.st_gid)
@@ -85,7 +86,7 @@ def _shift(descriptor: int, offset: int) -> None:
 
 
 def _tree(path: Path) -> Iterator[int]:
-    """Yield a descriptor of the file or folder and of all that lies in it. Each is open until the next one."""
+    """Yield a descriptor of the file or folder and of everything in it. Each is open until the next is yielded."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -99,7 +100,7 @@ def _tree(path: Path) -> Iterator[int]:
             try:
                 descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             except FileNotFoundError:
-                continue  # another pod removed it
+                continue  # another pod has removed it
             try:
                 yield descriptor
             finally:

@@ -1,7 +1,7 @@
-"""Makes a disk for every claim of the class `standard`, and removes it when its claim is gone.
+"""Create a PersistentVolume for every PVC of the class `standard`, and delete it after its PVC.
 
-A disk is a folder of the cluster's home, by the name of its PersistentVolume; the folder is made by whoever first
-mounts it. It outlives pods, agents and the hull.
+A volume is a folder of the cluster's home, named like its PersistentVolume. The folder is created at the first mount.
+It outlives pods, agents and restarts of the local cluster.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
 from skysail.local.addresses import NODE
-from skysail.local.control_plane.pki import DISK_MAKER
+from skysail.local.control_plane.pki import VOLUME_PROVISIONER
 
 CLASS = "standard"
 _RETRY_SECONDS = 5.0
@@ -64,13 +64,13 @@ MANIFESTS: tuple[tuple[Resource, Manifest], ...] = (
                 "kind": "ClusterRole",
                 "name": "system:persistent-volume-provisioner",
             },
-            "subjects": [{"apiGroup": CLUSTER_ROLE_BINDING.group, "kind": "User", "name": DISK_MAKER.name}],
+            "subjects": [{"apiGroup": CLUSTER_ROLE_BINDING.group, "kind": "User", "name": VOLUME_PROVISIONER.name}],
         },
     ),
 )
 
 
-class ClaimSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class PvcSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     storage_class_name: str | None = None
     volume_name: str = ""
     access_modes: tuple[str, ...] = ()
@@ -78,8 +78,8 @@ class ClaimSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     resources: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
 
 
-class Claim(Object, frozen=True, gc=False):
-    spec: ClaimSpec
+class PersistentVolumeClaim(Object, frozen=True, gc=False):
+    spec: PvcSpec
 
 
 class VolumeSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -96,20 +96,20 @@ class Volume(Object, frozen=True, gc=False):
 
 
 class VolumeProvisioner:
-    """One per cluster. Every pass looks at everything: a laptop has few disks."""
+    """Provisions volumes. One per cluster. Every pass checks all objects: a laptop has few volumes."""
 
     def __init__(self, client: Client, folder: Path, rng: random.Random) -> None:
         self._client = client
         self._folder = folder
         self._rng = rng
         self._changed = asyncio.Event()
-        self._claims: Cache[Claim] = Cache(PERSISTENT_VOLUME_CLAIM, Claim)
+        self._pvcs: Cache[PersistentVolumeClaim] = Cache(PERSISTENT_VOLUME_CLAIM, PersistentVolumeClaim)
         self._volumes: Cache[Volume] = Cache(PERSISTENT_VOLUME, Volume)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for cache in (self._claims, self._volumes):
+            for cache in (self._pvcs, self._volumes):
                 cache.subscribe(lambda _old, _new: self._changed.set())
                 tasks.create_task(Reflector[Any](self._client, cache, rng=self._rng).run())
                 await cache.synced.wait()
@@ -122,43 +122,43 @@ class VolumeProvisioner:
 
     async def _pass(self) -> bool:
         try:
-            for claim in unbound_claims(self._claims.all(), {volume.metadata.name for volume in self._volumes.all()}):
+            for pvc in unbound_pvcs(self._pvcs.all(), {volume.metadata.name for volume in self._volumes.all()}):
                 self._volumes.record_write(
-                    await self._client.create(PERSISTENT_VOLUME, manifest(claim, self._folder), Volume)
+                    await self._client.create(PERSISTENT_VOLUME, manifest(pvc, self._folder), Volume)
                 )
             for volume in released_volumes(self._volumes.all()):
                 await self._remove(volume)
         except (AlreadyExists, Conflict, NotFound) as error:
-            log.debug("changed meanwhile", extra={"why": str(error)})
+            log.debug("volume changed concurrently, retrying", extra={"why": str(error)})
         except (KubeError, OSError) as error:
-            log.warning("disks not kept", extra={"why": str(error)})
+            log.warning("provisioning volumes failed, retrying", extra={"why": str(error)})
         else:
             return True
         return False
 
     async def _remove(self, volume: Volume) -> None:
-        """The data first: while the volume is there, a removal that was broken off is found again."""
+        """Delete the data before the PersistentVolume, so that an interrupted removal is repeated."""
         folder = self._folder / volume.metadata.name
         if folder.exists():
             await asyncio.to_thread(shutil.rmtree, folder)
         await self._client.delete(PERSISTENT_VOLUME, volume, Volume)
 
 
-def unbound_claims(claims: Iterable[Claim], volumes: set[str]) -> list[Claim]:
-    """Claims of our class that have no disk yet."""
+def unbound_pvcs(pvcs: Iterable[PersistentVolumeClaim], volumes: set[str]) -> list[PersistentVolumeClaim]:
+    """Return the PVCs of our class that have no volume yet."""
     return [
-        claim
-        for claim in claims
-        if claim.spec.storage_class_name == CLASS
-        and not claim.spec.volume_name
-        and not claim.metadata.is_deleting
-        and claim.spec.volume_mode == "Filesystem"
-        and _name(claim) not in volumes
+        pvc
+        for pvc in pvcs
+        if pvc.spec.storage_class_name == CLASS
+        and not pvc.spec.volume_name
+        and not pvc.metadata.is_deleting
+        and pvc.spec.volume_mode == "Filesystem"
+        and _name(pvc) not in volumes
     ]
 
 
 def released_volumes(volumes: Iterable[Volume]) -> list[Volume]:
-    """Disks of ours whose claim is gone and whose data shall go with it."""
+    """Return our volumes whose PVC is deleted and whose reclaim policy is Delete."""
     return [
         volume
         for volume in volumes
@@ -169,9 +169,9 @@ def released_volumes(volumes: Iterable[Volume]) -> list[Volume]:
     ]
 
 
-def manifest(claim: Claim, folder: Path) -> Manifest:
-    """By the UID of its claim, so that asking twice makes one disk."""
-    name, metadata = _name(claim), claim.metadata
+def manifest(pvc: PersistentVolumeClaim, folder: Path) -> Manifest:
+    """Return a PersistentVolume named after the UID of its PVC, so that creating it twice makes one volume."""
+    name, metadata = _name(pvc), pvc.metadata
     here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}
     return {
         "apiVersion": PERSISTENT_VOLUME.api_version,
@@ -180,8 +180,8 @@ def manifest(claim: Claim, folder: Path) -> Manifest:
         "spec": {
             "storageClassName": CLASS,
             "persistentVolumeReclaimPolicy": "Delete",
-            "accessModes": list(claim.spec.access_modes),
-            "capacity": {"storage": claim.spec.resources.get("requests", {}).get("storage", "1Gi")},
+            "accessModes": list(pvc.spec.access_modes),
+            "capacity": {"storage": pvc.spec.resources.get("requests", {}).get("storage", "1Gi")},
             "local": {"path": str(folder / name)},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
             "claimRef": {
@@ -195,5 +195,5 @@ def manifest(claim: Claim, folder: Path) -> Manifest:
     }
 
 
-def _name(claim: Claim) -> str:
-    return f"pvc-{claim.metadata.uid}"
+def _name(pvc: PersistentVolumeClaim) -> str:
+    return f"pvc-{pvc.metadata.uid}"

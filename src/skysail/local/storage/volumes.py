@@ -1,4 +1,4 @@
-"""The volumes of one pod, as folders of the machine. Blocking, and for one thread at a time."""
+"""Volumes of one pod, as folders of the machine. Blocking, for one thread at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEXT = "..data_tmp"
 
 
 class VolumePaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where volumes may be. `memory` is on a tmpfs; a `HostPath` must lie in one of `allowed`."""
+    """Locations of volumes. `memory` is on a tmpfs. A `HostPath` must be below one of `allowed`."""
 
     folder: Path
     memory: Path
@@ -35,7 +35,7 @@ class VolumePaths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Volumes:
-    """Made when the pod is prepared, deleted with it. Disks and the machine's folders stay."""
+    """Volumes of one pod, created before its containers and deleted with it. PVCs and host paths are kept."""
 
     def __init__(self, uid: str, volume_paths: VolumePaths, ownership: Ownership = Ownership()) -> None:  # noqa: B008 (immutable)
         self._uid = uid
@@ -45,17 +45,17 @@ class Volumes:
         self._paths: dict[str, Path] = {}
 
     def make(self, volumes: Iterable[Volume]) -> None:
-        """Raises Rejected for a volume that can never be."""
+        """Create the volumes. Raises Rejected if a volume is invalid."""
         for volume in volumes:
             self._paths[volume.name] = self._make(volume)
             self._volumes[volume.name] = volume
 
     def bind(self, mount: Mount) -> BindMount:
-        """Where the mount's files are on the machine."""
+        """Return the bind mount of a volume mount. Raises Rejected."""
         volume = self._volumes.get(mount.volume)
         if volume is None:
             raise Rejected(
-                _REASON, f"The mount at {mount.path} names the volume {mount.volume}, which the pod does not have."
+                _REASON, f"Volume {mount.volume} of the mount at {mount.path} not found: add it to the pod's volumes."
             )
         match volume.source:
             case ProjectedFiles():
@@ -66,19 +66,17 @@ class Volumes:
                 read_only = mount.read_only
         path = self._paths[mount.volume]
         source = self._below(path, mount.sub_path, can_make=not read_only) if mount.sub_path else path
-        # Programs write beside a part of a volume and beside a folder of the machine, so they can put a link there.
+        # A program can write next to a subPath and next to a host path, so it can create a link there.
         is_shared = bool(mount.sub_path) or isinstance(volume.source, HostPath)
         return BindMount(str(source), mount.path, read_only, is_shared)
 
     def update(self, name: str, files: Iterable[File]) -> None:
-        """Replace the content of a `ProjectedFiles` volume: a reader sees all of the old or all of the new."""
+        """Replace the content of a `ProjectedFiles` volume atomically: a reader sees the old or the new content."""
         volume = self._volumes.get(name)
         if volume is None:
             raise Gone(f"The pod has no volume {name}.")
         if not isinstance(volume.source, ProjectedFiles):
-            raise Rejected(
-                "VolumeNotReplaceable", f"The content of volume {name} is the pod's own and cannot be replaced."
-            )
+            raise Rejected("VolumeNotReplaceable", f"Volume {name} belongs to the pod and cannot be replaced.")
         self._write(self._paths[name], files)
 
     @property
@@ -86,7 +84,7 @@ class Volumes:
         return any(_limit(volume) is not None for volume in self._volumes.values())
 
     def excess(self) -> str:
-        """Why the pod cannot stay; empty where every volume keeps to its limit."""
+        """Return why the pod must be evicted. Empty if every volume is within its limit."""
         for name, volume in self._volumes.items():
             limit = _limit(volume)
             if limit is not None and disk_usage.folders(self._paths[name]).bytes > limit:
@@ -98,7 +96,7 @@ class Volumes:
         return disk_usage.folders(*self._scratch())
 
     def persistent_usage(self) -> DiskUsage:
-        """Return the usage of disks that the pod can write."""
+        """Return the usage of PVCs that the pod can write."""
         writable = [
             self._paths[name]
             for name, volume in self._volumes.items()
@@ -107,7 +105,7 @@ class Volumes:
         return disk_usage.folders(*writable)
 
     def discard(self) -> None:
-        """Empty the emptyDir volumes on the disk, of a pod that was evicted."""
+        """Delete the content of the emptyDir volumes on the disk. For evicted pods."""
         for folder in self._scratch():
             for path in folder.iterdir():
                 if path.is_dir() and not path.is_symlink():
@@ -124,7 +122,7 @@ class Volumes:
         ]
 
     def remove(self) -> None:
-        """Nothing there is fine."""
+        """Delete the volumes. Idempotent."""
         for folder in (self._volume_paths.folder / self._uid, self._volume_paths.memory / self._uid):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -150,9 +148,11 @@ class Volumes:
         _write(folder, files, self._ownership)
 
     def _below(self, root: Path, sub_path: str, *, can_make: bool) -> Path:
-        """Return a path inside the volume `root`, which has no links in it. A link of a program must not lead out.
+        """Return the resolved path of a subPath in the volume `root`.
 
-        A new folder gets the mode of the volume, as from a kubelet: the program may be any user.
+        A link in the volume must not lead out of it. A new folder gets the mode of the volume, as with a kubelet,
+        because the program may be any user.
+        Raises Rejected.
         """
         if "\0" in sub_path:
             raise Rejected(_REASON, "A subPath cannot have a NUL byte: remove it.")
@@ -170,8 +170,8 @@ class Volumes:
         if not any(real.is_relative_to(_real(allowed)) for allowed in self._volume_paths.allowed):
             raise Rejected(
                 "HostPathNotAllowed",
-                f"The folder {path} of this machine is not open to pods: "
-                f"use an emptyDir or a claim, or `skysail down` and `SKYSAIL_ALLOWED_FOLDERS={path} skysail up`.",
+                f"Pods may not use folder {path} of this machine: "
+                f"use an emptyDir or a PVC, or run `skysail down` and `SKYSAIL_ALLOWED_FOLDERS={path} skysail up`.",
             )
         if create:
             os.close(local_files.open_nofollow(real, can_make=True))
@@ -181,7 +181,7 @@ class Volumes:
 
     def _disk(self, name: str) -> Path:
         if name != PurePosixPath(name).name or name in ("", ".", ".."):
-            raise Rejected(_REASON, f"{name!r} is no name of a disk.")
+            raise Rejected(_REASON, f"{name!r} is not a valid volume name.")
         path = self._volume_paths.disks / name
         if not path.exists():
             _empty(path)
@@ -189,29 +189,32 @@ class Volumes:
 
 
 def _limit(volume: Volume) -> int | None:
-    """A limit of nothing is none, as for a kubelet."""
+    """Return the size limit in bytes. Returns None if there is none, or if it is 0, as in a kubelet."""
     return volume.source.size_limit or None if isinstance(volume.source, EmptyDir) else None
 
 
 def _empty(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o777)  # whoever the program is
+    folder.chmod(0o777)  # the program may be any user
     return _real(folder)
 
 
 def _real(path: Path) -> Path:
-    """Without links. Unlike `Path.resolve` it takes one that leads to itself; then whoever opens it will complain."""
+    """Return the path without links. Unlike `Path.resolve`, a link loop raises nothing here, but when it is opened."""
     return Path(os.path.realpath(path))
 
 
 def _write(folder: Path, files: Iterable[File], ownership: Ownership) -> None:
-    """As a kubelet does: a new hidden folder, and one link that is moved to it; names are links through that one."""
+    """Write the files to a new hidden folder, then move one link to it, as a kubelet does.
+
+    The visible names are links through that link.
+    """
     files = tuple(files)
     previous = _current(folder)
     content = _fresh(folder, previous)
     for file in files:
         _place(content, file)
-    ownership.adopt(content, read_only=True)  # before the link, so that a reader never meets a file it cannot open
+    ownership.adopt(content, read_only=True)  # before the link, so that readers can open every file
     (folder / _NEXT).unlink(missing_ok=True)
     (folder / _NEXT).symlink_to(content.name)
     (folder / _NEXT).replace(folder / _CURRENT)
@@ -229,7 +232,7 @@ def _current(folder: Path) -> str | None:
 def _fresh(folder: Path, previous: str | None) -> Path:
     number = int(previous.removeprefix("..")) + 1 if previous else 1
     path = folder / f"..{number}"
-    shutil.rmtree(path, ignore_errors=True)  # left by an update that was broken off
+    shutil.rmtree(path, ignore_errors=True)  # left by an interrupted update
     path.mkdir()
     return path
 
@@ -238,7 +241,7 @@ def _place(content: Path, file: File) -> None:
     path = content / file.path
     parts = PurePosixPath(file.path).parts
     if PurePosixPath(file.path).is_absolute() or ".." in parts or not parts or "\0" in file.path:
-        raise Rejected(_REASON, f"{file.path!r} is no path inside a volume.")
+        raise Rejected(_REASON, f"{file.path!r} is not a path inside a volume.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(file.content)
     path.chmod(file.mode)

@@ -74,7 +74,7 @@ async def test_device_nodes_cannot_be_changed_by_a_pod_that_owns_them(tmp_path, 
             device_nodes.protect([mine])
         monkeypatch.setattr(rootfs, "arguments", with_node(mine))
         spec = ContainerSpec(
-            room=container_root, argv=("sh", "-c", "echo x > /node && chmod 600 /node"), max_processes=99
+            root=container_root, argv=("sh", "-c", "echo x > /node && chmod 600 /node"), max_processes=99
         )
         container = await BwrapContainer.start(spec, TOOLS, time.time)
         assert ((await container.finish()).code == 0) is not is_protected
@@ -224,7 +224,7 @@ async def test_a_start_that_is_cancelled_when_the_program_runs_leaves_no_program
     monkeypatch.setattr(BwrapContainer, "__init__", lambda box, *args: (init(box, *args), boxes.append(box))[0])
     container_root = ContainerRoot(hostname="h", env=(("PATH", "/usr/bin:/bin"),))
     start = asyncio.create_task(
-        BwrapContainer.start(ContainerSpec(room=container_root, argv=("sleep", "1000")), TOOLS, time.time)
+        BwrapContainer.start(ContainerSpec(root=container_root, argv=("sleep", "1000")), TOOLS, time.time)
     )
     await is_running.wait()
     start.cancel()

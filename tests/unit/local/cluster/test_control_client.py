@@ -24,14 +24,14 @@ STATUS = LocalClusterStatus(
 )
 
 
-class Hull:
-    """Remembers what it was asked; answers as a hull would."""
+class Handler:
+    """Remembers what it was asked; answers as a local cluster would."""
 
     def __init__(self) -> None:
-        self.asked: list[control_client.Request] = []
+        self.requests: list[control_client.Request] = []
 
-    async def perform(self, request: control_client.Request) -> Answer | socket.socket:
-        self.asked.append(request)
+    async def handle(self, request: control_client.Request) -> Answer | socket.socket:
+        self.requests.append(request)
         match request:
             case control_client.AskStatus():
                 return Answer(status=STATUS)
@@ -56,9 +56,9 @@ async def served(tmp_path):
     # Deeper than the 107 bytes that a socket's name may have.
     folder = tmp_path / ("deep" * 30)
     folder.mkdir()
-    hull = Hull()
-    task = asyncio.create_task(ControlServer(folder / "control.sock", hull.perform).serve())
-    yield hull, Control(folder / "control.sock"), folder / "control.sock"
+    handler = Handler()
+    task = asyncio.create_task(ControlServer(folder / "control.sock", handler.handle).serve())
+    yield handler, Control(folder / "control.sock"), folder / "control.sock"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -69,13 +69,13 @@ async def test_a_question_gets_its_answer(served):
 
 
 async def test_requests_arrive_whole(served):
-    hull, client, _ = served
+    handler, client, _ = served
     unit = Unit(name="operator", argv=("python", "-m", "x"), env={"A": "b"}, restart=False)
     await asyncio.to_thread(client.start_unit, unit)
     await asyncio.to_thread(client.signal_unit, "operator", 9)
     await asyncio.to_thread(client.resume_unit, "operator")
     await asyncio.to_thread(client.stop)
-    assert hull.asked == [
+    assert handler.requests == [
         control_client.StartUnit(unit),
         control_client.SignalUnit("operator", 9),
         control_client.ResumeUnit("operator"),
@@ -106,7 +106,7 @@ async def test_what_cannot_be_done_is_told_and_the_server_goes_on(served):
 
 async def test_a_defect_costs_one_answer_and_not_the_hull(served, caplog):
     _, client, _ = served
-    with pytest.raises(Refused, match=r"defect of Skysail.*nobody foresaw this"):
+    with pytest.raises(Refused, match=r"Skysail failed unexpectedly.*nobody foresaw this"):
         await asyncio.to_thread(client.resume_unit, "defect")
     assert await asyncio.to_thread(client.status) == STATUS
     # Not what the event loop says of connections that another test has left open.
@@ -149,6 +149,6 @@ def test_a_hull_that_does_not_answer_is_not_one_that_is_not_there(tmp_path, monk
 
 
 def test_another_users_hull_is_not_one_that_is_not_there(tmp_path):
-    error = Control(tmp_path / "control.sock")._explained(PermissionError(13, "Permission denied"))
+    error = Control(tmp_path / "control.sock")._translate(PermissionError(13, "Permission denied"))
     assert isinstance(error, Refused)
     assert "belongs to another user" in str(error)

@@ -98,7 +98,7 @@ def test_a_lock_is_not_the_homes_any_more_when_the_folder_was_deleted_under_it(h
 def test_a_folder_that_is_in_other_use_is_neither_taken_nor_deleted(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     for act in (Home(tmp_path).prepare, Home(tmp_path).purge):
-        with pytest.raises(Misused, match="no home of Skysail"):
+        with pytest.raises(Misused, match="not a home of Skysail"):
             act()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -133,7 +133,7 @@ def test_a_home_in_which_a_hull_runs_is_not_deleted(home):
 def test_a_home_that_cannot_be_made_is_told_with_what_to_do(tmp_path):
     (tmp_path / "file").touch()
     for home in (Home(tmp_path / "file"), Home(tmp_path / "file" / "below")):
-        with pytest.raises(Misused, match=r"cannot be used .*: make it yours, or name another folder"):
+        with pytest.raises(Misused, match=r"cannot be used .*: change its owner, or name another folder"):
             home.prepare()
 
 

@@ -32,14 +32,14 @@ class Harness:
 
     def __init__(self, folder: Path) -> None:
         self.now = 1000.0
-        self.told: asyncio.Queue[str] = asyncio.Queue()
+        self.reports: asyncio.Queue[str] = asyncio.Queue()
         self.paused: asyncio.Queue[float] = asyncio.Queue()
         self.go_on = asyncio.Semaphore(0)
         self.supervisor = Supervisor(
-            folder, SupervisorDependencies(now=lambda: self.now, pause=self.pause, tell=self.told.put_nowait)
+            folder, SupervisorDependencies(now=lambda: self.now, sleep=self.sleep, report=self.reports.put_nowait)
         )
 
-    async def pause(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         self.paused.put_nowait(seconds)
         await self.go_on.acquire()
 
@@ -80,7 +80,7 @@ async def test_a_unit_runs_until_it_is_stopped(stage):
 async def test_a_unit_starts_in_its_folder(stage, tmp_path):
     (tmp_path / "folder").mkdir()
     await stage.supervisor.start(Unit(name="server", argv=("pwd",), folder=str(tmp_path / "folder"), restart=False))
-    await asyncio.wait_for(stage.told.get(), TIMEOUT_SECONDS)
+    await asyncio.wait_for(stage.reports.get(), TIMEOUT_SECONDS)
     assert stage.only_unit().crash.log_tail == str(tmp_path / "folder")
 
 
@@ -89,7 +89,7 @@ async def test_a_crash_is_reported_with_the_end_of_its_log(stage):
     await stage.pauses(1)
     crash = stage.only_unit().crash
     assert (crash.code, crash.cause, crash.log_tail) == (37, "exit code 37", "last words")
-    assert await stage.told.get() == "server ended (exit code 37), its last words:\nlast words"
+    assert await stage.reports.get() == "server ended (exit code 37), end of its log:\nlast words"
     assert stage.only_unit().state == "waiting"
 
 
@@ -112,8 +112,8 @@ async def test_back_off_begins_anew_after_healthy_time(stage, tmp_path):
         stage.supervisor.signal("server", signal.SIGKILL)
         assert await stage.next_pause() == want
         stage.go_on.release()
-        assert (await stage.told.get()).startswith("server ended")
-        assert await stage.told.get() == "server was started again"
+        assert (await stage.reports.get()).startswith("server ended")
+        assert await stage.reports.get() == "server was restarted"
 
 
 async def test_a_killed_unit_names_the_signal(stage):
@@ -125,7 +125,7 @@ async def test_a_killed_unit_names_the_signal(stage):
 
 async def test_a_unit_that_shall_not_be_restarted_is_not(stage):
     await stage.supervisor.start(Unit(name="once", argv=("false",), restart=False))
-    await stage.told.get()
+    await stage.reports.get()
     assert (stage.only_unit().state, stage.only_unit().crash.code) == ("stopped", 1)
     assert stage.paused.empty()
 
@@ -155,7 +155,7 @@ async def test_a_unit_that_ignores_its_end_is_killed_after_its_grace(stage, tmp_
     await asyncio.to_thread(ready.read_text)
     await stage.supervisor.stop("server")
     assert stage.only_unit().state == "stopped"
-    assert await stage.told.get() == "server did not end within 0 s and is killed"
+    assert await stage.reports.get() == "server did not end within 0 s, killing it"
 
 
 async def test_all_are_stopped_the_last_first(stage, tmp_path):
@@ -170,14 +170,14 @@ async def test_all_are_stopped_the_last_first(stage, tmp_path):
 
 async def test_an_unknown_unit_is_refused_with_the_known_ones(stage):
     await stage.supervisor.start(Unit(name="server", argv=FOREVER))
-    with pytest.raises(Refused, match="no unit serfer here, only server"):
+    with pytest.raises(Refused, match="Unit serfer not found: the units are server"):
         await stage.supervisor.stop("serfer")
 
 
 async def test_a_unit_that_does_not_run_takes_no_signal(stage):
     await stage.supervisor.start(Unit(name="server", argv=FOREVER))
     await stage.supervisor.stop("server")
-    with pytest.raises(Refused, match="does not run"):
+    with pytest.raises(Refused, match="is not running"):
         stage.supervisor.signal("server", signal.SIGTERM)
 
 
@@ -208,7 +208,7 @@ async def test_nobody_to_tell_is_no_reason_to_give_up_a_unit(stage, tmp_path):
     def full(_words: str) -> None:
         raise OSError(28, "No space left on device")
 
-    supervisor = Supervisor(tmp_path, SupervisorDependencies(now=lambda: 0.0, pause=stage.pause, tell=full))
+    supervisor = Supervisor(tmp_path, SupervisorDependencies(now=lambda: 0.0, sleep=stage.sleep, report=full))
     await supervisor.start(Unit(name="server", argv=("false",)))
     assert await stage.pauses(3) == [0.5, 1.0, 2.0]
     await supervisor.stop_all()

@@ -10,7 +10,7 @@ from skysail.local.errors import Misused
 
 
 def around(tmp_path: Path, **env: str) -> build.BuildDependencies:
-    return build.BuildDependencies(env=env, cache=tmp_path / "cache", say=lambda _: None, pause=lambda _: None)
+    return build.BuildDependencies(env=env, cache=tmp_path / "cache", report=lambda _: None, sleep=lambda _: None)
 
 
 def folder_with(folder: Path, *names: str) -> Path:
@@ -40,13 +40,13 @@ def test_envtests_folder_lacks_two_and_that_is_said(tmp_path):
     assert set(found.commands) == {Component.ETCD, Component.API_SERVER, Component.KUBECTL}
     assert found.note == (
         "KUBEBUILDER_ASSETS has no kube-controller-manager and no kube-scheduler: "
-        "what they do in a cluster will not happen."
+        "the cluster runs without their functions."
     )
 
 
 def test_a_folder_without_an_api_server_is_refused(tmp_path):
     folder = folder_with(tmp_path / "bin", "etcd", "kubectl")
-    with pytest.raises(Misused, match="kube-apiserver is not there"):
+    with pytest.raises(Misused, match="kube-apiserver was not found there"):
         binaries.locate(around(tmp_path, SKYSAIL_KUBE_BIN=str(folder)))
 
 

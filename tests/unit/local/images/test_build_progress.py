@@ -6,7 +6,7 @@ from skysail.local.images.build_progress import Progress
 def test_what_uv_says_becomes_steps():
     progress = Progress()
     told = [
-        progress.heard(line)
+        progress.parse(line)
         for line in (
             "Using Python 3.11.7 environment at: x\n",
             "Resolved 30 packages in 1.82s\n",
@@ -28,13 +28,13 @@ def test_what_uv_says_becomes_steps():
     assert told == [
         None,
         "Resolved 30 packages in 1.82s",
-        "downloaded 0 of 1 large packages; on their way: torch (514MiB)",
-        "downloaded 0 of 2 large packages; on their way: torch (514MiB), keras (272.5MiB)",
-        "downloaded 0 of 3 large packages; on their way: torch (514MiB), keras (272.5MiB), mpmath (6.0MiB)",
-        "downloaded 0 of 4 large packages; on their way: torch (514MiB), keras (272.5MiB), mpmath (6.0MiB) and 1 more",
-        "downloaded 1 of 4 large packages; on their way: torch (514MiB), keras (272.5MiB), six (2.0MiB)",
-        "downloaded 2 of 4 large packages; on their way: keras (272.5MiB), six (2.0MiB)",
-        "downloaded 3 of 4 large packages; on their way: six (2.0MiB)",
+        "downloaded 0 of 1 large packages; downloading: torch (514MiB)",
+        "downloaded 0 of 2 large packages; downloading: torch (514MiB), keras (272.5MiB)",
+        "downloaded 0 of 3 large packages; downloading: torch (514MiB), keras (272.5MiB), mpmath (6.0MiB)",
+        "downloaded 0 of 4 large packages; downloading: torch (514MiB), keras (272.5MiB), mpmath (6.0MiB) and 1 more",
+        "downloaded 1 of 4 large packages; downloading: torch (514MiB), keras (272.5MiB), six (2.0MiB)",
+        "downloaded 2 of 4 large packages; downloading: keras (272.5MiB), six (2.0MiB)",
+        "downloaded 3 of 4 large packages; downloading: six (2.0MiB)",
         "downloaded 4 of 4 large packages",
         "Prepared 4 packages in 52.39s",
         "Installed 30 packages in 606ms",

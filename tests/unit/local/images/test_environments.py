@@ -61,7 +61,7 @@ async def test_packages_come_from_the_users_index(rules, tmp_path, index):
     steps: list[str] = []
     environment = await environments(rules, tmp_path, index).make(TREASURE, steps.append)
     assert said_by(environment, "import treasure; print(treasure.island)") == "found\n"
-    assert {step.split()[0] for step in steps} >= {"making", "Resolved", "Prepared", "Installed", "Bytecode", "the"}
+    assert {step.split()[0] for step in steps} >= {"building", "Resolved", "Prepared", "Installed", "Bytecode", "the"}
 
 
 async def test_who_asks_meanwhile_waits_for_the_same_one_and_hears_how_far_it_is(rules, tmp_path, index):
@@ -181,7 +181,7 @@ async def test_an_environment_is_made_once_and_runs_its_own_python(rules, tmp_pa
     environment = await made.find("python:3", steps.append)
     again = await made.find("python:3", steps.append)
     assert environment == again
-    assert [step.split()[0] for step in steps] == ["making", "the"]
+    assert [step.split()[0] for step in steps] == ["building", "the"]
     folder, base = environment.folders
     script = "import sys; print(sys.prefix, sys.base_prefix)"
     assert said_by(environment, script).split() == [folder, base]

@@ -150,14 +150,14 @@ async def test_a_name_with_one_closed_address_is_closed():
     async with proxy(STRICT, {"trick.example": ["8.8.8.8", "169.254.169.254"]}) as send:
         said = await send(b"GET http://trick.example/ HTTP/1.1\r\n\r\n")
     assert b"403 Forbidden" in said
-    assert said.endswith(b"Skysail does not let pods reach trick.example:80: clouds keep credentials there.\n")
+    assert said.endswith(b"Pods may not connect to trick.example:80: clouds keep credentials there.\n")
 
 
 async def test_a_name_that_nobody_knows_is_told():
     async with proxy(STRICT, {}) as send:
         said = await send(b"GET http://web/ HTTP/1.1\r\n\r\n")
     assert b"502 Bad Gateway" in said
-    assert said.endswith(b"Neither the cluster nor this machine knows web: Name or service not known.\n")
+    assert said.endswith(b"web cannot be resolved by the cluster or by this machine: Name or service not known.\n")
 
 
 @contextlib.asynccontextmanager
@@ -185,7 +185,7 @@ async def test_the_inner_part_connects_with_the_cluster_and_passes_on_the_rest()
 async def test_without_a_way_out_the_inner_part_says_so():
     async with inner_proxy({}, ("127.0.0.1", 1)) as send:
         said = await send(b"CONNECT example.com:443 HTTP/1.1\r\n\r\n")
-    assert said.endswith(b"example.com:443 is not in the cluster, and there is no way out of it here.\n")
+    assert said.endswith(b"example.com:443 is not in the cluster, and this cluster has no egress proxy.\n")
 
 
 async def test_the_next_address_is_tried_and_nobody_at_all_is_told():

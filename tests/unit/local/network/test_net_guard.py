@@ -9,7 +9,7 @@ from skysail.local.errors import Misused
 from skysail.local.network.egress_policy import EgressPolicy, is_of_this_machine, parse_networks
 
 GUARD = EgressPolicy(is_host_address=lambda address: str(address) == "9.9.9.9")
-LOOPBACK, CREDENTIALS, NOBODY = "loopback", "credentials", "no single machine"
+LOOPBACK, CREDENTIALS, NOBODY = "loopback", "credentials", "not the address of one machine"
 INSIDE, MACHINE, PRIVATE = "NO_PROXY", "this machine itself", "SKYSAIL_ALLOWED_NETWORKS"
 
 

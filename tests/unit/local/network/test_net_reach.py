@@ -35,9 +35,9 @@ def test_the_port_that_is_meant(ports, port, chosen):
         (
             service(type="ExternalName", external_name="x.example"),
             "",
-            "Service web is only another name for x.example: open that instead.",
+            "Service web is an alias of x.example: open that instead.",
         ),
-        (service(DNS), "", "Service web has no TCP port, and others cannot be opened."),
+        (service(DNS), "", "Service web has no TCP port: only TCP ports can be opened."),
     ],
 )
 def test_what_cannot_be_opened_says_what_can(known, port, sentence):

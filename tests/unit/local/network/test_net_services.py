@@ -140,7 +140,7 @@ async def test_a_place_that_cannot_be_had_does_not_stop_the_others(caplog):
         made = ServiceProxy(choosy)
         await made.sync({FRONT: (one,), ServiceEndpoint("10.96.0.8", 80): (one,)})
         assert await ask() == b"one"
-        assert [record.place for record in caplog.records if hasattr(record, "place")] == ["10.96.0.7:80"]
+        assert [record.address for record in caplog.records if hasattr(record, "address")] == ["10.96.0.7:80"]
         await made.close()
 
 

@@ -48,7 +48,7 @@ def used(size: int, persistent: int = 0) -> PodDisk:
 
 
 def monitor(*pods: Pods, now=lambda: 0.0) -> DiskMonitor:
-    found = DiskMonitor(Path("/"), look=pods[0].look, now=now)
+    found = DiskMonitor(Path("/"), measure=pods[0].look, now=now)
     for one in pods:
         found.register(one)
     return found

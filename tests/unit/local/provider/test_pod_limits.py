@@ -27,8 +27,8 @@ def test_a_node_names_each_limit_that_it_does_not_enforce(monkeypatch):
     ((status, reason, message),) = pod_limits.condition(missing).values()
     assert (status, reason) == ("False", "SomeLimitsIgnored")
     assert message == (
-        "The node does not enforce limits of memory and CPU, the bound of memory and processes for all pods together, "
-        "the limit of processes, user ids of its own for each pod, the filter of system calls: "
+        "The node does not enforce limits of memory and CPU, the limit of memory and processes for all pods together, "
+        "the limit of processes, user ids of its own for each pod, the seccomp filter: "
         "start Skysail as root of the machine."
     )
 

@@ -90,7 +90,7 @@ async def test_who_keeps_to_the_limits_stays(talk):
     script = f"head -c {MI // 2} /dev/zero > /tmp/x; head -c {4 * MI} /dev/zero > /m/x; echo up; sleep 1000"
     run = await talk.start(script, pod=uid, mounts=mounts, limits=ResourceLimits(ephemeral_storage=2 * MI))
     await talk.hear(run, "up")
-    place_ = talk.provider._place(uid)
+    place_ = talk.provider._sandbox(uid)
     assert local.storage_limits.excess(place_.pod, place_.volumes, await talk.provider._files(uid)) == ""
     assert await talk.is_running(run)
 
@@ -114,7 +114,7 @@ async def test_a_disk_that_fills_loses_the_pod_that_fills_it(talk, tmp_path):
         used = disk_usage.folders(folder).bytes
         return Disk(size=200 * MI, available=max(200 * MI - used, 0), max_files=0, available_files=0)
 
-    monitor = DiskMonitor(tmp_path, look=look)
+    monitor = DiskMonitor(tmp_path, measure=look)
     monitor.register(talk.provider)
     good = await talk.start(f"head -c {20 * MI} /dev/zero > /tmp/x; echo up; sleep 1000")
     await talk.hear(good, "up")

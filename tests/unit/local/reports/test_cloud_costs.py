@@ -41,7 +41,7 @@ def test_only_what_says_so_is_simulated(runtime, want):
     [
         ([{"type": "CloudReachable", "status": "True", "message": "It lists."}], ""),
         ([{"type": "CloudReachable", "status": "False", "message": "It is down."}], "It is down."),
-        ([{"type": "Ready", "status": "True", "message": ""}], "Nothing is known of it yet."),
+        ([{"type": "Ready", "status": "True", "message": ""}], "No status reported yet."),
     ],
 )
 def test_an_outage_is_told_in_the_words_of_the_node(conditions, want):

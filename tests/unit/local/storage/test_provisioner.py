@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from skysail.base.names import PROVISIONER_NAME
-from skysail.local.storage.provisioner import Claim, Volume, manifest, released_volumes, unbound_claims
+from skysail.local.storage.provisioner import PersistentVolumeClaim, Volume, manifest, released_volumes, unbound_pvcs
 
 OURS = {"pv.kubernetes.io/provisioned-by": PROVISIONER_NAME}
 
 
-def claim(metadata: dict | None = None, **spec) -> Claim:
+def pvc(metadata: dict | None = None, **spec) -> PersistentVolumeClaim:
     base = {"name": "c", "namespace": "n", "uid": "u1", **(metadata or {})}
     spec = {"storageClassName": "standard", "accessModes": ["ReadWriteOnce"], **spec}
-    return msgspec.convert({"metadata": base, "spec": spec}, Claim)
+    return msgspec.convert({"metadata": base, "spec": spec}, PersistentVolumeClaim)
 
 
 def volume(phase: str = "Released", policy: str = "Delete", **metadata) -> Volume:
@@ -26,22 +26,22 @@ def volume(phase: str = "Released", policy: str = "Delete", **metadata) -> Volum
 
 
 def test_a_claim_of_our_class_gets_a_disk_once():
-    assert unbound_claims([claim()], set()) == [claim()]
-    assert unbound_claims([claim()], {"pvc-u1"}) == []
+    assert unbound_pvcs([pvc()], set()) == [pvc()]
+    assert unbound_pvcs([pvc()], {"pvc-u1"}) == []
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        claim(storageClassName="other"),
-        claim(storageClassName=""),
-        claim(volumeName="chosen"),
-        claim(volumeMode="Block"),
-        claim({"deletionTimestamp": "2026-11-15T12:00:00Z"}),
+        pvc(storageClassName="other"),
+        pvc(storageClassName=""),
+        pvc(volumeName="chosen"),
+        pvc(volumeMode="Block"),
+        pvc({"deletionTimestamp": "2026-11-15T12:00:00Z"}),
     ],
 )
 def test_other_claims_are_left_alone(other):
-    assert unbound_claims([other], set()) == []
+    assert unbound_pvcs([other], set()) == []
 
 
 def test_a_disk_goes_with_its_claim():
@@ -63,7 +63,7 @@ def test_other_disks_stay(kept):
 
 
 def test_a_disk_is_bound_to_its_very_claim_and_to_this_machine():
-    made = manifest(claim(resources={"requests": {"storage": "5Gi"}}), Path("/home/disks"))
+    made = manifest(pvc(resources={"requests": {"storage": "5Gi"}}), Path("/home/disks"))
     spec = made["spec"]
     assert made["metadata"]["name"] == "pvc-u1"
     assert spec["claimRef"]["uid"] == "u1"

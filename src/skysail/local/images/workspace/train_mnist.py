@@ -3,8 +3,8 @@
     python -m torch.distributed.run --nproc_per_node=1 /workspace/train_mnist.py --epochs=10 --batch-size=64
 
 Everything else is in the environment that a TrainingJob gives to its workers. Rank 0 saves a checkpoint every few
-epochs; an attempt that is begun anew resumes from the newest one, and ends with the weights that it would have had
-without the interruption, bit by bit: an epoch depends on the weights before it and on its own number, on nothing else.
+epochs. A restarted attempt resumes from the newest checkpoint, and ends with bitwise the same weights as without the
+interruption: an epoch depends only on the previous weights and on its own number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MADE_UP = 8192
 
 def main() -> None:
     options = arguments()
-    # Sums of floats depend on their order, and that on the number of threads.
+    # The sum of floats depends on their order, and the order depends on the number of threads.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=True)
     torch.manual_seed(0)
@@ -42,7 +42,7 @@ def main() -> None:
     rank = distributed.get_rank()
 
     has_data = any(DATA.rglob("train-images-idx3-ubyte*"))
-    images, labels = read(DATA) if has_data else made_up()
+    images, labels = read(DATA) if has_data else synthetic()
     model = network()
     optimizer = chosen_optimizer(model)
     first = resume(model, optimizer) + 1
@@ -70,20 +70,20 @@ def arguments() -> argparse.Namespace:
 
 
 def read(folder: Path) -> tuple[Tensor, Tensor]:
-    """MNIST as it is published: two files, packed or not, somewhere below the folder."""
+    """Read the published MNIST files, compressed or not, from anywhere below the folder."""
     return _unpacked(folder, "train-images-idx3-ubyte"), _unpacked(folder, "train-labels-idx1-ubyte")
 
 
 def _unpacked(folder: Path, name: str) -> Tensor:
-    """Its fourth byte tells how many sizes follow, of four bytes each; then come the numbers, a byte each."""
+    """Parse an IDX file: byte four is the number of dimensions, then come their sizes (4 bytes each) and the data."""
     path = min(folder.rglob(f"{name}*"))
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     sizes = struct.unpack_from(f">{raw[3]}I", raw, 4)
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8, offset=4 + 4 * len(sizes)).reshape(sizes)
 
 
-def made_up() -> tuple[Tensor, Tensor]:
-    """Pictures of ten shapes behind noise, for those who have no MNIST at hand. The same on every worker."""
+def synthetic() -> tuple[Tensor, Tensor]:
+    """Return noisy pictures of ten shapes, for users without MNIST. The same on every worker."""
     chance = torch.Generator().manual_seed(0)
     shapes = torch.randint(256, (DIGITS, SIDE, SIDE), generator=chance)
     labels = torch.randint(DIGITS, (MADE_UP,), generator=chance)
@@ -109,8 +109,11 @@ def chosen_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def batches(images: Tensor, labels: Tensor, *, size: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """This worker's share. All have the same number of batches, because each waits for all others in every step."""
-    torch.manual_seed(epoch)  # for the order of images, and for layers that draw lots
+    """Yield this worker's share.
+
+    All workers have the same number of batches, because they synchronise in every step.
+    """
+    torch.manual_seed(epoch)  # for the order of images, and for dropout
     rank, world = distributed.get_rank(), distributed.get_world_size()
     mine = torch.randperm(len(images))[rank::world][: len(images) // world]
     for chosen in mine.split(size):
@@ -120,8 +123,8 @@ def batches(images: Tensor, labels: Tensor, *, size: int, epoch: int) -> Iterato
 def train(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterator[tuple[Tensor, Tensor]]
 ) -> tuple[float, int]:
-    """The mean loss, and how many steps there were."""
-    # Made anew for each epoch, because after its first step it orders sums otherwise.
+    """Train one epoch. Return the mean loss and the number of steps."""
+    # Created for each epoch, because after the first step it changes the order of sums.
     parallel = DistributedDataParallel(model)
     total, steps = 0.0, 0
     for images, labels in batches:
@@ -140,7 +143,7 @@ def is_due(epoch: int, epochs: int) -> bool:
 
 
 def save(model: nn.Module, optimizer: torch.optim.Optimizer, *, epoch: int, step: int) -> None:
-    """A checkpoint has its name only when it is whole and on disk, and only then Skysail is told of it."""
+    """Save a checkpoint. It gets its final name, and is reported to Skysail, only when it is complete on disk."""
     path = Path(os.environ["CHECKPOINT_DIR"]) / f"epoch-{epoch}.pt"
     draft = path.with_suffix(".draft")
     with draft.open("wb") as file:
@@ -152,7 +155,7 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, *, epoch: int, step
 
 
 def resume(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """How many epochs are done already. Every worker reads the same file, which Skysail has named to all of them."""
+    """Load the checkpoint that Skysail names to all workers. Returns the number of completed epochs."""
     path = os.environ.get("RESUME_FROM")
     if not path:
         return 0
@@ -163,7 +166,7 @@ def resume(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def report(percent: int, *, seconds_left: int, metrics: dict[str, str]) -> None:
-    """How far it is. Nobody needs to hear it: a training does not end because its report is lost."""
+    """Report the progress. A lost report must not end the training."""
     if "KUBEFLOW_TRAINER_SERVER_URL" not in os.environ:
         return
     status = {
@@ -172,7 +175,7 @@ def report(percent: int, *, seconds_left: int, metrics: dict[str, str]) -> None:
         "metrics": [{"name": name, "value": value} for name, value in metrics.items()],
     }
     body = json.dumps({"trainerStatus": status}).encode()
-    token = Path(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read_text()  # it changes: read it each time
+    token = Path(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read_text()  # the token rotates: read it each time
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     trust = ssl.create_default_context(cafile=os.environ["KUBEFLOW_TRAINER_SERVER_CA_CERT"])
     request = urllib.request.Request(os.environ["KUBEFLOW_TRAINER_SERVER_URL"], body, headers)

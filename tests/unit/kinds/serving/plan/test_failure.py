@@ -107,7 +107,7 @@ def test_a_pod_that_is_taken_away_says_by_whom_and_is_tried_again(state, words):
     assert found.failure.step == ("Validate" if "validates" in state else "Download")
 
 
-LOST = "The container ended together with the node's agent, which is started again."
+LOST = "The container ended together with the node agent, which has been restarted."
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,10 @@ class Reason(DocumentedName):
         "PriceAboveCap",
         "The cloud bills more than the cap, so the instance is terminated and the next candidate is tried.",
     )
+    TRYING_NEXT_CANDIDATE = (
+        "TryingNextCandidate",
+        "A candidate of the claim was refused; the next one is tried at once.",
+    )
     UNKNOWN_GPU = "UnknownGpu", "The cloud has no GPU of the requested type; the message names those that it has."
     NO_MATCHING_OFFER = "NoMatchingOffer", "No offer of the cloud fits the pod and the policies; the message says why."
     THROTTLED = "Throttled", "The cloud asked for a delay."

@@ -213,6 +213,18 @@ def test_dear_instance_whose_program_succeeded_meanwhile_finishes_the_claim():
     assert (made.status.state, made.status.exit.code) == ("Terminated", 0)
 
 
+@pytest.mark.parametrize(
+    ("exit_", "state"),
+    [(None, "Claimed"), (exited(137), "Claimed"), (exited(3), "Terminated"), (exited(0), "Terminated")],
+)
+@pytest.mark.parametrize("before", ["Launching", "Unknown"])
+def test_dear_instance_terminated_by_a_process_that_crashed_before_it_wrote_so(before, exit_, state):
+    ended = Observed((instance("i-1", "ended", usd_per_hour=9.0, usd_total=0.02, exit=exit_),))
+    made = plan(snapshot(claim(before, of=SPEC, nonce="theirs"), observation=ended))
+    assert made.status.state == state
+    assert [row.id for row in made.status.earlier_instances] == (["i-1"] if state == "Claimed" else [])
+
+
 def test_dear_instance_of_a_deleted_pod_finishes_the_claim():
     ended = Observed((instance("i-1", "ended", usd_per_hour=9.0, usd_total=0.02),))
     made = plan(snapshot(terminating(), observation=ended, owner=OwnerState.ABSENT))

@@ -8,6 +8,7 @@ from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.base.names import Label
 from skysail.claims import manager
 from skysail.claims.limits import launch_history
+from skysail.claims.tracking import offer_publisher
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kinds.serving import reconciler as serving_reconciler
 from skysail.kinds.serving.api import types as serving_types
@@ -110,6 +111,7 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
         *leader_election.NAMESPACE_POLICY_RULES,
         *registration.NAMESPACE_POLICY_RULES,
         *launch_history.NAMESPACE_POLICY_RULES,
+        *offer_publisher.NAMESPACE_POLICY_RULES,
     ]
     roles = [
         rbac.cluster_role(NAME, cluster_rules, _LABELS),

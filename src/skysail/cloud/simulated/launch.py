@@ -8,6 +8,7 @@ import msgspec
 
 from skysail.cloud.account import LaunchSpec
 from skysail.cloud.errors import NoCapacity, Rejected, Unsupported
+from skysail.cloud.offers import Offer
 from skysail.cloud.provider import Features, HostPath, PersistentDisk
 from skysail.cloud.simulated import options
 from skysail.cloud.simulated.faults import NOTHING, Fault
@@ -22,6 +23,7 @@ def validate(spec: LaunchSpec, vendor: Vendor, features: Features) -> Simulation
     Raises an error of `cloud.errors` if the cloud would not accept the launch spec.
     """
     vendor.price(spec.gpus)
+    vendor.check_place(spec.gpus, spec.region, spec.cloud_type)
     if not 0 < spec.max_lifetime <= vendor.terms.max_lifetime:
         limit = f"{vendor.terms.max_lifetime:g}"
         raise Rejected(
@@ -49,12 +51,34 @@ def requested_fault(spec: LaunchSpec, requested: SimulationOptions, rows: Iterab
 
     Raises `NoCapacity` if the launch spec requests that this call finds no capacity.
     """
+    gpu_type = spec.gpus.type.casefold() if spec.gpus else ""
+    if gpu_type and gpu_type in {name.casefold() for name in requested.no_capacity_types}:
+        raise NoCapacity(f"The simulated cloud has no {gpu_type.upper()} free, as requested.")
     if requested.no_capacity == 0 and requested.create == "nothing":
         return NOTHING
     previous = [row for row in rows if row.pod == spec.pod.uid and row.verb in {"create", "refused"}]
     if len(previous) < requested.no_capacity:
         raise NoCapacity("The simulated cloud has no capacity, as requested.")
     return Fault(on="create", what=requested.create) if len(previous) == requested.no_capacity else NOTHING
+
+
+def offers(vendor: Vendor, fault: Fault) -> tuple[Offer, ...]:
+    """Return the offers of the vendor, as the fault changes them."""
+    return () if fault.what == "empty" else tuple(_changed_offer(offer, fault) for offer in vendor.offers)
+
+
+def _changed_offer(offer: Offer, fault: Fault) -> Offer:
+    if not fault.is_about(offer.gpu_type):
+        return offer
+    match fault.what:
+        case "dear":
+            return msgspec.structs.replace(offer, usd_per_hour=2 * offer.usd_per_hour)
+        case "low-stock":
+            return msgspec.structs.replace(offer, stock="Low")
+        case "out-of-stock":
+            return msgspec.structs.replace(offer, stock="None")
+        case _:
+            return offer
 
 
 def first_row(spec: LaunchSpec, vendor: Vendor, requested: SimulationOptions, fault: Fault) -> Row:

@@ -91,6 +91,7 @@ class Annotation(DocumentedName):
         "skysail.dev/max-cost-usd",
         "Maximum US dollars for all launches of the object. Lower limits of policies stay in force.",
     )
+    AUTOMATIC = "skysail.dev/automatic", "Written: `true` on a pod that was offloaded without having asked for it."
     PLACEHOLDER = (
         "skysail.dev/placeholder",
         "On a DaemonSet pod on a virtual node: reported as running, but not run and not billed.",
@@ -420,6 +421,10 @@ class EventReason(DocumentedName):
     INVALID_ANNOTATION = (
         "InvalidAnnotation",
         "An annotation of the pod has an unusable value; the message names annotation, value and default.",
+    )
+    PULL_SECRETS_IGNORED = (
+        "PullSecretsIgnored",
+        "Pull secrets of a pod at a cloud are missing, malformed or ambiguous; the message says which.",
     )
     EVICTED = "Evicted", "The node evicted the pod: it exceeded a storage limit, or the disk was nearly full."
     UNSUPPORTED = "Unsupported", "The node does not support fields of the pod; the message names them."

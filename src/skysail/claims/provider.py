@@ -17,7 +17,7 @@ from skysail.base.names import Condition, Finalizer, Label, Reason
 from skysail.claims.plan.termination import EXIT_LOST, EXIT_NOT_STARTED
 from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceSpec, Gpu, OwnerRef
-from skysail.cloud.account import CloudAccount, GpuRequest, LaunchSpec
+from skysail.cloud.account import CloudAccount, GpuRequest, LaunchSpec, RegistryCredentials
 from skysail.cloud.errors import Gone, OutcomeUnknown, Unsupported
 from skysail.cloud.provider import (
     Container,
@@ -55,7 +55,8 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     """Requirements of a pod beyond its containers.
 
     `work` is the key of the work, which only one instance at a time may do. `job` is the UID of the Job whose pods
-    replace each other.
+    replace each other. `gpus` and the fields from `gpu_memory` to `options` are those of the pod's `OffloadRequest`;
+    `max_usd_per_hour` is a cap on the whole machine.
     """
 
     gpus: GpuRequest | None = None
@@ -63,6 +64,17 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 30.0
     work: str = ""
     job: str = ""
+    gpu_memory: int = 0
+    regions: tuple[str, ...] = ()
+    cloud_types: tuple[str, ...] = ()
+    cuda_versions: tuple[str, ...] = ()
+    max_usd_per_hour: float | None = None
+    max_cost_usd: float | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    image: str = ""
+    uses_secrets: bool = False
+    is_automatic: bool = False
+    registry_credentials: RegistryCredentials | None = None
 
 
 class ClaimProvider:
@@ -119,7 +131,17 @@ class ClaimProvider:
         seconds = min(requirements.seconds or self._account.terms.max_lifetime, self._account.terms.max_lifetime)
         name = claim_name(run)
         self._launch_specs.put(
-            LaunchSpec(claim=name, cluster=self._cluster, pod=pod, container=container, gpus=gpu, max_lifetime=seconds)
+            LaunchSpec(
+                claim=name,
+                cluster=self._cluster,
+                pod=pod,
+                container=container,
+                gpus=gpu,
+                max_lifetime=seconds,
+                max_usd_per_hour=requirements.max_usd_per_hour,
+                registry_credentials=requirements.registry_credentials,
+                options=requirements.options,
+            )
         )
         if claim is None:
             await self._write(name, self._manifest(run, pod, requirements))

@@ -30,7 +30,6 @@ from skysail.node import kubelet
 from skysail.node.config.references import NodeInfo
 from skysail.node.kubelet import Kubelet
 from skysail.node.log_store import LogStore
-from skysail.node.sync import cloud_requirements
 from tests.simulation.clouds import FaultyCloud
 from tests.simulation.runner import Bill, Due
 from tests.simulation.world import EPOCH
@@ -211,6 +210,7 @@ class CloudOperator:
             LogStore(Path(tempfile.mkdtemp(dir=cloud_fixture.logs.name))),
             deps=kubelet.KubeletDependencies(broadcaster, lambda: process.now().timestamp(), around.clock, process.rng),
         )
+        provider.requirements = self.keeper.requirements
         self.keeper.pods.subscribe(self.bureau.on_owner_changed)
         process.background += [
             broadcaster.run,
@@ -223,7 +223,7 @@ class CloudOperator:
         if pod is None:
             return CloudRequirements()
         may_leave = pod.metadata.controller is not None and MAY_LEAVE in (pod.metadata.annotations or {})
-        return msgspec.structs.replace(cloud_requirements.requirements(pod), may_leave=may_leave)
+        return msgspec.structs.replace(self.keeper.requirements(uid), may_leave=may_leave)
 
 
 async def apply_pod(

@@ -13,7 +13,7 @@ from skysail.claims.provider import ClaimProvider, CloudRequirements, OfferLimit
 from skysail.claims.reconciler import INDEXES
 from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, Exit
-from skysail.cloud.account import GpuRequest
+from skysail.cloud.account import GpuRequest, RegistryCredentials
 from skysail.cloud.errors import Gone, OutcomeUnknown, Rejected, Unsupported
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Container, Ended, Pending, Pod, RunId, Running
@@ -561,5 +561,21 @@ def test_start_claim_exists_needs_no_offers():
         second.cloud.offered = OutcomeUnknown("down")
         await second.start()
         assert second.cloud.offer_polls == 0
+
+    run_virtual(test)
+
+
+def test_start_registry_credentials_and_options_are_in_the_launch_spec_only():
+    async def test() -> None:
+        quay = Quay()
+        credentials = RegistryCredentials("docker.io", "u", "canary")
+        quay.provider.requirements = lambda _: CloudRequirements(
+            max_usd_per_hour=2.0, options=(("ports", "80/http"),), registry_credentials=credentials
+        )
+        await quay.start()
+        launch_spec = quay.orders.get(NAME)
+        assert (launch_spec.registry_credentials, launch_spec.options) == (credentials, (("ports", "80/http"),))
+        assert launch_spec.max_usd_per_hour == 2.0
+        assert "canary" not in str(quay.stored) + repr(launch_spec)
 
     run_virtual(test)

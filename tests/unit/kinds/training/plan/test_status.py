@@ -128,8 +128,8 @@ def test_how_far_pods_have_come_is_a_detail_until_the_training_runs():
     assert not status.is_deferrable(begun, msgspec.structs.replace(further, retries=1))
     assert not status.is_deferrable(builders.status(), further), "that an attempt began"
     assert status.is_deferrable(TrainingJobStatus(), further), "but not the first word of all"
-    unheeded = status.in_progress(given, seen, "Pending", "x", "x", unheeded="That is wrong.")
+    unheeded = status.in_progress(given, seen, "Pending", "x", "x", ignored_error="That is wrong.")
     assert not status.is_deferrable(TrainingJobStatus(), unheeded), "where something is wrong"
     assert not status.is_deferrable(
-        begun, status.in_progress(given, seen, "Pending", "x", "x", unheeded="That is wrong.")
+        begun, status.in_progress(given, seen, "Pending", "x", "x", ignored_error="That is wrong.")
     )

@@ -61,7 +61,7 @@ def test_the_selector_chooses_the_workers_of_this_job():
     assert shown.selector == f"trainingjob.ml.example.com/uid={UID},trainingjob.ml.example.com/worker=worker"
 
 
-def test_after_the_end_a_worker_that_ended_stays_and_one_that_was_told_to_go_does_not():
+def test_status_after_end_keeps_finished_workers_and_drops_terminated_ones():
     known = builders.status(
         attempt(0, "Succeeded"),
         worker_statuses=(worker(0, "a", "Succeeded"), worker(1, "b", "Running"), worker(2, "c", "Running")),

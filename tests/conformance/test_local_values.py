@@ -160,7 +160,7 @@ async def test_exec_with_a_nul_is_refused_with_a_sentence(talk, command):
 async def test_exec_without_a_command_is_refused(talk):
     run = await talk.start("echo up; sleep 1000")
     await talk.hear(run, "up")
-    with pytest.raises(Rejected, match="no command"):
+    with pytest.raises(Rejected, match="the command is empty"):
         await talk.provider.exec(run, (), stdin=False, tty=False)
 
 

@@ -95,7 +95,7 @@ def test_up_down_and_up_again_as_a_user_does_it(skysail):
     assert list(skysail.user_home.iterdir()) == []
 
 
-def test_clouds_pretend_where_that_is_asked_for_and_up_says_which_of_them_cannot_be_reached(skysail, cluster):
+def test_up_with_mock_clouds_mocks_them_and_names_unreachable_clouds(skysail, cluster):
     up = skysail("up", MODAL_MOCK="true")
     assert "the clouds can be reached" in up.stdout, up.stdout + up.stderr
     assert "--mock-clouds" in operator(skysail)

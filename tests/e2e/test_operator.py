@@ -118,7 +118,7 @@ def test_a_gpu_pod_of_the_modal_operator_is_made_valid_on_its_way_in(cluster, op
     apply(cluster, namespace, {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "gpu"}, "spec": cron})
 
 
-def test_pods_that_need_no_limit_do_not_travel_to_us_and_an_absent_operator_stops_nobody(cluster, operator, namespace):
+def test_pod_webhook_pods_without_limits_skip_it_and_start_without_operator(cluster, operator, namespace):
     before = cluster.audited
     cluster.signal("operator", signal.SIGSTOP)
     try:

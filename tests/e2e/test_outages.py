@@ -183,7 +183,7 @@ def test_five_thousand_changes_behind_a_broken_watch_and_a_410_are_found(cluster
             cluster.end_operator()
 
 
-def test_an_event_that_was_dropped_is_found_by_the_audit_and_the_cache_is_filled_anew(cluster):
+def test_cache_audit_dropped_event_is_found_and_cache_is_relisted(cluster):
     def lost(event: dict) -> bool:
         return event["type"] == "ADDED" and event["object"]["metadata"]["name"] == "lost"
 

@@ -125,7 +125,7 @@ def test_jobs_become_pods_and_pods_are_bound_to_nodes(cluster, node):
     assert cluster.kubectl("delete", "job", "bound").returncode == 0
 
 
-def test_the_api_server_reaches_a_kubelet_at_the_hulls_address_and_shows_its_own_certificate(cluster, node):
+def test_api_server_reaches_kubelet_at_cluster_address_with_client_certificate(cluster, node):
     name, kubelet = node
     nonce = secrets.token_hex(8)
     callers: list[str] = []

@@ -90,7 +90,7 @@ def test_it_speaks_as_the_operator_where_nobody_else_is_named(cluster):
     assert answer["status"]["userInfo"]["username"] == "system:serviceaccount:skysail-system:skysail"
 
 
-def test_the_operator_can_be_killed_after_the_nth_mutation_was_done_and_before_it_knows(cluster, caller, proxy):
+def test_proxy_kills_operator_after_nth_mutation_before_its_reply(cluster, caller, proxy):
     killed = threading.Event()
     proxy.on(mutating, faults.Kill(killed.set), nth=2)
     assert caller.ask("POST", MAPS, new("kill-1"))[0] == 201

@@ -281,7 +281,7 @@ async def test_a_claim_shows_its_state_before_anybody_has_written_one(cluster, k
 
 
 @kinds
-async def test_the_smallest_object_comes_back_with_its_declared_defaults_and_is_read_by_our_type(kind, stored):
+async def test_schema_minimal_object_returns_with_defaults_and_decodes_as_our_type(kind, stored):
     sent = SPECS[kind.resource.kind]
     assert stored["spec"] == schemas.with_defaults(schema_of(kind, "spec"), sent)
     assert msgspec.convert(stored, kind.struct, strict=True).metadata.name == stored["metadata"]["name"]

@@ -159,7 +159,7 @@ def test_workers_are_scaled_by_a_patch_and_nothing_is_left_after_a_deletion(
     cluster.until(lambda: ok(cluster, *left) == "", "neither job nor pod to be left")
 
 
-def test_elastic_workers_come_in_place_after_what_a_job_is_rendered_from_has_changed(
+def test_elastic_workers_scale_in_place_after_change_of_render_inputs(
     cluster: Cluster, operator: str, namespace: str
 ) -> None:
     """The API server refuses to change the template of a Job that is there."""

@@ -21,7 +21,7 @@ IMPATIENT = {
 SLEEP = ("sleep", "1000")
 
 
-def test_while_nobody_hears_from_a_cloud_its_pods_stay_and_what_is_evicted_is_not_paid_twice(tmp_path: Path):
+def test_cloud_unreachable_keeps_pods_and_does_not_pay_evicted_ones_twice(tmp_path: Path):
     with Cluster(tmp_path / "home", extra=IMPATIENT) as node:
         node.start_agent()
         start_operator(node)

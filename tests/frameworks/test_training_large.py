@@ -40,9 +40,7 @@ def test_pytorch_workers_add_up_what_each_of_them_has(node: Cluster, namespace: 
 
 
 @pytest.mark.on_demand
-def test_a_parameter_server_keeps_what_chief_and_worker_add_up_and_ends_with_the_chief(
-    node: Cluster, namespace: str
-) -> None:
+def test_parameter_server_sums_chief_and_worker_and_ends_with_chief(node: Cluster, namespace: str) -> None:
     roles = {"chief": {}, "parameterServers": {"replicas": 1}}
     job = TrainingJob(
         "tensorflow-parameters", framework="tensorflow", image="tensorflow/tensorflow:2.20.0", workers=1, roles=roles

@@ -169,7 +169,7 @@ class Forgetful(CloudFixture):
         self.account.list = unmarked  # type: ignore[method-assign]  # the cloud changed its answers
 
 
-def test_08_instances_that_the_listing_no_longer_names_are_neither_doubled_nor_forgotten():
+def test_08_instances_missing_in_inventory_are_neither_duplicated_nor_forgotten():
     story = Story(work_for_hours, delete, cloud_fixture=Forgetful)
     assert (story.rows("create"), story.billed, story.phase()) == (1, 0, None)
 

@@ -48,10 +48,10 @@ class NoAnswer(UserError):
     exit_code = 1
 
 
-def run_client(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
-    """Run `talk` with a client of the cluster. An error of the cluster becomes a sentence, not a traceback."""
+def run_client(access: Access, call: Callable[[Client], Awaitable[T]]) -> T:
+    """Run `call` with a client of the cluster. An error of the cluster becomes a sentence, not a traceback."""
     try:
-        return asyncio.run(connected(access, talk))
+        return asyncio.run(connected(access, call))
     except Forbidden as error:
         raise NoAnswer(f"You are not allowed to do this at {access.server}: {error.message}.") from error
     except KubeError as error:
@@ -132,10 +132,10 @@ async def synced_cache(client: Client, cache: Cache[K], namespace: str) -> Async
         await asyncio.wait((reflector,))
 
 
-async def connected(access: Access, talk: Callable[[Client], Awaitable[T]]) -> T:
+async def connected(access: Access, call: Callable[[Client], Awaitable[T]]) -> T:
     transport = HttpTransport(access)
     try:
-        return await talk(Client(transport))
+        return await call(Client(transport))
     finally:
         await transport.close()
 

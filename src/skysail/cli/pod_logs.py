@@ -25,7 +25,7 @@ _RETRY_SECONDS = 1.0
 # Attempts for a finished pod whose node does not answer: the node may be gone for good.
 _MAX_ATTEMPTS = 10
 
-Say = Callable[[Pod, str], None]
+LinePrinter = Callable[[Pod, str], None]
 Moment = tuple[datetime, str]
 
 
@@ -65,18 +65,20 @@ def has_begun(pod: Pod) -> bool:
 
 
 async def follow(
-    client: Client, job: TrainingJob, selection: LogSelection, say: Say, *, tail: int | None = None
+    client: Client, job: TrainingJob, selection: LogSelection, print_line: LinePrinter, *, tail: int | None = None
 ) -> None:
     """Print every line of the selected pods as it arrives, until no more can arrive."""
-    await _LogFollower(client, job, selection, say, tail).run()
+    await _LogFollower(client, job, selection, print_line, tail).run()
 
 
 class _LogFollower:
-    def __init__(self, client: Client, job: TrainingJob, selection: LogSelection, say: Say, tail: int | None) -> None:
+    def __init__(
+        self, client: Client, job: TrainingJob, selection: LogSelection, print_line: LinePrinter, tail: int | None
+    ) -> None:
         self._client = client
         self._job = job
         self._log_selection = selection
-        self._say = say
+        self._print_line = print_line
         self._tail = tail
         self._changed = asyncio.Event()
         self._tails: dict[str, asyncio.Task[None]] = {}
@@ -121,7 +123,7 @@ class _LogFollower:
             try:
                 async for moment, line in _lines(self._client, pod, {**query, "follow": "true", "timestamps": "true"}):
                     if position.is_new(moment):
-                        self._say(pod, line)
+                        self._print_line(pod, line)
             except (NotFound, Invalid):
                 return
             except (ReplyLost, ServerFault, Throttled, Unreachable):
@@ -143,25 +145,25 @@ class _Position:
     def __init__(self) -> None:
         self._moment: Moment | None = None
         self._lines = 0
-        self._heard: int | None = None
+        self._repeated: int | None = None
 
     def resume(self) -> dict[str, str]:
         """Return the query that resumes here. It is exact to a second only, so some lines arrive twice."""
         if self._moment is None:
             return {}
-        self._heard = self._lines
+        self._repeated = self._lines
         return {"sinceTime": self._moment[0].strftime("%Y-%m-%dT%H:%M:%SZ")}
 
     def is_new(self, moment: Moment | None) -> bool:
         if moment is None:
             return True
-        if self._heard is not None and self._moment is not None:
+        if self._repeated is not None and self._moment is not None:
             if moment < self._moment:
                 return False
-            if moment == self._moment and self._heard:
-                self._heard -= 1
+            if moment == self._moment and self._repeated:
+                self._repeated -= 1
                 return False
-            self._heard = None
+            self._repeated = None
         self._lines = self._lines + 1 if moment == self._moment else 1
         self._moment = moment
         return True

@@ -18,7 +18,7 @@ class ChangeFeed(Generic[T]):
 
     def publish(self, thing: T) -> None:
         for follower in self._followers:
-            follower.tell(thing)
+            follower.notify(thing)
 
     def subscribe(self) -> AsyncIterator[T]:
         follower: _Follower[T] = _Follower()
@@ -28,20 +28,20 @@ class ChangeFeed(Generic[T]):
 
 class _Follower(Generic[T]):
     def __init__(self) -> None:
-        self._untold: dict[T, None] = {}
-        self._news = asyncio.Event()
+        self._pending: dict[T, None] = {}
+        self._changed = asyncio.Event()
 
-    def tell(self, thing: T) -> None:
-        self._untold[thing] = None
-        self._news.set()
+    def notify(self, thing: T) -> None:
+        self._pending[thing] = None
+        self._changed.set()
 
     def __aiter__(self) -> _Follower[T]:
         return self
 
     async def __anext__(self) -> T:
-        while not self._untold:
-            self._news.clear()
-            await self._news.wait()
-        thing = next(iter(self._untold))
-        del self._untold[thing]
+        while not self._pending:
+            self._changed.clear()
+            await self._changed.wait()
+        thing = next(iter(self._pending))
+        del self._pending[thing]
         return thing

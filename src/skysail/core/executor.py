@@ -99,9 +99,9 @@ class Performer:
 
     async def resolve_unknown_writes(self, root: ObjectRef) -> None:
         """Read every object of this root whose last write has an unknown outcome, so that the plan sees the result."""
-        for doubt in list(self._unknown_writes.get(root, ())):
-            await self._get_live(*doubt)
-            self._unknown_writes[root].discard(doubt)
+        for written in list(self._unknown_writes.get(root, ())):
+            await self._get_live(*written)
+            self._unknown_writes[root].discard(written)
         if not self._unknown_writes.get(root, True):
             del self._unknown_writes[root]
 

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str], beside: Path)
     found = next((path for path in looked if path.is_file()), None)
     if found is not None:
         _become(found, rest)
-    _tell(
+    _report(
         f"Script {_redacted(script)} was not found at {', '.join(map(str, looked))}: add it to the image or to the"
         " ConfigMap named after the model with -validate, or set its URL.",
         environment,
@@ -55,7 +55,7 @@ def _redacted(script: str) -> str:
     return script.partition("?")[0].rpartition("@")[2]
 
 
-def _tell(sentence: str, environment: Mapping[str, str]) -> None:
+def _report(sentence: str, environment: Mapping[str, str]) -> None:
     sys.stderr.write(f"{sentence}\n")
     message = json.dumps({"step": "Validate", "reason": "ScriptNotFound", "message": sentence[:3000]})
     try:

@@ -118,7 +118,7 @@ def test_an_orphan_ends_after_the_grace():
     run_virtual(test)
 
 
-def test_an_orphan_is_complained_of_when_listings_cannot_be_wrong_any_more_and_until_it_is_gone():
+def test_orphan_collector_reports_orphan_once_inventories_are_reliable_until_gone():
     async def test() -> None:
         harness = Harness(*(instance(f"i-{number}") for number in range(5)))
         await harness.sweep()

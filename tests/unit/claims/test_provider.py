@@ -243,7 +243,7 @@ def test_what_the_cloud_has_made_needs_no_order():
     run_virtual(test)
 
 
-def test_a_stop_deletes_the_claim_once_and_the_run_goes_on_until_the_end_is_confirmed():
+def test_provider_stop_deletes_claim_once_and_run_lasts_until_confirmed_end():
     async def test() -> None:
         quay = Quay()
         await quay.start()

@@ -86,7 +86,7 @@ def test_what_is_applied_only_once_stays_as_it_is():
 
 
 @pytest.mark.parametrize("whose", ["ours", "another's"])
-def test_what_a_cache_has_not_heard_of_is_made_without_a_look_and_left_alone_where_it_is_there(whose):
+def test_executor_unknown_to_cache_creates_blindly_and_keeps_an_existing_object(whose):
     async def test():
         harness = Harness(Cache(CONFIG_MAP, Object))
         owner = await harness.owner()

@@ -66,7 +66,7 @@ def test_waiting_time_is_told():
     assert virtual_time.run(main()) == ("a", 3)
 
 
-def test_failures_wait_longer_each_time_up_to_the_limit_and_never_less_than_half_the_first_delay():
+def test_workqueue_repeated_failures_back_off_up_to_the_limit():
     async def main():
         q = queue(first_delay=1.0, longest_delay=60.0)
         return [q.add_rate_limited("a") for _ in range(50)]
@@ -121,7 +121,7 @@ def test_a_worker_that_is_cancelled_while_it_wakes_passes_the_news_on():
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 5)), max_size=40), st.integers(1, 4))
-def test_every_added_key_is_looked_at_after_its_last_add_and_never_by_two_workers_at_once(adds, workers):
+def test_workqueue_added_key_is_processed_after_last_add_by_one_worker_at_a_time(adds, workers):
     async def main():
         q = queue()
         clock = asyncio.get_running_loop().time

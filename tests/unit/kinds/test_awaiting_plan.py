@@ -51,7 +51,7 @@ def test_an_mlmodel_has_a_legal_status_from_the_first_write():
     assert status["observedGeneration"] == 4
 
 
-def test_finalizers_of_the_operators_before_us_are_removed_when_an_object_is_deleted():
+def test_plan_deleted_object_loses_finalizers_of_predecessor_operators():
     finalizers = (*(finalizer.value for finalizer in LegacyFinalizer), "somebody.else/keeps")
     object_ = bare(ML_MODEL, finalizers=finalizers, deletion_timestamp="2026-01-01T00:00:00Z")
     assert plan(Snapshot(ML_MODEL, object_, NOW)).actions == (

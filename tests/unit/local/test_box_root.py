@@ -179,7 +179,7 @@ def test_a_root_that_may_only_be_read_is_closed_when_it_is_furnished():
     assert "--remount-ro" not in words(room())
 
 
-def test_the_memory_of_the_root_and_of_dev_is_bounded_and_dev_is_closed_after_the_mounts():
+def test_rootfs_root_tmpfs_is_bounded_and_dev_is_read_only_after_mounts():
     found = " ".join(rootfs.arguments(room(binds=(BindMount("/vol", "/dev/shm"),)), MACHINE))
     assert f" {found}".startswith(ROOT)
     assert found.index("--dev /dev") < found.index(SHARED_MEMORY) < found.index("--bind /vol /dev/shm")

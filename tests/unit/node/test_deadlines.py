@@ -29,7 +29,7 @@ def test_a_clock_that_is_set_neither_ends_a_pod_nor_spares_it(jump):
 
 
 @pytest.mark.parametrize("policy", ["OnFailure", "Always"])
-def test_what_was_ended_for_its_deadline_does_not_run_again_because_a_cloud_has_another_clock(policy):
+def test_kubelet_deadline_exceeded_stays_final_despite_clock_skew_of_the_cloud(policy):
     of = pod(activeDeadlineSeconds=10, restartPolicy=policy, status=STARTED)
     made = plan(snapshot(of, {run(): ended(137, ago=HOUR)}, active_seconds=12.0))
     assert (made.status["phase"], made.status["reason"]) == ("Failed", "DeadlineExceeded")

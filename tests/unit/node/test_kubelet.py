@@ -238,7 +238,7 @@ def test_a_start_without_an_answer_is_followed_all_the_same(tmp_path):
     virtual_time.run(play())
 
 
-def test_that_a_cloud_is_about_to_begin_a_run_is_not_worth_a_write_and_told_where_it_lasts(tmp_path):
+def test_kubelet_cloud_start_pending_writes_status_only_when_it_lasts(tmp_path):
     async def play() -> None:
         harness = Harness(tmp_path)
         harness.provider.begins_later = True

@@ -256,7 +256,7 @@ def _run(uid: str, number: int = 0):
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
-def test_a_claim_that_was_deleted_by_hand_ends_the_run_and_the_restart_has_a_new_one(tmp_path, has_begun):
+def test_pending_claim_deleted_by_hand_ends_run_and_restart_gets_new_claim(tmp_path, has_begun):
     async def play() -> None:
         site = Harness(tmp_path)
         async with site.keeper():

@@ -5,7 +5,7 @@ from skysail.node.sync.planner import plan
 from tests.unit.node.pods import ended, pod, run, running, snapshot
 
 
-def test_an_image_that_cannot_be_had_is_tried_again_later_each_time_and_that_is_told():
+def test_pod_state_image_pull_failure_is_retried_with_backoff_and_reported():
     pod_state, told = PodState(pod(), {}, "", began=0.0), []
     for now in (100.0, 200.0, 300.0):
         pod_state.back_off("main", "ErrImagePull", "No such image.", now)

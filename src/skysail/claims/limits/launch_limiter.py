@@ -34,10 +34,10 @@ class LaunchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchTime(NamedTuple):
-    """Time of a launch by the monotonic clock (`at`) and by the wall clock (`to_json`)."""
+    """Time of a launch by the monotonic clock (`at`) and by the wall clock (`wall_time`)."""
 
     at: float
-    to_json: datetime
+    wall_time: datetime
 
 
 class LaunchLimiter:
@@ -70,13 +70,13 @@ class LaunchLimiter:
 
     def check(self, spec: CloudInstanceSpec) -> str:
         """Return why this launch has to wait, as a sentence, or an empty string."""
-        for subject, rate_limit, tell in self._subjects(spec):
+        for subject, rate_limit, describe in self._subjects(spec):
             since = self._clock() - rate_limit.within.total_seconds()
             recent = sorted(launch_time for launch_time in self._launches.get(subject, ()) if launch_time.at > since)
             if len(recent) >= rate_limit.launches:
-                free = recent[-rate_limit.launches].to_json + rate_limit.within
+                free = recent[-rate_limit.launches].wall_time + rate_limit.within
                 many = f"{len(recent)} launches in {_spoken(rate_limit.within)}"
-                return f"{tell(many)} The next launch is possible at {free:%H:%M:%S} UTC."
+                return f"{describe(many)} The next launch is possible at {free:%H:%M:%S} UTC."
         return ""
 
     def _forget(self) -> None:

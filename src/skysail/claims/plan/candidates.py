@@ -75,8 +75,8 @@ def no_capacity(snapshot: Snapshot, message: str) -> Plan:
 
 def give_up(snapshot: Snapshot, status: CloudInstanceStatus | None = None) -> Plan:
     """End the claim unpaid, so that the pod's replacement can go to another provider."""
-    told = summary(snapshot.object, status or snapshot.object.status)
-    message = f"{told} The pod ends, so that its replacement can go to another provider."
+    report = summary(snapshot.object, status or snapshot.object.status)
+    message = f"{report} The pod ends, so that its replacement can go to another provider."
     end = TerminationReason(Reason.NO_CAPACITY, message)
     over = termination.finalize(snapshot, end, usd=claim_status.NEVER_PAID, status=status)
     return msgspec.structs.replace(over, events=(Event(Reason.NO_CAPACITY, message, warning=True),))
@@ -163,9 +163,9 @@ def without_earlier(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
     observation = snapshot.observation
     if not earlier:
         return snapshot, ()
-    shown = observation.instances if isinstance(observation, Observed) else observation.others
-    rest = tuple(instance for instance in shown if instance.id not in earlier)
-    again = termination.running_ids(tuple(instance for instance in shown if instance.id in earlier))
+    instances = observation.instances if isinstance(observation, Observed) else observation.others
+    rest = tuple(instance for instance in instances if instance.id not in earlier)
+    again = termination.running_ids(tuple(instance for instance in instances if instance.id in earlier))
     if isinstance(observation, NotObserved):
         return msgspec.structs.replace(snapshot, observation=msgspec.structs.replace(observation, others=rest)), again
     return msgspec.structs.replace(snapshot, observation=Observed(rest) if rest else NotObserved()), again
@@ -178,12 +178,12 @@ def summary(claim: CloudInstance, status: CloudInstanceStatus) -> str:
     rows = status.refused_candidates
     if not rows:
         return f"No offer of {provider} fits.{nearest}"
-    told = [
+    parts = [
         f"{_describe(claim.spec.candidates[row.candidate])}: {row.message.rstrip('.')}"
         for row in rows[:_MAX_REFUSALS_IN_MESSAGE]
     ]
-    more = f" and {len(rows) - len(told)} more" if len(rows) > len(told) else ""
-    return f"No candidate of {provider} can be had now: {'; '.join(told)}{more}.{nearest}"
+    more = f" and {len(rows) - len(parts)} more" if len(rows) > len(parts) else ""
+    return f"No candidate of {provider} can be had now: {'; '.join(parts)}{more}.{nearest}"
 
 
 def _refuse(snapshot: Snapshot, status: CloudInstanceStatus, reason: RefusalReason, message: str) -> Plan:
@@ -196,18 +196,18 @@ def _refuse(snapshot: Snapshot, status: CloudInstanceStatus, reason: RefusalReas
     status = msgspec.structs.replace(status, refused_candidates=(*earlier, row))
     if index + 1 < len(claim.spec.candidates):
         following = _describe(claim.spec.candidates[index + 1])
-        told = f"{_describe(claim.spec.candidates[index])}: {row.message} The next candidate is {following}."
+        report = f"{_describe(claim.spec.candidates[index])}: {row.message} The next candidate is {following}."
         status = msgspec.structs.replace(status, candidate=index + 1)
-        status = claim_status.reset_to_claimed(snapshot, Reason.TRYING_NEXT_CANDIDATE, told, status=status)
+        status = claim_status.reset_to_claimed(snapshot, Reason.TRYING_NEXT_CANDIDATE, report, status=status)
         return Plan(status=status, requeue_after=0.0)
     status = msgspec.structs.replace(status, candidate=0)
     if claim.spec.may_leave:
         return give_up(snapshot, claim_status.without_instance(status))
-    told = summary(claim, status)
+    report = summary(claim, status)
     status = claim_status.reset_to_claimed(
-        snapshot, Reason.NO_CAPACITY, f"{told} The launch is retried later.", status=status
+        snapshot, Reason.NO_CAPACITY, f"{report} The launch is retried later.", status=status
     )
-    return Plan(status=status, events=(Event(Reason.NO_CAPACITY, told, warning=True),), requeue_after=0.0)
+    return Plan(status=status, events=(Event(Reason.NO_CAPACITY, report, warning=True),), requeue_after=0.0)
 
 
 def _dear_message(instance: str, price: float | None, cap: float) -> str:

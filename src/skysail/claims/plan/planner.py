@@ -155,8 +155,8 @@ def _pause(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
 
 def _no_capacity_message(snapshot: Snapshot, error: str) -> str:
     claim = snapshot.object
-    told = candidates.summary(claim, claim.status) if candidates.is_exhausted(claim) else error
-    return f"{told} The launch is retried later."
+    report = candidates.summary(claim, claim.status) if candidates.is_exhausted(claim) else error
+    return f"{report} The launch is retried later."
 
 
 def _launching(snapshot: Snapshot) -> Plan:

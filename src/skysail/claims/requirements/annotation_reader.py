@@ -1,7 +1,7 @@
 """Reads values of annotations: strict syntax, defaults with a warning, errors with the fix. Pure.
 
 Values come from tenants. A value is either matched as a whole by a pattern, or reported and not used. Messages show at
-most the first characters of a value, escaped; values of variables and commands are never shown, because they may hold
+most the first characters of a value, escaped; values of variables and commands are never quoted, because they may hold
 secrets.
 """
 
@@ -14,7 +14,7 @@ from decimal import Decimal
 from skysail.claims.requirements.types import Warned
 from skysail.kube.api import quantities
 
-_MAX_SHOWN = 40
+_MAX_QUOTED = 40
 _INTEGER = re.compile(r"[0-9]{1,9}")
 _DOLLARS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
@@ -48,7 +48,7 @@ class AnnotationReader:
             return False
         if value in {"true", "True"}:
             return True
-        self.warn(name, f"{shown(value)} is neither true nor false and counts as false.")
+        self.warn(name, f"{quoted(value)} is neither true nor false and counts as false.")
         return False
 
     def integer(self, name: str, *, default: int, least: int, most: int) -> int | None:
@@ -58,7 +58,7 @@ class AnnotationReader:
             return None
         if _INTEGER.fullmatch(value) and least <= int(value) <= most:
             return int(value)
-        self.warn(name, f"{shown(value)} is no whole number from {least} to {most}; the default {default} is used.")
+        self.warn(name, f"{quoted(value)} is no whole number from {least} to {most}; the default {default} is used.")
         return default
 
     def quantity(self, name: str, *, default: str, least: str, most: str) -> Decimal | None:
@@ -68,7 +68,7 @@ class AnnotationReader:
             return None
         if _QUANTITY.fullmatch(value) and quantities.parse(least) <= quantities.parse(value) <= quantities.parse(most):
             return quantities.parse(value)
-        self.warn(name, f"{shown(value)} is no quantity from {least} to {most}; the default {default} is used.")
+        self.warn(name, f"{quoted(value)} is no quantity from {least} to {most}; the default {default} is used.")
         return quantities.parse(default)
 
     def dollars(self, name: str) -> float | None:
@@ -78,7 +78,7 @@ class AnnotationReader:
             return None
         if _DOLLARS.fullmatch(value) and float(value) > 0:
             return float(value)
-        self.fail(name, f"{shown(value)} is no amount of US dollars above 0. Write a number such as 0.5.")
+        self.fail(name, f"{quoted(value)} is no amount of US dollars above 0. Write a number such as 0.5.")
         return None
 
     def matching(self, name: str, pattern: str, expected: str) -> str | None:
@@ -86,7 +86,7 @@ class AnnotationReader:
         value = self.text(name)
         if value is None or re.fullmatch(pattern, value, re.ASCII):
             return value
-        self.fail(name, f"{shown(value)} is not {expected}. Change or remove it.")
+        self.fail(name, f"{quoted(value)} is not {expected}. Change or remove it.")
         return None
 
     def items(self, name: str, pattern: str, expected: str) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class AnnotationReader:
         found = tuple(dict.fromkeys(item.strip(" ") for item in value.split(",")))
         if all(re.fullmatch(pattern, item, re.ASCII) for item in found):
             return found
-        self.fail(name, f"{shown(value)} is not a list of {expected}, separated by commas. Change or remove it.")
+        self.fail(name, f"{quoted(value)} is not a list of {expected}, separated by commas. Change or remove it.")
         return ()
 
     def warn(self, name: str, problem: str) -> None:
@@ -113,6 +113,6 @@ class AnnotationReader:
         return f"metadata.{'labels' if is_label else 'annotations'}[{name}]"
 
 
-def shown(value: str) -> str:
+def quoted(value: str) -> str:
     """Return the beginning of a value in quotes, with control characters escaped."""
-    return repr(value) if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]!r}..."
+    return repr(value) if len(value) <= _MAX_QUOTED else f"{value[:_MAX_QUOTED]!r}..."

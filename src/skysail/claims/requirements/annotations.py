@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from skysail.base.names import Annotation, Label
 from skysail.claims.requirements import container_mode, gpu_types
-from skysail.claims.requirements.annotation_reader import AnnotationReader, shown
+from skysail.claims.requirements.annotation_reader import AnnotationReader, quoted
 from skysail.claims.requirements.types import (
     CHEAPEST,
     MODAL,
@@ -167,7 +167,7 @@ def _asks(reader: AnnotationReader, providers: Collection[str]) -> Iterator[tupl
     written = reader.text(Annotation.OFFLOAD)
     if written and written not in {CHEAPEST, *providers}:
         names = ", ".join((*sorted(providers), CHEAPEST))
-        reader.fail(Annotation.OFFLOAD, f"{shown(written)} is no provider. Use one of {names}.")
+        reader.fail(Annotation.OFFLOAD, f"{quoted(written)} is no provider. Use one of {names}.")
     elif written:
         yield written, Annotation.OFFLOAD
     for name in (Annotation.MODAL_USE, Annotation.MODAL_OFFLOAD, Annotation.MODAL_ENABLED):
@@ -177,7 +177,7 @@ def _asks(reader: AnnotationReader, providers: Collection[str]) -> Iterator[tupl
     if workload in _WORKLOADS:
         yield MODAL, Annotation.MODAL_WORKLOAD_TYPE
     elif workload:
-        reader.warn(Annotation.MODAL_WORKLOAD_TYPE, f"{shown(workload)} is neither job nor function and is ignored.")
+        reader.warn(Annotation.MODAL_WORKLOAD_TYPE, f"{quoted(workload)} is neither job nor function and is ignored.")
     if reader.is_true(Annotation.RUNPOD_OFFLOAD, or_label=True):
         yield RUNPOD, Annotation.RUNPOD_OFFLOAD
 
@@ -209,7 +209,7 @@ def _options(reader: AnnotationReader) -> tuple[tuple[str, str], ...]:
     for name, (option, pattern, expected) in _OPTIONS.items():
         value = reader.matching(name, pattern, expected)
         if value is not None and found.setdefault(option, value) != value:
-            reader.fail(name, f"{shown(value)} contradicts {shown(found[option])} of {option}. Remove one of them.")
+            reader.fail(name, f"{quoted(value)} contradicts {quoted(found[option])} of {option}. Remove one of them.")
     return tuple(sorted(found.items()))
 
 

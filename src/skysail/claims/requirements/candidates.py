@@ -63,11 +63,11 @@ def _nothing_fits(provider: str, ranking: Ranking, nearest_miss: str) -> str:
     """Name the offers with the requested kind of machine: that a machine without GPU has none helps no user."""
     if nearest_miss:
         return f"No offer of {provider} fits. Nearest miss: {nearest_miss}. Raise the cap, or wait for a lower price."
-    told = [
+    parts = [
         f"{describe(refused.offer)} {refused.reason}"
         for refused in ranking.refused
         if refused.reason not in {"has no GPU", "has a GPU, none is requested"}
     ]
-    more = f" and {len(told) - _MAX_REFUSALS} more" if len(told) > _MAX_REFUSALS else ""
-    reasons = f": {'; '.join(told[:_MAX_REFUSALS])}{more}" if told else ""
+    more = f" and {len(parts) - _MAX_REFUSALS} more" if len(parts) > _MAX_REFUSALS else ""
+    reasons = f": {'; '.join(parts[:_MAX_REFUSALS])}{more}" if parts else ""
     return f"No offer of {provider} fits{reasons}. Change the requirements of the pod."[:_MAX_MESSAGE_LENGTH]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from skysail.base.names import Annotation
-from skysail.claims.requirements.annotation_reader import AnnotationReader, shown
+from skysail.claims.requirements.annotation_reader import AnnotationReader, quoted
 from skysail.claims.requirements.types import NodeExpression, PodSpecView
 from skysail.cloud.account import GpuRequest
 from skysail.kube.api import quantities
@@ -80,7 +80,7 @@ def read(reader: AnnotationReader, spec: PodSpecView) -> GpuRequest | None:
     kind, number = _written(reader)
     kind = _merged(reader, kind, reader.matching(Annotation.MODAL_GPU_TYPE, f"(?:{_TYPE})?", "a GPU type") or "")
     if limit and number and number != limit:
-        written = shown(reader.text(Annotation.MODAL_GPU) or "")
+        written = quoted(reader.text(Annotation.MODAL_GPU) or "")
         reader.fail(Annotation.MODAL_GPU, f"{written} contradicts the containers' limits of {limit}. Make them equal.")
     needs_gpu = bool(kind) or reader.text(Annotation.RUNPOD_GPU_MEMORY) is not None
     count = limit or number or int(needs_gpu)
@@ -102,7 +102,7 @@ def _limit(reader: AnnotationReader, spec: PodSpecView) -> int:
         count = _whole(amount)
         if count is None:
             where = f"spec.containers[{index}].resources.limits[{GPU_RESOURCE}]"
-            reader.errors.append(f"{where}: {shown(str(amount))} is no number of GPUs up to {_MAX_GPUS}. Change it.")
+            reader.errors.append(f"{where}: {quoted(str(amount))} is no number of GPUs up to {_MAX_GPUS}. Change it.")
         total += count or 0
     if total > _MAX_GPUS:
         reader.errors.append(f"spec.containers: {total} GPUs are more than {_MAX_GPUS}. Ask for fewer.")
@@ -126,7 +126,7 @@ def _written(reader: AnnotationReader) -> tuple[str, int]:
     value = reader.matching(Annotation.MODAL_GPU, _TYPE_AND_COUNT, expected)
     kind, colon, number = (value or "").partition(":")
     if colon and not 1 <= int(number) <= _MAX_GPUS:
-        reader.fail(Annotation.MODAL_GPU, f"{shown(value or '')} is not {expected}. Change or remove it.")
+        reader.fail(Annotation.MODAL_GPU, f"{quoted(value or '')} is not {expected}. Change or remove it.")
         return "", 0
     return kind, int(number or 0)
 
@@ -134,7 +134,7 @@ def _written(reader: AnnotationReader) -> tuple[str, int]:
 def _merged(reader: AnnotationReader, kind: str, other: str) -> str:
     if kind and other and _same(kind) != _same(other):
         name = Annotation.MODAL_GPU_TYPE
-        reader.fail(name, f"{shown(other)} contradicts {Annotation.MODAL_GPU}: {shown(kind)}. Remove one of them.")
+        reader.fail(name, f"{quoted(other)} contradicts {Annotation.MODAL_GPU}: {quoted(kind)}. Remove one of them.")
     return kind or other
 
 

@@ -90,7 +90,7 @@ class ContainerOverrides(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffloadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod asks of clouds, read from its annotations, labels and containers.
+    """Request of a pod to clouds, read from its annotations, labels and containers.
 
     `provider`: the provider that the pod asks for, `cheapest`, or empty if the pod asks for none.
     `asked_by`: the annotation or label that asks, for messages.

@@ -23,11 +23,11 @@ def find_binaries() -> Binaries:
     from skysail.local.control_plane import binaries, build
 
     cache = build.cache_folder(os.environ)
-    found = binaries.locate(build.BuildDependencies(env=os.environ, cache=cache, report=say, sleep=time.sleep))
+    found = binaries.locate(build.BuildDependencies(env=os.environ, cache=cache, report=print_step, sleep=time.sleep))
     if found.note:
-        say(found.note)
+        print_step(found.note)
     return found
 
 
-def say(step: str) -> None:
+def print_step(step: str) -> None:
     typer.echo(f"  {step}")

@@ -34,7 +34,7 @@ def get(
 
     console = Console(highlight=False)
 
-    async def talk(client: Client) -> TrainingJob | None:
+    async def call(client: Client) -> TrainingJob | None:
         job = await cluster.training_job(client, namespace, name)
         if watch:
             return await (_live if console.is_terminal else _rows)(console, client, job)
@@ -42,7 +42,7 @@ def get(
         return None
 
     with contextlib.suppress(KeyboardInterrupt):
-        last = cluster.run_client(cluster.access(kubeconfig, context), talk)
+        last = cluster.run_client(cluster.access(kubeconfig, context), call)
         if last is not None and last.status.phase == "Failed":
             raise typer.Exit(_FAILED)
 

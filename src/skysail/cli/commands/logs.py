@@ -9,7 +9,7 @@ import typer
 from skysail.cli.options import ContextOption, JobArgument, KubeconfigOption, NamespaceOption
 
 if TYPE_CHECKING:
-    from skysail.cli.pod_logs import LogSelection, Say
+    from skysail.cli.pod_logs import LinePrinter, LogSelection
     from skysail.kinds.training.api.training_job import TrainingJob
     from skysail.kinds.training.objects import Pod
     from skysail.kube.client.client import Client
@@ -40,7 +40,7 @@ def logs(
 
     selection = pod_logs.LogSelection(_rank(rank), attempt)
 
-    async def talk(client: Client) -> None:
+    async def call(client: Client) -> None:
         job = await cluster.training_job(client, namespace, name)
         if follow:
             await _until_the_end(client, job, selection, tail)
@@ -48,7 +48,7 @@ def logs(
             await _until_now(client, job, selection, tail)
 
     with contextlib.suppress(KeyboardInterrupt):
-        cluster.run_client(cluster.access(kubeconfig, context), talk)
+        cluster.run_client(cluster.access(kubeconfig, context), call)
 
 
 def _rank(text: str | None) -> tuple[str, int] | None:
@@ -77,7 +77,7 @@ async def _until_now(client: Client, job: TrainingJob, selection: LogSelection, 
     found = [pod for pod in there if pod.attempt == newest]
     if not found:
         raise _nothing(job, selection)
-    say = _teller()
+    print_line = _line_printer()
     for pod in found:
         if not pod_logs.has_begun(pod):
             typer.echo(
@@ -85,7 +85,7 @@ async def _until_now(client: Client, job: TrainingJob, selection: LogSelection, 
             )
             continue
         async for line in pod_logs.read(client, pod, tail):
-            say(pod, line)
+            print_line(pod, line)
 
 
 async def _until_the_end(client: Client, job: TrainingJob, selection: LogSelection, tail: int | None) -> None:
@@ -93,19 +93,19 @@ async def _until_the_end(client: Client, job: TrainingJob, selection: LogSelecti
     from skysail.kube.client.errors import KubeError
 
     try:
-        await pod_logs.follow(client, job, selection, _teller(), tail=tail)
+        await pod_logs.follow(client, job, selection, _line_printer(), tail=tail)
     except* (BrokenPipeError, KubeError) as group:  # the reader closed the pipe, or has no right to read logs
         raise group.exceptions[0] from None
 
 
-def _teller() -> Say:
+def _line_printer() -> LinePrinter:
     """Return a printer that prefixes each line with its rank in colour, and announces each new attempt."""
     import os
 
     known: list[str] = []
     last: list[int] = []
 
-    def say(pod: Pod, line: str) -> None:
+    def print_line(pod: Pod, line: str) -> None:
         who = _who(pod)
         if who not in known:
             known.append(who)
@@ -115,7 +115,7 @@ def _teller() -> Say:
         prefix = typer.style(f"{who} |", fg=_COLORS[known.index(who) % len(_COLORS)])
         typer.echo(f"{prefix} {line}", color=False if os.environ.get("NO_COLOR") else None)
 
-    return say
+    return print_line
 
 
 def _who(pod: Pod) -> str:

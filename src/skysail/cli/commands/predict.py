@@ -34,11 +34,11 @@ def predict(
 
     text = _read(data)
 
-    async def talk(client: Client) -> tuple[Model, Reply]:
+    async def call(client: Client) -> tuple[Model, Reply]:
         model = await cluster.model(client, namespace, name)
         return model, await _asked(client, model, text)
 
-    model, reply = cluster.run_client(cluster.access(kubeconfig, context), talk)
+    model, reply = cluster.run_client(cluster.access(kubeconfig, context), call)
     answer = reply.body.decode(errors="replace").rstrip()
     if reply.status in _OK:
         typer.echo(answer)

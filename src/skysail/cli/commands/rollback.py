@@ -32,7 +32,7 @@ def rollback(
     from skysail.cli import cluster
     from skysail.cli.revision_history import choose, history, revision_name
 
-    async def talk(client: Client) -> str:
+    async def call(client: Client) -> str:
         model = await cluster.model(client, namespace, name)
         if undo:
             await _pin(client, model, None)
@@ -42,7 +42,7 @@ def rollback(
         undone = f"skysail rollback {name} -n {namespace} --undo"
         return f"{name} goes back to revision {revision_name(model, revision)}. `{undone}` reverts this."
 
-    typer.echo(cluster.run_client(cluster.access(kubeconfig, context), talk))
+    typer.echo(cluster.run_client(cluster.access(kubeconfig, context), call))
 
 
 async def _pin(client: Client, model: Model, number: int | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skysail.cli.commands.build import find_binaries, say
+from skysail.cli.commands.build import find_binaries, print_step
 
 if TYPE_CHECKING:
     from skysail.local.cluster.control_client import LocalClusterStatus
@@ -41,7 +41,7 @@ def up(
         HostTools.find(os.environ.get("PATH", ""))  # before the build: pods cannot start without these programs
     mock_clouds = not without_operator and operator_settings.is_mock_mode(os.environ)
     began = time.monotonic()
-    status = launcher.join(place, say)
+    status = launcher.join(place, print_step)
     if status is None:
         place.prepare()  # before a build that takes minutes
         settings = launcher.LocalClusterSettings(
@@ -53,12 +53,12 @@ def up(
             mock_clouds=mock_clouds,
         )
         try:
-            status = launcher.start(settings, say)
+            status = launcher.start(settings, print_step)
         except KeyboardInterrupt:
-            say("the cluster keeps starting in the background; `skysail down` stops it")
+            print_step("the cluster keeps starting in the background; `skysail down` stops it")
             raise
     if (status.with_operator, status.with_audit, status.mock_clouds) != (not without_operator, audit, mock_clouds):
-        say(_otherwise(status))
+        print_step(_otherwise(status))
     typer.echo(f"Skysail is up at {status.url} (took {time.monotonic() - began:.1f} s). Next:\n{_next_steps(place)}")
     if attach:
         _follow(place)

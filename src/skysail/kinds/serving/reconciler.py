@@ -193,7 +193,7 @@ class ModelReconciler:
         loading = next((pod for pod in pods if pod.is_downloading), None)
         if loading is not None and download_progress.is_due(snapshot, loading, target.hash):
             return msgspec.structs.replace(snapshot, download=await self._progress(snapshot, loading))
-        return await self._with_obstacle(snapshot, pods)
+        return await self._with_pod_event(snapshot, pods)
 
     async def _served(self, snapshot: Snapshot, target: Target, revision: Revision) -> Snapshot:
         """Add what the planner needs to know about servers that are not ready."""
@@ -203,7 +203,7 @@ class ModelReconciler:
             return msgspec.structs.replace(
                 snapshot, preflight_error=await preflight.check(self._client, snapshot, revision)
             )
-        snapshot = await self._with_obstacle(snapshot, snapshot.serving_pods(revision.hash))
+        snapshot = await self._with_pod_event(snapshot, snapshot.serving_pods(revision.hash))
         if _is_already_reported(snapshot, target, failure.rollout_failure(snapshot, revision)):
             return snapshot
         # Read live data: this failure may roll a revision back, and caches may be stale.
@@ -233,7 +233,7 @@ class ModelReconciler:
         )
         return msgspec.structs.replace(snapshot, log=log)
 
-    async def _with_obstacle(self, snapshot: Snapshot, pods: tuple[Pod, ...]) -> Snapshot:
+    async def _with_pod_event(self, snapshot: Snapshot, pods: tuple[Pod, ...]) -> Snapshot:
         stuck = pod_pending.first_stuck_pod(pods, snapshot.now)
         event = None if stuck is None else await self._diagnostics.latest_event(stuck)
         if stuck is None or event is None:
@@ -254,8 +254,8 @@ def _needs_live_state(snapshot: Snapshot, target: Target | None) -> bool:
         if job is None or job.is_over or (needs_volume and snapshot.claim is None):
             return True
         return job.revision != target.hash and not job.metadata.is_deleting
-    aim, deployment = target_revision.rollout_revision(snapshot, target), snapshot.deployment
-    return aim is not None and (deployment is None or deployment.revision != aim.hash)
+    rollout, deployment = target_revision.rollout_revision(snapshot, target), snapshot.deployment
+    return rollout is not None and (deployment is None or deployment.revision != rollout.hash)
 
 
 def _is_already_reported(snapshot: Snapshot, target: Target, failed: RevisionFailure | None) -> bool:

@@ -207,15 +207,15 @@ class Cache(Generic[T]):
     def _store(self, key: Key, old: T | None, new: T) -> None:
         self._objects[key] = new
         self._reindex(key, old, new)
-        self._tell(old, new)
+        self._notify(old, new)
 
     def _drop(self, key: Key, old: T) -> None:
         del self._objects[key]
         self._own.pop(key, None)
         self._reindex(key, old, None)
-        self._tell(old, None)
+        self._notify(old, None)
 
-    def _tell(self, old: T | None, new: T | None) -> None:
+    def _notify(self, old: T | None, new: T | None) -> None:
         for listener in self._listeners:
             listener(old, new)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from skysail.local.bubblewrap.isolation import PodIds
 from skysail.local.bubblewrap.user_namespace import MAX_ID
 
-_NOBODY = 65534
+_OVERFLOW_ID = 65534  # the kernel shows ids without a mapping as this one
 _READ_WRITE, _READ_ONLY, _FOLDER = 0o660, 0o440, 0o2110
 
 
@@ -81,7 +81,7 @@ def _shift(descriptor: int, offset: int) -> None:
     found = os.fstat(descriptor)
     if _is_shifted(found, offset):
         return
-    user, group = (offset + (one if one <= MAX_ID else _NOBODY) for one in (found.st_uid, found.st_gid))
+    user, group = (offset + (one if one <= MAX_ID else _OVERFLOW_ID) for one in (found.st_uid, found.st_gid))
     os.chown(f"/proc/self/fd/{descriptor}", user, group)
 
 

@@ -68,11 +68,11 @@ class FetchPipeline(msgspec.Struct, frozen=True, kw_only=True):
         """Download the model into its folder. Raises FetchError."""
         model_dir = ModelDir(request.into, request.request)
         with translate_os_errors(request.into):
-            async with model_dir.lock(lambda: self.progress.say("Waiting for another download of this model.")):
+            async with model_dir.lock(lambda: self.progress.report("Waiting for another download of this model.")):
                 result = model_dir.completed()
                 if result is not None and request.digest in {"", result.digest}:
                     model_dir.clean()
-                    self.progress.say("The model is already downloaded.")
+                    self.progress.report("The model is already downloaded.")
                     return result
                 if request.keep:
                     model_dir.prune(request.keep)
@@ -95,7 +95,7 @@ class FetchPipeline(msgspec.Struct, frozen=True, kw_only=True):
             raise
         result = model_dir.publish(digest)
         files = "one file" if result.files == 1 else f"{result.files} files"
-        self.progress.say(f"The model is downloaded: {in_units(result.bytes)} in {files}.")
+        self.progress.report(f"The model is downloaded: {in_units(result.bytes)} in {files}.")
         return result
 
     async def _download(self, raw: Path, marks: Path, source: Source, limit: int, space: DiskSpace) -> list[Received]:
@@ -128,7 +128,7 @@ class FetchPipeline(msgspec.Struct, frozen=True, kw_only=True):
         return model_dir.raw
 
     async def _unpack(self, work: Iterator[int], space: DiskSpace) -> None:
-        self.progress.say("Unpacking.")
+        self.progress.report("Unpacking.")
         for _count in work:
             space.keep()
             await asyncio.sleep(0)  # so that it can be interrupted

@@ -67,7 +67,7 @@ def test_a_cloud_is_a_row(change, want):
     assert [next(iter(column.cells)) for column in table.columns] == want
 
 
-def test_why_a_cloud_is_away_is_told_in_whole_sentences_and_the_table_fits_a_narrow_terminal():
+def test_status_cloud_outage_prints_sentences_and_table_fits_narrow_terminal():
     clouds = [spending(outage="It does not list its instances, because nobody answers there."), spending()]
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(status._clouds(clouds))

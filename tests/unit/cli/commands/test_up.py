@@ -31,7 +31,7 @@ def test_the_commands_that_are_shown_need_no_home_where_it_is_the_usual_one(user
     ]
 
 
-def test_the_commands_that_are_shown_name_another_home_and_a_command_that_is_not_on_the_path(users_home, monkeypatch):
+def test_up_with_other_home_or_command_off_path_prints_full_commands(users_home, monkeypatch):
     monkeypatch.setattr("sys.executable", str(users_home / "check out" / ".venv" / "bin" / "python"))
     monkeypatch.chdir(users_home)
     assert commands(Home.of(Path("my clusters/a"), {})) == [

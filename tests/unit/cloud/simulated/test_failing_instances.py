@@ -147,7 +147,7 @@ def test_a_failure_that_nobody_foresaw_is_reported_without_being_asked(step, cap
 
 
 @pytest.mark.parametrize("verb", ["started", "exited", "ended"])
-def test_an_instance_whose_state_cannot_be_recorded_ends_when_the_disk_has_room_again(verb):
+def test_instance_unrecordable_state_ends_it_when_disk_has_space_again(verb):
     async def main():
         ledger = FullLedger(verb)
         cloud = account(ledger=ledger)

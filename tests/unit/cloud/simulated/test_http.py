@@ -85,7 +85,7 @@ async def test_an_end_that_goes_wrong_is_told_as_it_is(what):
             await client.terminate(made.id, 0)
 
 
-async def test_an_answer_that_takes_too_long_is_unknown_and_the_instance_is_made_all_the_same():
+async def test_http_cloud_slow_answer_is_unknown_outcome_and_instance_is_created():
     async with shop(Fault(on="create", what="slow", seconds=3.0), seconds=2.0) as (account, client):
         changes = account.watch()
         with pytest.raises(OutcomeUnknown, match="gave no answer"):

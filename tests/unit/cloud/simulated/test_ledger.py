@@ -83,7 +83,7 @@ def test_a_line_that_was_never_finished_was_never_written(tmp_path, cut):
         (b'{"at": 1, "verb": "ended"}', "instance without an id was never created"),
     ],
 )
-def test_a_line_that_cannot_be_read_is_named_with_its_file_and_the_file_is_left_alone(tmp_path, line, why):
+def test_ledger_unreadable_line_names_its_file_and_keeps_the_file(tmp_path, line, why):
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger.open(path, mark="m")
     ledger.write(ROWS[0])
@@ -103,7 +103,7 @@ def replaced(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, replaced])
-def test_a_ledger_that_vanishes_is_missed_once_and_written_anew_with_all_that_it_said(tmp_path, caplog, harm):
+def test_ledger_deleted_file_is_reported_once_and_rewritten_completely(tmp_path, caplog, harm):
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger.open(path, mark="m")
     for row in ROWS[:2]:

@@ -224,7 +224,7 @@ async def test_a_predecessor_is_asked_about_until_it_has_been_followed():
 @pytest.mark.parametrize(
     ("end", "is_asked"), [(None, True), ("", False), ("Complete", True)], ids=["begins", "runs", "is done"]
 )
-async def test_the_claim_that_a_model_is_copied_from_is_asked_for_when_a_pod_is_to_have_it(end, is_asked):
+async def test_reconciler_source_pvc_is_read_when_a_pod_is_about_to_mount_it(end, is_asked):
     of = model(modelURI="pvc://weights/iris.onnx")
     path = "/api/v1/namespaces/shop/persistentvolumeclaims/weights"
     answer = {"metadata": {"name": "weights"}, "spec": {"accessModes": ["ReadWriteMany"]}}
@@ -377,7 +377,7 @@ async def test_servers_are_not_given_up_on_the_word_of_caches_that_lag():
             await observed(of, known, late, starts, **changed_meanwhile)
 
 
-async def test_the_progress_of_a_download_is_read_every_ten_seconds_and_later_every_minute():
+async def test_reconciler_download_progress_is_read_every_ten_seconds_then_every_minute():
     of = model()
     line = json.dumps({"bytes": 50, "total": 200, "seconds_left": 7.5, "message": "50 B of 200 B"})
     answers = {f"{PODS}/prepare-0/log": line.encode() + b"\n"}
@@ -392,7 +392,7 @@ async def test_the_progress_of_a_download_is_read_every_ten_seconds_and_later_ev
 
 
 @pytest.mark.parametrize(("ran", "is_asked"), [(1, False), (3, True), (-600, True)])
-async def test_a_download_is_asked_how_far_it_is_when_it_lasts_whatever_clock_its_node_has(ran, is_asked):
+async def test_reconciler_long_download_progress_is_read_despite_node_clock_skew(ran, is_asked):
     of = model()
     answers = {f"{PODS}/prepare-0/log": b'{"bytes": 5}'}
     found, _ = await observed(of, job(of), preparer(of, ran=ran), **answers)

@@ -101,7 +101,7 @@ def test_a_worker_that_is_done_and_gone_is_not_waited_for():
     ]
 
 
-def test_a_job_ran_also_where_one_of_its_workers_was_done_and_gone_before_anybody_looked():
+def test_plan_worker_finished_and_deleted_unseen_still_counts_the_job_as_started():
     of = job(status=status(attempt(0)))
     planned = plan(snapshot(of, child(of, shows={"completedIndexes": "1"}), pod(0)))
     assert (planned.status.phase, planned.status.start_time) == ("Running", ago(40))

@@ -132,7 +132,7 @@ async def test_what_is_over_deleted_or_managed_by_others_is_not_asked_about():
         assert server.asked == []
 
 
-async def test_since_when_it_ran_is_asked_where_its_pods_were_not_heard_of_before_its_success():
+async def test_reconciler_success_without_seen_pods_reads_the_start_time():
     of = job(status=status(attempt(0)))
     ended = [pod(0, "Succeeded", exit=0), pod(1, "Succeeded", exit=0)]
     snapshot, server = await observed(of, child(of, end="Complete"), answers={PODS: listed(*ended)})
@@ -185,7 +185,7 @@ UNMOUNTED = 'spec.containers[0].volumeMounts[0].name: Not found: "a"'
     ],
     ids=["unknown field", "unknown volume", "policy", "quota", "cannot be asked"],
 )
-async def test_what_the_api_server_has_against_a_change_is_known_before_good_work_is_ended(code, reason, said, told):
+async def test_reconciler_rejected_change_is_known_before_running_attempt_is_ended(code, reason, said, told):
     refused = Reply(status=code, body=msgspec.json.encode({"code": code, "reason": reason, "message": said}))
     of = job(status=status(attempt(0), phase="Running"))
     wrong = changed(of, pod_template=PodTemplate(spec={"nodeSelektor": {"zone": "a"}}))
@@ -229,7 +229,7 @@ CLAIM = "/api/v1/namespaces/ml-jobs/persistentvolumeclaims/mnist-checkpoints"
     ],
     ids=["the same", "another of its name", "on its way out", "gone"],
 )
-async def test_whether_a_checkpoint_is_gone_with_its_claim_is_asked_before_an_attempt_resumes_from_it(claim, lost):
+async def test_reconciler_before_resume_checks_that_the_checkpoint_pvc_exists(claim, lost):
     saved = LatestCheckpoint(path="/c/9", save_time=ago(100), claim_name="mnist-checkpoints")
     known = status(attempt(0, "Suspended"), checkpoint=saved)
     of = job(metadata={"resource_version": "7"}, status=known, checkpointDir="/c")

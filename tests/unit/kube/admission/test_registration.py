@@ -64,7 +64,7 @@ def test_replicas_share_one_authority_and_nothing_is_written_twice():
     assert virtual_time.run(main()) == (True, True)
 
 
-def test_the_serving_certificate_is_for_our_names_and_signed_by_the_announced_authority():
+def test_registration_serving_certificate_has_our_names_and_announced_ca():
     async def main():
         harness = Harness()
         await harness.add_role()

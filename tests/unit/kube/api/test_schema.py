@@ -120,7 +120,7 @@ def test_a_default_is_said_where_it_changes_something(type_, default, want):
     assert schema.structural_schema(holder)["properties"]["field"].get("default") == want
 
 
-def test_a_default_of_a_part_that_writes_no_defaults_is_empty_and_filled_in_by_the_server():
+def test_schema_default_of_part_without_defaults_is_empty_and_filled_by_server():
     part = msgspec.defstruct("Part", [("size", int, 2)], omit_defaults=True, frozen=True)
     holder = msgspec.defstruct("Holder", [("field", part, part())])
     assert schema.structural_schema(holder)["properties"]["field"]["default"] == {}

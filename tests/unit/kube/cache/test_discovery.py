@@ -59,7 +59,7 @@ def run(script, **options):
     return virtual_time.run(main())
 
 
-def test_a_kind_that_is_installed_later_is_watched_from_then_on_and_let_go_when_it_is_removed():
+def test_discovery_kind_installed_later_is_watched_until_it_is_removed():
     async def script(site):
         absent = list(site.informers.waiting_for), len(list(site.informers.caches))
         crd = await site.define()

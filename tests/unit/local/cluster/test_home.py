@@ -63,7 +63,7 @@ def test_looking_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_waits_for_a_home_in_vain_is_told_which_process_to_end_and_where_the_logs_are(home):
+def test_home_wait_timeout_names_process_to_kill_and_log_file(home):
     home.pid.write_text("4711\n")
     lock = home.lock()
     with pytest.raises(Refused, match=r"(?s)`kill -9 4711`.*cluster\.log"):

@@ -145,7 +145,7 @@ def test_a_user_may_open_what_is_closed():
         ("10.96.0.2", None),
     ],
 )
-def test_a_network_that_the_user_opens_does_not_open_the_machine_or_the_cluster_with_it(address, why):
+def test_egress_policy_allowed_network_excludes_machine_and_cluster(address, why):
     opened = map(ip_network, ("10.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "10.96.0.2"))
     policy = EgressPolicy(is_host_address=lambda address: str(address) == "10.7.0.9", exceptions=tuple(opened))
     objection = policy.address_deny_reason(address)

@@ -71,7 +71,7 @@ def test_slices_of_other_services_and_families_are_not_mixed_in():
     assert dns_zone.build([SET], [sixth, other, unlabelled]).addresses == {}
 
 
-def test_own_pods_are_named_before_their_slice_is_written_where_unready_pods_are_published():
+def test_dns_zone_own_pods_with_unready_published_have_names_before_their_slice():
     own = [OwnPod("shop", "job-0", "job", "10.244.0.5"), OwnPod("shop", "set-0", "set", "10.244.0.6")]
     elsewhere = OwnPod("garden", "job-1", "job", "10.244.0.7")
     zone = dns_zone.build([JOB, SET], [], [*own, elsewhere])

@@ -45,8 +45,8 @@ def _children(
     )
     is_lacking = pending is not None and pending.reason in _LACKING
     # Children that pods need are created before the Jobs, so they exist if the Jobs exist.
-    around = _shared_children(children, owner, all_=bool(jobs) or is_lacking)
-    return (*_unneeded_services(snapshot, children), *around, *jobs, *_scaled(job, attempt))
+    shared = _shared_children(children, owner, all_=bool(jobs) or is_lacking)
+    return (*_unneeded_services(snapshot, children), *shared, *jobs, *_scaled(job, attempt))
 
 
 def _unneeded_services(snapshot: Snapshot, children: Children) -> tuple[Action, ...]:

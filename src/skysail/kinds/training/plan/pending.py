@@ -28,7 +28,7 @@ def pending_reason(snapshot: Snapshot, attempt: AttemptState) -> PendingReason |
     # Rejected pods come first: capacity for the others would not help.
     if snapshot.create_failure is not None and any(rank not in pods for rank in late):
         return pod_pending.creation_rejected(snapshot.create_failure)
-    found = (_obstacle(snapshot, pods[rank]) for rank in late if rank in pods)
+    found = (_pod_pending_reason(snapshot, pods[rank]) for rank in late if rank in pods)
     pending = next((pending_reason for pending_reason in found if pending_reason is not None), None) or _starting(
         late, len(ranks)
     )
@@ -36,7 +36,7 @@ def pending_reason(snapshot: Snapshot, attempt: AttemptState) -> PendingReason |
     return pending if message is None else PendingReason(Reason.NOT_ADMITTED, pod_pending.truncate(message))
 
 
-def _obstacle(snapshot: Snapshot, pod: Pod) -> PendingReason | None:
+def _pod_pending_reason(snapshot: Snapshot, pod: Pod) -> PendingReason | None:
     who = display_name(pod.role, pod.index)
     if pod.status.phase == "Failed":
         return PendingReason(Reason.POD_FAILED, f"{who} failed; the other pods continue.")

@@ -145,9 +145,9 @@ def _attempt_status(
 ) -> TrainingJobStatus:
     if pending is None:
         all_ = f"All {len(completion.all_ranks(snapshot.object.spec))} pods run or have succeeded."
-        return status.in_progress(snapshot, current, "Running", Reason.RUNNING, all_, unheeded=message)
+        return status.in_progress(snapshot, current, "Running", Reason.RUNNING, all_, ignored_error=message)
     phase: Phase = "Pending" if current.attempts[-1].run_time is None else "Running"
-    return status.in_progress(snapshot, current, phase, pending.reason, pending.message, unheeded=message)
+    return status.in_progress(snapshot, current, phase, pending.reason, pending.message, ignored_error=message)
 
 
 def _until_asked(snapshot: Snapshot, attempt: AttemptState) -> float | None:

@@ -24,15 +24,15 @@ _NOT_ENDED = "The training has not finished yet."
 
 
 def in_progress(
-    snapshot: Snapshot, status: TrainingJobStatus, phase: Phase, reason: str, message: str, *, unheeded: str = ""
+    snapshot: Snapshot, status: TrainingJobStatus, phase: Phase, reason: str, message: str, *, ignored_error: str = ""
 ) -> TrainingJobStatus:
     """Return the status of an unfinished job. `message` goes into the condition Running.
 
-    `unheeded` is the validation error of a changed spec that the current attempt ignores.
+    `ignored_error` is the validation error of a changed spec that the current attempt ignores.
     """
     runs: Value = "True" if phase == "Running" else "False"
-    if unheeded:
-        goes_on = f"The current attempt continues with its old spec. {unheeded}"
+    if ignored_error:
+        goes_on = f"The current attempt continues with its old spec. {ignored_error}"
         status = set_condition(snapshot, status, Type.ACCEPTED, "False", Reason.INVALID_SPEC, goes_on)
     else:
         status = accepted(snapshot, status)

@@ -130,7 +130,7 @@ class CheckpointLogWatcher:
                 async for log_line in self._log(pod, since):
                     since = log_line.time or since
                     if MARK in log_line.text:
-                        self._tell(pod, log_line)
+                        self._enqueue_checkpoint(pod, log_line)
                 if has_ended:
                     break
             except NotFound:
@@ -156,7 +156,7 @@ class CheckpointLogWatcher:
             async for log_line in lines(stream):
                 yield log_line
 
-    def _tell(self, pod: Pod, log_line: LogLine) -> None:
+    def _enqueue_checkpoint(self, pod: Pod, log_line: LogLine) -> None:
         job = self._job(pod)
         if job is None:
             return

@@ -46,7 +46,7 @@ class _Pending(msgspec.Struct, frozen=True):
     report: Report
     waiting: tuple[asyncio.Future[None], ...] = ()
 
-    def tell(self, error: JobGone | InvalidReport | None = None) -> None:
+    def resolve(self, error: JobGone | InvalidReport | None = None) -> None:
         for each in self.waiting:
             if each.done():
                 continue
@@ -215,11 +215,11 @@ class StatusWriter:
             pending = self._pendings.pop(key)
         else:
             self._queue.add(key)
-        pending.tell()
+        pending.resolve()
 
     def _drop(self, key: Key, pending: _Pending) -> None:
         self._pendings.pop(key, None)
-        pending.tell(JobGone(f"TrainingJob {key} was deleted."))
+        pending.resolve(JobGone(f"TrainingJob {key} was deleted."))
 
     def _refuse(self, key: Key, error: Invalid) -> None:
         """Drop a rejected report, so that it does not block later ones."""
@@ -227,4 +227,4 @@ class StatusWriter:
         self._queue.forget(key)
         pending = self._pendings.pop(key, None)
         if pending is not None:
-            pending.tell(InvalidReport(f"The API server rejects this report: {error.message}"))
+            pending.resolve(InvalidReport(f"The API server rejects this report: {error.message}"))

@@ -25,7 +25,7 @@ class Progress:
     def begin(self, total: int | None) -> None:
         self.total = total
         self._began = self._reported = self._clock()
-        self.say(f"Downloading {in_units(total)}." if total else "Downloading.")
+        self.report(f"Downloading {in_units(total)}." if total else "Downloading.")
 
     def found(self, count: int) -> None:
         """Count bytes that need no download; negative if they turn out to be useless."""
@@ -36,9 +36,9 @@ class Progress:
         self.bytes += count
         if self._clock() - self._reported >= _EVERY:
             self._reported = self._clock()
-            self.say(in_units(self.bytes) + (f" of {in_units(self.total)}" if self.total else ""))
+            self.report(in_units(self.bytes) + (f" of {in_units(self.total)}" if self.total else ""))
 
-    def say(self, message: str) -> None:
+    def report(self, message: str) -> None:
         line = {"bytes": self.bytes, "total": self.total, "seconds_left": self._seconds_left(), "message": message}
         self._write(msgspec.json.encode(line).decode())
 

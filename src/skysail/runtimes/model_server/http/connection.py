@@ -113,7 +113,7 @@ class Connection(HttpToolsProtocol):
             # `Connection: close` in the answer tells the client to send the rest elsewhere.
             self.cycle.keep_alive = False
         else:
-            self._say_last(responses.error_response(refusal))
+            self._send_last(responses.error_response(refusal))
         self.stage = COMPLETE
         self.forget_arrival()
 
@@ -202,15 +202,15 @@ class Connection(HttpToolsProtocol):
         if self.arrival is not None and self.is_prediction():
             self.application.predictor.count(refusal.status, self.arrival.seconds)
         if self.pipeline:
-            self.pipeline[0] = (cycle, partial(_tell, responses.error_response(refusal, CLOSE)))
+            self.pipeline[0] = (cycle, partial(_send_response, responses.error_response(refusal, CLOSE)))
         elif cycle.response_started:
             self.transport.close()
         else:
             cycle.disconnected = cycle.response_complete = True
             cycle.message_event.set()
-            self._say_last(responses.error_response(refusal))
+            self._send_last(responses.error_response(refusal))
 
-    def _say_last(self, response: Response) -> None:
+    def _send_last(self, response: Response) -> None:
         """Send the answer and keep reading for a moment: most clients read only after they have sent everything."""
         self.write(response, keeps=False)
         self.transport.write_eof()
@@ -245,7 +245,7 @@ def _request_error(error: Exception) -> RequestError:
     return RequestError(f"The request is not valid HTTP: {error}.")
 
 
-async def _tell(response: Response, _: Any, __: Any, send: Any) -> None:
+async def _send_response(response: Response, _: Any, __: Any, send: Any) -> None:
     headers = [*response.headers, (b"content-length", b"%d" % len(response.content))]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.content})

@@ -266,7 +266,7 @@ def test_the_download_keeps_to_what_the_operator_was_told():
     assert (option(fetch, "--limit"), fetch["image"]) == (["1000"], "mirror/fetch:1")
 
 
-def test_the_first_download_has_the_users_checksum_and_later_ones_that_of_what_was_validated():
+def test_fetch_first_download_uses_user_checksum_and_later_ones_the_validated():
     pinned = deployment(sha256="cd" * 32)
     assert option(prepared(deployment())["containers"][0], "--sha256") == []
     assert option(prepared(pinned)["containers"][0], "--sha256") == ["cd" * 32]
@@ -329,7 +329,7 @@ def test_without_credentials_nothing_is_asked_of_a_secret():
     assert "envFrom" not in prepared(deployment())["containers"][0]
 
 
-def test_a_model_deployments_server_downloads_before_it_starts_to_a_volume_of_its_pod():
+def test_model_deployment_server_downloads_to_pod_volume_before_start():
     pod = served(deployment())
     (fetch,), (server,) = pod["initContainers"], pod["containers"]
     hash_ = revisions.hash_of(serving(deployment()).want)
@@ -401,7 +401,7 @@ def templates(model, *, is_shared=False):
     return job["spec"]["template"], manifests.deployment(wanted, known, TERMS)["spec"]["template"]
 
 
-def test_pods_that_copy_from_a_claim_of_one_node_share_the_node_whichever_model_they_are_of():
+def test_pods_copying_from_single_node_pvc_of_any_model_share_the_node():
     for template in templates(deployment(modelURI=COPIED)):
         assert near(template["spec"]) == [NEAR_SOURCE]
         assert template["metadata"]["labels"].items() >= NEAR_SOURCE.items(), "else the first one would never start"
@@ -552,7 +552,7 @@ def test_torchserve_loads_the_archive_that_was_laid_out_for_it():
     assert "--models=iris=iris.mar" in served(deployment(runtime="torchserve"))["containers"][0]["args"]
 
 
-def test_an_image_of_ones_own_keeps_the_runtimes_ports_and_where_it_is_ready_and_lives_by_its_port():
+def test_server_custom_image_keeps_ports_and_readiness_and_uses_tcp_liveness():
     (own,), (usual,) = served(deployment(runtimeImage="mine:1"))["containers"], served(deployment())["containers"]
     assert (own["image"], own["ports"], own["readinessProbe"]) == ("mine:1", usual["ports"], usual["readinessProbe"])
     assert own["livenessProbe"]["tcpSocket"] == {"port": "http"}

@@ -164,7 +164,7 @@ def test_a_download_that_takes_too_long_says_what_to_raise():
     assert "prepare_deadline_seconds" in found.failure.message
 
 
-def test_a_script_that_does_not_come_to_an_end_is_no_download_and_not_tried_for_ever():
+def test_failure_validation_script_past_deadline_fails_validate_permanently():
     found = of_preparation(failed(reason="DeadlineExceeded", validates="Failed", exit=137), **SCRIPT)
     assert (found.failure.step, found.failure.reason, found.is_transient) == (
         "Validate",
@@ -199,7 +199,7 @@ def test_a_download_in_a_server_is_told_in_its_own_words():
     ("spec", "fix"),
     [({}, "set a new spec.version"), ({"rollbackTo": 1}, "remove spec.rollbackTo")],
 )
-def test_content_that_was_overwritten_since_is_no_mistake_in_a_checksum_that_nobody_wrote(spec, fix):
+def test_failure_content_overwritten_without_user_checksum_is_not_a_user_error(spec, fix):
     of = model(**spec)
     said = word("ChecksumMismatch", "It is a and should be b: correct `sha256`.")
     bad = server(of, ready=False, init=True, exit=65, said=said, restarts=3)
@@ -212,7 +212,7 @@ def test_content_that_was_overwritten_since_is_no_mistake_in_a_checksum_that_nob
 
 
 @pytest.mark.parametrize("code", [75, 143])
-def test_a_place_of_models_that_is_away_for_a_while_condemns_no_revision_before_its_deadline(code):
+def test_failure_model_source_unavailable_fails_no_revision_before_deadline(code):
     of = model()
     bad = server(of, ready=False, init=True, exit=code, said=word("Unreachable", "It is away."), restarts=5)
     assert failure.rollout_failure(at(of, deployment(entry(of), available=0), bad), entry(of)) is None

@@ -493,7 +493,7 @@ def test_the_number_of_tries_is_known_while_the_next_one_runs():
     assert plan(at(changed(of, version="v2"))).status.failure is None
 
 
-def test_a_server_that_crashes_again_and_again_is_written_down_before_anything_is_undone():
+def test_planner_server_crash_loop_records_failure_before_rollback():
     of, old, new = updated()
     bad = server(of, 1, ready=False, waiting="CrashLoopBackOff", exit=37, restarts=3)
     children = (old, new, deployment(new, replicas=2, available=1), server(of, of_revision=old.hash), bad)
@@ -715,7 +715,7 @@ def test_a_pod_that_has_outlived_its_job_ends_before_another_download_begins(met
     assert made(plan(at(of, preparer(of, "Succeeded", metadata=metadata)))) == [(Create, JOB)]
 
 
-def test_a_revision_that_cannot_be_read_is_replaced_and_its_number_is_not_used_again():
+def test_planner_unreadable_revision_is_replaced_and_number_not_reused():
     of = model()
     stray = msgspec.structs.replace(entry(of, 7).object, data={"want": 3})
     found = plan(at(of, job(of, "Complete"), preparer(of, "Succeeded"), unlisted_revisions=(stray,)))
@@ -1036,7 +1036,7 @@ def test_a_wrong_spec_changes_nothing_and_says_what_to_change():
     assert (template(kept), kept.status.phase) == (old.hash, "Ready")
 
 
-def test_servers_with_a_lost_place_in_the_history_keep_their_folder_and_their_number():
+def test_planner_servers_missing_in_history_keep_folder_and_revision_number():
     of = model(ml=True)
     lost = entry(changed(of, model_url="https://models.example.com/old.onnx"), 7, "served")
     begun = plan(at(shown(of, revision=7), deployment(lost), server(of, of_revision=lost.hash)))

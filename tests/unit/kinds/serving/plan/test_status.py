@@ -43,7 +43,7 @@ def test_whatever_is_on_its_way_a_model_that_answers_is_ready():
     assert found.message == "It is on its way."
 
 
-def test_a_served_model_that_does_not_answer_says_why_and_not_what_else_is_on_its_way():
+def test_status_served_model_without_answer_gives_reason_not_rollout_progress():
     of = model()
     old = entry(of, 1, "served")
     pending = server(of, ready=False, unscheduled="0/1 nodes are available.")

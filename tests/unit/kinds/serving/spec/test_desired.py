@@ -72,7 +72,7 @@ def test_an_ml_model_has_as_many_servers_as_it_says(replicas):
     assert serving(ml_model(replicas=replicas)).scale == FixedScale(replicas)
 
 
-def test_an_image_of_ones_own_comes_before_the_operators_which_comes_before_the_runtimes():
+def test_desired_image_prefers_user_then_operator_then_runtime():
     settings = told(runtime_images={"tensorflow": "ealen/echo-server", "fastapi-pytorch": "team/server:2"})
     assert serving(deployment(), settings).want.image == "team/server:2"
     assert serving(deployment(runtimeImage="mine:1"), settings).want.image == "mine:1"

@@ -138,7 +138,7 @@ def test_what_can_be_trained_meets_no_objection(spec):
 
 
 @pytest.mark.parametrize("spec", [spec for spec, _ in WRONG])
-def test_where_admission_was_not_asked_nothing_begins_and_the_status_has_the_same_sentence(spec):
+def test_validation_without_admission_starts_nothing_and_sets_same_message(spec):
     wrong = builders.job(**spec)
     planned = planner.plan(builders.snapshot(wrong))
     assert planned.actions == ()
@@ -242,5 +242,5 @@ def test_whatever_the_schema_takes_is_answered_by_sentences_and_never_by_a_crash
 
 
 @given(taken=jobs())
-def test_no_job_that_can_be_rendered_without_a_template_meets_one_of_the_templates_objections(taken):
+def test_validation_job_without_template_has_no_template_errors(taken):
     assert not [sentence for sentence in validate(taken) if "podTemplate" in sentence]

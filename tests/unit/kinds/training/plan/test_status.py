@@ -61,7 +61,7 @@ def test_the_selector_chooses_the_workers_of_this_job():
     assert shown.selector == f"trainingjob.ml.example.com/uid={UID},trainingjob.ml.example.com/worker=worker"
 
 
-def test_after_the_end_a_worker_that_ended_stays_and_one_that_was_told_to_go_does_not():
+def test_status_after_end_keeps_finished_workers_and_drops_terminated_ones():
     known = builders.status(
         attempt(0, "Succeeded"),
         worker_statuses=(worker(0, "a", "Succeeded"), worker(1, "b", "Running"), worker(2, "c", "Running")),
@@ -128,8 +128,8 @@ def test_how_far_pods_have_come_is_a_detail_until_the_training_runs():
     assert not status.is_deferrable(begun, msgspec.structs.replace(further, retries=1))
     assert not status.is_deferrable(builders.status(), further), "that an attempt began"
     assert status.is_deferrable(TrainingJobStatus(), further), "but not the first word of all"
-    unheeded = status.in_progress(given, seen, "Pending", "x", "x", unheeded="That is wrong.")
+    unheeded = status.in_progress(given, seen, "Pending", "x", "x", ignored_error="That is wrong.")
     assert not status.is_deferrable(TrainingJobStatus(), unheeded), "where something is wrong"
     assert not status.is_deferrable(
-        begun, status.in_progress(given, seen, "Pending", "x", "x", unheeded="That is wrong.")
+        begun, status.in_progress(given, seen, "Pending", "x", "x", ignored_error="That is wrong.")
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import shutil
 import time
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from skysail.cloud.simulated.unavailable import UnavailableAccount
 from skysail.cloud.simulated.vendors import VENDORS, Vendor
 from skysail.local import files
 from skysail.local.cluster.home import Home
+from skysail.local.files import remove_tree
 from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.provider import LocalProvider
 
@@ -41,7 +41,7 @@ class SimulatedClouds:
             deps.places, folder=folder / "volumes", memory=deps.places.memory / "simulated", allowed=()
         )
         for left_over in (volume_paths.folder, volume_paths.memory, folder / "pods"):
-            shutil.rmtree(left_over, ignore_errors=True)
+            remove_tree(left_over, ignore_errors=True)
         self._provider = LocalProvider(
             replace(deps, places=volume_paths, runs=folder / "pods", tell=_log_event, allows_host_network=False)
         )

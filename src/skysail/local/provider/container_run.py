@@ -22,6 +22,7 @@ from skysail.local.bubblewrap.container import BwrapContainer, ContainerSpec, Ex
 from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot, TooManyEntries
 from skysail.local.bubblewrap.user_namespace import MAX_ID
 from skysail.local.errors import BuildFailed
+from skysail.local.files import remove_tree
 from skysail.local.images.environments import Environment
 from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.image_pull_events import PullReporter
@@ -121,7 +122,7 @@ class ContainerRun:
             self._conclude(await self._container.finish())
         if self.state is None:
             self._deps.journal.withdraw(self.id)
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(remove_tree, self._folder, ignore_errors=True)
         await self._leave_group()
         if self.state is None:
             self._failed()
@@ -189,7 +190,7 @@ class ContainerRun:
         )
 
     def _furnish(self, environment: Environment) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_tree(self._folder, ignore_errors=True)
         for name in _OWN:
             (self._folder / name).mkdir(parents=True)
         (self._folder / "tmp").chmod(0o1777)

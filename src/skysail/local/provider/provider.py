@@ -7,7 +7,6 @@ became of them, so its listing is always complete.
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -35,6 +34,7 @@ from skysail.cloud.provider import (
 )
 from skysail.local.bubblewrap.container import ExecFailed
 from skysail.local.bubblewrap.rootfs import CAPABILITIES, IGNORED_CAPABILITIES
+from skysail.local.files import remove_tree
 from skysail.local.network import host_network
 from skysail.local.provider import storage_limits
 from skysail.local.provider.container_run import ContainerRun
@@ -301,7 +301,7 @@ class LocalProvider:
     async def _take_away(self, pod_sandbox: PodSandbox) -> None:
         await self._deps.network.detach(pod_sandbox.pod.uid)
         await asyncio.to_thread(pod_sandbox.volumes.remove)
-        await asyncio.to_thread(shutil.rmtree, pod_sandbox.folder, ignore_errors=True)
+        await asyncio.to_thread(remove_tree, pod_sandbox.folder, ignore_errors=True)
         self._deps.isolation.release(pod_sandbox.ids)
 
     def _drop(self, run: RunId) -> None:

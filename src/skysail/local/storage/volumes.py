@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -16,6 +15,7 @@ from skysail.cloud.provider import EmptyDir, File, HostPath, Mount, PersistentDi
 from skysail.kube.api import quantities
 from skysail.local import files as local_files
 from skysail.local.bubblewrap.rootfs import BindMount
+from skysail.local.files import remove_tree
 from skysail.local.storage import disk_usage
 from skysail.local.storage.disk_usage import DiskUsage
 from skysail.local.storage.ownership import Ownership
@@ -111,7 +111,7 @@ class Volumes:
         for folder in self._scratch():
             for path in folder.iterdir():
                 if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_tree(path, ignore_errors=True)
                 else:
                     with contextlib.suppress(OSError):
                         path.unlink()
@@ -126,7 +126,7 @@ class Volumes:
     def remove(self) -> None:
         """Nothing there is fine."""
         for folder in (self._volume_paths.folder / self._uid, self._volume_paths.memory / self._uid):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder, ignore_errors=True)
 
     def _make(self, volume: Volume) -> Path:
         match volume.source:
@@ -217,7 +217,7 @@ def _write(folder: Path, files: Iterable[File], ownership: Ownership) -> None:
     (folder / _NEXT).replace(folder / _CURRENT)
     _link_names(folder, {PurePosixPath(file.path).parts[0] for file in files})
     if previous is not None:
-        shutil.rmtree(folder / previous, ignore_errors=True)
+        remove_tree(folder / previous, ignore_errors=True)
 
 
 def _current(folder: Path) -> str | None:
@@ -229,7 +229,7 @@ def _current(folder: Path) -> str | None:
 def _fresh(folder: Path, previous: str | None) -> Path:
     number = int(previous.removeprefix("..")) + 1 if previous else 1
     path = folder / f"..{number}"
-    shutil.rmtree(path, ignore_errors=True)  # left by an update that was broken off
+    remove_tree(path, ignore_errors=True)  # left by an update that was broken off
     path.mkdir()
     return path
 

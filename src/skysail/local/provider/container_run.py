@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import re
 import shlex
@@ -32,6 +33,7 @@ from skysail.local.provider.storage_limits import ContainerFiles
 _MAX_MESSAGE_LENGTH = 4096
 _KILLED = 137
 _START_ERROR = 128
+_UNKNOWN_END = "The end of the container could not be observed. The log of the node's agent has the reason."
 _HOME = "/root"
 # Folders that every box has for itself, and where.
 _OWN = {"tmp": "/tmp", "home": _HOME}  # noqa: S108 (inside the box)
@@ -115,17 +117,26 @@ class ContainerRun:
     async def _live(self) -> None:
         """Follow the run to its end, and clean up whatever became of it."""
         await asyncio.wait([self._start])
-        if self._start.cancelled():
-            message = self._eviction or "The container was stopped before it started."
-            self._end(code=_KILLED, reason=EVICTED if self._eviction else "Error", message=message)
-        elif self._container is not None and not isinstance(self.state, Ended):
-            self._conclude(await self._container.finish())
+        try:
+            await self._follow()
+        finally:
+            if isinstance(self.state, Running) and self._container is not None:
+                # After an error: the pod must not be shown as running for ever, nor run beside its successor.
+                self._container.kill()
+                self._end(code=_KILLED, reason="Error", message=_UNKNOWN_END)
         if self.state is None:
             self._deps.journal.withdraw(self.id)
         await asyncio.to_thread(remove_tree, self._folder, ignore_errors=True)
         await self._leave_group()
         if self.state is None:
             self._failed()
+
+    async def _follow(self) -> None:
+        if self._start.cancelled():
+            message = self._eviction or "The container was stopped before it started."
+            self._end(code=_KILLED, reason=EVICTED if self._eviction else "Error", message=message)
+        elif self._container is not None and not isinstance(self.state, Ended):
+            self._conclude(await self._container.finish())
 
     async def _leave_group(self) -> None:
         """A command beside the run may need a moment longer. What stays after that is swept at the next start."""
@@ -270,11 +281,16 @@ class ContainerRun:
         reason = "Completed" if exit_result.code == 0 else "Error"
         if exit_result.code == _KILLED and self._ran_out_of_memory():
             reason = "OOMKilled"
-        with (self._folder / "message").open("rb") as file:
-            message = file.read(_MAX_MESSAGE_LENGTH).decode(errors="replace")
+        message = self._termination_message()
         if self._eviction:
             reason, message = EVICTED, self._eviction
         self._end(code=exit_result.code, reason=reason, message=message)
+
+    def _termination_message(self) -> str:
+        """Return the text that the program left; empty if the file cannot be read, for the end counts more."""
+        with contextlib.suppress(OSError), (self._folder / "message").open("rb") as file:
+            return file.read(_MAX_MESSAGE_LENGTH).decode(errors="replace")
+        return ""
 
     def _ran_out_of_memory(self) -> bool:
         """Return whether the kernel ended the program, for its own limit or else for the bound of all pods."""

@@ -138,6 +138,34 @@ def test_children_with_the_owner_of_another_namespace_change_nothing(
     attempts.record("foreign children", "after the victim's job is deleted", held=left == kept, detail=left)
 
 
+@pytest.mark.on_demand
+def test_children_that_block_the_deletion_of_a_foreign_job_do_not_stop_the_next_attempt(
+    node: Cluster, tenant: Tenant, other_tenant: Tenant, attempts: Attempts
+) -> None:
+    victim = other_tenant.namespace
+    created(other_tenant, training_job())
+    node.until(lambda: _phase(node, victim, "train") == "Running", "the job to run")
+    uid = get(node, victim, "job", "train-worker-0")["metadata"]["uid"]
+    for number in range(5):
+        for kind, finalizers in (("batch/v1 Job", ["example.com/stays"]), ("example.com/v1 Unknown", [])):
+            api, _, kind_name = kind.partition(" ")
+            owner = {"apiVersion": api, "kind": kind_name, "name": "train-worker-0", "uid": uid}
+            metadata = {"name": f"{kind_name.lower()}-{number}", "finalizers": finalizers}
+            blocking = {**metadata, "ownerReferences": [{**owner, "blockOwnerDeletion": True}]}
+            assert tenant.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": blocking}).returncode == 0
+    ok(node, "patch", "trainingjob", "train", "-n", victim, "--type=merge", "-p", '{"spec": {"workers": 2}}')
+    node.until(lambda: node.kubectl("get", "job", "train-worker-1", "-n", victim).returncode == 0, "the next attempt")
+    job = get(node, victim, "job", "train-worker-0")
+    for row in get(node, tenant.namespace, "configmap")["items"]:
+        if row["metadata"].get("ownerReferences"):
+            name = row["metadata"]["name"]
+            attempts.record("blocking children", name, held="deletionTimestamp" in job["metadata"])
+            ok(node, "patch", "configmap", name, "-n", tenant.namespace, "--type=merge", "-p", _NO_FINALIZERS)
+
+
+_NO_FINALIZERS = '{"metadata": {"finalizers": null}}'
+
+
 def _until_working(node: Cluster, namespace: str) -> None:
     node.until(lambda: _phase(node, namespace, "train") == "Running", "the job to run")
     deployments = ("get", "deployment", "model", "-n", namespace)

@@ -33,6 +33,17 @@ def open_nofollow(path: Path, *, can_make: bool = False, made: Callable[[int], N
     return folder
 
 
+def real_path(path: Path) -> Path:
+    """Return the path without links, as far as it exists. Unlike `Path.resolve` it takes a link that leads to itself.
+
+    Raises OSError if a link cannot be read, or if thousands of links follow each other.
+    """
+    try:
+        return Path(os.path.realpath(path))
+    except RecursionError:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+
+
 def _step(folder: int, part: str, *, can_make: bool, made: Callable[[int], None]) -> int:
     is_new = False
     try:

@@ -169,7 +169,7 @@ class ContainerRun:
             if error.errno == errno.E2BIG:
                 self._end(code=_START_ERROR, reason="StartError", message=_too_long(argv(self.container, environment)))
                 return
-            raise Rejected("CreateContainerError", f"The container cannot be made: {error}.") from error
+            raise Rejected("CreateContainerError", f"The container cannot be made: {error.strerror}.") from error
         if self._container.has_ended:
             self._conclude(await self._container.finish())
         else:

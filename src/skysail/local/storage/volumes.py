@@ -65,7 +65,7 @@ class Volumes:
             case _:
                 read_only = mount.read_only
         path = self._paths[mount.volume]
-        source = self._below(path, mount.sub_path, can_make=not read_only) if mount.sub_path else path
+        source = self._below(path, mount, can_make=not read_only) if mount.sub_path else path
         # Programs write beside a part of a volume and beside a folder of the machine, so they can put a link there.
         is_shared = bool(mount.sub_path) or isinstance(volume.source, HostPath)
         return BindMount(str(source), mount.path, read_only, is_shared)
@@ -149,20 +149,23 @@ class Volumes:
     def _write(self, folder: Path, files: Iterable[File]) -> None:
         _write(folder, files, self._ownership)
 
-    def _below(self, root: Path, sub_path: str, *, can_make: bool) -> Path:
+    def _below(self, root: Path, mount: Mount, *, can_make: bool) -> Path:
         """Return a path inside the volume `root`, which has no links in it. A link of a program must not lead out.
 
-        A new folder gets the mode of the volume, as from a kubelet: the program may be any user.
+        A new folder gets the mode of the volume, as from a kubelet: the program may be any user. Errors do not repeat
+        the path, because it may hold a secret (`subPathExpr`).
         """
-        if "\0" in sub_path:
+        if "\0" in mount.sub_path:
             raise Rejected(_REASON, "A subPath cannot have a NUL byte: remove it.")
-        path = _real(root / sub_path)
+        path = _real(root / mount.sub_path)
         if not path.is_relative_to(root):
-            raise Rejected(_REASON, f"The subPath {sub_path} leads out of its volume.")
+            raise Rejected(_REASON, f"The subPath of the mount at {mount.path} leads out of its volume.")
         try:
             os.close(local_files.open_nofollow(path, can_make=can_make, made=partial(self._ownership.make_alike, root)))
         except FileNotFoundError as error:
-            raise Rejected(_REASON, f"The subPath {sub_path} does not exist in its volume.") from error
+            raise Rejected(
+                _REASON, f"The subPath of the mount at {mount.path} does not exist in its volume."
+            ) from error
         return path
 
     def _folder(self, path: Path, *, create: bool) -> Path:
@@ -200,8 +203,8 @@ def _empty(folder: Path) -> Path:
 
 
 def _real(path: Path) -> Path:
-    """Without links. Unlike `Path.resolve` it takes one that leads to itself; then whoever opens it will complain."""
-    return Path(os.path.realpath(path))
+    """Without links. One that leads to itself stays, and fails when it is opened. Raises OSError."""
+    return local_files.real_path(path)
 
 
 def _write(folder: Path, files: Iterable[File], ownership: Ownership) -> None:
@@ -237,7 +240,9 @@ def _fresh(folder: Path, previous: str | None) -> Path:
 def _place(content: Path, file: File) -> None:
     path = content / file.path
     parts = PurePosixPath(file.path).parts
-    if PurePosixPath(file.path).is_absolute() or ".." in parts or not parts or "\0" in file.path:
+    is_outside = PurePosixPath(file.path).is_absolute() or ".." in parts or not parts
+    # Names that begin with two dots are those of the links and folders that this module makes.
+    if is_outside or parts[0].startswith("..") or "\0" in file.path:
         raise Rejected(_REASON, f"{file.path!r} is no path inside a volume.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(file.content)

@@ -33,6 +33,10 @@ test: check build ## make check, then unit, contract, conformance, simulation an
 
 .PHONY: test-security
 test-security: build ## attacks on a cluster by a tenant, pods and models; prints attempts tried and held
+	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile -m "not on_demand" tests/security
+
+.PHONY: test-security-all
+test-security-all: build ## the same with every row of every table; a quarter of an hour
 	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile tests/security
 
 .PHONY: test-crashes

@@ -176,6 +176,9 @@ _CALLS = {
     "unshare a user namespace": ((272, 97), _NEWUSER),
     "unshare mounts": ((272, 97), _NEWNS),
     "userfaultfd": ((323, 282), 1),
+    "socket of the kernel's cryptography": ((41, 198), 38, 5, 0),
+    "socket to the hypervisor": ((41, 198), 40, 1, 0),
+    "open_tree_attr": ((467, 467), -100, b"/", 1, None, 0),
     "clone a user namespace": ((56, 220), _NEWUSER, None, None, None, None),
     "clone3": ((435, 435), None, 0),
 }

@@ -12,6 +12,7 @@ from skysail.cloud.errors import Rejected
 from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
 from tests.conformance.account_harness import AccountHarness
+from tests.security.samples import ON_DEMAND
 from tests.support.clouds import Books, at
 from tests.support.kubectl import TIMEOUT, get, pod
 
@@ -122,7 +123,10 @@ def failing() -> dict[str, dict]:
 
 
 # At runpod a launch whose outcome is unknown is waited for for minutes, so that is tried at modal only.
-@pytest.mark.parametrize(("cloud", "without"), [("modal", ()), ("runpod", ("create=",))], ids=["modal", "runpod"])
+@pytest.mark.parametrize(
+    ("cloud", "without"),
+    [pytest.param("modal", (), id="modal", marks=ON_DEMAND), pytest.param("runpod", ("create=",), id="runpod")],
+)
 def test_whatever_fails_a_pod_can_be_deleted_and_costs_no_more(  # noqa: PLR0913, PLR0917 (fixtures)
     node, namespace, tenant, books, attempts, cloud, without
 ):

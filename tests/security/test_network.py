@@ -16,6 +16,7 @@ from skysail.local.addresses import CLUSTER_IP
 from skysail.local.control_plane.flags import Component
 from skysail.local.errors import Refused
 from skysail.local.network import host_network
+from tests.security.samples import ON_DEMAND
 from tests.support import arp
 from tests.support.clouds import at
 from tests.support.kubectl import get, pod, until_condition, until_phase
@@ -117,7 +118,7 @@ def test_a_pod_reaches_no_port_and_no_socket_that_is_not_for_it(node, namespace,
         attempts.record("ports and sockets from a pod", name, held=said.get(name) in holds, detail=said.get(name))
 
 
-@pytest.mark.parametrize("port", [8080, 8081])
+@pytest.mark.parametrize("port", [8080, pytest.param(8081, marks=ON_DEMAND)])
 def test_the_proxy_of_the_api_server_asks_for_no_audit(node, namespace, tenant, attempts, port):
     assert tenant.apply(pod("p", *SLEEP)).returncode == 0
     until_condition(node, namespace, "pod/p", "Ready")

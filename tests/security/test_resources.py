@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.security.samples import ON_DEMAND
 from tests.support.clouds import at
 from tests.support.kubectl import Manifest, fresh_namespace, get, ok, pod, until_phase
 from tests.support.tenant import Tenant
@@ -31,8 +32,15 @@ def _conditions(node: Cluster, namespace: str) -> dict[str, Manifest]:
     return {row["type"]: row for row in shown.get("conditions", ()) if row.get("reason") == _UNSUPPORTED}
 
 
-@pytest.mark.parametrize("cloud", ["", "modal"])
-@pytest.mark.parametrize("field", ["containers", "initContainers"])
+@pytest.mark.parametrize(
+    ("field", "cloud"),
+    [
+        pytest.param("containers", "", id="local"),
+        pytest.param("initContainers", "", id="local-init", marks=ON_DEMAND),
+        pytest.param("containers", "modal", id="modal", marks=ON_DEMAND),
+        pytest.param("initContainers", "modal", id="modal-init", marks=ON_DEMAND),
+    ],
+)
 def test_a_pod_with_thousands_of_containers_is_told_and_deleted(node, attempts, field, cloud):
     area = f"{cloud or 'local'}: {_COUNT} {field}"
     with fresh_namespace(node) as namespace:
@@ -69,6 +77,10 @@ def _fill(path: str, mebibytes: int) -> str:
     return f"head -c {mebibytes}M /dev/zero > {path}; sleep 600"
 
 
+def _nested(name: str, depth: int) -> str:
+    return f"i=0; while [ $i -lt {depth} ]; do mkdir {name}; cd -P {name}; i=$((i+1)); done;"
+
+
 _LIMIT = {"resources": {"limits": {"ephemeral-storage": "1Mi"}}}
 _MOUNT = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
 _CONTAINER = 'Container main exceeded its local ephemeral storage limit "1Mi".'
@@ -80,6 +92,8 @@ STORAGE = {
     "many small files": ("for i in $(seq 600); do echo x > /tmp/$i; done; sleep 600", _LIMIT, {}, _CONTAINER),
     "hidden files": (_fill("/tmp/.x", 3), _LIMIT, {}, _CONTAINER),
     "a deep folder": (f"mkdir -p /tmp/a/b/c; {_fill('/tmp/a/b/c/x', 3)}", _LIMIT, {}, _CONTAINER),
+    "1,500 nested folders": (f"cd /tmp; {_nested('a', 1500)} {_fill('x', 3)}", _LIMIT, {}, _CONTAINER),
+    "a path that is too long to open": (f"cd /tmp; {_nested('a' * 200, 30)} {_fill('x', 3)}", _LIMIT, {}, _CONTAINER),
     "a folder without rights": (
         f"mkdir /tmp/a; {_fill('/tmp/a/x', 3).replace('sleep', 'chmod 0 /tmp/a; sleep')}",
         _LIMIT,
@@ -107,6 +121,7 @@ def test_pods_above_their_ephemeral_storage_are_evicted(tenant, attempts):
         attempts.record("ephemeral storage", name, held=held, detail=shown)
 
 
+@ON_DEMAND
 def test_a_pod_at_a_simulated_cloud_is_evicted_too(tenant, attempts):
     made = tenant.apply(at("modal", pod("cloudy", "sh", "-c", _fill("/tmp/x", 3), container=_LIMIT)))
     assert made.returncode == 0, made.stderr
@@ -119,6 +134,7 @@ def test_a_pod_at_a_simulated_cloud_is_evicted_too(tenant, attempts):
     )
 
 
+@ON_DEMAND
 def test_who_keeps_to_the_limits_runs_to_the_end(tenant, attempts):
     limits = {"resources": {"limits": {"ephemeral-storage": "8Mi"}}, **_MOUNT}
     script = "head -c 1M /dev/zero > /tmp/x; head -c 1M /dev/zero > /v/x; sleep 12; echo fine"

@@ -11,7 +11,6 @@ import logging
 import os
 import platform
 import random
-import shutil
 import signal
 import socket
 import sys
@@ -41,6 +40,7 @@ from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.isolation import MAX_PROCESSES, Isolation
 from skysail.local.cluster.home import Home
 from skysail.local.control_plane import credentials, pki
+from skysail.local.files import remove_tree
 from skysail.local.images.environments import open_environments
 from skysail.local.network import egress_proxy, host_network
 from skysail.local.network.network import Network
@@ -183,7 +183,7 @@ class NodeAgent:
         home, inside = self._home.root, Path(RUN_FOLDER)
         volumes, runs, memory = home / "volumes", home / "pods", Path("/dev/shm/skysail")  # noqa: S108 (in our mount namespace)
         for folder in (volumes, runs, memory):  # left by pods that ended with the previous agent
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder, ignore_errors=True)
         # Closed to other users of the machine: root in a pod can leave a setuid file of the machine's root on a PVC.
         for folder in (volumes, runs, home / "disks"):
             folder.mkdir(exist_ok=True)

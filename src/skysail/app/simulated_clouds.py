@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import shutil
 import time
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from skysail.cloud.simulated.unavailable import UnavailableAccount
 from skysail.cloud.simulated.vendors import VENDORS, Vendor
 from skysail.local import files
 from skysail.local.cluster.home import Home
+from skysail.local.files import remove_tree
 from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.provider import LocalProvider
 
@@ -44,7 +44,7 @@ class SimulatedClouds:
             deps.volume_paths, folder=folder / "volumes", memory=deps.volume_paths.memory / "simulated", allowed=()
         )
         for stale in (volume_paths.folder, volume_paths.memory, folder / "pods"):
-            shutil.rmtree(stale, ignore_errors=True)
+            remove_tree(stale, ignore_errors=True)
         self._provider = LocalProvider(
             replace(deps, volume_paths=volume_paths, runs=folder / "pods", record=_log_event, allows_host_network=False)
         )

@@ -38,6 +38,8 @@ _NAMESPACES = {
 }
 _POLL_SECONDS = 0.002
 _NOT_FOUND = "executable file not found in $PATH"
+# The paths are arguments: in the script itself their characters could mean something else to the shell.
+_JOIN = 'until [ "$1" = -- ]; do echo 0 > "$1" || exit; shift; done; shift; exec "$@"'
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,9 +135,10 @@ class ExecProcess(Running):
         if self._child_process.ended.done():
             return
         command = _first_child(self._child_process.pid)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # also if the command has no group yet
             if command is not None:
                 os.killpg(command, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
             os.kill(self._child_process.pid, signal.SIGKILL)
 
 
@@ -398,9 +401,8 @@ def _filter_of(container_root: rootfs.ContainerRoot) -> str | None:
 
 def _command_line(spec: ContainerSpec, tools: HostTools, *, arguments: int, status: int, gate: list[int]) -> list[str]:
     # Join the cgroups first: forked processes must not escape, and the new /sys has no cgroups.
-    join = " && ".join(f'echo 0 > "{group}"' for group in spec.groups)
     return [
-        *((tools.sh, "-c", f'{join} && exec "$@"', "sh") if join else ()),
+        *((tools.sh, "-c", _JOIN, "sh", *spec.groups, "--") if spec.groups else ()),
         # Unlike nsenter, `ip netns exec` mounts a new /sys. Without that the program would see the links of the local
         # cluster.
         *((tools.ip, "netns", "exec", spec.namespace) if spec.namespace else ()),
@@ -409,7 +411,7 @@ def _command_line(spec: ContainerSpec, tools: HostTools, *, arguments: int, stat
         *(word for descriptor in gate for word in ("--block-fd", str(descriptor))),
         "--",
         # Only the program's own session may own the terminal: Ctrl-C would kill bubblewrap itself.
-        *((tools.setsid, "--ctty") if spec.terminal else ()),
+        *((tools.setsid, "--ctty", "--") if spec.terminal else ()),
         *spec.argv,
     ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -86,6 +87,8 @@ class Isolation:
         it. `disks` is the folder of the PVCs.
         """
         device_nodes.protect()
+        # A container can name them as /proc/self/exe, and where they belong to the id of the pods it could write them.
+        device_nodes.protect(str(Path(program).resolve()) for program in (sys.executable, tools.bwrap))
         if os.geteuid() != 0 or not are_mapped():
             return cls(tools, max_processes=max_processes)
         staging = Staging(folder)

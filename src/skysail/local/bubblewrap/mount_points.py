@@ -23,8 +23,8 @@ def prepare(container_root: rootfs.ContainerRoot) -> None:
     """
     check_words((*(bind_mount.target for bind_mount in container_root.binds), container_root.working_dir))
     for bind_mount, rest in rootfs.nested_mount_points(container_root, HostFiles()):
-        root = Path(os.path.realpath(bind_mount.source))
-        if not Path(os.path.realpath(root / rest)).is_relative_to(root):
+        root = files.real_path(Path(bind_mount.source))
+        if not files.real_path(root / rest).is_relative_to(root):
             raise InvalidArgument(
                 f"Mount at {bind_mount.target.rstrip('/')}/{rest} rejected: a link in the volume at "
                 f"{bind_mount.target} "
@@ -34,5 +34,5 @@ def prepare(container_root: rootfs.ContainerRoot) -> None:
         # If the path contains a link, the program starts where the link leads, inside of the container.
         with contextlib.suppress(OSError):
             os.close(
-                files.open_nofollow(Path(os.path.realpath(bind_mount.source)) / rest, can_make=not bind_mount.read_only)
+                files.open_nofollow(files.real_path(Path(bind_mount.source)) / rest, can_make=not bind_mount.read_only)
             )

@@ -41,6 +41,7 @@ _DENIED: dict[str, tuple[int, int]] = {
     "nfsservctl": (180, 42),
     "open_by_handle_at": (304, 265),
     "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
     "perf_event_open": (298, 241),
     "pivot_root": (155, 41),
     "quotactl": (179, 60),
@@ -62,6 +63,10 @@ _DENIED: dict[str, tuple[int, int]] = {
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _CLONE = (56, 220)
 _CLONE3 = 435
+_SOCKET = (41, 198)
+# AF_ALG: holes in the kernel's cryptography let a program change files that it may only read. AF_VSOCK: such sockets
+# reach the machine's hypervisor from any network namespace. Other container runtimes refuse both families, too.
+_DENIED_FAMILIES = (38, 40)
 _NEW_NAMESPACES = 0x7E020000  # all CLONE_NEW* flags that clone takes
 _X32 = 0x40000000
 _EPERM, _ENOSYS = 1, 38
@@ -93,6 +98,9 @@ def program(machine: str = platform.machine()) -> bytes | None:
             instructions += _deny(numbers[column], _EPERM)
     # The flags of clone3 are behind a pointer, which a filter cannot follow: with ENOSYS, libc falls back to clone.
     instructions += _deny(_CLONE3, _ENOSYS)
+    families = [instruction for family in _DENIED_FAMILIES for instruction in _deny(family, _EPERM)]
+    instructions += [(_IF_EQUAL, 0, len(families) + 2, _SOCKET[column]), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
+    instructions += [*families, (_RETURN, 0, 0, _ALLOW)]
     instructions += [(_IF_EQUAL, 0, 3, _CLONE[column]), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
     instructions += [(_IF_ANY_BIT, 0, 1, _NEW_NAMESPACES), (_RETURN, 0, 0, _ERRNO | _EPERM), (_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import Self
 import msgspec
 
 from skysail.local.errors import Misused, Refused
+from skysail.local.files import remove_tree
 
 # The local cluster mounts its own file systems here, so a home below one of them would be invisible inside.
 _HIDDEN_INSIDE = ("/proc", "/sys", "/run", "/dev")
@@ -242,6 +242,6 @@ def _empty(folder: Path, *, but: str) -> None:
         if entry.name == but:
             continue
         if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
+            remove_tree(entry)
         else:
             entry.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import re
 import shlex
@@ -22,6 +23,7 @@ from skysail.local.bubblewrap.container import BwrapContainer, ContainerSpec, Ex
 from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot, TooManyEntries
 from skysail.local.bubblewrap.user_namespace import MAX_ID
 from skysail.local.errors import BuildFailed
+from skysail.local.files import remove_tree
 from skysail.local.images.environments import Environment
 from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.image_pull_events import PullReporter
@@ -31,6 +33,7 @@ from skysail.local.provider.storage_limits import ContainerFiles
 _MAX_MESSAGE_LENGTH = 4096
 _KILLED = 137
 _START_ERROR = 128
+_UNKNOWN_END = "The end of the container could not be observed. The log of the node's agent has the reason."
 _HOME = "/root"
 # Folders that every container has for itself, and their paths inside.
 _OWN = {"tmp": "/tmp", "home": _HOME}  # noqa: S108 (inside the container)
@@ -68,7 +71,7 @@ class ContainerRun:
         self._start = asyncio.create_task(self._started())
         # Retrieve the error, because the caller of `started` may be gone.
         self._start.add_done_callback(lambda start: start.cancelled() or start.exception())
-        self._lifecycle = asyncio.create_task(self._follow())
+        self._lifecycle = asyncio.create_task(self._run_to_end())
 
     async def started(self) -> None:
         """Wait until the program runs or has failed to start. Raises Rejected if it can never start."""
@@ -117,20 +120,29 @@ class ContainerRun:
             await self._container.terminate(grace)
         await asyncio.wait([self._lifecycle])
 
-    async def _follow(self) -> None:
+    async def _run_to_end(self) -> None:
         """Wait for the end of the run, and clean up in any case."""
         await asyncio.wait([self._start])
+        try:
+            await self._follow()
+        finally:
+            if isinstance(self.state, Running) and self._container is not None:
+                # After an error: the pod must not be shown as running for ever, nor run beside its successor.
+                self._container.kill()
+                self._end(code=_KILLED, reason="Error", message=_UNKNOWN_END)
+        if self.state is None:
+            self._deps.journal.withdraw(self.id)
+        await asyncio.to_thread(remove_tree, self._folder, ignore_errors=True)
+        await self._remove_cgroup()
+        if self.state is None:
+            self._failed()
+
+    async def _follow(self) -> None:
         if self._start.cancelled():
             message = self._eviction or "The container was stopped before it started."
             self._end(code=_KILLED, reason=EVICTED if self._eviction else "Error", message=message)
         elif self._container is not None and not isinstance(self.state, Ended):
             self._conclude(await self._container.finish())
-        if self.state is None:
-            self._deps.journal.withdraw(self.id)
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
-        await self._remove_cgroup()
-        if self.state is None:
-            self._failed()
 
     async def _remove_cgroup(self) -> None:
         """Remove the cgroup, and retry while an exec command exits. The next start of the agent removes the rest."""
@@ -163,7 +175,7 @@ class ContainerRun:
             if error.errno == errno.E2BIG:
                 self._end(code=_START_ERROR, reason="StartError", message=_too_long(argv(self.container, environment)))
                 return
-            raise Rejected("CreateContainerError", f"The container cannot be created: {error}.") from error
+            raise Rejected("CreateContainerError", f"The container cannot be created: {error.strerror}.") from error
         if self._container.has_ended:
             self._conclude(await self._container.finish())
         else:
@@ -195,7 +207,7 @@ class ContainerRun:
         )
 
     def _make_folders(self, environment: Environment) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_tree(self._folder, ignore_errors=True)
         for name in _OWN:
             (self._folder / name).mkdir(parents=True)
         (self._folder / "tmp").chmod(0o1777)
@@ -275,11 +287,16 @@ class ContainerRun:
         reason = "Completed" if exit_result.code == 0 else "Error"
         if exit_result.code == _KILLED and self._ran_out_of_memory():
             reason = "OOMKilled"
-        with (self._folder / "message").open("rb") as file:
-            message = file.read(_MAX_MESSAGE_LENGTH).decode(errors="replace")
+        message = self._termination_message()
         if self._eviction:
             reason, message = EVICTED, self._eviction
         self._end(code=exit_result.code, reason=reason, message=message)
+
+    def _termination_message(self) -> str:
+        """Return the text that the program left; empty if the file cannot be read, for the end counts more."""
+        with contextlib.suppress(OSError), (self._folder / "message").open("rb") as file:
+            return file.read(_MAX_MESSAGE_LENGTH).decode(errors="replace")
+        return ""
 
     def _ran_out_of_memory(self) -> bool:
         """Return whether the kernel killed the program, for its own memory limit or else for the limit of all pods."""

@@ -7,7 +7,6 @@ the journal how they ended. So its listing is always complete.
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -35,6 +34,7 @@ from skysail.cloud.provider import (
 )
 from skysail.local.bubblewrap.container import ExecFailed
 from skysail.local.bubblewrap.rootfs import CAPABILITIES, IGNORED_CAPABILITIES
+from skysail.local.files import remove_tree
 from skysail.local.network import host_network
 from skysail.local.provider import storage_limits
 from skysail.local.provider.container_run import ContainerRun
@@ -212,7 +212,10 @@ class LocalProvider:
                     await asyncio.to_thread(pod_sandbox.make)
                     pod_sandbox.connect(await deps.network.attach(pod))
             except BaseException:
-                await self._remove(pod_sandbox)
+                try:
+                    await self._remove(pod_sandbox)
+                finally:
+                    deps.isolation.release(pod_sandbox.ids)
                 raise
             self._pods[pod.uid] = pod_sandbox
             if pod_sandbox.volumes.have_limits or pod.ephemeral_storage is not None:
@@ -282,7 +285,11 @@ class LocalProvider:
         async with self._lock(uid):
             pod_sandbox = self._pods.pop(uid, None)  # first, so that no more containers are started in it
             if pod_sandbox is not None:
-                await self._empty(pod_sandbox)
+                try:
+                    await self._empty(pod_sandbox)
+                except BaseException:
+                    self._pods[uid] = pod_sandbox  # listed again, so that the node asks again
+                    raise
             self._past = {run: end for run, end in self._past.items() if run.pod != uid}
             await asyncio.to_thread(self._deps.journal.forget, uid)
 
@@ -294,6 +301,7 @@ class LocalProvider:
         ]
         await asyncio.gather(*(container_run.stop(0) for container_run in container_runs))
         await self._remove(pod_sandbox)
+        self._deps.isolation.release(pod_sandbox.ids)
         for container_run in container_runs:
             self._container_runs.pop(container_run.id, None)
             self._change_feed.publish(container_run.id)
@@ -301,8 +309,7 @@ class LocalProvider:
     async def _remove(self, pod_sandbox: PodSandbox) -> None:
         await self._deps.network.detach(pod_sandbox.pod.uid)
         await asyncio.to_thread(pod_sandbox.volumes.remove)
-        await asyncio.to_thread(shutil.rmtree, pod_sandbox.folder, ignore_errors=True)
-        self._deps.isolation.release(pod_sandbox.ids)
+        await asyncio.to_thread(remove_tree, pod_sandbox.folder, ignore_errors=True)
 
     def _forget(self, run: RunId) -> None:
         """Forget a rejected run, which may be retried, for example after its image was added."""

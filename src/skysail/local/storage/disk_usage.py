@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Collection, Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 import msgspec
 
 _BLOCK = 512  # unit of st_blocks on every file system
+# Counted for a folder whose path is longer than the kernel takes: only a program that hides files makes such paths.
+_HIDDEN_BYTES = 2**50
 
 
 class DiskUsage(msgspec.Struct, frozen=True):
@@ -49,6 +52,9 @@ def folders(*paths: Path) -> DiskUsage:
     seen: set[tuple[int, int]] = set()
     for found in _entries(paths):
         count += 1
+        if found is None:
+            size += _HIDDEN_BYTES
+            continue
         if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
             if (found.st_dev, found.st_ino) in seen:
                 continue
@@ -79,9 +85,27 @@ def _deleted(process: Path) -> Iterator[tuple[tuple[int, int], int]]:
                 yield (found.st_dev, found.st_ino), found.st_blocks * _BLOCK
 
 
-def _entries(paths: Collection[Path]) -> Iterator[os.stat_result]:
-    for root in paths:
-        for folder, folder_names, names in os.walk(root):
-            for name in (*folder_names, *names):
-                with contextlib.suppress(OSError):
-                    yield os.lstat(os.path.join(folder, name))  # noqa: PTH118 (thousands of files)
+def _entries(paths: Collection[Path]) -> Iterator[os.stat_result | None]:
+    """Yield each file and folder below these paths, and None for one whose path is longer than the kernel takes.
+
+    Not with os.walk, which calls itself for each level: a program that nests 1,000 folders would end the count.
+    """
+    pending = [name for path in paths for name in _names(str(path))]
+    while pending:
+        path = pending.pop()
+        try:
+            found = os.lstat(path)
+        except OSError as error:  # the file has vanished
+            if error.errno == errno.ENAMETOOLONG:
+                yield None
+            continue
+        yield found
+        if stat.S_ISDIR(found.st_mode):
+            pending += _names(path)
+
+
+def _names(folder: str) -> list[str]:
+    """Return the paths of all that is in a folder, none if the folder has vanished."""
+    with contextlib.suppress(OSError):
+        return [f"{folder}/{name}" for name in os.listdir(folder)]  # noqa: PTH208 (thousands of files)
+    return []

@@ -5,6 +5,7 @@ No link is followed, because another pod that mounts the same volume can create 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ from skysail.local.bubblewrap.isolation import PodIds
 from skysail.local.bubblewrap.user_namespace import MAX_ID
 
 _OVERFLOW_ID = 65534  # the kernel shows ids without a mapping as this one
-_READ_WRITE, _READ_ONLY, _FOLDER = 0o660, 0o440, 0o2110
+_READ_WRITE, _READ_ONLY, _FOLDER_BITS = 0o660, 0o440, 0o2110
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_MAX_DEPTH = 256
 
 
 class Ownership:
@@ -69,7 +72,7 @@ class Ownership:
             file = f"/proc/self/fd/{descriptor}"
             os.chown(file, -1, group)
             if not stat.S_ISLNK(found.st_mode):
-                more = mask | (_FOLDER if stat.S_ISDIR(found.st_mode) else 0)
+                more = mask | (_FOLDER_BITS if stat.S_ISDIR(found.st_mode) else 0)
                 os.chmod(file, stat.S_IMODE(found.st_mode) | more)  # noqa: PTH101 (by descriptor: no link is followed)
 
 
@@ -86,22 +89,35 @@ def _shift(descriptor: int, offset: int) -> None:
 
 
 def _tree(path: Path) -> Iterator[int]:
-    """Yield a descriptor of the file or folder and of everything in it. Each is open until the next is yielded."""
-    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """Yield a descriptor of the file or folder and of everything in it. Each is open until the next is yielded.
+
+    Not with os.fwalk, which calls itself for each level: a program that nests 1,000 folders would end the caller.
+    Raises OSError if folders are nested deeper than `_MAX_DEPTH`, because each level takes a descriptor.
+    """
+    levels = [(os.open(path.parent, _FOLDER), [path.name])]  # an open folder, and the names in it that are left
     try:
-        yield descriptor
-        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
-    finally:
-        os.close(descriptor)
-    if not is_folder:
-        return
-    for _, folders, names, folder in os.fwalk(path):
-        for name in (*folders, *names):
+        while levels:
+            folder, names = levels[-1]
+            if not names:
+                os.close(levels.pop()[0])
+                continue
             try:
-                descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+                descriptor = os.open(names.pop(), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             except FileNotFoundError:
                 continue  # another pod has removed it
             try:
                 yield descriptor
+                if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                    levels.append(_opened(descriptor, len(levels)))
             finally:
                 os.close(descriptor)
+    finally:
+        for folder, _ in levels:
+            os.close(folder)
+
+
+def _opened(descriptor: int, depth: int) -> tuple[int, list[str]]:
+    if depth > _MAX_DEPTH:
+        raise OSError(errno.ENAMETOOLONG, f"folders of a volume are nested deeper than {_MAX_DEPTH} levels")
+    folder = os.open(f"/proc/self/fd/{descriptor}", _FOLDER)
+    return folder, os.listdir(folder)  # noqa: PTH208 (by descriptor: no link is followed)

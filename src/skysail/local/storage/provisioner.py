@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from skysail.kube.client.client import Client
 from skysail.kube.client.errors import AlreadyExists, Conflict, KubeError, NotFound
 from skysail.local.addresses import NODE
 from skysail.local.control_plane.pki import VOLUME_PROVISIONER
+from skysail.local.files import remove_tree
 
 CLASS = "standard"
 _RETRY_SECONDS = 5.0
@@ -140,7 +140,7 @@ class VolumeProvisioner:
         """Delete the data before the PersistentVolume, so that an interrupted removal is repeated."""
         folder = self._folder / volume.metadata.name
         if folder.exists():
-            await asyncio.to_thread(shutil.rmtree, folder)
+            await asyncio.to_thread(remove_tree, folder)
         await self._client.delete(PERSISTENT_VOLUME, volume, Volume)
 
 

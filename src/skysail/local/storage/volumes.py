@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -16,6 +15,7 @@ from skysail.cloud.provider import EmptyDir, File, HostPath, Mount, PersistentDi
 from skysail.kube.api import quantities
 from skysail.local import files as local_files
 from skysail.local.bubblewrap.rootfs import BindMount
+from skysail.local.files import remove_tree
 from skysail.local.storage import disk_usage
 from skysail.local.storage.disk_usage import DiskUsage
 from skysail.local.storage.ownership import Ownership
@@ -65,7 +65,7 @@ class Volumes:
             case _:
                 read_only = mount.read_only
         path = self._paths[mount.volume]
-        source = self._below(path, mount.sub_path, can_make=not read_only) if mount.sub_path else path
+        source = self._below(path, mount, can_make=not read_only) if mount.sub_path else path
         # A program can write next to a subPath and next to a host path, so it can create a link there.
         is_shared = bool(mount.sub_path) or isinstance(volume.source, HostPath)
         return BindMount(str(source), mount.path, read_only, is_shared)
@@ -109,7 +109,7 @@ class Volumes:
         for folder in self._scratch():
             for path in folder.iterdir():
                 if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_tree(path, ignore_errors=True)
                 else:
                     with contextlib.suppress(OSError):
                         path.unlink()
@@ -124,7 +124,7 @@ class Volumes:
     def remove(self) -> None:
         """Delete the volumes. Idempotent."""
         for folder in (self._volume_paths.folder / self._uid, self._volume_paths.memory / self._uid):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder, ignore_errors=True)
 
     def _make(self, volume: Volume) -> Path:
         match volume.source:
@@ -147,22 +147,24 @@ class Volumes:
     def _write(self, folder: Path, files: Iterable[File]) -> None:
         _write(folder, files, self._ownership)
 
-    def _below(self, root: Path, sub_path: str, *, can_make: bool) -> Path:
+    def _below(self, root: Path, mount: Mount, *, can_make: bool) -> Path:
         """Return the resolved path of a subPath in the volume `root`.
 
         A link in the volume must not lead out of it. A new folder gets the mode of the volume, as with a kubelet,
-        because the program may be any user.
+        because the program may be any user. Errors do not repeat the path: it may hold a secret (`subPathExpr`).
         Raises Rejected.
         """
-        if "\0" in sub_path:
+        if "\0" in mount.sub_path:
             raise Rejected(_REASON, "A subPath cannot have a NUL byte: remove it.")
-        path = _real(root / sub_path)
+        path = _real(root / mount.sub_path)
         if not path.is_relative_to(root):
-            raise Rejected(_REASON, f"The subPath {sub_path} leads out of its volume.")
+            raise Rejected(_REASON, f"The subPath of the mount at {mount.path} leads out of its volume.")
         try:
             os.close(local_files.open_nofollow(path, can_make=can_make, made=partial(self._ownership.make_alike, root)))
         except FileNotFoundError as error:
-            raise Rejected(_REASON, f"The subPath {sub_path} does not exist in its volume.") from error
+            raise Rejected(
+                _REASON, f"The subPath of the mount at {mount.path} does not exist in its volume."
+            ) from error
         return path
 
     def _folder(self, path: Path, *, create: bool) -> Path:
@@ -200,8 +202,8 @@ def _empty(folder: Path) -> Path:
 
 
 def _real(path: Path) -> Path:
-    """Return the path without links. Unlike `Path.resolve`, a link loop raises nothing here, but when it is opened."""
-    return Path(os.path.realpath(path))
+    """Return the path without links. A link loop stays, and fails when it is opened. Raises OSError."""
+    return local_files.real_path(path)
 
 
 def _write(folder: Path, files: Iterable[File], ownership: Ownership) -> None:
@@ -220,7 +222,7 @@ def _write(folder: Path, files: Iterable[File], ownership: Ownership) -> None:
     (folder / _NEXT).replace(folder / _CURRENT)
     _link_names(folder, {PurePosixPath(file.path).parts[0] for file in files})
     if previous is not None:
-        shutil.rmtree(folder / previous, ignore_errors=True)
+        remove_tree(folder / previous, ignore_errors=True)
 
 
 def _current(folder: Path) -> str | None:
@@ -232,7 +234,7 @@ def _current(folder: Path) -> str | None:
 def _fresh(folder: Path, previous: str | None) -> Path:
     number = int(previous.removeprefix("..")) + 1 if previous else 1
     path = folder / f"..{number}"
-    shutil.rmtree(path, ignore_errors=True)  # left by an interrupted update
+    remove_tree(path, ignore_errors=True)  # left by an interrupted update
     path.mkdir()
     return path
 
@@ -240,7 +242,9 @@ def _fresh(folder: Path, previous: str | None) -> Path:
 def _place(content: Path, file: File) -> None:
     path = content / file.path
     parts = PurePosixPath(file.path).parts
-    if PurePosixPath(file.path).is_absolute() or ".." in parts or not parts or "\0" in file.path:
+    is_outside = PurePosixPath(file.path).is_absolute() or ".." in parts or not parts
+    # Names that begin with two dots are those of the links and folders that this module makes.
+    if is_outside or parts[0].startswith("..") or "\0" in file.path:
         raise Rejected(_REASON, f"{file.path!r} is not a path inside a volume.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(file.content)

@@ -21,7 +21,7 @@ _MAX_NAME = 255
 _POINTER = 8
 _AS_FILE = "put the text into a ConfigMap or Secret, and mount that as a file"
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
-_SPACE_OR_CONTROL = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
+_NOT_VISIBLE_ASCII = re.compile(r"[^!-~]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -95,7 +95,7 @@ def relative_path(path: str, text: str) -> str:
     """Return a path inside of a volume, unchanged. Raises InvalidField if the path leads out of the volume."""
     _check_path(path, text)
     if text.startswith("/") or ".." in text.split("/"):
-        raise InvalidField(path, f"{text!r} leads out of its volume. Name a path inside it.")
+        raise InvalidField(path, "the path leads out of its volume: name a path inside it.")
     return text
 
 
@@ -107,8 +107,8 @@ def host_path(path: str, text: str) -> str:
 
 def host_name(path: str, text: str) -> str:
     """Return a name or address for a line of /etc/hosts, unchanged. Raises InvalidField."""
-    if _SPACE_OR_CONTROL.search(text) or len(text) > _MAX_NAME:
-        raise InvalidField(path, f"a host name or address has no spaces and at most {_MAX_NAME} characters.")
+    if _NOT_VISIBLE_ASCII.search(text) or len(text) > _MAX_NAME:
+        raise InvalidField(path, f"a host name or address has at most {_MAX_NAME} characters, all of visible ASCII.")
     return text
 
 

@@ -5,6 +5,7 @@ import os
 import resource
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -231,3 +232,17 @@ async def test_a_start_that_is_cancelled_when_the_program_runs_leaves_no_program
     with pytest.raises(asyncio.CancelledError):
         await start
     assert boxes[0].has_ended
+
+
+@pytest.mark.parametrize("program", [sys.executable, TOOLS.bwrap])
+def test_program_that_a_container_can_name_by_its_proc_is_read_only(found, program):
+    assert os.statvfs(Path(program).resolve()).f_flag & os.ST_RDONLY
+
+
+async def test_exec_of_a_script_for_the_interpreter_of_the_node_finds_it_on_a_read_only_mount(found, tmp_path):
+    script = r'#!/proc/self/exe\nimport os; print(os.statvfs("/proc/self/exe").f_flag & os.ST_RDONLY)\n'
+    async with local_provider(tmp_path, isolation=found) as provider:
+        talk = ProviderHarness(provider, image="busybox", python_image="python:3")
+        run = await talk.start(f"printf '{script}' > /tmp/x; chmod +x /tmp/x; echo up; sleep 10000")
+        await talk.hear(run, "up")
+        assert await outcome(await provider.exec(run, ("/tmp/x",), stdin=False, tty=False)) == (0, "1\n", "")

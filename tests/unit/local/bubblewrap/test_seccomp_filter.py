@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import struct
 
 import pytest
@@ -55,6 +56,14 @@ def test_clone_is_for_processes_and_threads_and_not_for_namespaces(machine, clon
     assert answer(machine, clone, 0x003D0F00) == ALLOW, "a thread of libc"
     for flag in (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
         assert answer(machine, clone, flag | 0x11) == ERRNO | errno.EPERM
+
+
+@pytest.mark.parametrize(("machine", "socket_call"), [("x86_64", 41), ("aarch64", 198)])
+def test_socket_of_a_family_that_leaves_the_sandbox_is_denied(machine, socket_call):
+    denied = {int(socket.AF_ALG), int(socket.AF_VSOCK)}
+    for family in range(64):
+        expected = ERRNO | errno.EPERM if family in denied else ALLOW
+        assert answer(machine, socket_call, family) == expected, family
 
 
 def test_programs_of_other_architectures_are_killed():

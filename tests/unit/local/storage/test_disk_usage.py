@@ -9,6 +9,7 @@ from pathlib import Path
 
 from skysail.local.storage import disk_usage
 from skysail.local.storage.disk_usage import DiskUsage
+from tests.support.nested_folders import FILE_SIZE, nested
 
 
 def test_folders_count_every_file_once(tmp_path):
@@ -46,3 +47,15 @@ print(flush=True); sys.stdin.read()
 def test_a_disk_has_room(tmp_path):
     found = disk_usage.disk(tmp_path)
     assert 0 < found.available <= found.size
+
+
+def test_folders_nested_thousands_deep_count_their_files(tmp_path):
+    with nested(tmp_path, "a", 1500):
+        found = disk_usage.folders(tmp_path)
+    assert found.bytes >= FILE_SIZE
+    assert found.files == 1501
+
+
+def test_folders_with_a_path_too_long_to_open_count_as_more_than_any_limit(tmp_path):
+    with nested(tmp_path, "a" * 200, 30):
+        assert disk_usage.folders(tmp_path).bytes >= 2**50

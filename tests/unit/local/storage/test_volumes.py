@@ -169,3 +169,10 @@ def test_a_volume_without_a_limit_may_grow(places, limit):
     volumes = made(places, EmptyDir(size_limit=limit))
     (path_of(volumes) / "a").write_bytes(b"x" * 64 * 1024)
     assert (volumes.have_limits, volumes.excess()) == (False, "")
+
+
+@pytest.mark.parametrize("part", ["../canary", "/canary", "canary"])
+def test_part_that_cannot_be_mounted_is_rejected_without_its_path(places, part):
+    with pytest.raises(Rejected, match="The subPath of the mount at /v ") as caught:
+        path_of(made(places, ProjectedFiles(())), sub_path=part)
+    assert "canary" not in str(caught.value)

@@ -213,3 +213,13 @@ def test_bytes_of_a_secret_that_are_no_text_stay_a_file():
     of = pod(volumes=[{"name": "v", "secret": {"secretName": "bytes"}}])
     source = container_config.sandbox(of, FACTS).volumes[0].source
     assert msgspec.to_builtins(source)["files"][0]["content"]
+
+
+@pytest.mark.parametrize("value", ["/canary", "../canary", "canary/..", "canary\0", "canary" * 1000])
+def test_sub_path_made_of_a_secret_is_rejected_without_the_secret(value):
+    env = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
+    of = pod(container("main", env=env, **_mounted(subPathExpr="$(A)")))
+    facts = ResolvedReferences(config_maps={}, secrets={"s": {"k": value.encode()}}, services={})
+    with pytest.raises(InvalidField) as caught:
+        container_config.container(of, of.spec.containers[0], facts)
+    assert "canary" not in str(caught.value)

@@ -82,7 +82,7 @@ def plan(snapshot: Snapshot) -> Plan:
 def can_start_attempt(snapshot: Snapshot) -> bool:
     """Return whether the next attempt may start now. Nothing of the last attempt is left."""
     job, seconds_left = snapshot.object, until_deadline(snapshot)
-    is_free = not (snapshot.jobs or snapshot.pods or job.spec.suspend)
+    is_free = not (_is_occupied(snapshot) or job.spec.suspend)
     return (
         is_free
         and (seconds_left is None or seconds_left > 0)
@@ -185,13 +185,13 @@ def _plan_between_attempts(snapshot: Snapshot) -> Plan:
         errors = spec_errors(snapshot)
         return _invalid_spec(snapshot, current, errors) if errors else _begin(snapshot, current)
     phase: Phase = "Suspended" if job.spec.suspend else "Restarting"
-    if snapshot.jobs or snapshot.pods:
+    if _is_occupied(snapshot):
         leftovers = tuple(_delete(each) for each in snapshot.jobs if not each.metadata.is_deleting)
         new_status = status.in_progress(snapshot, current, phase, Reason.PODS_TERMINATING, _ending(snapshot))
         return Plan(
             actions=(*leftovers, *_orphans(snapshot)),
             status=new_status,
-            requeue_after=_LATE.total_seconds() if snapshot.pods else None,
+            requeue_after=_LATE.total_seconds(),
         )
     if job.spec.suspend:
         message = "The job is suspended. Set spec.suspend to false to resume."
@@ -212,6 +212,15 @@ def _after(snapshot: Snapshot, current: TrainingJobStatus, previous: NameHolder)
         message = f"Pod {previous.pods[0]} {deleted} is still terminating ({len(previous.pods)} pods in total)."
     new_status = status.in_progress(snapshot, current, "Pending", Reason.PODS_TERMINATING, message)
     return Plan(status=new_status, requeue_after=_SOON)
+
+
+def _is_occupied(snapshot: Snapshot) -> bool:
+    """Return whether pods of an earlier attempt exist or may still be created.
+
+    A Job without pods that was deleted long ago counts as gone: it creates none. Objects of other namespaces can keep
+    such a Job for ever, by an owner reference with its UID and `blockOwnerDeletion`.
+    """
+    return bool(snapshot.pods) or not all(_is_late(job, snapshot) for job in snapshot.jobs)
 
 
 def _orphans(snapshot: Snapshot) -> tuple[Action, ...]:
@@ -355,8 +364,8 @@ def _ending(snapshot: Snapshot) -> str:
     )
 
 
-def _is_late(pod: Pod, snapshot: Snapshot) -> bool:
-    due = pod.metadata.deletion_timestamp
+def _is_late(object_: Pod | Job, snapshot: Snapshot) -> bool:
+    due = object_.metadata.deletion_timestamp
     return due is not None and snapshot.now - attempts.parse_time(due) > _LATE
 
 

@@ -60,6 +60,18 @@ def told(plan_, type_=Condition.RUNNING):
     return conditions.find_condition(plan_.status.conditions, type_)
 
 
+@pytest.mark.parametrize(("seconds", "is_free"), [(1, False), (59, False), (61, True), (10_000, True)])
+def test_planner_job_that_another_object_keeps_from_its_deletion_starts_next_attempt(seconds, is_free):
+    of = job(status=closed("WorldSizeChanged"))
+    kept = child(of, deletionTimestamp=ago(seconds))
+    assert can_start_attempt(snapshot(of, kept)) == is_free
+    assert not can_start_attempt(snapshot(of, kept, child(of, "evaluator")))
+    assert not can_start_attempt(snapshot(of, kept, pod(0)))
+    result = plan(snapshot(of, kept))
+    assert ((Create, JOB) in made(result)) == is_free
+    assert is_free or result.requeue_after == 60
+
+
 def test_a_new_job_gets_its_children_and_then_its_status():
     result = plan(snapshot(job(checkpointDir="/c", hyperparameters={"lr": 1})))
     assert made(result) == [

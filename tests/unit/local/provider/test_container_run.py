@@ -55,7 +55,7 @@ async def test_run_whose_end_cannot_be_observed_ends(talk, monkeypatch):
 
     monkeypatch.setattr(BwrapContainer, "finish", fail)
     with contextlib.suppress(RuntimeError):
-        await talk.provider._known(run)._life
+        await talk.provider._known(run)._lifecycle
     end = await talk.end(run)
     assert (end.code, end.reason) == (137, "Error")
     monkeypatch.undo()
@@ -111,7 +111,7 @@ def test_group_path_with_characters_of_the_shell_is_a_path(tmp_path):
     group.touch()
     tools = replace(HostTools.find(), bwrap="/bin/echo")
     spec = ContainerSpec(
-        room=ContainerRoot(hostname="h", env=()), argv=("true",), groups=(str(group), str(group)), identity=None
+        root=ContainerRoot(hostname="h", env=()), argv=("true",), groups=(str(group), str(group)), identity=None
     )
     argv = _command_line(spec, tools, arguments=3, status=4, gate=[])
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
@@ -123,7 +123,7 @@ def test_group_path_with_characters_of_the_shell_is_a_path(tmp_path):
 def test_group_that_cannot_be_joined_starts_nothing(tmp_path):
     tools = replace(HostTools.find(), bwrap="/bin/echo")
     spec = ContainerSpec(
-        room=ContainerRoot(hostname="h", env=()), argv=("true",), groups=(str(tmp_path / "none" / "x"),), identity=None
+        root=ContainerRoot(hostname="h", env=()), argv=("true",), groups=(str(tmp_path / "none" / "x"),), identity=None
     )
     done = subprocess.run(
         _command_line(spec, tools, arguments=3, status=4, gate=[]), capture_output=True, text=True, check=False

@@ -77,8 +77,8 @@ async def test_pod_whose_removal_fails_is_listed_until_it_is_removed(tmp_path):
 
 async def test_pod_that_cannot_be_made_gives_its_ids_back_even_if_its_removal_fails(tmp_path, monkeypatch):
     network, isolation = DefectiveNetwork(1), default_isolation()
-    released = []
-    monkeypatch.setattr(isolation, "release", released.append)
+    released, release = [], isolation.release
+    monkeypatch.setattr(isolation, "release", lambda ids: (released.append(ids), release(ids)))
 
     async def attach(pod) -> None:
         raise OutcomeUnknown("The pod network could not be changed.")

@@ -253,6 +253,13 @@ class Reason(DocumentedName):
         "Skysail has no account at the cloud of this claim, so it can neither list nor terminate instances.",
     )
     CLOUD_UNREACHABLE = "CloudUnreachable", "The cloud does not list its instances, so nothing is launched there."
+    POLICY_DENIED = "PolicyDenied", "No OffloadPolicy allows the launch; the message says what to change."
+    INSTANCE_LIMIT_REACHED = (
+        "InstanceLimitReached",
+        "The namespace has as many instances as its OffloadPolicies allow; the launch waits.",
+    )
+    BUDGET_EXHAUSTED = "BudgetExhausted", "A budget or cap leaves too little money for the launch."
+    LIMITS_UNKNOWN = "LimitsUnknown", "Policies or the SpendAccount cannot be read, so nothing is launched."
     NO_CAPACITY = "NoCapacity", "The cloud has no capacity of that kind now; retried later."
     THROTTLED = "Throttled", "The cloud asked for a delay."
     CLOUD_LISTS = "CloudLists", "The cloud lists its instances."

@@ -112,11 +112,12 @@ def _seconds_to_next_period(budgets: tuple[PolicyBudget, ...], now: datetime) ->
 
 
 def _write(account: SpendAccount, status: SpendAccountStatus) -> tuple[PatchStatus, ...]:
-    if status == account.status:
-        return ()
-    fields: dict[str, Any] = {"observedGeneration": status.observed_generation}
-    if status.reservations != account.status.reservations:
+    """Return the write of the changed fields, which fails if the account was changed since it was read."""
+    old = account.status
+    fields: dict[str, Any] = {}
+    if status.reservations != old.reservations:
         fields["reservations"] = msgspec.to_builtins(status.reservations)
-    if status.conditions != account.status.conditions:
+    if status.conditions != old.conditions:
         fields["conditions"] = msgspec.to_builtins(status.conditions)
-    return (PatchStatus(SPEND_ACCOUNT.resource, account, fields),)
+        fields["observedGeneration"] = status.observed_generation
+    return (PatchStatus(SPEND_ACCOUNT.resource, account, fields),) if fields else ()

@@ -49,7 +49,9 @@ def _plan(snapshot: Snapshot) -> Plan:
 
 
 def refused(snapshot: Snapshot, event: Event) -> Plan:
-    """Report a rejected write in a condition. The state of the claim stays."""
+    """Report a rejected write in a condition. The state of the claim stays, and so do the conditions of a final one."""
+    if snapshot.object.status.state == "Terminated":
+        return Plan(status=snapshot.object.status, events=(event,))
     status = claim_status.set_condition(snapshot, Conditions.LAUNCHED, "Unknown", event.reason, event.message)
     return Plan(status=status, events=(event,))
 

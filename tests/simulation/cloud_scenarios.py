@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kube.api.resources import JOB, NAMESPACE, POD
 from tests.simulation import runner
-from tests.simulation.offload import MAY_LEAVE, VOLATILE, CloudFixture, CloudOperator, apply_pod, last_word
+from tests.simulation.offload import (
+    MAY_LEAVE,
+    OPTIONAL,
+    RESOURCES,
+    VOLATILE,
+    CloudFixture,
+    CloudOperator,
+    apply_pod,
+    last_word,
+)
 from tests.simulation.runner import Scenario
+from tests.simulation.spending import Administrator
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -149,14 +159,15 @@ def _scenario(
 ) -> Scenario:
     return Scenario(
         name=name,
-        resources=(CLOUD_INSTANCE.resource,),
+        resources=RESOURCES,
+        residents=(Administrator,),
         build=CloudOperator,
         steps=steps,
         is_race=is_race,
         down=down,
         outside=CloudFixture,
         volatile=VOLATILE,
-        optional=optional,
+        optional=optional | OPTIONAL,
         # Who races the operator decides what becomes of it.
         last_word=(lambda _: {}) if is_race else last_word,
     )

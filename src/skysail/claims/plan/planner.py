@@ -16,7 +16,7 @@ import msgspec
 from skysail.base.names import Condition as Conditions
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
-from skysail.claims.plan import candidates, termination
+from skysail.claims.plan import candidates, spending, termination
 from skysail.claims.plan import status as claim_status
 from skysail.claims.plan.termination import TerminationReason, termination_reason
 from skysail.claims.snapshot import CallResult, NotObserved, Observed, Snapshot
@@ -28,6 +28,11 @@ from skysail.core.conditions import set_condition
 
 
 def plan(snapshot: Snapshot) -> Plan:
+    return spending.account_for(_without_strangers(snapshot), _plan_candidates(snapshot))
+
+
+def _plan_candidates(snapshot: Snapshot) -> Plan:
+    """Plan the claim apart from its money. Instances of refused candidates stay terminated."""
     if snapshot.object.status.state == "Terminated":
         return termination.on_terminated(snapshot)
     snapshot, revived = candidates.without_earlier(snapshot)
@@ -55,9 +60,10 @@ def _plan(snapshot: Snapshot) -> Plan:
 
 
 def refused(snapshot: Snapshot, event: Event) -> Plan:
-    """Report a rejected write in a condition. The state of the claim stays."""
+    """Report a rejected write in a condition. The state of the claim stays, and so do the conditions of a final one."""
     status, type_ = snapshot.object.status, Conditions.LAUNCHED
-    status = set_condition(snapshot, status, type_, "Unknown", event.reason, event.message)
+    if status.state != "Terminated":
+        status = set_condition(snapshot, status, type_, "Unknown", event.reason, event.message)
     return Plan(status=status, events=(event,))
 
 
@@ -105,6 +111,12 @@ def _launch(snapshot: Snapshot) -> Plan:
     claim = snapshot.object
     assert snapshot.order is not None, "a missing launch spec is a reason to wait"
     spec = candidates.launch_spec(claim, snapshot.order)
+    permit = spending.permit(snapshot, spec)
+    if isinstance(permit, spending.Blocker):
+        return _waiting(snapshot, *permit)
+    if isinstance(permit, Plan):
+        return permit
+    spec = msgspec.structs.replace(spec, max_lifetime=permit.lifetime)
     launching = Launching(by=snapshot.identity, nonce=snapshot.nonce, at=timestamp(snapshot.now))
     message = "The operator is calling the cloud."
     status = set_condition(snapshot, claim.status, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, message)
@@ -113,8 +125,10 @@ def _launch(snapshot: Snapshot) -> Plan:
     status = msgspec.structs.replace(
         candidates.begin(claim, status), state="Launching", launching=launching, deadline_time=deadline
     )
+    status = spending.launching_status(status, permit.reservation)
     launch_instance = LaunchInstance(claim.spec.provider, CLOUD_INSTANCE.resource, claim, spec, status)
-    return Plan(actions=(launch_instance,), requeue_after=snapshot.timings.poll_interval)
+    actions = (*permit.actions, launch_instance)
+    return Plan(actions=actions, events=permit.events, requeue_after=snapshot.timings.poll_interval)
 
 
 def _launch_blocker(snapshot: Snapshot) -> tuple[Reason, str, float] | None:

@@ -16,7 +16,7 @@ from skysail.claims.types import Candidate, CloudInstanceStatus, EarlierInstance
 from skysail.cloud.account import GpuRequest
 from skysail.cloud.errors import NoCapacity, OutcomeUnknown, Throttled
 from skysail.core import conditions
-from skysail.core.actions import LaunchInstance, TerminateInstance
+from skysail.core.actions import LaunchInstance, PatchStatus, TerminateInstance
 from tests.unit.claims.samples import CLOUD, NOW, TERMS, ago, claim, exited, instance, order, snapshot, spec
 
 NAMES = ("T4", "L4", "H100")
@@ -94,7 +94,8 @@ def test_no_capacity_last_candidate_waits_and_lists_all_refusals_with_the_neares
         assert words in event.message
     waiting = snapshot(msgspec.structs.replace(launching(0), status=made.status), call=no_capacity(42.0))
     again = plan(waiting)
-    assert (again.actions, again.requeue_after, again.status) == ((), 42.0, made.status)
+    assert [type(action) for action in again.actions] == [PatchStatus], "the reservation is released meanwhile"
+    assert (again.requeue_after, again.status.state, again.status.reserved_usd) == (42.0, "Claimed", None)
 
 
 def test_no_capacity_delay_over_starts_again_with_the_first_candidate_and_forgets_the_refusals():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "skysail"
-DECISIONS = {"plan", "children", "admission", "sync"}
+DECISIONS = {"plan", "children", "admission", "sync", "requirements"}
 PURE = sorted(
     path
     for folder in ("kinds", "claims", "node")

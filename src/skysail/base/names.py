@@ -49,6 +49,7 @@ class Label(DocumentedName):
     MODAL_ORIGINAL_POD = "modal-operator.io/original-pod", "Name of the pod that a ModalJob was made for."
     MODAL_WORKLOAD_TYPE = "modal-operator.io/workload-type", "`job` or `function`; also read as an annotation."
     RUNPOD_MANAGED = "runpod.io/managed", "`true` on a Job that may run at RunPod, and on pods that run there."
+    RUNPOD_OFFLOAD = "runpod.io/offload", "`true` sends a Job or pod to RunPod; also read as an annotation."
     RUNPOD_POD_ID = "runpod.io/pod-id", "Id at RunPod, on a pod that runs there."
     RUNPOD_VIRTUAL = "runpod.io/virtual", "`true` on the virtual node of RunPod; also its taint."
     TYPE = "type", "`inference` or `validation` on the child of a model; `virtual-kubelet` on a cloud's node."
@@ -87,6 +88,10 @@ class Annotation(DocumentedName):
     )
     OFFLOAD = "skysail.dev/offload", "Requests a cloud: the name of a provider, or `cheapest`."
     AUTOMATIC = "skysail.dev/automatic", "Written: `true` on a pod that was offloaded without having asked for it."
+    MAX_COST = (
+        "skysail.dev/max-cost-usd",
+        "Maximum US dollars for all launches of the object. Lower limits of policies stay in force.",
+    )
     PLACEHOLDER = (
         "skysail.dev/placeholder",
         "On a DaemonSet pod on a virtual node: reported as running, but not run and not billed.",
@@ -113,38 +118,66 @@ class Annotation(DocumentedName):
     MODAL_OFFLOAD = "modal-operator.io/offload", "`true` sends the pod to Modal."
     MODAL_USE = (
         "modal-operator.io/use-modal",
-        "`true` runs the container that the other annotations describe, at Modal.",
+        "`true` is container mode: Modal runs the container that the annotations below describe.",
     )
-    MODAL_IMAGE = "modal-operator.io/image", "Image to run at Modal in place of the container's."
-    MODAL_COMMAND = "modal-operator.io/command", "Command to run at Modal; after `-c` the rest is one argument."
-    MODAL_CPU = "modal-operator.io/cpu", "Cores at Modal."
-    MODAL_MEMORY = "modal-operator.io/memory", "Memory at Modal."
-    MODAL_GPU = "modal-operator.io/gpu", "GPU type and count at Modal, such as `T4:1`."
-    MODAL_GPU_TYPE = "modal-operator.io/gpu-type", "GPU type at Modal; the count is the container's."
-    MODAL_TIMEOUT = "modal-operator.io/timeout", "Seconds after which Modal ends the pod."
-    MODAL_RETRIES = "modal-operator.io/retries", "Number of retries after a failure."
-    MODAL_REPLICAS = "modal-operator.io/replicas", "Containers that run together at Modal."
-    MODAL_I6PN = "modal-operator.io/enable-i6pn", "`true` gives the containers a private network."
-    MODAL_HANDLER = "modal-operator.io/handler", "Python function that handles requests, as module.function."
-    MODAL_WORKLOAD_TYPE = "modal-operator.io/workload-type", "`job` or `function`; also read as a label."
-    MODAL_ENV = "modal-operator.io/env-", "Prefix: `env-NAME` sets the environment variable NAME."
-    MODAL_TUNNEL = "modal-operator.io/tunnel", "`true` makes a port of the pod reachable."
-    MODAL_TUNNEL_PORT = "modal-operator.io/tunnel-port", "The port that the tunnel leads to; 8000 by default."
+    MODAL_IMAGE = "modal-operator.io/image", "Container mode: image in place of the container's."
+    MODAL_COMMAND = (
+        "modal-operator.io/command",
+        "Container mode: command in place of the container's command and args. After `-c` the rest is one argument.",
+    )
+    MODAL_CPU = "modal-operator.io/cpu", "Container mode: physical cores of Modal; 1.0 if malformed."
+    MODAL_MEMORY = "modal-operator.io/memory", "Container mode: memory, such as `512Mi`; 512Mi if malformed."
+    MODAL_GPU = "modal-operator.io/gpu", "GPU type and count, such as `T4:1`; empty means none."
+    MODAL_GPU_TYPE = "modal-operator.io/gpu-type", "GPU type; the count is the container's limit, or 1."
+    MODAL_TIMEOUT = (
+        "modal-operator.io/timeout",
+        "Maximum lifetime in seconds; 300 if malformed, and in container mode if absent.",
+    )
+    MODAL_RETRIES = (
+        "modal-operator.io/retries",
+        "Number of retries; 0 if malformed. Has no effect on pods: use restartPolicy or backoffLimit.",
+    )
+    MODAL_REPLICAS = "modal-operator.io/replicas", "Not honoured yet: containers that run together; 1 if malformed."
+    MODAL_I6PN = "modal-operator.io/enable-i6pn", "Not honoured yet: `true` gives the containers a private network."
+    MODAL_HANDLER = "modal-operator.io/handler", "Not honoured yet: Python function for requests, as module.function."
+    MODAL_WORKLOAD_TYPE = (
+        "modal-operator.io/workload-type",
+        "`job` or `function` sends the pod to Modal; also read as a label.",
+    )
+    MODAL_ENV = (
+        "modal-operator.io/env-",
+        "Container mode: `env-NAME` sets the variable NAME, unless the container sets it.",
+    )
+    MODAL_TUNNEL = "modal-operator.io/tunnel", "Not honoured yet: `true` makes a port of the pod reachable."
+    MODAL_TUNNEL_PORT = (
+        "modal-operator.io/tunnel-port",
+        "Not honoured yet: the port that the tunnel leads to; 8000 if absent or malformed.",
+    )
     MODAL_TUNNEL_URL = "modal-operator.io/tunnel-url", "Written: URL of the tunnel."
     MODAL_LOG_URL = "modal-operator.io/log-url", "Written: URL of the log at Modal."
     MODAL_APP_ID = "modal-operator.io/app-id", "Written: id of the app at Modal."
     MODAL_FUNCTION_ID = "modal-operator.io/function-id", "Written: id of the function or sandbox at Modal."
     MODAL_FUNCTION_URL = "modal-operator.io/function-url", "Written on a Service: URL of its function."
-    MODAL_ENABLED = "modal.com/enabled", "`true` on a TrainJob sends its pods to Modal."
+    MODAL_ENABLED = "modal.com/enabled", "`true` sends the pods of a TrainJob, or a pod, to Modal."
     RUNPOD_MANAGED = "runpod.io/managed", "`true` lets a pending Job run at RunPod; also read as a label."
-    RUNPOD_OFFLOAD = "runpod.io/offload", "`true` sends a Job to RunPod at once."
-    RUNPOD_GPU_MEMORY = "runpod.io/required-gpu-memory", "Minimum GPU memory in GB; 16 by default."
-    RUNPOD_CLOUD_TYPE = "runpod.io/cloud-type", "`SECURE` (the default) or `COMMUNITY`."
-    RUNPOD_TEMPLATE = "runpod.io/templateId", "Template at RunPod."
-    RUNPOD_REGISTRY_AUTH = "runpod.io/container-registry-auth-id", "Registry credentials at RunPod."
+    RUNPOD_OFFLOAD = "runpod.io/offload", "`true` sends a Job or pod to RunPod at once; also read as a label."
+    RUNPOD_GPU_MEMORY = (
+        "runpod.io/required-gpu-memory",
+        "Minimum memory of each GPU in GB; 16 if malformed, and if absent without a GPU type.",
+    )
+    RUNPOD_MAX_PRICE = "runpod.io/max-price", "Maximum US dollars per hour for one GPU, at any cloud."
+    RUNPOD_CLOUD_TYPE = "runpod.io/cloud-type", "`SECURE` (the default), `COMMUNITY`, or both separated by a comma."
     RUNPOD_DATACENTERS = "runpod.io/datacenter-ids", "Data centers that may be used, separated by commas."
+    RUNPOD_CUDA = "runpod.io/allowed-cuda-versions", "CUDA versions that fit, such as `12.4,12.6`."
+    RUNPOD_TEMPLATE = "runpod.io/templateId", "Template at RunPod; also written `runpod.io/template-id`."
+    RUNPOD_TEMPLATE_ID = "runpod.io/template-id", "Template at RunPod."
+    RUNPOD_REGISTRY_AUTH = "runpod.io/container-registry-auth-id", "Registry credentials that are stored at RunPod."
     RUNPOD_PORTS = "runpod.io/ports", "Ports to open, such as `8080/tcp,9000/http`."
-    RUNPOD_MAX_PRICE = "runpod.io/max-price", "Maximum US dollars per hour for one GPU."
+    RUNPOD_CONTAINER_DISK = "runpod.io/container-disk-gb", "Size of the container's disk in GB."
+    RUNPOD_VOLUME = "runpod.io/volume-gb", "Size of the volume of the pod at RunPod in GB; 0 means none."
+    RUNPOD_VOLUME_PATH = "runpod.io/volume-mount-path", "Mount path of the volume at RunPod."
+    RUNPOD_NETWORK_VOLUME = "runpod.io/network-volume-id", "Network volume at RunPod to mount."
+    RUNPOD_INTERRUPTIBLE = "runpod.io/interruptible", "Not honoured yet: `true` asks for a spot instance."
     RUNPOD_POD_ID = "runpod.io/pod-id", "Written: id at RunPod; several are separated by commas."
     RUNPOD_OFFLOADED = "runpod.io/offloaded", "Written: `true` on a Job that runs at RunPod."
     RUNPOD_COST = "runpod.io/cost-per-hr", "Written: US dollars per hour; several are separated by commas."
@@ -410,6 +443,10 @@ class EventReason(DocumentedName):
     PRE_STOP_FAILED = "FailedPreStopHook", "The preStop hook of a container failed."
     PLACEHOLDER_POD = "PlaceholderPod", "A DaemonSet pod on a virtual node is reported as running, but not run."
     FIELDS_IGNORED = "FieldsIgnored", "The pod runs, and its node ignores some of its fields; the message names them."
+    INVALID_ANNOTATION = (
+        "InvalidAnnotation",
+        "An annotation of the pod has an unusable value; the message names annotation, value and default.",
+    )
     EVICTED = "Evicted", "The node evicted the pod: it exceeded a storage limit, or the disk was nearly full."
     UNSUPPORTED = "Unsupported", "The node does not support fields of the pod; the message names them."
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from skysail.cloud.account import CloudAccount, Instance, LaunchSpec, Timings
+    from skysail.cloud.offers import OfferList
     from skysail.cloud.provider import Features, Output, PortConnection, Session
     from tests.simulation.faults import FaultyTransport
 
@@ -82,6 +83,11 @@ class FaultyCloud:
             return Inventory(inventory.instances[:-1])
         await _answer(what)
         return inventory
+
+    async def offers(self) -> OfferList:
+        await self._transport.freeze.over()
+        self._suffer()
+        return await self._asked(self._account.offers)
 
     async def get(self, instance: str) -> Instance | None:
         what = await self._survey()

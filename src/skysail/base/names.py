@@ -311,6 +311,23 @@ class Reason(DocumentedName):
     OFFERS_UNKNOWN = "OffersUnknown", "The offers of a cloud are not known yet."
     OWNER_UNKNOWN = "OwnerUnknown", "The owners of the pod could not be read; retried."
     NODE_NOT_READY = "NodeNotReady", "The node of the cloud is not ready."
+    POLICY_DENIED = "PolicyDenied", "No OffloadPolicy allows the launch; the message says what to change."
+    INSTANCE_LIMIT_REACHED = (
+        "InstanceLimitReached",
+        "The namespace has as many instances as its OffloadPolicies allow; the launch waits.",
+    )
+    BUDGET_EXHAUSTED = "BudgetExhausted", "A budget or cap leaves too little money for the launch."
+    LIMITS_UNKNOWN = "LimitsUnknown", "Policies or the SpendAccount cannot be read, so nothing is launched."
+    NO_CAPACITY = (
+        "NoCapacity",
+        "The cloud has no capacity for any candidate now; retried later, or the pod's replacement goes elsewhere.",
+    )
+    PRICE_ABOVE_CAP = (
+        "PriceAboveCap",
+        "The cloud bills more than the cap, so the instance is terminated and the next candidate is tried.",
+    )
+    UNKNOWN_GPU = "UnknownGpu", "The cloud has no GPU of the requested type; the message names those that it has."
+    NO_MATCHING_OFFER = "NoMatchingOffer", "No offer of the cloud fits the pod and the policies; the message says why."
     THROTTLED = "Throttled", "The cloud asked for a delay."
     CLOUD_LISTS = "CloudLists", "The cloud lists its instances."
     ALL_CLAIMED = "AllClaimed", "Each instance has a claim."

@@ -1,10 +1,13 @@
-"""Connects the parts of `claims` in one process: inventories, cloud calls, launch specs, launch limits, orphans."""
+"""Connects the parts of `claims` in one process: inventories, offers, cloud calls, launch specs, launch limits,
+orphans.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 
@@ -18,6 +21,7 @@ from skysail.claims.tracking import cloud_calls
 from skysail.claims.tracking.cloud_calls import CloudCalls
 from skysail.claims.tracking.inventory import InventoryTracker
 from skysail.claims.tracking.launch_specs import LaunchSpecs
+from skysail.claims.tracking.offer_catalogue import OfferCatalogue
 from skysail.claims.tracking.uptime import Ages
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.account import CloudAccount, Instance
@@ -70,6 +74,7 @@ class ClaimManager:
         limiter = LaunchLimiter(claim_settings.limits, clock=deps.clock, now=deps.now)
         ages = Ages(deps.clock)
         self.orders = LaunchSpecs(self._changed)
+        self.offers = OfferCatalogue(accounts)
         self.calls = CloudCalls(accounts, limiter, now=deps.now, rng=deps.rng, changed=self._changed)
         self.listings = {
             name: InventoryTracker(account, claim_settings.cluster, clock=deps.clock, changed=self._changed)
@@ -100,9 +105,11 @@ class ClaimManager:
     def provider(self, cloud: str) -> ClaimProvider:
         """Return the provider through which a node uses this cloud."""
         inventory, claim_settings = self.listings[cloud], self._claim_settings
-        return ClaimProvider(
+        provider = ClaimProvider(
             self._client, inventory.cloud, self._claims, self.orders, cluster=claim_settings.cluster, wake=self._changed
         )
+        provider.offers = partial(self.offers.find, cloud)
+        return provider
 
     def outages(self) -> dict[str, str]:
         """Return the current outage of each polled cloud as a sentence, empty if the cloud works."""
@@ -127,6 +134,7 @@ class ClaimManager:
         cloud_calls.seed_limiter(self._limiter, self._claims.all(), self._deps.now())
         try:
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.offers.run())
                 for name, inventory in self.listings.items():
                     tasks.create_task(inventory.run())
                     tasks.create_task(self.sweepers[name].run(terminate_instance))

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 
 import msgspec
 
 from skysail.base.names import Condition, Finalizer, Label, Reason
 from skysail.claims.plan.termination import EXIT_LOST, EXIT_NOT_STARTED
+from skysail.claims.requirements import candidates
+from skysail.claims.requirements.candidates import Selection
 from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceSpec, Gpu, OwnerRef
 from skysail.cloud.account import CloudAccount, GpuRequest, LaunchSpec
-from skysail.cloud.errors import Gone, OutcomeUnknown, Unsupported
+from skysail.cloud.errors import Gone, OutcomeUnknown, Rejected, Unsupported
+from skysail.cloud.offers import OfferList, OfferQuery
 from skysail.cloud.provider import (
     Container,
     Ended,
@@ -45,6 +48,7 @@ from skysail.kube.client.errors import AlreadyExists, KubeError, NotFound
 _HOSTS = {"modal": "modal.com"}
 # GPU type in a claim if the cloud chooses the type.
 ANY_GPU = "any"
+_MAX_IMAGE_LENGTH = 1024
 # Do not write these reasons to the pod: every launch passes through them.
 _USUAL = {Reason.LAUNCHING, Reason.LAUNCHED, Reason.WAITING_FOR_NODE}
 
@@ -55,7 +59,10 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     """Requirements of a pod beyond its containers.
 
     `work` is the key of the work, which only one instance at a time may do. `job` is the UID of the Job whose pods
-    replace each other.
+    replace each other. `gpus` and the fields from `gpu_memory` to `options` are those of the pod's `OffloadRequest`;
+    `max_usd_per_hour` is a cap on the whole machine.
+    `may_leave`: the pod has a controller, and another provider is allowed for its replacement. Then the pod ends if no
+    candidate has capacity, instead of waiting.
     """
 
     gpus: GpuRequest | None = None
@@ -63,13 +70,33 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 30.0
     work: str = ""
     job: str = ""
+    gpu_memory: int = 0
+    regions: tuple[str, ...] = ()
+    cloud_types: tuple[str, ...] = ()
+    cuda_versions: tuple[str, ...] = ()
+    max_usd_per_hour: float | None = None
+    max_cost_usd: float | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    image: str = ""
+    uses_secrets: bool = False
+    is_automatic: bool = False
+    may_leave: bool = False
+
+
+class OfferLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits that the policies of a namespace set on offers and launches. Empty fields do not restrict."""
+
+    gpu_types: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    max_usd_per_gpu_hour: float | None = None
+    max_lifetime: float | None = None
 
 
 class ClaimProvider:
     """Provider of one cloud.
 
-    `requirements` returns the requirements of a pod by its UID, and is called when a run starts. `wake` enqueues a
-    claim by name.
+    `requirements` returns the requirements of a pod by its UID, `limits` the limits of its namespace, `offers` the
+    offers of the cloud, or None if they are unknown. All are called when a run starts. `wake` enqueues a claim by name.
     """
 
     def __init__(
@@ -93,6 +120,8 @@ class ClaimProvider:
         # One event per claim, so that a change wakes only the tasks that wait for this claim.
         self._news: dict[str, asyncio.Event] = {}
         self.requirements: Callable[[str], CloudRequirements] = lambda _: CloudRequirements()
+        self.limits: Callable[[str], OfferLimits] = lambda _: OfferLimits()
+        self.offers: Callable[[], Awaitable[OfferList | None]] = account.offers
         claims.subscribe(self._changed)
 
     @property
@@ -109,20 +138,31 @@ class ClaimProvider:
         return ""
 
     async def start(self, run: RunId, container: Container) -> None:
-        """Store the launch spec before the claim is written, so that a reconcile of the claim always finds it."""
+        """Write the claim with its candidates. Store the launch spec before, so that a reconcile always finds it.
+
+        Raises `Rejected` with the reason if no offer fits, or if the offers are unknown. Nothing is written then.
+        """
         pod = self._pods.get(run.pod)
         if pod is None:
             raise Gone(f"Pod {run.pod} was not prepared.")
-        requirements = self.requirements(run.pod)
-        claim = self._claim(run)
-        gpu = requirements.gpus if claim is None else _gpus(claim)
-        seconds = min(requirements.seconds or self._account.terms.max_lifetime, self._account.terms.max_lifetime)
+        requirements, claim = self.requirements(run.pod), self._claim(run)
+        spec = claim.spec if claim is not None else await self._spec(run, pod, requirements)
         name = claim_name(run)
         self._launch_specs.put(
-            LaunchSpec(claim=name, cluster=self._cluster, pod=pod, container=container, gpus=gpu, max_lifetime=seconds)
+            LaunchSpec(
+                claim=name,
+                cluster=self._cluster,
+                pod=pod,
+                container=container,
+                # Read the claim, because the pod's annotations may have changed since it was written.
+                gpus=_gpus(spec),
+                max_lifetime=float(spec.max_lifetime_seconds or self._account.terms.max_lifetime),
+                max_usd_per_hour=spec.max_usd_per_hour,
+                options=requirements.options,
+            )
         )
         if claim is None:
-            await self._write(name, self._manifest(run, pod, requirements))
+            await self._write(name, _manifest(name, spec))
 
     async def stop(self, run: RunId, grace: float) -> None:  # noqa: ARG002 (the contract's)
         """Delete the claim. Its instance gets the grace period of the claim, not `grace`."""
@@ -187,8 +227,12 @@ class ClaimProvider:
     async def usage(self) -> dict[RunId, Usage]:
         return {}
 
-    def _manifest(self, run: RunId, pod: Pod, requirements: CloudRequirements) -> dict[str, object]:
-        spec = CloudInstanceSpec(
+    async def _spec(self, run: RunId, pod: Pod, requirements: CloudRequirements) -> CloudInstanceSpec:
+        limits = self.limits(pod.namespace)
+        selection = await self._select(requirements, limits)
+        terms = self._account.terms
+        lifetime = min(requirements.seconds or terms.max_lifetime, limits.max_lifetime or terms.max_lifetime)
+        return CloudInstanceSpec(
             provider=self._account.name,
             account=self._account.account,
             owner=OwnerRef(
@@ -202,16 +246,27 @@ class ClaimProvider:
             ),
             launch=run.number,
             gpu=Gpu(requirements.gpus.type or ANY_GPU, requirements.gpus.count) if requirements.gpus else None,
+            candidates=selection.candidates,
+            nearest_miss=selection.nearest_miss or selection.message,
+            may_leave=requirements.may_leave,
+            max_usd_per_hour=_cap(requirements, limits),
+            max_cost_usd=requirements.max_cost_usd,
+            max_lifetime_seconds=max(1, int(min(lifetime, terms.max_lifetime))),
+            image=requirements.image[:_MAX_IMAGE_LENGTH],
+            uses_secrets=requirements.uses_secrets,
+            is_automatic=requirements.is_automatic,
             grace_seconds=int(requirements.grace),
         )
-        resource = CLOUD_INSTANCE.resource
-        metadata = {
-            "name": claim_name(run),
-            "finalizers": [Finalizer.CLAIM],
-            "labels": {Label.MANAGED_BY: FIELD_MANAGER},
-        }
-        manifest = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
-        return {**manifest, "spec": msgspec.to_builtins(spec)}
+
+    async def _select(self, requirements: CloudRequirements, limits: OfferLimits) -> Selection:
+        """Rank the offers of this cloud. A pod that may leave gets a claim that ends if no offer fits."""
+        listed = await self.offers()
+        if listed is None:
+            raise Rejected(Reason.CLOUD_UNREACHABLE, f"{self.name} does not list its offers; retried.")
+        selection = candidates.select(self.name, listed.offers, _query(requirements, limits))
+        if not selection.candidates and not requirements.may_leave:
+            raise Rejected(selection.reason, selection.message)
+        return selection
 
     async def _write(self, name: str, manifest: dict[str, object]) -> None:
         try:
@@ -314,9 +369,39 @@ def _end(claim: CloudInstance) -> Ended:
     )
 
 
-def _gpus(claim: CloudInstance) -> GpuRequest | None:
-    """Return the GPUs of the claim, because the pod's annotations may have changed since."""
-    gpu = claim.spec.gpu
+def _manifest(name: str, spec: CloudInstanceSpec) -> dict[str, object]:
+    resource = CLOUD_INSTANCE.resource
+    metadata = {"name": name, "finalizers": [Finalizer.CLAIM], "labels": {Label.MANAGED_BY: FIELD_MANAGER}}
+    manifest = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+    return {**manifest, "spec": msgspec.to_builtins(spec)}
+
+
+def _query(requirements: CloudRequirements, limits: OfferLimits) -> OfferQuery:
+    gpus = requirements.gpus
+    return OfferQuery(
+        gpu_count=gpus.count if gpus else 0,
+        gpu_type=gpus.type if gpus else "",
+        gpu_types=limits.gpu_types,
+        gpu_memory=requirements.gpu_memory if gpus else 0,
+        regions=requirements.regions,
+        allowed_regions=limits.regions,
+        cloud_types=requirements.cloud_types,
+        cuda_versions=requirements.cuda_versions if gpus else (),
+        max_usd_per_hour=requirements.max_usd_per_hour,
+        max_usd_per_gpu_hour=limits.max_usd_per_gpu_hour,
+    )
+
+
+def _cap(requirements: CloudRequirements, limits: OfferLimits) -> float | None:
+    """Return the lower one of the pod's cap on the machine and the policies' cap on all of its GPUs."""
+    count = requirements.gpus.count if requirements.gpus else 1
+    per_gpu = limits.max_usd_per_gpu_hour
+    caps = (requirements.max_usd_per_hour, None if per_gpu is None else round(per_gpu * count, 6))
+    return min((cap for cap in caps if cap is not None), default=None)
+
+
+def _gpus(spec: CloudInstanceSpec) -> GpuRequest | None:
+    gpu = spec.gpu
     return None if gpu is None else GpuRequest("" if gpu.type == ANY_GPU else gpu.type, gpu.count)
 
 

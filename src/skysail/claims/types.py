@@ -68,11 +68,19 @@ class Candidate(fields.ApiStruct, frozen=True, kw_only=True):
 
 
 class RefusedCandidate(fields.ApiStruct, frozen=True, kw_only=True):
-    """A candidate that the cloud refused, for example because it has no capacity."""
+    """A candidate that was tried in vain: the cloud has no capacity, or bills more than the cap."""
 
     candidate: Annotated[fields.Count, Meta(description="Index in spec.candidates.")]
+    reason: Annotated[Literal["NoCapacity", "PriceAboveCap"], Meta(description="Why the candidate was refused.")]
     message: Annotated[fields.Text, Meta(description="Answer of the cloud.")]
     at: Annotated[fields.Time, Meta(description="When the cloud answered.")]
+
+
+class EarlierInstance(fields.ApiStruct, frozen=True, kw_only=True):
+    """An instance of this claim that was terminated because its price is above the cap."""
+
+    id: Annotated[fields.ShortText, Meta(description="Instance ID at the cloud.")]
+    usd: Annotated[fields.Usd, Meta(description="Cost in US dollars. Part of usdTotal.")]
 
 
 class CloudInstanceSpec(fields.ApiStruct, frozen=True, kw_only=True):
@@ -94,8 +102,22 @@ class CloudInstanceSpec(fields.ApiStruct, frozen=True, kw_only=True):
     gpu: Annotated[Gpu | None, Meta(description="GPUs of each member.")] = None
     candidates: Annotated[
         tuple[Candidate, ...],
-        Meta(max_length=64, description="Offers of the provider that fit, best first. Empty: the cloud chooses."),
+        Meta(
+            max_length=64,
+            description="Offers of the provider that fit, best first. Empty: the cloud chooses; with mayLeave, no"
+            " offer fits.",
+        ),
     ] = ()
+    nearest_miss: Annotated[
+        fields.Text, Meta(description="The cheapest offer that does not fit because of its price alone.")
+    ] = ""
+    may_leave: Annotated[
+        bool,
+        Meta(
+            description="Whether the claim ends when no candidate has capacity, because another provider is allowed"
+            " for a replacement of the pod."
+        ),
+    ] = False
     max_usd_per_hour: Annotated[
         fields.Usd | None, Meta(description="Cap on the price of all members in US dollars per hour.")
     ] = None
@@ -146,7 +168,12 @@ class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):
     launching: Annotated[Launching | None, Meta(description="The call to the cloud that is in progress.")] = None
     candidate: Annotated[fields.Count, Meta(description="Index in spec.candidates of the offer that is tried.")] = 0
     refused_candidates: Annotated[
-        tuple[RefusedCandidate, ...], Meta(max_length=64, description="Candidates that the cloud refused last time.")
+        tuple[RefusedCandidate, ...],
+        Meta(max_length=64, description="Candidates that were refused since the first one was last tried."),
+    ] = ()
+    earlier_instances: Annotated[
+        tuple[EarlierInstance, ...],
+        Meta(max_length=64, description="Terminated instances of refused candidates whose price was above the cap."),
     ] = ()
     reserved_usd: Annotated[
         fields.Usd | None, Meta(description="US dollars reserved in the SpendAccount of the namespace.")

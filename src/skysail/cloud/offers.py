@@ -54,6 +54,7 @@ class OfferQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     `gpu_count` 0 asks for a machine without GPUs. `gpu_memory` is the least GiB of each GPU.
     `gpu_types`: the types that policies allow; `gpu_type`: the type that the user asks for.
+    `allowed_regions`: the regions that policies allow; `regions`: the regions that the user asks for.
     `max_usd_per_hour` is a cap on the whole machine, inclusive. `max_usd_per_gpu_hour` is a cap on each GPU.
     """
 
@@ -62,6 +63,7 @@ class OfferQuery(msgspec.Struct, frozen=True, kw_only=True):
     gpu_types: tuple[str, ...] = ()
     gpu_memory: int = 0
     regions: tuple[str, ...] = ()
+    allowed_regions: tuple[str, ...] = ()
     cloud_types: tuple[str, ...] = ()
     cuda_versions: tuple[str, ...] = ()
     max_usd_per_hour: float | None = None
@@ -136,7 +138,7 @@ def _refusal(offer: Offer, query: OfferQuery) -> RefusedOffer | None:
     return RefusedOffer(offer, reason, is_price=True) if reason else None
 
 
-def _mismatch(offer: Offer, query: OfferQuery) -> str:  # noqa: PLR0911 (one return per requirement)
+def _mismatch(offer: Offer, query: OfferQuery) -> str:  # noqa: C901, PLR0911 (one return per requirement)
     if bool(offer.gpu_type) != (query.gpu_count > 0):
         return "has a GPU, none is requested" if offer.gpu_type else "has no GPU"
     if query.gpu_type and not offer.is_called(query.gpu_type):
@@ -149,6 +151,9 @@ def _mismatch(offer: Offer, query: OfferQuery) -> str:  # noqa: PLR0911 (one ret
         return f"has at most {offer.max_count} GPUs, {query.gpu_count} are needed"
     if query.regions and offer.region and offer.region not in query.regions:
         return f"is not in {' or '.join(query.regions)}"
+    if query.allowed_regions and offer.region not in query.allowed_regions:
+        # Refuse an offer whose region the cloud chooses: the choice may be a region that no policy allows.
+        return "is in a region that the policy does not allow" if offer.region else "does not name its region"
     if query.cloud_types and offer.cloud_type and offer.cloud_type not in query.cloud_types:
         return f"is not {' or '.join(query.cloud_types)}"
     if query.cuda_versions and offer.cuda_versions and not set(query.cuda_versions) & set(offer.cuda_versions):

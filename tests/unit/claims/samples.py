@@ -14,6 +14,7 @@ from skysail.claims.snapshot import NotObserved, Observation, Snapshot
 from skysail.claims.tracking.inventory import InventoryTracker
 from skysail.claims.types import CloudInstance, CloudInstanceSpec, CloudInstanceStatus, Launching, OwnerRef
 from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
+from skysail.cloud.offers import Offer, OfferList
 from skysail.cloud.provider import Container, Ended, Features, Output, Pod
 from skysail.kube.api.objects import Meta
 
@@ -29,6 +30,12 @@ ACCOUNT = "ours"
 TICKET = "ticket"
 TERMS = Timings()
 DELETING = "2026-11-15T11:59:00Z"
+OFFERS = (
+    Offer(provider=CLOUD, usd_per_hour=0.1),
+    Offer(provider=CLOUD, gpu_type="T4", gpu_memory=16, usd_per_hour=0.5, region="eu"),
+    Offer(provider=CLOUD, gpu_type="L4", gpu_memory=24, usd_per_hour=0.8, region="eu"),
+    Offer(provider=CLOUD, gpu_type="H100", gpu_memory=80, usd_per_hour=4.0, region="us"),
+)
 
 
 def spec(uid: str = UID, **fields: Any) -> CloudInstanceSpec:
@@ -131,6 +138,8 @@ class ScriptedCloud:
     def __init__(self, *instances: Instance) -> None:
         self.instances = list(instances)
         self.listing: Exception | Inventory | None = None
+        self.offered: Exception | OfferList | None = OfferList(OFFERS, NOW.timestamp())
+        self.offer_polls = 0
         self.pages: dict[str, Instance | Exception | None] = {}
         self.answers: list[Instance | BaseException | None] = []
         self.orders: list[LaunchSpec] = []
@@ -163,6 +172,15 @@ class ScriptedCloud:
         if isinstance(self.listing, Exception):
             raise self.listing
         return self.listing or Inventory(tuple(self.instances))
+
+    async def offers(self) -> OfferList:
+        self.offer_polls += 1
+        await asyncio.sleep(0.1)
+        if self.offered is None:
+            await asyncio.Event().wait()
+        if isinstance(self.offered, Exception):
+            raise self.offered
+        return self.offered
 
     async def get(self, instance: str) -> Instance | None:
         self.looks.append(instance)

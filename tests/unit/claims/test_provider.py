@@ -9,12 +9,13 @@ import pytest
 
 from skysail.base.names import Condition as Conditions
 from skysail.base.names import Finalizer, Reason
-from skysail.claims.provider import ClaimProvider, CloudRequirements, claim_name, run_of, state_of
+from skysail.claims.provider import ClaimProvider, CloudRequirements, OfferLimits, claim_name, run_of, state_of
 from skysail.claims.reconciler import INDEXES
 from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, Exit
 from skysail.cloud.account import GpuRequest
-from skysail.cloud.errors import Gone, OutcomeUnknown, Unsupported
+from skysail.cloud.errors import Gone, OutcomeUnknown, Rejected, Unsupported
+from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Container, Ended, Pending, Pod, RunId, Running
 from skysail.kube.api.fields import Condition
 from skysail.kube.api.objects import Key
@@ -33,6 +34,7 @@ from tests.unit.claims.samples import (
     DELETING,
     NAME,
     NOW,
+    OFFERS,
     UID,
     ScriptedCloud,
     ago,
@@ -483,5 +485,81 @@ def test_a_port_leads_to_the_latest_launch():
         await quay.provider.connect(UID, 80)
         assert quay.cloud.talks == ["i-10: 80"]
         assert quay.provider.name == CLOUD
+
+    run_virtual(test)
+
+
+def test_start_offers_known_writes_the_candidates_that_fit_into_the_claim():
+    async def test() -> None:
+        quay = Quay()
+        quay.provider.requirements = lambda _: CloudRequirements(
+            gpus=GpuRequest("", 2),
+            gpu_memory=16,
+            max_usd_per_hour=2.0,
+            max_cost_usd=7.0,
+            options=(("template-id", "t"),),
+            image="busybox",
+            uses_secrets=True,
+            is_automatic=True,
+        )
+        quay.provider.limits = lambda _: OfferLimits(max_usd_per_gpu_hour=0.9, max_lifetime=60.0)
+        made = (await quay.start()).spec
+        assert [(one.gpu_type, one.region, one.usd_per_hour) for one in made.candidates] == [
+            ("T4", "eu", 1.0),
+            ("L4", "eu", 1.6),
+        ]
+        assert (made.max_usd_per_hour, made.max_cost_usd, made.max_lifetime_seconds) == (1.8, 7.0, 60)
+        assert (made.image, made.uses_secrets, made.is_automatic, made.may_leave) == ("busybox", True, True, False)
+        assert made.nearest_miss.startswith("cloud H100 (80 GiB, us) costs 8 USD/h")
+        spec = quay.orders.get(NAME)
+        assert (spec.max_lifetime, spec.max_usd_per_hour, spec.options) == (60.0, 1.8, (("template-id", "t"),))
+
+    run_virtual(test)
+
+
+@pytest.mark.parametrize(
+    ("asked", "offered", "reason"),
+    [
+        (CloudRequirements(gpus=GpuRequest("B200", 1)), OFFERS, Reason.UNKNOWN_GPU),
+        (CloudRequirements(gpus=GpuRequest("", 1), max_usd_per_hour=0.1), OFFERS, Reason.NO_MATCHING_OFFER),
+        (CloudRequirements(), None, Reason.CLOUD_UNREACHABLE),
+    ],
+)
+def test_start_no_offer_fits_or_offers_unknown_writes_nothing(asked, offered, reason):
+    async def test() -> None:
+        quay = Quay()
+        quay.provider.requirements = lambda _: asked
+
+        async def offers():
+            return None if offered is None else OfferList(offered, 0.0)
+
+        quay.provider.offers = offers
+        with pytest.raises(Rejected) as caught:
+            await quay.start()
+        assert (caught.value.reason, quay.stored, quay.orders.get(NAME)) == (reason, {}, None)
+
+    run_virtual(test)
+
+
+def test_start_no_offer_fits_and_the_pod_may_leave_writes_a_claim_without_candidates():
+    async def test() -> None:
+        quay = Quay()
+        quay.provider.requirements = lambda _: CloudRequirements(gpus=GpuRequest("B200", 1), may_leave=True)
+        made = (await quay.start()).spec
+        assert (made.candidates, made.may_leave) == ((), True)
+        assert "has no GPU B200" in made.nearest_miss
+
+    run_virtual(test)
+
+
+def test_start_claim_exists_needs_no_offers():
+    async def test() -> None:
+        first = Quay()
+        made = await first.start()
+        second = Quay(first.world)
+        second.claims.put(made)
+        second.cloud.offered = OutcomeUnknown("down")
+        await second.start()
+        assert second.cloud.offer_polls == 0
 
     run_virtual(test)

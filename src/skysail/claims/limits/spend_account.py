@@ -19,6 +19,8 @@ from skysail.kube.api.schema import Rule
 
 # Days of which totals are kept.
 KEPT_DAYS = 400
+# Objects with a cap of their own whose past cost is kept, newest first.
+MAX_OBJECTS = 2_000
 
 
 class SpendAccountSpec(fields.ApiStruct, frozen=True):
@@ -33,6 +35,10 @@ class Reservation(fields.ApiStruct, frozen=True, kw_only=True):
     claim: Annotated[fields.Name, Meta(description="Name of the CloudInstance.")]
     usd: Annotated[fields.Usd, Meta(description="Reserved US dollars.")]
     at: Annotated[fields.Time, Meta(description="When the money was reserved.")]
+    object: Annotated[
+        str,
+        Meta(max_length=128, description="UID of the pod or Job whose launches share one cap; empty without a cap."),
+    ] = ""
 
 
 class DayTotal(fields.ApiStruct, frozen=True, kw_only=True):
@@ -42,6 +48,16 @@ class DayTotal(fields.ApiStruct, frozen=True, kw_only=True):
     provider: Annotated[fields.ShortText, Meta(description="Name of the cloud.")]
     gpu: Annotated[fields.ShortText, Meta(description="GPU type by the cloud's name; empty without GPU.")] = ""
     usd: Annotated[fields.Usd, Meta(description="US dollars.")]
+
+
+class ObjectTotal(fields.ApiStruct, frozen=True, kw_only=True):
+    """Spend of the past launches of one pod or Job that has a cap."""
+
+    uid: Annotated[fields.Uid, Meta(description="UID of the pod or Job.")]
+    usd: Annotated[fields.Usd, Meta(description="US dollars.")]
+    day: Annotated[
+        str, Meta(max_length=10, pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="Day of the last launch, in UTC.")
+    ]
 
 
 class SpendAccountStatus(fields.ApiStruct, frozen=True, kw_only=True):
@@ -54,6 +70,10 @@ class SpendAccountStatus(fields.ApiStruct, frozen=True, kw_only=True):
     totals: Annotated[
         tuple[DayTotal, ...],
         Meta(max_length=20_000, description="Spend per day, provider and GPU type, of the last 400 days."),
+    ] = ()
+    objects: Annotated[
+        tuple[ObjectTotal, ...],
+        Meta(max_length=MAX_OBJECTS, description="Spend of objects with a cap of their own."),
     ] = ()
     conditions: fields.Conditions = ()
     observed_generation: fields.ObservedGeneration = 0

@@ -291,26 +291,6 @@ class Reason(DocumentedName):
         "Skysail has no account at the cloud of this claim, so it can neither list nor terminate instances.",
     )
     CLOUD_UNREACHABLE = "CloudUnreachable", "The cloud does not list its instances, so nothing is launched there."
-    NO_CAPACITY = "NoCapacity", "The cloud has no capacity of that kind now; retried later."
-    OFFLOADED = "Offloaded", "The pod is placed on the node of a cloud."
-    INVALID_ANNOTATIONS = "InvalidAnnotations", "Annotations are malformed or contradict each other."
-    NODE_SELECTOR_CONFLICT = (
-        "NodeSelectorConflict",
-        "The node selector or affinity of the pod excludes the node of the cloud.",
-    )
-    NO_MATCHING_OFFER = "NoMatchingOffer", "The cloud offers nothing that the pod and the policies accept."
-    NO_PROVIDER = "NoProvider", "No provider can take the pod; the message gives the reason of each."
-    OTHER_SCHEDULER = "OtherScheduler", "A scheduler decides about the pod that Skysail does not interfere with."
-    GANG_NOT_OFFLOADED = (
-        "GangNotOffloaded",
-        "The pod belongs to a gang, which goes to a cloud as a whole or not at all.",
-    )
-    SCALE_UP_PENDING = "ScaleUpPending", "A cluster autoscaler adds a node for the pod, or may still do so."
-    PREEMPTION_PENDING = "PreemptionPending", "The scheduler preempts other pods to make room for the pod."
-    JOB_PENDING = "JobPending", "The Job has not waited long enough to be offloaded."
-    OFFERS_UNKNOWN = "OffersUnknown", "The offers of a cloud are not known yet."
-    OWNER_UNKNOWN = "OwnerUnknown", "The owners of the pod could not be read; retried."
-    NODE_NOT_READY = "NodeNotReady", "The node of the cloud is not ready."
     POLICY_DENIED = "PolicyDenied", "No OffloadPolicy allows the launch; the message says what to change."
     INSTANCE_LIMIT_REACHED = (
         "InstanceLimitReached",
@@ -364,6 +344,24 @@ class Reason(DocumentedName):
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded", "More attempts failed than `runPolicy.backoffLimit` allows."
     RESTART_POLICY_NEVER = "RestartPolicyNever", "An attempt failed and `restartPolicy` is Never."
     LOST = "Lost", "The instance vanished at the cloud, for example because it was preempted."
+    OFFLOADED = "Offloaded", "The pod is placed on the node of a cloud."
+    INVALID_ANNOTATIONS = "InvalidAnnotations", "Annotations are malformed or contradict each other."
+    NODE_SELECTOR_CONFLICT = (
+        "NodeSelectorConflict",
+        "The node selector or affinity of the pod excludes the node of the cloud.",
+    )
+    NO_PROVIDER = "NoProvider", "No provider can take the pod; the message gives the reason of each."
+    OTHER_SCHEDULER = "OtherScheduler", "A scheduler decides about the pod that Skysail does not interfere with."
+    GANG_NOT_OFFLOADED = (
+        "GangNotOffloaded",
+        "The pod belongs to a gang, which goes to a cloud as a whole or not at all.",
+    )
+    SCALE_UP_PENDING = "ScaleUpPending", "A cluster autoscaler adds a node for the pod, or may still do so."
+    PREEMPTION_PENDING = "PreemptionPending", "The scheduler preempts other pods to make room for the pod."
+    JOB_PENDING = "JobPending", "The Job has not waited long enough to be offloaded."
+    OFFERS_UNKNOWN = "OffersUnknown", "The offers of a cloud are not known yet."
+    OWNER_UNKNOWN = "OwnerUnknown", "The owners of the pod could not be read; retried."
+    NODE_NOT_READY = "NodeNotReady", "The node of the cloud is not ready."
     DOWNLOADING = "Downloading", "The model is being downloaded and laid out."
     DOWNLOADED = "Downloaded", "The model is downloaded and laid out."
     DOWNLOAD_FAILED = "DownloadFailed", "The model could not be downloaded or laid out; the message says why."

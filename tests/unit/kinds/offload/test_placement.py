@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from skysail.base.names import Annotation, Reason
 from skysail.claims.requirements.types import OffloadRequest
 from skysail.cloud.account import GpuRequest
-from skysail.cloud.offers import Offer, OfferQuery, Ranking, rank
+from skysail.cloud.offers import Offer
 from skysail.kinds.offload.plan import placement
 from skysail.kinds.offload.plan.placement import (
     JobFacts,
@@ -25,9 +25,9 @@ from skysail.kinds.offload.plan.placement import (
 
 T4 = Offer(provider="modal", gpu_type="T4", gpu_memory=16, usd_per_hour=0.59)
 A40 = Offer(provider="runpod", gpu_type="NVIDIA A40", gpu_memory=48, usd_per_hour=0.44)
-ONE_GPU = OfferQuery(gpu_count=1)
-MODAL = ProviderOption(provider="modal", node="modal.com", ranking=rank([T4], ONE_GPU))
-RUNPOD = ProviderOption(provider="runpod", node="runpod-virtual-node", ranking=rank([A40], ONE_GPU))
+NO_OFFER = Refusal(Reason.NO_MATCHING_OFFER, "No offer fits: ask for less.")
+MODAL = ProviderOption(provider="modal", node="modal.com", offers=(T4,))
+RUNPOD = ProviderOption(provider="runpod", node="runpod-virtual-node", offers=(A40,))
 GPU = GpuRequest("", 1)
 DENIED = Refusal("PolicyDenied", "No OffloadPolicy allows this.")
 REFUSED = SchedulerVerdict(seconds=60.0)
@@ -68,7 +68,7 @@ TABLE = {
         replace(
             ASKED,
             request=OffloadRequest(provider="modal"),
-            options=(replace(MODAL, ranking=rank([Offer(provider="modal", usd_per_hour=0.1)], OfferQuery())),),
+            options=(replace(MODAL, offers=(Offer(provider="modal", usd_per_hour=0.1),)),),
         ),
         "place modal.com asked",
     ),
@@ -82,25 +82,29 @@ TABLE = {
         "place modal.com asked",
     ),
     "asks for the cheapest, offers of one unknown": (
-        with_options(CHEAPEST, MODAL, replace(RUNPOD, ranking=None)),
+        with_options(CHEAPEST, MODAL, replace(RUNPOD, offers=None)),
         "wait OffersUnknown",
     ),
     "asks for the cheapest, one cloud down": (
-        with_options(CHEAPEST, MODAL, replace(RUNPOD, ranking=None, outage="No answer.")),
+        with_options(CHEAPEST, MODAL, replace(RUNPOD, offers=None, outage="No answer.")),
         "place modal.com asked",
     ),
     "asks for the cheapest, all clouds down": (
-        with_options(CHEAPEST, ranking=None, outage="No answer."),
+        with_options(CHEAPEST, offers=None, outage="No answer."),
         "refuse CloudUnreachable",
     ),
     "asks for the cheapest, different refusals": (
         with_options(CHEAPEST, replace(MODAL, policy=DENIED), replace(RUNPOD, has_account=False)),
         "refuse NoProvider",
     ),
-    "asks, offers unknown": (with_options(ASKED, ranking=None), "place modal.com asked"),
-    "asks, cloud down": (with_options(ASKED, ranking=None, outage="No answer."), "place modal.com asked"),
-    "asks, no offer fits": (with_options(ASKED, ranking=Ranking((), ())), "refuse NoMatchingOffer"),
+    "asks, offers unknown": (with_options(ASKED, offers=None), "place modal.com asked"),
+    "asks, cloud down": (with_options(ASKED, offers=None, outage="No answer."), "place modal.com asked"),
+    "asks, no offer fits": (with_options(ASKED, offers=(), no_offer=NO_OFFER), "refuse NoMatchingOffer"),
     "asks, policy refuses": (with_options(ASKED, policy=DENIED), "refuse PolicyDenied"),
+    "asks, policies unknown": (
+        with_options(ASKED, policy=Refusal(Reason.LIMITS_UNKNOWN, "Policies are unknown.")),
+        "wait LimitsUnknown",
+    ),
     "asks, no account": (with_options(ASKED, has_account=False), "refuse NoAccount"),
     "asks for a provider without a node": (with_options(ASKED, RUNPOD), "refuse NoAccount"),
     "asks, no provider at all": (replace(ASKED, options=()), "refuse NoAccount"),
@@ -117,6 +121,10 @@ TABLE = {
     ),
     "asks, malformed": (
         replace(ASKED, request=replace(ASKED.request, errors=("gpu is wrong: fix it.",))),
+        "refuse InvalidAnnotations",
+    ),
+    "asks for an unknown provider": (
+        replace(PLAIN, request=OffloadRequest(errors=("aws is no provider. Use modal.",)), is_ask_invalid=True),
         "refuse InvalidAnnotations",
     ),
     "asks, gang": (replace(ASKED, gang="PyTorchJob a"), "refuse GangNotOffloaded"),
@@ -194,7 +202,17 @@ TABLE = {
         with_options(AUTOMATIC, MODAL, replace(RUNPOD, policy=DENIED)),
         "place modal.com automatic",
     ),
-    "automatic, no offer fits": (with_options(AUTOMATIC, ranking=Ranking((), ())), "refuse NoMatchingOffer"),
+    "automatic, no offer fits": (with_options(AUTOMATIC, offers=(), no_offer=NO_OFFER), "refuse NoMatchingOffer"),
+    "automatic, cloud down": (with_options(AUTOMATIC, offers=None, outage="No answer."), "refuse CloudUnreachable"),
+    "automatic, policy refuses one, other has no offer": (
+        with_options(AUTOMATIC, replace(MODAL, policy=DENIED), replace(RUNPOD, offers=(), no_offer=NO_OFFER)),
+        "refuse NoProvider",
+    ),
+    "automatic, unsupported fields": (with_options(AUTOMATIC, unsupported=("spec.hostPID: no.",)), "leave"),
+    "automatic, malformed": (
+        replace(AUTOMATIC, request=replace(AUTOMATIC.request, errors=("wrong: fix it.",))),
+        "refuse InvalidAnnotations",
+    ),
     "automatic, own selector names a cloud": (replace(AUTOMATIC, pinned_node="modal.com"), "leave"),
     "automatic, autoscaler may still answer": (
         replace(AUTOMATIC, verdict=SchedulerVerdict(seconds=5.0)),
@@ -269,27 +287,18 @@ def test_decide_place_at_modal_sets_no_label():
     [
         (with_options(ASKED, policy=DENIED), True),
         (with_options(ASKED, has_account=False), True),
-        (with_options(CHEAPEST, ranking=Ranking((), ())), True),
+        (with_options(CHEAPEST, offers=(), no_offer=NO_OFFER), True),
         (with_options(ASKED, fits_node=False), False),
         (replace(ASKED, gang="JobSet a"), False),
         (replace(ASKED, scheduler="volcano"), False),
         (with_options(MANAGED, policy=DENIED), False),
-        (with_options(AUTOMATIC, ranking=Ranking((), ())), False),
+        (with_options(AUTOMATIC, offers=(), no_offer=NO_OFFER), False),
     ],
 )
 def test_decide_refused_pod_is_kept_off_cluster_only_if_it_asks(facts, is_kept_off):
     decision = decide(facts)
     assert isinstance(decision, Refuse)
     assert decision.is_kept_off is is_kept_off
-
-
-def test_decide_too_dear_offer_message_names_nearest_miss():
-    ranking = rank([T4], OfferQuery(gpu_count=1, max_usd_per_gpu_hour=0.5))
-    decision = decide(with_options(ASKED, replace(MODAL, ranking=ranking)))
-    assert isinstance(decision, Refuse)
-    assert decision.reason == Reason.NO_MATCHING_OFFER
-    assert "T4" in decision.message
-    assert "0.59" in decision.message
 
 
 def test_table_covers_every_rule_and_decision():

@@ -19,11 +19,9 @@ from typing import Literal
 import msgspec
 
 from skysail.base.names import Annotation, Label, Reason
-from skysail.claims.requirements.types import CHEAPEST, OffloadRequest
-from skysail.cloud.offers import Offer, OfferQuery, Ranking, rank
+from skysail.claims.requirements.types import CHEAPEST, RUNPOD, OffloadRequest
+from skysail.cloud.offers import Offer, OfferQuery, rank
 
-# Provider of Jobs that are marked with runpod.io/managed, and the one whose prices `max_gpu_price` caps.
-RUNPOD = "runpod"
 # Delay until facts are read again that were unknown.
 _UNKNOWN_RETRY_SECONDS = 5.0
 # Delay until a pod is read again for which the scheduler is preempting others.
@@ -68,7 +66,8 @@ class ProviderOption(msgspec.Struct, frozen=True, kw_only=True):
     """One provider of this operator, as far as this pod is concerned.
 
     `policy`: why the policies refuse the provider, or None. `unsupported`: fields that its node does not support.
-    `ranking`: offers for the pod, None while they are unknown. `outage`: why the cloud does not answer.
+    `offers`: offers that fit the pod, None while they are unknown. `no_offer`: why none fits.
+    `outage`: why the cloud does not answer.
     `fits_node`: whether the pod's own node selector and affinity allow the node.
     """
 
@@ -79,7 +78,8 @@ class ProviderOption(msgspec.Struct, frozen=True, kw_only=True):
     fits_node: bool = True
     policy: Refusal | None = None
     unsupported: tuple[str, ...] = ()
-    ranking: Ranking | None = None
+    offers: tuple[Offer, ...] | None = None
+    no_offer: Refusal | None = None
     outage: str = ""
 
 
@@ -123,6 +123,7 @@ class PlacementFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_owner_known: bool = True
     is_excluded: bool = False
     is_settled: bool = False
+    is_ask_invalid: bool = False
     requests_gpu: bool = False
     gang: str = ""
     job: JobFacts | None = None
@@ -185,7 +186,7 @@ def rule_of(facts: PlacementFacts) -> Rule | None:
     """Return the rule by which the pod may go to a cloud, or None."""
     if facts.is_excluded:
         return None
-    if facts.request.provider:
+    if facts.request.provider or facts.is_ask_invalid:
         return Rule.ASKED
     if facts.request.is_managed and facts.job is not None:
         return Rule.MANAGED
@@ -274,7 +275,7 @@ def _choose(facts: PlacementFacts, rule: Rule) -> Decision:
     refusals = {option.provider: _refusal(option, facts, is_named=bool(named)) for option in options}
     fitting = [option for option in options if refusals[option.provider] is None]
     if not fitting:
-        return _refuse_all(refusals, rule, has_choice=not named)
+        return _refuse_all(options, refusals, rule, has_choice=not named)
     waiting = _wait_for(fitting, facts, is_named=bool(named))
     if waiting is not None:
         return waiting
@@ -320,25 +321,20 @@ def _refusal(option: ProviderOption, facts: PlacementFacts, *, is_named: bool) -
         return Refusal(Reason.UNSUPPORTED, f"Node {option.node} does not support: {' '.join(option.unsupported)}")
     if option.policy is not None:
         return option.policy
-    if option.ranking is None:
+    if option.offers is None:
         return None if is_named or not option.outage else Refusal(Reason.CLOUD_UNREACHABLE, option.outage)
-    if not option.ranking.candidates:
-        return Refusal(Reason.NO_MATCHING_OFFER, _no_offer(name, option.ranking))
-    return None
+    return option.no_offer
 
 
-def _no_offer(provider: str, ranking: Ranking) -> str:
-    nearest = ranking.nearest_miss
-    if nearest:
-        return f"No offer of {provider} fits: {nearest}. Raise the cap or ask for less."
-    return f"No offer of {provider} fits: ask for another GPU type, fewer GPUs, less GPU memory or another region."
-
-
-def _refuse_all(refusals: Mapping[str, Refusal | None], rule: Rule, *, has_choice: bool) -> Decision:
+def _refuse_all(
+    options: tuple[ProviderOption, ...], refusals: Mapping[str, Refusal | None], rule: Rule, *, has_choice: bool
+) -> Decision:
     found = {provider: refusal for provider, refusal in refusals.items() if refusal is not None}
     reasons = {refusal.reason for refusal in found.values()}
+    if Reason.LIMITS_UNKNOWN in reasons:
+        return Wait(reason=Reason.LIMITS_UNKNOWN, requeue_after=_UNKNOWN_RETRY_SECONDS)
     # Say nothing about policies to a pod that did not ask: most clusters do not want automatic offload.
-    if rule is Rule.AUTOMATIC and not reasons & {Reason.NO_MATCHING_OFFER, Reason.CLOUD_UNREACHABLE}:
+    if rule is Rule.AUTOMATIC and not any(_is_about_offers(option, found[option.provider]) for option in options):
         return Leave()
     reason = reasons.pop() if len(reasons) == 1 else Reason.NO_PROVIDER
     lines = [f"{provider}: {refusal.message}" if has_choice else refusal.message for provider, refusal in found.items()]
@@ -346,9 +342,13 @@ def _refuse_all(refusals: Mapping[str, Refusal | None], rule: Rule, *, has_choic
     return Refuse(reason=reason, message=" ".join(lines), is_kept_off=rule is Rule.ASKED and not conflicts)
 
 
+def _is_about_offers(option: ProviderOption, refusal: Refusal) -> bool:
+    return refusal is option.no_offer or refusal.reason == Reason.CLOUD_UNREACHABLE
+
+
 def _wait_for(fitting: list[ProviderOption], facts: PlacementFacts, *, is_named: bool) -> Wait | None:
     """Return the wait for facts about the remaining providers, or None."""
-    if not is_named and any(option.ranking is None for option in fitting):
+    if not is_named and any(option.offers is None for option in fitting):
         return Wait(reason=Reason.OFFERS_UNKNOWN, requeue_after=_UNKNOWN_RETRY_SECONDS)
     best = _best(fitting, facts)
     if facts.stage == "overflow" and not best.is_node_ready:
@@ -366,7 +366,7 @@ def _best(fitting: list[ProviderOption], facts: PlacementFacts) -> ProviderOptio
 def _best_offer(options: list[ProviderOption], facts: PlacementFacts) -> Offer | None:
     """Return the best offer by the order of `rank`. Returns None if no offers are known."""
     gpus = facts.request.gpus
-    offers = [offer for option in options if option.ranking for offer in option.ranking.candidates]
+    offers = [offer for option in options for offer in option.offers or ()]
     ranked = rank(offers, OfferQuery(gpu_count=gpus.count if gpus else 0)).candidates
     return ranked[0] if ranked else None
 

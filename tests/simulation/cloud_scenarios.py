@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kube.api.resources import JOB, NAMESPACE, POD
 from tests.simulation import runner
-from tests.simulation.offload import VOLATILE, CloudFixture, CloudOperator, apply_pod, last_word
+from tests.simulation.offload import OPTIONAL, RESOURCES, VOLATILE, CloudFixture, CloudOperator, apply_pod, last_word
 from tests.simulation.runner import Scenario
+from tests.simulation.spending import Administrator
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -127,13 +128,15 @@ async def _until_claimed(api: Api, states: set[str]) -> None:
 def _scenario(name: str, *steps: Step, is_race: bool = False, down: frozenset[int] = frozenset()) -> Scenario:
     return Scenario(
         name=name,
-        resources=(CLOUD_INSTANCE.resource,),
+        resources=RESOURCES,
+        residents=(Administrator,),
         build=CloudOperator,
         steps=steps,
         is_race=is_race,
         down=down,
         outside=CloudFixture,
         volatile=VOLATILE,
+        optional=OPTIONAL,
         # Who races the operator decides what becomes of it.
         last_word=(lambda _: {}) if is_race else last_word,
     )

@@ -13,6 +13,8 @@ import msgspec
 
 from skysail.base.names import Condition
 from skysail.claims.dependencies import ClaimDependencies
+from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
+from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.claims.manager import ClaimManager, ClaimSettings
 from skysail.claims.plan.termination import EXIT_LOST
 from skysail.claims.provider import CloudRequirements
@@ -31,6 +33,7 @@ from skysail.node.config.references import NodeInfo
 from skysail.node.kubelet import Kubelet
 from skysail.node.log_store import LogStore
 from skysail.node.sync import cloud_requirements
+from tests.simulation import spending
 from tests.simulation.clouds import FaultyCloud
 from tests.simulation.runner import Bill, Due
 from tests.simulation.world import EPOCH
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from tests.simulation.watches import Change
     from tests.simulation.world import World
 
+RESOURCES = (CLOUD_INSTANCE.resource, OFFLOAD_POLICY.resource, SPEND_ACCOUNT.resource)
 NODE = "cloud"
 CLUSTER = "cluster-1"
 STRANGER = "cluster-2"
@@ -67,8 +71,12 @@ VOLATILE = frozenset(
         "launching",
         "containerID",
         "imageID",
+        "reservedUsd",
+        "reserveTime",
     }
 )
+# Depends on how long an instance was needed. The ledger is the judge of it, too.
+OPTIONAL = frozenset({"totals"})
 
 
 class CloudFixture:
@@ -96,6 +104,7 @@ class CloudFixture:
             for name in billing.foreign_instances_touched(rows, cluster=CLUSTER)
         ]
         wrong += [f"claim {name} went while its instance was paid for" for name in self._abandoned(world)]
+        wrong += spending.violations(world, list(billing.rows_of_cluster(rows, CLUSTER)))
         return Bill(
             at_once, len(orphans), wrong, self._dues(world), [job for job, _ in self._together(world, "jobUID")]
         )
@@ -182,7 +191,9 @@ class CloudOperator:
         claims = process.cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
         cloud = FaultyCloud(cloud_fixture.account, process.transport)
         broadcaster = Broadcaster(process.client, instance="operator", now=process.now)
-        claim_settings = ClaimSettings(cluster=CLUSTER, identity=f"operator-{process.rng.getrandbits(32):08x}")
+        claim_settings = ClaimSettings(
+            cluster=CLUSTER, identity=f"operator-{process.rng.getrandbits(32):08x}", providers=(VENDOR.name,)
+        )
         around = ClaimDependencies(process.now, asyncio.get_running_loop().time, process.rng)
         self.bureau = ClaimManager(
             process.acting,
@@ -195,6 +206,13 @@ class CloudOperator:
         process.performer.clouds = self.bureau.calls
         controller = process.control(self.bureau.controller, claims)
         self.bureau.on_change(controller.queue.add)
+        limits = self.bureau.limits
+        for cache in (limits.policies, limits.namespaces, limits.accounts):
+            process.fill(cache)
+        accounts = process.control(self.bureau.account_reconciler, limits.accounts)
+        self.bureau.enqueue_accounts(accounts.queue.add)
+        policies = process.control(self.bureau.policy_reconciler, limits.policies)
+        self.bureau.enqueue_policies(policies.queue.add)
         provider = self.bureau.provider(VENDOR.name)
         provider.requirements = self._wishes
         self.keeper = Kubelet(

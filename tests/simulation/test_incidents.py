@@ -16,8 +16,9 @@ from skysail.kube.api.resources import NAMESPACE, POD
 from tests.contract.api_dsl import Api
 from tests.simulation import runner
 from tests.simulation.faults import InjectedFault
-from tests.simulation.offload import CLUSTER, VOLATILE, CloudFixture, CloudOperator, apply_pod
+from tests.simulation.offload import CLUSTER, OPTIONAL, RESOURCES, VOLATILE, CloudFixture, CloudOperator, apply_pod
 from tests.simulation.runner import Scenario
+from tests.simulation.spending import Administrator
 from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:
@@ -45,12 +46,14 @@ class Story:
         self.markets: list[CloudFixture] = []
         scenario = Scenario(
             name="incident",
-            resources=(CLOUD_INSTANCE.resource,),
+            resources=RESOURCES,
+            residents=(Administrator,),
             build=CloudOperator,
             steps=steps,
             down=down,
             outside=lambda: self._open(cloud_fixture, faults),
             volatile=VOLATILE,
+            optional=OPTIONAL,
         )
         self.outcome: Outcome = runner.play(scenario, fault)
         assert self.outcome.bill.wrong == _said_of(at_once)

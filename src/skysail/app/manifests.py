@@ -8,6 +8,8 @@ from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.base.names import Label
 from skysail.claims import manager
 from skysail.claims.limits import launch_history
+from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
+from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kinds.serving import reconciler as serving_reconciler
 from skysail.kinds.serving.api import types as serving_types
@@ -18,7 +20,6 @@ from skysail.kinds.unimplemented.reconciler import rights
 from skysail.kube import events, leader_election
 from skysail.kube.admission import registration
 from skysail.kube.api import crd, rbac
-from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import (
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
@@ -45,7 +46,7 @@ RESOURCES: dict[str, Resource] = {
     for resource in (NAMESPACE, CRD, SERVICE_ACCOUNT, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING)
 }
 # Kinds with a controller of their own, which declares what it needs.
-_OWN_KINDS = (CLOUD_INSTANCE, TRAINING_JOB, *serving_types.KINDS)
+_OWN_KINDS = (CLOUD_INSTANCE, OFFLOAD_POLICY, SPEND_ACCOUNT, TRAINING_JOB, *serving_types.KINDS)
 _LABELS: dict[str, str] = {Label.MANAGED_BY.value: NAME}
 
 
@@ -98,7 +99,6 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
         *references.POLICY_RULES,
         *registrar.POLICY_RULES,
         *routes.POLICY_RULES,
-        PolicyRule(NAMESPACE, ("get",), names=("kube-system",)),
         *discovery.POLICY_RULES,
         *events.POLICY_RULES,
         *registration.POLICY_RULES,

@@ -34,6 +34,9 @@ from skysail.claims import manager
 from skysail.claims.dependencies import ClaimDependencies
 from skysail.claims.limits.launch_history import LaunchHistory
 from skysail.claims.limits.launch_limiter import LaunchLimits
+from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
+from skysail.claims.limits.spend_account import SPEND_ACCOUNT
+from skysail.claims.limits.spending_metrics import SpendingMetrics
 from skysail.claims.manager import ClaimManager
 from skysail.claims.reconciler import INDEXES
 from skysail.claims.tracking.owners import PodOwnerLookup
@@ -129,7 +132,7 @@ class Operator:
         self._performer = Performer(self._client, self._cache_registry, self)
         self._controllers: list[tuple[tuple[Cache[Any], ...], Controller[Any]]] = []
         for kind in ALL_KINDS:
-            if kind not in (CLOUD_INSTANCE, TRAINING_JOB, *serving_types.KINDS):
+            if kind not in (CLOUD_INSTANCE, OFFLOAD_POLICY, SPEND_ACCOUNT, TRAINING_JOB, *serving_types.KINDS):
                 self._add_unimplemented(kind)
         for kind in COMPATIBLE_KINDS:
             self._add_unimplemented(kind, only_ours=True)
@@ -252,6 +255,7 @@ class Operator:
         claim_settings = manager.ClaimSettings(
             cluster=cluster,
             identity=self._identity,
+            providers=tuple({node.provider for node in self._settings.nodes.values()}),
             limits=LaunchLimits.of(self._settings),
             sweep_grace=self._settings.orphan_grace_seconds,
         )
@@ -261,6 +265,11 @@ class Operator:
         opened = ClaimManager(self._acting, claims, accounts, owners, claim_settings=claim_settings, deps=deps)
         self._performer.clouds = opened.calls
         opened.on_change(self._add_controller(opened.controller, claims).queue.add)
+        limits = opened.limits
+        self._cache_registry.add(limits.namespaces)
+        self._informers.add_built_in(limits.namespaces)
+        opened.enqueue_accounts(self._add_controller(opened.account_reconciler, limits.accounts, claims).queue.add)
+        opened.enqueue_policies(self._add_controller(opened.policy_reconciler, limits.policies).queue.add)
         return opened
 
     def _make_nodes(self, accounts: Mapping[str, CloudAccount], cluster: ClusterInfo, address: str) -> list[CloudNode]:
@@ -383,6 +392,7 @@ class Operator:
         read(Metric.LOOP_LAG, "", lambda: {"": self._lag})
         read(Metric.LEADER, "", lambda: {"": float(self._elector.is_leader)})
         read(Metric.CLOUD_UP, "cloud", self._clouds_up)
+        SpendingMetrics(self._claim_manager.limits, lambda: self._elector.is_leader, clock.now).register(self._metrics)
         TrainingMetrics(self._training_module.caches, lambda: self._elector.is_leader).register(self._metrics)
         serving_metrics.Counts(self._serving_module.caches, lambda: self._elector.is_leader).register(self._metrics)
 

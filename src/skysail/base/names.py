@@ -245,6 +245,10 @@ class Condition(DocumentedName):
         "Terminated",
         "Whether the cloud has confirmed the termination of an instance; the reason says what caused it.",
     )
+    BUDGET_AVAILABLE = (
+        "BudgetAvailable",
+        "On a SpendAccount: whether the budgets of its namespace leave money for launches; absent without a budget.",
+    )
     RELEASED = "Released", "On a claim that was deleted after termination: why it is kept."
     CLOUD_REACHABLE = "CloudReachable", "On a virtual node: whether the cloud lists its instances."
     NO_ORPHANED_INSTANCES = (
@@ -297,6 +301,9 @@ class Reason(DocumentedName):
         "The namespace has as many instances as its OffloadPolicies allow; the launch waits.",
     )
     BUDGET_EXHAUSTED = "BudgetExhausted", "A budget or cap leaves too little money for the launch."
+    BUDGET_LOW = "BudgetLow", "Spend and reservations have reached 80 % of a budget of the namespace."
+    WITHIN_BUDGET = "WithinBudget", "Spend and reservations are within all budgets of the namespace."
+    UNKNOWN_NAMES = "UnknownNames", "A policy names providers or GPU types that no cloud of this cluster has."
     LIMITS_UNKNOWN = "LimitsUnknown", "Policies or the SpendAccount cannot be read, so nothing is launched."
     NO_CAPACITY = (
         "NoCapacity",
@@ -420,6 +427,7 @@ class EventReason(DocumentedName):
         "The PVC of the newest checkpoint was deleted: an attempt starts without a checkpoint.",
     )
     INVALID_CHECKPOINT = "InvalidCheckpoint", "A pod printed a checkpoint that cannot be used; the message says why."
+    LIFETIME_LIMITED = "LifetimeLimited", "A budget or cap ends an instance before its maximum lifetime."
     GANG_NOT_OFFLOADED = "GangNotOffloaded", "A gang was not offloaded; the message says what to change."
     OFFLOADED = "Offloaded", "The pod was bound to the node of a cloud; the message gives the price."
     OFFLOAD_REFUSED = "OffloadRefused", "The pod may not go to a cloud; the message says why."
@@ -503,6 +511,20 @@ class Metric(DocumentedName):
     )
     LOOP_LAG = "skysail_event_loop_lag_seconds", "Lag of the event loop at its last heartbeat."
     CLOUD_UP = "skysail_cloud_up", "1 if the cloud lists its instances, else 0, by `cloud`."
+    RESERVED_USD = "skysail_reserved_usd", "US dollars that running instances have reserved, by `namespace`."
+    SPENT_USD = (
+        "skysail_spent_usd",
+        "US dollars spent in the current period of a policy's budget, without reservations, by `namespace`, `policy`.",
+    )
+    BUDGET_USD = "skysail_budget_usd", "Budget in US dollars, by `namespace`, `policy`."
+    BUDGET_LOW = (
+        "skysail_budget_low",
+        "1 if spend and reservations have reached 80 % of a budget, else 0, by `namespace`, `policy`.",
+    )
+    BUDGET_EXHAUSTED = (
+        "skysail_budget_exhausted",
+        "1 if spend and reservations have used up a budget, else 0, by `namespace`, `policy`.",
+    )
     LEADER = "skysail_leader", "1 in the leader, 0 in the other replicas."
     TRAINING_JOB_PROGRESS = "trainingjob_progress_percent", "Progress of each TrainingJob, by `namespace`, `name`."
     TRAINING_JOB_EPOCH = "trainingjob_current_epoch", "Current epoch of each TrainingJob, by `namespace`, `name`."

@@ -1,6 +1,4 @@
-"""Connects the parts of `claims` in one process: inventories, offers, cloud calls, launch specs, launch limits,
-orphans.
-"""
+"""Connects the parts of `claims` in one process: inventories, offers, cloud calls, launch specs, limits, orphans."""
 
 from __future__ import annotations
 
@@ -11,11 +9,17 @@ from functools import partial
 
 import msgspec
 
+from skysail.claims.account_reconciler import SpendAccountReconciler
 from skysail.claims.dependencies import ClaimDependencies
+from skysail.claims.limits import budget
 from skysail.claims.limits.launch_history import LaunchRecord
 from skysail.claims.limits.launch_limiter import LaunchLimiter, LaunchLimits
+from skysail.claims.limits.limits_reader import LimitsReader
+from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
+from skysail.claims.limits.spend_account import SPEND_ACCOUNT, SpendAccount
 from skysail.claims.orphan_collector import OrphanCollector
-from skysail.claims.provider import ClaimProvider
+from skysail.claims.policy_reconciler import OffloadPolicyReconciler
+from skysail.claims.provider import ClaimProvider, OfferLimits
 from skysail.claims.reconciler import CloudInstanceReconciler, Owners, ProcessState
 from skysail.claims.tracking import cloud_calls
 from skysail.claims.tracking.cloud_calls import CloudCalls
@@ -26,9 +30,9 @@ from skysail.claims.tracking.uptime import Ages
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.account import CloudAccount, Instance
 from skysail.core.actions import TerminateInstance
-from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.objects import IndexKey, Key, Object
 from skysail.kube.api.rbac import PolicyRule, read_rule
-from skysail.kube.api.resources import POD
+from skysail.kube.api.resources import NAMESPACE, POD
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
 
@@ -37,14 +41,24 @@ POLICY_RULES = (
     PolicyRule(CLOUD_INSTANCE.resource, ("create", "delete", "patch")),
     PolicyRule(CLOUD_INSTANCE.resource, ("update",), subresource="status"),
     PolicyRule(POD, ("get",)),
+    read_rule(OFFLOAD_POLICY.resource),
+    PolicyRule(OFFLOAD_POLICY.resource, ("update",), subresource="status"),
+    read_rule(SPEND_ACCOUNT.resource),
+    PolicyRule(SPEND_ACCOUNT.resource, ("create",)),
+    PolicyRule(SPEND_ACCOUNT.resource, ("patch",), subresource="status"),
+    read_rule(NAMESPACE),
 )
 
 
 class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of all claims. `cluster` marks our instances at a cloud: two clusters may share an account."""
+    """Settings of all claims. `cluster` marks our instances at a cloud: two clusters may share an account.
+
+    `providers`: the providers of all configured nodes, whether or not there is an account.
+    """
 
     cluster: str
     identity: str
+    providers: tuple[str, ...] = ()
     limits: LaunchLimits = LaunchLimits()
     sweep_grace: float = 600.0
 
@@ -53,7 +67,8 @@ class ClaimManager:
     """All parts of `claims` in one process.
 
     The controller of the process uses `controller`, its executor uses `calls`. `on_change` sets the function that
-    enqueues a claim.
+    enqueues a claim. `account_reconciler` and `policy_reconciler` have controllers of their own, and the process fills
+    the caches of `limits`.
     """
 
     def __init__(
@@ -75,6 +90,11 @@ class ClaimManager:
         ages = Ages(deps.clock)
         self.orders = LaunchSpecs(self._changed)
         self.offers = OfferCatalogue(accounts)
+        self.limits = LimitsReader(client, self.offers.current)
+        self.account_reconciler = SpendAccountReconciler(client, self.limits, claims, deps.now)
+        self.policy_reconciler = OffloadPolicyReconciler(
+            self.limits.policies, claim_settings.providers, self.offers.current, deps.now
+        )
         self.calls = CloudCalls(accounts, limiter, now=deps.now, rng=deps.rng, changed=self._changed)
         self.listings = {
             name: InventoryTracker(account, claim_settings.cluster, clock=deps.clock, changed=self._changed)
@@ -88,7 +108,7 @@ class ClaimManager:
             claims,
             self.listings,
             owners,
-            ProcessState(self.calls, self.orders, limiter, ages),
+            ProcessState(self.calls, self.orders, limiter, ages, self.limits),
             identity=claim_settings.identity,
             now=deps.now,
         )
@@ -98,6 +118,9 @@ class ClaimManager:
         claims.subscribe(ages.claim_changed)
         for inventory in self.listings.values():
             claims.subscribe(inventory.claim_changed)
+        self.limits.policies.subscribe(lambda *_: self._wake_denied(claims.all()))
+        self.limits.namespaces.subscribe(self._namespace_changed)
+        self.limits.accounts.subscribe(self._account_changed)
 
     def on_change(self, wake: Callable[[Key], None]) -> None:
         self._wake = wake
@@ -109,7 +132,31 @@ class ClaimManager:
             self._client, inventory.cloud, self._claims, self.orders, cluster=claim_settings.cluster, wake=self._changed
         )
         provider.offers = partial(self.offers.find, cloud)
+        provider.limits = self._offer_limits
         return provider
+
+    def enqueue_accounts(self, enqueue: Callable[[Key], None]) -> None:
+        """Set the function that enqueues a SpendAccount, after changes of policies, namespaces and claims."""
+
+        def claim_changed(old: CloudInstance | None, new: CloudInstance | None) -> None:
+            if old is not None and new is None:
+                enqueue(Key("", old.spec.owner.namespace))
+
+        def policy_changed(*_: Object | None) -> None:
+            for account in self.limits.accounts.all():
+                enqueue(account.metadata.key)
+
+        self._claims.subscribe(claim_changed)
+        self.limits.policies.subscribe(policy_changed)
+
+    def enqueue_policies(self, enqueue: Callable[[Key], None]) -> None:
+        """Set the function that enqueues an OffloadPolicy, after changes of offers."""
+
+        def offers_changed() -> None:
+            for policy in self.limits.policies.all():
+                enqueue(policy.metadata.key)
+
+        self.offers.on_change(offers_changed)
 
     def outages(self) -> dict[str, str]:
         """Return the current outage of each polled cloud as a sentence, empty if the cloud works."""
@@ -141,6 +188,32 @@ class ClaimManager:
         finally:
             await self.calls.close()
 
+    def _offer_limits(self, namespace: str) -> OfferLimits:
+        limits = self.limits.limits(namespace)
+        return OfferLimits(
+            gpu_types=limits.gpu_types,
+            regions=limits.regions,
+            max_usd_per_gpu_hour=limits.max_usd_per_gpu_hour,
+            max_lifetime=limits.max_lifetime,
+        )
+
+    def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
+        namespace = new or old
+        assert namespace is not None, "old or new is set"
+        self._wake_denied(self._claims.by("denied", IndexKey(namespace.metadata.name, "")))
+
+    def _account_changed(self, old: SpendAccount | None, new: SpendAccount | None) -> None:
+        """Enqueue the claims that wait for money or a place, if a reservation was lowered or removed."""
+        account = new or old
+        assert account is not None, "old or new is set"
+        if old is None or new is None or _held(new) < _held(old):
+            self._wake_denied(self._claims.by("denied", IndexKey(account.metadata.name, "")))
+
+    def _wake_denied(self, claims: Iterable[CloudInstance]) -> None:
+        for claim in claims:
+            if claim.status.state in {None, "Claimed"}:
+                self._wake(claim.metadata.key)
+
     def _made(self, instance: Instance) -> None:
         """Record a created instance at once, even if its claim has changed since the call."""
         for inventory in self.listings.values():
@@ -165,3 +238,7 @@ class ClaimManager:
 
     def _changed(self, claim: str) -> None:
         self._wake(Key("", claim))
+
+
+def _held(account: SpendAccount) -> tuple[int, float]:
+    return len(account.status.reservations), budget.reserved(account.status)

@@ -8,7 +8,11 @@ from typing import Protocol
 
 import msgspec
 
+from skysail.base.names import Condition, Reason
+from skysail.claims.limits import limits_reader
 from skysail.claims.limits.launch_limiter import LaunchLimiter
+from skysail.claims.limits.limits_reader import LimitsReader
+from skysail.claims.limits.spending_facts import SpendingFacts
 from skysail.claims.plan import planner
 from skysail.claims.snapshot import NotObserved, OwnerState, Snapshot
 from skysail.claims.tracking.cloud_calls import CloudCalls
@@ -17,12 +21,19 @@ from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.tracking.uptime import Ages
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, OwnerRef
 from skysail.cloud.account import Timings
+from skysail.core import conditions
 from skysail.core.actions import Event, Plan
 from skysail.kube.api.objects import IndexKey, Key
 from skysail.kube.cache.cache import Cache
 
 _ALIVE = {"Starting", "Running", "Terminating"}
 _PAID = {"Launching", "Unknown", *_ALIVE}
+_DENIALS = {
+    Reason.POLICY_DENIED,
+    Reason.INSTANCE_LIMIT_REACHED,
+    Reason.BUDGET_EXHAUSTED,
+    Reason.LIMITS_UNKNOWN,
+}
 
 
 class Owners(Protocol):
@@ -42,6 +53,7 @@ class ProcessState(msgspec.Struct, frozen=True):
     orders: LaunchSpecs
     brake: LaunchLimiter
     ages: Ages
+    limits: LimitsReader
 
 
 def index_by_owner(claim: CloudInstance) -> Iterable[IndexKey]:
@@ -69,7 +81,20 @@ def index_by_job(claim: CloudInstance) -> Iterable[IndexKey]:
     return (IndexKey(for_.namespace, for_.job_uid),) if for_.job_uid and claim.status.state in _PAID else ()
 
 
-INDEXES = {"owner": index_by_owner, "pod": index_by_pod, "work": index_by_work, "job": index_by_job}
+def index_by_denied(claim: CloudInstance) -> Iterable[IndexKey]:
+    """Index claims that wait for a policy or for money by namespace."""
+    launched = conditions.find_condition(claim.status.conditions, Condition.LAUNCHED)
+    is_denied = claim.status.state == "Claimed" and launched is not None and launched.reason in _DENIALS
+    return (IndexKey(claim.spec.owner.namespace, ""),) if is_denied else ()
+
+
+INDEXES = {
+    "owner": index_by_owner,
+    "pod": index_by_pod,
+    "work": index_by_work,
+    "job": index_by_job,
+    "denied": index_by_denied,
+}
 
 
 class CloudInstanceReconciler:
@@ -102,9 +127,10 @@ class CloudInstanceReconciler:
         if claim is None:
             return None
         owner = await self._owners.find(claim.spec.owner)
+        spending = await self._spending(claim, owner)
         inventory = self._inventory.get(claim.spec.provider)
         if inventory is None or not inventory.covers(claim):
-            return self._without_account(claim, owner)
+            return self._without_account(claim, owner, spending)
         state, cloud = self._state, claim.spec.provider
         return Snapshot(
             object=claim,
@@ -123,9 +149,19 @@ class CloudInstanceReconciler:
             is_superseded=self._is_superseded(claim),
             uptime=state.ages.uptime(key.name),
             termination_requests=state.calls.termination_requests(cloud),
+            spending=spending,
         )
 
-    def _without_account(self, claim: CloudInstance, owner: OwnerState) -> Snapshot:
+    async def _spending(self, claim: CloudInstance, owner: OwnerState) -> SpendingFacts:
+        """Read the account at the API server before a claim is given up that may not be settled."""
+        limits = self._state.limits
+        facts = limits.facts(claim)
+        is_released = owner is OwnerState.ABSENT or self._is_superseded(claim)
+        if is_released and limits_reader.needs_confirmation(claim, facts):
+            return await limits.confirmed_facts(claim)
+        return facts
+
+    def _without_account(self, claim: CloudInstance, owner: OwnerState, spending: SpendingFacts) -> Snapshot:
         account = f"Account {claim.spec.account}" if claim.spec.account else "The account"
         return Snapshot(
             object=claim,
@@ -137,6 +173,7 @@ class CloudInstanceReconciler:
             has_account=False,
             owner=owner,
             outage=f"{account} at {claim.spec.provider} is not configured: add it to the settings again.",
+            spending=spending,
         )
 
     def plan(self, snapshot: Snapshot) -> Plan:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from skysail.claims.limits.spending_facts import SpendingFacts
 from skysail.claims.types import CloudInstance
 from skysail.cloud.account import Instance, LaunchSpec, Timings
 from skysail.cloud.errors import ProviderError
@@ -75,6 +76,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     `outage`, `limited_by`, `blocked_by`: reasons to wait as sentences, empty if there is none.
     `throttled`: the last call, for any claim, that the cloud throttled.
     `uptime`: seconds since this process first saw the claim's deadline.
+    `spending`: policies and money of the namespace.
     """
 
     object: CloudInstance
@@ -93,5 +95,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     blocked_by: str = ""
     is_superseded: bool = False
     uptime: float = 0.0
+    spending: SpendingFacts = SpendingFacts(unknown_policies="Policies are not known.")
     # Time of the last termination request of this process, by instance id.
     termination_requests: Mapping[str, datetime] = msgspec.field(default_factory=dict)

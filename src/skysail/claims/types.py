@@ -178,6 +178,10 @@ class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):
     reserved_usd: Annotated[
         fields.Usd | None, Meta(description="US dollars reserved in the SpendAccount of the namespace.")
     ] = None
+    reserve_time: Annotated[
+        fields.Time | None,
+        Meta(description="When the money was reserved. A reservation of another time does not belong to the launch."),
+    ] = None
     instance_id: Annotated[fields.ShortText, Meta(description="Instance ID at the cloud.")] = ""
     usd_per_hour: Annotated[fields.Usd | None, Meta(description="Price of all members in US dollars per hour.")] = None
     region: Annotated[fields.ShortText, Meta(description="Region, by the cloud's name.")] = ""

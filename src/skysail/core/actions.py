@@ -37,14 +37,15 @@ class Apply(msgspec.Struct, frozen=True):
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Create a child that is never updated, because the API server would reject updates. Skipped if it exists.
+    """Create an object that is never updated, because the API server would reject updates. Skipped if it exists.
 
-    Costs the API server two thirds of an apply.
+    Costs the API server two thirds of an apply. `owner` is None for an object that outlives every other one. Such an
+    object has the label managed-by of Skysail; one without it is a name conflict.
     """
 
     resource: Resource
     manifest: Manifest
-    owner: Owner
+    owner: Owner | None
 
 
 class Delete(msgspec.Struct, frozen=True):

@@ -358,13 +358,14 @@ class Performer:
         return Object if cache is None else cache.type
 
 
-def complete_manifest(manifest: Manifest, owner: Owner) -> Manifest:
+def complete_manifest(manifest: Manifest, owner: Owner | None) -> Manifest:
     """Return the manifest as it is sent: with owner reference, managed-by label and hash annotation."""
     metadata = {
         **manifest["metadata"],
         "labels": {**manifest["metadata"].get("labels", {}), Label.MANAGED_BY: FIELD_MANAGER},
-        "ownerReferences": [_reference(owner)],
     }
+    if owner is not None:
+        metadata["ownerReferences"] = [_reference(owner)]
     complete = {**manifest, "metadata": metadata}
     digest = hashlib.sha256(msgspec.json.encode(complete, order="sorted")).hexdigest()[:16]
     metadata["annotations"] = {**metadata.get("annotations", {}), Annotation.LAST_APPLIED_HASH: digest}
@@ -421,8 +422,14 @@ def _namespace(action: Action) -> str:
             return action.object.metadata.namespace
 
 
-def _reject_foreign(resource: Resource, existing: Object, owner: Owner) -> None:
+def _reject_foreign(resource: Resource, existing: Object, owner: Owner | None) -> None:
     controller = existing.metadata.controller
+    if owner is None:
+        if (existing.metadata.labels or {}).get(Label.MANAGED_BY) == FIELD_MANAGER:
+            return
+        raise NameConflict(
+            f"{resource.kind} {existing.metadata.name} was not created by Skysail, so it is not used. Delete it."
+        )
     if controller is None or controller.uid != owner.object.metadata.uid:
         named = (owner.resource.kind, owner.object.metadata.name)
         if existing.metadata.is_deleting or (controller and (controller.kind, controller.name) == named):

@@ -10,12 +10,16 @@ import msgspec
 
 from skysail.base.names import Finalizer
 from skysail.base.timestamps import timestamp
+from skysail.claims.limits.offload_policy import OffloadPolicy, OffloadPolicySpec
+from skysail.claims.limits.spend_account import Reservation, SpendAccount, SpendAccountSpec, SpendAccountStatus
+from skysail.claims.limits.spending_facts import SpendingFacts
 from skysail.claims.snapshot import NotObserved, Observation, Snapshot
 from skysail.claims.tracking.inventory import InventoryTracker
 from skysail.claims.types import CloudInstance, CloudInstanceSpec, CloudInstanceStatus, Launching, OwnerRef
 from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
 from skysail.cloud.offers import Offer, OfferList
 from skysail.cloud.provider import Container, Ended, Features, Output, Pod
+from skysail.kube.api.fields import LabelSelector
 from skysail.kube.api.objects import Meta
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ CLOUD = "cloud"
 ACCOUNT = "ours"
 TICKET = "ticket"
 TERMS = Timings()
+# More than any sample costs.
+RESERVED = 1000.0
 DELETING = "2026-11-15T11:59:00Z"
 OFFERS = (
     Offer(provider=CLOUD, usd_per_hour=0.1),
@@ -54,6 +60,8 @@ def claim(
         status["launching"] = Launching(by="operator", nonce=nonce, at=ago(10))
     if state in {"Starting", "Running", "Terminating"}:
         status = {"instance_id": "i-1", "usd_per_hour": 3.6, "start_time": ago(60), **status}
+    if state in {"Launching", "Unknown", "Starting", "Running", "Terminating"}:
+        status = {"reserved_usd": RESERVED, "reserve_time": ago(20), **status}
     if state == "Terminated":
         status = {"end_time": ago(5), "usd_total": 0.5, **status}
     meta = {
@@ -87,6 +95,25 @@ def order(name: str = NAME) -> LaunchSpec:
     )
 
 
+def policy(name: str = "default", **fields: Any) -> OffloadPolicy:
+    """A policy that allows everything, but for these fields."""
+    spec = {"namespace_selector": LabelSelector(), "providers": (CLOUD,), "max_instances": 100, **fields}
+    return OffloadPolicy(Meta(name=name), OffloadPolicySpec(**spec))
+
+
+def account(*reservations: Reservation, **fields: Any) -> SpendAccount:
+    meta = Meta(name="n", uid="account", resource_version="9", generation=1)
+    return SpendAccount(meta, SpendAccountSpec("n"), SpendAccountStatus(reservations=reservations, **fields))
+
+
+def facts(of: CloudInstance, **fields: Any) -> SpendingFacts:
+    """Facts that allow a launch, with enough money reserved for the claim if it is not terminated."""
+    at = of.status.reserve_time or ago(20)
+    held = Reservation(claim=of.metadata.name, usd=RESERVED, at=at)
+    held = () if of.status.state == "Terminated" else (held,)
+    return SpendingFacts(**{"policies": (policy(),), "account": account(*held), **fields})
+
+
 def snapshot(of: CloudInstance, **fields: Any) -> Snapshot:
     known = {
         "now": NOW,
@@ -95,6 +122,7 @@ def snapshot(of: CloudInstance, **fields: Any) -> Snapshot:
         "timings": TERMS,
         "observation": NotObserved(),
         "order": order(),
+        "spending": facts(of),
     }
     return Snapshot(object=of, **{**known, **fields})
 

@@ -9,12 +9,14 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skysail.claims.limits.spend_account import SpendAccountStatus
+from skysail.claims.limits.spending_facts import SpendingFacts
 from skysail.claims.plan.planner import plan
 from skysail.claims.plan.termination import termination_reason
 from skysail.claims.snapshot import CallResult, NotObserved, Observed, OwnerState, Snapshot
 from skysail.claims.types import CloudInstanceStatus, Exit
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled, Unsupported
-from skysail.core.actions import Delete, LaunchInstance, SetFinalizers, TerminateInstance
+from skysail.core.actions import Delete, LaunchInstance, PatchStatus, SetFinalizers, TerminateInstance
 from tests.unit.claims.samples import (
     CLOUD,
     DELETING,
@@ -265,6 +267,13 @@ def test_it_comes_to_rest(of):
     raise AssertionError(made)
 
 
+def patched(facts: SpendingFacts, action: PatchStatus) -> SpendingFacts:
+    """The account after a write of its status."""
+    status = {**msgspec.to_builtins(facts.account.status), **action.fields}
+    account = msgspec.structs.replace(facts.account, status=msgspec.convert(status, SpendAccountStatus))
+    return msgspec.structs.replace(facts, account=account)
+
+
 def carried_out(of: Snapshot, made) -> Snapshot:
     """The world as it is after this plan, with a cloud that does not move."""
     object_, changes = of.object, {}
@@ -275,6 +284,8 @@ def carried_out(of: Snapshot, made) -> Snapshot:
                     **changes.get("termination_requests", of.termination_requests),
                     action.instance: of.now,
                 }
+            case PatchStatus():
+                changes["spending"] = patched(of.spending, action)
             case LaunchInstance():
                 object_ = msgspec.structs.replace(object_, status=action.status)
                 changes |= {"call": CallResult(nonce=action.status.launching.nonce), "nonce": "another"}

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from skysail.claims.limits.launch_limiter import LaunchLimiter, LaunchLimits
+from skysail.claims.limits.limits_reader import LimitsReader
+from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.claims.reconciler import INDEXES, CloudInstanceReconciler, ProcessState
 from skysail.claims.snapshot import NotObserved, OwnerState
 from skysail.claims.tracking.cloud_calls import CloudCalls
@@ -17,6 +19,8 @@ from skysail.kube.api.objects import Key, Meta, Object
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
 from skysail.kube.client.transport import Reply
+from tests.simulation.api import ApiModel
+from tests.simulation.world import World
 from tests.support import virtual_time
 from tests.unit.claims.samples import ACCOUNT, DELETING, NOW, TERMS, UID, Watch, claim, moved, spec
 
@@ -52,7 +56,9 @@ class Harness:
             self.cache.put(one)
         limiter = LaunchLimiter(LaunchLimits(), clock=lambda: 0.0, now=lambda: NOW)
         cloud_calls = CloudCalls({}, limiter, now=lambda: NOW, rng=_Rng(), changed=self.desk.woken.append)
-        memory = ProcessState(cloud_calls, LaunchSpecs(self.desk.woken.append), limiter, Ages(lambda: 0.0))
+        self.limits = LimitsReader(Client(ApiModel(World([SPEND_ACCOUNT.resource]))), dict)
+        specs = LaunchSpecs(self.desk.woken.append)
+        memory = ProcessState(cloud_calls, specs, limiter, Ages(lambda: 0.0), self.limits)
         inventory = {self.desk.cloud.name: self.desk.listings}
         self.owners = Known()
         self.controller = CloudInstanceReconciler(

@@ -80,20 +80,12 @@ def check(policies: Sequence[OffloadPolicy], launch: PolicyQuery) -> PolicyDecis
     denial = next(_denials(matching, launch), None)
     if denial is not None:
         return PolicyDecision(allowed=False, reason=denial.reason, message=denial.message)
-    specs = [policy.spec for policy in matching]
-    return PolicyDecision(
-        allowed=True,
-        budgets=tuple(
-            PolicyBudget(policy.metadata.name, policy.spec.budget)
-            for policy in matching
-            if policy.spec.budget is not None
-        ),
-        max_lifetime=_lowest(spec.max_duration_seconds for spec in specs),
-        max_usd_per_gpu_hour=_lowest(spec.max_price for spec in specs),
-        gpu_types=_common_gpu_types([spec.gpu_types for spec in specs if spec.gpu_types]),
-        regions=_common([spec.regions for spec in specs if spec.regions]),
-        finish=any(spec.budget is not None and spec.on_budget_exhausted == "Finish" for spec in specs),
-    )
+    return _limits(matching)
+
+
+def limits(policies: Sequence[OffloadPolicy], namespace: str, labels: Mapping[str, str]) -> PolicyDecision:
+    """Return the limits of all matching policies together, whether or not they allow anything."""
+    return _limits(matching_policies(policies, namespace, labels))
 
 
 def providers(policies: Sequence[OffloadPolicy], namespace: str, labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -114,6 +106,23 @@ def matches_image(pattern: str, image: str) -> bool:
     """Return whether the image, in any of its spellings, matches a pattern with `*`."""
     expression = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
     return any(expression.fullmatch(name) for name in _image_names(image))
+
+
+def _limits(matching: list[OffloadPolicy]) -> PolicyDecision:
+    specs = [policy.spec for policy in matching]
+    return PolicyDecision(
+        allowed=True,
+        budgets=tuple(
+            PolicyBudget(policy.metadata.name, policy.spec.budget)
+            for policy in matching
+            if policy.spec.budget is not None
+        ),
+        max_lifetime=_lowest(spec.max_duration_seconds for spec in specs),
+        max_usd_per_gpu_hour=_lowest(spec.max_price for spec in specs),
+        gpu_types=_common_gpu_types([spec.gpu_types for spec in specs if spec.gpu_types]),
+        regions=_common([spec.regions for spec in specs if spec.regions]),
+        finish=any(spec.budget is not None and spec.on_budget_exhausted == "Finish" for spec in specs),
+    )
 
 
 def _denials(matching: list[OffloadPolicy], launch: PolicyQuery) -> Iterator[_Denial]:

@@ -16,8 +16,8 @@ import msgspec
 from skysail.base.names import Condition as Conditions
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
+from skysail.claims.plan import spending, termination
 from skysail.claims.plan import status as claim_status
-from skysail.claims.plan import termination
 from skysail.claims.plan.termination import TerminationReason, termination_reason
 from skysail.claims.snapshot import CallResult, NotObserved, Observed, Snapshot
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceStatus, Launching
@@ -28,6 +28,10 @@ from skysail.core.actions import Event, LaunchInstance, Plan
 
 def plan(snapshot: Snapshot) -> Plan:
     snapshot = _without_strangers(snapshot)
+    return spending.account_for(snapshot, _plan(snapshot))
+
+
+def _plan(snapshot: Snapshot) -> Plan:
     status = snapshot.object.status
     if not snapshot.has_account and status.state not in {None, "Claimed", "Terminated"}:
         return _without_account(snapshot)
@@ -91,6 +95,12 @@ def _launch(snapshot: Snapshot) -> Plan:
         return _waiting(snapshot, *wait)
     claim, spec = snapshot.object, snapshot.order
     assert spec is not None, "a missing launch spec is a reason to wait"
+    permit = spending.permit(snapshot, spec)
+    if isinstance(permit, spending.Blocker):
+        return _waiting(snapshot, *permit)
+    if isinstance(permit, Plan):
+        return permit
+    spec = msgspec.structs.replace(spec, max_lifetime=permit.lifetime)
     launching = Launching(by=snapshot.identity, nonce=snapshot.nonce, at=timestamp(snapshot.now))
     status = claim_status.set_condition(
         snapshot, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, "The operator is calling the cloud."
@@ -98,8 +108,10 @@ def _launch(snapshot: Snapshot) -> Plan:
     # Start the lifetime at the call, as the cloud does: time spent waiting for capacity does not count.
     deadline = timestamp(snapshot.now + timedelta(seconds=spec.max_lifetime))
     status = msgspec.structs.replace(status, state="Launching", launching=launching, deadline_time=deadline)
+    status = spending.launching_status(status, permit.reservation)
     launch_instance = LaunchInstance(claim.spec.provider, CLOUD_INSTANCE.resource, claim, spec, status)
-    return Plan(actions=(launch_instance,), requeue_after=snapshot.timings.poll_interval)
+    actions = (*permit.actions, launch_instance)
+    return Plan(actions=actions, events=permit.events, requeue_after=snapshot.timings.poll_interval)
 
 
 def _launch_blocker(snapshot: Snapshot) -> tuple[Reason, str, float] | None:

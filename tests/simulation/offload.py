@@ -17,7 +17,6 @@ from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
 from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.claims.manager import ClaimManager, ClaimSettings
 from skysail.claims.plan.termination import EXIT_LOST
-from skysail.claims.provider import CloudRequirements
 from skysail.claims.reconciler import INDEXES
 from skysail.claims.tracking.owners import PodOwnerLookup
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
@@ -32,7 +31,6 @@ from skysail.node import kubelet
 from skysail.node.config.references import NodeInfo
 from skysail.node.kubelet import Kubelet
 from skysail.node.log_store import LogStore
-from skysail.node.sync import cloud_requirements
 from tests.simulation import spending
 from tests.simulation.clouds import FaultyCloud
 from tests.simulation.runner import Bill, Due
@@ -214,7 +212,6 @@ class CloudOperator:
         policies = process.control(self.bureau.policy_reconciler, limits.policies)
         self.bureau.enqueue_policies(policies.queue.add)
         provider = self.bureau.provider(VENDOR.name)
-        provider.requirements = self._wishes
         self.keeper = Kubelet(
             process.acting,
             provider,
@@ -222,16 +219,13 @@ class CloudOperator:
             LogStore(Path(tempfile.mkdtemp(dir=cloud_fixture.logs.name))),
             deps=kubelet.KubeletDependencies(broadcaster, lambda: process.now().timestamp(), around.clock, process.rng),
         )
+        provider.requirements = self.keeper.requirements
         self.keeper.pods.subscribe(self.bureau.on_owner_changed)
         process.background += [
             broadcaster.run,
             self.keeper.run,
             lambda: self.bureau.run(process.performer.terminate_instance),
         ]
-
-    def _wishes(self, uid: str) -> CloudRequirements:
-        pod = self.keeper.cached_pod(uid)
-        return cloud_requirements.requirements(pod) if pod else CloudRequirements()
 
 
 async def apply_pod(

@@ -21,7 +21,6 @@ from skysail.base.metrics import Metrics
 from skysail.base.names import ACCOUNT_REAL, ACCOUNT_SIMULATED
 from skysail.base.settings import NodeSettings, Settings
 from skysail.claims.manager import ClaimManager
-from skysail.claims.provider import CloudRequirements
 from skysail.cloud.account import CloudAccount
 from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.http.client import RemoteAccount
@@ -42,7 +41,6 @@ from skysail.node.server.authentication import Authenticator
 from skysail.node.server.authorization import Authorizer
 from skysail.node.server.tls import ServingCertificate
 from skysail.node.server_backend import KubeletBackend
-from skysail.node.sync import cloud_requirements
 from skysail.node.usage_sampler import UsageSampler
 
 _CERTIFICATE_DAYS = 365
@@ -104,7 +102,7 @@ class CloudNode:
             self._logs,
             deps=kubelet.KubeletDependencies(parts.broadcaster, time.time, clock.boottime, parts.rng),
         )
-        provider.requirements = self._requirements
+        provider.requirements = self.keeper.requirements
         self._settings = settings
         self._provider = provider
         self._inventory = manager.listings[settings.provider]
@@ -136,10 +134,6 @@ class CloudNode:
     async def stand_by(self) -> None:
         """Until cancelled."""
         await NodeLease(self._parts.client, self.name, clock.now).stand_by()
-
-    def _requirements(self, uid: str) -> CloudRequirements:
-        pod = self.keeper.cached_pod(uid)
-        return cloud_requirements.requirements(pod) if pod else CloudRequirements()
 
     def _state(self) -> CloudHealth | None:
         if not self._inventory.is_polled:

@@ -470,6 +470,10 @@ class EventReason(DocumentedName):
         "InvalidAnnotation",
         "An annotation of the pod has an unusable value; the message names annotation, value and default.",
     )
+    PULL_SECRETS_IGNORED = (
+        "PullSecretsIgnored",
+        "Pull secrets of a pod at a cloud are missing, malformed or ambiguous; the message says which.",
+    )
     EVICTED = "Evicted", "The node evicted the pod: it exceeded a storage limit, or the disk was nearly full."
     UNSUPPORTED = "Unsupported", "The node does not support fields of the pod; the message names them."
 

@@ -19,7 +19,7 @@ from skysail.claims.requirements import candidates
 from skysail.claims.requirements.candidates import Selection
 from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceSpec, Gpu, OwnerRef
-from skysail.cloud.account import CloudAccount, GpuRequest, LaunchSpec
+from skysail.cloud.account import CloudAccount, GpuRequest, LaunchSpec, RegistryCredentials
 from skysail.cloud.errors import Gone, OutcomeUnknown, Rejected, Unsupported
 from skysail.cloud.offers import OfferList, OfferQuery
 from skysail.cloud.provider import (
@@ -80,6 +80,7 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     uses_secrets: bool = False
     is_automatic: bool = False
+    registry_credentials: RegistryCredentials | None = None
     may_leave: bool = False
 
 
@@ -158,6 +159,7 @@ class ClaimProvider:
                 gpus=_gpus(spec),
                 max_lifetime=float(spec.max_lifetime_seconds or self._account.terms.max_lifetime),
                 max_usd_per_hour=spec.max_usd_per_hour,
+                registry_credentials=requirements.registry_credentials,
                 options=requirements.options,
             )
         )

@@ -18,7 +18,8 @@ from skysail.base.names import EventReason
 from skysail.cloud.errors import Gone, ProviderError, Rejected
 from skysail.cloud.provider import EVICTED, Ended, Pending, Provider, RunId, Running, State
 from skysail.kube.client.errors import KubeError
-from skysail.node.config import container_config
+from skysail.node.config import container_config, registry_credentials
+from skysail.node.config.env import ResolvedReferences
 from skysail.node.config.errors import Missing
 from skysail.node.config.references import ReferenceResolver
 from skysail.node.log_store import LogStore
@@ -160,6 +161,7 @@ class StepExecutor:
     async def _try_start(self, pod_state: PodState, pod: Pod, container: Container, run: RunId) -> None:
         try:
             resolved = await self._references.resolve(pod, pod_state.address or "")
+            self._set_credentials(pod_state, pod, container, resolved)
             await self._provider.start(run, container_config.container(pod, container, resolved))
             pod_state.clear_back_off(container.name)
             self._follow(pod_state, container, run)
@@ -168,6 +170,15 @@ class StepExecutor:
             pod_state.sandbox_lost()
         except (Missing, ProviderError, KubeError) as error:
             self._held(pod_state, pod, container.name, error)
+
+    def _set_credentials(
+        self, pod_state: PodState, pod: Pod, container: Container, resolved: ResolvedReferences
+    ) -> None:
+        """Keep the registry credentials for the provider, which asks for the requirements of the pod at the start."""
+        choice = registry_credentials.choose(container.image, resolved.pull_secrets)
+        pod_state.registry_credentials = choice.credentials
+        if choice.problem:
+            self._event_sink.record_event(pod, EventReason.PULL_SECRETS_IGNORED, choice.problem)
 
     async def _after_start(self, pod_state: PodState, pod: Pod, container: Container, run: RunId) -> None:
         hook = container.lifecycle.post_start

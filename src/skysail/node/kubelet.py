@@ -16,6 +16,7 @@ import msgspec
 
 from skysail.base import tasks as base_tasks
 from skysail.base.names import EventReason
+from skysail.claims.provider import CloudRequirements
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.provider import Ended, Provider, RunId, RuntimeListing
 from skysail.core.workqueue import WorkQueue
@@ -28,7 +29,7 @@ from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import ApiError, Conflict, Forbidden, Invalid, KubeError, NotFound, ServerFault
-from skysail.node.config import container_config
+from skysail.node.config import container_config, container_overrides
 from skysail.node.config.references import NodeInfo, ReferenceResolver
 from skysail.node.executor import StepExecutor
 from skysail.node.log_store import LogStore
@@ -144,7 +145,20 @@ class Kubelet:
     def effective_pod(self, pod_state: PodState) -> Pod | None:
         """The pod of this book as the API server has it; None where it is gone, whoever has its name now."""
         pod = self.cached_pod(pod_state.uid)
-        return container_config.without_service_account(pod) if pod and self._node_info.is_virtual else pod
+        return None if pod is None else self._effective(pod)
+
+    def requirements(self, uid: str) -> CloudRequirements:
+        """Return what a pod of this node asks of its cloud. Raises Rejected if its annotations cannot be honoured."""
+        pod_state, pod = self.pod_states.get(uid), self.cached_pod(uid)
+        if pod_state is None or pod is None:
+            return CloudRequirements()
+        return cloud_requirements.requirements(self._effective(pod), pod_state.registry_credentials)
+
+    def _effective(self, pod: Pod) -> Pod:
+        """Return the pod as this node runs it: at a cloud without its service account token, and in container mode."""
+        if not self._node_info.is_virtual:
+            return pod
+        return container_overrides.apply(container_config.without_service_account(pod))
 
     def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None:
@@ -153,7 +167,7 @@ class Kubelet:
             return
         if new.metadata.uid not in self.pod_states:
             self._add_pod(new)
-        elif old is not None and old.spec != new.spec and self._unsupported(old) != self._unsupported(new):
+        elif old is not None and _has_changed(old, new) and self._unsupported(old) != self._unsupported(new):
             self._report_unsupported(new)
         self._queue.add(new.metadata.uid)
 
@@ -165,6 +179,9 @@ class Kubelet:
         pod_state = PodState(pod, known, self._runtime_listing.pods.get(uid), began=self._clock() - age(pod, now))
         self.pod_states[uid] = pod_state
         self._report_unsupported(pod)
+        if self._node_info.is_virtual:
+            for warning in cloud_requirements.warnings(pod):
+                self.record_event(pod, EventReason.INVALID_ANNOTATION, warning)
         for run in pod_state.active_runs():
             self._executor.adopt(pod_state, pod, run)
 
@@ -239,6 +256,7 @@ class Kubelet:
     def _unsupported(self, pod: Pod) -> UnsupportedFields:
         if daemonset_pods.is_placeholder(pod, self._node_info):
             return UnsupportedFields()
+        pod = self._effective(pod)
         found = unsupported_fields.find(pod, self._provider.features)
         return found + cloud_requirements.unsupported(pod) if self._node_info.is_virtual else found
 
@@ -401,3 +419,8 @@ class Kubelet:
                 pod = self.effective_pod(pod_state)
                 if pod is not None and not pod.is_finished:
                     await base_tasks.run_logged(self._executor.refresh(pod_state, pod), f"files of pod {pod_state.uid}")
+
+
+def _has_changed(old: Pod, new: Pod) -> bool:
+    """Return whether the node may support other fields of the new version than of the old one."""
+    return old.spec != new.spec or old.metadata.annotations != new.metadata.annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from skysail.cloud.account import RegistryCredentials
 from skysail.cloud.provider import Ended, Pending, RunId, Running, State
 from skysail.kube.api.objects import Key
 from skysail.node.pod_types import Pod
@@ -46,6 +47,8 @@ class PodState:
         self.brevity = 0
         self.rejections = 0
         self._failures: dict[str, int] = {}
+        # For the image of the container that is started next, from the pull secrets of the pod.
+        self.registry_credentials: RegistryCredentials | None = None
 
     def snapshot(self, pod: Pod, *, now: float, clock: float, host_ip: str, unsupported: UnsupportedFields) -> Snapshot:
         return Snapshot(

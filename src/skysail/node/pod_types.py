@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from skysail.claims.requirements.types import Affinity
 from skysail.kube.api.objects import Object
 
 
@@ -304,6 +305,8 @@ class PodSpec(_Read, frozen=True):
     ephemeral_containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
     node_name: str = ""
+    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
+    affinity: Affinity | None = None
     tolerations: tuple[dict[str, Any], ...] = ()
     restart_policy: str = "Always"
     hostname: str = ""
@@ -323,6 +326,7 @@ class PodSpec(_Read, frozen=True):
     resources: Resources | None = None
     resource_claims: tuple[dict[str, Any], ...] = ()
     service_account_name: str = "default"
+    image_pull_secrets: tuple[NameSelector, ...] = ()
     enable_service_links: bool = True
     active_deadline_seconds: int | None = None
     termination_grace_period_seconds: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import random
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skysail.base import clock
+from skysail.cloud.account import RegistryCredentials
 from skysail.cloud.errors import Gone, ProviderError
 from skysail.cloud.provider import (
     Container,
@@ -26,7 +28,7 @@ from skysail.cloud.provider import (
 )
 from skysail.cloud.provider import Pod as SandboxPod
 from skysail.kube.api.objects import Object
-from skysail.kube.api.resources import CONFIG_MAP, POD
+from skysail.kube.api.resources import CONFIG_MAP, EVENT, POD, SECRET
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Unreachable
 from skysail.kube.client.transport import Reply, Request
@@ -57,6 +59,7 @@ class FakeProvider:
         self.ends_at_once = False
         self.started_at: list[float] = []
         self.starts: list[RunId] = []
+        self.containers: list[Container] = []
         self.refusals: list[Exception] = []
         self.loses_answer = False
         self.begins_later = False
@@ -75,6 +78,7 @@ class FakeProvider:
         if run.pod not in self.places:
             raise Gone("no place")
         self.starts.append(run)
+        self.containers.append(container)
         self.started_at.append(_now())
         self.runs.setdefault(run, Pending("Starting") if self.begins_later else Running(_now()))
         if self.ends_at_once:
@@ -471,6 +475,121 @@ def test_everything_else_is_run(tmp_path, owner, is_virtual):
         async with harness.keeper(is_virtual=is_virtual):
             run = await harness.create(owner=owner)
             assert harness.provider.starts == [run]
+
+    virtual_time.run(play())
+
+
+async def _create_annotated(harness: Harness, annotations: dict[str, str], **spec: object) -> str:
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a", "namespace": "default", "annotations": annotations},
+        "spec": {"nodeName": "local", "containers": [{"name": "main", "image": "team/app"}], **spec},
+    }
+    made = await harness.user.create(POD, manifest, Object)
+    await asyncio.sleep(1)
+    return made.metadata.uid
+
+
+def _events(harness: Harness, reason: str) -> list[str]:
+    return [event["note"] for event in harness.world.objects[EVENT].values() if event["reason"] == reason]
+
+
+@pytest.mark.parametrize("is_virtual", [True, False])
+def test_kubelet_container_mode_replaces_the_container_at_a_cloud_only(tmp_path, is_virtual):
+    async def play() -> None:
+        harness = Harness(tmp_path)
+        annotations = {
+            "modal-operator.io/use-modal": "true",
+            "modal-operator.io/command": "python -c print('Hello from Modal!')",
+            "modal-operator.io/image": "python:3.11-slim",
+            "modal-operator.io/env-A": "x",
+        }
+        async with harness.keeper(is_virtual=is_virtual) as kubelet:
+            uid = await _create_annotated(harness, annotations)
+            (started,) = harness.provider.containers
+            assert (started.command == ("python", "-c", "print('Hello from Modal!')")) == is_virtual
+            assert (started.image == "python:3.11-slim") == is_virtual
+            assert (("A", "x") in started.env) == is_virtual
+            assert kubelet.requirements(uid).image == started.image
+
+    virtual_time.run(play())
+
+
+def test_kubelet_malformed_annotation_warns_once_per_pod(tmp_path):
+    async def play() -> None:
+        harness = Harness(tmp_path)
+        async with harness.keeper(is_virtual=True):
+            await _create_annotated(harness, {"modal-operator.io/timeout": "soon"})
+            patch = {"metadata": {"labels": {"a": "b"}}}
+            await harness.user.merge_patch(POD, "default", "a", patch, Object)
+            await asyncio.sleep(60)
+            (note,) = _events(harness, "InvalidAnnotation")
+            assert note == (
+                "metadata.annotations[modal-operator.io/timeout]: 'soon' is no whole number from 1 to 999999999; "
+                "the default 300 is used."
+            )
+            assert len(harness.provider.starts) == 1
+
+    virtual_time.run(play())
+
+
+def test_kubelet_contradictory_annotations_start_nothing_until_they_are_corrected(tmp_path):
+    async def play() -> None:
+        harness = Harness(tmp_path)
+        async with harness.keeper(is_virtual=True):
+            annotations = {"modal-operator.io/offload": "true", "runpod.io/offload": "true"}
+            await _create_annotated(harness, annotations)
+            await asyncio.sleep(60)
+            assert harness.provider.starts == []
+            (note,) = _events(harness, "Unsupported")
+            assert "runpod.io/offload" in note
+            patch = {"metadata": {"annotations": {"runpod.io/offload": None}}}
+            await harness.user.merge_patch(POD, "default", "a", patch, Object)
+            await asyncio.sleep(60)
+            assert len(harness.provider.starts) == 1
+
+    virtual_time.run(play())
+
+
+def test_kubelet_pull_secret_of_the_registry_becomes_credentials(tmp_path):
+    async def play() -> None:
+        harness = Harness(tmp_path)
+        config = b'{"auths": {"docker.io": {"username": "u", "password": "canary"}}}'
+        secret = {
+            "metadata": {"name": "regcred", "namespace": "default"},
+            "data": {".dockerconfigjson": base64.b64encode(config).decode()},
+        }
+        await harness.user.create(SECRET, {"apiVersion": "v1", "kind": "Secret", **secret}, Object)
+        async with harness.keeper(is_virtual=True) as kubelet:
+            secrets = [{"name": "regcred"}, {"name": "missing"}]
+            uid = await _create_annotated(harness, {}, imagePullSecrets=secrets)
+            found = kubelet.requirements(uid)
+            assert (found.registry_credentials, found.uses_secrets) == (
+                RegistryCredentials("docker.io", "u", "canary"),
+                True,
+            )
+            assert _events(harness, "PullSecretsIgnored") == ["Pull secret missing does not exist."]
+            assert "canary" not in str(harness.world.objects[POD]) + str(harness.world.objects[EVENT])
+
+    virtual_time.run(play())
+
+
+def test_kubelet_service_account_volume_is_dropped_silently_at_a_cloud(tmp_path):
+    async def play() -> None:
+        harness = Harness(tmp_path)
+        async with harness.keeper(is_virtual=True):
+            projected = {
+                "sources": [{"serviceAccountToken": {"path": "token"}}, {"clusterTrustBundle": {"path": "ca"}}]
+            }
+            volume = {"name": "kube-api-access-x", "projected": projected}
+            mount = {"name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+            container = {"name": "main", "image": "x", "volumeMounts": [mount]}
+            await _create_annotated(harness, {}, volumes=[volume], containers=[container])
+            (started,) = harness.provider.containers
+            assert started.mounts == ()
+            assert [place.volumes for place in harness.provider.places.values()] == [()]
+            assert _events(harness, "Unsupported") + _events(harness, "FieldsIgnored") == []
 
     virtual_time.run(play())
 

@@ -36,6 +36,8 @@ class ResolvedReferences(msgspec.Struct, frozen=True, kw_only=True):
     allocatable: Mapping[str, str] = msgspec.field(default_factory=dict)
     disks: Mapping[str, str] = msgspec.field(default_factory=dict)
     tokens: Mapping[TokenSource, str] = msgspec.field(default_factory=dict)
+    # Pull secrets of a pod at a cloud, None for one that does not exist.
+    pull_secrets: Mapping[str, Data | None] = msgspec.field(default_factory=dict)
 
 
 def resolve(

@@ -26,7 +26,7 @@ from skysail.kube.api.resources import (
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Forbidden, NotFound
-from skysail.node.config import container_config, env
+from skysail.node.config import container_config, container_overrides, env
 from skysail.node.config.env import Data, ResolvedReferences
 from skysail.node.pod_types import Pod, TokenSource
 
@@ -122,12 +122,17 @@ class ReferenceResolver:
         return ResolvedReferences(
             config_maps=config_maps,
             secrets=secrets,
-            services={**self._node_info.environment, **env.service_variables(self._services_for(pod))},
+            services={
+                **self._node_info.environment,
+                **env.service_variables(self._services_for(pod)),
+                **(container_overrides.variables(pod) if self._node_info.is_virtual else {}),
+            },
             pod_ip=address,
             host_ip=self._node_info.address,
             allocatable=self._node_info.allocatable,
             disks=disks,
             tokens=tokens,
+            pull_secrets=await self._pull_secrets(pod) if self._node_info.is_virtual else {},
         )
 
     def forget(self, uid: str) -> None:
@@ -137,6 +142,10 @@ class ReferenceResolver:
     async def _all(self, desired: Iterable[T], read: Callable[[T], Awaitable[Any]]) -> dict[T, Any]:
         found = {one: await read(one) for one in desired}
         return {one: value for one, value in found.items() if value is not None}
+
+    async def _pull_secrets(self, pod: Pod) -> dict[str, Data | None]:
+        names = sorted({reference.name for reference in pod.spec.image_pull_secrets if reference.name})
+        return {name: await self._secret(pod.metadata.namespace, name) for name in names}
 
     async def _config_map(self, namespace: str, name: str) -> Data | None:
         async def read() -> Data:

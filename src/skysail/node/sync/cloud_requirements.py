@@ -1,53 +1,97 @@
-"""What a pod asks of a cloud beyond what its containers say. Pure."""
+"""Requirements of a pod at a cloud, from its spec and its annotations, and what the node does not honour. Pure."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from skysail.base.names import Annotation
+from skysail.base.names import Annotation, EventReason
 from skysail.claims.provider import CloudRequirements
-from skysail.cloud.account import GpuRequest
-from skysail.kube.api import quantities
+from skysail.claims.requirements.types import OffloadRequest
+from skysail.cloud.account import RegistryCredentials
+from skysail.cloud.errors import Rejected
 from skysail.kube.api.objects import OwnerReference
-from skysail.node.pod_types import Pod
+from skysail.node.config import container_config
+from skysail.node.config.container_overrides import offload_request
+from skysail.node.pod_types import Pod, PodSpec
 from skysail.node.sync.unsupported_fields import UnsupportedFields
 
-_GPU = "nvidia.com/gpu"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _DEFAULT_GRACE = 30
-_MAX_GPUS = 1024
-_CLOUDS = ("modal-operator.io/", "runpod.io/")
-# Where to run is said by the node that it was bound to.
-_SUPPORTED = {
-    Annotation.MODAL_GPU,
-    Annotation.MODAL_GPU_TYPE,
-    Annotation.MODAL_TIMEOUT,
-    Annotation.MODAL_OFFLOAD,
-    Annotation.MODAL_USE,
-    Annotation.RUNPOD_OFFLOAD,
-    Annotation.RUNPOD_MANAGED,
-    Annotation.RUNPOD_MAX_PRICE,
-}
+_MAX_SENTENCES = 20
+_MAX_NAMES = 10
 
 
-def requirements(pod: Pod) -> CloudRequirements:
-    spec = pod.spec
-    grace = spec.termination_grace_period_seconds
+def requirements(pod: Pod, credentials: RegistryCredentials | None = None) -> CloudRequirements:
+    """Return what the pod asks of its cloud, with the image that container mode has put into it.
+
+    Raises Rejected if annotations are malformed or contradict each other.
+    """
+    request, grace = offload_request(pod), pod.spec.termination_grace_period_seconds
+    if request.errors:
+        raise Rejected(EventReason.INVALID_ANNOTATION, " ".join(_first(request.errors)))
     return CloudRequirements(
-        gpus=_gpus(pod),
-        seconds=_seconds(pod),
+        gpus=request.gpus,
+        seconds=_seconds(pod, request),
         grace=float(_DEFAULT_GRACE if grace is None else grace),
         work=work_key(pod),
         job=owner.uid if (owner := _job(pod)) else "",
+        gpu_memory=request.gpu_memory,
+        regions=request.regions,
+        cloud_types=request.cloud_types,
+        cuda_versions=request.cuda_versions,
+        max_usd_per_hour=request.max_usd_per_hour,
+        max_cost_usd=request.max_cost_usd,
+        options=request.options,
+        image=pod.spec.containers[0].image if pod.spec.containers else "",
+        uses_secrets=credentials is not None or uses_secrets(pod),
+        is_automatic=(pod.metadata.annotations or {}).get(Annotation.AUTOMATIC) == "true",
+        registry_credentials=credentials,
     )
 
 
 def work_key(pod: Pod) -> str:
-    """One index of an Indexed Job is done by one pod at a time; other pods of a controller stand for themselves."""
+    """Return the key of one index of an Indexed Job, which one pod at a time works on, or an empty string."""
     owner = _job(pod)
     index = (pod.metadata.annotations or {}).get(_INDEX)
     return f"{owner.uid}/{index}" if owner and index is not None else ""
+
+
+def uses_secrets(pod: Pod) -> bool:
+    """Return whether variables or volumes of the pod hold values of Secrets."""
+    return any(reference.kind == container_config.SECRET for reference in container_config.references(pod))
+
+
+def unsupported(pod: Pod) -> UnsupportedFields:
+    """Return annotations and volumes that the cloud cannot honour. Those that decide about money are rejected."""
+    request = offload_request(pod)
+    rejected = (*request.errors, *_cluster_volumes(pod.spec))
+    return UnsupportedFields(_first(rejected), tuple(_ignored(request)))
+
+
+def warnings(pod: Pod) -> tuple[str, ...]:
+    """Return sentences about values that fell back to a default."""
+    return _first([warned.message for warned in offload_request(pod).warnings])
+
+
+def _ignored(request: OffloadRequest) -> Iterator[str]:
+    if request.not_honoured:
+        yield f"metadata.annotations[{_listed(request.not_honoured)}]: not honoured yet."
+    if request.unknown:
+        yield f"metadata.annotations[{_listed(request.unknown)}]: unknown to this node. Check the spelling."
+    if request.retries:
+        yield (
+            f"metadata.annotations[{Annotation.MODAL_RETRIES}]: restarts follow the pod's restartPolicy. Use "
+            "restartPolicy: OnFailure, or backoffLimit of a Job."
+        )
+
+
+def _cluster_volumes(spec: PodSpec) -> Iterator[str]:
+    for index, volume in enumerate(spec.volumes):
+        path = f"spec.volumes[{index}]"
+        if volume.persistent_volume_claim is not None:
+            yield f"{path}.persistentVolumeClaim: a cloud cannot mount PVCs of the cluster. Use an emptyDir."
+        if volume.host_path is not None:
+            yield f"{path}.hostPath: a cloud has no files of a node. Use an emptyDir, or a ConfigMap."
 
 
 def _job(pod: Pod) -> OwnerReference | None:
@@ -55,66 +99,17 @@ def _job(pod: Pod) -> OwnerReference | None:
     return owner if owner and owner.kind == "Job" else None
 
 
-def unsupported(pod: Pod) -> UnsupportedFields:
-    """What is asked by annotation and cannot be understood, or not be had. What would cost more is refused."""
-    annotations = pod.metadata.annotations or {}
-    refused = [*_unclear_gpus(pod), *_unclear_timeout(pod)]
-    if Annotation.RUNPOD_MAX_PRICE in annotations:
-        refused.append(
-            _annotation_message(Annotation.RUNPOD_MAX_PRICE, "prices are not compared; drop it to run at any price.")
-        )
-    unheeded = sorted(name for name in annotations if name.startswith(_CLOUDS) and name not in _SUPPORTED)
-    left_out = (
-        [_annotation_message(", ".join(unheeded), "this node does not heed them; the pod's own fields hold.")]
-        if unheeded
-        else []
-    )
-    return UnsupportedFields(tuple(refused), tuple(left_out))
-
-
-def _unclear_gpus(pod: Pod) -> Iterator[str]:
-    asked, limit = _annotation(pod, Annotation.MODAL_GPU), _limit(pod)
-    kind, colon, number = asked.partition(":")
-    if asked and not (kind and (not colon or (_is_count(number) and int(number) <= _MAX_GPUS))):
-        yield _annotation_message(
-            Annotation.MODAL_GPU, f"`{asked}` is no type with a number of GPUs, such as `H100:2`."
-        )
-    elif colon and limit and int(number) != limit:
-        yield _annotation_message(
-            Annotation.MODAL_GPU, f"`{asked}` contradicts the containers' limits of {limit}: make them equal."
-        )
-
-
-def _unclear_timeout(pod: Pod) -> Iterator[str]:
-    asked = _annotation(pod, Annotation.MODAL_TIMEOUT)
-    if asked and not _is_count(asked):
-        yield _annotation_message(Annotation.MODAL_TIMEOUT, f"`{asked}` is no number of seconds.")
-
-
-def _annotation_message(name: str, what: str) -> str:
-    return f"metadata.annotations[{name}]: {what}"
-
-
-def _seconds(pod: Pod) -> float | None:
-    timeout = _annotation(pod, Annotation.MODAL_TIMEOUT)
-    limits = (pod.spec.active_deadline_seconds, int(timeout) if _is_count(timeout) else None)
+def _seconds(pod: Pod, request: OffloadRequest) -> float | None:
+    limits = (pod.spec.active_deadline_seconds, request.max_lifetime)
     return min((float(limit) for limit in limits if limit is not None), default=None)
 
 
-def _gpus(pod: Pod) -> GpuRequest | None:
-    kind, _, number = _annotation(pod, Annotation.MODAL_GPU).partition(":")
-    kind = kind or _annotation(pod, Annotation.MODAL_GPU_TYPE)
-    count = _limit(pod) or (int(number) if _is_count(number) else 0)
-    return GpuRequest(kind, count or 1) if kind or count else None
+def _first(sentences: Sequence[str]) -> tuple[str, ...]:
+    """Return a limited number of sentences, because conditions and container statuses repeat them."""
+    rest = len(sentences) - _MAX_SENTENCES
+    return (*sentences[:_MAX_SENTENCES], *((f"And {rest} more.",) if rest > 0 else ()))
 
 
-def _limit(pod: Pod) -> int:
-    return sum(int(quantities.parse(container.resources.limits.get(_GPU, 0))) for container in pod.spec.containers)
-
-
-def _annotation(pod: Pod, name: Annotation) -> str:
-    return (pod.metadata.annotations or {}).get(name, "")
-
-
-def _is_count(text: str) -> bool:
-    return re.fullmatch("[1-9][0-9]*", text, re.ASCII) is not None
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _MAX_NAMES
+    return ", ".join((*names[:_MAX_NAMES], *((f"and {rest} more",) if rest > 0 else ())))

@@ -1,13 +1,17 @@
-"""What a pod asks of a cloud beyond what its containers say."""
+"""Requirements of a pod at a cloud."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from skysail.cloud.account import GpuRequest
+from skysail.cloud.account import GpuRequest, RegistryCredentials
+from skysail.cloud.errors import Rejected
+from skysail.node.config import container_config, container_overrides
 from skysail.node.pod_types import Pod
-from skysail.node.sync.cloud_requirements import requirements, unsupported
+from skysail.node.sync.cloud_requirements import requirements, unsupported, warnings
+
+MODAL, RUNPOD = "modal-operator.io/", "runpod.io/"
 
 
 def pod(*, annotations: dict | None = None, owner: str = "", gpus: int = 0, **spec: object) -> Pod:
@@ -26,63 +30,116 @@ def pod(*, annotations: dict | None = None, owner: str = "", gpus: int = 0, **sp
         ("ReplicaSet", "3", "", ""),
     ],
 )
-def test_whose_work_it_does(owner, index, work, job):
+def test_requirements_pod_of_job_names_its_work(owner, index, work, job):
     annotations = {} if index is None else {"batch.kubernetes.io/job-completion-index": index}
     found = requirements(pod(owner=owner, annotations=annotations))
     assert (found.work, found.job) == (work, job)
 
 
-@pytest.mark.parametrize(
-    ("annotations", "limit", "gpus"),
-    [
-        ({}, 0, None),
-        ({}, 2, GpuRequest("", 2)),
-        ({"modal-operator.io/gpu-type": "T4"}, 0, GpuRequest("T4", 1)),
-        ({"modal-operator.io/gpu-type": "T4"}, 4, GpuRequest("T4", 4)),
-    ],
-)
-def test_which_gpus(annotations, limit, gpus):
-    assert requirements(pod(annotations=annotations, gpus=limit)).gpus == gpus
-
-
-@pytest.mark.parametrize(
-    ("asked", "limit", "complaint"),
-    [
-        ("H100", 0, ""),
-        ("H100:2", 0, ""),
-        ("H100:2", 2, ""),
-        ("H100", 8, ""),
-        ("", 8, ""),
-        ("H100:2", 1, "contradicts the containers' limits of 1"),
-        *[
-            (wrong, 0, "is no type with a number")
-            for wrong in ("H100:two", "H100:0", "H100:-3", "H100:²", ":2", "H100:")
-        ],
-        ("H100:100000", 0, "is no type with a number"),
-    ],
-)
-def test_gpus_that_nobody_can_understand_are_told(asked, limit, complaint):
-    told = unsupported(pod(annotations={"modal-operator.io/gpu": asked}, gpus=limit)).rejected
-    assert [complaint in sentence for sentence in told] == ([True] if complaint else [])
-
-
-def test_what_would_cost_more_than_was_allowed_is_refused_and_the_rest_is_told():
-    asked = {"runpod.io/max-price": "0.1", "modal-operator.io/timeout": "soon", "runpod.io/cloud-type": "COMMUNITY"}
-    asked |= {
-        "modal-operator.io/env-PYTHONPATH": "/app",
-        "modal-operator.io/use-modal": "true",
-        "example.com/mine": "x",
+def test_requirements_carry_the_offload_request():
+    written = {
+        f"{MODAL}gpu-type": "A100",
+        f"{RUNPOD}required-gpu-memory": "40",
+        f"{RUNPOD}max-price": "1.5",
+        f"{RUNPOD}cloud-type": "COMMUNITY",
+        f"{RUNPOD}datacenter-ids": "EU-RO-1",
+        f"{RUNPOD}allowed-cuda-versions": "12.4",
+        f"{RUNPOD}templateId": "t1",
+        "skysail.dev/max-cost-usd": "3",
+        "skysail.dev/automatic": "true",
     }
-    found = unsupported(pod(annotations=asked))
-    assert ["timeout" in found.rejected[0], "max-price" in found.rejected[1], len(found.rejected)] == [True, True, 2]
-    told = "metadata.annotations[modal-operator.io/env-PYTHONPATH, runpod.io/cloud-type]"
-    assert [sentence.split(":")[0] for sentence in found.ignored] == [told]
+    found = requirements(pod(annotations=written, gpus=2))
+    assert found.gpus == GpuRequest("A100", 2)
+    assert (found.gpu_memory, found.max_usd_per_hour, found.max_cost_usd) == (40, 3.0, 3.0)
+    assert (found.regions, found.cloud_types, found.cuda_versions) == (("EU-RO-1",), ("COMMUNITY",), ("12.4",))
+    assert (found.options, found.image, found.is_automatic) == ((("template-id", "t1"),), "i", True)
+    assert not requirements(pod()).is_automatic
 
 
-def test_how_long_it_may_live_and_take_to_end():
+def test_requirements_hints_of_the_pod_choose_the_gpu_type():
+    expression = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-L4"]}
+    required = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    }
+    assert requirements(pod(gpus=1, affinity={"nodeAffinity": required})).gpus == GpuRequest("L4", 1)
+    selector = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
+    assert requirements(pod(gpus=1, nodeSelector=selector)).gpus == GpuRequest("T4", 1)
+
+
+def test_requirements_malformed_annotation_raises_rejected():
+    with pytest.raises(Rejected, match="max-price"):
+        requirements(pod(annotations={f"{RUNPOD}max-price": "cheap"}))
+
+
+def test_requirements_seconds_are_the_smaller_limit():
     found = requirements(pod(activeDeadlineSeconds=60, terminationGracePeriodSeconds=0))
     assert (found.seconds, found.grace) == (60.0, 0.0)
     assert (requirements(pod()).seconds, requirements(pod()).grace) == (None, 30.0)
-    timeout = {"modal-operator.io/timeout": "5"}
+    timeout = {f"{MODAL}timeout": "5"}
     assert requirements(pod(annotations=timeout)).seconds == 5.0
     assert requirements(pod(annotations=timeout, activeDeadlineSeconds=3)).seconds == 3.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, False),
+        ({"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]}, False),
+        ({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}, True),
+        ({"envFrom": [{"secretRef": {"name": "s"}}]}, True),
+    ],
+)
+def test_requirements_secret_references_are_seen(fields, expected):
+    of = pod(containers=[{"name": "main", "image": "i", **fields}])
+    assert requirements(of).uses_secrets == expected
+
+
+def test_requirements_secret_volume_and_registry_credentials_use_secrets():
+    assert requirements(pod(volumes=[{"name": "v", "secret": {"secretName": "s"}}])).uses_secrets
+    credentials = RegistryCredentials("r.example.com", "u", "p")
+    found = requirements(pod(), credentials)
+    assert (found.uses_secrets, found.registry_credentials) == (True, credentials)
+
+
+def test_requirements_container_mode_names_the_image_that_runs():
+    of = container_overrides.apply(pod(annotations={f"{MODAL}use-modal": "true", f"{MODAL}image": "python:3.11"}))
+    assert (requirements(of).image, requirements(of).seconds) == ("python:3.11", 300.0)
+
+
+def test_unsupported_errors_are_rejected_and_the_rest_is_ignored():
+    written = {
+        f"{RUNPOD}max-price": "cheap",
+        f"{MODAL}timeout": "soon",
+        f"{MODAL}tunnel": "true",
+        f"{MODAL}retries": "3",
+        f"{MODAL}gpus": "T4",
+        f"{RUNPOD}pod-id": "forged",
+        "example.com/mine": "x",
+    }
+    found = unsupported(pod(annotations=written))
+    assert [f"[{RUNPOD}max-price]" in sentence for sentence in found.rejected] == [True]
+    named = [sentence.split(":")[0] for sentence in found.ignored]
+    assert named == [f"metadata.annotations[{MODAL}{name}]" for name in ("tunnel", "gpus", "retries")]
+    (warning,) = warnings(pod(annotations=written))
+    assert f"[{MODAL}timeout]" in warning
+
+
+def test_unsupported_volumes_of_the_cluster_are_rejected_by_path():
+    volumes = [
+        {"name": "a", "emptyDir": {}},
+        {"name": "b", "persistentVolumeClaim": {"claimName": "c"}},
+        {"name": "d", "hostPath": {"path": "/etc"}},
+        {"name": "kube-api-access-x", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+    ]
+    of = container_config.without_service_account(pod(volumes=volumes))
+    paths = [sentence.split(":")[0] for sentence in unsupported(of).rejected]
+    assert paths == ["spec.volumes[1].persistentVolumeClaim", "spec.volumes[2].hostPath"]
+    assert [volume.name for volume in of.spec.volumes] == ["a", "b", "d"]
+
+
+def test_unsupported_many_annotations_stay_short():
+    written = {f"{MODAL}env-{number}": "x" for number in range(500)} | {f"{MODAL}use-modal": "true"}
+    written |= {f"{RUNPOD}unknown-{number}": "x" for number in range(500)}
+    found = unsupported(pod(annotations=written))
+    assert (len(found.rejected), found.rejected[-1]) == (21, "And 480 more.")
+    assert len(found.ignored[0]) < 600

@@ -88,7 +88,7 @@ TOLD_VOLUMES = {
 FATES: dict[str, dict[str, Carried | Harmless | Told]] = {
     "PodSpec": {
         "activeDeadlineSeconds": CARRIED,
-        "affinity": SCHEDULER,
+        "affinity": CARRIED,
         "automountServiceAccountToken": ADMISSION,
         "containers": CARRIED,
         "dnsConfig": Told({"nameservers": ["192.0.2.1"]}, refused=False),
@@ -102,10 +102,10 @@ FATES: dict[str, dict[str, Carried | Harmless | Told]] = {
         "hostUsers": CARRIED,
         "hostname": CARRIED,
         "hostnameOverride": CARRIED,
-        "imagePullSecrets": IMAGES,
+        "imagePullSecrets": CARRIED,
         "initContainers": CARRIED,
         "nodeName": CARRIED,
-        "nodeSelector": SCHEDULER,
+        "nodeSelector": CARRIED,
         "os": Told({"name": "windows"}, at="name"),
         "overhead": SCHEDULER,
         "preemptionPolicy": SCHEDULER,

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from skysail.claims.limits.offload_policy import OFFLOAD_POLICY, OffloadPolicy
-from skysail.kinds.offload.objects import Job, Namespace, NodeObject, Pod
+from skysail.claims.limits.offload_policy import OffloadPolicy
+from skysail.kinds.offload.objects import Job, NodeObject, Pod
 from skysail.kube.api.objects import IndexKey, Object
-from skysail.kube.api.resources import JOB, NAMESPACE, NODE, POD
+from skysail.kube.api.resources import JOB, NODE, POD
 from skysail.kube.cache.cache import Cache, index_by_owner, index_by_uid
 
 _UNSCHEDULED = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
@@ -27,14 +27,15 @@ class Caches(msgspec.Struct, frozen=True):
     jobs: Cache[Job]
     nodes: Cache[NodeObject]
     policies: Cache[OffloadPolicy]
-    namespaces: Cache[Namespace]
+    namespaces: Cache[Object]
 
     @classmethod
-    def create(cls) -> Caches:
+    def create(cls, policies: Cache[OffloadPolicy], namespaces: Cache[Object]) -> Caches:
+        """Return new caches beside those that the process has already."""
         return cls(
             pods=Cache(POD, Pod, {"owner": index_by_owner, "namespace": index_by_namespace}, _UNSCHEDULED),
             jobs=Cache(JOB, Job, {"uid": index_by_uid}),
             nodes=Cache(NODE, NodeObject, selector=_CLOUD_NODES),
-            policies=Cache(OFFLOAD_POLICY.resource, OffloadPolicy),
-            namespaces=Cache(NAMESPACE, Namespace),
+            policies=policies,
+            namespaces=namespaces,
         )

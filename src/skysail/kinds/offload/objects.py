@@ -128,10 +128,6 @@ class NodeObject(Object, frozen=True, gc=False):
         )
 
 
-class Namespace(Object, frozen=True, gc=False):
-    """A namespace, whose labels policies select by."""
-
-
 def parse_time(timestamp: str | None) -> datetime:
     """Return the time of a Kubernetes timestamp. An absent one is the distant past."""
     return datetime.fromisoformat(timestamp or "1970-01-01T00:00:00Z")

@@ -9,16 +9,17 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from skysail.base.names import Annotation, Label
+from skysail.claims.limits.offload_policy import OffloadPolicy
 from skysail.cloud.offers import OfferList
 from skysail.kinds.offload.caches import Caches
 from skysail.kinds.offload.config import OffloadConfig
-from skysail.kinds.offload.objects import Namespace, Pod
+from skysail.kinds.offload.objects import Pod
 from skysail.kinds.offload.owners import OwnerLookup
 from skysail.kinds.offload.pending_facts import PendingFacts
 from skysail.kinds.offload.plan import facts
 from skysail.kinds.offload.plan.facts import Cloud, Observation
 from skysail.kinds.offload.plan.placement import JobFacts, PlacementFacts, Rule, Stage, rule_of
-from skysail.kube.api.objects import IndexKey, Key
+from skysail.kube.api.objects import IndexKey, Key, Object
 from skysail.kube.api.resources import NAMESPACE
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError
@@ -85,7 +86,7 @@ class PlacementObserver:
         seen = replace(
             seen,
             clouds=tuple([await self._cloud(pod, cloud) for cloud in seen.clouds]),
-            policies=tuple(self._caches.policies.all()) if self._caches.policies.synced.is_set() else None,
+            policies=self._policies(),
             namespace_labels=await self._namespace_labels(pod.metadata.namespace),
             autoscaler=await self._autoscaler(pod, rule),
             job=await self._job_with_pods(pod, seen.job, rule),
@@ -104,12 +105,17 @@ class PlacementObserver:
             unsupported=self._clouds.unsupported(pod, provider),
         )
 
+    def _policies(self) -> tuple[OffloadPolicy, ...] | None:
+        """Return all policies. An undecodable one may forbid anything, so then none of them is known."""
+        cache = self._caches.policies
+        return tuple(cache.all()) if cache.synced.is_set() and not cache.undecodable else None
+
     async def _namespace_labels(self, name: str) -> Mapping[str, str] | None:
         """Return the labels of the namespace, read live if the cache does not have it yet."""
         found = self._caches.namespaces.get(Key("", name))
         if found is None:
             try:
-                found = await self._client.get(NAMESPACE, "", name, Namespace)
+                found = await self._client.get(NAMESPACE, "", name, Object)
             except KubeError:
                 return None
         return found.metadata.labels or {}

@@ -12,11 +12,11 @@ from skysail.core.controller import Controller
 from skysail.kinds.offload import owners
 from skysail.kinds.offload.caches import Caches
 from skysail.kinds.offload.config import OffloadConfig
-from skysail.kinds.offload.objects import Job, Namespace, NodeObject, Pod
+from skysail.kinds.offload.objects import Job, NodeObject, Pod
 from skysail.kinds.offload.observer import PlacementObserver
 from skysail.kinds.offload.plan import job_annotations, planner
 from skysail.kinds.offload.plan.snapshot import JobSnapshot, PodSnapshot
-from skysail.kube.api.objects import IndexKey, Key
+from skysail.kube.api.objects import IndexKey, Key, Object
 from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import EVENT, JOB, NAMESPACE, NODE, POD
 from skysail.kube.cache.cache import Cache
@@ -65,6 +65,7 @@ class PodReconciler:
     def connect(self, controller: Controller[PodSnapshot]) -> None:
         """Enqueue pods when a fact changes that their placement depends on."""
         self._enqueue = controller.queue.add
+        self._caches.pods.subscribe(controller.enqueue_object)
         self._caches.policies.subscribe(lambda _old, _new: self.enqueue_all())
         self._caches.nodes.subscribe(self._node_changed)
         self._caches.jobs.subscribe(self._job_changed)
@@ -85,7 +86,7 @@ class PodReconciler:
         self._observer.owners.forget(job)
         self._enqueue_pods(self._caches.pods.by("owner", job.metadata.identity))
 
-    def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
+    def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
         namespace = new or old
         if namespace is None or (old and new and old.metadata.labels == new.metadata.labels):
             return

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
-from skysail.base import clock
 from skysail.base.settings import Settings
+from skysail.claims.dependencies import ClaimDependencies
 from skysail.claims.manager import ClaimManager
 from skysail.claims.types import CloudInstance
 from skysail.cloud.offers import OfferList
@@ -31,18 +32,35 @@ class OffloadModule:
     """The executor is its own: its caches hold pods without a node and all Jobs."""
 
     def __init__(
-        self, client: Client, settings: Settings, fence: Fence, manager: ClaimManager, claims: Cache[CloudInstance]
+        self,
+        client: Client,
+        settings: Settings,
+        fence: Fence,
+        *,
+        manager: ClaimManager,
+        claims: Cache[CloudInstance],
+        deps: ClaimDependencies,
     ) -> None:
         config = offload_config(settings)
         self.caches = Caches.create(manager.limits.policies, manager.limits.namespaces)
         observer = PlacementObserver(
-            client, self.caches, config, ManagerClouds(manager), now=clock.now, clock=clock.boottime
+            client, self.caches, config, ManagerClouds(manager), now=deps.now, clock=deps.clock
         )
-        self.pods = PodReconciler(self.caches, observer, config, clock.now)
+        self.pods = PodReconciler(self.caches, observer, config, deps.now)
         self.jobs = JobReconciler(self.caches.jobs, claims)
         self.performer = Performer(client, CacheRegistry(self.caches.pods, self.caches.jobs), fence)
         self.hooks = placement_webhook.hooks(observer, config)
         manager.offers.on_change(self.pods.enqueue_all)
+
+    @property
+    def new_caches(self) -> tuple[Cache[Any], ...]:
+        """Return the caches that the process has to fill for placement."""
+        return self.caches.pods, self.caches.jobs, self.caches.nodes
+
+    @property
+    def needed_caches(self) -> tuple[Cache[Any], ...]:
+        """Return the caches that must be full before the first placement."""
+        return (*self.new_caches, self.caches.policies, self.caches.namespaces)
 
 
 class ManagerClouds:

@@ -282,16 +282,21 @@ class Operator:
 
     def _add_offload(self) -> OffloadModule:
         """Add placement. An operator without cloud nodes places nothing, so it watches no pods for that."""
-        module = OffloadModule(self._client, self._settings, self, self._claim_manager, self._claims)
+        module = OffloadModule(
+            self._client,
+            self._settings,
+            self,
+            manager=self._claim_manager,
+            claims=self._claims,
+            deps=ClaimDependencies(clock.now, clock.boottime, self._rng),
+        )
         if not self._settings.nodes:
             return module
-        caches, limits = module.caches, self._claim_manager.limits
         self._webhook_server.add(module.hooks)
-        for cache in (caches.pods, caches.jobs, caches.nodes):
+        for cache in module.new_caches:
             self._informers.add_built_in(cache)
-        needed = (caches.jobs, caches.nodes, limits.policies, limits.namespaces)
-        module.pods.connect(self._control(module.pods, module.performer, caches.pods, *needed))
-        module.jobs.connect(self._control(module.jobs, module.performer, self._claims, caches.jobs))
+        module.pods.connect(self._control(module.pods, module.performer, *module.needed_caches))
+        module.jobs.connect(self._control(module.jobs, module.performer, self._claims, module.caches.jobs))
         return module
 
     def _make_nodes(self, accounts: Mapping[str, CloudAccount], cluster: ClusterInfo, address: str) -> list[CloudNode]:

@@ -10,6 +10,7 @@ import pytest
 from skysail.base.names import Condition
 from skysail.kube.api.resources import POD
 from tests.simulation import runner
+from tests.simulation.faults import WRITE_TROUBLES
 from tests.simulation.offload import NODE
 from tests.simulation.placement import SCENARIOS, reference
 
@@ -73,8 +74,22 @@ def test_placement_second_operator_changes_nothing(name: str, what: str, court: 
     assert court.violations(SCENARIOS[name], reference(name), faults) == []
 
 
-@pytest.mark.parametrize("what", ["lost, done", "lost, not done", "conflict"])
+@pytest.mark.parametrize("what", WRITE_TROUBLES)
 @pytest.mark.parametrize("name", ["asked", "automatic"])
-def test_placement_lost_reply_changes_nothing(name: str, what: str, court: Checker) -> None:
+def test_placement_failed_write_changes_nothing(name: str, what: str, court: Checker) -> None:
     faults = runner.faults_for(reference(name), "write", what)
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []
+
+
+@pytest.mark.parametrize("what", ["unreachable", "server error", "stale"])
+@pytest.mark.parametrize("name", ["asked", "automatic", "Job annotated later"])
+def test_placement_failed_read_changes_nothing(name: str, what: str, court: Checker) -> None:
+    faults = runner.faults_for(reference(name), "read", what)
+    assert court.violations(SCENARIOS[name], reference(name), faults) == []
+
+
+@pytest.mark.parametrize("what", ["drop", "repeat", "swap", "replay"])
+@pytest.mark.parametrize("name", ["asked", "Job annotated later"])
+def test_placement_watch_that_lies_changes_nothing(name: str, what: str, court: Checker) -> None:
+    faults = runner.faults_for(reference(name), "event", what)
     assert court.violations(SCENARIOS[name], reference(name), faults) == []

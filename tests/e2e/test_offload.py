@@ -284,4 +284,3 @@ def test_offload_forged_pods_without_policy_launch_nothing(node, namespace, book
         "the claims to say why they wait",
     )
     assert {cloud: books.count(cloud, "create") for cloud in NODES} == before
-    print(f"T13: {len(FORGERIES)} forgeries, 0 launches")

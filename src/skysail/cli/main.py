@@ -18,6 +18,7 @@ from skysail.cli.commands import (
     image,
     kubectl,
     logs,
+    offers,
     predict,
     rollback,
     run,
@@ -68,6 +69,7 @@ def application() -> typer.Typer:
     app.command()(logs.logs)
     app.command()(predict.predict)
     app.command()(rollback.rollback)
+    app.command()(offers.offers)
     app.command()(run.run)
     app.command()(audit_cache.audit_cache)
     app.command(hidden=True)(build.build)

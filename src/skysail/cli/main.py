@@ -13,6 +13,7 @@ from skysail.base.errors import UserError
 from skysail.cli.commands import (
     audit_cache,
     build,
+    cost,
     down,
     get,
     image,
@@ -70,6 +71,7 @@ def application() -> typer.Typer:
     app.command()(predict.predict)
     app.command()(rollback.rollback)
     app.command()(offers.offers)
+    app.command()(cost.cost)
     app.command()(run.run)
     app.command()(audit_cache.audit_cache)
     app.command(hidden=True)(build.build)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from skysail.base.errors import UserError
+from skysail.claims.tracking.offer_publisher import NAME, OffersPage
 from skysail.cloud.offers import OfferList
-from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import CONFIG_MAP
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Forbidden
-
-NAME = "skysail-offers"
 
 
 class OffersMissing(UserError):
@@ -20,15 +18,14 @@ class OffersMissing(UserError):
     exit_code = 1
 
 
-class _ConfigMap(Object, frozen=True, gc=False):
-    data: dict[str, str] = msgspec.field(default_factory=dict)
-
-
 async def read(client: Client, namespace: str) -> dict[str, OfferList]:
-    """Return the offers by provider. Raises OffersMissing if they are not published, or not readable for this user."""
+    """Return the offers by provider. The time of a list is the time since which its prices are unchanged.
+
+    Raises OffersMissing if they are not published, or not readable for this user.
+    """
     place = f"ConfigMap {NAME} in namespace {namespace}"
     try:
-        found = await client.find(CONFIG_MAP, namespace, NAME, _ConfigMap)
+        found = await client.find(CONFIG_MAP, namespace, NAME, OffersPage)
     except Forbidden as error:
         raise OffersMissing(f"You may not read {place}: ask for the right to get it.") from error
     if found is None:

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from skysail.base.errors import UserError
+from skysail.claims.tracking import offer_publisher
 from skysail.cli import main
-from skysail.cli.clouds import published_offers
 from skysail.cloud.offers import OfferList
 from skysail.cloud.simulated.vendors import VENDORS
 from skysail.kube.api.resources import CONFIG_MAP
@@ -32,7 +32,7 @@ def api(tmp_path: Path) -> Iterator[ServedApi]:
 def publish(api: ServedApi, **data: str) -> None:
     at = time.time() - 300
     lists = {name: msgspec.json.encode(OfferList(vendor.offers, at)).decode() for name, vendor in VENDORS.items()}
-    metadata = {"name": published_offers.NAME, "namespace": "skysail-system"}
+    metadata = {"name": offer_publisher.NAME, "namespace": "skysail-system"}
     api.create(CONFIG_MAP, {"metadata": metadata, "data": data or lists})
 
 

@@ -40,7 +40,8 @@ class ServedApi:
         self.forbidden: set[str] = set()
         self.requests: list[tuple[str, str]] = []
         self.world: World
-        self._loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop
+        self.stop: asyncio.Event
         self._model: ApiModel
 
     def create(self, resource: Resource, manifest: Manifest) -> Manifest:
@@ -56,7 +57,7 @@ class ServedApi:
         async def within() -> Any:
             return do()
 
-        return asyncio.run_coroutine_threadsafe(within(), self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(within(), self.loop).result(30)
 
     @property
     def writes(self) -> list[tuple[str, str]]:
@@ -72,21 +73,20 @@ class ServedApi:
         return self.world.replace(kind, live, {**live, "status": manifest["status"]}, status)
 
     async def run(self, started: threading.Event, tls: ssl.SSLContext, ports: list[int]) -> None:
+        self.loop, self.stop = asyncio.get_running_loop(), asyncio.Event()
         self.world = World([kind.resource for kind in ALL_KINDS])
         self._create(NAMESPACE, {"metadata": {"name": "skysail-system"}})
         self._model = ApiModel(self.world)
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
         ports.append(runner.addresses[0][1])
         started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
+        await self.stop.wait()
+        await runner.cleanup()
 
     async def _answer(self, http: web.Request) -> web.StreamResponse:
         self.requests.append((http.method, http.rel_url.raw_path))
@@ -125,23 +125,15 @@ def serve(folder: Path) -> Iterator[ServedApi]:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(folder / "api.pem")
     api, started, ports = ServedApi(folder / "kubeconfig"), threading.Event(), []
-    loop = api._loop
-    task = loop.create_task(api.run(started, tls, ports))
-    thread = threading.Thread(target=_run, args=(loop, task), daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(api.run(started, tls, ports)), daemon=True)
     thread.start()
     assert started.wait(30)
     _write_kubeconfig(api.kubeconfig, ports[0], authority.certificate)
     try:
         yield api
     finally:
-        loop.call_soon_threadsafe(task.cancel)
+        api.loop.call_soon_threadsafe(api.stop.set)
         thread.join(30)
-
-
-def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-    with contextlib.suppress(asyncio.CancelledError):
-        loop.run_until_complete(task)
-    loop.close()
 
 
 def _write_kubeconfig(path: Path, port: int, authority: bytes) -> None:

@@ -15,6 +15,7 @@ from skysail.cli.commands import (
     build,
     cost,
     down,
+    drain,
     get,
     image,
     kubectl,
@@ -72,6 +73,7 @@ def application() -> typer.Typer:
     app.command()(rollback.rollback)
     app.command()(offers.offers)
     app.command()(cost.cost)
+    app.command()(drain.drain)
     app.command()(run.run)
     app.command()(audit_cache.audit_cache)
     app.command(hidden=True)(build.build)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +9,12 @@ import typer
 
 from skysail.base import recursion_limit
 from skysail.base.errors import UserError
+from skysail.cli.durations import seconds
 
 if TYPE_CHECKING:
     from skysail.base.settings import Settings
 
 NODE = "runpod-virtual-node"
-_SECONDS = r"[0-9]+(?:\.[0-9]+)?"
-_PART = rf"({_SECONDS})(ms|s|m|h)"
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MAX_PORT = 65535
 
 
@@ -35,15 +32,6 @@ def application() -> typer.Typer:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command("runpod-controller")(run)
     return app
-
-
-def seconds(text: str) -> float:
-    """Parse a duration: seconds such as `30`, or with units such as `5m` and `1h30m`. Raises BadParameter."""
-    if re.fullmatch(_SECONDS, text):
-        return float(text)
-    if not re.fullmatch(f"({_PART})+", text):
-        raise typer.BadParameter(f"{text!r} is no duration: write seconds such as 30, or a time such as 5m.")
-    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, text))
 
 
 def address(text: str) -> tuple[str, int]:

@@ -17,7 +17,7 @@ from skysail.kube.client.errors import Forbidden, NotFound, NotServed
 
 K = TypeVar("K", bound=Object)
 
-_CLOUD_NODES = {"labelSelector": f"{Label.TYPE.value}=virtual-kubelet"}
+CLOUD_NODES = {"labelSelector": f"{Label.TYPE.value}=virtual-kubelet"}
 
 
 class NotInstalled(UserError):
@@ -86,7 +86,7 @@ async def find_all(client: Client, kind: CustomKind, type_: type[K]) -> tuple[K,
 async def find_nodes(client: Client) -> tuple[CloudNode, ...] | None:
     """Return the nodes that stand for clouds, or None if the user may not list nodes."""
     try:
-        return await client.list_objects(NODE, "", _CLOUD_NODES, CloudNode)
+        return await client.list_objects(NODE, "", CLOUD_NODES, CloudNode)
     except Forbidden:
         return None
 

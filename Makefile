@@ -47,6 +47,10 @@ test-crashes: build ## crash at every effect, simulated and on the real control 
 test-launches: build ## the part of test-crashes about pods at clouds; SKYSAIL_CRASH_POINTS=3/7 takes a sample
 	$(BIN)/python -m scripts.run_tests -n 3 --dist loadfile tests/fault_injection/test_clouds_*.py tests/fault_injection/test_offload_*.py
 
+.PHONY: test-races
+test-races: build ## 1,000 pods that the scheduler and the operator want to bind at the same time
+	SKYSAIL_RACES=1000 $(BIN)/python -m scripts.run_tests tests/e2e/test_offload_races.py
+
 .PHONY: test-frameworks
 test-frameworks: build ## PyTorch in pods; downloads gigabytes the first time
 	$(BIN)/python -m scripts.run_tests -m "not on_demand" tests/frameworks

@@ -5,14 +5,24 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
-from tests.contract.cases import applying, collecting, creating, deleting, listing, patching, replacing, watching
+from tests.contract.cases import (
+    applying,
+    binding,
+    collecting,
+    creating,
+    deleting,
+    listing,
+    patching,
+    replacing,
+    watching,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.contract.api_dsl import Api
 
-_CHAPTERS = (creating, replacing, patching, applying, deleting, collecting, listing, watching)
+_CHAPTERS = (creating, binding, replacing, patching, applying, deleting, collecting, listing, watching)
 
 
 def cases() -> dict[str, Callable[[Api], Awaitable[None]]]:

@@ -12,13 +12,14 @@ from urllib.parse import unquote
 
 import msgspec
 
+from skysail.kube.api.resources import POD
 from skysail.kube.client.transport import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Reply, Request
 from tests.simulation import patches, selectors, statuses
 from tests.simulation.ownership import Manager
 from tests.simulation.statuses import Refusal
 from tests.simulation.watches import Refused, Watch
 from tests.simulation.world import World, copied
-from tests.simulation.writes import DeleteOptions, Write
+from tests.simulation.writes import DeleteOptions, Preconditions, Write
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +75,8 @@ class ApiModel:
         if request.method == "GET" and (found := self._discover(request.path)):
             return 200, found
         target = self._target(request.path)
+        if target.kind.resource == POD and target.subresource == "binding" and request.method == "POST":
+            return 201, self._bind(target, request)
         if target.subresource not in {"", "status"} or (target.subresource and not target.kind.has_status):
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         match request.method, bool(target.name):
@@ -100,6 +103,23 @@ class ApiModel:
             why = "the namespace of the provided object does not match the namespace sent on the request"
             raise statuses.bad_request(why)
         return self.world.create(target.kind, manifest, self._write(target, request))
+
+    def _bind(self, target: Target, request: Request) -> Object:
+        """Give a pod its node, for good."""
+        binding = _body(request)
+        live = self.world.get(target.kind, target.namespace, target.name)
+        metadata = binding.get("metadata", {})
+        wanted = Preconditions(uid=metadata.get("uid"), resource_version=metadata.get("resourceVersion"))
+        self.world.check_preconditions(target.kind, live, wanted)
+        self.world.check_unbound(target.kind, live)
+        new = copied(live)
+        new["spec"]["nodeName"] = binding["target"]["name"]
+        new["metadata"].setdefault("annotations", {}).update(metadata.get("annotations", {}))
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self.world.timestamp()}
+        others = [row for row in new["status"].get("conditions", ()) if row["type"] != "PodScheduled"]
+        new["status"]["conditions"] = [*others, scheduled]
+        self.world.commit(target.kind, live, new, self._user)
+        return statuses.created()
 
     def _put(self, target: Target, request: Request) -> Object:
         wanted = _body(request)

@@ -193,7 +193,7 @@ class CloudOperator:
 
     def __init__(self, process: Process) -> None:
         cloud_fixture: CloudFixture = process.outside
-        claims = process.cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
+        self.claims = claims = process.cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
         cloud = FaultyCloud(cloud_fixture.account, process.transport)
         broadcaster = Broadcaster(process.client, instance="operator", now=process.now)
         claim_settings = ClaimSettings(

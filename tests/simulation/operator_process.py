@@ -72,6 +72,10 @@ class Process:
         self._caches.add(cache)
         self._reflectors.append((cache, Reflector(self.client, cache, rng=self.rng)))
 
+    def fill_only(self, cache: Cache[Any]) -> None:
+        """Keep a cache current that only a performer of its own knows."""
+        self._reflectors.append((cache, Reflector(self.client, cache, rng=self.rng)))
+
     def discover(self, caches: Iterable[Cache[Any]]) -> Discovery:
         """Keep caches current of kinds that the cluster need not have."""
         self._informers = Informers(self.client, namespaces=(), list_observer=GcTuner(), rng=self.rng)
@@ -84,12 +88,17 @@ class Process:
         self, reconciler: Reconciler[Any], own: Cache[Any], children: Iterable[Cache[Any]] = ()
     ) -> Controller[Any]:
         """Look at an object when it changes, and when something that it controls does."""
-        controller = Controller(reconciler, self.performer, self, rng=self.rng, metrics=self)
-        controller.status_limiter = Ration(rate=_A_SECOND, burst=1.0)
-        controller.status_limiter.try_acquire(0.0)  # who comes first waits as well
+        controller = self.add_controller(reconciler, self.performer)
         own.subscribe(controller.enqueue_object)
         for cache in children:
             controller.watch_owned(cache, own)
+        return controller
+
+    def add_controller(self, reconciler: Reconciler[Any], performer: Performer) -> Controller[Any]:
+        """Return a controller that is subscribed to nothing yet."""
+        controller = Controller(reconciler, performer, self, rng=self.rng, metrics=self)
+        controller.status_limiter = Ration(rate=_A_SECOND, burst=1.0)
+        controller.status_limiter.try_acquire(0.0)  # who comes first waits as well
         self._loops.append(controller)
         return controller
 

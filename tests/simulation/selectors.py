@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from skysail.kube.api.resources import POD
+from skysail.kube.api.resources import EVENT, POD
 from tests.simulation.statuses import bad_request
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SET = re.compile(r"^(\S+)\s+(in|notin)\s+\(([^)]*)\)$")
 _COMMA = re.compile(r",(?![^(]*\))")
 _FIELDS = {"metadata.name", "metadata.namespace"}
-_POD_FIELDS = _FIELDS | {"spec.nodeName", "status.phase"}
+_OTHER_FIELDS = {POD: {"spec.nodeName", "status.phase"}, EVENT: {"regarding.uid", "reason"}}
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ def parse(resource: Resource, namespace: str, query: Mapping[str, str]) -> Selec
     labels = tuple(_requirement(term) for term in _terms(query.get("labelSelector", "")))
     fields = tuple(_requirement(term) for term in _terms(query.get("fieldSelector", "")))
     for term in fields:
-        if term.key not in (_POD_FIELDS if resource == POD else _FIELDS):
+        if term.key not in _FIELDS | _OTHER_FIELDS.get(resource, set()):
             raise bad_request(f"field label not supported: {term.key}")
     return Selector(namespace, labels, fields)
 

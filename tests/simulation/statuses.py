@@ -27,6 +27,10 @@ def success(resource: Resource, name: str, uid: str) -> dict[str, Any]:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
+def created() -> dict[str, Any]:
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+
 def not_found(resource: Resource, name: str) -> Refusal:
     message = f'{resource.crd_name} "{name}" not found'
     return Refusal(404, "NotFound", message, **_about(resource, name))
@@ -47,8 +51,8 @@ def precondition_failed(resource: Resource, name: str, field: str, wanted: str, 
     return conflict(resource, name, why)
 
 
-def conflict(resource: Resource, name: str, why: str) -> Refusal:
-    message = f'Operation cannot be fulfilled on {resource.crd_name} "{name}": {why}'
+def conflict(resource: Resource, name: str, why: str, what: str = "") -> Refusal:
+    message = f'Operation cannot be fulfilled on {what or resource.crd_name} "{name}": {why}'
     return Refusal(409, "Conflict", message, **_about(resource, name))
 
 

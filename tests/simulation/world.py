@@ -174,6 +174,21 @@ class World:
             if expected not in {None, found}:
                 raise statuses.precondition_failed(kind.resource, metadata["name"], field, expected, found)
 
+    def check_unbound(self, kind: Kind, live: Object) -> None:
+        """A pod gets a node once, and only if it may be scheduled."""
+        name, spec = live["metadata"]["name"], live["spec"]
+        if "deletionTimestamp" in live["metadata"]:
+            raise statuses.conflict(
+                kind.resource, name, f"pod {name} is being deleted, cannot be assigned to a host", "pods/binding"
+            )
+        if spec.get("nodeName"):
+            why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
+            raise statuses.conflict(kind.resource, name, why, "pods/binding")
+        if spec.get("schedulingGates"):
+            raise statuses.conflict(
+                kind.resource, name, f"pod {name} has non-empty .spec.schedulingGates", "pods/binding"
+            )
+
     def blend(self, kind: Kind, live: Object, wanted: Object, subresource: str) -> Object:
         """A write of the status keeps the rest, a write of the rest keeps the status."""
         if subresource == "status":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.cluster import Cluster
 
 NODES = {"modal": "modal.com", "runpod": "runpod-virtual-node"}
-TAINTS = {"modal": "virtual-kubelet.io/provider", "runpod": "runpod.io/virtual"}
+TAINTS = {"modal": "modal-operator.io/virtual", "runpod": "runpod.io/virtual"}
 
 
 def flags(cluster: Cluster, socket: Path | None = None) -> tuple[str, ...]:

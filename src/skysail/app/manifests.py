@@ -12,6 +12,7 @@ from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
 from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.claims.tracking import offer_publisher
 from skysail.claims.types import CLOUD_INSTANCE
+from skysail.kinds.offload import reconciler as offload_reconciler
 from skysail.kinds.serving import reconciler as serving_reconciler
 from skysail.kinds.serving.api import types as serving_types
 from skysail.kinds.training import reconciler
@@ -98,6 +99,7 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
         *reconciler.POLICY_RULES,
         *status_writer.POLICY_RULES,
         *serving_reconciler.POLICY_RULES,
+        *offload_reconciler.POLICY_RULES,
         *token_review.POLICY_RULES,
         *kubelet.POLICY_RULES,
         *references.POLICY_RULES,

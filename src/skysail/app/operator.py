@@ -22,6 +22,7 @@ from skysail.app.cache_audit import Audits, read_token
 from skysail.app.cloud_nodes import CloudNode
 from skysail.app.cluster_check import ClusterInfo, StartupError, check_cluster
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
+from skysail.app.offload import OffloadModule
 from skysail.app.serving import ServingModule
 from skysail.app.training import TrainingModule
 from skysail.app.webhook_server import WebhookServer
@@ -143,10 +144,12 @@ class Operator:
         self._training_module = self._add_training()
         self._serving_module = self._add_serving()
         self._launch_history = LaunchHistory(self._fenced_client, settings.operator_namespace, clock.now)
+        self._claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
         self._claim_manager = self._create_claim_manager(accounts, cluster.cluster)
         self._offer_publisher = OfferPublisher(
             self._fenced_client, settings.operator_namespace, self._claim_manager.offers
         )
+        self._offload_module = self._add_offload()
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
         self._nodes_identity = ServingCertificate(self._client, cloud_nodes.certificate(settings, address), self._rng)
         self._nodes = self._make_nodes(accounts, cluster, address)
@@ -244,20 +247,25 @@ class Operator:
         """Add a controller for the objects in `cache`. The first plan waits until `others` are synced as well."""
         self._cache_registry.add(cache)
         self._informers.add(cache, desired)
+        controller = self._control(reconciler, performer or self._performer, cache, *others)
+        cache.subscribe(controller.enqueue_object)
+        return controller
+
+    def _control(self, reconciler: Reconciler[Any], performer: Performer, *caches: Cache[Any]) -> Controller[Any]:
+        """Return a controller that starts when these caches are full. Subscribe it to what should enqueue its keys."""
         controller = Controller(
             reconciler,
-            performer or self._performer,
+            performer,
             self,
             rng=self._rng,
             metrics=self._metrics,
             resync=self._settings.resync_seconds,
         )
-        cache.subscribe(controller.enqueue_object)
-        self._controllers.append(((cache, *others), controller))
+        self._controllers.append((caches, controller))
         return controller
 
     def _create_claim_manager(self, accounts: Mapping[str, CloudAccount], cluster: str) -> ClaimManager:
-        claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
+        claims = self._claims
         claim_settings = manager.ClaimSettings(
             cluster=cluster,
             identity=self._identity,
@@ -281,6 +289,25 @@ class Operator:
         policies_controller = self._add_controller(claim_manager.policy_reconciler, limits.policies)
         claim_manager.enqueue_policies(policies_controller.queue.add)
         return claim_manager
+
+    def _add_offload(self) -> OffloadModule:
+        """Add placement. An operator without cloud nodes places nothing, so it watches no pods for that."""
+        module = OffloadModule(
+            self._client,
+            self._settings,
+            self,
+            manager=self._claim_manager,
+            claims=self._claims,
+            deps=ClaimDependencies(clock.now, clock.boottime, self._rng),
+        )
+        if not self._settings.nodes:
+            return module
+        self._webhook_server.add(module.hooks)
+        for cache in module.new_caches:
+            self._informers.add_built_in(cache)
+        module.pods.connect(self._control(module.pods, module.performer, *module.needed_caches))
+        module.jobs.connect(self._control(module.jobs, module.performer, self._claims, module.caches.jobs))
+        return module
 
     def _make_nodes(self, accounts: Mapping[str, CloudAccount], cluster: ClusterInfo, address: str) -> list[CloudNode]:
         deps = cloud_nodes.NodeDependencies(
@@ -398,7 +425,7 @@ class Operator:
             "name",
             lambda: {controller.kind: len(controller.queue) for _, controller in self._controllers},
         )
-        read(Metric.EFFECTS, "", lambda: {"": self._performer.effects + self._serving_module.performer.effects})
+        read(Metric.EFFECTS, "", self._count_effects)
         read(Metric.CACHED_OBJECTS, "kind", self._cached)
         read(Metric.LISTS, "kind", lambda: self._watch_counts("lists"))
         read(Metric.WATCHES, "kind", lambda: self._watch_counts("watches"))
@@ -409,6 +436,10 @@ class Operator:
         SpendingMetrics(self._claim_manager.limits, lambda: self._elector.is_leader, clock.now).register(self._metrics)
         TrainingMetrics(self._training_module.caches, lambda: self._elector.is_leader).register(self._metrics)
         serving_metrics.Counts(self._serving_module.caches, lambda: self._elector.is_leader).register(self._metrics)
+
+    def _count_effects(self) -> dict[str, float]:
+        performers = (self._performer, self._serving_module.performer, self._offload_module.performer)
+        return {"": sum(performer.effects for performer in performers)}
 
     def _cached(self) -> Counter[str]:
         found: Counter[str] = Counter()

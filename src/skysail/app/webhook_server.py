@@ -17,6 +17,7 @@ from skysail.kinds.serving.admission import webhook as serving_webhook
 from skysail.kinds.serving.spec.config import serving_config
 from skysail.kinds.training.admission import webhook as training_webhook
 from skysail.kube.admission import registration, server
+from skysail.kube.admission.hooks import Hook
 from skysail.kube.admission.registration import WebhookRegistrar
 from skysail.kube.api.objects import Key
 from skysail.kube.client.client import Client
@@ -31,7 +32,7 @@ class WebhookServer:
     def __init__(self, client: Client, settings: Settings, leads: Callable[[], bool]) -> None:
         self._settings = settings
         self._leads = leads
-        self._hooks = (
+        self._hooks: tuple[Hook, ...] = (
             *resource_limits_webhook.hooks(settings.nodes),
             *training_webhook.HOOKS,
             *serving_webhook.hooks(serving_config(settings)),
@@ -43,6 +44,10 @@ class WebhookServer:
             names=_names(settings),
             now=clock.now,
         )
+
+    def add(self, hooks: tuple[Hook, ...]) -> None:
+        """Add webhooks. Call before the server starts."""
+        self._hooks = (*self._hooks, *hooks)
 
     @property
     def is_enabled(self) -> bool:

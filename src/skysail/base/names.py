@@ -87,11 +87,11 @@ class Annotation(DocumentedName):
         "`skysail.dev/disks` on a PersistentVolume that is a disk of the node's provider, with the same name.",
     )
     OFFLOAD = "skysail.dev/offload", "Requests a cloud: the name of a provider, or `cheapest`."
+    AUTOMATIC = "skysail.dev/automatic", "Written: `true` on a pod that was offloaded without having asked for it."
     MAX_COST = (
         "skysail.dev/max-cost-usd",
         "Maximum US dollars for all launches of the object. Lower limits of policies stay in force.",
     )
-    AUTOMATIC = "skysail.dev/automatic", "Written: `true` on a pod that was offloaded without having asked for it."
     PLACEHOLDER = (
         "skysail.dev/placeholder",
         "On a DaemonSet pod on a virtual node: reported as running, but not run and not billed.",
@@ -232,6 +232,10 @@ class Condition(DocumentedName):
         "skysail.dev/Supported",
         "On a pod with fields that its node does not support: the message names the fields.",
     )
+    OFFLOAD = (
+        "skysail.dev/Offload",
+        "On a pod for a cloud: True once it is placed there; if False, the message says why not and how to change it.",
+    )
     DEPLOYED = "Deployed", "Whether a ModalFunction can be called."
     LAUNCHED = (
         "Launched",
@@ -351,6 +355,24 @@ class Reason(DocumentedName):
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded", "More attempts failed than `runPolicy.backoffLimit` allows."
     RESTART_POLICY_NEVER = "RestartPolicyNever", "An attempt failed and `restartPolicy` is Never."
     LOST = "Lost", "The instance vanished at the cloud, for example because it was preempted."
+    OFFLOADED = "Offloaded", "The pod is placed on the node of a cloud."
+    INVALID_ANNOTATIONS = "InvalidAnnotations", "Annotations are malformed or contradict each other."
+    NODE_SELECTOR_CONFLICT = (
+        "NodeSelectorConflict",
+        "The node selector or affinity of the pod excludes the node of the cloud.",
+    )
+    NO_PROVIDER = "NoProvider", "No provider can take the pod; the message gives the reason of each."
+    OTHER_SCHEDULER = "OtherScheduler", "A scheduler decides about the pod that Skysail does not interfere with."
+    GANG_NOT_OFFLOADED = (
+        "GangNotOffloaded",
+        "The pod belongs to a gang, which goes to a cloud as a whole or not at all.",
+    )
+    SCALE_UP_PENDING = "ScaleUpPending", "A cluster autoscaler adds a node for the pod, or may still do so."
+    PREEMPTION_PENDING = "PreemptionPending", "The scheduler preempts other pods to make room for the pod."
+    JOB_PENDING = "JobPending", "The Job has not waited long enough to be offloaded."
+    OFFERS_UNKNOWN = "OffersUnknown", "The offers of a cloud are not known yet."
+    OWNER_UNKNOWN = "OwnerUnknown", "The owners of the pod could not be read; retried."
+    NODE_NOT_READY = "NodeNotReady", "The node of the cloud is not ready."
     DOWNLOADING = "Downloading", "The model is being downloaded and laid out."
     DOWNLOADED = "Downloaded", "The model is downloaded and laid out."
     DOWNLOAD_FAILED = "DownloadFailed", "The model could not be downloaded or laid out; the message says why."
@@ -411,6 +433,8 @@ class EventReason(DocumentedName):
     INVALID_CHECKPOINT = "InvalidCheckpoint", "A pod printed a checkpoint that cannot be used; the message says why."
     LIFETIME_LIMITED = "LifetimeLimited", "A budget or cap ends an instance before its maximum lifetime."
     GANG_NOT_OFFLOADED = "GangNotOffloaded", "A gang was not offloaded; the message says what to change."
+    OFFLOADED = "Offloaded", "The pod was bound to the node of a cloud; the message gives the price."
+    OFFLOAD_REFUSED = "OffloadRefused", "The pod may not go to a cloud; the message says why."
     RUNTIME_UNMAINTAINED = "RuntimeUnmaintained", "The chosen model server is no longer maintained."
     DOWNLOADING = "Downloading", "A revision of a model is being downloaded."
     VALIDATION_STARTED = "ValidationStarted", "A revision of a model is being downloaded and validated."

@@ -13,7 +13,12 @@ from skysail.base.errors import UserError
 
 _PREFIX = "SKYSAIL_"
 # Environment variables of the replaced operators that mean the same setting.
-_ALIASES = {"mock_clouds": ("MODAL_MOCK",)}
+_ALIASES = {
+    "mock_clouds": ("MODAL_MOCK",),
+    "katib_adapter": ("ENABLE_KATIB_ADAPTER",),
+    "training_operator_adapter": ("ENABLE_TRAINING_OPERATOR_ADAPTER",),
+    "kserve_adapter": ("ENABLE_KSERVE_ADAPTER",),
+}
 
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -45,7 +50,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 _NODES = {
-    "modal.com": NodeSettings(provider="modal", port=10260, taint="virtual-kubelet.io/provider=modal:NoSchedule"),
+    "modal.com": NodeSettings(provider="modal", port=10260, taint="modal-operator.io/virtual=true:NoSchedule"),
     "runpod-virtual-node": NodeSettings(
         provider="runpod",
         port=10261,
@@ -141,6 +146,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     launches_per_cloud: Annotated[
         int, Meta(ge=1, description="Maximum launches of this cluster at one cloud in an hour.")
     ] = 300
+    offload_auto: Annotated[
+        Literal["WhenUnschedulable", "Always", "Off"],
+        Meta(description="When GPU pods that ask for no cloud are offloaded; a policy must allow it, too."),
+    ] = "WhenUnschedulable"
+    max_gpu_price: Annotated[
+        float,
+        Meta(gt=0, description="Cap in US dollars per hour and GPU on RunPod, and on pods that ask for `cheapest`."),
+    ] = 0.5
+    max_pending_seconds: Annotated[
+        float, Meta(ge=0, description="Seconds that a Job with `runpod.io/managed` waits before it is offloaded.")
+    ] = 0.0
+    pending_job_threshold: Annotated[
+        int, Meta(ge=0, description="If more Jobs with `runpod.io/managed` wait, they are offloaded at once.")
+    ] = 1
+    autoscaler_wait_seconds: Annotated[
+        float, Meta(ge=0, description="Seconds that a cluster autoscaler has before a GPU pod is offloaded.")
+    ] = 20.0
+    scale_up_timeout_seconds: Annotated[
+        float, Meta(ge=0, description="Seconds after which a scale-up that brought no node is no longer waited for.")
+    ] = 900.0
+    offload_schedulers: Annotated[tuple[str, ...], Meta(description="Schedulers whose pods may be offloaded.")] = (
+        "default-scheduler",
+    )
+    katib_adapter: Annotated[bool, Meta(description="Offload pods of Katib.")] = True
+    training_operator_adapter: Annotated[
+        bool, Meta(description="Offload pods of the Kubeflow training operator, such as those of a PyTorchJob.")
+    ] = True
+    kserve_adapter: Annotated[bool, Meta(description="Offload pods of KServe.")] = True
     runtime_images: Annotated[
         dict[RuntimeName, str], Meta(description="Container images that replace those of serving runtimes, by runtime.")
     ] = {}

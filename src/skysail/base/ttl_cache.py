@@ -30,3 +30,7 @@ class Memory(Generic[K, V]):
         if len(self._answers) > self._most:
             del self._answers[next(iter(self._answers))]
         return answer
+
+    def discard(self, key: K) -> None:
+        """Forget the value of a key, so that the next call fetches it."""
+        self._answers.pop(key, None)

@@ -84,6 +84,28 @@ class PatchSpec(msgspec.Struct, frozen=True):
     spec: Manifest
 
 
+class PatchMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """Add labels and annotations to an object of another controller, if it is unchanged since it was read."""
+
+    resource: Resource
+    object: Object
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class Bind(msgspec.Struct, frozen=True, kw_only=True):
+    """Bind a pod to a node, if the pod is unchanged since it was read and has no node. Irreversible.
+
+    The cache of the executor must hold pods without a node only. `provider` and `usd_per_hour` are for the log.
+    """
+
+    resource: Resource
+    object: Object
+    node: str
+    provider: str = ""
+    usd_per_hour: float | None = None
+
+
 class LaunchInstance(msgspec.Struct, frozen=True):
     """Write the status of a claim that is unchanged since it was read, then call the cloud.
 
@@ -106,7 +128,18 @@ class TerminateInstance(msgspec.Struct, frozen=True):
     grace: float
 
 
-Action = Apply | Create | Delete | SetFinalizers | PatchSpec | PatchStatus | LaunchInstance | TerminateInstance
+Action = (
+    Apply
+    | Create
+    | Delete
+    | SetFinalizers
+    | PatchSpec
+    | PatchStatus
+    | PatchMetadata
+    | Bind
+    | LaunchInstance
+    | TerminateInstance
+)
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -73,7 +73,10 @@ class Reconciler(Protocol[S]):
         ...
 
     def on_rejected(self, snapshot: S, event: Event) -> Plan:
-        """Return the status and events after the API server rejected an action. Pure. The plan has no actions."""
+        """Return the status and events after the API server rejected an action. Pure. The plan has no actions.
+
+        The status may be None if the reconciler writes none.
+        """
         ...
 
 
@@ -235,8 +238,8 @@ class Controller(Generic[S]):
         resource, root = self._reconciler.resource, snapshot.object
         reason = Reason.NAME_CONFLICT if isinstance(error, NameConflict) else Reason.RECONCILE_FAILED
         plan = self._reconciler.on_rejected(snapshot, Event(reason, str(error), warning=True))
-        assert plan.status is not None, "a rejection has a status"
-        if plan.status != getattr(root, "status", None) and not self._performer.is_outdated(resource, root):
+        is_changed = plan.status is not None and plan.status != getattr(root, "status", None)
+        if plan.status is not None and is_changed and not self._performer.is_outdated(resource, root):
             await self._performer.write_status(resource, root, plan.status)
         for event in plan.events:
             self._recorder.record(resource, root, event)

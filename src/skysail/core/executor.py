@@ -15,11 +15,13 @@ from skysail.base.names import Annotation, EventReason, Label
 from skysail.core.actions import (
     Action,
     Apply,
+    Bind,
     Create,
     Delete,
     Event,
     LaunchInstance,
     Owner,
+    PatchMetadata,
     PatchSpec,
     PatchStatus,
     SetFinalizers,
@@ -29,7 +31,7 @@ from skysail.core.drift import DriftDetector
 from skysail.core.errors import Stale
 from skysail.core.fence import Fence, Fenced
 from skysail.kube.api.objects import Key, Object
-from skysail.kube.api.resources import Resource
+from skysail.kube.api.resources import NODE, Resource
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import FIELD_MANAGER, Client, Manifest
 from skysail.kube.client.errors import AlreadyExists, Forbidden, NotFound, ReplyLost
@@ -117,7 +119,7 @@ class Performer:
         was = root.metadata
         return now is None or (now.metadata.uid, now.metadata.is_deleting) != (was.uid, was.is_deleting)
 
-    async def execute(self, root: ObjectRef, action: Action) -> Object | None:
+    async def execute(self, root: ObjectRef, action: Action) -> Object | None:  # noqa: PLR0911 (one per action)
         """Execute one action. Returns the written object, or None if nothing was written or the object is deleted.
 
         Raises CrossNamespace if the action is about an object in another namespace than the root.
@@ -134,6 +136,11 @@ class Performer:
                 return await self._patch(root, "patch", action, spec=action.spec)
             case PatchStatus():
                 return await self._patch_status(root, action)
+            case PatchMetadata():
+                added = {"labels": action.labels, "annotations": action.annotations}
+                return await self._patch(root, "patch metadata", action, metadata=added)
+            case Bind():
+                await self._bind(root, action)
             case LaunchInstance():
                 await self._launch(action)
             case TerminateInstance():
@@ -235,7 +242,7 @@ class Performer:
         self,
         root: ObjectRef,
         verb: str,
-        action: SetFinalizers | PatchSpec,
+        action: SetFinalizers | PatchSpec | PatchMetadata,
         *,
         metadata: Manifest | None = None,
         spec: Manifest | None = None,
@@ -259,6 +266,29 @@ class Performer:
             return self._record_write(
                 resource, await self._client.patch_status(resource, action.object, action.fields, type_)
             )
+
+    async def _bind(self, root: ObjectRef, action: Bind) -> None:
+        """Bind a pod. Raises Conflict if the pod has changed or has a node by now."""
+        resource, seen = action.resource, action.object.metadata
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": seen.name,
+                "namespace": seen.namespace,
+                "uid": seen.uid,
+                "resourceVersion": seen.resource_version,
+            },
+            "target": {"apiVersion": NODE.api_version, "kind": NODE.kind, "name": action.node},
+        }
+        price = {} if action.usd_per_hour is None else {"usd_per_hour": action.usd_per_hour}
+        self._start_effect("bind", resource, seen.key, node=action.node, provider=action.provider, **price)
+        with self._tracking_unknown_write(root, resource, seen.key):
+            await self._client.create(resource, manifest, msgspec.Raw, subresource="binding")
+        cache = self._cache_registry.get(resource)
+        if cache is not None:
+            # The cache holds pods without a node: a bound pod has left it, and a late event must not bring it back.
+            cache.mark_deleted(action.object)
 
     async def _launch(self, action: LaunchInstance) -> None:
         """Write the status of the claim, then call the cloud. The write fails if another process has changed the claim.
@@ -303,10 +333,10 @@ class Performer:
             cache.record_write(found)
         return found
 
-    def _start_effect(self, verb: str, resource: Resource, key: Key) -> None:
+    def _start_effect(self, verb: str, resource: Resource, key: Key, **details: Any) -> None:
         self._fence.check()
         self.effects += 1
-        log.info(verb, extra={"kind": resource.kind, "object": str(key), "effect": self.effects})
+        log.info(verb, extra={"kind": resource.kind, "object": str(key), "effect": self.effects, **details})
 
     @contextlib.contextmanager
     def _tracking_unknown_write(self, root: ObjectRef, resource: Resource, key: Key) -> Iterator[None]:

@@ -12,7 +12,18 @@ import pytest
 
 from skysail.base.names import Label
 from skysail.claims.types import CloudInstanceStatus
-from skysail.core.actions import Apply, Create, Delete, LaunchInstance, Owner, PatchSpec, PatchStatus, SetFinalizers
+from skysail.core.actions import (
+    Apply,
+    Bind,
+    Create,
+    Delete,
+    LaunchInstance,
+    Owner,
+    PatchMetadata,
+    PatchSpec,
+    PatchStatus,
+    SetFinalizers,
+)
 from skysail.core.drift import DriftDetector
 from skysail.core.errors import Stale
 from skysail.core.executor import CacheRegistry, CrossNamespace, NameConflict, Performer, complete_manifest
@@ -265,7 +276,9 @@ def test_what_is_deleted_after_its_children_is_there_as_long_as_they_are():
     run_virtual(test)
 
 
-@pytest.mark.parametrize("verb", ["apply", "create", "delete", "patch", "patch status", "finalizers"])
+@pytest.mark.parametrize(
+    "verb", ["apply", "create", "delete", "patch", "patch status", "patch metadata", "bind", "finalizers"]
+)
 def test_nothing_is_written_in_another_namespace_than_the_one_of_the_root(verb):
     async def test(stage):
         owner = await stage.owner()
@@ -278,6 +291,8 @@ def test_nothing_is_written_in_another_namespace_than_the_one_of_the_root(verb):
             "delete": Delete(CONFIG_MAP, foreign),
             "patch": PatchSpec(CONFIG_MAP, foreign, {}),
             "patch status": PatchStatus(CONFIG_MAP, foreign, {}),
+            "patch metadata": PatchMetadata(resource=CONFIG_MAP, object=foreign),
+            "bind": Bind(resource=POD, object=foreign, node="n"),
             "finalizers": SetFinalizers(CONFIG_MAP, foreign, ()),
         }[verb]
         with pytest.raises(CrossNamespace, match="namespace elsewhere was planned for ConfigMap default/owner"):
@@ -354,3 +369,47 @@ def test_a_cloud_is_not_called_for_a_claim_that_has_changed_meanwhile():
         assert called == []
 
     virtual_time.run(test())
+
+
+def test_bind_pod_gets_node_once_and_leaves_cache():
+    async def test():
+        cache = Cache(POD, Object, selector={"fieldSelector": "spec.nodeName="})
+        harness = Harness(cache)
+        (await harness.api.create(POD, {"metadata": {"name": "p"}, "spec": {"restartPolicy": "Never"}})).ok  # noqa: B018 (asserts)
+        seen = await harness.client.get(POD, "default", "p", Object)
+        cache.put(seen)
+        await harness.perform(Bind(resource=POD, object=seen, node="n1"))
+        assert (await harness.api.get(POD, "p")).ok["spec"]["nodeName"] == "n1"
+        assert cache.get(seen.metadata.key) is None
+        with pytest.raises(Conflict):
+            await harness.perform(Bind(resource=POD, object=seen, node="n2"))
+        assert (await harness.api.get(POD, "p")).ok["spec"]["nodeName"] == "n1"
+
+    virtual_time.run(test())
+
+
+def test_bind_changed_pod_is_not_bound():
+    async def test(stage):
+        (await stage.api.create(POD, {"metadata": {"name": "p"}, "spec": {"restartPolicy": "Never"}})).ok  # noqa: B018 (asserts)
+        seen = await stage.client.get(POD, "default", "p", Object)
+        (await stage.api.merge(POD, "p", {"metadata": {"labels": {"new": "one"}}})).ok  # noqa: B018 (asserts)
+        with pytest.raises(Conflict):
+            await stage.perform(Bind(resource=POD, object=seen, node="n1"))
+        assert "nodeName" not in (await stage.api.get(POD, "p")).ok["spec"]
+
+    run_virtual(test)
+
+
+def test_patch_metadata_adds_and_keeps_others():
+    async def test(stage):
+        metadata = {"name": "p", "labels": {"a": "1"}, "annotations": {"b": "2"}}
+        (await stage.api.create(POD, {"metadata": metadata, "spec": {"restartPolicy": "Never"}})).ok  # noqa: B018 (asserts)
+        seen = await stage.client.get(POD, "default", "p", Object)
+        await stage.perform(PatchMetadata(resource=POD, object=seen, labels={"c": "3"}, annotations={"d": "4"}))
+        patched = (await stage.api.get(POD, "p")).ok["metadata"]
+        assert patched["labels"] == {"a": "1", "c": "3"}
+        assert patched["annotations"] == {"b": "2", "d": "4"}
+        with pytest.raises(Conflict):
+            await stage.perform(PatchMetadata(resource=POD, object=seen, labels={"e": "5"}))
+
+    run_virtual(test)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -19,15 +19,21 @@ class AdmissionResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AdmitFunc = Callable[[Manifest, Manifest | None], AdmissionResponse]
+ObserveFunc = Callable[[Manifest], Awaitable[AdmitFunc]]
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of a MutatingWebhookConfiguration and its pure function: (object, old object) -> response."""
+    """One entry of a MutatingWebhookConfiguration and its pure function: (object, old object) -> response.
+
+    `observe` reads facts about the object first and returns the pure function with these facts, in place of `admit`.
+    It never writes, because the API server may call a webhook for a dry run.
+    """
 
     name: str
     admit: AdmitFunc
     rules: tuple[Manifest, ...]
     match_conditions: tuple[tuple[str, str], ...] = ()
+    observe: ObserveFunc | None = None
 
     @property
     def path(self) -> str:

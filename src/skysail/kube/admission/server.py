@@ -41,6 +41,7 @@ class WebhookAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Request(msgspec.Struct):
     uid: str
+    namespace: str = ""
     object: Any = None
     old_object: Any = msgspec.field(default=None, name="oldObject")
 
@@ -102,12 +103,22 @@ def _handler(hook: Hook) -> Callable[[web.Request], Any]:
             review = msgspec.json.decode(await request.read(), type=_Review)
         except msgspec.MsgspecError as error:
             return web.json_response({"message": f"The body is not an AdmissionReview: {error}."}, status=400)
-        admission_response = hook.admit(review.request.object or {}, review.request.old_object)
+        object_ = _with_namespace(review.request)
+        admit = hook.admit if hook.observe is None else await hook.observe(object_)
+        admission_response = admit(object_, review.request.old_object)
         return web.Response(
             body=msgspec.json.encode(_answer(review.request.uid, admission_response)), content_type="application/json"
         )
 
     return handle
+
+
+def _with_namespace(request: _Request) -> Manifest:
+    """Return the object with its namespace, which a new object need not have."""
+    object_ = request.object or {}
+    if not request.namespace:
+        return object_
+    return {**object_, "metadata": {"namespace": request.namespace, **(object_.get("metadata") or {})}}
 
 
 def _answer(uid: str, admission_response: AdmissionResponse) -> Manifest:

@@ -80,3 +80,24 @@ def test_an_operator_for_some_namespaces_is_asked_about_those_only():
     assert NamespaceScope(("mine",), ("sys",)).selector()["matchExpressions"] == [
         {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["mine"]}
     ]
+
+
+async def test_observed_facts_decide_with_the_namespace_of_the_request():
+    seen = []
+
+    async def observe(object_):
+        seen.append(object_["metadata"]["namespace"])
+        return lambda _object, _old: AdmissionResponse(warnings=("observed",))
+
+    observed = Hook(
+        name="things", admit=lambda _object, _old: AdmissionResponse(denied="no"), rules=(), observe=observe
+    )
+    review = json.dumps({"request": {"uid": "u1", "namespace": "team", "object": {"metadata": {"name": "a"}}}})
+    async with (
+        test_utils.TestServer(admission.application([observed])) as server,
+        aiohttp.ClientSession() as session,
+        session.post(server.make_url("/admit/things"), data=review.encode()) as reply,
+    ):
+        response = (await reply.json())["response"]
+    assert response == {"uid": "u1", "allowed": True, "warnings": ["observed"]}
+    assert seen == ["team"]

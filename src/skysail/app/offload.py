@@ -1,0 +1,88 @@
+"""Placement in the operator's process: webhooks, the controller of pods without a node, and annotations of Jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from skysail.base.settings import Settings
+from skysail.claims.dependencies import ClaimDependencies
+from skysail.claims.manager import ClaimManager
+from skysail.claims.types import CloudInstance
+from skysail.cloud.offers import OfferList
+from skysail.core.executor import CacheRegistry, Performer
+from skysail.core.fence import Fence
+from skysail.kinds.offload import placement_webhook
+from skysail.kinds.offload.caches import Caches
+from skysail.kinds.offload.config import offload_config
+from skysail.kinds.offload.objects import Pod
+from skysail.kinds.offload.observer import PlacementObserver
+from skysail.kinds.offload.reconciler import JobReconciler, PodReconciler
+from skysail.kube.cache.cache import Cache
+from skysail.kube.client.client import Client
+from skysail.node import pod_types
+from skysail.node.config import container_overrides
+from skysail.node.config.container_config import without_service_account
+from skysail.node.sync import unsupported_fields
+
+
+class OffloadModule:
+    """The executor is its own: its caches hold pods without a node and all Jobs."""
+
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        fence: Fence,
+        *,
+        manager: ClaimManager,
+        claims: Cache[CloudInstance],
+        deps: ClaimDependencies,
+    ) -> None:
+        config = offload_config(settings)
+        self.caches = Caches.create(manager.limits.policies, manager.limits.namespaces)
+        observer = PlacementObserver(
+            client, self.caches, config, ManagerClouds(manager), now=deps.now, clock=deps.clock
+        )
+        self.pods = PodReconciler(self.caches, observer, config, deps.now)
+        self.jobs = JobReconciler(self.caches.jobs, claims)
+        self.performer = Performer(client, CacheRegistry(self.caches.pods, self.caches.jobs), fence)
+        self.hooks = placement_webhook.hooks(observer, config)
+        manager.offers.on_change(self.pods.enqueue_all)
+
+    @property
+    def new_caches(self) -> tuple[Cache[Any], ...]:
+        """Return the caches that the process has to fill for placement."""
+        return self.caches.pods, self.caches.jobs, self.caches.nodes
+
+    @property
+    def needed_caches(self) -> tuple[Cache[Any], ...]:
+        """Return the caches that must be full before the first placement."""
+        return (*self.new_caches, self.caches.policies, self.caches.namespaces)
+
+
+class ManagerClouds:
+    """The clouds of the claim manager, as placement sees them."""
+
+    def __init__(self, manager: ClaimManager) -> None:
+        self._manager = manager
+        self.accounts = frozenset(manager.listings)
+
+    async def offers(self, provider: str) -> OfferList | None:
+        return await self._manager.offers.find(provider)
+
+    def outages(self) -> Mapping[str, str]:
+        return self._manager.outages()
+
+    def unsupported(self, pod: Pod, provider: str) -> tuple[str, ...]:
+        """Return fields that the provider's node would reject. A pod that cannot be decoded has none."""
+        try:
+            found = msgspec.convert(msgspec.to_builtins(pod), pod_types.Pod)
+        except msgspec.ValidationError:
+            return ()
+        # A claim is one container, whatever the cloud could do.
+        features = msgspec.structs.replace(self._manager.listings[provider].cloud.features, multi_container=False)
+        effective = container_overrides.apply(without_service_account(found))
+        return unsupported_fields.find(effective, features).rejected

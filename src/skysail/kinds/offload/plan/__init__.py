@@ -1,0 +1,1 @@
+"""Pure decisions: where a pod goes, and what follows for the pod and its Job."""

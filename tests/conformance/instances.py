@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from skysail.cloud.account import GpuRequest
 from skysail.cloud.errors import Gone, ProviderError, Rejected, Unsupported
+from skysail.cloud.offers import OfferQuery, rank
 from skysail.cloud.provider import Container, PersistentDisk, Volume
 from tests.conformance.account_harness import AccountHarness
 from tests.conformance.provider_harness import TIMEOUT_SECONDS, hear, outcome
@@ -20,6 +21,45 @@ NOBODY = "no-such-instance"
 class Named:
     async def test_its_account_has_a_name_that_a_claim_can_carry(self, customer: AccountHarness):
         assert 0 < len(customer.cloud.account) <= 256
+
+
+class Offering:
+    async def test_offers_listed_have_names_prices_and_a_time(self, customer: AccountHarness):
+        listed = await customer.cloud.offers()
+        assert listed.offers
+        assert listed.at > 0
+        for offer in listed.offers:
+            assert offer.provider == customer.cloud.name
+            assert offer.usd_per_hour > 0
+            assert max(map(len, (offer.gpu_type, offer.region, offer.cloud_type))) <= 256
+            assert (offer.gpu_memory > 0) == bool(offer.gpu_type)
+        places = [(offer.gpu_type.casefold(), offer.cloud_type, offer.region) for offer in listed.offers]
+        assert len(set(places)) == len(places)
+
+    async def test_offers_listed_twice_are_equal_if_nothing_changes(self, customer: AccountHarness):
+        assert (await customer.cloud.offers()).offers == (await customer.cloud.offers()).offers
+
+    @pytest.mark.parametrize("is_gpu", [True, False])
+    async def test_create_cheapest_offer_is_billed_at_its_price_and_place(self, customer: AccountHarness, is_gpu):
+        count = 2 if is_gpu else 0
+        ranking = rank((await customer.cloud.offers()).offers, OfferQuery(gpu_count=count))
+        best = ranking.candidates[0]
+        gpus = GpuRequest(best.gpu_type, count) if is_gpu else None
+        spec = replace(customer.order(gpu=gpus), region=best.region, cloud_type=best.cloud_type)
+        made = await customer.cloud.create(spec)
+        assert made.usd_per_hour == pytest.approx(best.total(count))
+        assert best.region in {"", made.region}
+
+    async def test_create_unknown_region_is_rejected_and_nothing_is_made(self, customer: AccountHarness):
+        with pytest.raises(Rejected, match="atlantis-1") as rejected:
+            await customer.cloud.create(replace(customer.order(), region="atlantis-1"))
+        assert rejected.value.reason.isalnum()
+        assert await customer.mine() == {}
+
+    async def test_create_unknown_tier_is_rejected_and_nothing_is_made(self, customer: AccountHarness):
+        with pytest.raises(Rejected, match="NO-SUCH-TIER"):
+            await customer.cloud.create(replace(customer.order(), cloud_type="NO-SUCH-TIER"))
+        assert await customer.mine() == {}
 
 
 class Creating:
@@ -190,7 +230,7 @@ class Printing:
             await customer.said(NOBODY)
 
 
-class CloudConformance(Named, Creating, Listings, Exits, Ends, Printing):
+class CloudConformance(Named, Offering, Creating, Listings, Exits, Ends, Printing):
     """For every cloud."""
 
 

@@ -105,9 +105,9 @@ class CloudFixture:
         ]
         wrong += [f"claim {name} went while its instance was paid for" for name in self._abandoned(world)]
         wrong += spending.violations(world, list(billing.rows_of_cluster(rows, CLUSTER)))
-        return Bill(
-            at_once, len(orphans), wrong, self._dues(world), [job for job, _ in self._together(world, "jobUID")]
-        )
+        doubled = [job for job, _ in self._together(world, "jobUID")]
+        unended = [row.instance for row in billing.billable(rows) if row.cluster == CLUSTER]
+        return Bill(at_once, len(orphans), wrong, self._dues(world), doubled, unended)
 
     def _dues(self, world: World) -> dict[str, Due]:
         """By claim, with what it says of its cost at the end."""

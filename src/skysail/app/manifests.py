@@ -10,6 +10,7 @@ from skysail.claims import manager
 from skysail.claims.limits import launch_history
 from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
 from skysail.claims.limits.spend_account import SPEND_ACCOUNT
+from skysail.claims.tracking import offer_publisher
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kinds.serving import reconciler as serving_reconciler
 from skysail.kinds.serving.api import types as serving_types
@@ -107,6 +108,7 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
         *leader_election.NAMESPACE_POLICY_RULES,
         *registration.NAMESPACE_POLICY_RULES,
         *launch_history.NAMESPACE_POLICY_RULES,
+        *offer_publisher.NAMESPACE_POLICY_RULES,
     ]
     roles = [
         rbac.cluster_role(NAME, everywhere, _LABELS),

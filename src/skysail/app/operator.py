@@ -39,6 +39,7 @@ from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.claims.limits.spending_metrics import SpendingMetrics
 from skysail.claims.manager import ClaimManager
 from skysail.claims.reconciler import INDEXES
+from skysail.claims.tracking.offer_publisher import OfferPublisher
 from skysail.claims.tracking.owners import PodOwnerLookup
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.account import CloudAccount
@@ -140,6 +141,7 @@ class Operator:
         self._serving_module = self._add_serving()
         self._launch_history = LaunchHistory(self._acting, settings.operator_namespace, clock.now)
         self._claim_manager = self._create_claim_manager(accounts, cluster.cluster)
+        self._offer_publisher = OfferPublisher(self._acting, settings.operator_namespace, self._claim_manager.offers)
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
         self._nodes_identity = ServingCertificate(self._client, cloud_nodes.certificate(settings, address), self._rng)
         self._nodes = self._make_nodes(accounts, cluster, address)
@@ -361,6 +363,7 @@ class Operator:
     async def _run_claims(self, tasks: asyncio.TaskGroup) -> None:
         self._claim_manager.restore_launches(await self._launch_history.read())
         tasks.create_task(self._launch_history.run())
+        tasks.create_task(self._offer_publisher.run())
         await self._claim_manager.run(self._performer.terminate_instance)
 
     async def _heartbeat(self) -> None:

@@ -86,6 +86,10 @@ class Annotation(DocumentedName):
         "`skysail.dev/disks` on a PersistentVolume that is a disk of the node's provider, with the same name.",
     )
     OFFLOAD = "skysail.dev/offload", "Requests a cloud: the name of a provider, or `cheapest`."
+    MAX_COST = (
+        "skysail.dev/max-cost-usd",
+        "Maximum US dollars for all launches of the object. Lower limits of policies stay in force.",
+    )
     PLACEHOLDER = (
         "skysail.dev/placeholder",
         "On a DaemonSet pod on a virtual node: reported as running, but not run and not billed.",
@@ -274,6 +278,10 @@ class Reason(DocumentedName):
     PRICE_ABOVE_CAP = (
         "PriceAboveCap",
         "The cloud bills more than the cap, so the instance is terminated and the next candidate is tried.",
+    )
+    TRYING_NEXT_CANDIDATE = (
+        "TryingNextCandidate",
+        "A candidate of the claim was refused; the next one is tried at once.",
     )
     UNKNOWN_GPU = "UnknownGpu", "The cloud has no GPU of the requested type; the message names those that it has."
     NO_MATCHING_OFFER = "NoMatchingOffer", "No offer of the cloud fits the pod and the policies; the message says why."

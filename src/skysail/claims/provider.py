@@ -50,7 +50,7 @@ _HOSTS = {"modal": "modal.com"}
 ANY_GPU = "any"
 _MAX_IMAGE_LENGTH = 1024
 # Do not write these reasons to the pod: every launch passes through them.
-_USUAL = {Reason.LAUNCHING, Reason.LAUNCHED, Reason.WAITING_FOR_NODE}
+_USUAL = {Reason.LAUNCHING, Reason.LAUNCHED, Reason.WAITING_FOR_NODE, Reason.TRYING_NEXT_CANDIDATE}
 
 log = logging.getLogger(__name__)
 
@@ -202,11 +202,17 @@ class ClaimProvider:
         return None if claim is None else self._state(claim)
 
     async def output(self, run: RunId) -> AsyncIterator[Output]:
-        """Wait for the instance, then yield its output. Yields nothing if no instance is created."""
+        """Wait for the instance, then yield its output. Yields nothing if no instance is created.
+
+        An instance that is terminated because of its price is followed by that of the next candidate.
+        """
         instance = await self._instance_soon(run)
-        if instance:
+        while instance:
             async for piece in self._account.output(instance):
                 yield piece
+            claim = self._claim(run)
+            is_refused = claim is not None and (claim.status.instance_id != instance or _is_refused(claim))
+            instance = await self._instance_soon(run, after=instance) if is_refused else ""
 
     async def update(self, pod: str, volume: str, files: tuple[File, ...]) -> None:  # noqa: ARG002 (the contract's)
         raise Unsupported(f"{self.name} does not support volumes.")
@@ -313,12 +319,16 @@ class ClaimProvider:
             raise Gone(f"Container {run.container} has no running instance at {self.name}.")
         return claim.status.instance_id
 
-    async def _instance_soon(self, run: RunId) -> str:
+    async def _instance_soon(self, run: RunId, after: str = "") -> str:
+        """Wait for an instance other than `after`. Returns an empty string if there will be none."""
         claim = self._claim(run)
-        while claim is not None and not claim.status.instance_id and claim.status.state != "Terminated":
+        while claim is not None and claim.status.state != "Terminated":
+            if claim.status.instance_id not in {"", after} and not _is_refused(claim):
+                break
             await self._news.setdefault(claim.metadata.name, asyncio.Event()).wait()
             claim = self._claim(run)
-        return claim.status.instance_id if claim else ""
+        found = claim.status.instance_id if claim else ""
+        return "" if found == after else found
 
     def _changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
         claim = new or old
@@ -336,6 +346,12 @@ def claim_name(run: RunId) -> str:
 
 def run_of(claim: CloudInstance) -> RunId:
     return RunId(claim.spec.owner.uid, claim.spec.owner.container, claim.spec.launch)
+
+
+def _is_refused(claim: CloudInstance) -> bool:
+    """Return whether the instance is terminated because of its price, so that the next candidate can follow."""
+    launched = conditions.find_condition(claim.status.conditions, Condition.LAUNCHED)
+    return launched is not None and launched.reason == Reason.PRICE_ABOVE_CAP
 
 
 def state_of(claim: CloudInstance) -> State:

@@ -148,6 +148,8 @@ class Running(msgspec.Struct, frozen=True, tag="running"):
 
 EVICTED = "Evicted"
 LOST = "Lost"
+# Reason of a run that never started because no candidate at its cloud had capacity: another provider may have some.
+NO_CAPACITY = "NoCapacity"
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import msgspec
 
 from skysail.base import tasks as base_tasks
-from skysail.base.names import EventReason
+from skysail.base.names import EventReason, Reason
 from skysail.cloud.errors import Gone, ProviderError, Rejected
-from skysail.cloud.provider import EVICTED, Ended, Pending, Provider, RunId, Running, State
+from skysail.cloud.provider import EVICTED, NO_CAPACITY, Ended, Pending, Provider, RunId, Running, State
 from skysail.kube.client.errors import KubeError
 from skysail.node.config import container_config
 from skysail.node.config.errors import Missing
@@ -35,6 +35,8 @@ _STOP_RETRY_SECONDS = 1.0
 # Left for SIGTERM even if the preStop hook used up the grace period.
 _MIN_GRACE_SECONDS = 2.0
 _TAIL_LINES = 80
+# Reasons of a pending run that are recorded on its pod as events.
+_REFUSALS = {Reason.NO_CAPACITY, Reason.PRICE_ABOVE_CAP}
 _TAIL_BYTES = 2048
 
 log = logging.getLogger(__name__)
@@ -128,6 +130,8 @@ class StepExecutor:
             return
         if isinstance(state, (Pending, Running)):
             was_pending = isinstance(pod_state.runs.get(run), Pending)
+            if pod is not None:
+                self._record_refusal(pod, pod_state.runs.get(run), state)
             pod_state.runs[run] = state
             self._start_probes(pod_state, pod, run, is_late=was_pending)
             if pod is not None and run not in pod_state.starting and not is_forgotten(state):
@@ -137,7 +141,16 @@ class StepExecutor:
             pod_state.ended(run, self._with_message(pod, run, state))
             if pod is not None and state.reason == EVICTED:
                 self._event_sink.record_event(pod, EventReason.EVICTED, state.message)
+            if pod is not None and state.reason == NO_CAPACITY:
+                self._event_sink.record_event(pod, Reason.NO_CAPACITY, state.message)
         self._changed(pod_state.uid)
+
+    def _record_refusal(self, pod: Pod, old: State | None, new: State) -> None:
+        """Record an event on the pod when a provider refuses it for now: tenants cannot read claims."""
+        if not isinstance(new, Pending) or new.reason not in _REFUSALS or not new.message:
+            return
+        if not isinstance(old, Pending) or (old.reason, old.message) != (new.reason, new.message):
+            self._event_sink.record_event(pod, new.reason, new.message)
 
     async def _start(self, pod_state: PodState, pod: Pod, container: Container, run: RunId) -> None:
         try:

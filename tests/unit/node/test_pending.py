@@ -13,16 +13,16 @@ import pytest
 
 from skysail.base import clock
 from skysail.base.names import Condition as Conditions
-from skysail.base.names import Finalizer
+from skysail.base.names import Finalizer, Reason
 from skysail.base.timestamps import timestamp
 from skysail.claims.provider import ClaimProvider
 from skysail.claims.reconciler import INDEXES
 from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceStatus, Exit
-from skysail.cloud.provider import Pending
+from skysail.cloud.provider import Pending, RunId
 from skysail.kube.api.fields import Condition
 from skysail.kube.api.objects import Object
-from skysail.kube.api.resources import POD
+from skysail.kube.api.resources import EVENT, JOB, POD
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client.client import Client
@@ -122,6 +122,7 @@ class Harness:
         tasks = [
             asyncio.create_task(Reflector(self.client, claims, rng=rng).run()),
             asyncio.create_task(kubelet.run()),
+            asyncio.create_task(broadcaster.run()),
         ]
         await asyncio.sleep(2)
         yield kubelet
@@ -129,10 +130,11 @@ class Harness:
             task.cancel()
         await asyncio.wait(tasks)
 
-    async def create(self, restart: str = "Never", **fields) -> str:
+    async def create(self, restart: str = "Never", metadata: dict | None = None, **fields) -> str:
         main = {"name": "main", "image": "x", **fields}
         spec = {"nodeName": "cloud", "restartPolicy": restart, "containers": [main]}
-        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "default"}, "spec": spec}
+        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
+        manifest["metadata"] = {"name": "a", "namespace": "default", **(metadata or {})}
         made = await self.client.create(POD, manifest, Object)
         await asyncio.sleep(1)
         return made.metadata.uid
@@ -154,6 +156,10 @@ class Harness:
     async def delete_pod(self) -> None:
         await self.client.delete(POD, await self.client.get(POD, "default", "a", Object), Object)
         await asyncio.sleep(1)
+
+    @property
+    def events(self) -> list[dict]:
+        return list(self.world.objects[EVENT].values())
 
     @property
     def claims(self) -> dict[str, dict]:
@@ -282,3 +288,68 @@ def test_a_claim_that_vanished_with_its_finalizer_is_a_lost_run(tmp_path, has_be
             assert site.shown["lastState"]["terminated"]["reason"] == "Lost"
 
     virtual_time.run(play())
+
+
+def refused(reason: str, message: str) -> tuple[Condition, ...]:
+    return (Condition(Conditions.LAUNCHED, "False", "2026-11-15T12:00:00Z", reason, message),)
+
+
+def test_pod_without_capacity_gets_one_event_that_lists_the_refusals(tmp_path):
+    async def test() -> None:
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            uid = await harness.create()
+            for _ in range(3):
+                told = refused(Reason.NO_CAPACITY, "No candidate of cloud can be had now: T4: none free.")
+                await harness.say(f"{uid}-0", "Claimed", instance_id="", conditions=told)
+            await asyncio.sleep(30)
+            notes = [event["note"] for event in harness.events if event["reason"] == "NoCapacity"]
+            assert notes == ["No candidate of cloud can be had now: T4: none free."]
+            assert harness.shown["state"]["waiting"]["reason"] == "NoCapacity"
+
+    virtual_time.run(test())
+
+
+def test_pod_whose_instance_was_too_dear_stays_pending_and_gets_the_output_of_the_next_one(tmp_path):
+    async def test() -> None:
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            uid = await harness.create()
+            name = f"{uid}-0"
+            dear = refused(Reason.PRICE_ABOVE_CAP, "Instance i-1 costs 9 USD/h.")
+            await harness.say(name, "Terminating", usd_per_hour=9.0, conditions=dear)
+            assert harness.shown["state"]["waiting"]["reason"] == "PriceAboveCap"
+            harness.orders.forget(name)
+            await harness.say(name, "Claimed", instance_id="", candidate=1)
+            assert harness.orders.get(name) is not None
+            now = timestamp(_wall())
+            await harness.say(name, "Running", instance_id="i-2", candidate=1, start_time=now, ready_time=now)
+            assert harness.pod["status"]["phase"] == "Running"
+            await harness.say(name, "Terminated", instance_id="i-2", ready_time=now, exit=Exit(code=0))
+            assert harness.pod["status"]["phase"] == "Succeeded"
+            assert harness.logs.end(RunId(uid, "main", 0), 9, 999) == b"of i-2\n"
+            assert list(harness.claims) == [name]
+
+    virtual_time.run(test())
+
+
+def test_pod_of_a_job_without_capacity_anywhere_at_its_cloud_fails_as_disrupted(tmp_path):
+    async def test() -> None:
+        harness = Harness(tmp_path)
+        async with harness.keeper():
+            job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "namespace": "default"}}
+            made = await harness.client.create(JOB, job, Object)
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": made.metadata.uid, "controller": True}
+            uid = await harness.create("OnFailure", metadata={"ownerReferences": [owner]})
+            ended = Condition(Conditions.TERMINATED, "True", "2026-11-15T12:00:00Z", "NoCapacity", "None free.")
+            await harness.say(f"{uid}-0", "Terminated", conditions=(ended,))
+            status = harness.pod["status"]
+            rows = {row["type"]: row.get("reason") for row in status["conditions"]}
+            assert (status["phase"], status["reason"], rows["DisruptionTarget"]) == (
+                "Failed",
+                "NoCapacity",
+                "NoCapacity",
+            )
+            assert list(harness.claims) == [f"{uid}-0"]
+
+    virtual_time.run(test())

@@ -65,7 +65,9 @@ class LaunchHistory:
 
     def claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
         if old is not None and new is None and (at := launch_time(old)):
-            self._launches = self._recent([*self._launches, LaunchRecord(at, old.spec)])
+            # Drop what no limit needs: the history of an hour has to fit into one ConfigMap.
+            spec = msgspec.structs.replace(old.spec, candidates=(), nearest_miss="", image="")
+            self._launches = self._recent([*self._launches, LaunchRecord(at, spec)])
             self._news.set()
 
     async def run(self) -> None:

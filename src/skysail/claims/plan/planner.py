@@ -16,24 +16,35 @@ import msgspec
 from skysail.base.names import Condition as Conditions
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
-from skysail.claims.plan import spending, termination
+from skysail.claims.plan import candidates, spending, termination
 from skysail.claims.plan import status as claim_status
 from skysail.claims.plan.termination import TerminationReason, termination_reason
 from skysail.claims.snapshot import CallResult, NotObserved, Observed, Snapshot
-from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceStatus, Launching
+from skysail.claims.types import CLOUD_INSTANCE, Launching
 from skysail.cloud.account import Instance, oldest_first
 from skysail.cloud.errors import NoCapacity, ProviderError, Rejected, Throttled, Unsupported
 from skysail.core.actions import Event, LaunchInstance, Plan
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    snapshot = _without_strangers(snapshot)
-    return spending.account_for(snapshot, _plan(snapshot))
+    return spending.account_for(snapshot, _plan_with_candidates(snapshot))
+
+
+def _plan_with_candidates(snapshot: Snapshot) -> Plan:
+    if snapshot.object.status.state == "Terminated":
+        return termination.on_terminated(snapshot)
+    snapshot, revived = candidates.without_earlier(snapshot)
+    if revived and snapshot.object.status.state in {None, "Claimed"}:
+        actions = termination.terminate_actions(snapshot, revived, has_grace=False)
+        return Plan(actions=actions, requeue_after=snapshot.timings.poll_interval)
+    made = candidates.continue_after_price(snapshot, _plan(_without_strangers(snapshot)))
+    actions = termination.terminate_actions(snapshot, revived, has_grace=False)
+    return msgspec.structs.replace(made, actions=(*actions, *made.actions)) if actions else made
 
 
 def _plan(snapshot: Snapshot) -> Plan:
     status = snapshot.object.status
-    if not snapshot.has_account and status.state not in {None, "Claimed", "Terminated"}:
+    if not snapshot.has_account and status.state not in {None, "Claimed"}:
         return _without_account(snapshot)
     match status.state:
         case None | "Claimed":
@@ -42,8 +53,6 @@ def _plan(snapshot: Snapshot) -> Plan:
             return _launching(snapshot)
         case "Unknown":
             return _unknown(snapshot)
-        case "Terminated":
-            return termination.on_terminated(snapshot)
         case _:
             return _has_instance(snapshot)
 
@@ -92,24 +101,28 @@ def _launch(snapshot: Snapshot) -> Plan:
     if end is not None:
         reason = TerminationReason(end.reason, f"{end.message} Nothing was launched.")
         return termination.finalize(snapshot, reason, usd=claim_status.NEVER_PAID)
+    if candidates.is_hopeless(snapshot.object):
+        return candidates.give_up(snapshot)
     wait = _launch_blocker(snapshot)
     if wait is not None:
         return _waiting(snapshot, *wait)
-    claim, spec = snapshot.object, snapshot.order
-    assert spec is not None, "a missing launch spec is a reason to wait"
-    permit = spending.permit(snapshot, spec)
+    claim = snapshot.object
+    assert snapshot.order is not None, "a missing launch spec is a reason to wait"
+    permit = spending.permit(snapshot, snapshot.order)
     if isinstance(permit, spending.Blocker):
         return _waiting(snapshot, *permit)
     if isinstance(permit, Plan):
         return permit
-    spec = msgspec.structs.replace(spec, max_lifetime=permit.lifetime)
+    spec = msgspec.structs.replace(candidates.launch_spec(claim, snapshot.order), max_lifetime=permit.lifetime)
     launching = Launching(by=snapshot.identity, nonce=snapshot.nonce, at=timestamp(snapshot.now))
     status = claim_status.set_condition(
         snapshot, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, "The operator is calling the cloud."
     )
     # Start the lifetime at the call, as the cloud does: time spent waiting for capacity does not count.
     deadline = timestamp(snapshot.now + timedelta(seconds=spec.max_lifetime))
-    status = msgspec.structs.replace(status, state="Launching", launching=launching, deadline_time=deadline)
+    status = msgspec.structs.replace(
+        candidates.begin(claim, status), state="Launching", launching=launching, deadline_time=deadline
+    )
     status = spending.launching_status(status, permit.reservation)
     launch_instance = LaunchInstance(claim.spec.provider, CLOUD_INSTANCE.resource, claim, spec, status)
     actions = (*permit.actions, launch_instance)
@@ -136,16 +149,26 @@ def _launch_blocker(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
 
 def _pause(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
     """Return the backoff after the last failed call. Throttling applies to the account, so to all of its claims."""
+    delay = candidates.price_delay(snapshot)
+    if delay is not None:
+        return Reason.NO_CAPACITY, _no_capacity_message(snapshot, ""), delay
     for call in (snapshot.call, snapshot.throttled):
         if (
             call is not None
             and call.failed is not None
             and termination.is_within(call.pause, call.failed, snapshot.now)
         ):
-            reason = Reason.THROTTLED if isinstance(call.error, Throttled) else Reason.NO_CAPACITY
-            remaining = call.failed + call.pause - snapshot.now
-            return reason, f"{call.error} The launch is retried later.", remaining.total_seconds()
+            remaining = (call.failed + call.pause - snapshot.now).total_seconds()
+            if isinstance(call.error, Throttled):
+                return Reason.THROTTLED, f"{call.error} The launch is retried later.", remaining
+            return Reason.NO_CAPACITY, _no_capacity_message(snapshot, str(call.error)), remaining
     return None
+
+
+def _no_capacity_message(snapshot: Snapshot, error: str) -> str:
+    claim = snapshot.object
+    told = candidates.summary(claim, claim.status) if candidates.is_exhausted(claim) else error
+    return f"{told} The launch is retried later."
 
 
 def _launching(snapshot: Snapshot) -> Plan:
@@ -175,11 +198,12 @@ def _called(snapshot: Snapshot, call: CallResult) -> Plan:
 def _failed(snapshot: Snapshot, error: ProviderError) -> Plan:
     """Plan after a failed call. Only the errors of the provider contract prove that nothing was created."""
     match error:
+        case NoCapacity() if snapshot.object.spec.candidates:
+            return candidates.no_capacity(snapshot, str(error))
         case NoCapacity() | Throttled():
             reason = Reason.THROTTLED if isinstance(error, Throttled) else Reason.NO_CAPACITY
-            return Plan(
-                status=_reset_to_claimed(snapshot, reason, f"{error} The launch is retried later."), requeue_after=0.0
-            )
+            status = claim_status.reset_to_claimed(snapshot, reason, f"{error} The launch is retried later.")
+            return Plan(status=status, requeue_after=0.0)
         case Rejected():
             return _refused(
                 snapshot, error.reason if termination.REASON.fullmatch(error.reason) else Reason.REFUSED, error
@@ -215,7 +239,7 @@ def _unknown(snapshot: Snapshot) -> Plan:
         reason = TerminationReason(end.reason, f"{end.message} No instance was found.")
         return termination.finalize(snapshot, reason, usd=claim_status.NEVER_PAID)
     message = "The cloud has listed no instance for longer than a launch takes, so the launch is repeated."
-    return Plan(status=_reset_to_claimed(snapshot, Reason.INSTANCE_NOT_FOUND, message), requeue_after=0.0)
+    return Plan(status=claim_status.reset_to_claimed(snapshot, Reason.INSTANCE_NOT_FOUND, message), requeue_after=0.0)
 
 
 def _has_instance(snapshot: Snapshot) -> Plan:
@@ -253,7 +277,9 @@ def _sync_status(snapshot: Snapshot, instances: tuple[Instance, ...]) -> Plan:
             actions=termination.terminate_actions(snapshot, (kept.id, *spare)),
             requeue_after=snapshot.timings.poll_interval,
         )
-    end = end or termination.program_finished(kept)
+    end = end or termination.program_finished(kept) or candidates.price_above_cap(snapshot, kept, status)
+    if end is not None and end.reason == Reason.PRICE_ABOVE_CAP:
+        return candidates.terminate_dear(snapshot, end, (kept.id, *spare), status)
     if end is not None:
         return termination.request_termination(snapshot, end, (kept.id, *spare), status)
     actions, events = termination.terminate_actions(snapshot, spare), termination.duplicate_events(snapshot, spare)
@@ -268,13 +294,7 @@ def _kept(known: str, instances: tuple[Instance, ...]) -> Instance:
 
 
 def _waiting(snapshot: Snapshot, reason: Reason, message: str, seconds: float) -> Plan:
-    return Plan(status=_reset_to_claimed(snapshot, reason, message), requeue_after=max(seconds, 1.0))
-
-
-def _reset_to_claimed(snapshot: Snapshot, reason: Reason, message: str) -> CloudInstanceStatus:
-    """Reset the status to Claimed, because the cloud certainly has no instance of this claim."""
-    status = claim_status.set_condition(snapshot, Conditions.LAUNCHED, "False", reason, message)
-    return msgspec.structs.replace(status, state="Claimed", launching=None, deadline_time=None)
+    return Plan(status=claim_status.reset_to_claimed(snapshot, reason, message), requeue_after=max(seconds, 1.0))
 
 
 def _found(snapshot: Snapshot) -> tuple[Instance, ...]:

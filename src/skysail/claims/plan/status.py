@@ -41,7 +41,8 @@ def mirror_instance(snapshot: Snapshot, instance: Instance) -> CloudInstanceStat
         status,
         state=status.state if status.state in {"Running", "Terminating"} else ("Running" if runs else "Starting"),
         instance_id=instance.id,
-        usd_per_hour=status.usd_per_hour if status.usd_per_hour is not None else usd(instance.usd_per_hour),
+        # A price of 0 is not known yet at some clouds.
+        usd_per_hour=status.usd_per_hour or usd(instance.usd_per_hour),
         region=instance.region[:_MAX_WORD_LENGTH],
         deadline_time=status.deadline_time or _deadline(snapshot, start),
         start_time=start,
@@ -74,6 +75,33 @@ def set_condition(
         old,
         conditions=conditions.set_condition(old.conditions, new),
         observed_generation=claim.metadata.generation,
+    )
+
+
+def reset_to_claimed(
+    snapshot: Snapshot, reason: Reason, message: str, *, status: CloudInstanceStatus | None = None
+) -> CloudInstanceStatus:
+    """Reset the status to Claimed, because the cloud certainly has no instance of this claim any more."""
+    new = set_condition(snapshot, Conditions.LAUNCHED, "False", reason, message, status=status)
+    new = msgspec.structs.replace(without_instance(new), state="Claimed", launching=None, deadline_time=None)
+    # A condition of a termination is about an earlier instance of this claim.
+    rest = tuple(row for row in new.conditions if row.type != Conditions.TERMINATED)
+    return msgspec.structs.replace(new, conditions=rest)
+
+
+def without_instance(status: CloudInstanceStatus) -> CloudInstanceStatus:
+    """Remove the fields of an instance that is terminated and does not count as the claim's own."""
+    return msgspec.structs.replace(
+        status,
+        instance_id="",
+        usd_per_hour=None,
+        region="",
+        start_time=None,
+        ready_time=None,
+        finish_time=None,
+        exit=None,
+        end_time=None,
+        usd_total=None,
     )
 
 

@@ -103,18 +103,21 @@ def request_termination(
     snapshot: Snapshot, end: TerminationReason, ids: tuple[str, ...], status: CloudInstanceStatus
 ) -> Plan:
     """Request the termination, record it in the status, and repeat the request until the cloud confirms."""
+    has_grace = end.reason != Reason.PRICE_ABOVE_CAP  # each second of grace is billed above the cap
     new_status = claim_status.set_condition(
         snapshot, Conditions.TERMINATED, "False", end.reason, end.message, status=status
     )
     new_status = msgspec.structs.replace(new_status, state="Terminating")
     return Plan(
-        actions=terminate_actions(snapshot, ids), status=new_status, requeue_after=snapshot.timings.poll_interval
+        actions=terminate_actions(snapshot, ids, has_grace=has_grace),
+        status=new_status,
+        requeue_after=snapshot.timings.poll_interval,
     )
 
 
-def terminate_actions(snapshot: Snapshot, ids: tuple[str, ...]) -> tuple[Action, ...]:
+def terminate_actions(snapshot: Snapshot, ids: tuple[str, ...], *, has_grace: bool = True) -> tuple[Action, ...]:
     claim = snapshot.object
-    grace = 0.0 if snapshot.owner is OwnerState.ABSENT else float(claim.spec.grace_seconds)
+    grace = float(claim.spec.grace_seconds) if has_grace and snapshot.owner is not OwnerState.ABSENT else 0.0
     retry_after = _TERMINATE_RETRY + timedelta(seconds=grace)
     return tuple(
         TerminateInstance(claim.spec.provider, id_, grace)
@@ -198,12 +201,13 @@ def finalize(
         new_status = claim_status.set_condition(
             snapshot, Conditions.LAUNCHED, "False", end.reason, end.message, status=new_status
         )
+    total = round(usd + sum(earlier.usd for earlier in old.earlier_instances), 6)
     final = msgspec.structs.replace(
         new_status,
         state="Terminated",
         launching=None,
         end_time=old.end_time or timestamp(snapshot.now),
-        usd_total=usd if old.usd_total is None else old.usd_total,
+        usd_total=total if old.usd_total is None else old.usd_total,
     )
     # Reconcile again at once: a deletion of the claim or of its owner waits for the finalizer.
     return Plan(status=final, requeue_after=0.0)

@@ -193,17 +193,25 @@ class CloudCalls:
         if not isinstance(error, (NoCapacity, Throttled)):
             return CallResult(nonce=begun.nonce, error=error)
         asked_for = min(error.retry_after, _MAX_RETRY_AFTER) if isinstance(error, Throttled) else 0.0
-        pause = timedelta(seconds=max(self._pause(begun.name), asked_for))
+        pause = timedelta(seconds=max(self._pause(begun), asked_for)) if _needs_delay(begun, error) else timedelta()
         call = CallResult(nonce=begun.nonce, error=error, failed=self._now(), pause=pause)
         if isinstance(error, Throttled):
             self._throttled[begun.claim.spec.provider] = call
         return call
 
-    def _pause(self, claim: str) -> float:
-        failures = self._failures.get(claim, 0)
-        self._failures[claim] = failures + 1
+    def _pause(self, begun: _Begun) -> float:
+        failures = self._failures.get(begun.name, 0)
+        self._failures[begun.name] = failures + 1
         longest = delay_bound(failures, first=_INITIAL_BACKOFF, longest=_MAX_BACKOFF)
         return self._rng.uniform(_INITIAL_BACKOFF / 2, longest)
+
+
+def _needs_delay(begun: _Begun, error: ProviderError) -> bool:
+    """Return whether to wait after this error. The next candidate is tried at once; the first one again after a delay.
+
+    So the delay grows with each round over all candidates.
+    """
+    return isinstance(error, Throttled) or begun.claim.status.candidate + 1 >= len(begun.claim.spec.candidates)
 
 
 def _awaited(claim: CloudInstance) -> str:

@@ -229,7 +229,7 @@ class InventoryTracker:
     def _take(self, inventory: Inventory, begun: float, *, is_evidence: bool) -> None:
         found: dict[str, list[Instance]] = defaultdict(list)
         for instance in inventory.instances:
-            if instance.cluster == self.cluster and instance.claim and instance.has_usable_id:
+            if instance.cluster == self.cluster and self._is_current(instance) and instance.has_usable_id:
                 found[instance.claim].append(instance)
         for name in self._claims:
             instances = oldest_first(found[name])
@@ -277,7 +277,17 @@ class InventoryTracker:
 
     def _seen(self, name: str) -> tuple[Instance, ...]:
         last_seen = self._last_seens.get(name)
-        return last_seen.instances if last_seen else ()
+        return tuple(filter(self._is_current, last_seen.instances)) if last_seen else ()
+
+    def _is_current(self, instance: Instance) -> bool:
+        """Return whether the instance counts for its claim.
+
+        The terminated instance of a refused candidate does not: it would hide that the next one does not exist.
+        """
+        claim = self._claims.get(instance.claim)
+        if claim is None or instance.state != "ended":
+            return bool(instance.claim)
+        return all(instance.id != earlier.id for earlier in claim.status.earlier_instances)
 
     def _fail(self, message: str) -> None:
         """Set the outage. Keep the first message until the cloud works again: each change rewrites every claim."""

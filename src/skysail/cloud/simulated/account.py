@@ -96,7 +96,10 @@ class SimulatedAccount:
                 return Inventory(seen)
 
     async def offers(self) -> OfferList:
-        return OfferList(self.vendor.offers, self._now())
+        fault = self.script.next_fault("offers", self._now())
+        await fault.before()
+        fault.after()
+        return OfferList(launch.offers(self.vendor, fault), self._now())
 
     async def get(self, instance: str) -> Instance | None:
         fault = self.script.next_fault("look", self._now())
@@ -141,7 +144,7 @@ class SimulatedAccount:
         await self._instances.lives[instance].end(0.0, reason=PREEMPTED)
 
     async def _create(self, spec: LaunchSpec) -> Instance:
-        fault = self.script.next_fault("create", self._now())
+        fault = self.script.next_fault("create", self._now(), spec.gpus.type if spec.gpus else "")
         try:
             wished = launch.validate(spec, self.vendor, self.features)
             if fault is NOTHING:

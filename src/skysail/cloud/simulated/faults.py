@@ -12,7 +12,7 @@ import msgspec
 
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
 
-Operation = Literal["create", "end", "list", "look"]
+Operation = Literal["create", "end", "list", "look", "offers"]
 FaultKind = Literal[
     "nothing",
     "lost",  # the request never arrived
@@ -30,6 +30,8 @@ FaultKind = Literal[
     "no-capacity",
     "duplicate",  # one call makes two
     "dear",  # at twice the price
+    "low-stock",  # an offer says that little is left
+    "out-of-stock",  # an offer says that nothing is left
     "late",  # missing from listings for long
     "hidden",  # denied for long, whoever asks
     "slow-start",
@@ -58,6 +60,7 @@ FAULTS_BY_OPERATION: dict[Operation, tuple[FaultKind, ...]] = {
     "end": (*_EFFECTS, "slow-end", "end-ignored"),
     "list": (*_ANSWERS, "empty", "partial", "partial-lie"),
     "look": _ANSWERS,
+    "offers": (*_ANSWERS, "empty", "dear", "low-stock", "out-of-stock"),
 }
 
 
@@ -73,7 +76,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """Befalls the `at`-th call of this kind, or every one, from `since` until `until` by the account's clock.
 
     `seconds` is how long it lasts: slowness, lateness, or how long a caller is asked to wait. An `on` of None is any
-    call: a cloud that is down for an hour is `Fault(what="lost", since=0, until=3600)`.
+    call: a cloud that is down for an hour is `Fault(what="lost", since=0, until=3600)`. A `gpu_type` restricts the
+    fault to creates and offers of this type.
     """
 
     what: FaultKind
@@ -82,6 +86,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     since: float = -math.inf
     until: float = math.inf
     seconds: float = 30.0
+    gpu_type: str = ""
 
     def __post_init__(self) -> None:
         kinds = (self.on,) if self.on else get_args(Operation)
@@ -91,8 +96,13 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
                     f"{self.what!r} cannot befall {kind}: choose one of {', '.join(FAULTS_BY_OPERATION[kind])}"
                 )
 
-    def befalls(self, on: Operation, number: int, now: float) -> bool:
-        return self.on in {None, on} and self.at in {None, number} and self.since <= now < self.until
+    def befalls(self, on: Operation, number: int, now: float, gpu_type: str = "") -> bool:
+        is_its_turn = self.on in {None, on} and self.at in {None, number} and self.since <= now < self.until
+        return is_its_turn and (on == "offers" or self.is_about(gpu_type))
+
+    def is_about(self, gpu_type: str) -> bool:
+        """Return whether the fault concerns this GPU type. Case does not matter."""
+        return not self.gpu_type or self.gpu_type.casefold() == gpu_type.casefold()
 
     async def before(self) -> None:
         """What keeps a call from being done, or from being done soon."""
@@ -128,6 +138,7 @@ class Script:
         self.faults = list(faults)
         self.calls: Counter[Operation] = Counter()
 
-    def next_fault(self, on: Operation, now: float) -> Fault:
+    def next_fault(self, on: Operation, now: float, gpu_type: str = "") -> Fault:
+        """Count the call. `gpu_type` is that of a create."""
         self.calls[on] += 1
-        return next((fault for fault in self.faults if fault.befalls(on, self.calls[on], now)), NOTHING)
+        return next((fault for fault in self.faults if fault.befalls(on, self.calls[on], now, gpu_type)), NOTHING)

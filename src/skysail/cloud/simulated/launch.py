@@ -8,6 +8,7 @@ import msgspec
 
 from skysail.cloud.account import LaunchSpec
 from skysail.cloud.errors import NoCapacity, Rejected, Unsupported
+from skysail.cloud.offers import Offer
 from skysail.cloud.provider import Features, HostPath, PersistentDisk
 from skysail.cloud.simulated import options
 from skysail.cloud.simulated.faults import NOTHING, Fault
@@ -19,6 +20,7 @@ from skysail.cloud.simulated.vendors import Vendor
 def validate(spec: LaunchSpec, vendor: Vendor, features: Features) -> SimulationOptions:
     """What the order wishes; an error of `cloud.errors` where the cloud would not take it."""
     vendor.price(spec.gpus)
+    vendor.check_place(spec.gpus, spec.region, spec.cloud_type)
     if not 0 < spec.max_lifetime <= vendor.terms.max_lifetime:
         longest = f"{vendor.terms.max_lifetime:g}"
         raise Rejected(
@@ -39,12 +41,34 @@ def validate(spec: LaunchSpec, vendor: Vendor, features: Features) -> Simulation
 
 def requested_fault(spec: LaunchSpec, wished: SimulationOptions, rows: Iterable[Row]) -> Fault:
     """What the order itself asks to befall this create; raises where it asks to be turned away."""
+    gpu_type = spec.gpus.type.casefold() if spec.gpus else ""
+    if gpu_type and gpu_type in {name.casefold() for name in wished.no_capacity_types}:
+        raise NoCapacity(f"The simulated cloud has no {gpu_type.upper()} free, as was wished.")
     if wished.no_capacity == 0 and wished.create == "nothing":
         return NOTHING
     previous = [row for row in rows if row.pod == spec.pod.uid and row.verb in {"create", "refused"}]
     if len(previous) < wished.no_capacity:
         raise NoCapacity("The simulated cloud has no such machine free, as was wished.")
     return Fault(on="create", what=wished.create) if len(previous) == wished.no_capacity else NOTHING
+
+
+def offers(vendor: Vendor, fault: Fault) -> tuple[Offer, ...]:
+    """Return the offers of the vendor, as the fault changes them."""
+    return () if fault.what == "empty" else tuple(_befallen_offer(offer, fault) for offer in vendor.offers)
+
+
+def _befallen_offer(offer: Offer, fault: Fault) -> Offer:
+    if not fault.is_about(offer.gpu_type):
+        return offer
+    match fault.what:
+        case "dear":
+            return msgspec.structs.replace(offer, usd_per_hour=2 * offer.usd_per_hour)
+        case "low-stock":
+            return msgspec.structs.replace(offer, stock="Low")
+        case "out-of-stock":
+            return msgspec.structs.replace(offer, stock="None")
+        case _:
+            return offer
 
 
 def first_row(spec: LaunchSpec, vendor: Vendor, wished: SimulationOptions, fault: Fault) -> Row:

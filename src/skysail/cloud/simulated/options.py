@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -24,8 +25,8 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab
 
     `start`, `lag` and `run` as in `Vendor`; `run` and `exit` count only where programs are pretended. `preempt`: so
     long after the start the cloud takes it away. `hidden`: so long the cloud denies that it exists, whoever asks.
-    `end`: so long its end takes. `no-capacity`: the first so many creates for this pod are turned away. `create`: this
-    befalls the first one.
+    `end`: so long its end takes. `no-capacity`: the first so many creates for this pod are turned away.
+    `no-capacity-types`: creates with one of these GPU types are turned away. `create`: this befalls the first one.
     """
 
     start: float | None = None
@@ -37,6 +38,7 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab
     end: float = 0.0
     usd: float | None = None
     no_capacity: int = 0
+    no_capacity_types: tuple[str, ...] = ()
     create: FaultKind = "nothing"
 
 
@@ -79,13 +81,20 @@ def _dollars(name: str, value: str) -> float:
     return float(value)
 
 
+def _types(name: str, value: str) -> list[str]:
+    types = [part.strip() for part in value.split("+")]
+    if not all(types):
+        raise ValueError(f"{name} wants GPU types such as T4+L4, not {value!r}")
+    return types
+
+
 def _fault(name: str, value: str) -> str:
     if value not in FAULTS_BY_OPERATION["create"]:
         raise ValueError(f"{name} wants one of {', '.join(FAULTS_BY_OPERATION['create'])}, not {value!r}")
     return value
 
 
-_READERS = {
+_READERS: dict[str, Callable[[str, str], Any]] = {
     "start": _seconds,
     "run": _seconds,
     "exit": _number,
@@ -95,5 +104,6 @@ _READERS = {
     "end": _seconds,
     "usd": _dollars,
     "no-capacity": _number,
+    "no-capacity-types": _types,
     "create": _fault,
 }

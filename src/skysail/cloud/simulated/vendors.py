@@ -67,6 +67,15 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
         machine = self._machine(gpu.type) if gpu.type else min(self.machines, key=lambda machine: machine.usd_per_hour)
         return round(machine.usd_per_hour * gpu.count * members, 6)
 
+    def check_place(self, gpu: GpuRequest | None, region: str, cloud_type: str) -> None:
+        """Raise `Rejected` for a region or a tier that the cloud does not have."""
+        if region not in {"", self.region}:
+            raise Rejected("UnknownRegion", f"The simulated {self.name} has no region {region}: ask for {self.region}.")
+        tier = self._machine(gpu.type).cloud_type if gpu is not None and gpu.type else ""
+        if cloud_type not in {"", tier}:
+            have = f"ask for {tier}." if tier else "leave it empty."
+            raise Rejected("UnknownCloudType", f"The simulated {self.name} has no tier {cloud_type} of it: {have}")
+
     def _machine(self, gpu_type: str) -> Machine:
         """Return the machine with this GPU type, by the cloud's name or an alias. Case does not matter."""
         for machine in self.machines:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.provider import EVICTED, LOST, Ended, RunId
+from skysail.cloud.provider import EVICTED, LOST, NO_CAPACITY, Ended, RunId
 from skysail.node.pod_types import Container, Pod
 from skysail.node.sync import status as pod_status
 from skysail.node.sync.snapshot import HEALTHY, RunHistory, Snapshot, histories, is_sidecar, seconds
@@ -111,9 +111,9 @@ def _ending(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> PodTermi
     if _is_late(snapshot, histories):
         message = "Pod was active on the node longer than the specified deadline"
         return PodTermination(_grace(pod), message, "DeadlineExceeded", message, "Failed")
-    evicted = next((past.ended for past in histories.values() if past.ended and past.ended.reason == EVICTED), None)
-    if evicted is not None:
-        return PodTermination(0.0, evicted.message, EVICTED, evicted.message, "Failed")
+    disrupted = _evicted(histories) or _unplaced(pod, histories)
+    if disrupted is not None:
+        return PodTermination(0.0, disrupted.message, disrupted.reason, disrupted.message, "Failed")
     if pod.metadata.is_deleting:
         phase = outcome or ("Succeeded" if _all_went_well(pod, histories) else "Failed")
         return PodTermination(_grace(pod), "The pod is deleted.", phase=phase)
@@ -123,6 +123,21 @@ def _ending(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> PodTermi
         message = "The node lost the pod's place, with all that was done there, and nothing in this pod may run twice."
         return PodTermination(_grace(pod), message, LOST, message, "Failed")
     return None
+
+
+def _evicted(histories: Mapping[str, RunHistory]) -> Ended | None:
+    return next((past.ended for past in histories.values() if past.ended and past.ended.reason == EVICTED), None)
+
+
+def _unplaced(pod: Pod, histories: Mapping[str, RunHistory]) -> Ended | None:
+    """Return the end of a run that never started for lack of capacity, if a controller will replace the pod.
+
+    The pod ends whatever its restart policy: a restart would go to the same provider.
+    """
+    if pod.metadata.controller is None:
+        return None
+    ends = (past.ended for past in histories.values())
+    return next((end for end in ends if end and end.reason == NO_CAPACITY and end.started is None), None)
 
 
 def _decided(pod: Pod, histories: Mapping[str, RunHistory], outcome: str) -> PodTermination:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from skysail.base.names import Condition, Reason
-from skysail.cloud.provider import EVICTED, LOST, Ended, Pending, Running
+from skysail.cloud.provider import EVICTED, LOST, NO_CAPACITY, Ended, Pending, Running
 from skysail.node.pod_types import Container, Pod
 from skysail.node.sync.snapshot import HEALTHY, RunHistory, Snapshot, is_sidecar, timestamp
 from skysail.node.sync.unsupported_fields import NO_EPHEMERAL_CONTAINERS
@@ -18,6 +18,7 @@ _MAX_MESSAGE_LENGTH = 4096
 _MAX_MESSAGES = 12 * 1024
 # By this a Job's podFailurePolicy tells what the node did from what the program did.
 _DISRUPTED = "DisruptionTarget"
+_DISRUPTIONS = {EVICTED: "TerminationByKubelet", LOST: "TerminationByKubelet", NO_CAPACITY: Reason.NO_CAPACITY}
 _CRASH_LOOP = "CrashLoopBackOff"
 _NEVER_RAN = 128  # as a runtime says of what could not be started
 
@@ -254,8 +255,8 @@ def _conditions(
     if messages := snapshot.unsupported.rejected + snapshot.unsupported.ignored:
         reason = Reason.UNSUPPORTED if snapshot.unsupported.rejected else Reason.FIELDS_IGNORED
         rows[Condition.SUPPORTED] = ("False", reason, " ".join(messages))
-    if final_status is not None and final_status.reason in {EVICTED, LOST}:
-        rows[_DISRUPTED] = ("True", "TerminationByKubelet", final_status.message)
+    if final_status is not None and final_status.reason in _DISRUPTIONS:
+        rows[_DISRUPTED] = ("True", _DISRUPTIONS[final_status.reason], final_status.message)
     foreign = [row for row in pod.status.conditions if row["type"] not in rows]
     return [*foreign, *(_condition(snapshot, name, *row) for name, row in rows.items())]
 

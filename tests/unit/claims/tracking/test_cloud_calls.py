@@ -10,7 +10,7 @@ import pytest
 
 from skysail.claims.limits.launch_limiter import LaunchLimiter, LaunchLimits, RateLimit
 from skysail.claims.tracking.cloud_calls import CloudCalls
-from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
+from skysail.claims.types import CLOUD_INSTANCE, Candidate, CloudInstance
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
 from skysail.core.actions import LaunchInstance, TerminateInstance
 from tests.support import virtual_time
@@ -357,5 +357,25 @@ def test_a_process_that_stops_leaves_no_call_behind():
         await harness.calls.close()
         assert isinstance(harness.calls.last(NAME).error, OutcomeUnknown)
         assert len(asyncio.all_tasks()) == 1
+
+    run_virtual(test)
+
+
+def test_no_capacity_of_all_but_the_last_candidate_needs_no_delay_and_counts_as_no_launch():
+    async def test() -> None:
+        harness = Harness(LaunchLimits(object=RateLimit(1, timedelta(minutes=10))))
+        rows = tuple(Candidate(gpu_type=name, usd_per_hour=1.0) for name in ("T4", "L4", "H100"))
+        of = spec(candidates=rows)
+        for number in range(2):
+            pauses = []
+            for index in range(3):
+                nonce = harness.calls.nonce_for(NAME)
+                harness.launch(NoCapacity("none"), of=claim("Launching", of=of, nonce=nonce, candidate=index))
+                await asyncio.sleep(2)
+                pauses.append(harness.calls.last(NAME).pause.total_seconds())
+                assert harness.brake.check(of) == ""
+            assert pauses[:2] == [0.0, 0.0]
+            assert 5 <= pauses[2] <= 10 * 2**number
+        assert len(harness.cloud.orders) == 6
 
     run_virtual(test)

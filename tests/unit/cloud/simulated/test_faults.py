@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from skysail.cloud.account import Inventory
+from skysail.cloud.account import GpuRequest, Inventory
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
 from skysail.cloud.simulated.faults import FAULTS_BY_OPERATION, Fault
 from tests.support.virtual_time import run
@@ -121,6 +121,7 @@ def test_a_slow_answer_takes_its_time(on):
             "end": lambda: cloud.terminate(planted.id, 0),
             "list": cloud.list,
             "look": lambda: cloud.get(planted.id),
+            "offers": cloud.offers,
         }
         await calls[on]()
         assert asyncio.get_running_loop().time() == 45.0
@@ -288,5 +289,56 @@ def test_calls_are_counted_by_kind():
         await cloud.list()
         await cloud.get(made.id)
         assert cloud.script.calls == {"create": 1, "list": 2, "look": 1}
+
+    run(main())
+
+
+def test_create_no_capacity_for_one_type_leaves_the_others():
+    async def main():
+        cloud = account(Fault(on="create", what="no-capacity", gpu_type="a"))
+        with pytest.raises(NoCapacity):
+            await cloud.create(order(gpus=GpuRequest("A")))
+        assert (await cloud.create(order(gpus=GpuRequest("B")))).usd_per_hour == 36.0
+
+    run(main())
+
+
+@pytest.mark.parametrize("what", [what for what in FAULTS_BY_OPERATION["offers"] if what in ERRORS])
+def test_offers_fault_raises_its_error_once(what):
+    async def main():
+        cloud = account(Fault(on="offers", at=1, what=what))
+        with pytest.raises(ERRORS[what]):
+            await cloud.offers()
+        assert len((await cloud.offers()).offers) == 3
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("what", "want"),
+    [
+        ("low-stock", [("A", 7.2, "High"), ("B", 36.0, "Low")]),
+        ("out-of-stock", [("A", 7.2, "High"), ("B", 36.0, "None")]),
+        ("dear", [("A", 7.2, "High"), ("B", 72.0, "High")]),
+        ("empty", []),
+    ],
+)
+def test_offers_changed_by_a_fault_show_stock_and_price(what, want):
+    async def main():
+        cloud = account(Fault(on="offers", what=what, gpu_type="B"))
+        listed = [offer for offer in (await cloud.offers()).offers if offer.gpu_type]
+        assert [(offer.gpu_type, offer.usd_per_hour, offer.stock) for offer in listed] == want
+
+    run(main())
+
+
+@pytest.mark.parametrize("place", [{"region": "mars"}, {"cloud_type": "SPOT"}])
+def test_create_unknown_region_or_tier_is_rejected(place):
+    async def main():
+        cloud = account()
+        with pytest.raises(Rejected, match=next(iter(place.values()))):
+            await cloud.create(order(gpus=GpuRequest("A"), **place))
+        assert (await cloud.list()).instances == ()
+        await cloud.create(order(gpus=GpuRequest("A"), region="simulated"))
 
     run(main())

@@ -4,7 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skysail.cloud.account import GpuRequest
+from skysail.cloud.errors import NoCapacity
 from skysail.cloud.simulated.options import SimulationOptions, parse
+from tests.support.virtual_time import run
+from tests.unit.cloud.simulated.shop import account, order
 
 
 @pytest.mark.parametrize(
@@ -49,3 +53,19 @@ def test_any_text_is_read_or_complained_about(text):
         assert isinstance(parse(text), SimulationOptions)
     except ValueError as error:
         assert str(error)  # noqa: PT017 (either is fine)
+
+
+def test_no_capacity_types_are_separated_by_plus():
+    assert parse("no-capacity-types=T4 + NVIDIA L4,start=1s").no_capacity_types == ("T4", "NVIDIA L4")
+    with pytest.raises(ValueError, match=r"T4\+L4"):
+        parse("no-capacity-types=T4+")
+
+
+def test_create_of_a_type_without_capacity_by_wish_is_turned_away():
+    async def main():
+        cloud = account()
+        with pytest.raises(NoCapacity):
+            await cloud.create(order("no-capacity-types=a", gpus=GpuRequest("A")))
+        await cloud.create(order("no-capacity-types=a", gpus=GpuRequest("B")))
+
+    run(main())

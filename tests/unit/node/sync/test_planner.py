@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.cloud.provider import EVICTED, Ended, Running
+from skysail.cloud.provider import EVICTED, NO_CAPACITY, Ended, Running
 from skysail.node.sync import status as pod_status
 from skysail.node.sync.planner import CreateSandbox, DeletePod, RemoveSandbox, Start, Stop, plan
 from skysail.node.sync.snapshot import ProbeState, StartBackoff
@@ -400,3 +400,30 @@ def test_a_probe_that_names_a_grace_is_obeyed():
     of = pod(terminationGracePeriodSeconds=30)
     sick = ProbeState(failure="no", grace=3)
     assert plan(snapshot(of, {run(): running()}, health={run(): sick})).steps == (Stop(run(), 3.0, "no"),)
+
+
+CONTROLLED = {
+    "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": True}]
+}
+NEVER_PLACED = Ended(code=128, reason=NO_CAPACITY, message="No candidate of modal can be had now.", ended=NOW)
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure", "Always"])
+def test_pod_with_controller_without_capacity_fails_as_disrupted_whatever_its_restart_policy(policy):
+    made = plan(snapshot(pod(metadata=CONTROLLED, restartPolicy=policy), {run(): NEVER_PLACED}))
+    assert (made.status["phase"], made.status["reason"]) == ("Failed", "NoCapacity")
+    (row,) = [row for row in made.status["conditions"] if row["type"] == "DisruptionTarget"]
+    assert (row["status"], row["reason"], row["message"]) == ("True", "NoCapacity", NEVER_PLACED.message)
+    assert not any(isinstance(step, Start) for step in made.steps)
+
+
+def test_pod_without_controller_and_without_capacity_is_not_marked_as_disrupted():
+    made = plan(snapshot(pod(restartPolicy="OnFailure"), {run(): NEVER_PLACED}))
+    assert made.status["phase"] != "Failed"
+    assert all(row["type"] != "DisruptionTarget" for row in made.status["conditions"])
+
+
+def test_pod_whose_program_names_the_same_reason_is_not_disrupted():
+    ran = ended(1, reason=NO_CAPACITY)
+    made = plan(snapshot(pod(metadata=CONTROLLED, restartPolicy="Never"), {run(): ran}))
+    assert (made.status["phase"], made.status["reason"]) == ("Failed", None)

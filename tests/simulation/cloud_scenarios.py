@@ -1,4 +1,4 @@
-"""What befalls a pod on a node that stands for a cloud: ten stories, each of them played with every trouble."""
+"""What befalls a pod on a node that stands for a cloud: thirteen stories, each of them played with every trouble."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kube.api.resources import JOB, NAMESPACE, POD
 from tests.simulation import runner
-from tests.simulation.offload import OPTIONAL, RESOURCES, VOLATILE, CloudFixture, CloudOperator, apply_pod, last_word
+from tests.simulation.offload import (
+    MAY_LEAVE,
+    OPTIONAL,
+    RESOURCES,
+    VOLATILE,
+    CloudFixture,
+    CloudOperator,
+    apply_pod,
+    last_word,
+)
 from tests.simulation.runner import Scenario
 from tests.simulation.spending import Administrator
 
@@ -22,6 +31,8 @@ if TYPE_CHECKING:
 
 
 _DEMANDING = {"terminationGracePeriodSeconds": 5, "activeDeadlineSeconds": 4 * 3600}
+# Fields that tell which candidate was taken.
+_CHOICE = frozenset({"candidate", "refusedCandidates", "earlierInstances", "usdPerHour"})
 # What the API server's own admission gives to each pod.
 _DEFAULT_TOLERATIONS = [
     {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
@@ -106,6 +117,20 @@ async def find_no_capacity(api: Api) -> None:
     await apply_pod(api, "start=20s,run=60s,no-capacity=2")
 
 
+async def find_the_third_candidate(api: Api) -> None:
+    await apply_pod(api, "start=20s,run=60s,no-capacity-types=T4+L4", gpus=1)
+
+
+async def find_a_dear_instance(api: Api) -> None:
+    await apply_pod(api, "start=20s,run=60s,create=dear", gpus=1)
+
+
+async def find_no_candidate_and_leave(api: Api) -> None:
+    (await api.create(JOB, {"metadata": {"name": "job"}})).ok  # noqa: B018 (asserts)
+    owned = await of_job(api)
+    await apply_pod(api, "no-capacity-types=T4+L4+A10", gpus=1, metadata={**owned, "annotations": {MAY_LEAVE: "true"}})
+
+
 async def run_for_long(api: Api) -> None:
     await begin(api)
     await _until_claimed(api, {"Running"})
@@ -125,7 +150,13 @@ async def _until_claimed(api: Api, states: set[str]) -> None:
     )
 
 
-def _scenario(name: str, *steps: Step, is_race: bool = False, down: frozenset[int] = frozenset()) -> Scenario:
+def _scenario(
+    name: str,
+    *steps: Step,
+    is_race: bool = False,
+    down: frozenset[int] = frozenset(),
+    optional: frozenset[str] = frozenset(),
+) -> Scenario:
     return Scenario(
         name=name,
         resources=RESOURCES,
@@ -136,7 +167,7 @@ def _scenario(name: str, *steps: Step, is_race: bool = False, down: frozenset[in
         down=down,
         outside=CloudFixture,
         volatile=VOLATILE,
-        optional=OPTIONAL,
+        optional=optional | OPTIONAL,
         # Who races the operator decides what becomes of it.
         last_word=(lambda _: {}) if is_race else last_word,
     )
@@ -154,6 +185,10 @@ SCENARIOS = {
         _scenario("pod of a Job replaced", run_for_a_job, replace_for_the_job),
         _scenario("preempted", be_preempted, delete),
         _scenario("no capacity, then retry", find_no_capacity, delete),
+        _scenario("third candidate", find_the_third_candidate, delete),
+        # Who finds the dear instance too late, or is refused before, pays for another candidate.
+        _scenario("price above the cap", find_a_dear_instance, delete, optional=_CHOICE),
+        _scenario("no candidate, pod leaves", find_no_candidate_and_leave, delete),
         _scenario("namespace deleted while down", run_for_long, end_the_namespace, down=frozenset({1})),
     )
 }

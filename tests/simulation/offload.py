@@ -56,6 +56,7 @@ STRANGER = "cluster-2"
 VENDOR = msgspec.structs.replace(
     MODAL, lag=8.0, remembers=120.0, terms=Timings(poll_interval=30.0, create_timeout=150.0)
 )
+MAY_LEAVE = "test/may-leave"
 # Other in each run, and yet there or not there in all of them. Of the cost the ledger is the judge.
 VOLATILE = frozenset(
     {
@@ -73,6 +74,7 @@ VOLATILE = frozenset(
         "imageID",
         "reservedUsd",
         "reserveTime",
+        "at",
     }
 )
 # Depends on how long an instance was needed. The ledger is the judge of it, too.
@@ -155,6 +157,8 @@ def last_word(change: Change) -> dict[str, Any]:
     status = change.after.get("status", {})
     ends = [row["reason"] for row in status.get("conditions", ()) if row["type"] == Condition.TERMINATED]
     told = {key: value for key, value in status.items() if key != "observedGeneration"}
+    if refused := status.get("refusedCandidates"):
+        told["refusedCandidates"] = [(row["candidate"], row["reason"]) for row in refused]
     was_killed = status.get("exit", {}).get("code") == EXIT_LOST
     # Who comes after a crash sees a program that was killed, and cannot always know any more by whom.
     return {**told, "conditions": bool(ends) if was_killed else ends}
@@ -231,17 +235,27 @@ class CloudOperator:
 
     def _wishes(self, uid: str) -> CloudRequirements:
         pod = self.keeper.cached_pod(uid)
-        return cloud_requirements.requirements(pod) if pod else CloudRequirements()
+        if pod is None:
+            return CloudRequirements()
+        may_leave = pod.metadata.controller is not None and MAY_LEAVE in (pod.metadata.annotations or {})
+        return msgspec.structs.replace(cloud_requirements.requirements(pod), may_leave=may_leave)
 
 
 async def apply_pod(
-    api: Api, simulate: str, *, name: str = "train", metadata: Mapping[str, object] | None = None, **spec: object
+    api: Api,
+    simulate: str,
+    *,
+    name: str = "train",
+    metadata: Mapping[str, object] | None = None,
+    gpus: int = 0,
+    **spec: object,
 ) -> None:
     container = {
         "name": "main",
         "image": "python:3.11",
         "command": ["python", "train.py"],
         "env": [{"name": "SKYSAIL_SIMULATE", "value": simulate}],
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {},
     }
     manifest = {
         "metadata": {"name": name, **(metadata or {})},

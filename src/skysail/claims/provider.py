@@ -146,7 +146,7 @@ class ClaimProvider:
         if pod is None:
             raise Gone(f"Pod {run.pod} was not prepared.")
         requirements, claim = self.requirements(run.pod), self._claim(run)
-        spec = claim.spec if claim is not None else await self._spec(run, pod, requirements)
+        spec = claim.spec if claim is not None else await self._spec(run, pod, _with_image(requirements, container))
         name = claim_name(run)
         self._launch_specs.put(
             LaunchSpec(
@@ -383,6 +383,11 @@ def _end(claim: CloudInstance) -> Ended:
         ended=_seconds(finished),
         image_id=_image_id(claim),
     )
+
+
+def _with_image(requirements: CloudRequirements, container: Container) -> CloudRequirements:
+    """Add the image of the container, if the requirements name none."""
+    return msgspec.structs.replace(requirements, image=requirements.image or container.image)
 
 
 def _manifest(name: str, spec: CloudInstanceSpec) -> dict[str, object]:

@@ -31,6 +31,9 @@ _MAX_EARLIER_INSTANCES = 64
 _PRICE_DELAY = timedelta(minutes=5)
 _MAX_PRICE_DELAY = timedelta(hours=1)
 
+# Exit codes of a program that was killed by SIGKILL or SIGTERM.
+_KILLED = {termination.EXIT_LOST, 143}
+
 RefusalReason = Literal["NoCapacity", "PriceAboveCap"]
 
 
@@ -102,8 +105,7 @@ def price_above_cap(snapshot: Snapshot, instance: Instance, status: CloudInstanc
     cap, price = snapshot.object.spec.max_usd_per_hour, status.usd_per_hour
     if cap is None or price is None or price <= cap or instance.exit is not None:
         return None
-    message = f"Instance {instance.id} costs {price:g} USD/h, above the cap of {cap:g}: raise the cap to accept it."
-    return TerminationReason(Reason.PRICE_ABOVE_CAP, message)
+    return TerminationReason(Reason.PRICE_ABOVE_CAP, _dear_message(instance.id, price, cap))
 
 
 def terminate_dear(
@@ -125,18 +127,32 @@ def continue_after_price(snapshot: Snapshot, made: Plan) -> Plan:
     """Try the next candidate instead of finishing the claim, if a dear instance is now confirmed as terminated.
 
     The claim is finished all the same if nothing shall run any more, if the status says that the program ran, or if
-    the program succeeded meanwhile.
+    the program exited by itself.
     """
-    old, new = snapshot.object.status, made.status
-    pending = termination.pending_termination(snapshot)
-    if pending is None or pending.reason != Reason.PRICE_ABOVE_CAP or not isinstance(new, CloudInstanceStatus):
+    old, new, cap = snapshot.object.status, made.status, snapshot.object.spec.max_usd_per_hour
+    if not isinstance(new, CloudInstanceStatus) or new.state != "Terminated" or cap is None:
         return made
-    is_done = new.exit is not None and new.exit.code == 0
-    if new.state != "Terminated" or old.ready_time or is_done or termination.termination_reason(snapshot):
+    if (new.usd_per_hour or 0.0) <= cap or old.ready_time or termination.termination_reason(snapshot):
+        return made
+    if not _was_terminated_by_us(snapshot, new):
         return made
     paid = (new.usd_total or 0.0) - sum(earlier.usd for earlier in old.earlier_instances)
-    status = msgspec.structs.replace(old, earlier_instances=_with_earlier(old, max(0.0, round(paid, 6))))
-    return _refuse(snapshot, status, "PriceAboveCap", pending.message)
+    status = msgspec.structs.replace(
+        old, earlier_instances=_with_earlier(old, new.instance_id, max(0.0, round(paid, 6)))
+    )
+    return _refuse(snapshot, status, "PriceAboveCap", _dear_message(new.instance_id, new.usd_per_hour, cap))
+
+
+def _was_terminated_by_us(snapshot: Snapshot, final: CloudInstanceStatus) -> bool:
+    """Return whether the program did not end by itself.
+
+    A crash right after the request to terminate leaves no record of it. Then only the exit code tells.
+    """
+    pending = termination.pending_termination(snapshot)
+    code = final.exit.code if final.exit else termination.EXIT_LOST
+    if pending is not None and pending.reason == Reason.PRICE_ABOVE_CAP:
+        return code != 0
+    return code in _KILLED
 
 
 def without_earlier(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
@@ -195,9 +211,13 @@ def _refuse(snapshot: Snapshot, status: CloudInstanceStatus, reason: RefusalReas
     return Plan(status=status, events=(Event(Reason.NO_CAPACITY, told, warning=True),), requeue_after=0.0)
 
 
-def _with_earlier(status: CloudInstanceStatus, usd: float) -> tuple[EarlierInstance, ...]:
+def _dear_message(instance: str, price: float | None, cap: float) -> str:
+    return f"Instance {instance} costs {price or 0.0:g} USD/h, above the cap of {cap:g}: raise the cap to accept it."
+
+
+def _with_earlier(status: CloudInstanceStatus, instance: str, usd: float) -> tuple[EarlierInstance, ...]:
     """Add the terminated instance. Beyond the limit the oldest entry is dropped, and its cost is kept."""
-    rows = (*status.earlier_instances, EarlierInstance(id=status.instance_id, usd=usd))
+    rows = (*status.earlier_instances, EarlierInstance(id=instance, usd=usd))
     if len(rows) <= _MAX_EARLIER_INSTANCES:
         return rows
     first, second, *rest = rows

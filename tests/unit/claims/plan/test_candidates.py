@@ -16,7 +16,7 @@ from skysail.claims.types import Candidate, CloudInstanceStatus, EarlierInstance
 from skysail.cloud.account import GpuRequest
 from skysail.cloud.errors import NoCapacity, OutcomeUnknown, Throttled
 from skysail.core import conditions
-from skysail.core.actions import LaunchInstance, TerminateInstance
+from skysail.core.actions import LaunchInstance, PatchStatus, TerminateInstance
 from tests.unit.claims.samples import CLOUD, NOW, TERMS, ago, claim, exited, instance, order, snapshot, spec
 
 NAMES = ("T4", "L4", "H100")
@@ -94,7 +94,11 @@ def test_no_capacity_last_candidate_waits_and_lists_all_refusals_with_the_neares
         assert words in event.message
     waiting = snapshot(msgspec.structs.replace(launching(0), status=made.status), call=no_capacity(42.0))
     again = plan(waiting)
-    assert (again.actions, again.requeue_after, again.status) == ((), 42.0, made.status)
+    # While the claim waits, its money is released.
+    assert [type(action) for action in again.actions] == [PatchStatus]
+    assert again.requeue_after == 42.0
+    without_money = {"reserved_usd": None, "reserve_time": None}
+    assert again.status == msgspec.structs.replace(made.status, **without_money)
 
 
 def test_no_capacity_delay_over_starts_again_with_the_first_candidate_and_forgets_the_refusals():
@@ -211,6 +215,18 @@ def test_dear_instance_whose_program_succeeded_meanwhile_finishes_the_claim():
     done = Observed((instance("i-1", "ended", usd_per_hour=9.0, exit=exited(0)),))
     made = plan(snapshot(terminating(), observation=done))
     assert (made.status.state, made.status.exit.code) == ("Terminated", 0)
+
+
+@pytest.mark.parametrize(
+    ("exit_", "state"),
+    [(None, "Claimed"), (exited(137), "Claimed"), (exited(3), "Terminated"), (exited(0), "Terminated")],
+)
+@pytest.mark.parametrize("before", ["Launching", "Unknown"])
+def test_dear_instance_terminated_by_a_process_that_crashed_before_it_wrote_so(before, exit_, state):
+    ended = Observed((instance("i-1", "ended", usd_per_hour=9.0, usd_total=0.02, exit=exit_),))
+    made = plan(snapshot(claim(before, of=SPEC, nonce="theirs"), observation=ended))
+    assert made.status.state == state
+    assert [row.id for row in made.status.earlier_instances] == (["i-1"] if state == "Claimed" else [])
 
 
 def test_dear_instance_of_a_deleted_pod_finishes_the_claim():

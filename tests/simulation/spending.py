@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
+# US dollars per hour and GPU. Leaves three GPU types as candidates, and not the first one at twice its price.
+MAX_PRICE = 1.15
 # A cloud bills by the second, and the operator notices a price when it next looks.
 TICK_SECONDS = 60.0
 _CENT = 1e-4
@@ -32,7 +34,7 @@ class Administrator:
     """Allows every namespace to use the cloud before anything else happens. `spec` adds limits."""
 
     def __init__(self, world: World, **spec: Any) -> None:
-        allowed = {"namespaceSelector": {}, "providers": ["modal"], "maxInstances": 100, **spec}
+        allowed = {"namespaceSelector": {}, "providers": ["modal"], "maxInstances": 100, "maxPrice": MAX_PRICE, **spec}
         manifest = {"metadata": {"name": "default"}, "spec": allowed}
         world.create(world.kinds[OFFLOAD_POLICY.resource], manifest, Write(Manager("admin", "Update")))
 

@@ -347,7 +347,7 @@ class Operator:
                 audit_token=read_token(self._settings.audit_token),
             )
             for port in self._settings.health_ports:
-                await self._serve(stack, pages.application(), port)
+                await self._serve(stack, pages.application(), port, host=self._settings.health_host)
             if self._webhook_server.is_enabled:
                 await self._webhook_server.load_certificate()
             if training.is_progress_enabled(self._settings):

@@ -111,11 +111,16 @@ def _is_loopback_caller(request: web.Request) -> bool:
 
 
 async def serve(
-    application: web.Application, port: int, *, listener: socket | None = None, **arguments: Any
+    application: web.Application,
+    port: int,
+    *,
+    host: str | None = None,
+    listener: socket | None = None,
+    **arguments: Any,
 ) -> web.AppRunner:
-    """Listen on all IPv4 and IPv6 addresses, or on a socket that is open already. `cleanup` stops it."""
+    """Listen on `host`, by default all addresses, or on a socket that is open already. `cleanup` stops it."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    site = web.SockSite(runner, listener, **arguments) if listener else web.TCPSite(runner, None, port, **arguments)
+    site = web.SockSite(runner, listener, **arguments) if listener else web.TCPSite(runner, host, port, **arguments)
     await site.start()
     return runner

@@ -86,6 +86,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     health_ports: Annotated[
         tuple[Port, ...], Meta(description="Ports of /healthz, /readyz and /metrics; all serve the same pages.")
     ] = (8080, 8081)
+    health_host: Annotated[
+        str | None, Meta(description="Address on which `health_ports` listen; by default all addresses.")
+    ] = None
     webhook_port: Annotated[Port, Meta(description="Port of the admission server.")] = 9443
     webhook_host: Annotated[
         str | None, Meta(description="Address of this process for the API server and pods, where there is no Service.")

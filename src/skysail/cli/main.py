@@ -13,11 +13,14 @@ from skysail.base.errors import UserError
 from skysail.cli.commands import (
     audit_cache,
     build,
+    cost,
     down,
+    drain,
     get,
     image,
     kubectl,
     logs,
+    offers,
     predict,
     rollback,
     run,
@@ -68,6 +71,9 @@ def application() -> typer.Typer:
     app.command()(logs.logs)
     app.command()(predict.predict)
     app.command()(rollback.rollback)
+    app.command()(offers.offers)
+    app.command()(cost.cost)
+    app.command()(drain.drain)
     app.command()(run.run)
     app.command()(audit_cache.audit_cache)
     app.command(hidden=True)(build.build)

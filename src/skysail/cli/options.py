@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+
+class OutputFormat(StrEnum):
+    """Form of a report: for people, or for programs."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="Form of the output.")]
+OperatorNamespaceOption = Annotated[
+    str, typer.Option(envvar="SKYSAIL_OPERATOR_NAMESPACE", help="Namespace of the operator's own objects.")
+]
 JobArgument = Annotated[str, typer.Argument(metavar="TRAININGJOB", help="Name of the TrainingJob.")]
 NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the object.")]
 KubeconfigOption = Annotated[

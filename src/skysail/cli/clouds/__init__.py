@@ -1,0 +1,1 @@
+"""Contents of the commands about clouds: offers, plan, cost and drain."""

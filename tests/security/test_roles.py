@@ -9,7 +9,15 @@ from tests.support.kubectl import fresh_namespace
 from tests.support.tenant import Tenant
 
 _VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")
-_RESOURCES = ("cloudinstances.skysail.dev", "cloudinstances.skysail.dev/status", "offloadpolicies.skysail.dev", "nodes")
+_RESOURCES = (
+    "cloudinstances.skysail.dev",
+    "cloudinstances.skysail.dev/status",
+    "offloadpolicies.skysail.dev",
+    "offloadpolicies.skysail.dev/status",
+    "spendaccounts.skysail.dev",
+    "spendaccounts.skysail.dev/status",
+    "nodes",
+)
 
 
 @pytest.mark.parametrize("role", ["edit", *(pytest.param(role, marks=ON_DEMAND) for role in ("view", "admin"))])

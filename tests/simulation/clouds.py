@@ -151,7 +151,7 @@ class FaultyCloud:
                 await _answer(what)
         done = await self._asked(call)
         match what:
-            case "crash":
+            case "crash" | "death":
                 fate.crash()
                 await asyncio.Event().wait()
             case "pause" | "stall":

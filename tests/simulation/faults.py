@@ -175,7 +175,7 @@ class FaultyTransport:
 
     async def _send_into(self, request: Request, what: str) -> Reply:
         match what:
-            case "crash":
+            case "crash" | "death":
                 await self._answer(request)
                 self.fate.crash()
                 await asyncio.Event().wait()

@@ -120,9 +120,10 @@ class CloudFixture:
         found = {}
         for name, charge in billing.charges(mine, _wall()).items():
             says = last[name].get("status", {}).get("usdTotal") if name in last else None
-            price = charge.usd / charge.seconds if charge.seconds else 0.0
-            error = abs(says - charge.usd) / price if says is not None and price else 0.0
             rows = [row for row in mine if row.claim == name]
+            # Per second, of the dearest instance: a claim may have had more than one, one after the other.
+            price = max(row.usd for row in rows if row.verb == "create") / 3600
+            error = abs(says - charge.usd) / price if says is not None and price else 0.0
             idle = sum(_idle(rows, unwanted.get(name.rsplit("-", 1)[0], math.inf)))
             found[name] = Due(instances=charge.instances, idle=idle, error=error)
         return found

@@ -88,6 +88,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     volatile: frozenset[str] = frozenset()
     # What a right run may have or not.
     optional: frozenset[str] = frozenset()
+    # When the run starts, in seconds after the epoch of the world.
+    start: float = 0.0
 
 
 class Outside(Protocol):
@@ -119,6 +121,8 @@ class Bill(msgspec.Struct, frozen=True):
     dues: dict[str, Due] = {}
     # Jobs with more than one instance at once. Those of the stories have one pod, and the next one when it goes.
     doubled: list[str] = []
+    # Instances that are still paid for.
+    unended: list[str] = []
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -230,7 +234,7 @@ def violations(scenario: Scenario, expected: Outcome, found: Outcome) -> list[st
 def journal(scenario: Scenario) -> list[Change]:
     """All that changed in an undisturbed run, in order."""
     stage = _Stage(scenario, None)
-    virtual_time.run(stage.play())
+    virtual_time.run(stage.play(), start=scenario.start)
     return stage.changes
 
 
@@ -249,7 +253,7 @@ def _overcharges(expected: Outcome, found: Outcome, seconds: float) -> list[str]
 
 
 def play(scenario: Scenario, fault: InjectedFault | None) -> Outcome:
-    return virtual_time.run(_Stage(scenario, fault).play())
+    return virtual_time.run(_Stage(scenario, fault).play(), start=scenario.start)
 
 
 class NeverQuiet(AssertionError):
@@ -325,6 +329,12 @@ class _Stage:
             process.run(), name=f"operator {len(self._processes)}", context=transport.freeze.context()
         )
         self._processes.append((life.task, transport))
+
+    def end_for_good(self) -> None:
+        """Without a process after it."""
+        self._is_down = True
+        for task, _ in self._processes:
+            task.cancel()
 
     async def _rest(self, seconds: float) -> None:
         """Until nothing was written for so long."""
@@ -411,6 +421,9 @@ class _Life:
 
     def crash(self) -> None:
         assert self._trouble is not None, "only trouble makes it crash"
+        if self._trouble.what == "death":
+            self._stage.end_for_good()
+            return
         start = functools.partial(self._stage.start, self._trouble.then, back=self._trouble.back)
         self.task.cancel()
         asyncio.get_running_loop().call_later(_RESTART_SECONDS, start)

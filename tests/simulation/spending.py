@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
+# US dollars per hour and GPU. Leaves three GPU types as candidates, and not the first one at twice its price.
+MAX_PRICE = 1.15
 # A cloud bills by the second, and the operator notices a price when it next looks.
 TICK_SECONDS = 60.0
 _CENT = 1e-4
@@ -32,7 +34,7 @@ class Administrator:
     """Allows every namespace to use the cloud before anything else happens. `spec` adds limits."""
 
     def __init__(self, world: World, **spec: Any) -> None:
-        allowed = {"namespaceSelector": {}, "providers": ["modal"], "maxInstances": 100, **spec}
+        allowed = {"namespaceSelector": {}, "providers": ["modal"], "maxInstances": 100, "maxPrice": MAX_PRICE, **spec}
         manifest = {"metadata": {"name": "default"}, "spec": allowed}
         world.create(world.kinds[OFFLOAD_POLICY.resource], manifest, Write(Manager("admin", "Update")))
 
@@ -54,14 +56,27 @@ def _left_over(world: World) -> Iterator[str]:
 
 
 def _uncovered(world: World, rows: Sequence[Row]) -> Iterator[str]:
-    """Launches whose worst case was not reserved before the cloud was called."""
+    """Launches whose worst case, at the offered price, was not reserved before the cloud was called."""
     for row in rows:
-        if row.verb != "create":
+        if row.verb != "create" or row.seconds is None:
             continue
         held = max((usd for at, usd in _reserved(world, row.claim) if at <= row.at), default=None)
-        price = row.usd if row.options.usd is None else 0.0  # a price that the cloud raised after the launch
-        if held is None or price * row.seconds / 3600 > held + _CENT:
-            yield f"claim {row.claim} was launched for up to {price * row.seconds / 3600} USD with {held} reserved"
+        worst = _offered(world, row) * row.seconds / 3600
+        if held is None or worst > held + _CENT:
+            yield f"claim {row.claim} was launched for up to {worst} USD with {held} reserved"
+
+
+def _offered(world: World, row: Row) -> float:
+    """Return the price of the candidate that the claim named when the instance was created."""
+    claims = [
+        change.after
+        for change in world.history.journal
+        if change.resource == CLOUD_INSTANCE.resource
+        and change.after["metadata"]["name"] == row.claim
+        and EPOCH.timestamp() + change.at <= row.at
+    ]
+    tried = claims[-1].get("status", {}).get("candidate", 0)
+    return float(claims[-1]["spec"]["candidates"][tried]["usdPerHour"])
 
 
 def _reserved(world: World, claim: str) -> Iterator[tuple[float, float]]:

@@ -29,8 +29,8 @@ class Seed(msgspec.Struct, frozen=True):
         return cls(patch, test.removeprefix("test: "), words.removeprefix("says: "))
 
 
-def test_there_are_twelve() -> None:
-    assert len(_PATCHES) == 12
+def test_there_are_thirteen() -> None:
+    assert len(_PATCHES) == 13
 
 
 @pytest.mark.parametrize("patch", _PATCHES, ids=lambda patch: patch.stem)

@@ -82,10 +82,10 @@ def unfrozen() -> Iterator[None]:
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Time starts at zero and moves only while nothing is ready."""
+    """Time starts at `start` and moves only while nothing is ready."""
 
-    def __init__(self) -> None:
-        self._now = 0.0
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
         super().__init__(_JumpingSelector(self))
 
     def time(self) -> float:
@@ -130,7 +130,7 @@ def _waiting(loop: asyncio.AbstractEventLoop) -> str:
     return "Nothing is ready and no timer is set. Tasks wait here:\n" + "\n".join(sorted(lines))
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
+def run(main: Coroutine[Any, Any, T], *, start: float = 0.0) -> T:
     """As asyncio.run, on virtual time. Tasks that are left over are cancelled."""
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+    with asyncio.Runner(loop_factory=functools.partial(VirtualTimeLoop, start)) as runner:
         return runner.run(main)

@@ -26,7 +26,7 @@ _REPLACEMENTS = {
     "egress policy or tcp proxy": "door doors",
     "orphan, duplicate or obsolete": "straggler stray",
     "pod sandbox or container": "box boxes hull",
-    "condition, event or report, by its kind": "diary heard said say says shown tell told",
+    "condition, event or report, by its kind": "diary heard said say says tell told",
     "authentication and authorization": "bureau desk reception visitor whom",
     "validation error": "complain complaint complaints objection objections trespass trespasses",
     "warning": "caution cautions",

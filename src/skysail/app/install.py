@@ -8,12 +8,13 @@ from pathlib import Path
 
 from skysail.app import manifests
 from skysail.base.names import Label
+from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
 from skysail.kube.api.objects import Object
-from skysail.kube.api.resources import CRD, ROLE_BINDING, SERVICE
+from skysail.kube.api.resources import CRD, ROLE_BINDING, SERVICE, Resource
 from skysail.kube.cache.discovery import CrdInfo
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client, Manifest
-from skysail.kube.client.errors import Conflict, Throttled
+from skysail.kube.client.errors import AlreadyExists, Conflict, NotFound, Throttled
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.local.addresses import CLUSTER_IP, METRICS_PORT, METRICS_SERVICE, NODE
 from skysail.local.control_plane.pki import NODE_AGENT
@@ -39,6 +40,7 @@ async def install(path: Path) -> None:
             await _apply(client, manifests.namespace())
             await asyncio.gather(*(_apply(client, manifest) for manifest in (*definitions, *roles)))
             await asyncio.gather(*(_wait_established(client, definition) for definition in definitions))
+            await _create(client, OFFLOAD_POLICY.resource, manifests.default_policy())
     finally:
         await transport.close()
 
@@ -99,6 +101,23 @@ async def _apply(client: Client, manifest: Manifest) -> None:
             await client.apply(manifests.RESOURCES[manifest["kind"]], manifest, Object)
         except Conflict:
             # The API server itself writes to a CRD while it begins to serve it: a retry succeeds.
+            continue
+        except Throttled as error:
+            await asyncio.sleep(error.retry_after or 1.0)
+            continue
+        return
+
+
+async def _create(client: Client, resource: Resource, manifest: Manifest) -> None:
+    """Create the object if it is absent. An existing one stays as its administrator left it."""
+    while True:
+        try:
+            await client.create(resource, manifest, Object)
+        except AlreadyExists:
+            return
+        except NotFound:
+            # The API server serves a new kind a moment after its definition is established.
+            await asyncio.sleep(_POLL_SECONDS)
             continue
         except Throttled as error:
             await asyncio.sleep(error.retry_after or 1.0)

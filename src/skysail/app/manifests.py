@@ -70,6 +70,27 @@ def compatible_definitions() -> list[Manifest]:
     return [_labelled(crd.manifest(kind)) for kind in COMPATIBLE_KINDS]
 
 
+def default_policy() -> Manifest:
+    """Return the policy of a local cluster: its pods may use the simulated clouds, which charge nothing."""
+    resource = OFFLOAD_POLICY.resource
+    selector = {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "NotIn",
+        "values": ["kube-system", OPERATOR_NAMESPACE],
+    }
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": "default", "labels": _LABELS},
+        "spec": {
+            "namespaceSelector": {"matchExpressions": [selector]},
+            "providers": ["modal", "runpod"],
+            "maxInstances": 10,
+            "automatic": True,
+        },
+    }
+
+
 def tenant_roles() -> list[Manifest]:
     """Return roles that add our namespaced kinds to `view`, `edit` and `admin`.
 

@@ -6,15 +6,20 @@ import asyncio
 import random
 from datetime import timedelta
 
+import msgspec
+
 from skysail.claims.dependencies import ClaimDependencies
 from skysail.claims.limits import launch_history
+from skysail.claims.limits.spend_account import Reservation, SpendAccount
 from skysail.claims.manager import ClaimManager, ClaimSettings
+from skysail.claims.provider import OfferLimits
 from skysail.claims.reconciler import INDEXES
 from skysail.claims.snapshot import Observed, OwnerState
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.errors import OutcomeUnknown
 from skysail.core.actions import LaunchInstance, TerminateInstance
-from skysail.kube.api.objects import Key
+from skysail.kube.api.fields import Condition
+from skysail.kube.api.objects import Key, Meta, Object
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
 from tests.simulation.api import ApiModel
@@ -27,11 +32,13 @@ from tests.unit.claims.samples import (
     NOW,
     UID,
     ScriptedCloud,
+    account,
     ago,
     claim,
     instance,
     moved,
     order,
+    policy,
     spec,
 )
 
@@ -218,3 +225,72 @@ def test_launches_before_a_process_brake_it():
         await asyncio.wait([running])
 
     virtual_time.run(test())
+
+
+def denied(name: str = NAME, reason: str = "BudgetExhausted") -> CloudInstance:
+    row = Condition(type="Launched", status="False", last_transition_time=ago(9), reason=reason, message="No.")
+    return claim("Claimed", metadata={"name": name}, conditions=(row,))
+
+
+def test_manager_money_that_was_freed_wakes_claims_that_wait_for_it():
+    async def test() -> None:
+        harness = Harness()
+        accounts = harness.bureau.limits.accounts
+        harness.claims.put(denied())
+        harness.claims.put(denied("waits-for-capacity", "NoCapacity"))
+        rows = [Reservation(claim=name, usd=0.0, at=ago(9)) for name in ("a", "b")]
+        accounts.put(written(account(*rows), "10"))
+        harness.woken.clear()
+        accounts.put(written(account(*rows, Reservation(claim="c", usd=1.0, at=ago(9))), "11"))
+        assert harness.woken == []
+        accounts.put(written(account(rows[0]), "12"))
+        assert harness.woken == [Key("", NAME)]
+
+    virtual_time.run(test())
+
+
+def test_manager_changed_policy_or_namespace_wakes_claims_that_wait():
+    async def test() -> None:
+        harness = Harness()
+        harness.claims.put(denied())
+        harness.claims.put(claim("Running", of=spec(launch=1)))
+        harness.woken.clear()
+        harness.bureau.limits.policies.put(policy())
+        assert harness.woken == [Key("", NAME)]
+        harness.bureau.limits.namespaces.put(Object(Meta(name="n", uid="ns", resource_version="1")))
+        assert harness.woken == [Key("", NAME)] * 2
+
+    virtual_time.run(test())
+
+
+def test_manager_enqueues_accounts_and_policies_that_may_have_changed():
+    async def test() -> None:
+        harness, enqueued = Harness(), []
+        harness.bureau.enqueue_accounts(enqueued.append)
+        harness.bureau.enqueue_policies(enqueued.append)
+        harness.bureau.limits.accounts.put(account())
+        harness.bureau.limits.policies.put(policy())
+        assert enqueued == [Key("", "n")]
+        of = claim("Terminated")
+        harness.claims.put(of)
+        harness.claims.mark_deleted(of)
+        assert enqueued == [Key("", "n")] * 2
+        await harness.bureau.offers.poll(CLOUD)
+        assert enqueued[2:] == [Key("", "default")]
+
+    virtual_time.run(test())
+
+
+def test_manager_provider_takes_the_limits_of_all_policies():
+    async def test() -> None:
+        harness = Harness()
+        harness.bureau.limits.policies.put(policy(max_price=2.0, regions=("eu",), max_duration_seconds=60))
+        limits = harness.bureau.provider(CLOUD).limits("n")
+        assert limits == OfferLimits(regions=("eu",), max_usd_per_gpu_hour=2.0, max_lifetime=60)
+
+    virtual_time.run(test())
+
+
+def written(of: SpendAccount, version: str) -> SpendAccount:
+    metadata = msgspec.structs.replace(of.metadata, resource_version=version)
+    return msgspec.structs.replace(of, metadata=metadata)

@@ -114,6 +114,27 @@ def test_executor_unknown_to_cache_creates_blindly_and_keeps_an_existing_object(
     virtual_time.run(test())
 
 
+@pytest.mark.parametrize("whose", ["ours", "another's"])
+def test_create_without_owner_uses_only_an_object_that_skysail_created(whose):
+    async def test():
+        harness = Harness(Cache(CONFIG_MAP, Object))
+        await harness.perform(Create(CONFIG_MAP, _child("first"), None))
+        created = (await harness.api.get(CONFIG_MAP, "child")).ok
+        assert "ownerReferences" not in created["metadata"]
+        assert created["metadata"]["labels"] == {Label.MANAGED_BY: "skysail"}
+        if whose == "another's":
+            unlabelled = {"metadata": {"labels": None}}
+            (await harness.api.merge(CONFIG_MAP, "child", unlabelled)).ok  # noqa: B018 (asserts)
+        harness.performer = Performer(harness.client, CacheRegistry(Cache(CONFIG_MAP, Object)), AlwaysLeader())
+        with (
+            contextlib.nullcontext() if whose == "ours" else pytest.raises(NameConflict, match="not created by Skysail")
+        ):
+            await harness.perform(Create(CONFIG_MAP, _child("second"), None))
+        assert (await harness.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "first"}
+
+    virtual_time.run(test())
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_quota_that_is_used_up_by_this_very_child_is_no_refusal(is_there):
     """The API server asks the quota before it looks whether the name is taken."""

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from skysail.base.names import Annotation
 from skysail.base.timestamps import timestamp
 from skysail.claims.limits.policy_check import PolicyBudget
 from skysail.claims.limits.spend_account import (
@@ -240,7 +241,7 @@ def _object_limit(status: SpendAccountStatus, request: ReserveRequest, cap: floa
     )
     return _Limit(
         left=_round(cap - past - held),
-        name=f"the cap of {cap:g} USD in annotation skysail.dev/max-cost-usd",
+        name=f"the cap of {cap:g} USD in annotation {Annotation.MAX_COST}",
         fix="raise the annotation",
         is_strict=False,
     )

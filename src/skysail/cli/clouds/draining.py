@@ -130,17 +130,17 @@ async def has_operator(client: Client, namespace: str) -> bool | None:
     return False
 
 
-async def drain(client: Client, before: Survey, *, seconds: float, announce: Callable[[str], None]) -> DrainReport:
-    """End everything, for at most so many seconds. `announce` gets sentences about the progress."""
-    return await _Drain(client, before, seconds, announce).run()
+async def drain(client: Client, before: Survey, *, seconds: float, report: Callable[[str], None]) -> DrainReport:
+    """End everything, for at most so many seconds. `report` gets sentences about the progress."""
+    return await _Drain(client, before, seconds, report).run()
 
 
 class _Drain:
-    def __init__(self, client: Client, before: Survey, seconds: float, announce: Callable[[str], None]) -> None:
+    def __init__(self, client: Client, before: Survey, seconds: float, report: Callable[[str], None]) -> None:
         self._client = client
         self._before = before
         self._seconds = seconds
-        self._announce = announce
+        self._report = report
         self._deleted_pods: dict[str, None] = {}
         # The last state of each claim that was seen, also after its deletion.
         self._seen: dict[str, CloudInstance] = {claim.metadata.name: claim for claim in before.claims}
@@ -167,7 +167,7 @@ class _Drain:
         )
 
     async def _stop_launches(self) -> None:
-        self._announce(f"No more launches: OffloadPolicy {POLICY} allows none, and the nodes of clouds are cordoned.")
+        self._report(f"No more launches: OffloadPolicy {POLICY} allows none, and the nodes of clouds are cordoned.")
         await self._client.apply(OFFLOAD_POLICY.resource, _policy(self._before), OffloadPolicy)
         for node in self._before.nodes:
             with contextlib.suppress(NotFound):
@@ -186,7 +186,7 @@ class _Drain:
             return sorted(cache.all(), key=lambda claim: claim.metadata.name)
 
     async def _until_empty(self, cache: Cache[CloudInstance], changed: asyncio.Event) -> None:
-        announced = -1
+        reported = -1
         while True:
             changed.clear()
             await self._delete_pods()
@@ -195,10 +195,10 @@ class _Drain:
             left = cache.all()
             if not left:
                 return
-            if len(left) != announced:
-                announced = len(left)
+            if len(left) != reported:
+                reported = len(left)
                 live = sum(may_cost(claim) for claim in left)
-                self._announce(f"Waiting for {announced} claims, {live} of them with an instance.")
+                self._report(f"Waiting for {reported} claims, {live} of them with an instance.")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ROUND_SECONDS):
                     await changed.wait()

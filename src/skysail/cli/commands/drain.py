@@ -48,13 +48,13 @@ def drain(
 
     seconds = durations.seconds(timeout)
 
-    async def end_all(client: Client) -> DrainReport:
+    async def call(client: Client) -> DrainReport:
         before = await draining.survey(client, operator_namespace)
         if not yes:
             _confirm(before)
-        return await draining.drain(client, before, seconds=seconds, announce=lambda line: typer.echo(line, err=True))
+        return await draining.drain(client, before, seconds=seconds, report=lambda line: typer.echo(line, err=True))
 
-    done = cluster.run_client(cluster.access(kubeconfig, context), end_all)
+    done = cluster.run_client(cluster.access(kubeconfig, context), call)
     if output is OutputFormat.JSON:
         typer.echo(msgspec.json.format(msgspec.json.encode(done)))
     else:

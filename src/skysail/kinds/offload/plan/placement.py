@@ -32,7 +32,7 @@ Automatic = Literal["WhenUnschedulable", "Always", "Off"]
 
 
 class Rule(Enum):
-    """Why a pod may go to a cloud."""
+    """Rules by which a pod may go to a cloud."""
 
     ASKED = "asked"
     MANAGED = "managed"
@@ -179,7 +179,7 @@ def decide(facts: PlacementFacts) -> Decision:
     rule = rule_of(facts)
     if rule is None:
         return Leave()
-    return _obstacle(facts, rule) or _not_yet(facts, rule) or _choose(facts, rule)
+    return _pending_reason(facts, rule) or _not_yet(facts, rule) or _choose(facts, rule)
 
 
 def rule_of(facts: PlacementFacts) -> Rule | None:
@@ -195,7 +195,7 @@ def rule_of(facts: PlacementFacts) -> Rule | None:
     return None
 
 
-def _obstacle(facts: PlacementFacts, rule: Rule) -> Decision | None:
+def _pending_reason(facts: PlacementFacts, rule: Rule) -> Decision | None:
     """Return the decision for a pod that another scheduler or a gang keeps from clouds, or None."""
     is_reported = rule is Rule.ASKED or facts.verdict is not None
     if facts.scheduler not in facts.config.schedulers:

@@ -75,8 +75,8 @@ def _report(
     """Set the condition if it is not set yet. Its event is recorded with the write, so that it is recorded once."""
     text = message[:_MAX_MESSAGE_LENGTH]
     present = snapshot.object.condition(Condition.OFFLOAD) or {}
-    shown = tuple(present.get(field) for field in ("status", "reason", "message"))
-    if not text or shown == ("False", reason, text):
+    written = tuple(present.get(field) for field in ("status", "reason", "message"))
+    if not text or written == ("False", reason, text):
         return Plan(requeue_after=requeue_after)
     actions: tuple[Action, ...] = (_set_condition(snapshot.object, "False", reason, text, snapshot.now),)
     is_gang = reason == Reason.GANG_NOT_OFFLOADED

@@ -13,6 +13,7 @@ from skysail.kinds.serving.spec.config import ServingConfig
 from skysail.kinds.serving.spec.desired import DesiredModel, RevisionSpec
 from skysail.kinds.serving.spec.revisions import Revision
 from skysail.kinds.serving.spec.runtimes import MODELS, RUNTIMES
+from skysail.kube.api.env_escape import literal
 from skysail.runtimes.fetch.network import credentials
 
 NAME = "fetch"
@@ -97,11 +98,6 @@ def model_mount(revision: Revision) -> Manifest:
 
 def launcher_mount() -> Manifest:
     return {"name": _LAUNCHER_VOLUME, "mountPath": LAUNCHER_PATH, "readOnly": True}
-
-
-def literal(text: str) -> str:
-    """Escape a value so that Kubernetes does not expand `$(NAME)` in it."""
-    return text.replace("$", "$$")
 
 
 def _arguments(

@@ -9,12 +9,12 @@ from typing import Any
 from skysail.base.names import Annotation
 from skysail.core.actions import Manifest
 from skysail.kinds.serving.children import fetch_container, labels
-from skysail.kinds.serving.children.fetch_container import literal
 from skysail.kinds.serving.spec import model_uri
 from skysail.kinds.serving.spec.config import ServingConfig
 from skysail.kinds.serving.spec.desired import DesiredModel, RevisionSpec
 from skysail.kinds.serving.spec.revisions import Revision
 from skysail.kinds.serving.spec.runtimes import MODELS, RUNTIMES, ServingRuntime
+from skysail.kube.api.env_escape import literal
 from skysail.kube.api.resource_validation import is_extended_resource
 
 HTTP = "http"

@@ -8,6 +8,7 @@ from typing import Annotated, cast, get_args
 import msgspec
 
 from skysail.base import terminal_text, untrusted_json
+from skysail.base.backoff import delay_bound
 from skysail.base.names import Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import pod_pending
@@ -36,10 +37,9 @@ _DEADLINE = "DeadlineExceeded"
 _EVICTED = "Evicted"
 _MAX_LOG_LENGTH = 4096
 _MAX_MESSAGE_LENGTH = 2048
-_INITIAL_BACKOFF = timedelta(seconds=30)
+_FIRST_DELAY = 30.0
 _AFTER_INTERRUPTION = timedelta(seconds=5)
-_MAX_BACKOFF = timedelta(minutes=30)
-_MAX_DOUBLINGS = 10
+_MAX_DELAY = 1800.0
 # After this many transient failures in a row, the model is shown as failed.
 _LASTING = 3
 _REASONS = {reason.value: reason for reason in Reason}
@@ -256,9 +256,8 @@ def next_retry(failure: Failure) -> datetime:
     """
     if not failure.attempts:
         return datetime.fromisoformat(failure.failure_time or "") + _AFTER_INTERRUPTION
-    doublings = min(max(failure.attempts - 1, 0), _MAX_DOUBLINGS)
-    pause: timedelta = min(_INITIAL_BACKOFF * 2**doublings, _MAX_BACKOFF)
-    return datetime.fromisoformat(failure.failure_time or "") + pause
+    seconds = delay_bound(max(failure.attempts - 1, 0), first=_FIRST_DELAY, longest=_MAX_DELAY)
+    return datetime.fromisoformat(failure.failure_time or "") + timedelta(seconds=seconds)
 
 
 def with_log(failure: Failure, log: str | None) -> Failure:

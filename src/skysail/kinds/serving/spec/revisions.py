@@ -88,13 +88,7 @@ def from_object(stored: ControllerRevision) -> Revision | None:
     return Revision(
         number=stored.revision,
         hash=hash_,
-        want=revision_data.want,
-        digest=revision_data.digest,
-        bytes=revision_data.bytes,
-        files=revision_data.files,
-        claim=revision_data.claim,
-        seconds=revision_data.seconds,
-        is_shared=revision_data.is_shared,
         outcome=_OUTCOMES.get(labels.get(Label.OUTCOME, ""), ""),
         object=stored,
+        **msgspec.structs.asdict(revision_data),
     )

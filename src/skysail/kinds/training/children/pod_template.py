@@ -17,6 +17,7 @@ from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint
 from skysail.kinds.training.children.replica_groups import GPU, ReplicaGroup
 from skysail.kinds.training.children.volumes import checkpoint_directory, volumes
 from skysail.kinds.training.objects import INDEX_LABEL
+from skysail.kube.api.env_escape import literal
 from skysail.kube.api.fields import PodTemplate
 
 # Name of the training container. A podTemplate changes the container under this name.
@@ -115,9 +116,9 @@ def _checkpoints(spec: TrainingJobSpec, resume: LatestCheckpoint | None) -> dict
     """Return the variables for saving checkpoints and for resuming from one."""
     found: dict[str, str] = {}
     if directory := checkpoint_directory(spec):
-        found = {"CHECKPOINT_DIR": _escape(directory), "CHECKPOINT_INTERVAL": str(spec.checkpoint_interval)}
+        found = {"CHECKPOINT_DIR": literal(directory), "CHECKPOINT_INTERVAL": str(spec.checkpoint_interval)}
     if resume is not None:
-        found["RESUME_FROM"] = _escape(resume.path)
+        found["RESUME_FROM"] = literal(resume.path)
         if resume.step is not None:
             found["RESUME_STEP"] = str(resume.step)
     return found
@@ -133,17 +134,12 @@ def _hyperparameters(spec: TrainingJobSpec) -> Iterator[tuple[str, str]]:
         name = naming.variable(key)
         if name not in taken:
             taken.add(name)
-            yield name, _escape(_spelled(value))
+            yield name, literal(_spelled(value))
 
 
 def _spelled(value: Any) -> str:
     """Return strings unchanged, numbers and booleans as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
-
-
-def _escape(text: str) -> str:
-    """Escape `$`, so that `$(NAME)` in the value is not expanded."""
-    return text.replace("$", "$$")
 
 
 def _plain(values: Mapping[str, str]) -> list[Manifest]:

@@ -1,0 +1,346 @@
+"""Money of a claim in its plan: denied, reserved, raised, released, settled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from skysail.base.names import Condition, EventReason, Reason
+from skysail.claims.limits.offload_policy import Budget
+from skysail.claims.limits.spend_account import SPEND_ACCOUNT, DayTotal, Reservation, SpendAccountStatus
+from skysail.claims.limits.spending_facts import SpendingFacts
+from skysail.claims.plan.planner import plan, refused
+from skysail.claims.snapshot import Observed, OwnerState
+from skysail.claims.types import Candidate, EarlierInstance, Gpu
+from skysail.core import conditions
+from skysail.core.actions import Create, Delete, Event, LaunchInstance, PatchStatus, TerminateInstance
+from tests.unit.claims.samples import (
+    CLOUD,
+    NAME,
+    NOW,
+    UID,
+    account,
+    ago,
+    claim,
+    instance,
+    order,
+    policy,
+    snapshot,
+    spec,
+)
+
+# Two hours of a T4 and of an L4.
+OFFERS = (
+    Candidate(gpu_type="T4", region="eu", usd_per_hour=1.0),
+    Candidate(gpu_type="L4", region="eu", usd_per_hour=2.0),
+)
+RUNNING = {"reserved_usd": 4.0, "reserve_time": ago(20), "nonce": "n", "deadline_time": ago(10 - 3600)}
+
+
+def wanted(**fields: Any):
+    known = {"candidates": OFFERS, "gpu": Gpu("any", 1), "image": "python:3.11"}
+    return claim("Claimed", of=spec(**{**known, **fields.pop("spec", {})}), **fields)
+
+
+def facts(*reservations: Reservation, policies=None, **fields: Any) -> SpendingFacts:
+    known = {"policies": policies if policies is not None else (policy(),), "account": account(*reservations)}
+    return SpendingFacts(**{**known, **fields})
+
+
+def held(usd: float, name: str = NAME, at: str = ago(20), **fields: Any) -> Reservation:
+    return Reservation(claim=name, usd=usd, at=at, **fields)
+
+
+def waits(made) -> tuple[str, str]:
+    assert not any(isinstance(action, LaunchInstance) for action in made.actions)
+    row = conditions.find_condition(made.status.conditions, Condition.LAUNCHED)
+    return row.reason, row.message
+
+
+def written(action: PatchStatus) -> SpendAccountStatus:
+    """The account after this write."""
+    assert action.resource == SPEND_ACCOUNT.resource
+    fields = {**msgspec.to_builtins(action.object.status), **action.fields}
+    return msgspec.convert(fields, SpendAccountStatus)
+
+
+def test_launch_without_policy_waits_and_says_how_to_allow_it():
+    reason, message = waits(plan(snapshot(wanted(), spending=facts(policies=()))))
+    assert reason == Reason.POLICY_DENIED
+    assert "create an OffloadPolicy whose namespaceSelector matches it" in message
+
+
+@pytest.mark.parametrize("unknown", [{"unknown_policies": "Not listed."}, {"unknown_account": "Not read."}])
+def test_launch_with_unknown_limits_waits(unknown):
+    reason, message = waits(plan(snapshot(wanted(), spending=facts(**unknown))))
+    assert (reason, message) == (Reason.LIMITS_UNKNOWN, f"{next(iter(unknown.values()))} The launch waits.")
+
+
+@pytest.mark.parametrize(
+    ("limit", "fields"),
+    [
+        ({"gpu_types": ("H100",)}, {}),
+        ({"regions": ("us",)}, {}),
+        ({"max_price": 0.9}, {}),
+        ({"images": ("registry.example.com/*",)}, {}),
+        ({"allow_secrets": False}, {"uses_secrets": True}),
+        ({}, {"is_automatic": True}),
+        ({"providers": ("other",)}, {}),
+    ],
+)
+def test_launch_against_a_policy_that_changed_since_admission_waits(limit, fields):
+    made = plan(snapshot(wanted(spec=fields), spending=facts(policies=(policy(**limit),))))
+    assert waits(made)[0] == Reason.POLICY_DENIED
+
+
+def test_launch_gpu_type_is_checked_by_its_aliases():
+    limited = policy(gpu_types=("Tesla-T4",))
+    known = facts(policies=(limited,), gpu_aliases={"T4": ("tesla-t4",)})
+    assert isinstance(plan(snapshot(wanted(), spending=known)).actions[-1], LaunchInstance)
+
+
+def test_launch_price_of_several_gpus_is_checked_for_one():
+    eight = wanted(spec={"gpu": Gpu("any", 8), "candidates": (Candidate(gpu_type="T4", usd_per_hour=8.0),)})
+    assert isinstance(
+        plan(snapshot(eight, spending=facts(policies=(policy(max_price=1.0),)))).actions[-1], LaunchInstance
+    )
+
+
+def test_launch_beyond_the_instance_limit_waits():
+    others = [held(1.0, f"other-{number}") for number in range(2)]
+    made = plan(snapshot(wanted(), spending=facts(*others, policies=(policy(max_instances=2),))))
+    assert waits(made)[0] == Reason.INSTANCE_LIMIT_REACHED
+
+
+def test_launch_without_account_creates_it_first():
+    made = plan(snapshot(wanted(), spending=facts(account=None)))
+    (action,) = made.actions
+    assert isinstance(action, Create)
+    assert (action.owner, action.manifest["metadata"]["name"], action.manifest["spec"]) == (
+        None,
+        "n",
+        {"namespace": "n"},
+    )
+    assert made.requeue_after == 0.0
+
+
+def test_launch_reserves_before_it_calls():
+    reserve, launch = plan(snapshot(wanted(), spending=facts())).actions
+    assert written(reserve).reservations == (held(1.0, at="2026-11-15T12:00:00Z"),)
+    assert isinstance(launch, LaunchInstance)
+    assert (launch.status.reserved_usd, launch.status.reserve_time) == (1.0, "2026-11-15T12:00:00Z")
+    assert launch.order.max_lifetime == 3600.0
+
+
+def test_launch_with_its_reservation_writes_no_second_one():
+    made = plan(snapshot(wanted(), spending=facts(held(1.0))))
+    (launch,) = made.actions
+    assert (launch.status.reserved_usd, launch.status.reserve_time) == (1.0, ago(20))
+
+
+def test_launch_of_a_dearer_candidate_raises_the_reservation_first():
+    reserve, launch = plan(snapshot(wanted(candidate=1), spending=facts(held(1.0)))).actions
+    assert written(reserve).reservations == (held(2.0),)
+    assert launch.status.reserved_usd == 2.0
+
+
+def test_launch_with_little_money_left_shortens_the_deadline():
+    limited = policy(budget=Budget(0.5, "Day"))
+    made = plan(snapshot(wanted(), spending=facts(policies=(limited,))))
+    _, launch = made.actions
+    assert (launch.order.max_lifetime, launch.status.deadline_time) == (1800.0, "2026-11-15T12:30:00Z")
+    (event,) = made.events
+    assert (event.reason, event.warning) == (EventReason.LIFETIME_LIMITED, True)
+
+
+def test_launch_with_a_policy_deadline_reserves_less():
+    made = plan(snapshot(wanted(), spending=facts(policies=(policy(max_duration_seconds=360),))))
+    reserve, launch = made.actions
+    assert (written(reserve).reservations[0].usd, launch.order.max_lifetime) == (0.1, 360)
+
+
+def test_launch_without_money_left_waits():
+    made = plan(snapshot(wanted(), spending=facts(held(9.0, "other"), policies=(policy(budget=Budget(9.0)),))))
+    reason, message = waits(made)
+    assert reason == Reason.BUDGET_EXHAUSTED
+    assert "wait until 2026-12-01T00:00:00Z, or raise spec.budget.amount" in message
+
+
+@pytest.mark.parametrize(("job", "object_"), [("job-1", "job-1"), ("", UID)])
+def test_launch_with_a_cap_counts_all_launches_of_the_object(job, object_):
+    capped = wanted(spec={"max_cost_usd": 1.5, "job_uid": job})
+    reserve, launch = plan(snapshot(capped, spending=facts(held(1.0, "other", object=object_)))).actions
+    assert written(reserve).reservations[-1] == held(0.5, at="2026-11-15T12:00:00Z", object=object_)
+    assert launch.order.max_lifetime == 1800.0
+
+
+def test_launch_after_a_dear_instance_reserves_for_both():
+    paid = wanted(earlier_instances=(EarlierInstance(id="i-0", usd=0.25),))
+    reserve, _ = plan(snapshot(paid, spending=facts())).actions
+    assert written(reserve).reservations[0].usd == 1.25
+
+
+def test_launch_without_candidates_reserves_nothing_unless_there_is_a_budget():
+    unpriced = claim("Claimed")
+    reserve, _ = plan(snapshot(unpriced, spending=facts())).actions
+    assert written(reserve).reservations[0].usd == 0.0
+    limited = facts(policies=(policy(budget=Budget(9.0)),))
+    assert waits(plan(snapshot(unpriced, spending=limited)))[0] == Reason.BUDGET_EXHAUSTED
+
+
+def running(**status: Any):
+    return claim("Running", of=spec(candidates=OFFERS), **{**RUNNING, "ready_time": ago(30), **status})
+
+
+def observed(of, **fields: Any):
+    """Mirrored once, so that the plan that follows has nothing else to write."""
+    seen = Observed((instance(),))
+    made = plan(snapshot(of, observation=seen, **fields))
+    after = of if made.status is None else msgspec.structs.replace(of, status=made.status)
+    return plan(snapshot(after, observation=seen, **fields)), made
+
+
+def test_instance_with_its_reservation_writes_nothing():
+    again, _ = observed(running(), spending=facts(held(4.0)))
+    assert again.actions == ()
+
+
+def test_instance_without_reservation_gets_one():
+    again, first = observed(running(), spending=facts())
+    assert first.actions == ()
+    (adopt,) = again.actions
+    assert written(adopt).reservations == (held(3.6, at=ago(20)),)
+
+
+def test_instance_without_account_gets_one():
+    again, _ = observed(running(), spending=facts(account=None))
+    assert [type(action) for action in again.actions] == [Create]
+
+
+def test_instance_reservation_of_an_earlier_process_is_noted():
+    (again, first) = observed(running(reserve_time=None, reserved_usd=None), spending=facts(held(4.0)))
+    assert (first.status.reserve_time, first.status.reserved_usd, again.actions) == (ago(20), 4.0, ())
+
+
+def test_instance_dearer_than_reserved_raises_the_reservation():
+    again, first = observed(running(), spending=facts(held(1.0), policies=(policy(budget=Budget(5.0)),)))
+    assert first.actions == ()
+    (more,) = again.actions
+    assert written(more).reservations == (held(3.6),)
+
+
+@pytest.mark.parametrize("limit", [{"budget": Budget(3.0)}, {}])
+def test_instance_dearer_than_reserved_is_terminated_if_the_limits_leave_less(limit):
+    of = running()
+    if not limit:
+        of = msgspec.structs.replace(of, spec=msgspec.structs.replace(of.spec, max_cost_usd=3.0))
+    made = plan(
+        snapshot(of, observation=Observed((instance(),)), spending=facts(held(1.0), policies=(policy(**limit),)))
+    )
+    assert made.actions == (TerminateInstance(CLOUD, "i-1", 30.0),)
+    row = conditions.find_condition(made.status.conditions, Condition.TERMINATED)
+    assert (made.status.state, row.reason) == ("Terminating", Reason.BUDGET_EXHAUSTED)
+
+
+def test_instance_dearer_than_reserved_waits_while_policies_are_unknown():
+    again, _ = observed(running(), spending=facts(held(1.0), unknown_policies="Not listed."))
+    assert again.actions == ()
+
+
+def test_instance_while_the_account_is_unknown_is_left_alone():
+    again, _ = observed(running(), spending=facts(account=None, unknown_account="Not read."))
+    assert again.actions == ()
+
+
+def test_wait_for_long_releases_the_money():
+    made = plan(snapshot(wanted(), limited_by="Too many.", spending=facts(held(1.0), held(2.0, "other"))))
+    (release,) = made.actions
+    assert written(release).reservations == (held(2.0, "other"),)
+    assert (made.status.reserved_usd, made.status.reserve_time) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("of", "fields"),
+    [
+        (wanted(), {"order": None}),
+        (wanted(earlier_instances=(EarlierInstance(id="i-0", usd=0.25),)), {"limited_by": "Too many."}),
+    ],
+)
+def test_wait_keeps_the_money_if_it_is_short_or_something_was_paid(of, fields):
+    assert plan(snapshot(of, spending=facts(held(1.0)), **fields)).actions == ()
+
+
+ENDED = {"usd_total": 2.0, "start_time": "2026-11-14T23:00:00Z", "end_time": "2026-11-15T03:00:00Z"}
+
+
+def ended(**status: Any):
+    known = {"reserve_time": ago(20), "reserved_usd": 4.0, **ENDED, **status}
+    return claim("Terminated", of=spec(candidates=OFFERS), **known)
+
+
+def test_terminated_claim_settles_its_cost_by_day():
+    made = plan(snapshot(ended(), spending=facts(held(4.0))))
+    (settle,) = made.actions
+    assert written(settle) == SpendAccountStatus(
+        totals=(
+            DayTotal(day="2026-11-14", provider=CLOUD, gpu="T4", usd=0.5),
+            DayTotal(day="2026-11-15", provider=CLOUD, gpu="T4", usd=1.5),
+        )
+    )
+    assert made.requeue_after == 0.0
+
+
+def test_terminated_claim_without_start_time_settles_on_the_day_of_its_end():
+    (settle,) = plan(snapshot(ended(start_time=None), spending=facts(held(4.0)))).actions
+    assert [row.day for row in written(settle).totals] == ["2026-11-15"]
+
+
+def test_terminated_claim_that_cost_nothing_is_released():
+    (settle,) = plan(snapshot(ended(usd_total=0.0), spending=facts(held(4.0)))).actions
+    assert written(settle) == SpendAccountStatus()
+
+
+def test_terminated_claim_with_a_reservation_of_another_time_counts_no_cost_twice():
+    (settle,) = plan(snapshot(ended(), spending=facts(held(4.0, at=ago(1))))).actions
+    assert written(settle) == SpendAccountStatus()
+
+
+def test_terminated_claim_is_deleted_after_it_is_settled():
+    gone = {"owner": OwnerState.ABSENT}
+    assert [type(action) for action in plan(snapshot(ended(), spending=facts(held(4.0)), **gone)).actions] == [
+        PatchStatus
+    ]
+    assert [type(action) for action in plan(snapshot(ended(), spending=facts(), **gone)).actions] == [Delete]
+    assert [type(action) for action in plan(snapshot(ended(), spending=facts(account=None), **gone)).actions] == [
+        Delete
+    ]
+
+
+def test_terminated_claim_is_kept_while_its_account_is_unknown():
+    unknown = facts(account=None, unknown_account="Not read.")
+    made = plan(snapshot(ended(), spending=unknown, owner=OwnerState.ABSENT))
+    assert (made.actions, made.requeue_after) == ((), 5.0)
+    never_reserved = claim("Terminated", reserve_time=None)
+    assert [
+        type(action) for action in plan(snapshot(never_reserved, spending=unknown, owner=OwnerState.ABSENT)).actions
+    ] == [Delete]
+
+
+def test_terminated_claim_late_instance_is_terminated_before_anything_is_settled():
+    late = Observed((instance("i-9"),))
+    kinds = [type(action) for action in plan(snapshot(ended(), spending=facts(held(4.0)), observation=late)).actions]
+    assert kinds == [TerminateInstance, PatchStatus]
+
+
+def test_rejected_write_of_a_terminated_claim_keeps_its_conditions():
+    of, event = ended(), Event("ReconcileFailed", "No.", warning=True)
+    assert refused(snapshot(of), event).status == of.status
+
+
+def test_launch_spec_is_that_of_the_node_but_for_its_lifetime():
+    _, launch = plan(snapshot(claim("Claimed"), spending=facts())).actions
+    assert launch.order == order()
+    assert launch.object.metadata.name == NAME
+    assert launch.status.launching.at == NOW.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -112,22 +112,22 @@ async def survey(client: Client, operator_namespace: str) -> Survey:
 async def has_operator(client: Client, namespace: str) -> bool | None:
     """Return whether an operator renews its lease, or None if the lease cannot be read.
 
-    Waits for a renewal instead of comparing times, because clocks differ.
+    Waits for a renewal instead of comparing times, because clocks differ, and because an operator may just start.
     """
+    seen = ""
     try:
-        first = await client.find(LEASE, namespace, leader_election.NAME, Lease)
-        if first is None or not first.spec.holder_identity:
-            return False
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_RENEWAL_SECONDS):
-                while True:
-                    await asyncio.sleep(_POLL_SECONDS)
-                    found = await client.find(LEASE, namespace, leader_election.NAME, Lease)
-                    if found is not None and found.metadata.resource_version != first.metadata.resource_version:
-                        return bool(found.spec.holder_identity)
+        async with asyncio.timeout(_RENEWAL_SECONDS):
+            while True:
+                lease = await client.find(LEASE, namespace, leader_election.NAME, Lease)
+                version = lease.metadata.resource_version if lease and lease.spec.holder_identity else ""
+                if seen and version not in {"", seen}:
+                    return True
+                seen = version
+                await asyncio.sleep(_POLL_SECONDS)
     except Forbidden:
         return None
-    return False
+    except TimeoutError:
+        return False
 
 
 async def drain(client: Client, before: Survey, *, seconds: float, report: Callable[[str], None]) -> DrainReport:

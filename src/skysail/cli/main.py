@@ -21,6 +21,7 @@ from skysail.cli.commands import (
     kubectl,
     logs,
     offers,
+    plan,
     predict,
     rollback,
     run,
@@ -72,6 +73,7 @@ def application() -> typer.Typer:
     app.command()(predict.predict)
     app.command()(rollback.rollback)
     app.command()(offers.offers)
+    app.command()(plan.plan)
     app.command()(cost.cost)
     app.command()(drain.drain)
     app.command()(run.run)

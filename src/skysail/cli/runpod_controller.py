@@ -88,3 +88,7 @@ def only_runpod(settings: Settings) -> Settings:
 
     nodes = {name: node for name, node in settings.nodes.items() if name == NODE}
     return msgspec.structs.replace(settings, nodes=nodes)
+
+
+if __name__ == "__main__":
+    main()

@@ -94,20 +94,20 @@ def report(
     return CostReport(by=query.by, since=since, rows=tuple(rows), total=total, notes=tuple(_notes(own, accounts)))
 
 
-def render(shown: CostReport, *, width: int = 0) -> list[str]:
+def render(result: CostReport, *, width: int = 0) -> list[str]:
     """Return the lines. With a `width`, bars fill the rest of each line; names are never cut for them."""
-    header = (shown.by.upper(), "INSTANCES", "USD/H", "RUNNING USD", "PAST USD", "TOTAL USD")
-    rows = (*shown.rows, shown.total) if shown.rows else ()
+    header = (result.by.upper(), "INSTANCES", "USD/H", "RUNNING USD", "PAST USD", "TOTAL USD")
+    rows = (*result.rows, result.total) if result.rows else ()
     lines = text_table.render(header, [_cells(row) for row in rows], right=header[1:])
     longest = max(len(line) for line in lines)
     bar_width = min(_MAX_BAR_WIDTH, width - longest - 2)
     if bar_width >= _MIN_BAR_WIDTH:
-        most = max((row.total_usd for row in shown.rows), default=0.0)
-        bars = ["", *(bar(row.total_usd, most, bar_width) for row in shown.rows), ""]
+        most = max((row.total_usd for row in result.rows), default=0.0)
+        bars = ["", *(bar(row.total_usd, most, bar_width) for row in result.rows), ""]
         lines = [f"{line.ljust(longest)}  {drawn}".rstrip() for line, drawn in zip(lines, bars, strict=False)]
     if not rows:
-        lines = [f"No costs since {shown.since}."]
-    return [*lines, *shown.notes]
+        lines = [f"No costs since {result.since}."]
+    return [*lines, *result.notes]
 
 
 def bar(value: float, most: float, width: int) -> str:
@@ -178,7 +178,7 @@ def _item(
 def _from_accounts(
     claims: Sequence[CloudInstance], accounts: Iterable[SpendAccount], query: CostQuery
 ) -> Iterator[_Item]:
-    """Yield the totals. By owner, the settled claims that still exist are shown by name, and only the rest as a sum."""
+    """Yield the totals. By owner, settled claims that still exist have a row each, and only the rest is a sum."""
     for account in accounts:
         namespace = account.spec.namespace
         if query.namespace not in {"", namespace}:
@@ -266,4 +266,4 @@ def _notes(claims: Iterable[CloudInstance], accounts: Sequence[SpendAccount] | N
     if unknown:
         yield f"{unknown} launches have no known outcome yet: their instances may run and cost money."
     if accounts is None:
-        yield "Past spend of deleted objects is not shown: you may not list SpendAccounts."
+        yield "Past spend of deleted objects is not included: you may not list SpendAccounts."

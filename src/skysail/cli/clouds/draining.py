@@ -186,7 +186,7 @@ class _Drain:
             return sorted(cache.all(), key=lambda claim: claim.metadata.name)
 
     async def _until_empty(self, cache: Cache[CloudInstance], changed: asyncio.Event) -> None:
-        shown = -1
+        reported = -1
         while True:
             changed.clear()
             await self._delete_pods()
@@ -195,10 +195,10 @@ class _Drain:
             left = cache.all()
             if not left:
                 return
-            if len(left) != shown:
-                shown = len(left)
+            if len(left) != reported:
+                reported = len(left)
                 live = sum(may_cost(claim) for claim in left)
-                self._report(f"Waiting for {shown} claims, {live} of them with an instance.")
+                self._report(f"Waiting for {reported} claims, {live} of them with an instance.")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ROUND_SECONDS):
                     await changed.wait()

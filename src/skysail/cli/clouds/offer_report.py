@@ -61,20 +61,20 @@ def report(
     )
 
 
-def render(shown: OfferReport, *, with_refused: bool) -> list[str]:
+def render(result: OfferReport, *, with_refused: bool) -> list[str]:
     """Return the lines for a terminal or a file."""
-    lines = text_table.render(_HEADER, [_cells(row) for row in shown.offers], right=_NUMBERS)
-    if not shown.offers:
-        lines = [f"No offer fits. {_hint(shown, with_refused=with_refused)}"]
-    if with_refused and shown.refused:
-        refused = [(*_cells(row), row.reason) for row in shown.refused]
+    lines = text_table.render(_HEADER, [_cells(row) for row in result.offers], right=_NUMBERS)
+    if not result.offers:
+        lines = [f"No offer fits. {_hint(result, with_refused=with_refused)}"]
+    if with_refused and result.refused:
+        refused = [(*_cells(row), row.reason) for row in result.refused]
         lines += ["", *text_table.render((*_HEADER, "REFUSED BECAUSE IT"), refused, right=_NUMBERS)]
     return lines
 
 
-def _hint(shown: OfferReport, *, with_refused: bool) -> str:
-    if shown.nearest_miss:
-        return f"Nearest miss: {shown.nearest_miss}."
+def _hint(result: OfferReport, *, with_refused: bool) -> str:
+    if result.nearest_miss:
+        return f"Nearest miss: {result.nearest_miss}."
     return "Ask for less." if with_refused else "`--all` shows why each one does not."
 
 

@@ -34,14 +34,14 @@ def cost(
     from skysail.cli.clouds.cost_report import CostQuery, Grouping
 
     query = CostQuery(by=Grouping(by), namespace=namespace, days=days)
-    shown = cluster.run_client(cluster.access(kubeconfig, context), lambda client: _read(client, query))
+    result = cluster.run_client(cluster.access(kubeconfig, context), lambda client: _read(client, query))
     if output is OutputFormat.JSON:
-        typer.echo(msgspec.json.format(msgspec.json.encode(shown)))
+        typer.echo(msgspec.json.format(msgspec.json.encode(result)))
         return
     console = Console()
     has_bars = console.is_terminal and console.encoding.startswith("utf")
     width = console.width if has_bars else 0
-    typer.echo("\n".join(cost_report.render(shown, width=width)))
+    typer.echo("\n".join(cost_report.render(result, width=width)))
 
 
 async def _read(client: Client, query: CostQuery) -> CostReport:
@@ -53,6 +53,6 @@ async def _read(client: Client, query: CostQuery) -> CostReport:
 
     claims = await cloud_objects.list_claims(client)
     accounts = await cloud_objects.find_all(client, SPEND_ACCOUNT, SpendAccount)
-    shown = cost_report.report(claims, accounts, query, clock.now())
+    result = cost_report.report(claims, accounts, query, clock.now())
     simulated = cloud_objects.simulation_note(await cloud_objects.find_nodes(client))
-    return msgspec.structs.replace(shown, notes=(*shown.notes, simulated)) if simulated else shown
+    return msgspec.structs.replace(result, notes=(*result.notes, simulated)) if simulated else result

@@ -59,10 +59,10 @@ def offers(
         max_usd_per_gpu_hour=max_price,
     )
     published = cluster.run_client(cluster.access(kubeconfig, context), read)
-    shown = offer_report.report(published, query, providers=provider or (), now=clock.now().timestamp())
+    result = offer_report.report(published, query, providers=provider or (), now=clock.now().timestamp())
     if output is OutputFormat.JSON:
         if not everything:
-            shown = msgspec.structs.replace(shown, refused=())
-        typer.echo(msgspec.json.format(msgspec.json.encode(shown)))
+            result = msgspec.structs.replace(result, refused=())
+        typer.echo(msgspec.json.format(msgspec.json.encode(result)))
     else:
-        typer.echo("\n".join(offer_report.render(shown, with_refused=everything)))
+        typer.echo("\n".join(offer_report.render(result, with_refused=everything)))

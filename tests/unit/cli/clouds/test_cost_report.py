@@ -114,7 +114,7 @@ def test_report_unknown_facts_are_noted():
     shown = cost_report.report([claim("Unknown")], None, CostQuery(by=Grouping.NAMESPACE), NOW)
     assert shown.notes == (
         "1 launches have no known outcome yet: their instances may run and cost money.",
-        "Past spend of deleted objects is not shown: you may not list SpendAccounts.",
+        "Past spend of deleted objects is not included: you may not list SpendAccounts.",
     )
 
 

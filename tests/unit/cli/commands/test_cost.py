@@ -66,7 +66,7 @@ def test_cost_json_has_all_numbers(api):
 
 def test_cost_without_right_to_accounts_says_so(api):
     api.forbidden = {"spendaccounts", "nodes"}
-    assert run(api).splitlines()[-1].startswith("Past spend of deleted objects is not shown")
+    assert run(api).splitlines()[-1].startswith("Past spend of deleted objects is not included")
 
 
 def test_cost_without_right_to_claims_fails_with_the_reason(api):

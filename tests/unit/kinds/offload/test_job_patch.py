@@ -25,7 +25,11 @@ def values(response):
 
 def test_admit_job_copies_annotations_and_ignores_disruptions():
     patch = values(admit(job({**ASK, "other": "x"}), None))
-    assert patch == {"/spec/template/metadata": {"annotations": ASK}, "/spec/podFailurePolicy": POLICY}
+    assert patch == {
+        "/spec/template/metadata": {"annotations": ASK},
+        "/spec/podFailurePolicy": POLICY,
+        "/spec/podReplacementPolicy": "Failed",
+    }
 
 
 def test_admit_job_keeps_annotations_of_template():
@@ -71,6 +75,7 @@ def test_admit_cron_job_copies_annotations_to_pods():
     assert patch == {
         "/spec/jobTemplate/spec/template/metadata": {"annotations": ASK},
         "/spec/jobTemplate/spec/podFailurePolicy": POLICY,
+        "/spec/jobTemplate/spec/podReplacementPolicy": "Failed",
     }
 
 

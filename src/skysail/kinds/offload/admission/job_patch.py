@@ -51,6 +51,8 @@ def _patch(job: Manifest, owners: list[Manifest], path: str) -> list[Manifest]:
         patch.append({"op": "add", "path": where, "value": {**own, **missing}})
     if _needs_failure_policy(spec, {**own, **missing}, labels):
         patch.append({"op": "add", "path": f"{path}/spec/podFailurePolicy", "value": _IGNORE_DISRUPTIONS})
+        # The API server sets the default before it asks, and a pod failure policy allows this value only.
+        patch.append({"op": "add", "path": f"{path}/spec/podReplacementPolicy", "value": "Failed"})
     return patch
 
 

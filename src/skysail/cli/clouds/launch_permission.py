@@ -1,0 +1,159 @@
+"""Permission for a launch, for `skysail plan`: policies and budgets, as the operator checks them before it. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+from msgspec.structs import replace
+
+from skysail.base.names import Reason
+from skysail.claims.limits import budget, policy_check
+from skysail.claims.limits.budget import NotReserved, Reserved, ReserveRequest
+from skysail.claims.limits.policy_check import PolicyDecision, PolicyQuery
+from skysail.claims.limits.spend_account import SpendAccountStatus
+from skysail.claims.requirements.types import OffloadRequest
+from skysail.cli.clouds import plan_report
+from skysail.cli.clouds.plan_facts import ClusterFacts
+from skysail.cli.clouds.plan_report import WorkloadPlan
+from skysail.cli.clouds.workloads import Workload
+from skysail.cloud.account import Timings
+from skysail.cloud.offers import Offer
+from skysail.kinds.offload.objects import Pod, refers_to_secrets
+from skysail.kinds.offload.plan.placement import Place, Rule
+
+_MAX_CHECKED_PODS = 1000
+_HOUR = 3600.0
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that would be launched at a provider, with the offers that fit it, best first."""
+
+    workload: Workload
+    request: OffloadRequest
+    place: Place
+    offers: tuple[Offer, ...]
+
+    @property
+    def gpu_count(self) -> int:
+        return self.request.gpus.count if self.request.gpus else 0
+
+    @property
+    def usd_per_hour(self) -> float:
+        return self.offers[0].total(self.gpu_count)
+
+
+class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Check of launches in one namespace. `account` is None if it cannot be read."""
+
+    known: ClusterFacts
+    account: SpendAccountStatus | None
+    now: datetime
+
+    def check(self, base: WorkloadPlan, launch: Launch) -> tuple[WorkloadPlan, SpendAccountStatus | None]:
+        """Return the plan with its verdict, and the account with the reservations of the pods that can start."""
+        account = self.account
+        decision = self._policy(launch, instances=len(account.reservations) if account else 0)
+        lifetime, price = _lifetime(launch, decision), launch.usd_per_hour
+        base = replace(
+            base,
+            lifetime_seconds=lifetime,
+            worst_case_usd=round(price * lifetime / _HOUR * launch.workload.pods, 6),
+            notes=(*base.notes, *_cost_notes(launch, lifetime)),
+        )
+        if not decision.allowed:
+            return plan_report.refused(base, decision.reason, decision.message), account
+        if account is None:
+            message = f"SpendAccount {base.namespace} cannot be read."
+            return plan_report.undecided(base, Reason.LIMITS_UNKNOWN, message), None
+        return self._reserve(base, launch, account)
+
+    def _reserve(
+        self, base: WorkloadPlan, launch: Launch, account: SpendAccountStatus
+    ) -> tuple[WorkloadPlan, SpendAccountStatus]:
+        """Reserve the worst case of each pod that runs at the same time. Of very many pods only the first are tried."""
+        wanted = min(launch.workload.parallel, _MAX_CHECKED_PODS)
+        lifetime, usd, limited_by = base.lifetime_seconds or 0.0, 0.0, ""
+        for number in range(wanted):
+            decision = self._policy(launch, instances=len(account.reservations))
+            if not decision.allowed:
+                return _partly(base, number, decision.reason, decision.message), account
+            made = budget.reserve(account, _request(base, launch, number, decision), decision.budgets, self.now)
+            if isinstance(made, NotReserved):
+                return _partly(base, number, Reason.BUDGET_EXHAUSTED, made.message), account
+            account, lifetime, limited_by = made.status, min(lifetime, made.lifetime), limited_by or made.limited_by
+            usd += _worst_case(made, launch.usd_per_hour)
+        note = f"The instance ends after {lifetime:.0f} seconds, because {limited_by} leaves no more."
+        permitted = replace(
+            base,
+            lifetime_seconds=lifetime,
+            worst_case_usd=round(usd / max(wanted, 1) * launch.workload.pods, 6),
+            notes=(*base.notes, note) if limited_by else base.notes,
+        )
+        return permitted, account
+
+    def _policy(self, launch: Launch, *, instances: int) -> PolicyDecision:
+        pod, offer = launch.workload.pod, launch.offers[0]
+        namespace = pod.metadata.namespace
+        return policy_check.check(
+            self.known.policies or (),
+            PolicyQuery(
+                namespace=namespace,
+                namespace_labels=self.known.namespace_labels.get(namespace) or {},
+                provider=launch.place.provider,
+                gpu_type=offer.gpu_type,
+                gpu_aliases=offer.aliases,
+                image=_image(pod, launch.request),
+                region=offer.region,
+                usd_per_gpu_hour=offer.usd_per_hour,
+                uses_secrets=refers_to_secrets(pod),
+                instances=instances,
+                is_automatic=launch.place.rule is Rule.AUTOMATIC,
+                is_final=True,
+            ),
+        )
+
+
+def _partly(base: WorkloadPlan, number: int, reason: str, message: str) -> WorkloadPlan:
+    started = f"{number} of {base.parallel} pods can start now. " if number else ""
+    return plan_report.refused(base, reason, f"{started}{message}")
+
+
+def _lifetime(launch: Launch, decision: PolicyDecision) -> float:
+    """Return the lifetime that a claim would request, in seconds."""
+    own = launch.workload.pod.spec.get("activeDeadlineSeconds")
+    limits = (launch.request.max_lifetime, float(own) if own else None, decision.max_lifetime, Timings().max_lifetime)
+    return min(limit for limit in limits if limit is not None)
+
+
+def _request(base: WorkloadPlan, launch: Launch, number: int, decision: PolicyDecision) -> ReserveRequest:
+    object_ = f"{base.kind}/{base.name}"
+    return ReserveRequest(
+        claim=f"{object_}/{number}",
+        usd_per_hour=launch.usd_per_hour,
+        lifetime=base.lifetime_seconds or 0.0,
+        object=object_,
+        max_cost_usd=launch.request.max_cost_usd,
+        finish=decision.finish,
+    )
+
+
+def _worst_case(made: Reserved, usd_per_hour: float) -> float:
+    return min(made.reservation.usd, round(usd_per_hour * made.lifetime / _HOUR, 6))
+
+
+def _image(pod: Pod, request: OffloadRequest) -> str:
+    override = request.overrides.image if request.overrides else None
+    return override or str(next((container.get("image") for container in pod.containers), "") or "")
+
+
+def _cost_notes(launch: Launch, lifetime: float) -> list[str]:
+    workload, usd = launch.workload, launch.usd_per_hour * lifetime / _HOUR
+    notes = []
+    if workload.is_endless:
+        notes.append(f"Each pod is replaced when it ends, and costs up to {usd:.2f} USD more each time.")
+    elif workload.retries:
+        notes.append(f"Each of up to {workload.retries} retries costs up to {usd:.2f} USD more.")
+    if workload.kind == "CronJob":
+        notes.append("The costs are those of one run.")
+    return notes
